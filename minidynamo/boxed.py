@@ -1,0 +1,248 @@
+"""Owns the boxed calling convention: how to recognize, adapt and generate callables that take one list and empty it.
+
+It does not choose what runs inside: `make_boxed` prints an FX graph as Python, node by node, with the functions that
+the graph names. The eager and aot_eager backends run such programs.
+"""
+
+from __future__ import annotations
+
+import keyword
+import math
+import operator
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import fx
+
+from minidynamo import artifacts, compat
+from minidynamo.errors import Diagnostic, InternalError
+
+BoxedCallable = Callable[[list[Any]], Any]
+
+
+def is_boxed(function: Callable[..., Any]) -> bool:
+    """Whether `function` takes one list, which it empties."""
+    return getattr(function, "_boxed_call", False) is True
+
+
+def mark_boxed(function: BoxedCallable) -> BoxedCallable:
+    """Declare that `function` follows the boxed convention; returns it."""
+    function._boxed_call = True  # type: ignore[attr-defined]
+    return function
+
+
+def make_boxed_func(function: Callable[..., Any]) -> BoxedCallable:
+    """Adapt `function(*args)` to the boxed signature. It frees nothing early: `function` owns its arguments."""
+
+    def boxed(args: list[Any]) -> Any:
+        values = tuple(args)
+        args.clear()
+        return function(*values)
+
+    return mark_boxed(boxed)
+
+
+def reject_unboxed(args: object) -> None:
+    """Raise TypeError for an argument that is not the one list of a boxed call."""
+    raise TypeError(f"a boxed callable takes one list of arguments, not {type(args).__name__}")
+
+
+def make_boxed(gm: fx.GraphModule, name: str = "graph") -> BoxedCallable:
+    """A boxed plain function that runs the graph of `gm` node by node.
+
+    The function is Python source in a file of its own (kind "graph"). It unpacks its list, empties it, drops unused
+    inputs, and deletes each value behind its last use. The elements of a list placeholder whose node says `steal_arg`
+    are taken out first and the list is emptied, so that they die at their last use as well.
+
+    Raises InternalError when a graph holds a value that no Python expression can name.
+    """
+    program = _Program(gm)
+    source = program.print()
+    return mark_boxed(artifacts.load("graph", name, source, program.namespace, "call"))
+
+
+class _Program:
+    """The text of one graph and the global names it uses."""
+
+    def __init__(self, gm: fx.GraphModule) -> None:
+        self.gm = gm
+        self.nodes = list(gm.graph.nodes)
+        self.namespace: dict[str, Any] = {}
+        self.bound: dict[Any, str] = {}
+        self.taken = {node.name for node in self.nodes} | {"call"}
+        self.args = self.fresh("args")
+        self.hoisted = [node for node in self.nodes if _is_stolen_element(node)]
+        self.dying = _last_uses(self.nodes, self.hoisted)
+        self.location: object = None
+
+    def fresh(self, hint: str) -> str:
+        """An identifier like `hint` that nothing else in this program uses."""
+        stem = re.sub(r"\W", "_", hint)
+        if not stem or stem[0].isdigit() or keyword.iskeyword(stem):
+            stem = f"_{stem}"
+        name, count = stem, 0
+        while name in self.taken:
+            count += 1
+            name = f"{stem}_{count}"
+        self.taken.add(name)
+        return name
+
+    def bind(self, hint: str, value: Any) -> str:
+        """The global name of `value`; one name per object."""
+        key = (hint, id(value))
+        if key not in self.bound:
+            self.bound[key] = self.fresh(hint)
+            self.namespace[self.bound[key]] = value
+        return self.bound[key]
+
+    def print(self) -> str:
+        body = self.prologue()
+        for node in self.nodes:
+            if node.op != "placeholder" and node not in self.hoisted:
+                body += self.location_comment(node)
+                body.append(self.statement(node) + self.deletion(node))
+        if any(node.target is compat.set_grad_enabled for node in self.nodes):
+            body = self.restoring_grad_mode(body)
+        return "\n".join([f"def call({self.args}):", *(f"    {line}" for line in body), ""])
+
+    def prologue(self) -> list[str]:
+        inputs = [node for node in self.nodes if node.op == "placeholder"]
+        lines = [f"if {self.args}.__class__ is not list:"]
+        lines.append(f"    {self.bind('reject_unboxed', reject_unboxed)}({self.args})")
+        if inputs:
+            lines.append(f"{', '.join(node.name for node in inputs)}{',' * (len(inputs) == 1)} = {self.args}")
+        lines.append(f"{self.args}.clear()")
+        unused = [node.name for node in inputs if not node.users]
+        for node in inputs:
+            if node.meta.get("steal_arg"):
+                lines += self.steal(node)
+        return [*lines, f"del {', '.join(unused)}"] if unused else lines
+
+    def steal(self, node: fx.Node) -> list[str]:
+        """Take the elements out of a list that was given up, then empty it."""
+        elements = [user for user in self.hoisted if user.args[0] is node]
+        lines = [self.statement(element) for element in elements if element.users]
+        if len(elements) == len(node.users):
+            lines.append(f"{node.name}.clear()")
+            return [*lines, f"del {node.name}"] if node.users else lines
+        # Something uses the list as a whole: it gets a list of its own.
+        given = self.fresh(f"{node.name}_given")
+        return [*lines, f"{given} = {node.name}", f"{node.name} = [*{given}]", f"{given}.clear()", f"del {given}"]
+
+    def location_comment(self, node: fx.Node) -> list[str]:
+        where = node.meta.get("user_location")
+        if where is None or where == self.location:
+            return []
+        self.location = where
+        return [f"# {where}: {where.source_line().strip()}".rstrip(": ")]
+
+    def statement(self, node: fx.Node) -> str:
+        text = self.value(node)
+        if node.op == "output":
+            return f"return {text}"
+        return f"{node.name} = {text}" if node.users else text
+
+    def deletion(self, node: fx.Node) -> str:
+        names = [dead.name for dead in self.dying.get(node, ())]
+        return f"; del {', '.join(names)}" if names and node.op != "output" else ""
+
+    def value(self, node: fx.Node) -> str:
+        if node.op == "output":
+            return self.expression(node.args[0])
+        if node.op == "get_attr":
+            assert isinstance(node.target, str)
+            return self.bind(node.target, operator.attrgetter(node.target)(self.gm))
+        args = [self.expression(arg) for arg in node.args]
+        args += [f"{key}={self.expression(arg)}" for key, arg in node.kwargs.items()]
+        if node.op == "call_method":
+            return f"{args[0]}.{node.target}({', '.join(args[1:])})"
+        if node.op == "call_module":
+            assert isinstance(node.target, str)
+            return f"{self.bind(node.target, self.gm.get_submodule(node.target))}({', '.join(args)})"
+        if node.target is operator.getitem:
+            return f"{args[0]}[{args[1]}]"
+        return f"{self.bind(_function_hint(node.target), node.target)}({', '.join(args)})"
+
+    def expression(self, value: Any) -> str:
+        """Python text for an argument: nodes by name, containers and constants spelled out, the rest bound."""
+        if isinstance(value, fx.Node):
+            return value.name
+        if isinstance(value, tuple):
+            items = ", ".join(map(self.expression, value))
+            if hasattr(value, "_fields") or type(value).__module__.startswith("torch.return_types"):
+                return f"{self.bind(type(value).__name__, type(value))}({items})"
+            return f"({items}{',' * (len(value) == 1)})"
+        if isinstance(value, list):
+            return f"[{', '.join(map(self.expression, value))}]"
+        if isinstance(value, dict):
+            return "{" + ", ".join(f"{self.expression(k)}: {self.expression(v)}" for k, v in value.items()) + "}"
+        if isinstance(value, slice):
+            parts = ", ".join(self.expression(part) for part in (value.start, value.stop, value.step))
+            return f"{self.bind('slice', slice)}({parts})"
+        if value is None or value is ... or type(value) in (bool, int, str, bytes):
+            return "..." if value is ... else repr(value)
+        if type(value) is float and math.isfinite(value):
+            return repr(value)
+        if isinstance(value, fx.Proxy):
+            raise InternalError(
+                Diagnostic("MD401", f"a graph holds the proxy {value!r}, which only exists while tracing")
+            )
+        return self.bind(_constant_hint(value), value)
+
+    def restoring_grad_mode(self, body: list[str]) -> list[str]:
+        """An error in the middle of a graph that switches the grad mode must not leave it switched."""
+        before = self.fresh("grad_mode")
+        is_enabled = self.bind("is_grad_enabled", torch.is_grad_enabled)
+        switch = self.bind("set_grad_enabled", compat.set_grad_enabled)
+        return [
+            f"{before} = {is_enabled}()",
+            "try:",
+            *(f"    {line}" for line in body),
+            "except BaseException:",
+            f"    {switch}({before})",
+            "    raise",
+        ]
+
+
+def _is_stolen_element(node: fx.Node) -> bool:
+    if node.op != "call_function" or node.target is not operator.getitem:
+        return False
+    owner, index = node.args
+    is_list = isinstance(owner, fx.Node) and owner.op == "placeholder" and bool(owner.meta.get("steal_arg"))
+    return is_list and type(index) is int
+
+
+def _last_uses(nodes: list[fx.Node], hoisted: Iterable[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
+    """For each node, the values whose last use it is. Uses by hoisted nodes do not count: they come first."""
+    at_top = set(hoisted)
+    seen: set[fx.Node] = set()
+    dying: dict[fx.Node, list[fx.Node]] = {}
+    for node in reversed(nodes):
+        if node in at_top:
+            continue
+        for used in node.all_input_nodes:
+            if used not in seen:
+                seen.add(used)
+                dying.setdefault(node, []).append(used)
+    return dying
+
+
+def _function_hint(target: Any) -> str:
+    if isinstance(target, compat.OpOverload):
+        return str(target)
+    module = getattr(target, "__module__", None) or "torch"
+    return f"{module.rpartition('.')[2]}_{getattr(target, '__name__', type(target).__name__).strip('_')}"
+
+
+def _constant_hint(value: Any) -> str:
+    if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
+        return str(value).removeprefix("torch.")
+    if isinstance(value, torch.device):
+        return str(value)
+    if isinstance(value, type):
+        return value.__name__
+    if isinstance(value, float):
+        return {"inf": "inf", "-inf": "minus_inf"}.get(str(value), "nan")
+    return f"constant_{type(value).__name__}"
