@@ -1,0 +1,1 @@
+"""A small, readable tracing compiler for PyTorch programs."""

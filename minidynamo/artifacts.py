@@ -1,0 +1,69 @@
+"""Owns the files that minidynamo writes: every guard, residual program, graph and kernel is a text on disk.
+
+It knows nothing of their contents. Python sources are also registered with `linecache`, so that tracebacks and pdb
+show them even when the disk cannot be written.
+"""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import os
+import re
+import tempfile
+import types
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from minidynamo.config import config
+from minidynamo.events import publish
+
+
+def cache_dir() -> Path:
+    """The folder that outlives the process: `config.cache_dir`, or the platform's cache folder for minidynamo."""
+    return Path(config.cache_dir) if config.cache_dir else Path(platformdirs.user_cache_dir("minidynamo"))
+
+
+def code_dir() -> Path:
+    """The folder for the texts of this process: below `config.debug_dir` if set, else below the cache folder."""
+    if config.debug_dir:
+        return Path(config.debug_dir)
+    return cache_dir() / "generated" / f"run_{os.getpid()}"
+
+
+_serial = itertools.count()
+
+
+def write(kind: str, name: str, text: str, suffix: str = ".py") -> str:
+    """Write `text` to a new file and return its path.
+
+    `kind` is the stage (guards, residual, graph, loops, kernel, host); `name` says whose it is. A folder that cannot
+    be written does not stop a compile: the text then lives in `linecache` only.
+    """
+    stem = re.sub(r"\W+", "_", name).strip("_") or "unnamed"
+    path = code_dir() / f"{next(_serial):04d}_{kind}_{stem}{suffix}"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write_atomically(path, text)
+    except OSError:
+        pass
+    # A modification time of None tells linecache.checkcache to keep the entry, whatever happens to the file.
+    linecache.cache[str(path)] = (len(text), None, text.splitlines(keepends=True), str(path))
+    publish("artifact", kind, path=str(path), text=text)
+    return str(path)
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
+        file.write(text)
+    os.replace(file.name, path)
+
+
+def load(kind: str, name: str, source: str, namespace: dict[str, Any], function: str) -> types.FunctionType:
+    """Write Python `source`, execute it in `namespace`, and return the function it defines under `function`."""
+    path = write(kind, name, source)
+    exec(compile(source, path, "exec"), namespace)
+    made: types.FunctionType = namespace[function]
+    return made

@@ -1,0 +1,170 @@
+"""Owns the registry of backends: what turns a captured graph into something that runs.
+
+A backend is a callable `(gm, example_inputs) -> callable`. `gm` is a torch.fx.GraphModule with the torch functions as
+the user called them; `example_inputs` are fake tensors (a list of them for a list input). The result may be boxed: it
+then takes one list, empties it and frees each input behind its last use. Nothing here traces or generates code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch.fx
+
+from minidynamo import compat
+from minidynamo.autograd.aot import aot_compile
+from minidynamo.boxed import is_boxed, make_boxed, make_boxed_func
+from minidynamo.codegen.compile_graph import compile_graph
+from minidynamo.codegen.lowering.registry import lowered_ops
+from minidynamo.config import config
+from minidynamo.errors import ArgumentError, BackendError, Diagnostic, UnknownName, nearest
+from minidynamo.events import notice, phase
+
+Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+
+
+def eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Run the captured graph operation by operation, freeing each value behind its last use."""
+    return make_boxed(gm)
+
+
+def aot_eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Our autograd stage, with ATen operations run one by one."""
+
+    def run(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        return make_boxed(graph)
+
+    return aot_compile(gm, example_inputs, forward=run, backward=run, inference=run)
+
+
+def _generated(target: str) -> Backend:
+    def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        def compiler(stage: str) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
+            def compile_stage(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+                with phase("codegen"):
+                    return compile_graph(graph, inputs, target=target, name=stage).call
+
+            return compile_stage
+
+        return aot_compile(
+            gm,
+            example_inputs,
+            forward=compiler("forward"),
+            backward=compiler("backward"),
+            inference=compiler("inference"),
+            keep=lowered_ops(),
+        )
+
+    return backend
+
+
+native = _generated("auto")
+cpp = _generated("cpp")
+triton = _generated("triton")
+
+
+def inductor(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """torch's own code generator behind minidynamo's capture."""
+    return make_boxed_func(compat.compile_with_inductor(gm, list(example_inputs)))
+
+
+_registry: dict[str, Backend] = {
+    "native": native,
+    "cpp": cpp,
+    "triton": triton,
+    "eager": eager,
+    "aot_eager": aot_eager,
+    "inductor": inductor,
+}
+
+
+def list_backends() -> list[str]:
+    """The names that `compile(backend=...)` accepts, sorted."""
+    return sorted(_registry)
+
+
+def register_backend(backend: Backend, name: str | None = None) -> Backend:
+    """Make `backend` known under `name` (its `__name__` if None) and return it.
+
+    Raises ArgumentError when it is not callable or the name is taken by another backend.
+    """
+    if not callable(backend):
+        what = f"register_backend got {type(backend).__name__}, not a callable"
+        raise ArgumentError(Diagnostic("MD102", what, fix="Pass a function (gm, example_inputs) -> callable."))
+    label = name or getattr(backend, "__name__", type(backend).__name__)
+    if _registry.get(label, backend) is not backend:
+        what = f"a backend named {label!r} exists already"
+        raise ArgumentError(Diagnostic("MD102", what, fix="Choose another name=."))
+    _registry[label] = backend
+    return backend
+
+
+@dataclass(frozen=True)
+class BackendChoice:
+    """A backend as the user named it. Two choices are equal when code compiled for one serves the other."""
+
+    name: str
+    compiler: Backend
+    options: tuple[tuple[str, Hashable], ...] = ()
+
+    def key(self) -> Hashable:
+        """What the backend guard compares."""
+        return (self.name, self.compiler, self.options)
+
+
+def resolve(backend: str | Backend, options: dict[str, Any] | None = None) -> BackendChoice:
+    """Look a backend up.
+
+    Raises UnknownName for a name that is not registered, ArgumentError for something that is neither name nor callable.
+    """
+    frozen = tuple(sorted((options or {}).items()))
+    if isinstance(backend, str):
+        if backend not in _registry:
+            what = f"there is no backend named {backend!r}.{nearest(backend, _registry)}"
+            raise UnknownName(Diagnostic("MD102", what, fix=f"Use one of {', '.join(list_backends())}, or a callable."))
+        return BackendChoice(backend, _registry[backend], frozen)
+    if not callable(backend):
+        what = f"backend must be a name or a callable, not {type(backend).__name__}"
+        raise ArgumentError(Diagnostic("MD102", what, fix=f"Use one of {', '.join(list_backends())}, or a callable."))
+    return BackendChoice(getattr(backend, "__name__", type(backend).__name__), backend, frozen)
+
+
+def run_backend(choice: BackendChoice, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Compile a graph and return a boxed callable.
+
+    A backend that returns a plain callable is adapted, with one notice that says what it costs. Raises BackendError,
+    with the backend's own exception as cause.
+    """
+    try:
+        with config.patch(**dict(choice.options)):
+            compiled = choice.compiler(gm, example_inputs)
+    except BackendError:
+        raise
+    except Exception as error:
+        raise BackendError(_failure(choice, error)) from error
+    if is_boxed(compiled):
+        return compiled
+    if not callable(compiled):
+        what = f"backend {choice.name!r} returned {type(compiled).__name__}, not a callable"
+        raise BackendError(Diagnostic("MD502", what, fix="Return a function that takes the graph's inputs."))
+    notice(
+        Diagnostic(
+            "MD403",
+            f"backend {choice.name!r} returned a function that is not boxed",
+            why="It is called with separate arguments, so no input can be freed before it returns.",
+            fix="Wrap it: return minidynamo.make_boxed_func(fn), or take one list and clear it.",
+        )
+    )
+    return make_boxed_func(compiled)
+
+
+def _failure(choice: BackendChoice, error: Exception) -> Diagnostic:
+    cause = str(error).strip().splitlines()
+    return Diagnostic(
+        "MD502",
+        f"backend {choice.name!r} failed: {type(error).__name__}",
+        why=cause[0] if cause else "",
+        fix='Run the function as written with on_error="eager", or choose another backend=.',
+    )

@@ -1,0 +1,133 @@
+"""Owns the settings: one typed record, read by everybody, changed through `config.patch`.
+
+It is the only file that reads `os.environ`. Settings that change generated code are part of every cache key; the
+others only change what is shown or where files go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from minidynamo.errors import ArgumentError, Diagnostic, UnknownName, nearest
+
+
+def _option(default: Any, doc: str, *, changes_code: bool = False) -> Any:
+    return field(default=default, metadata={"doc": doc, "changes_code": changes_code})
+
+
+@dataclass(frozen=True)
+class Config:
+    """Every setting, with its default. `Config().describe()` lists them."""
+
+    disable: bool = _option(False, "run every compiled function as the user wrote it")
+    backend: str = _option("native", "backend used when compile() names none")
+    cache_dir: str = _option("", "folder of generated code; empty means the user's cache folder")
+    debug_dir: str = _option("", "also write every artifact below this folder")
+    logs: str = _option("", "what to log, in torch's grammar")
+    verbose: bool = _option(False, "show minidynamo's own frames in errors")
+    progress: str = _option("auto", "progress line for compiles over two seconds: auto, 0 or 1")
+    cxx: str = _option("", "C++ compiler; empty means the first of c++, g++, clang++")
+    threads: int = _option(0, "threads of a CPU kernel; 0 means torch.get_num_threads()", changes_code=True)
+    min_parallel_elements: int = _option(16384, "smallest loop that runs on several threads", changes_code=True)
+    fuse: bool = _option(True, "fuse loops into one kernel", changes_code=True)
+    recompute: bool = _option(True, "let the partitioner recompute cheap values in backward", changes_code=True)
+    decompose: bool = _option(True, "split composite ATen operations before lowering", changes_code=True)
+    verify_ir: bool = _option(True, "check the loop IR between stages")
+
+    def code_key(self) -> tuple[tuple[str, Any], ...]:
+        """Name and value of each setting that changes generated code, in the order of the fields."""
+        return tuple((f.name, getattr(self, f.name)) for f in dataclasses.fields(self) if f.metadata["changes_code"])
+
+    @classmethod
+    def describe(cls) -> str:
+        """One line per setting: name, default, meaning."""
+        return "\n".join(f"{f.name} = {f.default!r}: {f.metadata['doc']}" for f in dataclasses.fields(cls))
+
+    @classmethod
+    def from_environment(cls) -> Config:
+        """The defaults, overridden by MINIDYNAMO_<FIELD> in upper case.
+
+        Raises UnknownName when a value cannot be read as the field's type.
+        """
+        values: dict[str, Any] = {}
+        for f in dataclasses.fields(cls):
+            text = os.environ.get(f"MINIDYNAMO_{f.name.upper()}")
+            if text is not None:
+                values[f.name] = _parse(f.name, text, type(f.default))
+        return cls(**values)
+
+
+def _parse(name: str, text: str, kind: type) -> Any:
+    if kind is bool:
+        if text.lower() in ("1", "true", "yes", "on"):
+            return True
+        if text.lower() in ("0", "false", "no", "off", ""):
+            return False
+    elif kind is not int or text.lstrip("-").isdigit():
+        return kind(text)
+    raise UnknownName(
+        Diagnostic(
+            "MD101",
+            f"MINIDYNAMO_{name.upper()}={text!r} is not {'a switch' if kind is bool else 'a number'}",
+            why=f"The setting `{name}` is of type {kind.__name__}.",
+            fix="Use 1 or 0." if kind is bool else "Use a whole number.",
+        )
+    )
+
+
+class Settings:
+    """The current `Config`, shared by all threads. Attributes read through; `patch` changes them for a while."""
+
+    def __init__(self, current: Config) -> None:
+        self.__dict__["_current"] = current
+
+    @property
+    def current(self) -> Config:
+        """The record that is in force now."""
+        record: Config = self.__dict__["_current"]
+        return record
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in Config.__dataclass_fields__:
+            raise AttributeError(f"minidynamo.config has no setting {name!r}.{nearest(name, _names())}")
+        return getattr(self.current, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self.__dict__["_current"] = _replace(self.current, {name: value})
+
+    @contextlib.contextmanager
+    def patch(self, **changes: Any) -> Iterator[None]:
+        """Change settings inside a `with` block or, as a decorator, during a call.
+
+        Raises UnknownName for a setting that does not exist and ArgumentError for a value of the wrong type.
+        """
+        before = self.current
+        self.__dict__["_current"] = _replace(before, changes)
+        try:
+            yield
+        finally:
+            self.__dict__["_current"] = before
+
+
+def _names() -> list[str]:
+    return [f.name for f in dataclasses.fields(Config)]
+
+
+def _replace(record: Config, changes: dict[str, Any]) -> Config:
+    for name, value in changes.items():
+        if name not in Config.__dataclass_fields__:
+            what = f"minidynamo.config has no setting {name!r}"
+            raise UnknownName(Diagnostic("MD101", what, fix=f"Settings: {', '.join(_names())}.{nearest(name, _names())}"))
+        expected = type(Config.__dataclass_fields__[name].default)
+        if type(value) is not expected:
+            what = f"setting `{name}` must be {expected.__name__}, not {type(value).__name__}"
+            raise ArgumentError(Diagnostic("MD101", what, fix=f"Write a {expected.__name__}."))
+    return dataclasses.replace(record, **changes)
+
+
+config = Settings(Config.from_environment())

@@ -1,0 +1,155 @@
+"""Owns the error types and the one shape in which minidynamo explains itself to a user.
+
+It does not decide when something is an error; the rooms that find one build a `Diagnostic` and raise.
+
+The exception tree::
+
+    MinidynamoError
+     +-- GraphBreak            capture stops here; with fullgraph=True it reaches the user as Unsupported
+     +-- Unsupported           the function cannot be captured as the user asked
+     +-- RecompileLimit        too many versions of one function
+     +-- BackendError          a backend raised, or a kernel did not compile
+     |    +-- ToolchainMissing     there is no working C++ compiler
+     |    +-- KernelBuildError     the compiler refused a kernel
+     +-- InternalError         a bug in minidynamo
+     +-- ArgumentError         (also TypeError) a bad argument to a public function
+     +-- UnknownName           (also ValueError) a name that is not in a table
+"""
+
+from __future__ import annotations
+
+import difflib
+import linecache
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class UserLocation:
+    """A place in the user's source. Lines count from 1, columns from 0 as `co_positions` gives them."""
+
+    filename: str
+    lineno: int
+    function: str
+    col: int | None = None
+    end_col: int | None = None
+
+    def __str__(self) -> str:
+        return f"{os.path.basename(self.filename)}:{self.lineno} in {self.function}"
+
+    def source_line(self) -> str:
+        """The text of the line, without its newline; empty when the source is not available."""
+        return linecache.getline(self.filename, self.lineno).rstrip("\n")
+
+    def expression(self) -> str:
+        """The marked part of the line; the whole stripped line when there are no columns."""
+        line = self.source_line()
+        if self.col is None or self.end_col is None:
+            return line.strip()
+        # Columns count UTF-8 bytes, as CPython stores them.
+        return line.encode()[self.col : self.end_col].decode(errors="replace")
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """What a user is told: what happened, where, why, and what to write instead.
+
+    `code` is an entry of docs/errors.md, `what` the headline in the user's words, `marker` the remark behind the
+    carets, `why` one sentence, `fix` code or an action.
+    """
+
+    code: str
+    what: str
+    why: str = ""
+    fix: str = ""
+    marker: str = ""
+    where: UserLocation | None = None
+
+    def at(self, where: UserLocation | None) -> Diagnostic:
+        """The same diagnostic at `where`, unless it already has a place."""
+        return self if self.where is not None or where is None else replace(self, where=where)
+
+    def render(self) -> str:
+        """The text of at most 12 lines that is shown to the user."""
+        head = f"{self.code} {self.what}"
+        lines = [f"{head:<75} {self.where}" if self.where else head]
+        lines += self._source_lines()
+        lines += [f"  {text}" for text in self.why.splitlines()]
+        fix = self.fix.splitlines()
+        more = f"More: python -m minidynamo explain {self.code}"
+        lines += [f"  {text}" for text in fix[:-1]]
+        lines.append(f"  {fix[-1]}      {more}" if fix else f"  {more}")
+        return "\n".join(lines[:12])
+
+    def _source_lines(self) -> list[str]:
+        if self.where is None or not self.where.source_line().strip():
+            return []
+        line = self.where.source_line()
+        rows = [f"    {self.where.lineno} | {line}"]
+        if self.where.col is None or self.where.end_col is None:
+            return rows
+        raw = line.encode()
+        start = len(raw[: self.where.col].decode(errors="replace"))
+        width = max(1, len(self.where.expression()))
+        gutter = " " * len(f"    {self.where.lineno} | ")
+        rows.append(f"{gutter}{' ' * start}{'^' * width}  {self.marker}".rstrip())
+        return rows
+
+
+class MinidynamoError(Exception):
+    """Base of everything minidynamo raises on purpose. `diagnostic` holds the parts of the message."""
+
+    def __init__(self, diagnostic: Diagnostic) -> None:
+        super().__init__(diagnostic)
+        self.diagnostic = diagnostic
+
+    @property
+    def code(self) -> str:
+        """The error code, for example ``"MD201"``."""
+        return self.diagnostic.code
+
+    def __str__(self) -> str:
+        return self.diagnostic.render()
+
+
+class GraphBreak(MinidynamoError):
+    """Capture cannot go past an instruction. Unwinds the tracer; users see it only in reports."""
+
+
+class Unsupported(MinidynamoError):
+    """A graph break where none is allowed (`fullgraph=True`)."""
+
+
+class RecompileLimit(MinidynamoError):
+    """One function has been compiled more often than `recompile_limit` allows."""
+
+
+class BackendError(MinidynamoError):
+    """A backend raised or a kernel did not compile; `__cause__` is the original exception."""
+
+
+class ToolchainMissing(BackendError):
+    """CPU kernels cannot be built: no C++ compiler was found, or it does not run."""
+
+
+class KernelBuildError(BackendError):
+    """A compiler refused a kernel that minidynamo wrote."""
+
+
+class InternalError(MinidynamoError):
+    """minidynamo broke one of its own rules; please report it with the folder that the message names."""
+
+
+class ArgumentError(MinidynamoError, TypeError):
+    """An argument of a public function has the wrong name or type."""
+
+
+class UnknownName(MinidynamoError, ValueError):
+    """A name is not in the table it must come from: a backend, a mode, a config field, a log."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """``" Did you mean 'x'?"`` for the entry of `known` that is nearest to `name`, or an empty string."""
+    match = difflib.get_close_matches(name, list(known), n=1)
+    return f" Did you mean {match[0]!r}?" if match else ""

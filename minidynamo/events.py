@@ -1,0 +1,107 @@
+"""Owns the events that minidynamo publishes while it works, and the time spent in each phase of a compile.
+
+It shows nothing itself; logs, progress lines and statistics subscribe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from minidynamo.errors import Diagnostic
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened. `kind` is one of KINDS, `name` what it happened to, `data` the details by name."""
+
+    kind: str
+    name: str
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+KINDS = {
+    "compile_start": "a frame is about to be captured; name: the frame",
+    "compile_end": "a frame became an entry or was given up; data: seconds, error",
+    "phase_start": "a phase of a compile begins; name: capture, autograd, codegen, cc, ...",
+    "phase_end": "a phase ended; data: seconds, without the phases inside it",
+    "graph_break": "capture stopped; data: diagnostic",
+    "recompile": "no entry fitted; data: the failed guards",
+    "fallback": "something runs eagerly that was meant to be compiled; data: diagnostic",
+    "artifact": "a text was written; name: its kind, data: path",
+    "notice": "a diagnostic that is shown once; data: diagnostic",
+}
+
+_subscribers: list[Callable[[Event], None]] = []
+_lock = threading.Lock()
+
+
+def on_event(callback: Callable[[Event], None]) -> Callable[[], None]:
+    """Call `callback(event)` for every event from now on; returns a function that ends it."""
+    with _lock:
+        _subscribers.append(callback)
+
+    def unsubscribe() -> None:
+        with _lock:
+            if callback in _subscribers:
+                _subscribers.remove(callback)
+
+    return unsubscribe
+
+
+def publish(kind: str, name: str, **data: Any) -> None:
+    """Tell every subscriber."""
+    for callback in tuple(_subscribers):
+        callback(Event(kind, name, data))
+
+
+# Seconds spent in finished inner phases of each open phase, innermost last.
+_open_phases: contextvars.ContextVar[tuple[list[float], ...]] = contextvars.ContextVar("open_phases", default=())
+
+
+@contextlib.contextmanager
+def phase(name: str) -> Iterator[None]:
+    """Time a phase of a compile. The time of phases inside it is not counted twice."""
+    inner = [0.0]
+    outer = _open_phases.get()
+    token = _open_phases.set((*outer, inner))
+    publish("phase_start", name)
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        elapsed = time.perf_counter() - start
+        _open_phases.reset(token)
+        if outer:
+            outer[-1][0] += elapsed
+        publish("phase_end", name, seconds=elapsed - inner[0])
+
+
+class MinidynamoNotice(UserWarning):
+    """The warning category of every notice that minidynamo gives."""
+
+
+_noticed: set[tuple[str, str]] = set()
+
+
+def notice(diagnostic: Diagnostic) -> None:
+    """Warn once per code and headline; later equal ones are only published."""
+    publish("notice", diagnostic.code, diagnostic=diagnostic)
+    key = (diagnostic.code, diagnostic.what)
+    with _lock:
+        if key in _noticed:
+            return
+        _noticed.add(key)
+    warnings.warn(diagnostic.render(), MinidynamoNotice, stacklevel=2)
+
+
+def forget_notices() -> None:
+    """Let every notice be shown again (used by `minidynamo.reset`)."""
+    with _lock:
+        _noticed.clear()

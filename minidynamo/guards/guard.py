@@ -1,0 +1,82 @@
+"""Owns the closed list of guard kinds and the record of one guard.
+
+It does not know how a guard is checked; `check.py` writes each kind as text.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from minidynamo.errors import UserLocation
+from minidynamo.guards.source import Source
+
+
+class GuardKind(enum.Enum):
+    """What a guard checks about the value at its source; the comment says what `expected` holds."""
+
+    TYPE = "type"  # the exact class
+    IDENTITY = "identity"  # the object itself; None, True, classes, functions, modules
+    EQUALS = "equals"  # an int, float, complex, str, bytes or a nested tuple of them: same type and equal (NaN is NaN)
+    TENSOR = "tensor"  # TensorFacts
+    LENGTH = "length"  # an int
+    DICT_KEYS = "dict keys"  # a tuple of the keys, in order
+    HAS_KEY = "has key"  # a key that the mapping has
+    MISSING_KEY = "missing key"  # a key that the mapping lacks
+    SET_ITEMS = "set items"  # a frozenset
+    MISSING_ATTR = "missing attribute"  # a name that neither the instance's dictionary nor its class has
+    NO_INSTANCE_ATTR = "not in instance"  # a name that the instance's dictionary lacks (it was found on the class)
+    CLASS_ATTR = "class attribute"  # (name, object): looking the name up on the class (a class source) gives the object
+    CELL_EMPTY = "empty cell"  # None; the source is the cell
+    SAME_OBJECT = "same object"  # another Source that holds the same object
+    DISTINCT_OBJECTS = "distinct objects"  # tuple of other Sources, none of which holds this object
+    GLOBAL_STATE = "global state"  # GlobalState; the source is ignored
+    BACKEND = "backend"  # the backend (and code-changing options) this entry was compiled for; the source is ignored
+
+
+@dataclass(frozen=True)
+class TensorFacts:
+    """What a graph takes for granted about a tensor."""
+
+    cls: type
+    dtype: torch.dtype
+    device: torch.device
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    requires_grad: bool
+    dispatch_keys: Any  # torch.DispatchKeySet, compared by equality
+
+    @property
+    def summary(self) -> str:
+        """One short phrase such as ``float32[2, 3] on cpu``."""
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"{dtype}{list(self.shape)} on {self.device}"
+
+
+@dataclass(frozen=True)
+class GlobalState:
+    """Interpreter-wide torch settings that change what a program means. Read by `guards.state.current`."""
+
+    grad_enabled: bool
+    inference_mode: bool
+    autocast: tuple[tuple[str, bool, torch.dtype], ...]
+    default_dtype: torch.dtype
+    default_device: torch.device
+    deterministic: bool
+    torch_function_modes: int
+
+
+@dataclass(frozen=True)
+class Guard:
+    """One reason why reusing a compiled entry could be wrong: `source` must be `expected` in the sense of `kind`."""
+
+    source: Source
+    kind: GuardKind
+    expected: Any = None
+    where: UserLocation | None = None
+
+    def __hash__(self) -> int:
+        return hash((self.source, self.kind))

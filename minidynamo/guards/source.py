@@ -1,0 +1,180 @@
+"""Owns sources: where a value lives, as an expression that guards and residual programs can evaluate.
+
+A source does not check anything and holds no value except in `Constant`. It never runs user code: attributes found in
+an instance's dictionary are read through that dictionary, elements of subclasses through the base class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class Names(Protocol):
+    """Gives identifiers to objects that generated code needs and that have no literal form."""
+
+    def constant(self, value: object, hint: str) -> str:
+        """An identifier that stands for `value` (the same one for the same object); `hint` is the wished name."""
+        ...
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a value lives. Equality is structural, so equal sources mean the same place."""
+
+    def expression(self, names: Names) -> str:
+        """Python text that evaluates to the value, given the frame's arguments as locals."""
+        raise NotImplementedError
+
+    def display(self) -> str:
+        """The place as the user would write it, for messages."""
+        raise NotImplementedError
+
+    @property
+    def base(self) -> Source | None:
+        """The source this one is read from; None for a root."""
+        return None
+
+    def root(self) -> Source:
+        """The outermost source of the chain."""
+        return self if self.base is None else self.base.root()
+
+
+@dataclass(frozen=True)
+class Local(Source):
+    """An argument of the frame: a parameter, or a local, cell or stack value that a resume point receives."""
+
+    name: str
+
+    def expression(self, names: Names) -> str:
+        return self.name
+
+    def display(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, eq=False)
+class Constant(Source):
+    """An object that lives as long as the compiled function: its globals, its closure cells, a library module.
+
+    `hidden` constants (a globals dictionary) do not show in messages. Equality is by identity of the object.
+    """
+
+    value: object
+    name: str
+    hidden: bool = False
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Constant) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def expression(self, names: Names) -> str:
+        return names.constant(self.value, self.name)
+
+    def display(self) -> str:
+        return "" if self.hidden else self.name
+
+
+@dataclass(frozen=True)
+class Derived(Source):
+    """A source that reads from another one."""
+
+    of: Source
+
+    @property
+    def base(self) -> Source | None:
+        return self.of
+
+
+@dataclass(frozen=True)
+class Attr(Derived):
+    """A built-in attribute (slot, getset or function attribute) that runs no user code when read."""
+
+    name: str
+
+    def expression(self, names: Names) -> str:
+        return f"{self.of.expression(names)}.{self.name}"
+
+    def display(self) -> str:
+        return f"{self.of.display()}.{self.name}"
+
+
+@dataclass(frozen=True)
+class InstanceAttr(Derived):
+    """An attribute found in the instance's own dictionary."""
+
+    name: str
+
+    def expression(self, names: Names) -> str:
+        return f"{self.of.expression(names)}.__dict__[{self.name!r}]"
+
+    def display(self) -> str:
+        return f"{self.of.display()}.{self.name}"
+
+
+@dataclass(frozen=True)
+class Item(Derived):
+    """An element of a dict, list or tuple of exactly that type; `key` is a literal or an object used as dict key."""
+
+    key: Hashable
+
+    def expression(self, names: Names) -> str:
+        return f"{self.of.expression(names)}[{key_expression(self.key, names)}]"
+
+    def display(self) -> str:
+        base = self.of.display()
+        return f"{base}[{self.key!r}]" if base else str(self.key)
+
+
+@dataclass(frozen=True)
+class BaseItem(Derived):
+    """An element of a container subclass, read through `owner` (list, tuple, dict) so that overrides do not run."""
+
+    key: Hashable
+    owner: type
+
+    def expression(self, names: Names) -> str:
+        owner = names.constant(self.owner, self.owner.__name__)
+        return f"{owner}.__getitem__({self.of.expression(names)}, {key_expression(self.key, names)})"
+
+    def display(self) -> str:
+        return f"{self.of.display()}[{self.key!r}]"
+
+
+@dataclass(frozen=True)
+class TypeOf(Derived):
+    """The class of a value."""
+
+    def expression(self, names: Names) -> str:
+        return f"type({self.of.expression(names)})"
+
+    def display(self) -> str:
+        return f"type({self.of.display()})"
+
+
+@dataclass(frozen=True)
+class CellContents(Derived):
+    """What a closure cell holds."""
+
+    def expression(self, names: Names) -> str:
+        return f"{self.of.expression(names)}.cell_contents"
+
+    def display(self) -> str:
+        return self.of.display()
+
+
+def key_expression(key: object, names: Names) -> str:
+    """Python text for a dict key or list index: a literal where one exists, else a named constant."""
+    if type(key) in (int, str, bool, bytes, type(None)):
+        return repr(key)
+    if type(key) is tuple:
+        return f"({''.join(key_expression(part, names) + ', ' for part in key)})"
+    return names.constant(key, "key")
+
+
+def global_source(namespace: dict[str, object], name: str) -> Source:
+    """The global variable `name` of the module whose `__dict__` is `namespace`."""
+    return Item(Constant(namespace, "G", hidden=True), name)

@@ -1,0 +1,74 @@
+"""Owns the result of tracing a frame: what to check, what to run, what to replay, and how the frame ends.
+
+It is the only thing that capture hands to the rest: `residual.py` prints it, `convert_frame.py` compiles it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch.fx
+
+from minidynamo.errors import Diagnostic
+from minidynamo.guards.guard import Guard
+from minidynamo.guards.source import Source
+from minidynamo.tracer.side_effects import SideEffects
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import CellVariable
+from minidynamo.variables.tensors import TensorVariable
+
+
+@dataclass(frozen=True)
+class GraphInput:
+    """One placeholder: `source` is where the residual reads it. `given_up` lists are emptied by the graph."""
+
+    node: torch.fx.Node
+    source: Source
+    variable: VariableTracker
+    given_up: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Null:
+    """A NULL on the interpreter's stack, below a callable."""
+
+
+@dataclass(frozen=True, eq=False)
+class Return:
+    """The frame ends by returning this value."""
+
+    value: VariableTracker
+
+
+@dataclass(frozen=True, eq=False)
+class Break:
+    """The frame is cut before the instruction with this index (the first of its group).
+
+    `stack` is bottom first; `local_variables` holds the bound plain locals that are still live, `cells` all cell and
+    free variables of the code object, by name. `compiled_callee` is the stack position of a callable that should be
+    called through its own dispatcher, or None.
+    """
+
+    index: int
+    stack: tuple[VariableTracker | Null, ...]
+    local_variables: dict[str, VariableTracker]
+    cells: dict[str, CellVariable]
+    diagnostic: Diagnostic
+    compiled_callee: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class TracedFrame:
+    """Everything that was learned from one frame.
+
+    `outputs` are the tensors that the graph returns, in order: those that the exit or the journal need. `graph` is None
+    when no operation was captured.
+    """
+
+    name: str
+    guards: tuple[Guard, ...]
+    graph: torch.fx.GraphModule | None
+    inputs: tuple[GraphInput, ...]
+    outputs: tuple[TensorVariable, ...]
+    side_effects: SideEffects
+    exit: Return | Break

@@ -1,0 +1,1 @@
+"""Nouns: what the tracer knows of a value. One file per family; verbs live in `minidynamo.tracer`."""

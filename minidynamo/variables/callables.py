@@ -1,0 +1,114 @@
+"""Owns the trackers of things that are called: functions, methods, builtins, cells, partial and super objects.
+
+It does not call them; `tracer/call.py` does.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from dataclasses import dataclass, field
+from typing import Any
+
+from minidynamo.variables.base import VariableTracker
+
+
+@dataclass(eq=False)
+class CellVariable(VariableTracker):
+    """A closure cell. `contents` is None while the cell is empty or, for a cell from outside, not read yet."""
+
+    contents: VariableTracker | None = None
+    cell: types.CellType | None = None  # the real cell, for one that existed before the trace
+
+    @property
+    def python_type(self) -> type:
+        return types.CellType
+
+
+@dataclass(eq=False)
+class FunctionVariable(VariableTracker):
+    """A Python function that existed before the trace."""
+
+    value: types.FunctionType
+
+    @property
+    def python_type(self) -> type:
+        return types.FunctionType
+
+
+@dataclass(eq=False)
+class NestedFunctionVariable(VariableTracker):
+    """A Python function made while tracing (def, lambda, comprehension)."""
+
+    code: types.CodeType
+    namespace: dict[str, Any]  # its globals
+    qualname: str
+    defaults: VariableTracker | None = None
+    kwdefaults: VariableTracker | None = None
+    annotations: VariableTracker | None = None
+    closure: tuple[CellVariable, ...] = ()
+    attributes: dict[str, VariableTracker] = field(default_factory=dict)
+
+    @property
+    def python_type(self) -> type:
+        return types.FunctionType
+
+
+@dataclass(eq=False)
+class MethodVariable(VariableTracker):
+    """A bound method: `function` (Python or C) with its first argument."""
+
+    function: VariableTracker
+    receiver: VariableTracker
+
+    @property
+    def python_type(self) -> type:
+        return types.MethodType
+
+
+@dataclass(eq=False)
+class BuiltinVariable(VariableTracker):
+    """A callable that is not traced into: a C function, a torch operator, a method descriptor."""
+
+    value: Any
+
+    @property
+    def python_type(self) -> type:
+        return type(self.value)
+
+
+@dataclass(eq=False)
+class BoundBuiltin(VariableTracker):
+    """A built-in method of a tracked value (`[].append`, `"".join`, `tensor.add`) before it is called."""
+
+    receiver: VariableTracker
+    name: str
+
+    @property
+    def python_type(self) -> type:
+        return types.BuiltinMethodType
+
+
+@dataclass(eq=False)
+class PartialVariable(VariableTracker):
+    """functools.partial."""
+
+    function: VariableTracker
+    args: list[VariableTracker]
+    keywords: dict[str, VariableTracker]
+
+    @property
+    def python_type(self) -> type:
+        return functools.partial
+
+
+@dataclass(eq=False)
+class SuperVariable(VariableTracker):
+    """super(cls, receiver)."""
+
+    cls: type
+    receiver: VariableTracker
+
+    @property
+    def python_type(self) -> type:
+        return super

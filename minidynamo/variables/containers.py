@@ -1,0 +1,97 @@
+"""Owns the trackers of lists, tuples, dicts, sets and slices.
+
+Mutable ones are changed in place by handlers, which also tell the side-effect journal; the trackers hold the current
+contents, not the history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from minidynamo.variables.base import VariableTracker
+
+
+@dataclass(eq=False)
+class SequenceVariable(VariableTracker):
+    """A sequence whose elements are tracked one by one. `cls` is the exact class (a namedtuple, torch.Size, deque...)."""
+
+    items: list[VariableTracker]
+    cls: type
+
+    @property
+    def python_type(self) -> type:
+        return self.cls
+
+
+@dataclass(eq=False)
+class ListVariable(SequenceVariable):
+    """A list (or deque). When it came from outside, `original` keeps the elements it had on entry."""
+
+    cls: type = list
+    original: tuple[VariableTracker, ...] | None = None
+
+
+@dataclass(eq=False)
+class TupleVariable(SequenceVariable):
+    """A tuple, torch.Size or namedtuple."""
+
+    cls: type = tuple
+
+
+@dataclass(frozen=True)
+class DictKey:
+    """A hashable stand-in for a tracked key. `token` is the constant itself, or the identity of the tracker."""
+
+    token: Hashable
+    variable: VariableTracker = field(compare=False)
+
+
+@dataclass(eq=False)
+class DictVariable(VariableTracker):
+    """A dict (or OrderedDict, defaultdict, mappingproxy), in insertion order."""
+
+    items: dict[DictKey, VariableTracker]
+    cls: type = dict
+    default_factory: VariableTracker | None = None
+
+    @property
+    def python_type(self) -> type:
+        return self.cls
+
+
+@dataclass(eq=False)
+class SetVariable(VariableTracker):
+    """A set or frozenset, in insertion order."""
+
+    items: dict[DictKey, None]
+    cls: type = set
+
+    @property
+    def python_type(self) -> type:
+        return self.cls
+
+
+@dataclass(eq=False)
+class DictViewVariable(VariableTracker):
+    """`d.keys()`, `d.values()` or `d.items()`; `kind` is that method's name."""
+
+    mapping: DictVariable
+    kind: str
+
+    @property
+    def python_type(self) -> type:
+        return type(getattr({}, self.kind)())
+
+
+@dataclass(eq=False)
+class SliceVariable(VariableTracker):
+    """A slice with at least one part that is not a constant."""
+
+    start: VariableTracker
+    stop: VariableTracker
+    step: VariableTracker
+
+    @property
+    def python_type(self) -> type:
+        return slice

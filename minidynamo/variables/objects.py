@@ -1,0 +1,66 @@
+"""Owns the trackers of objects: instances of user classes, nn.Modules, classes and Python modules.
+
+Attribute writes are in the side-effect journal, not in the trackers.
+"""
+
+from __future__ import annotations
+
+import types
+from dataclasses import dataclass
+from typing import Any
+
+from minidynamo.variables.base import VariableTracker
+
+
+@dataclass(eq=False)
+class ObjectVariable(VariableTracker):
+    """An instance of a class written in Python. `value` is the real object; None for one made while tracing.
+
+    For an instance of a subclass of list, tuple or dict, `storage` tracks the underlying container.
+    """
+
+    value: Any
+    cls: type
+    storage: VariableTracker | None = None
+
+    @property
+    def python_type(self) -> type:
+        return self.cls
+
+
+@dataclass(eq=False)
+class ModuleVariable(ObjectVariable):
+    """An nn.Module that existed before the trace."""
+
+
+@dataclass(eq=False)
+class ClassVariable(VariableTracker):
+    """A class."""
+
+    value: type
+
+    @property
+    def python_type(self) -> type:
+        return type(self.value)
+
+
+@dataclass(eq=False)
+class PythonModuleVariable(VariableTracker):
+    """An imported module."""
+
+    value: types.ModuleType
+
+    @property
+    def python_type(self) -> type:
+        return types.ModuleType
+
+
+@dataclass(eq=False)
+class OpaqueVariable(VariableTracker):
+    """A value that can be passed on and stored but not looked into; using it breaks the graph."""
+
+    value: Any
+
+    @property
+    def python_type(self) -> type:
+        return type(self.value)

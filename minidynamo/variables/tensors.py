@@ -1,0 +1,29 @@
+"""Owns the tracker of tensors and other values that exist only when the graph runs.
+
+It does not emit graph nodes; `tracer/output_graph.py` does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.fx
+
+from minidynamo.variables.base import VariableTracker
+
+
+@dataclass(eq=False)
+class TensorVariable(VariableTracker):
+    """A tensor: `node` computes it in the graph, `fake` has its dtype, device, shape and strides but no data.
+
+    `cls` is the class at run time (torch.Tensor or torch.nn.Parameter).
+    """
+
+    node: torch.fx.Node
+    fake: torch.Tensor
+    cls: type = torch.Tensor
+
+    @property
+    def python_type(self) -> type:
+        return self.cls
