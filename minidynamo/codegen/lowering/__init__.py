@@ -1,0 +1,1 @@
+"""Tables from ATen operations to loop IR."""

@@ -1,0 +1,1 @@
+"""Decides when each buffer is born, reused and freed."""

@@ -1,0 +1,1 @@
+"""Spells kernels as C++ or Triton and the host program as Python."""

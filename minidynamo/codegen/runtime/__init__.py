@@ -1,0 +1,1 @@
+"""Builds, loads, caches and launches kernels."""

@@ -1,0 +1,1 @@
+"""Decides which loops share a kernel and in which order kernels run."""

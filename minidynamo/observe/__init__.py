@@ -1,0 +1,1 @@
+"""Shows what minidynamo does: progress, logs and reports."""

@@ -1,0 +1,1 @@
+"""What calls and attribute reads mean for each family of trackers."""

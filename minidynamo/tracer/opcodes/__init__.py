@@ -1,0 +1,1 @@
+"""One small function per opcode, one file per family."""
