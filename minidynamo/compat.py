@@ -16,3 +16,6 @@ PY313 = sys.version_info >= (3, 13)
 # Operators and grad mode, as FX graphs hold them.
 OpOverload = torch._ops.OpOverload
 set_grad_enabled = torch._C._set_grad_enabled
+
+# Path of torch's Python extension; what it was linked against (libtorch, OpenMP) can be looked up through it.
+NATIVE_LIBRARY: str = torch._C.__file__

@@ -1,0 +1,76 @@
+// How Python enters a kernel, and how a kernel uses several threads.
+//
+// No header of Python, torch, OpenMP or the C++ library is needed: the few functions used are declared here, and those
+// of the OpenMP runtime are pointers that the loader sets to the runtime that torch itself has loaded. So there is
+// always exactly one, a library in the cache depends on no path, and compiling takes a tenth of a second.
+#pragma once
+
+typedef __INT8_TYPE__ int8_t;
+typedef __INT16_TYPE__ int16_t;
+typedef __INT32_TYPE__ int32_t;
+typedef __INT64_TYPE__ int64_t;
+typedef __UINT8_TYPE__ uint8_t;
+typedef __UINT16_TYPE__ uint16_t;
+typedef __UINT32_TYPE__ uint32_t;
+typedef __UINT64_TYPE__ uint64_t;
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+#define INLINE static inline __attribute__((always_inline))
+
+// ---- Python's stable C interface, as far as it is used ----
+struct PyObject;
+extern "C" {
+void* PyLong_AsVoidPtr(PyObject*);
+void Py_IncRef(PyObject*);
+extern PyObject _Py_NoneStruct;
+void* PyEval_SaveThread();
+void PyEval_RestoreThread(void*);
+}
+
+// An entry point: a function that Python calls with the addresses of the buffers (METH_FASTCALL).
+#define ENTRY(name) EXPORT PyObject* name(PyObject*, PyObject* const* args, int64_t)
+
+template <class T> INLINE T* address(PyObject* number) { return (T*)PyLong_AsVoidPtr(number); }
+
+INLINE PyObject* none() {
+  Py_IncRef(&_Py_NoneStruct);
+  return &_Py_NoneStruct;
+}
+
+// Other Python threads run while one of these lives; close its scope before making a Python object.
+struct WithoutGil {
+  void* state = PyEval_SaveThread();
+  ~WithoutGil() { PyEval_RestoreThread(state); }
+};
+
+// ---- threads; all four are null in a torch without OpenMP, and kernels then run on one thread ----
+// One record under a name of ours: a global named like a function of OpenMP could be taken for that function.
+struct Threading {
+  void (*parallel)(void (*)(void*), void*, unsigned, unsigned);
+  int (*thread)();
+  int (*threads)();
+  int (*torch_threads)();
+};
+EXPORT Threading minidynamo_threading;
+Threading minidynamo_threading = {};
+
+template <class Body> struct ParallelWork {
+  Body& body;
+  int64_t count;
+  static void run(void* data) {
+    auto* work = (ParallelWork*)data;
+    int64_t thread = minidynamo_threading.thread(), threads = minidynamo_threading.threads();
+    int64_t begin = work->count * thread / threads, end = work->count * (thread + 1) / threads;
+    if (begin < end) work->body(begin, end);
+  }
+};
+
+// Calls body(begin, end) on contiguous parts of [0, count), on `threads` threads or, if 0, on as many as torch uses.
+template <class Body> INLINE void parallel_for(int64_t count, int threads, Body body) {
+  if (!minidynamo_threading.parallel) threads = 1;
+  if (threads == 0) threads = minidynamo_threading.torch_threads();
+  if (threads > count) threads = (int)count;
+  if (threads < 2) return body(0, count);
+  ParallelWork<Body> work{body, count};
+  minidynamo_threading.parallel(ParallelWork<Body>::run, &work, (unsigned)threads, 0);
+}

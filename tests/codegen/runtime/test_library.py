@@ -1,0 +1,122 @@
+"""Loading libraries: calls, threads, the one OpenMP runtime, failures."""
+
+import re
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from minidynamo.codegen.runtime import disk_cache, library
+from minidynamo.config import config
+from minidynamo.errors import KernelBuildError
+
+pytestmark = pytest.mark.cpp
+
+ADD = """#include "launch.h"
+ENTRY(add) {
+  auto* x = address<const float>(args[0]);
+  auto* out = address<float>(args[1]);
+  for (int64_t i = 0; i < 8; i++) out[i] = x[i] + 1.f;
+  return none();
+}
+"""
+
+# Each element receives the number of the thread that wrote it.
+THREADS = """#include "launch.h"
+ENTRY(who) {
+  auto* out = address<int64_t>(args[0]);
+  {
+    WithoutGil running;
+    parallel_for(64, THREADS, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; i++) out[i] = begin == 0 && end == 64 ? 0 : minidynamo_threading.thread();
+    });
+  }
+  return none();
+}
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path):
+    with config.patch(cache_dir=str(tmp_path)):
+        yield
+
+
+def threads_used(source: str) -> list[int]:
+    out = torch.full((64,), -1, dtype=torch.int64)
+    library.load(source, ["who"])["who"](out.data_ptr())
+    return out.unique().tolist()
+
+
+def test_a_loaded_entry_is_a_builtin_that_works_on_addresses():
+    add = library.load(ADD, ["add"])["add"]
+    x, out = torch.randn(8), torch.empty(8)
+    assert add(x.data_ptr(), out.data_ptr()) is None
+    assert torch.equal(out, x + 1)
+    assert type(add) is type(len)
+
+
+def test_threads_follow_torch_at_run_time():
+    source = THREADS.replace("THREADS", "0")
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        assert threads_used(source) == [0]
+        torch.set_num_threads(3)
+        assert threads_used(source) == [0, 1, 2]
+        found: list[list[int]] = []
+        worker = threading.Thread(target=lambda: found.append(threads_used(source)))
+        worker.start()
+        worker.join()
+        assert found == [[0, 1, 2]]
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_fixed_number_of_threads_is_kept():
+    assert threads_used(THREADS.replace("THREADS", "2")) == [0, 1]
+
+
+def openmp_runtimes() -> set[str]:
+    mapped = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines()}
+    return {path for path in mapped if re.search(r"/lib\w*omp[^/]*\.so", path)}
+
+
+def test_a_kernel_shares_the_openmp_runtime_of_torch():
+    before = openmp_runtimes()
+    threads_used(THREADS.replace("THREADS", "2"))
+    assert openmp_runtimes() == before
+    assert any(path.startswith(str(Path(torch.__file__).parent)) for path in before)
+
+
+def test_a_damaged_library_is_built_again(tmp_path):
+    library.load(ADD, ["add"])
+    ((_, stored),) = disk_cache.entries()
+    stored.chmod(0o644)
+    stored.with_suffix(".tmp").write_bytes(stored.read_bytes()[:100])
+    stored.with_suffix(".tmp").replace(stored)
+    add = library.load(ADD, ["add"])["add"]
+    x, out = torch.randn(8), torch.empty(8)
+    add(x.data_ptr(), out.data_ptr())
+    assert torch.equal(out, x + 1)
+
+
+def test_an_entry_that_never_was_a_library_is_built_again():
+    library.load(ADD, ["add"])
+    ((_, stored),) = disk_cache.entries()
+    # Whole by its digest, yet not loadable: only dlopen can tell.
+    stored.unlink()
+    text = b"not a library"
+    (stored.parent / "part").write_bytes(text)
+    (stored.parent / "part").rename(stored.parent / f"{disk_cache._digest(stored.parent / 'part')}.so")
+    assert library.load(ADD, ["add"])["add"] is not None
+
+
+def test_a_refused_source_names_command_message_and_file(tmp_path):
+    with pytest.raises(KernelBuildError) as caught:
+        library.load(ADD.replace("out[i] =", "nothing[i] ="), ["add"])
+    text = str(caught.value)
+    assert caught.value.code == "MD502"
+    assert "nothing" in text and "-O3" in text and str(tmp_path) in text
+    assert list(disk_cache.entries()) == []
