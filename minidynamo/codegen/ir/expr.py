@@ -1,0 +1,272 @@
+"""Owns the value expressions of a loop body and the table of pointwise operations.
+
+It says what an operation is (arity, result type), never how it is spelled: each printer has one table for that.
+Element types are torch dtypes; conversions are explicit `Cast` nodes, so half types round exactly where a cast says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from minidynamo.codegen.ir.index import Index, Lookup, Var
+
+
+@dataclass(frozen=True)
+class OpInfo:
+    """A pointwise operation: `arity` operands of one dtype, out of the dtypes of `kinds`.
+
+    `kinds` holds letters: f (float32, float64), i (integers), b (bool). `result` is "same" or "bool". `cost` counts
+    roughly in additions; from EXPENSIVE on, a value is not computed twice.
+    """
+
+    arity: int
+    kinds: str = "f"
+    result: str = "same"
+    cost: int = 1
+    doc: str = ""
+
+
+EXPENSIVE = 8
+
+OPS: dict[str, OpInfo] = {
+    "add": OpInfo(2, "fi"),
+    "sub": OpInfo(2, "fi"),
+    "mul": OpInfo(2, "fi"),
+    "div": OpInfo(2, "f", cost=4, doc="IEEE division"),
+    "floordiv": OpInfo(2, "fi", cost=8, doc="rounds to minus infinity; floats as torch's floor_divide"),
+    "truncdiv": OpInfo(2, "fi", cost=8, doc="rounds to zero"),
+    "remainder": OpInfo(2, "fi", cost=8, doc="sign of the divisor, as Python"),
+    "fmod": OpInfo(2, "fi", cost=8, doc="sign of the dividend, as C"),
+    "neg": OpInfo(1, "fi"),
+    "abs": OpInfo(1, "fi"),
+    "sign": OpInfo(1, "fi", doc="0 for NaN, as eager"),
+    "min": OpInfo(2, "fib", doc="NaN if either operand is NaN"),
+    "max": OpInfo(2, "fib", doc="NaN if either operand is NaN"),
+    "fma": OpInfo(3, "f", doc="a * b + c, rounded once"),
+    "floor": OpInfo(1, "f"),
+    "ceil": OpInfo(1, "f"),
+    "trunc": OpInfo(1, "f"),
+    "round": OpInfo(1, "f", doc="half to even"),
+    "sqrt": OpInfo(1, "f", cost=6),
+    "rsqrt": OpInfo(1, "f", cost=8, doc="1 / sqrt(a), two roundings"),
+    "reciprocal": OpInfo(1, "f", cost=4),
+    "exp": OpInfo(1, "f", cost=10),
+    "exp2": OpInfo(1, "f", cost=10),
+    "expm1": OpInfo(1, "f", cost=15),
+    "log": OpInfo(1, "f", cost=12),
+    "log2": OpInfo(1, "f", cost=12),
+    "log10": OpInfo(1, "f", cost=12),
+    "log1p": OpInfo(1, "f", cost=15),
+    "sin": OpInfo(1, "f", cost=20),
+    "cos": OpInfo(1, "f", cost=20),
+    "tan": OpInfo(1, "f", cost=25),
+    "asin": OpInfo(1, "f", cost=25),
+    "acos": OpInfo(1, "f", cost=25),
+    "atan": OpInfo(1, "f", cost=25),
+    "sinh": OpInfo(1, "f", cost=25),
+    "cosh": OpInfo(1, "f", cost=25),
+    "tanh": OpInfo(1, "f", cost=15),
+    "asinh": OpInfo(1, "f", cost=25),
+    "acosh": OpInfo(1, "f", cost=25),
+    "atanh": OpInfo(1, "f", cost=25),
+    "atan2": OpInfo(2, "f", cost=30),
+    "hypot": OpInfo(2, "f", cost=20),
+    "copysign": OpInfo(2, "f"),
+    "erf": OpInfo(1, "f", cost=15),
+    "erfc": OpInfo(1, "f", cost=20),
+    "lgamma": OpInfo(1, "f", cost=40),
+    "sigmoid": OpInfo(1, "f", cost=14, doc="1 / (1 + exp(-a))"),
+    "pow": OpInfo(2, "fi", cost=30, doc="integers: exact power, negative exponents as torch"),
+    "isnan": OpInfo(1, "f", "bool"),
+    "isinf": OpInfo(1, "f", "bool"),
+    "eq": OpInfo(2, "fib", "bool"),
+    "ne": OpInfo(2, "fib", "bool"),
+    "lt": OpInfo(2, "fib", "bool"),
+    "le": OpInfo(2, "fib", "bool"),
+    "gt": OpInfo(2, "fib", "bool"),
+    "ge": OpInfo(2, "fib", "bool"),
+    "and": OpInfo(2, "ib", doc="bitwise; on bools logical"),
+    "or": OpInfo(2, "ib"),
+    "xor": OpInfo(2, "ib"),
+    "not": OpInfo(1, "ib", doc="bitwise complement; on bools logical"),
+    "shl": OpInfo(2, "i", doc="0 for a shift below 0 or >= the width"),
+    "shr": OpInfo(2, "i", doc="arithmetic; a shift below 0 or >= the width acts like width - 1"),
+    "where": OpInfo(3, "fib", doc="(bool, a, a) -> a; both sides are evaluated"),
+    "check_index": OpInfo(2, "i", doc="the int64 value a if 0 <= a < b, else the kernel reports an IndexError; b is a Const"),
+}
+"""Operation name -> what it is. Operands and result share one dtype, except where `result` says bool; the first
+operand of `where` is a bool. Half types never reach an operation (but `where`): lowering casts to float32 and back."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """The element of `buffer` at `index`: one coordinate per dimension, or in a kernel the one storage offset.
+
+    Where the bool expression `valid` is false, memory is not touched and the value is zero.
+    """
+
+    buffer: str
+    index: tuple[Index, ...]
+    dtype: torch.dtype
+    valid: Expr | None = None
+
+    def variables(self) -> frozenset[Var]:
+        found: frozenset[Var] = frozenset().union(*(i.variables() for i in self.index))
+        return found | self.valid.variables() if self.valid is not None else found
+
+    def substitute(self, values: Mapping[Var, Index]) -> Expr:
+        valid = None if self.valid is None else self.valid.substitute(values)
+        return Load(self.buffer, tuple(i.substitute(values) for i in self.index), self.dtype, valid)
+
+
+@dataclass(frozen=True)
+class Const:
+    """A literal. `value` is exact for `dtype` (lowering has rounded it)."""
+
+    value: bool | int | float
+    dtype: torch.dtype
+
+    def variables(self) -> frozenset[Var]:
+        return frozenset()
+
+    def substitute(self, values: Mapping[Var, Index]) -> Expr:
+        return self
+
+
+@dataclass(frozen=True)
+class IndexValue:
+    """The value of an index expression as a number (arange, argmax, bounds of a pad)."""
+
+    index: Index
+    dtype: torch.dtype
+
+    def variables(self) -> frozenset[Var]:
+        return self.index.variables()
+
+    def substitute(self, values: Mapping[Var, Index]) -> Expr:
+        return IndexValue(self.index.substitute(values), self.dtype)
+
+
+@dataclass(frozen=True)
+class Cast:
+    """`value` converted to `dtype` as torch does: float to int truncates, anything to bool compares with zero."""
+
+    value: Expr
+    dtype: torch.dtype
+
+    def variables(self) -> frozenset[Var]:
+        return self.value.variables()
+
+    def substitute(self, values: Mapping[Var, Index]) -> Expr:
+        return Cast(self.value.substitute(values), self.dtype)
+
+
+@dataclass(frozen=True)
+class Op:
+    """A row of OPS applied to operands. `dtype` is the dtype of the result."""
+
+    name: str
+    args: tuple[Expr, ...]
+    dtype: torch.dtype
+
+    def variables(self) -> frozenset[Var]:
+        return frozenset().union(*(a.variables() for a in self.args))
+
+    def substitute(self, values: Mapping[Var, Index]) -> Expr:
+        return Op(self.name, tuple(a.substitute(values) for a in self.args), self.dtype)
+
+
+@dataclass(frozen=True)
+class Ref:
+    """In a kernel: the value that a `Let` or an `Accumulate` before it has named."""
+
+    name: str
+    dtype: torch.dtype
+
+    def variables(self) -> frozenset[Var]:
+        return frozenset()
+
+    def substitute(self, values: Mapping[Var, Index]) -> Expr:
+        return self
+
+
+Expr = Load | Const | IndexValue | Cast | Op | Ref
+
+
+def children(expr: Expr) -> tuple[Expr, ...]:
+    """The expressions directly below `expr`, those inside its indices included."""
+    match expr:
+        case Op():
+            return expr.args
+        case Cast():
+            return (expr.value,)
+        case Load():
+            valid = () if expr.valid is None else (expr.valid,)
+            return (*(e for i in expr.index for e in _lookups(i)), *valid)
+        case IndexValue():
+            return tuple(_lookups(expr.index))
+        case _:
+            return ()
+
+
+def _lookups(index: Index) -> Iterator[Expr]:
+    for atom, _ in index.terms:
+        if isinstance(atom, Lookup):
+            yield atom.value
+        elif not isinstance(atom, Var):
+            yield from _lookups(atom.base)
+
+
+def walk(expr: Expr) -> Iterator[Expr]:
+    """`expr` and everything below it, parents first."""
+    yield expr
+    for child in children(expr):
+        yield from walk(child)
+
+
+def loads(expr: Expr) -> Iterator[Load]:
+    """Every memory read below `expr`."""
+    return (e for e in walk(expr) if isinstance(e, Load))
+
+
+def cost(expr: Expr) -> int:
+    """A rough count of the work of evaluating `expr` once, in additions."""
+    return sum(OPS[e.name].cost for e in walk(expr) if isinstance(e, Op))
+
+
+def rewrite(expr: Expr, replace: Callable[[Expr], Expr | None]) -> Expr:
+    """`expr` with each node for which `replace` gives an expression replaced by it, outermost first."""
+    made = replace(expr)
+    if made is not None:
+        return made
+    match expr:
+        case Op():
+            return Op(expr.name, tuple(rewrite(a, replace) for a in expr.args), expr.dtype)
+        case Cast():
+            return Cast(rewrite(expr.value, replace), expr.dtype)
+        case Load():
+            valid = None if expr.valid is None else rewrite(expr.valid, replace)
+            return Load(expr.buffer, tuple(_rewrite_index(i, replace) for i in expr.index), expr.dtype, valid)
+        case IndexValue():
+            return IndexValue(_rewrite_index(expr.index, replace), expr.dtype)
+        case _:
+            return expr
+
+
+def _rewrite_index(index: Index, replace: Callable[[Expr], Expr | None]) -> Index:
+    if index.is_linear():
+        return index
+    total = Index((), index.const)
+    for atom, c in index.terms:
+        match atom:
+            case Lookup():
+                total = total + Index(((Lookup(rewrite(atom.value, replace), atom.extent), c),))
+            case Var():
+                total = total + Index(((atom, c),))
+            case _:
+                base = _rewrite_index(atom.base, replace)
+                total = total + (base // atom.divisor if hasattr(atom, "divisor") else base % atom.modulus) * c
+    return total

@@ -1,0 +1,215 @@
+"""Owns the loop IR: buffers, loop nests, extern calls, the program made of them, and kernels.
+
+Two levels share expressions. A `LoopProgram` has one `Loops` per buffer, reading and writing by coordinates. A
+`Kernel` is what the scheduler makes of a group of them: statements in loops, reading and writing by storage offsets.
+Nothing here transforms anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from minidynamo.codegen.ir.expr import Expr
+from minidynamo.codegen.ir.index import Index, Var
+
+COMBINES = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
+"""How a reduction folds values. max and min return NaN if one is NaN; argmax and argmin give the position of the
+first extreme value (a NaN counts as extreme)."""
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A strided tensor: sizes and strides in elements, without storage offset (data pointers include it)."""
+
+    name: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def numel(self) -> int:
+        """The number of elements."""
+        total = 1
+        for size in self.shape:
+            total *= size
+        return total
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that the elements and the gaps between them span."""
+        if self.numel == 0:
+            return 0
+        return (1 + sum((n - 1) * s for n, s in zip(self.shape, self.stride))) * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Loops:
+    """`out[index] = combine over reduced of body`, for all values of `axes`.
+
+    `axes` are all loop variables in the order of the tensor's dimensions; `reduced` are those among them that are
+    folded by `combine`. For argmax and argmin `position` is the number that is kept for the extreme value. `accumulate`
+    is the dtype of the fold; the result is cast to the dtype of `out` when it is stored.
+    """
+
+    out: Buffer
+    axes: tuple[Var, ...]
+    index: tuple[Index, ...]
+    body: Expr
+    reduced: tuple[Var, ...] = ()
+    combine: str | None = None
+    accumulate: torch.dtype | None = None
+    position: Index | None = None
+
+    @property
+    def ranges(self) -> tuple[Var, ...]:
+        """The variables that are not folded."""
+        return tuple(v for v in self.axes if v not in self.reduced)
+
+
+@dataclass(frozen=True)
+class Name:
+    """A reference to a value of the host program, inside the arguments of an Extern or Return."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Extern:
+    """`out = op(*args, **kwargs)` with torch's own kernel. Arguments are constants, Names, and tuples of them.
+
+    `aliases` names the values whose storage the result may share (views). A result that is not one tensor (a tuple, a
+    list, a number, None) is taken apart by `GetItem`. `layout` is the one tensor that comes out, if it is one.
+    """
+
+    out: str
+    op: Any
+    args: tuple[Any, ...]
+    kwargs: tuple[tuple[str, Any], ...] = ()
+    aliases: tuple[str, ...] = ()
+    layout: Buffer | None = None
+
+    @property
+    def is_view(self) -> bool:
+        """Whether the call computes nothing: its result is a window on the storage of an argument."""
+        return bool(self.aliases)
+
+
+@dataclass(frozen=True)
+class GetItem:
+    """`out = source[index]` of a tuple or list that an Extern returned."""
+
+    out: str
+    source: str
+    index: int
+    aliases: tuple[str, ...] = ()
+    layout: Buffer | None = None
+
+
+Node = Loops | Extern | GetItem
+
+
+@dataclass(frozen=True)
+class LoopProgram:
+    """A whole graph. `buffers` has every tensor whose layout is known; `outputs` are Names and constants.
+
+    Nodes are in program order. A `Loops` whose `out` is an input stores into the caller's tensor (a trailing copy_).
+    `constants` are tensors that belong to the graph.
+    """
+
+    inputs: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Any, ...]
+    buffers: Mapping[str, Buffer]
+    constants: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Let:
+    """Name a value in this iteration. `kept`: a later loop over the same axes of the same row reads it too."""
+
+    name: str
+    value: Expr
+    kept: bool = False
+
+
+@dataclass(frozen=True)
+class Accumulate:
+    """Fold `value` over the axes of the loop into `name`, which is readable (as a Ref) behind the loop.
+
+    `dtype` is the dtype of the fold and of `value`. For argmax and argmin `position` is what `name` will hold (int64),
+    and `dtype` is the dtype that is compared.
+    """
+
+    name: str
+    combine: str
+    value: Expr
+    dtype: torch.dtype
+    position: Index | None = None
+
+
+@dataclass(frozen=True)
+class Store:
+    """Write `value`, which has the buffer's dtype, to the element of `buffer` at storage offset `index`."""
+
+    buffer: str
+    index: Index
+    value: Expr
+
+
+Statement = Let | Accumulate | Store
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Run `body` for all values of `axes` (outermost first); no axes: once per row."""
+
+    axes: tuple[Var, ...]
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """For all `rows` (independent of each other, outermost first): run `loops` one after the other.
+
+    Arguments are `reads` then `writes`; a buffer that is read and written stands in `writes` only. `vector` is the
+    variable whose neighbours are neighbours in memory: the innermost axis of the loops, or the innermost row. In the
+    latter case loops over other axes are best put outside of a block of it (a column reduction).
+    """
+
+    name: str
+    reads: tuple[Buffer, ...]
+    writes: tuple[Buffer, ...]
+    rows: tuple[Var, ...]
+    loops: tuple[Loop, ...]
+    vector: Var | None
+    device: torch.device
+
+    @property
+    def arguments(self) -> tuple[Buffer, ...]:
+        """The buffers in the order in which a launch passes them."""
+        return self.reads + self.writes
+
+    @property
+    def work(self) -> int:
+        """The number of innermost iterations of the largest loop."""
+        largest = max((_product(loop.axes) for loop in self.loops), default=1)
+        return _product(self.rows) * largest
+
+    def statements(self) -> Iterator[Statement]:
+        """Every statement in program order."""
+        return (s for loop in self.loops for s in loop.body)
+
+
+def _product(axes: tuple[Var, ...]) -> int:
+    total = 1
+    for var in axes:
+        total *= var.extent
+    return total

@@ -1,0 +1,100 @@
+"""Owns the host program: what happens on the device, in order, as data.
+
+It holds the step types and what can be computed from them without a device. Who decides the steps is
+`memory/planner.py`; how they are spelled as Python is the host printer's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from minidynamo.codegen.ir.loops import Buffer, Extern, GetItem, Kernel
+
+
+@dataclass(frozen=True)
+class Allocate:
+    """`buffer.name = an uninitialized tensor` of the buffer's sizes, strides, dtype and device."""
+
+    buffer: Buffer
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """`buffer.name = source`: a dead tensor of the same sizes, strides, dtype and device gets a new name.
+
+    The old name is gone behind this step.
+    """
+
+    buffer: Buffer
+    source: str
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Run a kernel on tensors. `args[i]` is the host name for `kernel.arguments[i]`.
+
+    One tensor may be passed twice, as a read and as a write: then each element is read before it is written, in the
+    same iteration and at the same offset.
+    """
+
+    kernel: Kernel
+    args: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Free:
+    """`del names`: behind the last use."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Return:
+    """The outputs: Names, constants and None."""
+
+    values: tuple[Any, ...]
+
+
+Step = Allocate | Reuse | Launch | Extern | GetItem | Free | Return
+
+
+@dataclass(frozen=True)
+class HostProgram:
+    """Steps in order. `inputs` are the names that the boxed argument list is unpacked to; `kernels` are distinct.
+
+    `constants` are tensors of the graph, bound in the namespace of the host program. `input_buffers` has the layout of
+    those inputs that are tensors.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    steps: tuple[Step, ...]
+    kernels: tuple[Kernel, ...]
+    outputs: tuple[Any, ...]
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    input_buffers: Mapping[str, Buffer] = field(default_factory=dict)
+
+    def peak_bytes(self) -> int:
+        """The largest number of bytes alive at once, inputs included until they are freed.
+
+        Workspace inside extern calls is not known and not counted; views count nothing.
+        """
+        alive: dict[str, int] = {name: b.nbytes for name, b in self.input_buffers.items()}
+        peak = current = sum(alive.values())
+        for step in self.steps:
+            match step:
+                case Allocate():
+                    alive[step.buffer.name] = step.buffer.nbytes
+                    current += step.buffer.nbytes
+                case Reuse():
+                    alive[step.buffer.name] = alive.pop(step.source)
+                case Extern() | GetItem():
+                    size = 0 if step.aliases or step.layout is None else step.layout.nbytes
+                    alive[step.out] = size
+                    current += size
+                case Free():
+                    current -= sum(alive.pop(name, 0) for name in step.names)
+            peak = max(peak, current)
+        return peak
