@@ -1,0 +1,168 @@
+"""Owns what "the same as eager" means: everything Python can see of a call, recorded and compared.
+
+It compiles nothing and counts nothing; `minidynamo.testing` runs a function both ways and calls this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable, Iterator, Set
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+ATOMS = (type(None), bool, int, float, complex, str, bytes, type, torch.dtype, torch.device, torch.Size, range)
+
+
+@dataclass
+class Observation:
+    """What one call did. `leaves` maps a path such as ``args[0].weight`` to the value found there."""
+
+    error: BaseException | None = None
+    printed: str = ""
+    leaves: dict[str, Any] = field(default_factory=dict)
+    grads: dict[str, torch.Tensor | None] = field(default_factory=dict)
+    identical: dict[str, str] = field(default_factory=dict)
+    sharing: dict[str, str] = field(default_factory=dict)
+    rng_state: torch.Tensor | None = None
+    grad_enabled: bool = True
+
+
+def observe(fn: Callable[..., Any], make_inputs: Callable[[], Any], *, seed: int, backward: bool) -> Observation:
+    """Call `fn` with fresh arguments under `seed` and record what can be seen afterwards."""
+    torch.manual_seed(seed)
+    made = make_inputs()
+    args = made if type(made) is tuple else (made,)
+    seen = Observation()
+    result = None
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        try:
+            result = fn(*args)
+        except Exception as error:
+            seen.error = error
+    seen.printed = out.getvalue()
+    seen.grad_enabled = torch.is_grad_enabled()
+    seen.rng_state = torch.get_rng_state()
+    found = dict(walk({"args": args, "result": result}))
+    seen.identical = _first_paths(found, lambda value: None if isinstance(value, ATOMS) else id(value))
+    seen.sharing = _first_paths(found, _storage)
+    if backward and seen.error is None:
+        _backward([value for path, value in found.items() if path.startswith("result")])
+    seen.grads = {path: _gradient(v) for path, v in found.items() if isinstance(v, torch.Tensor) and v.is_leaf}
+    seen.leaves = found
+    return seen
+
+
+def _backward(results: list[Any]) -> None:
+    outputs = [v for v in results if isinstance(v, torch.Tensor) and v.requires_grad]
+    outputs = list({id(v): v for v in outputs}.values())
+    if outputs:
+        # Cotangents that differ per element: a sum alone would hide permuted gradients.
+        cotangents = [
+            torch.linspace(0.5, 1.5, v.numel(), device=v.device).reshape(v.shape).to(v.dtype) for v in outputs
+        ]
+        torch.autograd.backward(outputs, cotangents)
+
+
+def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:
+    return None if tensor.grad is None else tensor.grad.detach().clone()
+
+
+def _storage(value: Any) -> int | None:
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return None
+    storage = value.untyped_storage()
+    return storage.data_ptr() if storage.nbytes() else None
+
+
+def _first_paths(found: dict[str, Any], key_of: Callable[[Any], int | None]) -> dict[str, str]:
+    """For each path, the first path with the same key: a partition that can be compared between two runs."""
+    first: dict[int, str] = {}
+    partition = {}
+    for path, value in found.items():
+        key = key_of(value)
+        if key is not None:
+            partition[path] = first.setdefault(key, path)
+    return partition
+
+
+def walk(root: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Every value that can be reached from `root`, with its path; an object's inside is visited once."""
+    visited: set[int] = set()
+    pending = list(reversed(root.items()))
+    while pending:
+        path, value = pending.pop()
+        yield path, value
+        if not isinstance(value, (*ATOMS, torch.Tensor)) and id(value) not in visited:
+            visited.add(id(value))
+            pending += reversed(_children(path, value))
+
+
+def _children(path: str, value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, nn.Module):
+        tensors = [*value.named_parameters(), *value.named_buffers()]
+        modules = [(f"{path}.{name or 'self'}.training", m.training) for name, m in value.named_modules()]
+        return [*((f"{path}.{name}", tensor) for name, tensor in tensors), *modules]
+    if isinstance(value, dict):
+        # The order of the keys is part of what can be seen.
+        return [(f"{path}.keys()", str(list(value))), *((f"{path}[{key!r}]", item) for key, item in value.items())]
+    if isinstance(value, (list, tuple)):
+        return [(f"len({path})", len(value)), *((f"{path}[{i}]", item) for i, item in enumerate(value))]
+    if isinstance(value, (set, frozenset)):
+        return [(f"sorted({path})", str(sorted(map(repr, value))))]
+    if not callable(value) and hasattr(value, "__dict__"):
+        return [(f"{path}.{name}", item) for name, item in vars(value).items()]
+    return []
+
+
+def assert_equal_observations(
+    call: str, expected: Observation, actual: Observation, tolerance: dict[str, float]
+) -> None:
+    """Raise AssertionError, naming `call` and the path, at the first difference from `expected`."""
+    _same(f"{call}: exception type", type(expected.error), type(actual.error))
+    _same(f"{call}: exception text", str(expected.error), str(actual.error))
+    _same(f"{call}: printed text", expected.printed, actual.printed)
+    _same(f"{call}: identical objects", expected.identical, actual.identical)
+    _same(f"{call}: values found", list(expected.leaves), list(actual.leaves))
+    for path, value in expected.leaves.items():
+        _same_value(f"{call}: {path}", value, actual.leaves[path], tolerance)
+    _same(f"{call}: leaves that can have gradients", list(expected.grads), list(actual.grads))
+    for path, grad in expected.grads.items():
+        _same_value(f"{call}: {path}.grad", grad, actual.grads[path], tolerance)
+    _same(f"{call}: shared storage", expected.sharing, actual.sharing)
+    _same(f"{call}: grad mode", expected.grad_enabled, actual.grad_enabled)
+    _same_value(f"{call}: random state", expected.rng_state, actual.rng_state, {})
+
+
+def _same(what: str, expected: Any, actual: Any) -> None:
+    if expected != actual and isinstance(expected, dict):
+        expected, actual = expected.items(), actual.items()
+    if expected != actual and isinstance(expected, (list, Set)):
+        # Only what differs: these collections have an entry for each reachable value.
+        expected, actual = [x for x in expected if x not in actual], [x for x in actual if x not in expected]
+    assert expected == actual, f"{what}: eager has {expected!r}, compiled {actual!r}"
+
+
+def _same_value(what: str, expected: Any, actual: Any, tolerance: dict[str, float]) -> None:
+    _same(f"{what}: type", type(expected), type(actual))
+    if isinstance(expected, torch.Tensor):
+        for fact in ("dtype", "device", "shape", "requires_grad", "is_leaf"):
+            _same(f"{what}.{fact}", getattr(expected, fact), getattr(actual, fact))
+        _same(f"{what}: strides", _strides(expected), _strides(actual))
+        torch.testing.assert_close(
+            actual.detach(), expected.detach(), equal_nan=True, msg=lambda text: f"{what}: {text}", **tolerance
+        )
+    elif isinstance(expected, float):
+        assert expected == actual or (expected != expected and actual != actual), f"{what}: {expected!r} {actual!r}"
+    elif isinstance(expected, ATOMS):
+        _same(what, expected, actual)
+
+
+def _strides(tensor: torch.Tensor) -> list[int | None]:
+    """Strides where they matter: a dimension of one element can have any."""
+    if tensor.layout is not torch.strided or not tensor.numel():
+        return []
+    return [None if size == 1 else stride for size, stride in zip(tensor.shape, tensor.stride())]

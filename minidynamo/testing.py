@@ -1,0 +1,246 @@
+"""Owns what tests of compiled programs need: recording backends, comparison with eager, recompile and lifetime checks.
+
+It compiles through `minidynamo.compile` like any user, so that other projects can test with it as minidynamo's own
+tests do. What is compared is decided in `minidynamo.comparison`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.multiprocessing.reductions import StorageWeakRef
+
+import minidynamo
+from minidynamo.autograd.aot import aot_compile
+from minidynamo.backends import Backend, resolve
+from minidynamo.boxed import make_boxed
+from minidynamo.comparison import Observation, assert_equal_observations, observe
+from minidynamo.events import Event, on_event
+
+OPERATIONS = ("call_function", "call_method", "call_module")
+
+
+class CompileCounter:
+    """A backend that runs graphs as captured and counts them.
+
+    `frame_count` is the number of graphs, `op_count` the number of calls in them, `graphs` the graphs themselves.
+    """
+
+    def __init__(self) -> None:
+        self.frame_count = 0
+        self.op_count = 0
+        self.graphs: list[fx.GraphModule] = []
+
+    def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        self.frame_count += 1
+        self.op_count += sum(node.op in OPERATIONS for node in gm.graph.nodes)
+        self.graphs.append(gm)
+        return self.compile(gm, example_inputs)
+
+    def compile(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        """What makes a graph callable; subclasses choose."""
+        return make_boxed(gm)
+
+    def clear(self) -> None:
+        """Forget what was counted."""
+        self.frame_count = 0
+        self.op_count = 0
+        self.graphs.clear()
+
+
+class CompileCounterWithBackend(CompileCounter):
+    """Counts like `CompileCounter` and compiles with `backend`, a name or a callable."""
+
+    def __init__(self, backend: str | Backend) -> None:
+        super().__init__()
+        self.backend = resolve(backend).compiler
+
+    def compile(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        return self.backend(gm, example_inputs)
+
+
+class EagerAndRecordGraphs(CompileCounter):
+    """A backend that runs graphs as captured and keeps them in `graphs`."""
+
+
+class AotEagerAndRecordGraphs(CompileCounter):
+    """Runs the autograd stage's graphs as they are; keeps them in `fw_graphs` (inference graphs too) and `bw_graphs`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fw_graphs: list[fx.GraphModule] = []
+        self.bw_graphs: list[fx.GraphModule] = []
+
+    def compile(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        def recorder(graphs: list[fx.GraphModule]) -> Backend:
+            def record(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+                graphs.append(graph)
+                return make_boxed(graph)
+
+            return record
+
+        forward, backward = recorder(self.fw_graphs), recorder(self.bw_graphs)
+        return aot_compile(gm, example_inputs, forward=forward, backward=backward, inference=forward)
+
+    def clear(self) -> None:
+        super().clear()
+        self.fw_graphs.clear()
+        self.bw_graphs.clear()
+
+
+def normalize_gm(text: str) -> str:
+    """The text of a graph module without comments, blank lines and trailing spaces, for comparison with a golden text.
+
+    Use it on `gm.print_readable(print_output=False)`.
+    """
+    lines = (re.sub(r"\s*#.*$", "", line).rstrip() for line in text.splitlines())
+    return "\n".join(line for line in lines if line) + "\n"
+
+
+def assert_same_as_eager(
+    fn: Callable[..., Any],
+    *make_inputs: Callable[[], Any],
+    backend: str | Backend = "eager",
+    graphs: int | None = None,
+    breaks: int | None = None,
+    recompiles: int | None = None,
+    calls: int = 1,
+    rtol: float | None = None,
+    atol: float | None = None,
+    backward: bool = True,
+    **options: Any,
+) -> Callable[..., Any]:
+    """Check that compiling `fn` changes nothing that Python can see; returns the compiled function.
+
+    Each of `make_inputs` takes nothing and returns the arguments of a call: a tuple, or one value. It is called once
+    for eager and once for the compiled function with the same random seed, `calls` times in a row. What is compared:
+    the result or the exception, printed text, the arguments afterwards, gradients of every leaf after a backward from
+    all outputs (unless `backward=False`), which objects are identical, which tensors share storage, the random state
+    and the grad mode.
+
+    `graphs`, `breaks` and `recompiles`, where given, are the exact totals over all calls; `rtol` and `atol` are those
+    of `torch.testing.assert_close` (both 0 for bitwise equality); `options` go to `minidynamo.compile`.
+
+    Modules belong into the arguments: a module that `fn` reaches otherwise is shared by both runs.
+    Raises AssertionError that names the first difference.
+    """
+    counter = CompileCounterWithBackend(backend)
+    tolerance = {} if rtol is None or atol is None else {"rtol": rtol, "atol": atol}
+    with _recorded() as events:
+        compiled: Callable[..., Any] = minidynamo.compile(fn, backend=counter, **options)
+        for number, make in enumerate(make for make in make_inputs for _ in range(calls)):
+            expected = observe(fn, make, seed=number, backward=backward)
+            actual = observe(compiled, make, seed=number, backward=backward)
+            _compare(f"call {number}", expected, actual, tolerance)
+    totals = {"graphs": counter.frame_count, "breaks": _count(events, "graph_break")}
+    totals["recompiles"] = _count(events, "recompile")
+    wanted = {"graphs": graphs, "breaks": breaks, "recompiles": recompiles}
+    wrong = [f"{n} {wanted[n]} expected, {totals[n]} seen" for n in totals if wanted[n] not in (None, totals[n])]
+    assert not wrong, "; ".join(wrong) + _details(events)
+    return compiled
+
+
+def _compare(call: str, expected: Observation, actual: Observation, tolerance: dict[str, float]) -> None:
+    if expected.error is None and actual.error is not None:
+        raise AssertionError(f"{call}: eager returned, the compiled function raised") from actual.error
+    assert_equal_observations(call, expected, actual, tolerance)
+
+
+@contextlib.contextmanager
+def _recorded() -> Iterator[list[Event]]:
+    events: list[Event] = []
+    unsubscribe = on_event(events.append)
+    try:
+        yield events
+    finally:
+        unsubscribe()
+
+
+def _count(events: Iterable[Event], kind: str) -> int:
+    return sum(event.kind == kind for event in events)
+
+
+def _details(events: Iterable[Event]) -> str:
+    shown = [e for e in events if e.kind in ("graph_break", "recompile")]
+    texts = [e.data["diagnostic"].render() if "diagnostic" in e.data else f"{e.name}: {e.data}" for e in shown]
+    return "".join(f"\n{text}" for text in texts)
+
+
+@contextlib.contextmanager
+def no_recompile() -> Iterator[None]:
+    """Inside the block nothing may be compiled. Raises AssertionError that names what was, and why."""
+    with _recorded() as events:
+        yield
+    started = [event.name for event in events if event.kind == "compile_start"]
+    assert not started, f"compiled {', '.join(started)}{_details(events)}"
+
+
+_watches: weakref.WeakSet[StorageWatch] = weakref.WeakSet()
+
+
+class StorageWatch:
+    """Notes, each time `probe` runs, which of the named tensors' memory is still held.
+
+    It holds the tensors weakly. `seen` has one entry per run of `probe`: the names of those alive, in order.
+    """
+
+    def __init__(self, **tensors: torch.Tensor) -> None:
+        self._storages = {name: StorageWeakRef(tensor.untyped_storage()) for name, tensor in tensors.items()}
+        self.seen: list[list[str]] = []
+        _watches.add(self)
+
+    def look(self) -> None:
+        """Note what is alive now."""
+        self.seen.append([name for name, storage in self._storages.items() if not storage.expired()])
+
+
+@torch.library.custom_op("minidynamo::probe", mutates_args=())
+def _probe(x: torch.Tensor) -> torch.Tensor:
+    for watch in tuple(_watches):
+        watch.look()
+    return x.clone()
+
+
+@_probe.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def _probe_backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+    return grad
+
+
+_probe.register_autograd(_probe_backward)
+
+# A copy of its argument, opaque to every backend: a fixed point in time at which every `StorageWatch` looks.
+probe = torch.ops.minidynamo.probe
+
+
+class assert_freed_before:  # noqa: N801
+    """Inside the block, the memory of `tensors` is freed before `probe` runs for the `nth` time (from 0).
+
+    It holds the tensors weakly: give them up in the code under test. Raises AssertionError otherwise, and also when
+    `probe` does not run that often.
+    """
+
+    def __init__(self, *tensors: torch.Tensor, nth: int = 0) -> None:
+        self._watch = StorageWatch(**{f"tensor {i}": tensor for i, tensor in enumerate(tensors)})
+        self._nth = nth
+
+    def __enter__(self) -> None:
+        self._watch.seen.clear()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        if error is not None:
+            return
+        seen = self._watch.seen
+        assert len(seen) > self._nth, f"probe ran {len(seen)} times; there is no run {self._nth}"
+        assert not seen[self._nth], (
+            f"still alive when probe ran for the {self._nth}th time: {', '.join(seen[self._nth])}"
+        )

@@ -1,0 +1,89 @@
+"""Owns what every test gets: options, marks, the golden fixture and a cache folder of its own.
+
+It does not compare results with eager; `minidynamo.testing` does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from minidynamo.config import config
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="run the tests marked slow, too")
+    parser.addoption("--update-golden", action="store_true", help="rewrite the files below tests/golden")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    reasons = {
+        "slow": "" if config.getoption("--slow") else "slow; runs with --slow",
+        "cpp": "" if has_cxx() else "no C++ compiler here",
+        "gpu": "" if torch.cuda.is_available() else "no GPU here",
+    }
+    for item in items:
+        for mark, reason in reasons.items():
+            if reason and mark in item.keywords:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def has_cxx() -> bool:
+    """Whether there is a compiler under one of the names that minidynamo looks for."""
+    return any(shutil.which(name) for name in ([config.cxx] if config.cxx else ["c++", "g++", "clang++"]))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Generated code and kernels of this run go to a temporary folder, also those of child processes."""
+    folder = tmp_path_factory.mktemp("minidynamo_cache")
+    with pytest.MonkeyPatch.context() as patch, config.patch(cache_dir=str(folder)):
+        patch.setenv("MINIDYNAMO_CACHE_DIR", str(folder))
+        yield folder
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    """Random inputs are the same whichever tests run before."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def md_reset() -> Iterator[None]:
+    """Forget every compiled version and shown notice, before and after the test."""
+    # Imported here, as below: tests of the lower layers run without the upper ones.
+    reset = importlib.import_module("minidynamo").reset
+    reset()
+    yield
+    reset()
+
+
+@pytest.fixture
+def md_counter() -> Any:
+    """A fresh `minidynamo.testing.CompileCounter`."""
+    return importlib.import_module("minidynamo.testing").CompileCounter()
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """`golden(text, path)` compares `text` with tests/golden/`path`; --update-golden rewrites the file instead."""
+
+    def check(text: str, path: str) -> None:
+        file = GOLDEN / path
+        text = text if text.endswith("\n") else text + "\n"
+        if request.config.getoption("--update-golden"):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+        assert file.exists(), f"{file} is missing; run pytest with --update-golden to write it, then read it"
+        expected = file.read_text(encoding="utf-8")
+        assert text == expected, f"differs from {file}; if the change is meant, run pytest with --update-golden"
+
+    return check
