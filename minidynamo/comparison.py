@@ -119,7 +119,7 @@ def _children(path: str, value: Any) -> list[tuple[str, Any]]:
 
 
 def assert_equal_observations(
-    call: str, expected: Observation, actual: Observation, tolerance: dict[str, float]
+    call: str, expected: Observation, actual: Observation, tolerance: dict[str, Any]
 ) -> None:
     """Raise AssertionError, naming `call` and the path, at the first difference from `expected`."""
     _same(f"{call}: exception type", type(expected.error), type(actual.error))
@@ -146,7 +146,7 @@ def _same(what: str, expected: Any, actual: Any) -> None:
     assert expected == actual, f"{what}: eager has {expected!r}, compiled {actual!r}"
 
 
-def _same_value(what: str, expected: Any, actual: Any, tolerance: dict[str, float]) -> None:
+def _same_value(what: str, expected: Any, actual: Any, tolerance: dict[str, Any]) -> None:
     _same(f"{what}: type", type(expected), type(actual))
     if isinstance(expected, torch.Tensor):
         for fact in ("dtype", "device", "shape", "requires_grad", "is_leaf"):

@@ -16,7 +16,7 @@ import torch
 from torch import fx
 from torch.multiprocessing.reductions import StorageWeakRef
 
-import minidynamo
+from minidynamo.api import compile as compile_function
 from minidynamo.autograd.aot import aot_compile
 from minidynamo.backends import Backend, resolve
 from minidynamo.boxed import make_boxed
@@ -70,7 +70,7 @@ class EagerAndRecordGraphs(CompileCounter):
 
 
 class AotEagerAndRecordGraphs(CompileCounter):
-    """Runs the autograd stage's graphs as they are; keeps them in `fw_graphs` (inference graphs too) and `bw_graphs`."""
+    """Runs the graphs of the autograd stage; keeps them in `fw_graphs` (inference graphs too) and `bw_graphs`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,9 +131,9 @@ def assert_same_as_eager(
     Raises AssertionError that names the first difference.
     """
     counter = CompileCounterWithBackend(backend)
-    tolerance = {} if rtol is None or atol is None else {"rtol": rtol, "atol": atol}
+    tolerance: dict[str, Any] = {} if rtol is None or atol is None else {"rtol": rtol, "atol": atol}
     with _recorded() as events:
-        compiled: Callable[..., Any] = minidynamo.compile(fn, backend=counter, **options)
+        compiled: Callable[..., Any] = compile_function(fn, backend=counter, **options)
         for number, make in enumerate(make for make in make_inputs for _ in range(calls)):
             expected = observe(fn, make, seed=number, backward=backward)
             actual = observe(compiled, make, seed=number, backward=backward)
@@ -146,7 +146,7 @@ def assert_same_as_eager(
     return compiled
 
 
-def _compare(call: str, expected: Observation, actual: Observation, tolerance: dict[str, float]) -> None:
+def _compare(call: str, expected: Observation, actual: Observation, tolerance: dict[str, Any]) -> None:
     if expected.error is None and actual.error is not None:
         raise AssertionError(f"{call}: eager returned, the compiled function raised") from actual.error
     assert_equal_observations(call, expected, actual, tolerance)
@@ -222,7 +222,7 @@ _probe.register_autograd(_probe_backward)
 probe = torch.ops.minidynamo.probe
 
 
-class assert_freed_before:  # noqa: N801
+class assert_freed_before:
     """Inside the block, the memory of `tensors` is freed before `probe` runs for the `nth` time (from 0).
 
     It holds the tensors weakly: give them up in the code under test. Raises AssertionError otherwise, and also when

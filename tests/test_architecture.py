@@ -1,0 +1,325 @@
+"""The rules of the house, one test each: which file may import which, how large things get, what stays in one place.
+
+They read the source as text and never import it, except to compare the public names with docs/api.md.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "minidynamo"
+FILES = sorted(PACKAGE.rglob("*.py"))
+TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
+
+# What each room may import, besides itself and what its own rooms may import. Foundation files may import each other.
+FOUNDATION = {"errors", "config", "compat", "artifacts", "events", "boxed"}
+MAY_IMPORT = {
+    **dict.fromkeys(FOUNDATION, FOUNDATION),
+    "bytecode": FOUNDATION,
+    "guards": {"bytecode"},
+    "variables": {"guards"},
+    "tracer": {"variables"},
+    "convert_frame": {"tracer"},
+    "dispatch": {"convert_frame"},
+    "autograd": FOUNDATION,
+    "codegen": FOUNDATION,
+    "backends": {"autograd", "codegen"},
+    "comptime": {"tracer"},
+    "compiled": {"dispatch", "backends"},
+    "steering": {"tracer"},
+    "api": {"dispatch", "backends", "comptime", "compiled", "steering"},
+    "observe": {"api"},
+    "cli": {"api", "observe"},
+    "comparison": FOUNDATION,
+    "testing": {"api", "comparison"},
+    "__init__": {"observe", "cli"},
+    "__main__": {"cli"},
+}
+MAX_FILE_LINES = 800
+MAX_FUNCTION_LINES = 60
+VAGUE_NAMES = {"utils", "util", "misc", "helpers", "helper", "common"}
+VAGUE_CLASSES = re.compile(r"^(Base|Abstract)[A-Z]|(Manager|Helper|Util|Utils)$|^(Manager|Helper)")
+
+# Files without a test file of their own: nothing in them runs without another file, whose tests run it.
+TESTED_ELSEWHERE = {
+    "__init__.py": "lists names",
+    "__main__.py": "calls cli.main",
+    "variables/*.py": "plain records, made and read by tracer/handlers",
+}
+
+
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {name_of(path): path for path in FILES}
+
+
+def room_of(module: str) -> str:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+def imported_modules(path: Path, tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """The minidynamo modules that a tree imports, with the line."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names if alias.name.split(".")[0] == "minidynamo")
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: write the import with its full name, not with dots"
+            if (node.module or "").split(".")[0] == "minidynamo":
+                for alias in node.names:
+                    below = f"{node.module}.{alias.name}"
+                    yield (below if below in MODULES else str(node.module)), node.lineno
+
+
+def reachable(room: str) -> set[str]:
+    """Every room that `room` may import, through the rooms in between."""
+    found: set[str] = set()
+    pending = [room]
+    while pending:
+        for below in MAY_IMPORT[pending.pop()] - found:
+            found.add(below)
+            pending.append(below)
+    return found
+
+
+def complain(problems: list[str], advice: str) -> None:
+    if problems:
+        pytest.fail("\n".join([advice, *problems]), pytrace=False)
+
+
+def place(path: Path, line: int) -> str:
+    return f"{path.relative_to(ROOT)}:{line}"
+
+
+def test_every_room_has_its_place_in_the_order():
+    unknown = sorted({room_of(module) for module in MODULES} - MAY_IMPORT.keys())
+    complain(unknown, "Put these into MAY_IMPORT of this file and into docs/architecture.md, or move the code:")
+
+
+def test_imports_go_one_way():
+    problems = [
+        f"{place(path, line)} ({room_of(module)}) imports {target}"
+        for module, path in MODULES.items()
+        for target, line in imported_modules(path, TREES[path])
+        if room_of(target) not in reachable(room_of(module)) | {room_of(module)}
+    ]
+    complain(problems, "Pass the value or the function as an argument from above, or move it below both:")
+
+
+def test_no_import_circles():
+    edges = {module: {t for t, _ in imported_modules(path, TREES[path])} - {module} for module, path in MODULES.items()}
+    done: set[str] = set()
+
+    def visit(module: str, trail: list[str]) -> None:
+        if module in trail:
+            pytest.fail(
+                f"These files import each other, split one: {' -> '.join([*trail[trail.index(module) :], module])}"
+            )
+        if module not in done:
+            for target in sorted(edges.get(module, ())):
+                visit(target, [*trail, module])
+            done.add(module)
+
+    for module in MODULES:
+        visit(module, [])
+
+
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
+
+
+def test_no_imports_of_ours_inside_functions():
+    problems = [
+        f"{place(path, line)} {function.name} imports {target}"
+        for path, tree in TREES.items()
+        for function in functions(tree)
+        for target, line in imported_modules(path, function)
+    ]
+    complain(problems, "An import inside a function hides a circle; import at the top or pass the value in:")
+
+
+def test_no_type_checking_imports():
+    problems = [str(path.relative_to(ROOT)) for path in FILES if "TYPE_CHECKING" in path.read_text(encoding="utf-8")]
+    complain(problems, "TYPE_CHECKING hides a circle; import the type for real or use a Protocol:")
+
+
+def table_lines(tree: ast.Module) -> int:
+    """Lines of module-level literals: a table of rules is as long as the rules are many."""
+    values = [getattr(node, "value", None) for node in tree.body if isinstance(node, (ast.Assign, ast.AnnAssign))]
+    return sum(v.end_lineno - v.lineno for v in values if isinstance(v, (ast.Dict, ast.List, ast.Set, ast.Tuple)))
+
+
+def test_files_stay_small():
+    sizes = {path: len(path.read_text(encoding="utf-8").splitlines()) - table_lines(TREES[path]) for path in FILES}
+    problems = [f"{path.relative_to(ROOT)}: {size} lines" for path, size in sizes.items() if size > MAX_FILE_LINES]
+    complain(problems, f"Split by subject; a file has at most {MAX_FILE_LINES} lines, tables not counted:")
+
+
+def code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    first = function.body[0]
+    has_docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    docstring = (first.end_lineno or first.lineno) - first.lineno + 1 if has_docstring else 0
+    return (function.end_lineno or function.lineno) - function.lineno + 1 - docstring
+
+
+def test_functions_stay_small():
+    problems = [
+        f"{place(path, function.lineno)} {function.name}: {code_lines(function)} lines"
+        for path, tree in TREES.items()
+        for function in functions(tree)
+        if code_lines(function) > MAX_FUNCTION_LINES
+    ]
+    complain(problems, f"Name the steps; a function has at most {MAX_FUNCTION_LINES} lines without its docstring:")
+
+
+def test_every_file_says_what_it_owns():
+    problems = []
+    for path, tree in TREES.items():
+        docstring = ast.get_docstring(tree) or ""
+        wanted = 1 if path.name.startswith("__") else 2
+        if len([part for part in docstring.split("\n\n") if part.strip()]) < wanted:
+            problems.append(str(path.relative_to(ROOT)))
+    complain(problems, "A module docstring says in its first line what the file owns, in a second paragraph what not:")
+
+
+def dotted(node: ast.AST) -> str:
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
+
+
+def is_private_torch(name: str) -> bool:
+    head, *rest = name.split(".")
+    return head == "torch" and any(part.startswith("_") and not part.endswith("__") for part in rest)
+
+
+def private_torch_uses(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Attribute):
+            names = [dotted(node)]
+        yield from ((name, node.lineno) for name in names if is_private_torch(name))
+
+
+def test_private_torch_names_stay_in_compat():
+    problems = sorted(
+        {
+            f"{place(path, line)} {name}"
+            for path, tree in TREES.items()
+            if path.name != "compat.py"
+            for name, line in private_torch_uses(tree)
+        }
+    )
+    complain(problems, "Re-export the name in minidynamo/compat.py with a word on why, and use it from there:")
+
+
+def test_python_version_is_asked_in_compat_only():
+    problems = [
+        place(path, node.lineno)
+        for path, tree in TREES.items()
+        if path.name != "compat.py"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and dotted(node) in ("sys.version_info", "sys.hexversion")
+    ]
+    complain(problems, "Use a flag of minidynamo/compat.py (PY312, PY313, ...):")
+
+
+def test_environment_is_read_in_config_only():
+    problems = [
+        place(path, node.lineno)
+        for path, tree in TREES.items()
+        if path.name != "config.py"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and dotted(node) in ("os.environ", "os.getenv", "os.putenv")
+    ]
+    complain(problems, "Add a field to minidynamo/config.py; each field is also MINIDYNAMO_<FIELD>:")
+
+
+def test_no_global_statement():
+    problems = [
+        place(path, node.lineno)
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Global)
+    ]
+    complain(problems, "State belongs into an object that is passed, or a module-level container:")
+
+
+def test_no_vague_names():
+    problems = [str(path.relative_to(ROOT)) for path in FILES if path.stem in VAGUE_NAMES]
+    problems += [str(path.parent.relative_to(ROOT)) for path in FILES if path.parent.name in VAGUE_NAMES]
+    problems += [
+        f"{place(path, node.lineno)} class {node.name}"
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and VAGUE_CLASSES.search(node.name)
+    ]
+    complain(problems, "Name it after what it owns, in the field's terms:")
+
+
+def test_nothing_is_left_to_do():
+    marks = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+    problems = [
+        f"{place(path, number)} {line.strip()}"
+        for path in FILES
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if marks.search(line)
+    ]
+    complain(problems, "Do it, raise a clear error instead, or open an issue:")
+
+
+def test_every_source_file_has_its_test_file():
+    problems = []
+    for path in FILES:
+        below = path.relative_to(PACKAGE)
+        test = ROOT / "tests" / below.parent / f"test_{below.name}"
+        if not any(path.match(pattern) for pattern in TESTED_ELSEWHERE) and not test.exists():
+            problems.append(f"{path.relative_to(ROOT)} -> {test.relative_to(ROOT)}")
+    complain(problems, "Write the missing test file:")
+
+
+def test_public_names_are_documented():
+    tree = TREES[PACKAGE / "__init__.py"]
+    exported = [
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and dotted(node.targets[0]) == "__all__"
+    ]
+    assert exported, "minidynamo/__init__.py lists its public names in __all__, one per line"
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    documented = set(re.findall(r"^#+ .*?`minidynamo\.(\w+)", page, flags=re.MULTILINE))
+    missing = sorted(set(exported[0]) - documented)
+    complain(missing, "Write an entry with the heading ### `minidynamo.NAME(...)` in docs/api.md for:")
+    complain(sorted(documented - set(exported[0])), "docs/api.md documents what minidynamo does not export:")
+
+
+def test_the_product_speaks_of_itself_alone():
+    # Put together here, so that this file does not contain them.
+    words = re.compile(
+        "|".join((r"\bwork" + "place", "/wo" + r"rk/", r"\bsess" + r"ions?\b(?!\")", r"\bsub" + "agent")), re.I
+    )
+    roots = [PACKAGE, ROOT / "docs", ROOT / "examples", ROOT / "benchmarks", ROOT / "scripts", ROOT / ".ci"]
+    texts = [p for root in roots for p in root.rglob("*") if p.is_file() and "__pycache__" not in p.parts]
+    texts += [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "pyproject.toml")]
+    problems = [
+        f"{place(path, number)} {line.strip()}"
+        for path in texts
+        if path.exists()
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if words.search(line)
+    ]
+    complain(problems, "Say it about the product:")
