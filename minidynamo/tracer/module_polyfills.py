@@ -1,0 +1,174 @@
+"""Owns the twins of nn.Module's own methods: the call with its hooks, attribute assignment, and the walks over a tree.
+
+It handles no tracker. Forward hooks run in the order in which nn.Module runs them; backward hooks and hooks that must
+also run when forward raises break the graph, so that nn.Module itself takes the call.
+"""
+
+# Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from __future__ import annotations
+
+import torch
+from torch.nn.modules import module as module_globals
+
+from minidynamo.tracer.polyfills import cannot_trace, polyfill
+
+Module = torch.nn.Module
+
+
+@polyfill(Module.__call__)
+def module_call(self, *args, **kwargs):
+    if (
+        self._backward_hooks
+        or self._backward_pre_hooks
+        or module_globals._global_backward_hooks
+        or module_globals._global_backward_pre_hooks
+    ):
+        return cannot_trace("a module with backward hooks", "nn.Module attaches them to the autograd graph itself")
+    if not (
+        self._forward_hooks
+        or self._forward_pre_hooks
+        or module_globals._global_forward_hooks
+        or module_globals._global_forward_pre_hooks
+    ):
+        return self.forward(*args, **kwargs)
+    return _call_with_hooks(self, args, kwargs)
+
+
+def _call_with_hooks(self, args, kwargs):
+    if self._forward_hooks_always_called or module_globals._global_forward_hooks_always_called:
+        return cannot_trace("a forward hook with always_call=True", "it also runs when forward raises")
+    pre_hooks = [
+        *module_globals._global_forward_pre_hooks.items(),
+        *self._forward_pre_hooks.items(),
+    ]
+    for key, hook in pre_hooks:
+        if key in self._forward_pre_hooks_with_kwargs:
+            changed = hook(self, args, kwargs)
+            if changed is not None:
+                if not isinstance(changed, tuple) or len(changed) != 2:
+                    return cannot_trace("this result of a forward pre-hook", "nn.Module refuses it")
+                args, kwargs = changed
+        else:
+            changed = hook(self, args)
+            if changed is not None:
+                args = changed if isinstance(changed, tuple) else (changed,)
+    result = self.forward(*args, **kwargs)
+    hooks = [*module_globals._global_forward_hooks.items(), *self._forward_hooks.items()]
+    for key, hook in hooks:
+        if key in self._forward_hooks_with_kwargs or key in module_globals._global_forward_hooks_with_kwargs:
+            changed = hook(self, args, kwargs, result)
+        else:
+            changed = hook(self, args, result)
+        if changed is not None:
+            result = changed
+    return result
+
+
+@polyfill(Module.__setattr__)
+def module_setattr(self, name, value):
+    if isinstance(value, torch.nn.Buffer):
+        return cannot_trace("assigning an nn.Buffer", "it changes what the module consists of")
+    if isinstance(value, torch.nn.Parameter) or name in self._parameters:
+        return _replace(
+            self._parameters, name, value, torch.nn.Parameter, module_globals._global_parameter_registration_hooks
+        )
+    if isinstance(value, Module) or name in self._modules:
+        return _replace(self._modules, name, value, Module, module_globals._global_module_registration_hooks)
+    if name in self._buffers:
+        if type(self).register_buffer is not Module.register_buffer:
+            return cannot_trace("assigning a buffer", "the module's own register_buffer decides")
+        return _replace(self._buffers, name, value, torch.Tensor, module_globals._global_buffer_registration_hooks)
+    return object.__setattr__(self, name, value)
+
+
+def _replace(registered, name, value, kind, hooks):
+    """Assign to a registered name. What nn.Module refuses, registers anew or hands to a hook, it must do itself."""
+    if name not in registered or hooks or not (value is None or isinstance(value, kind)):
+        return cannot_trace(
+            "registering a parameter, buffer or module", "it changes what the module consists of, or is refused"
+        )
+    registered[name] = value
+    return None
+
+
+@polyfill(Module.__delattr__)
+def module_delattr(self, name):
+    if name in self._parameters or name in self._buffers or name in self._modules:
+        return cannot_trace("deleting a parameter, buffer or module", "it changes what the module consists of")
+    return object.__delattr__(self, name)
+
+
+@polyfill(Module.named_modules)
+def named_modules(self, memo=None, prefix="", remove_duplicate=True):
+    memo = set() if memo is None else memo
+    if self in memo:
+        return iter(())
+    if remove_duplicate:
+        memo.add(self)
+    found = [(prefix, self)]
+    for name, child in self._modules.items():
+        if child is not None:
+            found.extend(child.named_modules(memo, prefix + ("." if prefix else "") + name, remove_duplicate))
+    return iter(found)
+
+
+@polyfill(Module._named_members)
+def named_members(self, get_members_fn, prefix="", recurse=True, remove_duplicate=True):
+    memo: set[object] = set()
+    found = []
+    modules = self.named_modules(prefix=prefix, remove_duplicate=remove_duplicate) if recurse else [(prefix, self)]
+    for module_prefix, module in modules:
+        for key, value in get_members_fn(module):
+            if value is None or value in memo:
+                continue
+            if remove_duplicate:
+                memo.add(value)
+            found.append((module_prefix + ("." if module_prefix else "") + key, value))
+    return iter(found)
+
+
+@polyfill(Module.named_parameters)
+def named_parameters(self, prefix="", recurse=True, remove_duplicate=True):
+    return self._named_members(
+        lambda module: module._parameters.items(), prefix=prefix, recurse=recurse, remove_duplicate=remove_duplicate
+    )
+
+
+@polyfill(Module.named_buffers)
+def named_buffers(self, prefix="", recurse=True, remove_duplicate=True):
+    return self._named_members(
+        lambda module: module._buffers.items(), prefix=prefix, recurse=recurse, remove_duplicate=remove_duplicate
+    )
+
+
+@polyfill(Module.parameters)
+def parameters(self, recurse=True):
+    return iter([parameter for _, parameter in self.named_parameters(recurse=recurse)])
+
+
+@polyfill(Module.buffers)
+def buffers(self, recurse=True):
+    return iter([buffer for _, buffer in self.named_buffers(recurse=recurse)])
+
+
+@polyfill(Module.named_children)
+def named_children(self):
+    memo: set[object] = set()
+    found = []
+    for name, module in self._modules.items():
+        if module is not None and module not in memo:
+            memo.add(module)
+            found.append((name, module))
+    return iter(found)
+
+
+@polyfill(Module.children)
+def children(self):
+    return iter([module for _, module in self.named_children()])
+
+
+@polyfill(Module.modules)
+def modules(self, remove_duplicate=True):
+    return iter([module for _, module in self.named_modules(remove_duplicate=remove_duplicate)])

@@ -1,0 +1,550 @@
+"""Owns the polyfills: plain Python twins of builtins and library functions, which are traced instead of them.
+
+It knows nothing of trackers; a twin is ordinary Python with the signature and the results of what it stands for, and
+`POLYFILLS` maps the one to the other. Generators are not traced, so a twin of a lazy function takes its items at once
+and returns an iterator over the finished list. What a twin cannot do it hands to `cannot_trace`, which breaks the
+graph.
+"""
+
+# Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
+# mypy: allow-untyped-defs, allow-untyped-calls
+# Loops instead of generator expressions, and no library function inside its own twin.
+# ruff: noqa: SIM110, SIM401, RUF007
+
+from __future__ import annotations
+
+import collections
+import copy
+import functools
+import itertools
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+POLYFILLS: dict[Any, Callable[..., Any]] = {}
+
+
+def polyfill(*originals: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register the decorated function as the twin of each of `originals`."""
+
+    def register(twin: Callable[..., Any]) -> Callable[..., Any]:
+        for original in originals:
+            if POLYFILLS.setdefault(original, twin) is not twin:
+                raise ValueError(f"{original!r} already has a polyfill")
+        return twin
+
+    return register
+
+
+def cannot_trace(what: str, why: str) -> Any:
+    """Break the graph at the call of the twin. The tracer handles this function; it never runs while tracing."""
+    raise NotImplementedError(f"{what}: {why}")
+
+
+def unordered_items(items):
+    """The items of a set, in any order: for results that do not depend on the order.
+
+    The tracer handles this function. A plain loop over a set breaks the graph, because equal sets may iterate in
+    different orders.
+    """
+    return list(items)
+
+
+def _all_items(iterable):
+    return unordered_items(iterable) if isinstance(iterable, (set, frozenset)) else list(iterable)
+
+
+# --- builtins -----------------------------------------------------------------------------------------------------
+
+
+@polyfill(any)
+def any_(iterable, /):
+    for item in iterable:
+        if item:
+            return True
+    return False
+
+
+@polyfill(all)
+def all_(iterable, /):
+    for item in iterable:
+        if not item:
+            return False
+    return True
+
+
+@polyfill(sum)
+def sum_(iterable, /, start=0):
+    if isinstance(start, (str, bytes, bytearray)):
+        cannot_trace("`sum` of text", "sum refuses it")
+    items = list(iterable)
+    position = 0
+    if isinstance(start, (int, float, complex)):
+        # Leading numbers are known now and go through the real sum, which adds floats with compensation from 3.12 on.
+        while position < len(items) and isinstance(items[position], (int, float, complex)):
+            position += 1
+        start = sum(tuple(items[:position]), start)
+    for item in items[position:]:
+        start = start + item
+    return start
+
+
+def _extreme(is_better, args, key, default):
+    items = (_all_items(args[0]) if key is None else list(args[0])) if len(args) == 1 else list(args)
+    if not items:
+        if not default:
+            cannot_trace("`min` or `max` of nothing", "it raises ValueError")
+        return default[0]
+    best = items[0]
+    best_key = best if key is None else key(best)
+    for item in items[1:]:
+        item_key = item if key is None else key(item)
+        if is_better(item_key, best_key):
+            best, best_key = item, item_key
+    return best
+
+
+@polyfill(min)
+def min_(*args, key=None, **default):
+    return _extreme(operator.lt, args, key, list(default.values()))
+
+
+@polyfill(max)
+def max_(*args, key=None, **default):
+    return _extreme(operator.gt, args, key, list(default.values()))
+
+
+@polyfill(sorted)
+def sorted_(iterable, /, *, key=None, reverse=False):
+    # Only without a key do equal items of a set not exist, so that its order cannot show.
+    result = _all_items(iterable) if key is None else list(iterable)
+    result.sort(key=key, reverse=reverse)
+    return result
+
+
+@polyfill(math.prod)
+def math_prod(iterable, /, *, start=1):
+    for item in iterable:
+        start = start * item
+    return start
+
+
+# --- list, tuple and deque ----------------------------------------------------------------------------------------
+
+
+@polyfill(list.extend, collections.deque.extend)
+def list_extend(self, iterable, /):
+    for item in list(iterable):
+        self.append(item)
+
+
+@polyfill(list.__iadd__, collections.deque.__iadd__)
+def list_iadd(self, iterable, /):
+    self.extend(iterable)
+    return self
+
+
+@polyfill(collections.deque.extendleft)
+def deque_extendleft(self, iterable, /):
+    for item in list(iterable):
+        self.appendleft(item)
+
+
+@polyfill(collections.deque.rotate)
+def deque_rotate(self, n=1, /):
+    if self:
+        for _ in range(n % len(self)):
+            self.appendleft(self.pop())
+
+
+@polyfill(list.index, tuple.index, collections.deque.index)
+def sequence_index(self, value, start=0, stop=None, /):
+    length = len(self)
+    stop = length if stop is None else stop
+    first = max(start + length, 0) if start < 0 else start
+    last = stop + length if stop < 0 else min(stop, length)
+    for position in range(first, last):
+        item = self[position]
+        if item is value or item == value:
+            return position
+    return cannot_trace("`index` of a value that is not there", "it raises ValueError")
+
+
+@polyfill(list.count, tuple.count, collections.deque.count)
+def sequence_count(self, value, /):
+    found = 0
+    for item in self:
+        if item is value or item == value:
+            found += 1
+    return found
+
+
+@polyfill(list.__contains__, tuple.__contains__, collections.deque.__contains__)
+def sequence_contains(self, value, /):
+    for item in self:
+        if item is value or item == value:
+            return True
+    return False
+
+
+@polyfill(list.remove, collections.deque.remove)
+def list_remove(self, value, /):
+    del self[sequence_index(self, value)]
+
+
+def sequence_equal(left, right):
+    """Whether two sequences of the same kind are equal, element by element as CPython compares them."""
+    if len(left) != len(right):
+        return False
+    for a, b in zip(left, right):
+        if not (a is b or a == b):
+            return False
+    return True
+
+
+def sequence_compare(compare, left, right):
+    """`compare` (operator.lt and its kin) of two sequences: decided by the first elements that differ."""
+    for a, b in zip(left, right):
+        if not (a is b or a == b):
+            return compare(a, b)
+    return compare(len(left), len(right))
+
+
+# --- dict ---------------------------------------------------------------------------------------------------------
+
+
+@polyfill(dict.update, collections.OrderedDict.update)
+def dict_update(self, other=(), /, **kwargs):
+    if hasattr(other, "keys"):
+        for key in other.keys():  # noqa: SIM118 (this is the protocol of dict.update)
+            self[key] = other[key]
+    else:
+        for key, value in other:
+            self[key] = value
+    for key, value in kwargs.items():
+        self[key] = value
+
+
+@polyfill(dict.setdefault, collections.OrderedDict.setdefault)
+def dict_setdefault(self, key, default=None, /):
+    if key not in self:
+        self[key] = default
+    return self[key]
+
+
+@polyfill(dict.get)
+def dict_get(self, key, default=None, /):
+    return self[key] if key in self else default
+
+
+@polyfill(dict.__or__, collections.OrderedDict.__or__, collections.defaultdict.__or__)
+def dict_or(self, other, /):
+    result = self.copy()
+    result.update(other)
+    return result
+
+
+@polyfill(dict.__ior__, collections.OrderedDict.__ior__)
+def dict_ior(self, other, /):
+    self.update(other)
+    return self
+
+
+@polyfill(dict.fromkeys)
+def dict_fromkeys(iterable, value=None, /):
+    result = {}
+    for key in iterable:
+        result[key] = value
+    return result
+
+
+def dict_equal(left, right):
+    """Whether two dictionaries hold equal values under the same keys, in any order."""
+    if len(left) != len(right):
+        return False
+    for key, value in left.items():
+        if key not in right:
+            return False
+        other = right[key]
+        if not (value is other or value == other):
+            return False
+    return True
+
+
+def ordered_dict_equal(left, right):
+    """Equality of two OrderedDicts: their order counts."""
+    return dict_equal(left, right) and sequence_equal(list(left), list(right))
+
+
+# --- set ----------------------------------------------------------------------------------------------------------
+
+
+@polyfill(set.update)
+def set_update(self, *others):
+    for other in others:
+        for item in _all_items(other):
+            self.add(item)
+
+
+@polyfill(set.difference_update)
+def set_difference_update(self, *others):
+    for other in others:
+        for item in _all_items(other):
+            self.discard(item)
+
+
+@polyfill(set.intersection_update)
+def set_intersection_update(self, *others):
+    for other in others:
+        kept = set(other)
+        for item in unordered_items(self):
+            if item not in kept:
+                self.discard(item)
+
+
+@polyfill(set.symmetric_difference_update)
+def set_symmetric_difference_update(self, other, /):
+    for item in unordered_items(set(other)):
+        if item in self:
+            self.discard(item)
+        else:
+            self.add(item)
+
+
+def _set_result(like, items):
+    return frozenset(items) if isinstance(like, frozenset) else items
+
+
+@polyfill(set.union, frozenset.union)
+def set_union(self, *others):
+    result = set(self)
+    set_update(result, *others)
+    return _set_result(self, result)
+
+
+@polyfill(set.difference, frozenset.difference)
+def set_difference(self, *others):
+    result = set(self)
+    set_difference_update(result, *others)
+    return _set_result(self, result)
+
+
+@polyfill(set.intersection, frozenset.intersection)
+def set_intersection(self, *others):
+    result = set(self)
+    set_intersection_update(result, *others)
+    return _set_result(self, result)
+
+
+@polyfill(set.symmetric_difference, frozenset.symmetric_difference)
+def set_symmetric_difference(self, other, /):
+    result = set(self)
+    set_symmetric_difference_update(result, other)
+    return _set_result(self, result)
+
+
+@polyfill(set.issubset, frozenset.issubset)
+def set_issubset(self, other, /):
+    other = set(other)
+    for item in unordered_items(self):
+        if item not in other:
+            return False
+    return True
+
+
+@polyfill(set.issuperset, frozenset.issuperset)
+def set_issuperset(self, other, /):
+    for item in _all_items(other):
+        if item not in self:
+            return False
+    return True
+
+
+def set_equal(left, right):
+    """Whether two sets hold the same items."""
+    return len(left) == len(right) and set_issubset(left, right)
+
+
+@polyfill(set.isdisjoint, frozenset.isdisjoint)
+def set_isdisjoint(self, other, /):
+    for item in _all_items(other):
+        if item in self:
+            return False
+    return True
+
+
+# --- functools, itertools, copy -----------------------------------------------------------------------------------
+
+
+@polyfill(functools.reduce)
+def reduce(function, iterable, /, *initial):
+    items = list(initial) + list(iterable)
+    if not items:
+        cannot_trace("`reduce` of nothing", "it raises TypeError")
+    result = items[0]
+    for item in items[1:]:
+        result = function(result, item)
+    return result
+
+
+@polyfill(itertools.chain)
+def chain(*iterables):
+    return chain_from_iterable(iterables)
+
+
+@polyfill(itertools.chain.from_iterable)
+def chain_from_iterable(iterables, /):
+    return iter([item for iterable in iterables for item in iterable])
+
+
+@polyfill(itertools.repeat)
+def repeat(object, *times):
+    if not times:
+        cannot_trace("`itertools.repeat` without end", "its items are only known one by one")
+    return iter([object] * times[0])
+
+
+@polyfill(itertools.islice)
+def islice(iterable, /, *bounds):
+    part = slice(*bounds)
+    start = 0 if part.start is None else part.start
+    step = 1 if part.step is None else part.step
+    source = iter(iterable)
+    if part.stop is None:
+        return iter(list(source)[start::step])
+    taken = []
+    # Not one item more than islice itself takes: the source may be used again afterwards.
+    for _, item in zip(range(part.stop), source):
+        taken.append(item)
+    return iter(taken[start::step])
+
+
+@polyfill(itertools.accumulate)
+def accumulate(iterable, func=None, *, initial=None):
+    items = list(iterable) if initial is None else [initial, *iterable]
+    function = operator.add if func is None else func
+    result = items[:1]
+    for item in items[1:]:
+        result.append(function(result[-1], item))
+    return iter(result)
+
+
+@polyfill(itertools.product)
+def product(*iterables, repeat=1):
+    pools = [tuple(pool) for pool in iterables] * repeat
+    rows: list[tuple[Any, ...]] = [()]
+    for pool in pools:
+        rows = [(*row, item) for row in rows for item in pool]
+    return iter(rows)
+
+
+def _pick(make_positions, iterable, r):
+    # Which positions are picked depends on the number of items alone, so that is done for real.
+    pool = tuple(iterable)
+    positions = make_positions(len(pool), len(pool) if r is None else r)
+    return iter([tuple([pool[i] for i in row]) for row in positions])
+
+
+def combination_positions(length: int, r: int) -> tuple[tuple[int, ...], ...]:
+    """The positions that itertools.combinations picks from `length` items."""
+    return tuple(itertools.combinations(range(length), r))
+
+
+def replacement_positions(length: int, r: int) -> tuple[tuple[int, ...], ...]:
+    """The positions that itertools.combinations_with_replacement picks from `length` items."""
+    return tuple(itertools.combinations_with_replacement(range(length), r))
+
+
+def permutation_positions(length: int, r: int) -> tuple[tuple[int, ...], ...]:
+    """The positions that itertools.permutations picks from `length` items."""
+    return tuple(itertools.permutations(range(length), r))
+
+
+# Pure functions of constants that twins call; the tracer runs them.
+FOLDED_BY_POLYFILLS = (combination_positions, replacement_positions, permutation_positions)
+
+
+@polyfill(itertools.combinations)
+def combinations(iterable, r):
+    return _pick(combination_positions, iterable, r)
+
+
+@polyfill(itertools.combinations_with_replacement)
+def combinations_with_replacement(iterable, r):
+    return _pick(replacement_positions, iterable, r)
+
+
+@polyfill(itertools.permutations)
+def permutations(iterable, r=None):
+    return _pick(permutation_positions, iterable, r)
+
+
+@polyfill(itertools.pairwise)
+def pairwise(iterable, /):
+    items = list(iterable)
+    return zip(items[:-1], items[1:])
+
+
+@polyfill(itertools.starmap)
+def starmap(function, iterable, /):
+    return iter([function(*args) for args in iterable])
+
+
+@polyfill(itertools.zip_longest)
+def zip_longest(*iterables, fillvalue=None):
+    columns = [list(column) for column in iterables]
+    length = 0
+    for column in columns:
+        length = max(length, len(column))
+    for column in columns:
+        column.extend([fillvalue] * (length - len(column)))
+    return zip(*columns)
+
+
+@polyfill(itertools.filterfalse)
+def filterfalse(function, iterable, /):
+    return iter([item for item in iterable if not (item if function is None else function(item))])
+
+
+@polyfill(itertools.compress)
+def compress(data, selectors):
+    return iter([item for item, selected in zip(data, selectors) if selected])
+
+
+@polyfill(itertools.takewhile)
+def takewhile(predicate, iterable, /):
+    taken = []
+    for item in iterable:
+        if not predicate(item):
+            break
+        taken.append(item)
+    return iter(taken)
+
+
+@polyfill(itertools.dropwhile)
+def dropwhile(predicate, iterable, /):
+    kept = []
+    dropping = True
+    for item in iterable:
+        dropping = dropping and bool(predicate(item))
+        if not dropping:
+            kept.append(item)
+    return iter(kept)
+
+
+@polyfill(operator.itemgetter)
+def itemgetter(item, /, *items):
+    if not items:
+        return lambda obj: obj[item]
+    return lambda obj: tuple([obj[key] for key in (item, *items)])
+
+
+@polyfill(copy.copy)
+def copy_copy(x):
+    # Instances of other classes say how they are copied in too many ways.
+    if type(x) in (list, dict, set, collections.deque, collections.OrderedDict, collections.defaultdict):
+        return x.copy()
+    if isinstance(x, (int, float, complex, str, bytes, tuple, frozenset, type(None), slice, range)):
+        return x
+    return cannot_trace("`copy.copy` of this object", "its class decides how it is copied")
