@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import inspect
+import linecache
+import traceback
+from pathlib import Path
+
+import pytest
+
+from minidynamo import artifacts
+from minidynamo.config import config
+from minidynamo.events import on_event
+
+
+@pytest.fixture
+def folder(tmp_path):
+    with config.patch(debug_dir=str(tmp_path / "code")):
+        yield tmp_path / "code"
+
+
+def test_a_text_is_written_where_the_settings_say(folder):
+    path = Path(artifacts.write("kernel", "f.<locals>.g", "int x;", suffix=".cpp"))
+    assert path.parent == folder == artifacts.code_dir()
+    assert path.name.endswith("_kernel_f_locals_g.cpp")
+    assert path.read_text() == "int x;"
+
+
+def test_two_texts_of_one_name_are_two_files(folder):
+    assert artifacts.write("host", "f", "1") != artifacts.write("host", "f", "2")
+
+
+def test_without_a_debug_folder_texts_go_below_the_cache(tmp_path):
+    with config.patch(cache_dir=str(tmp_path)):
+        assert artifacts.cache_dir() == tmp_path
+        assert Path(artifacts.write("host", "", "x")).is_relative_to(tmp_path / "generated")
+    with config.patch(cache_dir=""):
+        assert artifacts.cache_dir().name == "minidynamo"
+
+
+def test_a_loaded_function_shows_its_source_in_tracebacks(folder):
+    function = artifacts.load("residual", "f", "def f(x):\n    return one / x\n", {"one": 1}, "f")
+    assert function(2) == 0.5
+    assert inspect.getsource(function) == "def f(x):\n    return one / x\n"
+    with pytest.raises(ZeroDivisionError) as caught:
+        function(0)
+    linecache.checkcache()
+    assert traceback.extract_tb(caught.value.__traceback__)[-1].line == "return one / x"
+
+
+def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path):
+    (tmp_path / "file").write_text("")
+    with config.patch(debug_dir=str(tmp_path / "file" / "below")):
+        function = artifacts.load("residual", "f", "def f():\n    return 1\n", {}, "f")
+    assert function() == 1
+    assert inspect.getsource(function).startswith("def f():")
+
+
+def test_each_text_is_announced(folder):
+    seen = []
+    unsubscribe = on_event(seen.append)
+    path = artifacts.write("graph", "f", "text")
+    unsubscribe()
+    (event,) = seen
+    assert (event.kind, event.name) == ("artifact", "graph")
+    assert (event.data["path"], event.data["text"]) == (path, "text")

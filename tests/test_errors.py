@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import pytest
+
+from minidynamo import errors
+from minidynamo.errors import Diagnostic, MinidynamoError, UserLocation, nearest
+
+
+@pytest.fixture
+def location(tmp_path):
+    file = tmp_path / "train.py"
+    file.write_text(
+        'def step(loss):\n    if loss.sum() > 0:  # "ü"\n        return "ä" + loss.item()\n', encoding="utf-8"
+    )
+    return lambda line, col=None, end=None: UserLocation(str(file), line, "step", col, end)
+
+
+def test_a_message_has_what_where_why_and_fix(location):
+    text = Diagnostic(
+        "MD201",
+        "graph break: `if` on a tensor value",
+        why="The graph ends here and Python decides.",
+        fix="torch.where(loss.sum() > 0, a, b)",
+        marker="this is a tensor",
+        where=location(2, 7, 21),
+    ).render()
+    assert text.splitlines() == [
+        f"{'MD201 graph break: `if` on a tensor value':<75} train.py:2 in step",
+        '    2 |     if loss.sum() > 0:  # "ü"',
+        "               ^^^^^^^^^^^^^^  this is a tensor",
+        "  The graph ends here and Python decides.",
+        "  torch.where(loss.sum() > 0, a, b)      More: python -m minidynamo explain MD201",
+    ]
+
+
+def test_columns_count_bytes(location):
+    # The columns of `loss.item()` behind a letter of two bytes, as co_positions gives them.
+    where = location(3, 22, 33)
+    assert where.expression() == "loss.item()"
+    marked, carets = Diagnostic("MD201", "x", where=where).render().splitlines()[1:3]
+    assert marked[carets.index("^") : carets.rindex("^") + 1] == "loss.item()"
+
+
+def test_without_columns_or_source_the_message_still_reads(location):
+    assert "^" not in Diagnostic("MD201", "x", where=location(2)).render()
+    nowhere = UserLocation("<string>", 1, "f")
+    assert Diagnostic("MD201", "x", where=nowhere).render().splitlines()[1:] == [
+        "  More: python -m minidynamo explain MD201"
+    ]
+
+
+def test_a_message_has_at_most_twelve_lines():
+    text = Diagnostic("MD201", "x", why="\n".join("abcdefghijklmnopq"), fix="y").render()
+    assert len(text.splitlines()) == 12
+
+
+def test_a_place_once_given_stays(location):
+    diagnostic = Diagnostic("MD201", "x").at(location(1))
+    assert diagnostic.at(location(2)).where == location(1)
+    assert diagnostic.at(None) == diagnostic
+
+
+def test_every_error_carries_its_diagnostic():
+    types = [t for t in vars(errors).values() if isinstance(t, type) and issubclass(t, MinidynamoError)]
+    assert len(types) > 7
+    for kind in types:
+        error = kind(Diagnostic("MD999", "something happened"))
+        assert error.code == "MD999"
+        assert "something happened" in str(error)
+
+
+def test_bad_arguments_are_also_the_builtin_errors():
+    assert issubclass(errors.ArgumentError, TypeError)
+    assert issubclass(errors.UnknownName, ValueError)
+
+
+def test_the_tree_in_the_docstring_is_complete():
+    for kind in MinidynamoError.__subclasses__():
+        assert f"+-- {kind.__name__} " in errors.__doc__
+
+
+def test_nearest():
+    assert nearest("nativ", ["native", "cpp"]) == " Did you mean 'native'?"
+    assert nearest("zzz", ["native", "cpp"]) == ""

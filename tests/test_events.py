@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+
+import pytest
+
+from minidynamo import events
+from minidynamo.errors import Diagnostic
+from minidynamo.events import MinidynamoNotice, forget_notices, notice, on_event, phase, publish
+
+
+@pytest.fixture
+def recorded():
+    seen = []
+    unsubscribe = on_event(seen.append)
+    yield seen
+    unsubscribe()
+
+
+def test_a_subscriber_gets_events_until_it_leaves():
+    seen = []
+    unsubscribe = on_event(seen.append)
+    publish("artifact", "graph", path="a.py")
+    unsubscribe()
+    unsubscribe()
+    publish("artifact", "graph", path="b.py")
+    assert [(e.kind, e.name, e.data) for e in seen] == [("artifact", "graph", {"path": "a.py"})]
+
+
+def test_phases_do_not_count_what_is_inside_them(recorded):
+    with phase("capture"):
+        time.sleep(0.01)
+        with phase("autograd"):
+            time.sleep(0.03)
+            with phase("cc"):
+                time.sleep(0.05)
+    seconds = {e.name: e.data["seconds"] for e in recorded if e.kind == "phase_end"}
+    assert [e.name for e in recorded if e.kind == "phase_start"] == ["capture", "autograd", "cc"]
+    assert 0.01 <= seconds["capture"] < 0.03 <= seconds["autograd"] < 0.05 <= seconds["cc"]
+
+
+def test_a_phase_ends_when_an_error_passes(recorded):
+    with pytest.raises(KeyError), phase("capture"):
+        raise KeyError
+    with phase("codegen"):
+        pass
+    assert [e.name for e in recorded if e.kind == "phase_end"] == ["capture", "codegen"]
+
+
+def test_phases_of_threads_do_not_mix(recorded):
+    def compile_something():
+        with phase("cc"):
+            time.sleep(0.02)
+
+    with phase("capture"):
+        thread = threading.Thread(target=compile_something)
+        thread.start()
+        thread.join()
+    seconds = {e.name: e.data["seconds"] for e in recorded if e.kind == "phase_end"}
+    assert seconds["cc"] >= 0.02
+    assert seconds["capture"] >= 0.02
+
+
+def test_a_notice_is_shown_once_and_published_always(recorded):
+    forget_notices()
+    diagnostic = Diagnostic("MD999", "nothing happened")
+    with pytest.warns(MinidynamoNotice, match="MD999 nothing happened"):
+        notice(diagnostic)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        notice(diagnostic)
+    forget_notices()
+    with pytest.warns(MinidynamoNotice):
+        notice(diagnostic)
+    assert [e.kind for e in recorded] == ["notice"] * 3
+    forget_notices()
+
+
+def test_every_kind_is_described():
+    assert all(events.KINDS.values())
