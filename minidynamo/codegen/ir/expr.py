@@ -95,7 +95,7 @@ OPS: dict[str, OpInfo] = {
     "shl": OpInfo(2, "i", doc="0 for a shift below 0 or >= the width"),
     "shr": OpInfo(2, "i", doc="arithmetic; a shift below 0 or >= the width acts like width - 1"),
     "where": OpInfo(3, "fib", doc="(bool, a, a) -> a; both sides are evaluated"),
-    "check_index": OpInfo(2, "i", doc="the int64 value a if 0 <= a < b, else the kernel reports an IndexError; b is a Const"),
+    "check_index": OpInfo(2, "i", doc="int64 a if 0 <= a < b, else an IndexError behind the launch"),
 }
 """Operation name -> what it is. Operands and result share one dtype, except where `result` says bool; the first
 operand of `where` is a bool. Half types never reach an operation (but `where`): lowering casts to float32 and back."""

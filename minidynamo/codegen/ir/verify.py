@@ -1,0 +1,208 @@
+"""Owns the check that loop programs and kernels obey the rules of the IR. It runs between stages.
+
+It never repairs anything: a violation is a bug in the stage before and raises InternalError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from minidynamo.codegen.ir.expr import OPS, Const, Expr, Load, Op, Ref, children
+from minidynamo.codegen.ir.index import Index, Var
+from minidynamo.codegen.ir.loops import (
+    COMBINES,
+    Accumulate,
+    Buffer,
+    Extern,
+    GetItem,
+    Kernel,
+    Let,
+    LoopProgram,
+    Loops,
+    Name,
+    Statement,
+    Store,
+)
+from minidynamo.codegen.ir.text import DTYPES, expr_text, kernel_text, loops_text
+from minidynamo.errors import Diagnostic, InternalError
+
+HALF = (torch.float16, torch.bfloat16)
+"""Types that are stored and moved but not computed with."""
+
+
+def _kind(dtype: torch.dtype) -> str:
+    if dtype == torch.bool:
+        return "b"
+    return "f" if dtype.is_floating_point else "i"
+
+
+def _require(condition: bool, rule: str, text: str) -> None:
+    if not condition:
+        raise InternalError(Diagnostic("MD502", f"the loop IR breaks a rule: {rule}", why=text))
+
+
+def verify_expr(expr: Expr) -> None:
+    """Check operand types all the way down."""
+    _require(expr.dtype in DTYPES, f"no kernel knows {expr.dtype}", expr_text(expr))
+    for child in children(expr):
+        verify_expr(child)
+    match expr:
+        case Op():
+            _verify_op(expr)
+        case Load():
+            _require(expr.valid is None or expr.valid.dtype == torch.bool, "a mask is a bool", expr_text(expr))
+        case Const():
+            good = isinstance(expr.value, {"b": bool, "i": int, "f": float}[_kind(expr.dtype)])
+            _require(good, f"a literal of {expr.dtype} has its Python type", expr_text(expr))
+
+
+def _verify_op(expr: Op) -> None:
+    info = OPS.get(expr.name)
+    if info is None:
+        _require(False, f"no operation is called {expr.name}", expr_text(expr))
+        return
+    text = expr_text(expr)
+    _require(len(expr.args) == info.arity, f"{expr.name} takes {info.arity} operands", text)
+    operands = expr.args
+    if expr.name == "where":
+        _require(expr.args[0].dtype == torch.bool, "the condition of where is a bool", text)
+        operands = expr.args[1:]
+    dtype = operands[0].dtype
+    _require(all(a.dtype == dtype for a in operands), f"the operands of {expr.name} have one dtype", text)
+    _require(_kind(dtype) in info.kinds, f"{expr.name} does not take {dtype}", text)
+    _require(expr.name == "where" or dtype not in HALF, f"{expr.name} does not compute in {dtype}", text)
+    _require(expr.dtype == (torch.bool if info.result == "bool" else dtype), f"the result of {expr.name}", text)
+
+
+def verify_program(program: LoopProgram) -> None:
+    """Check names, ranks, variables and dtypes of every node."""
+    known = {*program.inputs, *program.constants}
+    for node in program.nodes:
+        match node:
+            case Loops():
+                _verify_loops(node, program, known)
+                known.add(node.out.name)
+            case Extern():
+                for name in _names([*node.args, *(v for _, v in node.kwargs)]):
+                    _require(name in known, f"{name} is used before it is made", str(node))
+                known.add(node.out)
+            case GetItem():
+                _require(node.source in known, f"{node.source} is used before it is made", str(node))
+                known.add(node.out)
+    for name in _names(program.outputs):
+        _require(name in known, f"the output {name} is never made", name)
+
+
+def _names(values: Iterable[object]) -> Iterable[str]:
+    for value in values:
+        if isinstance(value, Name):
+            yield value.name
+        elif isinstance(value, (tuple, list)):
+            yield from _names(value)
+
+
+def _verify_loops(node: Loops, program: LoopProgram, known: set[str]) -> None:
+    text = loops_text(node)
+    verify_expr(node.body)
+    axes = set(node.axes)
+    _require(len(axes) == len(node.axes) and set(node.reduced) <= axes, "axes are distinct", text)
+    _require((node.combine is None) == (not node.reduced and node.accumulate is None), "a reduction folds axes", text)
+    _require(node.combine is None or node.combine in COMBINES, "the fold is known", text)
+    _require(len(node.index) == len(node.out.shape), "the store has one coordinate per dimension", text)
+    _require(all(i.variables() <= set(node.ranges) for i in node.index), "a store uses unreduced axes only", text)
+    _require(node.body.variables() <= axes, "the body uses its own axes only", text)
+    for load in (e for e in _all(node.body) if isinstance(e, Load)):
+        _require(load.buffer in known, f"{load.buffer} is read before it is written", text)
+        buffer = program.buffers[load.buffer]
+        _require(load.dtype == buffer.dtype, f"a load of {buffer.name} has its dtype", text)
+        _require(len(load.index) == len(buffer.shape), "a load has one coordinate per dimension", text)
+        if load.valid is None:
+            for i, size in zip(load.index, buffer.shape):
+                _require(_inside(i, size) or node.out.numel == 0, f"{i} stays below {size}", text)
+    if node.combine is None:
+        _require(node.body.dtype == node.out.dtype, "the value has the dtype of its buffer", text)
+
+
+def _all(expr: Expr) -> Iterable[Expr]:
+    yield expr
+    for child in children(expr):
+        yield from _all(child)
+
+
+def _inside(index: Index, size: int) -> bool:
+    if any(v.extent == 0 for v in index.variables()):
+        return True
+    low, high = index.bounds()
+    return low >= 0 and high < size
+
+
+def verify_kernel(kernel: Kernel) -> None:
+    """Check scopes of names and variables, kept values, dtypes and that every offset lies inside its buffer."""
+    text = kernel_text(kernel)
+    row_names: dict[str, torch.dtype] = {}
+    kept: dict[str, torch.dtype] = {}
+    columns = {loop.axes for loop in kernel.loops if loop.axes}
+    _require(len(columns) <= 1, "the loops of a kernel share their axes", text)
+    _require(kernel.vector is None or kernel.vector in {*kernel.rows, *(v for c in columns for v in c)}, "vector", text)
+    for loop in kernel.loops:
+        here = dict(row_names) | (kept if loop.axes else {})
+        variables = {*kernel.rows, *loop.axes}
+        behind: dict[str, torch.dtype] = {}
+        for s in loop.body:
+            _verify_statement(s, kernel, here, variables, text)
+            match s:
+                case Let():
+                    here[s.name] = s.value.dtype
+                    if not loop.axes:
+                        behind[s.name] = s.value.dtype
+                    elif s.kept:
+                        kept[s.name] = s.value.dtype
+                case Accumulate():
+                    _require(bool(loop.axes), "a fold needs a loop", text)
+                    behind[s.name] = torch.int64 if s.position is not None else s.dtype
+        row_names |= behind
+    _verify_memory(kernel, text)
+
+
+def _verify_statement(
+    s: Statement, kernel: Kernel, here: dict[str, torch.dtype], variables: set[Var], text: str
+) -> None:
+    verify_expr(s.value)
+    _require(s.value.variables() <= variables, "a statement uses the variables around it only", text)
+    for e in _all(s.value):
+        if isinstance(e, Ref):
+            _require(here.get(e.name) == e.dtype, f"{e.name} is not defined here as {e.dtype}", text)
+    match s:
+        case Let():
+            _require(s.name not in here, f"{s.name} is named twice", text)
+        case Accumulate():
+            _require(s.value.dtype == s.dtype, "a fold has the dtype of its value", text)
+        case Store():
+            buffer = next((b for b in kernel.writes if b.name == s.buffer), None)
+            _require(buffer is not None and buffer.dtype == s.value.dtype, f"the store to {s.buffer}", text)
+
+
+def _span(buffer: Buffer) -> int:
+    return buffer.nbytes // buffer.dtype.itemsize
+
+
+def _verify_memory(kernel: Kernel, text: str) -> None:
+    buffers = {b.name: b for b in kernel.arguments}
+    _require(len(buffers) == len(kernel.arguments), "arguments are distinct", text)
+    written = {b.name for b in kernel.writes}
+    stored: set[str] = set()
+    for loop in kernel.loops:
+        now = {s.buffer for s in loop.body if isinstance(s, Store)}
+        for s in loop.body:
+            for e in _all(s.value):
+                if isinstance(e, Load):
+                    _require(e.buffer in buffers and len(e.index) == 1, f"the load of {e.buffer}", text)
+                    _require(e.buffer not in stored, f"{e.buffer} is read behind the loop that writes it", text)
+                    fits = e.valid is not None or _inside(e.index[0], _span(buffers[e.buffer]))
+                    _require(fits, f"{e.index[0]} stays inside {e.buffer}", text)
+            if isinstance(s, Store):
+                _require(_inside(s.index, _span(buffers[s.buffer])), f"{s.index} stays inside {s.buffer}", text)
+        stored |= now
+    _require(stored == written, "writes are the buffers that are stored", text)
