@@ -1,0 +1,150 @@
+"""Owns the two-way street between trackers and plain Python constants, and the keys of tracked dicts and sets.
+
+It knows no sources and installs no guards: a constant's guard was installed when it was wrapped.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import BuiltinVariable, FunctionVariable
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import (
+    DictKey,
+    DictVariable,
+    ListVariable,
+    SequenceVariable,
+    SetVariable,
+    SliceVariable,
+    TupleVariable,
+)
+from minidynamo.variables.objects import ClassVariable, PythonModuleVariable
+
+# Immutable classes without parts that need tracking of their own.
+CONSTANT_TYPES: frozenset[type] = frozenset(
+    {
+        bool,
+        int,
+        float,
+        complex,
+        str,
+        bytes,
+        type(None),
+        type(...),
+        type(NotImplemented),
+        range,
+        torch.dtype,
+        torch.device,
+        torch.layout,
+        torch.memory_format,
+        torch.finfo,
+        torch.iinfo,
+        torch.qscheme,
+    }
+)
+
+
+_VALUED = (ConstantVariable, ClassVariable, FunctionVariable, BuiltinVariable, PythonModuleVariable)
+
+
+class NotConstant(Exception):
+    """A tracker is not, or contains something that is not, a constant."""
+
+
+def is_constant_value(value: object) -> bool:
+    """Whether a real value is tracked as a `ConstantVariable`."""
+    if type(value) is slice:
+        return all(is_constant_value(part) for part in (value.start, value.stop, value.step))
+    return type(value) in CONSTANT_TYPES or isinstance(value, enum.Enum)
+
+
+def from_constant(value: Any) -> VariableTracker:
+    """The tracker of a value made of constants, tuples, lists, dicts, sets and slices; raises NotConstant.
+
+    Lists, dicts and sets become new ones: use it for results of folded calls and for `co_consts`.
+    """
+    if is_constant_value(value):
+        return ConstantVariable(value)
+    if isinstance(value, tuple):
+        return TupleVariable([from_constant(item) for item in value], type(value))
+    if type(value) is list:
+        return ListVariable([from_constant(item) for item in value])
+    if type(value) in (set, frozenset):
+        return SetVariable({key_of(from_constant(item)): None for item in value}, type(value))
+    if type(value) is dict:
+        return DictVariable({key_of(from_constant(key)): from_constant(item) for key, item in value.items()})
+    if isinstance(value, type):
+        return ClassVariable(value)
+    raise NotConstant(type(value).__name__)
+
+
+def as_constant(variable: VariableTracker) -> Any:
+    """The plain Python value of a tracker that is made of constants alone; raises NotConstant."""
+    convert = _AS_CONSTANT.get(type(variable))
+    if convert is None:
+        raise NotConstant(type(variable).__name__)
+    return convert(variable)
+
+
+def key_of(variable: VariableTracker) -> DictKey:
+    """The stand-in of a tracker used as dict key or set element; raises NotConstant for unhashable ones.
+
+    Keys of constants and of classes, functions and modules compare by value, other objects by identity; the caller
+    must have made sure that the class defines neither `__eq__` nor `__hash__`.
+    """
+    return DictKey(_token(variable), variable)
+
+
+def _token(variable: VariableTracker) -> Any:
+    if isinstance(
+        variable, ConstantVariable | ClassVariable | FunctionVariable | BuiltinVariable | PythonModuleVariable
+    ):
+        return variable.value
+    if isinstance(variable, TupleVariable):
+        return tuple(_token(item) for item in variable.items)
+    if isinstance(variable, SetVariable) and variable.cls is frozenset:
+        return frozenset(key.token for key in variable.items)
+    if isinstance(variable, ListVariable | DictVariable | SetVariable | SliceVariable):
+        raise NotConstant(variable.python_type.__name__)
+    return variable
+
+
+def _sequence(variable: SequenceVariable) -> Any:
+    items = [as_constant(item) for item in variable.items]
+    if variable.cls in (list, tuple, torch.Size):
+        return variable.cls(items)
+    if hasattr(variable.cls, "_fields"):
+        return variable.cls(*items)
+    raise NotConstant(variable.cls.__name__)
+
+
+def _dict(variable: DictVariable) -> Any:
+    if variable.cls is not dict:
+        raise NotConstant(variable.cls.__name__)
+    return {as_constant(key.variable): as_constant(value) for key, value in variable.items.items()}
+
+
+def _set(variable: SetVariable) -> Any:
+    if variable.cls not in (set, frozenset):
+        raise NotConstant(variable.cls.__name__)
+    return variable.cls(as_constant(key.variable) for key in variable.items)
+
+
+def _value(variable: Any) -> Any:
+    return variable.value
+
+
+_AS_CONSTANT: dict[type[VariableTracker], Callable[[Any], Any]] = {
+    ConstantVariable: _value,
+    ClassVariable: _value,
+    TupleVariable: _sequence,
+    ListVariable: _sequence,
+    DictVariable: _dict,
+    SetVariable: _set,
+    SliceVariable: lambda s: slice(as_constant(s.start), as_constant(s.stop), as_constant(s.step)),
+}

@@ -1,0 +1,142 @@
+"""Owns what a handler may ask of the tracer: the `Tracer` protocol, called `tx` everywhere.
+
+It implements nothing; `trace.py` does. Handlers import this file, `registry.py`, `constants.py` and the variables, and
+nothing else of the tracer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import CodeType
+from typing import Any, NoReturn, Protocol
+
+import torch.fx
+
+from minidynamo.errors import UserLocation
+from minidynamo.guards.guard import Guard, GuardKind
+from minidynamo.guards.source import Source
+from minidynamo.tracer.side_effects import SideEffects
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.tensors import TensorVariable
+
+
+class FrameView(Protocol):
+    """One frame of the program being traced, as comptime callbacks and reports see it."""
+
+    @property
+    def code(self) -> CodeType:
+        """The user's code object."""
+        ...
+
+    @property
+    def local_variables(self) -> Mapping[str, VariableTracker]:
+        """The bound plain locals, and the contents of filled cells, by name."""
+        ...
+
+    @property
+    def namespace(self) -> dict[str, Any]:
+        """The globals of the frame."""
+        ...
+
+    @property
+    def location(self) -> UserLocation:
+        """Where the frame is now."""
+        ...
+
+
+class GraphView(Protocol):
+    """The graph under construction, as handlers see it."""
+
+    @property
+    def graph(self) -> torch.fx.Graph:
+        """The torch-level FX graph so far."""
+        ...
+
+    @property
+    def guards(self) -> Sequence[Guard]:
+        """The guards installed so far, in the order of installation."""
+        ...
+
+    def use(self, tensor: TensorVariable) -> torch.Tensor:
+        """The fake tensor of a tracker, whose facts are guarded from now on. The only way to look at `fake`."""
+        ...
+
+
+class Tracer(Protocol):
+    """The symbolic interpreter as handlers see it."""
+
+    side_effects: SideEffects
+    attempt: int  # 0 for the first trace of a frame, 1 for the second; what 0 told the user is not told again
+
+    @property
+    def frames(self) -> Sequence[FrameView]:
+        """The frames being traced, the root first, the innermost last."""
+        ...
+
+    @property
+    def graph(self) -> GraphView:
+        """The graph under construction."""
+        ...
+
+    def call(
+        self,
+        function: VariableTracker | Callable[..., Any],
+        args: Sequence[VariableTracker] = (),
+        kwargs: Mapping[str, VariableTracker] | None = None,
+    ) -> VariableTracker:
+        """Call anything. A real callable (`operator.add`, a polyfill) stands for itself, trusted and unguarded."""
+        ...
+
+    def call_method(
+        self,
+        obj: VariableTracker,
+        name: str,
+        args: Sequence[VariableTracker] = (),
+        kwargs: Mapping[str, VariableTracker] | None = None,
+    ) -> VariableTracker:
+        """Call a special method as Python does: found on the class, never on the instance."""
+        ...
+
+    def getattr(self, obj: VariableTracker, name: str) -> VariableTracker:
+        """`obj.name` in Python's own order, user code included; a missing attribute raises natively."""
+        ...
+
+    def wrap(self, value: object, source: Source | None) -> VariableTracker:
+        """The tracker of a real value that lives at `source`, with the guards that this knowledge needs.
+
+        Without a source only constants, trusted functions, classes and modules can be wrapped.
+        """
+        ...
+
+    def guard(self, source: Source | None, kind: GuardKind, expected: object = None) -> None:
+        """Check this before the entry is used again. Nothing happens for a value made while tracing (no source)."""
+        ...
+
+    def emit(
+        self,
+        target: Callable[..., Any] | str,
+        args: Sequence[VariableTracker],
+        kwargs: Mapping[str, VariableTracker] | None = None,
+    ) -> VariableTracker:
+        """Put a call into the graph (a Tensor method when `target` is its name) and track what it gives."""
+        ...
+
+    def break_graph(self, code: str, what: str, *, why: str = "", fix: str = "", marker: str = "") -> NoReturn:
+        """Cut the graph before the current instruction of the root frame, which then runs natively."""
+        ...
+
+    def raises(self, error: BaseException) -> NoReturn:
+        """The program raises here: cut the graph so that it does so natively."""
+        ...
+
+    def truth(self, obj: VariableTracker) -> bool:
+        """`bool(obj)`; breaks the graph when only the graph's run can tell."""
+        ...
+
+    def unpack(self, obj: VariableTracker) -> list[VariableTracker]:
+        """`list(obj)`: everything that iterating over it gives."""
+        ...
+
+    def next_item(self, iterator: VariableTracker) -> VariableTracker | None:
+        """The next item of an iterator (what `iter(x)` gave); None when it is exhausted."""
+        ...
