@@ -1,7 +1,7 @@
 """Owns the polyfills: plain Python twins of builtins and library functions, which are traced instead of them.
 
 It knows nothing of trackers; a twin is ordinary Python with the signature and the results of what it stands for, and
-`POLYFILLS` maps the one to the other. Generators are not traced, so a twin of a lazy function takes its items at once
+the registry maps the one to the other. Generators are not traced, so a twin of a lazy function takes its items at once
 and returns an iterator over the finished list. What a twin cannot do it hands to `cannot_trace`, which breaks the
 graph.
 """
@@ -19,22 +19,9 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Callable
 from typing import Any
 
-POLYFILLS: dict[Any, Callable[..., Any]] = {}
-
-
-def polyfill(*originals: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register the decorated function as the twin of each of `originals`."""
-
-    def register(twin: Callable[..., Any]) -> Callable[..., Any]:
-        for original in originals:
-            if POLYFILLS.setdefault(original, twin) is not twin:
-                raise ValueError(f"{original!r} already has a polyfill")
-        return twin
-
-    return register
+from minidynamo.tracer.registry import polyfill
 
 
 def cannot_trace(what: str, why: str) -> Any:
@@ -251,7 +238,6 @@ def dict_ior(self, other, /):
     return self
 
 
-@polyfill(dict.fromkeys)
 def dict_fromkeys(iterable, value=None, /):
     result = {}
     for key in iterable:
@@ -393,7 +379,6 @@ def chain(*iterables):
     return chain_from_iterable(iterables)
 
 
-@polyfill(itertools.chain.from_iterable)
 def chain_from_iterable(iterables, /):
     return iter([item for iterable in iterables for item in iterable])
 
@@ -548,3 +533,10 @@ def copy_copy(x):
     if isinstance(x, (int, float, complex, str, bytes, tuple, frozenset, type(None), slice, range)):
         return x
     return cannot_trace("`copy.copy` of this object", "its class decides how it is copied")
+
+
+# A class method is a new object at each access, so these are found by class and name.
+CLASS_METHODS = {
+    (dict, "fromkeys"): dict_fromkeys,
+    (itertools.chain, "from_iterable"): chain_from_iterable,
+}
