@@ -1,0 +1,8 @@
+"""Runs the command line: `python -m minidynamo`."""
+
+import sys
+
+from minidynamo.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

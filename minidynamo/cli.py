@@ -1,0 +1,144 @@
+"""Owns the command line: `python -m minidynamo doctor | explain CODE`.
+
+It only shows what other files know; a command here has no effect on what is compiled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import platform
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from minidynamo import artifacts
+from minidynamo.codegen.runtime.toolchain import find_toolchain
+from minidynamo.config import config
+from minidynamo.errors import ToolchainMissing, nearest
+
+# In an installed package the page lies beside the code, in a checkout in docs/.
+ERROR_PAGES = (Path(__file__).parent / "errors.md", Path(__file__).parent.parent / "docs" / "errors.md")
+
+CPU_FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve")
+
+Row = tuple[str, str, str]
+OK, NOTE, BAD = "ok", "note", "missing"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status. `arguments` default to those of the process."""
+    parser = argparse.ArgumentParser(prog="minidynamo", description="A small, readable tracing compiler for PyTorch.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    explain = commands.add_parser("explain", help="what an error code means and what to write instead")
+    explain.add_argument("code", metavar="CODE", help="for example MD201; 'all' lists every code")
+    commands.add_parser("doctor", help="what minidynamo finds on this machine")
+    chosen = parser.parse_args(arguments)
+    return show_entry(chosen.code.upper()) if chosen.command == "explain" else show_machine()
+
+
+def error_entries() -> dict[str, str]:
+    """The entries of docs/errors.md: code -> text, heading included. Raises FileNotFoundError without the page."""
+    page = next((path for path in ERROR_PAGES if path.exists()), None)
+    if page is None:
+        raise FileNotFoundError(f"the page of error codes is at none of: {', '.join(map(str, ERROR_PAGES))}")
+    parts = re.split(r"^(?=## MD\d{3}\b)", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    # A heading of the first level starts the next range of codes and belongs to no entry.
+    texts = (re.split(r"^# ", part, maxsplit=1, flags=re.MULTILINE)[0].strip() for part in parts)
+    return {text[3:8]: text for text in texts if text.startswith("## MD")}
+
+
+def show_entry(code: str) -> int:
+    """Print the entry of an error code, or the heading of every entry."""
+    entries = error_entries()
+    if code == "ALL":
+        print("\n".join(text.partition("\n")[0].removeprefix("## ") for text in entries.values()))
+        return 0
+    if code not in entries:
+        print(f"There is no code {code}.{nearest(code, entries)} `explain all` lists them.", file=sys.stderr)
+        return 2
+    print(entries[code].removeprefix("## "))
+    return 0
+
+
+def show_machine() -> int:
+    """Print what is here and what it is good for; returns 1 when something needed is missing."""
+    # rich is only loaded where something is drawn.
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table("", "what", title="minidynamo doctor", title_justify="left")
+    table.add_column("found", overflow="fold")
+    rows = [row for check in CHECKS for row in check()]
+    colours = {OK: "green", NOTE: "yellow", BAD: "red"}
+    for state, what, found in rows:
+        table.add_row(f"[{colours[state]}]{state}[/]", what, found)
+    console = Console()
+    console.print(table)
+    return int(any(state == BAD for state, _, _ in rows))
+
+
+def check_versions() -> Iterator[Row]:
+    """Python and the packages that minidynamo uses."""
+    yield OK, "python", f"{platform.python_version()} on {platform.platform()}"
+    for name, use in (("torch", ""), ("triton", "no kernels for GPUs"), ("bytecode", ""), ("networkx", "")):
+        try:
+            yield OK, name, importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            yield (NOTE if use else BAD), name, f"not installed{': ' * bool(use)}{use}"
+
+
+def check_compiler() -> Iterator[Row]:
+    """The C++ compiler and what it compiles for."""
+    try:
+        toolchain = find_toolchain()
+    except ToolchainMissing as error:
+        yield NOTE, "C++ compiler", f"{error.diagnostic.what}; CPU code runs with torch's own kernels"
+        yield NOTE, "", error.diagnostic.fix
+        return
+    yield OK, "C++ compiler", f"{toolchain.command}: {toolchain.version}"
+    features = [name for name in CPU_FEATURES if name in toolchain.cpu.split()]
+    yield OK, "CPU features", ", ".join(features) or "none that matter here"
+
+
+def check_devices() -> Iterator[Row]:
+    """Threads, the OpenMP runtime that torch uses, GPUs."""
+    yield OK, "CPU threads", str(config.threads or torch.get_num_threads())
+    runtimes = loaded_openmp_runtimes()
+    if len(runtimes) > 1:
+        yield NOTE, "OpenMP", f"{len(runtimes)} runtimes are loaded and compete for the cores: {', '.join(runtimes)}"
+    else:
+        yield OK, "OpenMP", runtimes[0] if runtimes else "none loaded"
+    count = torch.cuda.device_count()
+    names = ", ".join(torch.cuda.get_device_name(i) for i in range(count))
+    yield (OK if count else NOTE), "GPUs", names or "none; Triton kernels can run under its interpreter"
+
+
+def loaded_openmp_runtimes() -> list[str]:
+    """Paths of the OpenMP libraries in this process, where the system tells."""
+    try:
+        text = Path("/proc/self/maps").read_text(encoding="utf-8")
+    except OSError:
+        return []
+    return sorted(set(re.findall(r"\S*/lib(?:gomp|iomp5|omp)\b\S*", text)))
+
+
+def check_folders() -> Iterator[Row]:
+    """Where generated code and kernels are kept, and whether that works."""
+    folder = artifacts.cache_dir()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / "doctor"
+        probe.write_text("", encoding="utf-8")
+        probe.unlink()
+    except OSError as error:
+        yield NOTE, "cache folder", f"{folder} cannot be written ({error}); every process compiles anew"
+        return
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    yield OK, "cache folder", f"{folder} ({size / 2**20:.1f} MiB)"
+
+
+CHECKS: tuple[Callable[[], Iterator[Row]], ...] = (check_versions, check_compiler, check_devices, check_folders)

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import contextlib
+import io
+import threading
+import time
+
+import pytest
+
+from minidynamo.config import config
+from minidynamo.events import on_event, phase, publish
+from minidynamo.observe import progress
+from minidynamo.observe.progress import ProgressLine
+
+
+class Display:
+    """Records what would be on the terminal."""
+
+    def __init__(self):
+        self.lines, self.opened, self.closed = [], 0, 0
+
+    @contextlib.contextmanager
+    def __call__(self):
+        self.opened += 1
+        yield self
+        self.closed += 1
+
+    def update(self, line):
+        self.lines.append(line)
+
+
+@pytest.fixture
+def display(monkeypatch):
+    monkeypatch.setattr(progress, "REFRESH_SECONDS", 0.01)
+    shown = Display()
+    unsubscribe = on_event(ProgressLine(shown, delay=0.05))
+    with config.patch(progress="1"):
+        yield shown
+    unsubscribe()
+    assert shown.opened == shown.closed
+    assert not [t for t in threading.enumerate() if t.name == "minidynamo progress"]
+
+
+def test_a_slow_compile_shows_frame_phase_and_seconds(display):
+    publish("compile_start", "step")
+    with phase("capture"), phase("autograd"):
+        time.sleep(0.15)
+    publish("compile_end", "step")
+    assert display.opened == 1
+    assert display.lines[-1] == "minidynamo: compiling step: autograd (0 s)"
+
+
+def test_a_quick_compile_shows_nothing(display):
+    publish("compile_start", "step")
+    publish("compile_end", "step")
+    assert display.opened == 0
+
+
+def test_inner_compiles_share_the_line(display):
+    publish("compile_start", "outer")
+    publish("compile_start", "inner")
+    time.sleep(0.1)
+    publish("compile_end", "inner")
+    time.sleep(0.05)
+    publish("compile_end", "outer")
+    assert display.opened == 1
+    assert "inner" in display.lines[0] and "outer" in display.lines[-1]
+
+
+def test_compiles_in_two_threads_share_the_line(display):
+    def compile_something():
+        publish("compile_start", "there")
+        time.sleep(0.15)
+        publish("compile_end", "there")
+
+    thread = threading.Thread(target=compile_something)
+    publish("compile_start", "here")
+    thread.start()
+    time.sleep(0.1)
+    publish("compile_end", "here")
+    thread.join()
+    assert display.opened == 1
+    assert any("and 1 more" in line for line in display.lines)
+    assert "there" in display.lines[-1]
+
+
+def test_an_end_without_a_start_is_ignored(display):
+    publish("compile_end", "step")
+    publish("phase_end", "capture", seconds=0.0)
+
+
+def test_nothing_is_shown_in_a_pipe(monkeypatch):
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    with config.patch(progress="auto"):
+        assert not progress.is_wanted()
+    with config.patch(progress="1"):
+        assert progress.is_wanted()
+    with config.patch(progress="0"):
+        assert not progress.is_wanted()
+
+
+def test_the_real_line_is_drawn_on_standard_error(monkeypatch):
+    stream = io.StringIO()
+    monkeypatch.setattr("sys.stderr", stream)
+    with config.patch(progress="1"), progress.open_status() as status:
+        status.update("minidynamo: compiling step: cc (3 s)")
+    assert "compiling step: cc" in stream.getvalue()
+
+
+def test_install_can_be_undone():
+    progress.install()()
