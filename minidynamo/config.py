@@ -122,7 +122,9 @@ def _replace(record: Config, changes: dict[str, Any]) -> Config:
     for name, value in changes.items():
         if name not in Config.__dataclass_fields__:
             what = f"minidynamo.config has no setting {name!r}"
-            raise UnknownName(Diagnostic("MD101", what, fix=f"Settings: {', '.join(_names())}.{nearest(name, _names())}"))
+            raise UnknownName(
+                Diagnostic("MD101", what, fix=f"Settings: {', '.join(_names())}.{nearest(name, _names())}")
+            )
         expected = type(Config.__dataclass_fields__[name].default)
         if type(value) is not expected:
             what = f"setting `{name}` must be {expected.__name__}, not {type(value).__name__}"

@@ -26,7 +26,7 @@ def graph_break(message: str = "") -> None:
 
 
 def disable(fn: F | None = None, *, reason: str = "") -> F | Callable[[F], F]:
-    """Never capture `fn`: a call to it breaks the graph and runs as written. Works as decorator with and without arguments.
+    """Never capture `fn`: a call to it breaks the graph and runs as written. Also a decorator, bare or with arguments.
 
     The function itself is left alone; a new one that calls it is returned.
     """

@@ -1,0 +1,252 @@
+"""Owns the public entry point `compile` and what it accepts.
+
+It does not trace, guard or generate code. Arguments are checked here, at once, not at the first call.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar, overload
+
+import torch
+
+from minidynamo import backends
+from minidynamo.compiled import CompiledFunction, all_compiled
+from minidynamo.config import config
+from minidynamo.convert_frame import CompileOptions
+from minidynamo.errors import ArgumentError, Diagnostic, UnknownName, nearest
+from minidynamo.events import forget_notices, notice
+from minidynamo.steering import COMPILED
+
+T = TypeVar("T")
+
+_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+_ON_ERROR = ("raise", "eager")
+_KEYWORDS = (
+    "backend",
+    "fullgraph",
+    "dynamic",
+    "mode",
+    "options",
+    "steal",
+    "on_error",
+    "recompile_limit",
+    "name",
+)
+
+
+@overload
+def compile(fn_or_module: None = None, **keywords: Any) -> Callable[[T], T]: ...
+@overload
+def compile(fn_or_module: T, **keywords: Any) -> T: ...
+def compile(fn_or_module: Any = None, **keywords: Any) -> Any:
+    """Compile a function or an nn.Module. Also a decorator, with and without arguments.
+
+    A function comes back as a plain function with the same signature; an nn.Module comes back as the same object,
+    compiled in place. Compilation happens at the first call, and again when something that was read has changed.
+
+    Keywords:
+        backend: "native" (the default), "cpp", "triton", "eager", "aot_eager", "inductor", a registered name, or a
+            callable (gm, example_inputs) -> callable.
+        fullgraph: raise Unsupported instead of cutting the graph.
+        dynamic: None or False; sizes are constants with guards.
+        mode, options: `options` sets code-changing config fields for this callable alone; `mode` is accepted for
+            compatibility and changes nothing. Giving both is an error.
+        steal: names of list arguments that the caller gives away; they are emptied while the call runs.
+        on_error: "raise" a BackendError when a backend fails, or run "eager" with one notice.
+        recompile_limit: versions of one frame before it runs as written.
+        name: the name in messages and file names.
+
+    Raises ArgumentError (a TypeError) for an unknown keyword, a bad type, or something that cannot be compiled;
+    UnknownName (a ValueError) for an unknown backend, mode or option.
+    """
+    options = _check_keywords(**keywords)
+    if fn_or_module is None:
+        return functools.partial(_compile, options=options)
+    return _compile(fn_or_module, options=options)
+
+
+def _check_keywords(
+    *,
+    backend: str | backends.Backend | None = None,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    mode: str | None = None,
+    options: dict[str, Any] | None = None,
+    steal: Iterable[str] = (),
+    on_error: str = "raise",
+    recompile_limit: int = 8,
+    name: str | None = None,
+    **unknown: Any,
+) -> CompileOptions:
+    for keyword in unknown:
+        what = f"minidynamo.compile has no keyword {keyword!r}.{nearest(keyword, _KEYWORDS)}"
+        raise ArgumentError(Diagnostic("MD103", what, fix=f"Keywords: {', '.join(_KEYWORDS)}."))
+    _check_type("fullgraph", fullgraph, bool)
+    _check_type("dynamic", dynamic, bool, type(None))
+    _check_type("mode", mode, str, type(None))
+    _check_type("options", options, dict, type(None))
+    _check_type("recompile_limit", recompile_limit, int)
+    _check_type("name", name, str, type(None))
+    if mode is not None and options is not None:
+        raise ArgumentError(Diagnostic("MD103", "mode= and options= exclude each other", fix="Keep one of them."))
+    if dynamic:
+        raise ArgumentError(
+            Diagnostic(
+                "MD103",
+                "dynamic=True is not supported: sizes are constants with guards",
+                why="Each new size compiles once more, up to recompile_limit.",
+                fix="Leave dynamic out.",
+            )
+        )
+    _check_choice("mode", mode or "default", _MODES)
+    _check_choice("on_error", on_error, _ON_ERROR)
+    _check_options(options or {})
+    if isinstance(steal, str) or not all(isinstance(local, str) for local in steal):
+        raise ArgumentError(Diagnostic("MD103", "steal= takes names of list arguments", fix='Write steal=("xs",).'))
+    return CompileOptions(
+        backend=backends.resolve(config.backend if backend is None else backend, options),
+        fullgraph=fullgraph,
+        steal=frozenset(steal),
+        on_error=on_error,
+        recompile_limit=recompile_limit,
+        name=name,
+    )
+
+
+def _check_type(keyword: str, value: object, *types: type) -> None:
+    if type(value) not in types:
+        wanted = " or ".join("None" if t is type(None) else t.__name__ for t in types)
+        what = f"{keyword}= must be {wanted}, not {type(value).__name__}"
+        raise ArgumentError(Diagnostic("MD103", what, fix=f"Pass a {wanted}."))
+
+
+def _check_choice(keyword: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        what = f"{keyword}={value!r} is not known.{nearest(value, known)}"
+        raise UnknownName(Diagnostic("MD103", what, fix=f"Use one of {', '.join(known)}."))
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    known = {name: type(value) for name, value in config.current.code_key()}
+    for name, value in options.items():
+        if name not in known:
+            what = f"options= has no entry {name!r}.{nearest(name, known)}"
+            raise UnknownName(Diagnostic("MD103", what, fix=f"Entries: {', '.join(known)}."))
+        _check_type(f"options[{name!r}]", value, known[name])
+
+
+def _compile(target: Any, *, options: CompileOptions) -> Any:
+    """Compile by the kind of thing that `target` is."""
+    if config.disable:
+        return target
+    if isinstance(target, torch.nn.Module):
+        return _compile_module(target, options)
+    if isinstance(target, (staticmethod, classmethod)):
+        return type(target)(_compile(target.__func__, options=options))
+    if isinstance(target, functools.partial):
+        return functools.partial(_compile(target.func, options=options), *target.args, **target.keywords)
+    if isinstance(target, types.MethodType):
+        return types.MethodType(_compile(target.__func__, options=options), target.__self__)
+    if isinstance(target, types.FunctionType):
+        return _compile_function(target, options)
+    if isinstance(target, (types.BuiltinFunctionType, types.BuiltinMethodType, types.MethodDescriptorType)):
+        return _unchanged(target, "it is written in C; there is no bytecode to capture")
+    call = inspect.getattr_static(type(target), "__call__", None)
+    if isinstance(call, types.FunctionType) and not isinstance(target, type):
+        return types.MethodType(_compile(call, options=options), target)
+    raise ArgumentError(_not_compilable(target))
+
+
+def _not_compilable(target: object) -> Diagnostic:
+    if isinstance(target, type):
+        what = f"minidynamo.compile got the class {target.__name__}"
+        return Diagnostic("MD104", what, fix="Compile an instance, or decorate the method that does the work.")
+    what = f"minidynamo.compile got {type(target).__name__}, which is not callable"
+    return Diagnostic("MD104", what, fix="Pass a function, a method or an nn.Module.")
+
+
+def _unchanged(target: T, why: str) -> T:
+    name = getattr(target, "__qualname__", repr(target))
+    notice(Diagnostic("MD105", f"{name} is returned unchanged", why=f"It is not compiled: {why}."))
+    return target
+
+
+def _compile_function(fn: types.FunctionType, options: CompileOptions) -> types.FunctionType:
+    compiled = getattr(fn, COMPILED, None)
+    if compiled is not None:
+        fn = compiled.py_func
+    if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
+        return _unchanged(fn, "async functions hand control to an event loop in the middle")
+    if inspect.isgeneratorfunction(fn):
+        return _unchanged(fn, "a generator hands control to its caller in the middle; compile the function that loops")
+    _check_steal(fn, options)
+    return CompiledFunction(fn, options).function
+
+
+def _check_steal(fn: types.FunctionType, options: CompileOptions) -> None:
+    parameters = inspect.signature(fn).parameters
+    for local in options.steal:
+        if local not in parameters:
+            what = f"steal= names {local!r}, which is not an argument of {fn.__qualname__}.{nearest(local, parameters)}"
+            raise ArgumentError(Diagnostic("MD103", what, fix=f"Arguments: {', '.join(parameters)}."))
+
+
+def _compile_module(module: torch.nn.Module, options: CompileOptions) -> torch.nn.Module:
+    """Let the module's own `__call__` go through a compiled `_call_impl`; type, keys and identity stay."""
+    compiled = CompiledFunction(torch.nn.Module._call_impl, options, name=options.name or type(module).__name__)
+    function = compiled.function
+    # A bound method would tie module and code into a cycle that only the garbage collector could free.
+    owner = weakref.ref(module)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(owner(), *args, **kwargs)
+
+    call.__dict__.update(function.__dict__)
+    module.__dict__["_compiled_call_impl"] = call
+    return module
+
+
+def compiled_record(target: Any) -> CompiledFunction:
+    """The record behind a compiled function, method or module.
+
+    Raises ArgumentError for something that was not compiled.
+    """
+    if isinstance(target, torch.nn.Module):
+        target = target.__dict__.get("_compiled_call_impl")
+    record = getattr(target, COMPILED, None)
+    if not isinstance(record, CompiledFunction):
+        what = "this is not something that minidynamo.compile returned"
+        raise ArgumentError(Diagnostic("MD106", what, fix="Pass the compiled function or module itself."))
+    return record
+
+
+def reset(target: Any = None) -> None:
+    """Forget everything compiled for `target`, or for all functions and modules, and let notices be shown again."""
+    records = list(all_compiled) if target is None else [compiled_record(target)]
+    for record in records:
+        record.reset()
+    forget_notices()
+
+
+def uncompile(target: T) -> T:
+    """Give back what `compile` was given: the original function, or the module without its compiled call."""
+    record = compiled_record(target)
+    if isinstance(target, torch.nn.Module):
+        del target.__dict__["_compiled_call_impl"]
+        return target
+    return record.py_func  # type: ignore[return-value]
+
+
+def stats(target: Any) -> Any:
+    """The counters of a compiled function or module: see `minidynamo.dispatch.Stats`."""
+    return compiled_record(target).stats
+
+
+def why(target: Any) -> str:
+    """Why a compiled function or module was compiled more than once: one paragraph per recompile, latest first."""
+    return compiled_record(target).why()
