@@ -187,7 +187,7 @@ class _Program:
             return repr(value)
         if isinstance(value, fx.Proxy):
             raise InternalError(
-                Diagnostic("MD401", f"a graph holds the proxy {value!r}, which only exists while tracing")
+                Diagnostic("MD405", f"a graph holds the proxy {value!r}, which only exists while tracing")
             )
         return self.bind(_constant_hint(value), value)
 

@@ -1,1 +1,1 @@
-"""Turns a captured graph into forward and backward graphs and runs them under torch autograd."""
+"""From a torch-level graph to forward, backward and inference graphs of ATen operations, and their runtime."""

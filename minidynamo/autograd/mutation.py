@@ -1,0 +1,97 @@
+"""Owns the question which arguments an ATen operator writes to, and which operator computes the same without writing.
+
+It reads schemas only; values and graphs are the business of `functionalize`.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from minidynamo import compat
+from minidynamo.compat import OpOverload
+
+aten = torch.ops.aten
+
+# Operators that write to arguments although their schema does not say so: the positions, and the functional operator.
+# `aten.native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)`
+UNDECLARED: dict[OpOverload, tuple[tuple[int, ...], OpOverload]] = {
+    aten.native_batch_norm.default: ((3, 4), aten._native_batch_norm_legit_functional.default),
+}
+
+# Functional operators whose name does not follow from the mutating one's.
+RENAMED = {"aten::normal_": "aten::normal_functional", "aten::zero_": "aten::zeros_like"}
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """`arguments`: names of what is written, in schema order. `results` are the operator's own results that are not
+    the written arguments. `functional` returns those results, then the new values; None if there is no such operator.
+    `dropped`: arguments that the functional operator does not take (`out=`)."""
+
+    arguments: tuple[str, ...]
+    results: int
+    functional: OpOverload | None
+    dropped: tuple[str, ...]
+
+
+def is_undeclared_write(op: Any, args: tuple[Any, ...]) -> bool:
+    """Whether `op` with these arguments writes to running statistics without declaring it."""
+    return op in UNDECLARED and bool(args[5]) and args[3] is not None
+
+
+@functools.cache
+def mutation_of(op: OpOverload) -> Mutation | None:
+    """What `op` writes to by its schema; None for an operator that writes nothing."""
+    schema = compat.schema_of(op)
+    written = [arg for arg in schema.arguments if arg.alias_info is not None and arg.alias_info.is_write]
+    if not written:
+        return None
+    results = sum(1 for result in schema.returns if result.alias_info is None)
+    dropped = tuple(arg.name for arg in written if arg.is_out)
+    names = tuple(arg.name for arg in written)
+    return Mutation(names, results, _functional_variant(op, dropped, results + len(written)), dropped)
+
+
+def _functional_variant(op: OpOverload, dropped: tuple[str, ...], results: int) -> OpOverload | None:
+    schema = compat.schema_of(op)
+    namespace, _, name = schema.name.partition("::")
+    stem = name.removesuffix("_")
+    names = [RENAMED.get(schema.name, "").partition("::")[2], stem, f"{stem}_functional", f"{name}_functional"]
+    wanted = [str(arg.type) for arg in schema.arguments if arg.name not in dropped]
+    library = getattr(torch.ops, namespace)
+    for candidate in filter(None, names):
+        packet = getattr(library, candidate, None)
+        for overload in packet.overloads() if packet is not None else ():
+            found: OpOverload = getattr(packet, overload)
+            other = compat.schema_of(found)
+            if other.is_mutable or len(other.returns) != results:
+                continue
+            types = [str(arg.type) for arg in other.arguments]
+            if types[: len(wanted)] == wanted and all(arg.has_default_value() for arg in other.arguments[len(wanted) :]):
+                return found
+    return None
+
+
+@functools.cache
+def is_view(op: OpOverload) -> bool:
+    """Whether the result of `op` (or each of its results) is a view of its first argument, by the schema."""
+    schema = compat.schema_of(op)
+    returns = schema.returns
+    return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+
+
+def is_metadata_mutation(op: OpOverload) -> bool:
+    """Whether `op` changes its argument's shape, strides or storage rather than its data."""
+    return torch.Tag.inplace_view in op.tags or op in METADATA
+
+
+METADATA = frozenset({aten.set_.source_Tensor, aten.set_.source_Storage, aten.resize_.default, aten.resize_as_.default})
+
+
+def named_arguments(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments by their schema names, without those left at their default."""
+    return {arg.name: value for arg, value in zip(compat.schema_of(op).arguments, args)} | kwargs

@@ -1,0 +1,95 @@
+"""Owns the records that say how to call a compiled graph: what it mutates, what its outputs are, what it saves.
+
+It holds data only; `functionalize` and `partition` fill the records in, `runtime` follows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from minidynamo.errors import UserLocation
+
+
+@dataclass(frozen=True)
+class ViewStep:
+    """One view operation without its first argument: `apply(x)` is the view of x, or an element of a list of views."""
+
+    op: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: tuple[tuple[str, Any], ...] = ()
+
+    def apply(self, value: Any) -> Any:
+        """The view of `value`."""
+        return self.op(value, *self.args, **dict(self.kwargs))
+
+
+@dataclass(frozen=True)
+class OutputPlan:
+    """How one output of the user's graph is made from what the compiled graph returned.
+
+    `origin` is "graph" (result `index` of the compiled graph), "input" (flat input `index`) or "constant" (`value`).
+    The output is that very object when there are no `steps`, else the view of it that the steps describe. `detach`:
+    the view takes no part in autograd although its base does.
+    """
+
+    origin: Literal["graph", "input", "constant"]
+    index: int = 0
+    value: Any = None
+    steps: tuple[ViewStep, ...] = ()
+    detach: bool = False
+
+
+@dataclass(frozen=True)
+class InputMutation:
+    """Flat input `index` gets new data. `result` is the position of the data among the compiled graph's results, copied
+    in behind it so that autograd sees the copy; None when the graph itself ends with the copy."""
+
+    index: int
+    result: int | None
+
+
+@dataclass(frozen=True)
+class SavedValue:
+    """A tensor that forward keeps for backward, and why."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    bytes: int
+    op: str
+    user_location: UserLocation | None
+    reason: str
+
+    def __str__(self) -> str:
+        where = f"  {self.user_location}" if self.user_location else ""
+        return f"{self.name}: {self.dtype}{list(self.shape)}, {self.bytes:,} bytes, {self.op}: {self.reason}{where}"
+
+
+@dataclass(frozen=True)
+class GraphSignature:
+    """How to call a compiled graph. Inputs are numbered as in the flat list: lists are spelled out.
+
+    `results` counts what the compiled graph returns to the runtime: new data of mutated inputs, then outputs.
+    `differentiable_results` are those that backward receives a gradient for. `gradients` are the inputs that autograd
+    must know of, in the order of backward's results; an input with a static gradient of None is among them only if it
+    is a leaf. `constants` are tensors of the user's code that are appended to the inputs.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[OutputPlan, ...]
+    mutations: tuple[InputMutation, ...] = ()
+    results: int = 0
+    differentiable_results: tuple[int, ...] = ()
+    gradients: tuple[int, ...] = ()
+    constants: tuple[torch.Tensor, ...] = ()
+    saved: tuple[SavedValue, ...] = ()
+    given_up: tuple[int, ...] = ()
+
+    @property
+    def saved_bytes(self) -> int:
+        """Bytes that live from forward to backward, inputs included."""
+        return sum(value.bytes for value in self.saved)
