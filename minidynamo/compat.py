@@ -7,8 +7,12 @@ release is met in this file alone.
 from __future__ import annotations
 
 import sys
+import typing
 
 import torch
+import torch._decomp
+import torch._subclasses.fake_tensor
+import torch.utils._device
 
 PY312 = sys.version_info >= (3, 12)
 PY313 = sys.version_info >= (3, 13)
@@ -19,3 +23,58 @@ set_grad_enabled = torch._C._set_grad_enabled
 
 # Path of torch's Python extension; what it was linked against (libtorch, OpenMP) can be looked up through it.
 NATIVE_LIBRARY: str = torch._C.__file__
+
+# Guards. `tensor_guards` makes one C++ object that checks many tensors (class, dtype, device, dispatch keys, shape,
+# strides, requires_grad); `state_guard` one that checks grad mode, autocast, default dtype and determinism.
+_dynamo_guards = torch._C._dynamo.guards
+dispatch_keys = torch._C._dispatch_keys
+torch_function_mode_count = torch._C._len_torch_function_stack
+torch_function_mode_at = torch._C._get_function_stack_at
+legacy_default_device = torch._C._get_default_device
+state_guard = _dynamo_guards.GlobalStateGuard
+reinterpret_tensor = _dynamo_guards._reinterpret_tensor
+make_subclass = torch.Tensor._make_subclass
+DeviceContext = torch.utils._device.DeviceContext
+
+
+def tensor_guards(examples: tuple[torch.Tensor, ...]) -> typing.Any:
+    """torch's batched checker for tensors like `examples`, every size and stride fixed. It keeps no tensor alive."""
+    return _dynamo_guards.TensorGuards(*examples, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+
+
+# Autograd. `raw_apply(F)` is `F.apply` without its check for functorch transforms, which a compiled graph never runs
+# under; `FakeTensor` carries the mode it belongs to.
+FakeTensor = torch._subclasses.fake_tensor.FakeTensor
+FakeTensorMode = torch._subclasses.fake_tensor.FakeTensorMode
+get_decompositions = torch._decomp.get_decompositions
+
+
+def raw_apply(function: type[torch.autograd.Function]) -> typing.Callable[..., typing.Any]:
+    """`function.apply`, straight into torch's C++ code."""
+    apply: typing.Callable[..., typing.Any] = super(torch.autograd.Function, function).apply
+    return apply
+
+
+def schema_of(op: typing.Any) -> typing.Any:
+    """The schema of an operator overload: `name`, `arguments` and `returns` with their aliasing."""
+    return op._schema
+
+# Tracing. Fake tensors have everything but data; these errors say why an operation has no fake result.
+FakeTensor = torch._subclasses.fake_tensor.FakeTensor
+FakeTensorMode = torch._subclasses.fake_tensor.FakeTensorMode
+DataDependentOutput = torch._subclasses.fake_tensor.DataDependentOutputException
+DynamicOutputShape = torch._subclasses.fake_tensor.DynamicOutputShapeException
+UnsupportedFakeTensor = torch._subclasses.fake_tensor.UnsupportedFakeTensorException
+UnsupportedOperator = torch._subclasses.fake_tensor.UnsupportedOperatorException
+is_functorch_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+
+# Namespaces whose functions compute tensors from tensors and nothing else.
+OPERATOR_NAMESPACES = (
+    torch._C._VariableFunctions,
+    torch._C._nn,
+    torch._C._fft,
+    torch._C._linalg,
+    torch._C._special,
+)
+OpOverloadPacket = torch._ops.OpOverloadPacket
+TensorBase = torch._C.TensorBase
