@@ -32,6 +32,8 @@ torch_function_mode_count = torch._C._len_torch_function_stack
 torch_function_mode_at = torch._C._get_function_stack_at
 legacy_default_device = torch._C._get_default_device
 state_guard = _dynamo_guards.GlobalStateGuard
+# Builds without an accelerator refuse torch.set_default_tensor_type() of another device.
+HAS_ACCELERATOR_TENSOR_TYPES = bool(torch.version.cuda or torch.version.hip)
 reinterpret_tensor = _dynamo_guards._reinterpret_tensor
 make_subclass = torch.Tensor._make_subclass
 DeviceContext = torch.utils._device.DeviceContext

@@ -6,7 +6,7 @@ an instance's dictionary are read through that dictionary, elements of subclasse
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,6 +35,16 @@ class Source:
     def base(self) -> Source | None:
         """The source this one is read from; None for a root."""
         return None
+
+    def bases(self) -> Iterator[Source]:
+        """What the value is read from, nearest first."""
+        if self.base is not None:
+            yield self.base
+            yield from self.base.bases()
+
+    def depth(self) -> int:
+        """How many reads away from its root the value is."""
+        return sum(1 for _ in self.bases())
 
     def root(self) -> Source:
         """The outermost source of the chain."""
@@ -115,6 +125,10 @@ class InstanceAttr(Derived):
         return f"{self.of.display()}.{self.name}"
 
 
+# Dictionaries in which an nn.Module keeps what a user reads as an attribute or, under a number, as an element.
+_MODULE_REGISTRIES = ("_modules", "_parameters", "_buffers")
+
+
 @dataclass(frozen=True)
 class Item(Derived):
     """An element of a dict, list or tuple of exactly that type; `key` is a literal or an object used as dict key."""
@@ -125,8 +139,11 @@ class Item(Derived):
         return f"{self.of.expression(names)}[{key_expression(self.key, names)}]"
 
     def display(self) -> str:
-        base = self.of.display()
-        return f"{base}[{self.key!r}]" if base else str(self.key)
+        base = self.of
+        if isinstance(base, InstanceAttr) and base.name in _MODULE_REGISTRIES and isinstance(self.key, str):
+            owner = base.of.display()
+            return f"{owner}[{self.key}]" if self.key.isdigit() else f"{owner}.{self.key}"
+        return f"{base.display()}[{self.key!r}]" if base.display() else str(self.key)
 
 
 @dataclass(frozen=True)
@@ -149,7 +166,7 @@ class TypeOf(Derived):
     """The class of a value."""
 
     def expression(self, names: Names) -> str:
-        return f"type({self.of.expression(names)})"
+        return f"{names.constant(type, 'type')}({self.of.expression(names)})"
 
     def display(self) -> str:
         return f"type({self.of.display()})"

@@ -1,0 +1,83 @@
+"""Owns the record of one compiled version of a frame, and which versions of a frame are still of use.
+
+It runs nothing; `dispatch.py` puts conditions and bodies into the generated function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from minidynamo.guards.check import Condition, write_condition
+from minidynamo.guards.failures import GuardFailure, describe, failures
+from minidynamo.guards.guard import Guard, GuardKind
+from minidynamo.guards.source import Source
+
+
+@dataclass(eq=False)
+class Entry:
+    """One compiled version of a frame: when it may run (`condition`, text over the argument names) and what (`body`).
+
+    `body` is a boxed plain function of the frame's arguments, in the order of the dispatcher's parameters. `namespace`
+    holds the names that `condition` uses; they end in the entry's number, so that entries of one dispatcher can share
+    globals. `artifacts` are paths of texts by kind.
+    """
+
+    guards: tuple[Guard, ...]
+    written: Condition
+    body: Callable[[list[Any]], Any]
+    backend_key: Hashable = None
+    graphs: tuple[Any, ...] = ()
+    artifacts: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def condition(self) -> str:
+        """A Python expression; it may raise, which counts as false."""
+        return self.written.text
+
+    @property
+    def namespace(self) -> dict[str, Any]:
+        """The objects that the condition names."""
+        return self.written.namespace
+
+    def alive(self) -> bool:
+        """Whether the condition can still hold: no object that it compares by identity has died."""
+        return all(reference() is not None for reference in self.written.watched)
+
+    def failures(self, arguments: Mapping[str, Any]) -> list[GuardFailure]:
+        """Why this version does not fit the arguments (by parameter name); empty when it does."""
+        found = failures(self.guards, arguments)
+        changed = "" if found else self.written.settings.difference()
+        if changed:
+            state = Guard(Source(), GuardKind.GLOBAL_STATE)
+            found.append(GuardFailure(state, "the settings it was compiled under", f"another {changed}"))
+        return found
+
+    def describe(self) -> str:
+        """The guards, one per line, with the user's lines."""
+        return describe(self.guards)
+
+
+def make_entry(
+    guards: Sequence[Guard],
+    parameters: Sequence[str],
+    body: Callable[[list[Any]], Any],
+    *,
+    name: str = "frame",
+    number: int = 0,
+    backend_key: Hashable = None,
+    graphs: Sequence[Any] = (),
+    artifacts: Mapping[str, str] | None = None,
+) -> Entry:
+    """An entry whose condition is written now, in the interpreter-wide state in which the frame was captured.
+
+    `parameters` are the dispatcher's; `number` must be unique among the entries that a dispatcher ever had.
+    """
+    condition = write_condition(guards, parameters, name=name, number=number)
+    return Entry(tuple(guards), condition, body, backend_key, tuple(graphs), dict(artifacts or {}))
+
+
+def in_order(entries: Iterable[Entry]) -> list[Entry]:
+    """The entries that can still fit, newest first: what was compiled last is most likely needed next."""
+    return [entry for entry in reversed(list(entries)) if entry.alive()]

@@ -1,0 +1,164 @@
+"""Owns the condition of an entry: the text that tells whether all its guards hold.
+
+It does not decide what is guarded (the tracer does), spell a single guard (`writers.py`), or say what happens when no
+entry fits (`dispatch.py`). Evaluating the text runs no user code. It may raise (a key is gone, a value has another
+type); that counts as false.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from minidynamo import artifacts, compat
+from minidynamo.guards.guard import GlobalState, Guard, GuardKind
+from minidynamo.guards.names import Namespace
+from minidynamo.guards.reader import Reader
+from minidynamo.guards.source import Local, Source
+from minidynamo.guards.state import KernelSettings, current
+from minidynamo.guards.tensors import attribute_checks, batched_checker
+from minidynamo.guards.writers import WRITERS
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition over the arguments of a frame.
+
+    `text` is an expression over the frame's argument names and the names in `namespace`; it binds no local. `watched`
+    are weak references to the objects it compares by identity: when one is dead the condition never holds again.
+    `settings` are the interpreter-wide ones that it checks beyond the guards.
+    """
+
+    text: str
+    namespace: dict[str, Any]
+    watched: tuple[weakref.ref[Any], ...]
+    settings: KernelSettings
+
+
+def write_condition(
+    guards: Sequence[Guard], parameters: Sequence[str], *, name: str = "frame", number: int = 0
+) -> Condition:
+    """The condition under which all `guards` hold for a frame whose arguments are called `parameters`.
+
+    It must be written in the interpreter-wide state that a GLOBAL_STATE guard expects, or its checks are slower ones.
+    `number` (of the entry in its dispatcher) makes the names in the namespace unique among the entries. Guards that
+    share intermediate reads become a function of their own, whose locals are gone before the graph runs.
+    """
+    guards = ordered(guards)
+    settings = KernelSettings()
+    counting = Reader(guards, Namespace(parameters))
+    conjuncts(guards, counting, settings)
+    shared = counting.reads_again()
+    names = Namespace(parameters, suffix="" if shared else f"_{number}")
+    texts = conjuncts(guards, Reader(guards, names, shared), settings)
+    watched = names.watched()
+    if not shared:
+        return Condition(" and ".join(texts) or "True", names.values, watched, settings)
+    function = f"guards_{number}"
+    read = {guard.source.root() for guard in guards} | _roots_of_expected(guards)
+    used = [parameter for parameter in parameters if Local(parameter) in read]
+    check = artifacts.load("guards", name, _function(function, used, texts), names.values, function)
+    return Condition(f"{function}({', '.join(used)})", {function: check}, watched, settings)
+
+
+# What fails most often and costs least comes first; relations between values come last.
+_STAGES = {GuardKind.BACKEND: 0, GuardKind.GLOBAL_STATE: 3, GuardKind.SAME_OBJECT: 7, GuardKind.DISTINCT_OBJECTS: 7}
+_FIRST_OF_A_VALUE = (GuardKind.TYPE, GuardKind.IDENTITY, GuardKind.EQUALS, GuardKind.LENGTH)
+
+
+def ordered(guards: Sequence[Guard]) -> list[Guard]:
+    """The guards without duplicates in the order of their checks: a value before what is read from it."""
+    unique: dict[tuple[Source, GuardKind, object], Guard] = {}
+    for guard in guards:
+        literal = type(guard.expected) in (str, int, float)
+        token = None if guard.kind is GuardKind.TENSOR else guard.expected if literal else id(guard.expected)
+        unique.setdefault((guard.source, guard.kind, token), guard)
+    tensors = {guard.source for guard in unique.values() if guard.kind is GuardKind.TENSOR}
+    return sorted(unique.values(), key=lambda guard: _rank(guard, tensors))
+
+
+def _rank(guard: Guard, tensors: set[Source]) -> tuple[int, int, int]:
+    """Stage, distance from the root, and place among the guards of one value."""
+    depth = guard.source.depth()
+    within = _FIRST_OF_A_VALUE.index(guard.kind) if guard.kind in _FIRST_OF_A_VALUE else len(_FIRST_OF_A_VALUE)
+    if guard.kind in _STAGES:
+        stage = _STAGES[guard.kind]
+    elif depth > 1 and not tensors.isdisjoint(guard.source.bases()):
+        stage = 6
+    elif guard.kind is GuardKind.TENSOR:
+        stage = 2 if depth == 0 else 5
+    else:
+        stage = 1 if depth == 0 else 4
+    return stage, depth, within
+
+
+def conjuncts(guards: Sequence[Guard], reader: Reader, settings: KernelSettings | None = None) -> list[str]:
+    """The conditions of the guards, in their order; equal texts once. Tensors next to each other share one check."""
+    here = all(guard.expected == current() for guard in guards if guard.kind is GuardKind.GLOBAL_STATE)
+    texts: list[str] = []
+    pending: list[Guard] = []
+    has_batch = False
+    for position, guard in enumerate(guards):
+        if guard.kind is GuardKind.TENSOR:
+            pending.append(guard)
+            following = guards[position + 1] if position + 1 < len(guards) else None
+            if following is None or following.kind is not GuardKind.TENSOR:
+                batch = _tensor_conjuncts(pending, reader, here)
+                has_batch |= len(batch) == 1
+                texts += batch
+                pending = []
+        elif guard.kind is GuardKind.GLOBAL_STATE:
+            texts += _state_conjuncts(guard.expected, reader, settings if here else None, has_batch)
+        else:
+            texts += WRITERS[guard.kind](reader, guard)
+    return list(dict.fromkeys(texts))
+
+
+def _tensor_conjuncts(guards: Sequence[Guard], reader: Reader, batched: bool) -> list[str]:
+    """The check of several tensors at once where torch can do it, else attribute by attribute."""
+    check = batched_checker([guard.expected for guard in guards]) if batched else None
+    if check is not None:
+        values = ", ".join(reader.read(guard.source) for guard in guards)
+        return [f"{reader.constant(check, 'check_tensors')}({values})"]
+    texts: list[str] = []
+    for guard in guards:
+        texts += attribute_checks(partial(reader.read, guard.source), guard.expected, reader.constant)
+    return texts
+
+
+def _state_conjuncts(
+    expected: GlobalState, reader: Reader, settings: KernelSettings | None, has_batch: bool
+) -> list[str]:
+    """The check of interpreter-wide settings; a batched tensor check already covers the inference mode."""
+    if settings is None or expected.torch_function_modes:
+        return [f"{reader.constant(current, 'current_state')}() == {reader.constant(expected, 'state')}"]
+    texts = [f"{reader.constant(settings.unchanged, 'check_state')}()"]
+    texts.append(f"not {reader.constant(compat.torch_function_mode_count, 'count_function_modes')}()")
+    if not has_batch:
+        is_inference = reader.constant(torch.is_inference_mode_enabled, "is_inference_mode")
+        texts.append(f"{is_inference}() is {expected.inference_mode}")
+    if compat.HAS_ACCELERATOR_TENSOR_TYPES:
+        default = reader.constant(compat.legacy_default_device, "default_device")
+        texts.append(f"{default}() == {str(expected.default_device)!r}")
+    return texts
+
+
+def _roots_of_expected(guards: Sequence[Guard]) -> set[Source]:
+    others: list[Source] = []
+    for guard in guards:
+        if guard.kind is GuardKind.SAME_OBJECT:
+            others.append(guard.expected)
+        elif guard.kind is GuardKind.DISTINCT_OBJECTS:
+            others += guard.expected
+    return {source.root() for source in others}
+
+
+def _function(name: str, parameters: Sequence[str], texts: Sequence[str]) -> str:
+    lines = [f"def {name}({', '.join(parameters)}):", "    return ("]
+    lines += [f"        {'and ' if position else ''}{text}" for position, text in enumerate(texts)]
+    return "\n".join([*lines, "    )", ""])

@@ -1,0 +1,210 @@
+"""Owns the words for guards: which one failed, what it expected and what came, and the listing of all of them.
+
+It is slow and thorough; `check.py` writes the fast text. Like that text it runs no code of the user's but the `repr` of
+constants.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from minidynamo.guards.check import conjuncts, ordered
+from minidynamo.guards.guard import Guard, GuardKind, TensorFacts
+from minidynamo.guards.names import Namespace
+from minidynamo.guards.reader import Reader
+from minidynamo.guards.source import Source
+from minidynamo.guards.state import differences
+from minidynamo.guards.tensors import facts_of
+from minidynamo.guards.writers import class_attribute
+
+
+@dataclass(frozen=True)
+class GuardFailure:
+    """A guard that does not hold, with what it expected and what was found, in words."""
+
+    guard: Guard
+    expected: str
+    actual: str
+
+    def __str__(self) -> str:
+        return f"{subject(self.guard)}: expected {self.expected}, got {self.actual}"
+
+
+def failures(guards: Sequence[Guard], arguments: Mapping[str, Any], backend: object = None) -> list[GuardFailure]:
+    """The guards that the frame's `arguments` (by parameter name) do not fulfil, in checking order.
+
+    A guard on a value that cannot be reached (its container is shorter, its key is gone) fails, too; of several guards
+    on one value, or on what is read from a value that already failed, only the first is named. `backend` is the
+    key that BACKEND guards are compared with; they are skipped when it is None.
+    """
+    found: list[GuardFailure] = []
+    failed: set[Source] = set()
+    for guard in ordered(guards):
+        if not failed.isdisjoint((guard.source, *guard.source.bases())):
+            continue
+        if not _holds(guard, guards, arguments, backend):
+            failed.add(guard.source)
+            found.append(GuardFailure(guard, expectation(guard), _actual(guard, arguments, backend)))
+    return found
+
+
+def describe(guards: Sequence[Guard]) -> str:
+    """One line per guard: what, what it must be, and the user's line that made it necessary."""
+    lines: dict[str, None] = {}
+    for guard in guards:
+        text = f"{subject(guard)}: {expectation(guard)}"
+        lines[f"{text:<70}  # {guard.where}" if guard.where else text] = None
+    return "\n".join(lines)
+
+
+def subject(guard: Guard) -> str:
+    """What the guard is about, such as ``tensor `x` ``."""
+    if guard.kind in (GuardKind.GLOBAL_STATE, GuardKind.BACKEND):
+        return guard.kind.value
+    return f"{_SUBJECTS.get(guard.kind, guard.kind.value)} `{guard.source.display()}`"
+
+
+def expectation(guard: Guard) -> str:
+    """What the guard expects, in words."""
+    words: str = _EXPECTED.get(guard.kind, brief)(guard.expected)
+    return words
+
+
+def brief(value: object) -> str:
+    """A short text for any value; the `repr` of constants, the type's name for everything else."""
+    if isinstance(value, torch.Tensor):
+        return facts_of(value).summary
+    if isinstance(value, type):
+        return f"class {value.__qualname__}"
+    if type(value) in (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size):
+        return reprlib.repr(value) if type(value) in (str, bytes) else repr(value)
+    if type(value) in (tuple, list, set, frozenset, dict):
+        return f"{type(value).__name__} of {len(value)}"  # type: ignore[arg-type]
+    name = getattr(value, "__qualname__", None) if callable(value) else None
+    return f"{type(value).__name__} {name}" if isinstance(name, str) else f"{type(value).__name__} object"
+
+
+def _tensor(facts: TensorFacts) -> str:
+    return facts.summary
+
+
+_SUBJECTS: dict[GuardKind, str] = {
+    GuardKind.TYPE: "type of",
+    GuardKind.IDENTITY: "object",
+    GuardKind.EQUALS: "value of",
+    GuardKind.LENGTH: "length of",
+    GuardKind.DICT_KEYS: "keys of",
+    GuardKind.HAS_KEY: "keys of",
+    GuardKind.MISSING_KEY: "keys of",
+    GuardKind.SET_ITEMS: "items of",
+    GuardKind.MISSING_ATTR: "attributes of",
+    GuardKind.NO_INSTANCE_ATTR: "attributes of",
+    GuardKind.CLASS_ATTR: "class attributes of",
+    GuardKind.CELL_EMPTY: "variable",
+    GuardKind.SAME_OBJECT: "object",
+    GuardKind.DISTINCT_OBJECTS: "object",
+}
+
+
+_EXPECTED: dict[GuardKind, Callable[[Any], str]] = {
+    GuardKind.TYPE: lambda cls: str(cls.__qualname__),
+    GuardKind.TENSOR: _tensor,
+    GuardKind.DICT_KEYS: lambda keys: ", ".join(map(repr, keys)) or "none",
+    GuardKind.HAS_KEY: lambda key: f"{key!r} among them",
+    GuardKind.MISSING_KEY: lambda key: f"{key!r} not among them",
+    GuardKind.SET_ITEMS: lambda items: ", ".join(sorted(map(repr, items))) or "none",
+    GuardKind.MISSING_ATTR: lambda name: f"no `{name}`",
+    GuardKind.NO_INSTANCE_ATTR: lambda name: f"`{name}` from the class, not from the instance",
+    GuardKind.CLASS_ATTR: lambda pair: f"`{pair[0]}` to be {brief(pair[1])}",
+    GuardKind.CELL_EMPTY: lambda _: "no value yet",
+    GuardKind.SAME_OBJECT: lambda other: f"the same object as `{other.display()}`",
+    GuardKind.DISTINCT_OBJECTS: lambda others: f"another object than {', '.join(f'`{o.display()}`' for o in others)}",
+    GuardKind.GLOBAL_STATE: lambda _: "the settings it was compiled under",
+}
+
+
+def _holds(guard: Guard, context: Sequence[Guard], arguments: Mapping[str, Any], backend: object) -> bool:
+    if guard.kind is GuardKind.BACKEND:
+        return backend is None or bool(backend == guard.expected)
+    names = Namespace(arguments)
+    text = " and ".join(conjuncts([guard], Reader(context, names, frozenset()))) or "True"
+    return bool(_evaluate(text, names, arguments, missing=False))
+
+
+def _evaluate(text: str, names: Namespace, arguments: Mapping[str, Any], missing: object) -> Any:
+    try:
+        return eval(text, dict(names.values), dict(arguments))
+    except Exception:  # the value is not there or is of another kind
+        return missing
+
+
+_MISSING = object()
+
+
+def _actual(guard: Guard, arguments: Mapping[str, Any], backend: object) -> str:
+    if guard.kind is GuardKind.BACKEND:
+        return brief(backend)
+    if guard.kind is GuardKind.GLOBAL_STATE:
+        return differences(guard.expected)
+    names = Namespace(arguments)
+    found = _evaluate(guard.source.expression(names), names, arguments, _MISSING)
+    if found is _MISSING:
+        return "nothing there"
+    try:
+        return _ACTUAL.get(guard.kind, lambda _, value: brief(value))(guard.expected, found)
+    except (AttributeError, TypeError):  # a value of another kind than the guard is about
+        return brief(found)
+
+
+def _actual_tensor(facts: TensorFacts, found: Any) -> str:
+    if not isinstance(found, torch.Tensor):
+        return f"{type(found).__name__} {brief(found)}"
+    here = facts_of(found)
+    if here.summary != facts.summary and here.cls is facts.cls:
+        return here.summary
+    names = [name for name in TensorFacts.__dataclass_fields__ if getattr(here, name) != getattr(facts, name)]
+    details = ", ".join(f"{name} {_plain(getattr(here, name))}, not {_plain(getattr(facts, name))}" for name in names)
+    return f"{here.summary} with {details}" if details else f"{here.summary} in another inference or autocast state"
+
+
+def _plain(value: object) -> str:
+    return value.__qualname__ if isinstance(value, type) else str(value)
+
+
+def _actual_attribute(name: str, found: Any) -> str:
+    return f"`{name}` in the instance" if name in found.__dict__ else f"`{name}` in the class"
+
+
+def _actual_class_attribute(pair: tuple[str, object], cls: Any) -> str:
+    try:
+        return f"{brief(class_attribute(cls, pair[0]))}{' (another object)' if callable(pair[1]) else ''}"
+    except KeyError:
+        return "no such attribute"
+
+
+_ACTUAL: dict[GuardKind, Callable[[Any, Any], str]] = {
+    GuardKind.TYPE: lambda _, found: str(type(found).__qualname__),
+    GuardKind.EQUALS: lambda expected, found: (
+        brief(found) if type(found) is type(expected) else f"{type(found).__name__} {brief(found)}"
+    ),
+    GuardKind.IDENTITY: lambda expected, found: (
+        f"another {brief(found)}" if brief(found) == brief(expected) else brief(found)
+    ),
+    GuardKind.TENSOR: _actual_tensor,
+    GuardKind.LENGTH: lambda _, found: str(len(found)),
+    GuardKind.DICT_KEYS: lambda _, found: ", ".join(map(repr, found)) or "none",
+    GuardKind.HAS_KEY: lambda _, found: ", ".join(map(repr, found)) or "none",
+    GuardKind.MISSING_KEY: lambda _, found: ", ".join(map(repr, found)),
+    GuardKind.SET_ITEMS: lambda _, found: ", ".join(sorted(map(repr, found))) or "none",
+    GuardKind.MISSING_ATTR: _actual_attribute,
+    GuardKind.NO_INSTANCE_ATTR: _actual_attribute,
+    GuardKind.CLASS_ATTR: _actual_class_attribute,
+    GuardKind.CELL_EMPTY: lambda _, cell: brief(cell.cell_contents),
+    GuardKind.SAME_OBJECT: lambda _, found: "another object",
+    GuardKind.DISTINCT_OBJECTS: lambda _, found: "the same object",
+}

@@ -1,0 +1,66 @@
+"""Owns the names of objects that generated guards and residual programs need and that have no literal form.
+
+It does not print anything; writers ask it for identifiers and hand its values to the generated code as globals.
+"""
+
+from __future__ import annotations
+
+import builtins
+import keyword
+import re
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+
+class Namespace:
+    """Identifiers for objects: one name per object, never one of `reserved`. `suffix` ends every name.
+
+    `values` maps each name to its object (or weak reference); it becomes the globals of the generated code.
+    """
+
+    def __init__(self, reserved: Iterable[str] = (), suffix: str = "") -> None:
+        self.values: dict[str, Any] = {}
+        self._suffix = suffix
+        self._reserved = frozenset(reserved)
+        self._taken = {*self._reserved, *vars(builtins), *keyword.kwlist}
+        self._names: dict[tuple[int, bool], str] = {}
+
+    def fresh(self, hint: str) -> str:
+        """An unused identifier like `hint`; nothing is bound to it."""
+        stem = (re.sub(r"\W+", "_", hint, flags=re.ASCII).strip("_") or "value") + self._suffix
+        if stem[0].isdigit():
+            stem = "_" + stem
+        name, count = stem, 0
+        while name in self._taken:
+            count += 1
+            name = f"{stem}_{count}"
+        self._taken.add(name)
+        return name
+
+    def constant(self, value: object, hint: str) -> str:
+        """The name of `value`, which lives as long as the generated code. Builtins keep their own name."""
+        if hint not in self._reserved and vars(builtins).get(hint, self) is value:
+            return hint
+        key = (id(value), False)
+        if key not in self._names:
+            self._names[key] = name = self.fresh(hint)
+            self.values[name] = value
+        return self._names[key]
+
+    def weak(self, value: object, hint: str) -> str | None:
+        """The name of a weak reference to `value`; None when its type allows none."""
+        key = (id(value), True)
+        if key not in self._names:
+            try:
+                reference = weakref.ref(value)
+            except TypeError:
+                return None
+            name = self.fresh(f"{hint}_ref")
+            self.values[name] = reference
+            self._names[key] = name
+        return self._names[key]
+
+    def watched(self) -> tuple[weakref.ref[Any], ...]:
+        """The weak references among the values."""
+        return tuple(value for value in self.values.values() if isinstance(value, weakref.ref))

@@ -1,0 +1,95 @@
+"""Owns the reading of sources in generated conditions: what several guards need is read once, into a temporary.
+
+It writes no conditions; `writers.py` and `check.py` do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections import Counter
+from collections.abc import Iterable
+
+from minidynamo.guards.guard import Guard, GuardKind
+from minidynamo.guards.names import Namespace
+from minidynamo.guards.source import Constant, Derived, Local, Source, TypeOf
+
+_LIBRARIES = frozenset({"torch", "builtins", *sys.stdlib_module_names}) - {"__main__"}
+
+
+class Reader:
+    """Text for values at sources. `shared` sources become temporaries where they are first read.
+
+    Without `shared` it only counts: the sources in `reads_again()` are the ones worth sharing.
+    """
+
+    def __init__(self, guards: Iterable[Guard], names: Namespace, shared: frozenset[Source] | None = None) -> None:
+        self.names = names
+        self._shared = shared
+        self._temporaries: dict[Source, str] = {}
+        self._reads: Counter[Source] = Counter()
+        self._classes: dict[Source, type] = {}
+        self._objects: dict[Source, object] = {}
+        for guard in guards:
+            if guard.kind is GuardKind.TYPE:
+                self._classes[guard.source] = guard.expected
+            elif guard.kind is GuardKind.TENSOR:
+                self._classes[guard.source] = guard.expected.cls
+            elif guard.kind is GuardKind.IDENTITY:
+                self._classes[guard.source] = type(guard.expected)
+                self._objects[guard.source] = guard.expected
+
+    def reads_again(self) -> frozenset[Source]:
+        """The sources that are read more than once when nothing is shared."""
+        return frozenset(source for source, count in self._reads.items() if count > 1 and isinstance(source, Derived))
+
+    def read(self, source: Source) -> str:
+        """Text of the value at `source`. Texts must be evaluated in the order in which they were asked for."""
+        if source in self._temporaries:
+            return self._temporaries[source]
+        self._reads[source] += 1
+        if not isinstance(source, Derived):
+            return source.expression(self.names)
+        if self._shared is None and self._reads[source] > 1:
+            return "_"  # while counting: this read will find a temporary
+        text = dataclasses.replace(source, of=Local(self.read(source.of))).expression(self.names)
+        if self._shared is None or source not in self._shared:
+            return text
+        self._temporaries[source] = name = self.names.fresh("t")
+        return f"({name} := {text})"
+
+    def constant(self, value: object, hint: str) -> str:
+        """The name of an object that the condition may keep alive."""
+        return self.names.constant(value, hint)
+
+    def reference(self, value: object) -> tuple[str, bool]:
+        """A name for `value` to compare by identity, and whether it is a weak reference that has to be called.
+
+        What a library module holds anyway is named directly, everything else is referred to weakly if its type allows.
+        """
+        hint = str(getattr(value, "__name__", None) or type(value).__name__)
+        if not _is_from_library(value):
+            weak = self.names.weak(value, hint)
+            if weak is not None:
+                return weak, True
+        return self.names.constant(value, hint), False
+
+    def class_of(self, source: Source) -> type | None:
+        """The class that the guards promise for the value at `source`; None when they promise nothing."""
+        if isinstance(source, Constant):
+            return type(source.value)
+        return self._classes.get(source)
+
+    def class_at(self, source: Source) -> type | None:
+        """The class object that the guards promise at `source`."""
+        if isinstance(source, TypeOf):
+            return self.class_of(source.of)
+        value = source.value if isinstance(source, Constant) else self._objects.get(source)
+        return value if isinstance(value, type) else None
+
+
+def _is_from_library(value: object) -> bool:
+    module = str(getattr(value, "__module__", "") or "")
+    if module.partition(".")[0] not in _LIBRARIES or module not in sys.modules:
+        return False
+    return getattr(sys.modules[module], str(getattr(value, "__name__", "")), None) is value

@@ -1,0 +1,70 @@
+"""Owns the interpreter-wide torch settings that a compiled program depends on: how to read and how to check them.
+
+It does not decide when to check; `check.py` puts the check into the guards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from minidynamo import compat
+from minidynamo.guards.guard import GlobalState
+
+_AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps")
+
+
+def current() -> GlobalState:
+    """The settings that are in force in this thread now."""
+    return GlobalState(
+        grad_enabled=torch.is_grad_enabled(),
+        inference_mode=torch.is_inference_mode_enabled(),
+        autocast=tuple(
+            (device, True, torch.get_autocast_dtype(device))
+            for device in _AUTOCAST_DEVICES
+            if torch.is_autocast_enabled(device)
+        ),
+        default_dtype=torch.get_default_dtype(),
+        default_device=default_device(),
+        deterministic=torch.are_deterministic_algorithms_enabled(),
+        torch_function_modes=compat.torch_function_mode_count(),
+    )
+
+
+def default_device() -> torch.device:
+    """The device of tensors made without one. Unlike `torch.get_default_device` it makes no tensor to find out."""
+    for index in reversed(range(compat.torch_function_mode_count())):
+        mode: Any = compat.torch_function_mode_at(index)
+        if isinstance(mode, compat.DeviceContext):
+            device: torch.device = mode.device
+            return device
+    return torch.device(compat.legacy_default_device())
+
+
+def differences(expected: GlobalState) -> str:
+    """What differs now from the expected settings, such as ``grad_enabled is False, was True``; empty if nothing."""
+    now = current()
+    return ", ".join(
+        f"{name} is {getattr(now, name)}, was {getattr(expected, name)}"
+        for name in GlobalState.__dataclass_fields__
+        if getattr(now, name) != getattr(expected, name)
+    )
+
+
+class KernelSettings:
+    """torch's batched check that the settings are those of the moment when this object is made.
+
+    It covers grad mode, autocast, default dtype, determinism, and what kernels depend on: number of threads, TF32, ...
+    It does not cover inference mode, torch function modes and the default device.
+    """
+
+    def __init__(self) -> None:
+        native: Any = compat.state_guard()
+        self.unchanged: Callable[[], bool] = native.check
+        self._reason: Callable[[], str] = native.reason
+
+    def difference(self) -> str:
+        """The name of the first setting that differs; empty if none does."""
+        return "" if self.unchanged() else self._reason().strip()

@@ -1,0 +1,82 @@
+"""Owns the check of tensors: one call of torch's batched checker for many, or attribute by attribute.
+
+It does not choose which tensors are checked together; `check.py` does. Measured: the batched checker takes 125 ns for
+one tensor, 165 ns for two and 20 us for 300; the attributes of one tensor read from Python take 350 ns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from minidynamo import compat
+from minidynamo.guards.guard import TensorFacts
+
+
+def batched_checker(facts: Sequence[TensorFacts]) -> Callable[..., bool] | None:
+    """A function of as many tensors as there are facts that tells whether all fit; None when torch has no way to say.
+
+    It also answers false in another inference mode or autocast state than that in which it was made. It keeps no
+    tensor alive: it is made from examples without memory.
+    """
+    examples = [made for each in facts if (made := example(each)) is not None]
+    if len(examples) < len(facts):
+        return None
+    check: Callable[..., bool] = compat.tensor_guards(tuple(examples)).check
+    return check
+
+
+def example(facts: TensorFacts) -> torch.Tensor | None:
+    """A tensor without memory that has these facts, or None."""
+    for inference in (False, True):
+        with torch.inference_mode(inference):
+            empty = torch.empty(0, dtype=facts.dtype, device=facts.device)
+            if type(empty) is not torch.Tensor:  # a mode such as FakeTensorMode is active
+                return None
+            made: torch.Tensor = compat.reinterpret_tensor(empty, facts.shape, facts.stride, 0)
+            if facts.cls is not torch.Tensor:
+                made = compat.make_subclass(facts.cls, made, facts.requires_grad)
+            elif facts.requires_grad:
+                made.requires_grad_()
+        if type(made) is facts.cls and compat.dispatch_keys(made) == facts.dispatch_keys:
+            return made
+    return None
+
+
+def fits(value: object, facts: TensorFacts) -> bool:
+    """Whether `value` is a tensor with these facts; the slow form, for messages."""
+    return type(value) is facts.cls and isinstance(value, torch.Tensor) and facts_of(value) == facts
+
+
+def facts_of(tensor: torch.Tensor) -> TensorFacts:
+    """The facts about a real tensor."""
+    return TensorFacts(
+        cls=type(tensor),
+        dtype=tensor.dtype,
+        device=tensor.device,
+        shape=tuple(tensor.shape),
+        stride=tuple(tensor.stride()),
+        requires_grad=tensor.requires_grad,
+        dispatch_keys=compat.dispatch_keys(tensor),
+    )
+
+
+def differences(facts: TensorFacts, found: TensorFacts) -> list[str]:
+    """Names of the facts that differ, in the order of the fields."""
+    return [name for name in TensorFacts.__dataclass_fields__ if getattr(facts, name) != getattr(found, name)]
+
+
+def attribute_checks(value: Callable[[], str], facts: TensorFacts, bind: Callable[[Any, str], str]) -> list[str]:
+    """Conditions that check the facts one attribute at a time; `value()` is the text of the tensor."""
+    dtype = str(facts.dtype).removeprefix("torch.")
+    return [
+        f"{bind(type, 'type')}({value()}) is {bind(facts.cls, facts.cls.__name__)}",
+        f"{value()}.dtype is {bind(facts.dtype, dtype)}",
+        f"{value()}.shape == {facts.shape!r}",
+        f"{value()}.stride() == {facts.stride!r}",
+        f"{value()}.requires_grad is {facts.requires_grad}",
+        f"{value()}.device == {bind(facts.device, 'device')}",
+        f"{bind(compat.dispatch_keys, 'dispatch_keys')}({value()}) == {bind(facts.dispatch_keys, 'keys')}",
+    ]
