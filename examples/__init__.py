@@ -1,0 +1,1 @@
+"""Programs that show minidynamo at work."""
