@@ -1,0 +1,91 @@
+"""Owns the writing of functional ATen graphs: each node is emitted together with its fake value.
+
+It knows no rules of autograd or aliasing; `functionalize` and `partition` decide what to emit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import fx
+
+from minidynamo.compat import FakeTensorMode
+
+aten = torch.ops.aten
+
+
+def fake(value: Any) -> Any:
+    """`value`, with each node replaced by its fake value."""
+    return fx.map_arg(value, lambda node: node.meta["val"])
+
+
+class Emitter:
+    """Appends nodes to `graph`. New nodes take over the metadata of the node that `replacing` names."""
+
+    def __init__(self, mode: FakeTensorMode, graph: fx.Graph | None = None) -> None:
+        self.mode = mode
+        self.graph = fx.Graph() if graph is None else graph
+        self.meta: dict[str, Any] = {}
+
+    @contextlib.contextmanager
+    def replacing(self, node: fx.Node) -> Iterator[None]:
+        """Nodes emitted inside stand for `node`: they carry its user location."""
+        before = self.meta
+        self.meta = {key: node.meta[key] for key in ("user_location",) if key in node.meta}
+        try:
+            yield
+        finally:
+            self.meta = before
+
+    def placeholder(self, name: str, value: Any) -> fx.Node:
+        node = self.graph.placeholder(name)
+        node.meta["val"] = value
+        return node
+
+    def emit(self, op: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
+        """Append `op(*args, **kwargs)`; its fake value is computed from those of its arguments."""
+        with self.mode, torch.no_grad():
+            value = op(*fake(args), **fake(kwargs))
+        return self.emit_known(op, args, kwargs, value)
+
+    def emit_known(self, op: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> fx.Node:
+        """Append `op(*args, **kwargs)` whose fake value is known."""
+        node = self.graph.call_function(op, args, kwargs)
+        node.meta.update(self.meta, val=value)
+        return node
+
+    def element(self, node: fx.Node, index: int) -> fx.Node:
+        """Append `node[index]`."""
+        return self.emit_known(operator.getitem, (node, index), {}, node.meta["val"][index])
+
+    def reshape(self, node: fx.Node, shape: tuple[int, ...]) -> fx.Node:
+        """`node` in another shape: a view where its strides allow, else a copy."""
+        value = node.meta["val"]
+        if tuple(value.shape) == shape:
+            return node
+        try:
+            return self.emit(aten.view.default, node, list(shape))
+        except (RuntimeError, ValueError):
+            copy = self.emit(aten.clone.default, node, memory_format=torch.contiguous_format)
+            return self.emit(aten.view.default, copy, list(shape))
+
+    def restride(self, node: fx.Node, like: torch.Tensor) -> fx.Node:
+        """`node` with the strides of `like`, which must be dense: a permuted copy."""
+        value = node.meta["val"]
+        if value.stride() == like.stride() or value.shape != like.shape:
+            return node
+        order = sorted(range(like.ndim), key=lambda d: (-like.stride(d), -like.shape[d], d))
+        inner = self.emit(aten.permute.default, node, order)
+        inner = self.emit(aten.clone.default, inner, memory_format=torch.contiguous_format)
+        return self.emit(aten.permute.default, inner, [order.index(d) for d in range(like.ndim)])
+
+    def cast(self, node: fx.Node, like: torch.Tensor) -> fx.Node:
+        """`node` with the dtype and device of `like`."""
+        value = node.meta["val"]
+        if value.device != like.device:
+            return self.emit(aten._to_copy.default, node, dtype=like.dtype, device=like.device)
+        return node if value.dtype == like.dtype else self.emit(aten._to_copy.default, node, dtype=like.dtype)

@@ -1,0 +1,360 @@
+"""Owns the graph-to-graph pass that removes mutation: in-place and view operations become operations on values.
+
+Each tensor of the traced graph is a view (through a chain of steps, often none) of a base; a base has a current value,
+and writing through a view makes a new one. Views that are read after such a write are made again from the new value.
+What happened to inputs is recorded; who copies it back, and when, is not decided here.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from minidynamo import compat
+from minidynamo.autograd.emitter import Emitter
+from minidynamo.autograd.joint import Trace
+from minidynamo.autograd.mutation import (
+    UNDECLARED,
+    Mutation,
+    is_metadata_mutation,
+    is_undeclared_write,
+    is_view,
+    mutation_of,
+    named_arguments,
+)
+from minidynamo.autograd.signature import ViewStep
+from minidynamo.autograd.views import ELEMENT_INVERSES, INVERSES
+from minidynamo.compat import OpOverload
+from minidynamo.errors import BackendError, Diagnostic
+
+aten = torch.ops.aten
+
+# They return their argument under another gradient history, which the trace has already followed.
+IDENTITIES = frozenset({aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten.detach_.default})
+
+
+@dataclass(eq=False)
+class Base:
+    """Memory: the value it holds now, how often it was written, and which input it is, if any."""
+
+    node: fx.Node
+    input: int | None = None
+    version: int = 0
+
+
+@dataclass(eq=False)
+class Value:
+    """A tensor of the traced graph: the view `step` of `parent`, or a whole base when it has no parent. `node` holds it
+    as of `version` of the base."""
+
+    base: Base
+    node: fx.Node
+    version: int
+    parent: Value | None = None
+    step: ViewStep | None = None
+
+    def steps(self) -> tuple[ViewStep, ...]:
+        """The chain of views from the base to this tensor."""
+        if self.parent is None or self.step is None:
+            return ()
+        return (*self.parent.steps(), self.step)
+
+
+@dataclass
+class FunctionalGraph:
+    """The traced graph without mutation. `values` tells which tensor a traced node stood for, `nodes` which node holds
+    what is no single tensor. `inputs` are the values of the flat inputs that are tensors, `placeholders` the nodes of
+    all of them; `constants` are tensors of the user's code that became extra placeholders."""
+
+    emitter: Emitter
+    placeholders: list[fx.Node] = field(default_factory=list)
+    inputs: dict[int, Value] = field(default_factory=dict)
+    tangents: list[fx.Node] = field(default_factory=list)
+    constants: dict[fx.Node, torch.Tensor] = field(default_factory=dict)
+    values: dict[fx.Node, Value] = field(default_factory=dict)
+    nodes: dict[fx.Node, Any] = field(default_factory=dict)
+
+    def read(self, value: Value) -> fx.Node:
+        """The node that holds `value` now; made again from the base if that was written."""
+        if value.version != value.base.version:
+            if value.parent is None or value.step is None:
+                value.node = value.base.node
+            else:
+                step = value.step
+                value.node = self.emitter.emit(step.op, self.read(value.parent), *step.args, **dict(step.kwargs))
+            value.version = value.base.version
+        return value.node
+
+    def write(self, value: Value, new: fx.Node) -> None:
+        """Give the memory of `value` the data of `new`, which has its shape and dtype."""
+        if value.parent is None:
+            value.base.node = new
+            value.base.version += 1
+        else:
+            self.write(*self.scattered(value, new))
+        value.node, value.version = new, value.base.version
+
+    def scattered(self, value: Value, new: fx.Node) -> tuple[Value, fx.Node]:
+        """The tensor that `value` is a view of, and its data once the view has that of `new`."""
+        step, parent = value.step, value.parent
+        assert step is not None and parent is not None
+        if step.op is operator.getitem and parent.parent is not None and parent.step is not None:
+            viewed, op = parent.parent, parent.step.op
+            node = self.read(viewed)
+            if (rule := ELEMENT_INVERSES.get(op)) is not None:  # type: ignore[call-overload]
+                scatter, *args = rule(node.meta["val"], *step.args, *parent.step.args, **dict(parent.step.kwargs))
+                return viewed, self.emitter.emit(scatter, node, new, *args)
+        else:
+            viewed, op = parent, step.op
+            inverse = INVERSES.get(op)  # type: ignore[call-overload]
+            if inverse is not None:
+                return viewed, inverse(self.emitter, self.read(viewed), new, *step.args, **dict(step.kwargs))
+        raise refuse(f"a tensor is written through `{op}`, a view whose inverse is not known")
+
+
+def functionalize(trace: Trace, names: Sequence[str], flat: Sequence[Any]) -> FunctionalGraph:
+    """The graph of `trace` without mutation. Its placeholders are `names`, one per value of `flat`; then tangents,
+    then constants.
+
+    Raises BackendError MD402 for a write that cannot be expressed as a value: to the shape or storage of an input,
+    through an operator without functional twin, or to an input that shares memory with another input.
+    """
+    return _Pass(trace).run(names, flat)
+
+
+class _Pass:
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.result = FunctionalGraph(Emitter(trace.mode))
+        self.emitter = self.result.emitter
+
+    def run(self, names: Sequence[str], flat: Sequence[Any]) -> FunctionalGraph:
+        for index, (name, value) in enumerate(zip(names, flat)):
+            old = self.trace.primals.get(index)
+            made = self.emitter.placeholder(name, value if old is None else old.meta["val"])
+            self.result.placeholders.append(made)
+            if old is not None:
+                self.result.inputs[index] = self.fresh(old, made)
+                self.result.inputs[index].base.input = index
+        for node in self.trace.tangents:
+            self.fresh(node, self.emitter.placeholder(node.name, node.meta["val"]))
+            self.result.tangents.append(self.result.values[node].node)
+        self.lift_constants()
+        for node in self.trace.graph.nodes:
+            if node.op == "call_function":
+                with self.emitter.replacing(node):
+                    self.translate(node)
+        self.refuse_shared_inputs()
+        return self.result
+
+    def lift_constants(self) -> None:
+        """Tensors that the user's code made from Python data become inputs; numbers become `full`."""
+        for node in self.trace.graph.nodes:
+            if node.op != "get_attr":
+                continue
+            tensor = operator.attrgetter(node.target)(self.trace.owner)
+            if tensor.ndim == 0:
+                args = ([], tensor.item())
+                made = self.emitter.emit(aten.full.default, *args, dtype=tensor.dtype, device=tensor.device)
+            else:
+                made = self.emitter.placeholder(node.name.strip("_"), self.trace.mode.from_tensor(tensor))
+                self.result.constants[made] = tensor
+            self.fresh(node, made)
+
+    def fresh(self, old: fx.Node, new: fx.Node) -> Value:
+        """`old` is new memory that holds `new`."""
+        value = self.result.values[old] = Value(Base(new), new, 0)
+        return value
+
+    def current(self, arg: Any) -> Any:
+        """An argument of the traced graph, as an argument of the functional graph now."""
+        return fx.map_arg(arg, self.current_node)
+
+    def current_node(self, old: fx.Node) -> fx.Node:
+        if old in self.result.values:
+            return self.result.read(self.result.values[old])
+        node: fx.Node = self.result.nodes[old]
+        return node
+
+    def translate(self, node: fx.Node) -> None:
+        op, values = node.target, self.result.values
+        source = node.args[0] if node.args else None
+        if op is operator.getitem:
+            self.element(node)
+        elif node in self.trace.identities or op in IDENTITIES:
+            self.refuse_input_metadata(node, only={aten.detach_.default})
+            values[node] = values[source]  # type: ignore[index]
+        elif op is aten.lift_fresh_copy.default:
+            self.fresh(node, self.current(source))
+        elif not isinstance(op, OpOverload):
+            self.copy(node)
+        elif is_metadata_mutation(op):
+            self.metadata_mutation(node, op)
+        elif is_undeclared_write(op, node.args):
+            self.undeclared_write(node)
+        elif (mutation := mutation_of(op)) is not None:
+            self.mutate(node, op, mutation)
+        elif is_view(op) and source in values:
+            self.view(node, op)
+        else:
+            self.copy(node)
+
+    def element(self, node: fx.Node) -> None:
+        owner, index = node.args
+        assert isinstance(owner, fx.Node)
+        if owner in self.result.values:  # a list of views
+            self.view(node, operator.getitem)
+        elif isinstance(made := self.result.nodes[owner], (list, tuple)):
+            if isinstance(made[index], Value):  # type: ignore[index]
+                self.result.values[node] = made[index]  # type: ignore[index]
+            else:
+                self.fresh(node, made[index])  # type: ignore[index]
+        else:
+            self.fresh(node, self.emitter.element(made, index))  # type: ignore[arg-type]
+
+    def copy(self, node: fx.Node) -> None:
+        """An operation that neither writes nor views."""
+        args, kwargs = self.current(node.args), self.current(node.kwargs)
+        if node.target is aten.native_batch_norm_backward.default and node.args[7]:
+            # In training it does not read the running statistics; naming them would keep them for backward.
+            args = (*args[:3], None, None, *args[5:])
+        made = self.emit_like(node, args, kwargs)
+        if isinstance(node.meta.get("val"), (list, tuple)):
+            self.result.nodes[node] = made
+        else:
+            self.fresh(node, made)
+
+    def emit_like(self, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
+        """Emit `node` with new arguments; its fake value still holds if theirs do."""
+        assert callable(node.target)
+        inputs = [old.meta.get("val") is self.current_node(old).meta["val"] for old in node.all_input_nodes]
+        if "val" in node.meta and all(inputs):
+            return self.emitter.emit_known(node.target, args, kwargs, node.meta["val"])
+        return self.emitter.emit(node.target, *args, **kwargs)
+
+    def view(self, node: fx.Node, op: Any) -> None:
+        """A new view of the first argument. An in-place view is the view that replaces its argument."""
+        source, *rest = node.args
+        assert isinstance(source, fx.Node)
+        parent = self.result.values[source]
+        step = ViewStep(op, tuple(rest), tuple(node.kwargs.items()))
+        viewed = self.result.read(parent)
+        if viewed.meta["val"] is source.meta["val"]:
+            made = self.emitter.emit_known(op, (viewed, *rest), node.kwargs, node.meta["val"])
+        else:
+            made = self.emitter.emit(op, viewed, *rest, **node.kwargs)
+        self.result.values[node] = Value(parent.base, made, parent.base.version, parent, step)
+
+    def metadata_mutation(self, node: fx.Node, op: OpOverload) -> None:
+        self.refuse_input_metadata(node)
+        mutation = mutation_of(op)
+        if mutation is None or mutation.functional is None or not is_view(mutation.functional):
+            raise refuse(f"`{op}` gives a tensor other memory in the middle of a graph")
+        self.view(node, mutation.functional)
+
+    def refuse_input_metadata(self, node: fx.Node, only: set[OpOverload] | None = None) -> None:
+        value = self.result.values.get(node.args[0]) if node.args else None  # type: ignore[arg-type]
+        if (only is None or node.target in only) and value is not None and value.base.input is not None:
+            raise refuse(f"`{node.target}` changes an input's shape, memory or history, not its data")
+
+    def undeclared_write(self, node: fx.Node) -> None:
+        positions, functional = UNDECLARED[node.target]  # type: ignore[index]
+        made = self.emitter.emit(functional, *self.current(node.args), **self.current(node.kwargs))
+        results = len(made.meta["val"]) - len(positions)
+        elements = [self.emitter.element(made, i) for i in range(len(made.meta["val"]))]
+        for position, new in zip(positions, elements[results:]):
+            self.assign(node.args[position], new)
+        self.result.nodes[node] = elements[:results]
+
+    def mutate(self, node: fx.Node, op: OpOverload, mutation: Mutation) -> None:
+        """Emit the functional twin of `op` and assign what it returns to the written arguments."""
+        named = named_arguments(op, node.args, node.kwargs)
+        written = [named[name] for name in mutation.arguments if named.get(name) is not None]
+        if op is aten.copy_.default:
+            new = [self.copied(named["self"], named["src"])]
+        elif op in (aten.zero_.default, aten.fill_.Scalar):
+            new = [self.emitter.emit(aten.full_like.default, self.current(named["self"]), named.get("value", 0))]
+        else:
+            new = self.call_functional(op, mutation, named)
+        results = len(new) - len(written)
+        for target, value in zip(written, new[results:]):
+            self.assign(target, value)
+        if isinstance(node.meta.get("val"), (list, tuple)):
+            # What is returned is the plain results, or the written arguments themselves.
+            aliases = [self.result.values[target] for target in written] if not results else []
+            self.result.nodes[node] = aliases or new[:results]
+        elif results:
+            self.fresh(node, new[0])
+        elif written and isinstance(written[0], fx.Node):
+            self.result.values[node] = self.result.values[written[0]]
+
+    def call_functional(self, op: OpOverload, mutation: Mutation, named: dict[str, Any]) -> list[Any]:
+        functional = mutation.functional
+        if functional is None:
+            raise refuse(f"`{op}` writes to its arguments, and no operator is known that returns the data instead")
+        call = {name: self.current(value) for name, value in named.items() if name not in mutation.dropped}
+        names = [arg.name for arg in compat.schema_of(functional).arguments]
+        order = [arg.name for arg in compat.schema_of(op).arguments if arg.name not in mutation.dropped]
+        keyword_only = {arg.name for arg in compat.schema_of(functional).arguments if arg.kwarg_only}
+        renamed = {theirs: call[ours] for ours, theirs in zip(order, names) if ours in call}
+        args: list[Any] = []
+        while len(args) < len(names) and names[len(args)] in renamed and names[len(args)] not in keyword_only:
+            args.append(renamed.pop(names[len(args)]))
+        made = self.emitter.emit(functional, *args, **renamed)
+        if isinstance(made.meta["val"], torch.Tensor):
+            return [made]
+        elements = [self.emitter.element(made, i) for i in range(len(made.meta["val"]))]
+        if mutation.results + len(mutation.arguments) == 1:  # one list in, one list out
+            return [elements]
+        return elements
+
+    def copied(self, target: fx.Node, source: Any) -> fx.Node:
+        """The data of `target` after `target.copy_(source)`."""
+        like = target.meta["val"]
+        node = self.current(source)
+        before = node
+        if tuple(node.meta["val"].shape) != tuple(like.shape):
+            node = self.emitter.emit(aten.expand.default, node, list(like.shape))
+        node = self.emitter.cast(node, like)
+        if node is before or node.target is aten.expand.default:
+            node = self.emitter.emit(aten.clone.default, node)
+        return node
+
+    def assign(self, target: Any, new: Any) -> None:
+        if isinstance(target, (list, tuple)):
+            new = new if isinstance(new, list) else [self.emitter.element(new, i) for i in range(len(target))]
+            for one, value in zip(target, new):
+                self.assign(one, value)
+            return
+        value = self.result.values[target]
+        like = self.result.read(value).meta["val"]
+        if tuple(new.meta["val"].shape) != tuple(like.shape):
+            raise refuse("an operation with `out=` gives its output another shape")
+        self.result.write(value, self.emitter.cast(new, like))
+
+    def refuse_shared_inputs(self) -> None:
+        """Two inputs in the same memory are two bases here, so neither may be written."""
+        owners: dict[Any, list[Base]] = {}
+        for value in self.result.inputs.values():
+            traced = self.trace.primals[value.base.input or 0].meta["val"]
+            owners.setdefault(traced.untyped_storage()._cdata, []).append(value.base)
+        for bases in owners.values():
+            if len(bases) > 1 and any(base.version for base in bases):
+                raise refuse("an input is written that shares memory with another input")
+
+
+def refuse(what: str) -> BackendError:
+    """The error for a mutation that has no functional form."""
+    return BackendError(
+        Diagnostic(
+            "MD402",
+            what,
+            why="Compiled graphs compute values; this write cannot be turned into one.",
+            fix="Write `x = x.op()` instead of `x.op_()`, or keep this function out: `@minidynamo.disable`.",
+        )
+    )

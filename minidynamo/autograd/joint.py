@@ -1,0 +1,272 @@
+"""Owns the tracing of the joint graph: the forward as the user wrote it and, behind it, the gradients.
+
+The graph still holds in-place and view operations; `functionalize` removes them. Which outputs share memory with which
+inputs or with each other is found out here, while the traced tensors are at hand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import fx
+from torch.fx.experimental.proxy_tensor import (
+    disable_proxy_modes_tracing,
+    get_proxy_mode,
+    make_fx,
+    track_tensor_tree,
+)
+
+from minidynamo.autograd.inputs import InputLayout
+from minidynamo.autograd.locations import LocatingInterpreter, LocationRecorder
+from minidynamo.compat import FakeTensor, FakeTensorMode, OpOverload
+from minidynamo.errors import BackendError, Diagnostic, MinidynamoError
+
+
+@dataclass
+class TracedOutput:
+    """One output of the user's graph. `index` counts inputs or families, by `kind`:
+
+    "constant" (`value`), "input" (that very object), "view" (shares memory with some input), "member" (of a family of
+    outputs that share memory among themselves).
+    """
+
+    kind: Literal["constant", "input", "view", "member"]
+    index: int = 0
+    value: Any = None
+    requires_grad: bool = False
+    node: fx.Node | None = None
+
+
+@dataclass
+class Family:
+    """Outputs that share memory with each other and with no input. `root` is the tensor all of them are, or are views
+    of; None when autograd knows none and the members are several."""
+
+    root: torch.Tensor | None
+    requires_grad: bool
+    node: fx.Node | None = None
+
+
+@dataclass
+class Trace:
+    """The joint graph with its parts. `primals` are the tensor inputs by their position in the flat list; `gradients`
+    those of the inputs that require grad, None where nothing flows. `tangents` belong to `differentiated`: first the
+    inputs in `mutated_with_grad`, then the families that require grad."""
+
+    graph: fx.Graph
+    mode: FakeTensorMode
+    owner: fx.GraphModule | None = None
+    primals: dict[int, fx.Node] = field(default_factory=dict)
+    outputs: list[TracedOutput] = field(default_factory=list)
+    families: list[Family] = field(default_factory=list)
+    mutated_with_grad: dict[int, fx.Node] = field(default_factory=dict)
+    requires_grad: dict[int, bool] = field(default_factory=dict)
+    tangents: list[fx.Node] = field(default_factory=list)
+    gradients: dict[int, fx.Node | None] = field(default_factory=dict)
+    identities: set[fx.Node] = field(default_factory=set)
+
+    @property
+    def training(self) -> bool:
+        """Whether gradients were traced."""
+        return bool(self.tangents)
+
+
+class _WriteToLeaf(Exception):
+    """An input that is no leaf for the user was written to while it was traced as a leaf."""
+
+
+def trace_joint(
+    gm: fx.GraphModule,
+    layout: InputLayout,
+    flat: Sequence[Any],
+    decompositions: dict[OpOverload, Callable[..., Any]],
+) -> Trace:
+    """Trace `gm` on the fake values `flat`, and its gradients if any result requires grad.
+
+    Runs under the grad mode in force. Raises BackendError MD401 when torch refuses the program, and MD404 when outputs
+    share memory in a way that cannot be rebuilt.
+    """
+    mode = next((value.fake_mode for value in flat if isinstance(value, FakeTensor)), None) or FakeTensorMode()
+    flat = [mode.from_tensor(v) if isinstance(v, torch.Tensor) and not isinstance(v, FakeTensor) else v for v in flat]
+    try:
+        try:
+            return _Tracing(gm, layout, flat, mode, copy_inputs=False).trace(decompositions)
+        except _WriteToLeaf:
+            return _Tracing(gm, layout, flat, mode, copy_inputs=True).trace(decompositions)
+    except MinidynamoError:
+        raise
+    except Exception as error:
+        raise BackendError(
+            Diagnostic(
+                "MD401",
+                f"the graph cannot be traced for autograd: {str(error).splitlines()[0] if str(error) else error!r}",
+                why="Torch raised this while the graph and its gradients ran on tensors without data.",
+                fix="Run the function without minidynamo to see whether torch raises the same there.",
+            )
+        ) from error
+
+
+class _Tracing:
+    """One attempt at tracing. With `copy_inputs`, inputs that are no leaves for the user are none here either."""
+
+    def __init__(
+        self, gm: fx.GraphModule, layout: InputLayout, flat: Sequence[Any], mode: FakeTensorMode, copy_inputs: bool
+    ) -> None:
+        self.gm = gm
+        self.layout = layout
+        self.flat = flat
+        self.mode = mode
+        self.copy_inputs = copy_inputs
+        self.tensors = [i for i, value in enumerate(flat) if isinstance(value, torch.Tensor)]
+        self.result = Trace(fx.Graph(), mode)
+
+    def trace(self, decompositions: dict[OpOverload, Callable[..., Any]]) -> Trace:
+        with contextlib.ExitStack() as stack:
+            # A graph may switch the grad mode and end, or fail, with it switched.
+            stack.enter_context(torch.set_grad_enabled(torch.is_grad_enabled()))
+            traced = make_fx(self.run, decomposition_table=decompositions)(*[self.flat[i] for i in self.tensors])
+        trace = self.result
+        trace.owner, trace.graph = traced, traced.graph
+        placeholders = [node for node in traced.graph.nodes if node.op == "placeholder"]
+        trace.primals = dict(zip(self.tensors, placeholders))
+        trace.tangents = placeholders[len(self.tensors) :]
+        (output,) = (node for node in traced.graph.nodes if node.op == "output")
+        outputs, families, mutated, gradients = output.args[0]
+        for entry, node in zip(trace.outputs, outputs):
+            entry.node = node
+        for family, node in zip(trace.families, families):
+            family.node, family.root = node, None
+        trace.mutated_with_grad = dict(zip(trace.mutated_with_grad, mutated))
+        trace.gradients = dict(zip(trace.gradients, gradients))
+        return trace
+
+    def run(self, *values: torch.Tensor) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
+        """What is traced: the program, then its gradients. Returns outputs, families, mutated inputs and gradients."""
+        mode = get_proxy_mode()
+        assert mode is not None
+        self.tracer: Any = mode.tracer
+        recorder = LocationRecorder(self.tracer.graph)
+        with self.mode:
+            leaves = dict(zip(self.tensors, map(_as_leaf, values)))
+            inputs = {i: self.as_input(i, leaf) for i, leaf in leaves.items()}
+            histories = {i: value.grad_fn for i, value in inputs.items()}
+            given = [inputs.get(i, value) for i, value in enumerate(self.flat)]
+            grad_mode = torch.is_grad_enabled()
+            outputs = self.run_forward(recorder, given)
+            torch.set_grad_enabled(grad_mode)
+            mutated = {i: v for i, v in inputs.items() if v.grad_fn is not histories[i]}
+            families = self.classify(outputs, inputs)
+            targets = [*mutated.values(), *(f.root for f in families if f.requires_grad and f.root is not None)]
+            sources = {i: leaf for i, leaf in leaves.items() if leaf.requires_grad} if targets else {}
+            gradients = self.run_backward(targets, list(sources.values()))
+            recorder.enter(None)
+        self.result.mutated_with_grad = dict.fromkeys(mutated)  # type: ignore[arg-type]
+        self.result.requires_grad = {i: value.requires_grad for i, value in inputs.items()}
+        self.result.gradients = dict.fromkeys(sources)
+        return outputs, [f.root for f in families], list(mutated.values()), gradients
+
+    def as_input(self, index: int, leaf: torch.Tensor) -> torch.Tensor:
+        if not self.copy_inputs or not leaf.requires_grad or self.flat[index].is_leaf:
+            return leaf
+        copy = leaf.clone()
+        node = next(iter(reversed(self.tracer.graph.nodes)))
+        self.result.identities.add(node)
+        return copy
+
+    def run_forward(self, recorder: LocationRecorder, given: list[Any]) -> list[Any]:
+        try:
+            outputs = LocatingInterpreter(self.gm, recorder).run(*self.layout.unflatten(given))
+        except RuntimeError as error:
+            if "a leaf Variable that requires grad" in str(error) and not self.copy_inputs:
+                raise _WriteToLeaf from error
+            raise
+        recorder.enter(None)
+        return list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
+
+    def run_backward(self, targets: list[torch.Tensor], sources: list[torch.Tensor]) -> list[torch.Tensor | None]:
+        if not targets:
+            return []
+        tangents = []
+        for i, target in enumerate(targets):
+            with disable_proxy_modes_tracing():
+                # Autograd hands in gradients of the target's shape; strides it does not promise, the runtime does.
+                tangent = torch.empty_like(target.detach())
+            proxy = self.tracer.create_proxy("placeholder", f"tangents_{i}", (), {})
+            track_tensor_tree(tangent, proxy, constant=None, tracer=self.tracer)
+            tangents.append(tangent)
+        with _no_autocast():
+            return list(torch.autograd.grad(targets, sources, tangents, allow_unused=True))
+
+    def classify(self, outputs: list[Any], inputs: dict[int, torch.Tensor]) -> list[Family]:
+        """Fill `result.outputs`, and return the families of outputs that share memory."""
+        objects = {id(value): i for i, value in inputs.items()}
+        owners = {_storage(value): i for i, value in inputs.items()}
+        members: dict[Any, list[torch.Tensor]] = {}
+        for value in outputs:
+            if not isinstance(value, torch.Tensor):
+                entry = TracedOutput("constant", value=value)
+            elif id(value) in objects:
+                entry = TracedOutput("input", objects[id(value)])
+            elif (owner := owners.get(_storage(value))) is not None:
+                entry = TracedOutput("view", owner, requires_grad=value.requires_grad)
+                self.check_history(value, inputs[owner])
+            else:
+                family = members.setdefault(_storage(value), [])
+                family.append(value)
+                index = list(members).index(_storage(value))
+                entry = TracedOutput("member", index, requires_grad=value.requires_grad)
+            self.result.outputs.append(entry)
+        self.result.families = [_family(group) for group in members.values()]
+        return self.result.families
+
+    def check_history(self, view: torch.Tensor, owner: torch.Tensor) -> None:
+        if view.requires_grad and not owner.requires_grad:
+            raise _cannot_rebuild("an output shares memory with an input, but not its gradient history")
+
+
+def _as_leaf(value: torch.Tensor) -> torch.Tensor:
+    return value.detach().requires_grad_(value.requires_grad)
+
+
+def _storage(value: torch.Tensor) -> Any:
+    return value.untyped_storage()._cdata if value.layout is torch.strided else id(value)
+
+
+def _family(members: list[torch.Tensor]) -> Family:
+    if len({id(member) for member in members}) == 1:
+        return Family(members[0], members[0].requires_grad)
+    roots = {id(root): root for root in map(_autograd_root, members) if root.requires_grad}
+    if len(roots) > 1:
+        raise _cannot_rebuild("outputs share memory, but each has a gradient history of its own")
+    if roots:
+        return Family(next(iter(roots.values())), True)
+    return Family(None, False)
+
+
+def _autograd_root(value: torch.Tensor) -> torch.Tensor:
+    return value if value._base is None else value._base
+
+
+def _cannot_rebuild(what: str) -> BackendError:
+    return BackendError(
+        Diagnostic(
+            "MD404",
+            what,
+            why="A compiled graph gives its outputs one gradient function, so it cannot return such tensors.",
+            fix="Return a copy: `return x, x.detach().clone()`.",
+        )
+    )
+
+
+@contextlib.contextmanager
+def _no_autocast() -> Iterator[None]:
+    """Backward runs without autocast in eager as well: the casts were recorded in forward."""
+    with contextlib.ExitStack() as stack:
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        yield

@@ -1,0 +1,270 @@
+"""Owns the choice of what forward keeps for backward, and the split of the joint graph at it.
+
+The choice is a minimum cut: edges weigh as many bytes as keeping a value costs, inputs are free, and only cheap
+pointwise operations and views may be computed a second time. Backward computes them right where they are needed, so
+that they never live longer than what eager would have kept. It does not compile anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from minidynamo.autograd.mutation import is_view
+from minidynamo.autograd.signature import SavedValue
+from minidynamo.compat import OpOverload
+from minidynamo.config import config
+
+aten = torch.ops.aten
+
+# Pointwise operations that cost no more than reading their arguments.
+CHEAP = frozenset(
+    "abs add bitwise_and bitwise_not bitwise_or bitwise_xor clamp clamp_max clamp_min clone copysign eq fill full full_like ge "
+    "gt le logical_and logical_not logical_or logical_xor lt masked_fill maximum minimum mul ne neg ones ones_like relu "
+    "rsub scalar_tensor sign square sub where zeros zeros_like _to_copy _unsafe_view arange threshold_backward".split()
+)
+
+
+@dataclass
+class Partition:
+    """Both graphs. Backward takes `saved` (nodes of the joint graph, in this order), then tangents; forward returns its
+    results, then the nodes of `extra`. Each entry of `sources` says where a saved value comes from: ("input", flat
+    index), ("result", position) or ("extra", position)."""
+
+    forward: fx.Graph
+    backward: fx.Graph
+    saved: list[fx.Node] = field(default_factory=list)
+    sources: list[tuple[str, int]] = field(default_factory=list)
+    values: list[SavedValue] = field(default_factory=list)
+
+
+def ancestors(roots: Iterable[fx.Node]) -> set[fx.Node]:
+    """`roots` and every node they are computed from."""
+    found: set[fx.Node] = set()
+    pending = list(roots)
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found.add(node)
+            pending += node.all_input_nodes
+    return found
+
+
+def is_random(node: fx.Node) -> bool:
+    """Whether `node` draws random numbers."""
+    return isinstance(node.target, OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+
+
+def is_effect(node: fx.Node) -> bool:
+    """Whether `node` must run in forward whoever uses it: it draws random numbers or checks something."""
+    if node.op != "call_function":
+        return False
+    returns_nothing = isinstance(node.target, OpOverload) and node.meta.get("val") is None
+    return is_random(node) or returns_nothing
+
+
+def is_recomputable(node: fx.Node) -> bool:
+    """Whether a value of forward may be computed again in backward."""
+    op = node.target
+    if op is getattr(op, "__call__", None) or not isinstance(op, OpOverload):
+        # An element of a tuple costs nothing once the tuple is there.
+        return node.op == "call_function" and getattr(op, "__name__", "") == "getitem"
+    if is_view(op):
+        return True
+    return config.recompute and not is_random(node) and op.overloadpacket.__name__ in CHEAP
+
+
+def forward_graph(
+    graph: fx.Graph, inputs: list[fx.Node], returned: list[fx.Node], copies: list[tuple[fx.Node, fx.Node]]
+) -> fx.Graph:
+    """What `returned` and `copies` need of `graph`, plus random operations, in the same order, with `inputs` as
+    placeholders. New data of `copies` is copied into their placeholders behind everything else."""
+    behind = _tangent_dependent(graph, set(inputs))
+    effects = [node for node in graph.nodes if is_effect(node) and node not in behind]
+    needed = ancestors([*returned, *(new for _, new in copies), *effects])
+    made = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {node: made.node_copy(node) for node in inputs}
+    for node in graph.nodes:
+        if node in needed and node.op != "placeholder":
+            env[node] = made.node_copy(node, env.__getitem__)
+    mutated = {placeholder for placeholder, _ in copies}
+    outputs = [_kept(made, env[node], node, mutated) for node in returned]
+    for placeholder, new in copies:
+        made.call_function(aten.copy_.default, (env[placeholder], env[new])).meta["val"] = placeholder.meta["val"]
+    made.output(tuple(outputs))
+    return made
+
+
+def _kept(made: fx.Graph, node: fx.Node, joint: fx.Node, mutated: set[fx.Node]) -> fx.Node:
+    """`node`, or a copy of it when it lies in the memory of an input that is about to be overwritten."""
+    memory = _memory(joint)
+    if memory is None or all(_memory(placeholder) != memory for placeholder in mutated):
+        return node
+    copy = made.call_function(aten.clone.default, (node,))
+    copy.meta.update(node.meta)
+    return copy
+
+
+def _memory(node: fx.Node) -> Any:
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return None
+    return value.untyped_storage()._cdata
+
+
+def _tangent_dependent(graph: fx.Graph, inputs: set[fx.Node]) -> set[fx.Node]:
+    """Placeholders that are not among `inputs`, and what is computed from them."""
+    behind: set[fx.Node] = set()
+    for node in graph.nodes:
+        late = node not in inputs if node.op == "placeholder" else any(i in behind for i in node.all_input_nodes)
+        if late:
+            behind.add(node)
+    return behind
+
+
+def partition(
+    graph: fx.Graph,
+    inputs: list[fx.Node],
+    tangents: list[fx.Node],
+    results: list[fx.Node],
+    copies: list[tuple[fx.Node, fx.Node]],
+    gradients: list[fx.Node | None],
+    overwritten: set[fx.Node],
+) -> Partition:
+    """Split a functional joint graph.
+
+    `inputs` are forward's placeholders, `results` what it returns to the runtime, `gradients` what backward returns.
+    `overwritten` are inputs whose memory holds other data by the time backward runs: keeping them means a copy.
+    """
+    behind = _tangent_dependent(graph, set(inputs))
+    wanted = ancestors(node for node in gradients if node is not None)
+    forward_roots = [*results, *(new for _, new in copies), *(n for n in graph.nodes if is_effect(n) and n not in behind)]
+    required = ancestors(forward_roots)
+    network = _Network(graph, wanted, behind, required, overwritten, {g for g in gradients if g is not None})
+    cut = network.minimum_cut()
+    placed = [("input", n) for n in cut if n.op == "placeholder" and n not in overwritten]
+    placed += [("result", n) for n in cut if n in results and n not in overwritten]
+    rest = [n for n in cut if n not in {n for _, n in placed}]
+    saved = [n for _, n in placed] + rest
+    places = {"input": inputs, "result": results}
+    sources = [(kind, places[kind].index(n)) for kind, n in placed] + [("extra", i) for i in range(len(rest))]
+    made = Partition(fx.Graph(), fx.Graph(), saved, sources)
+    made.forward = forward_graph(graph, inputs, [*results, *rest], copies)
+    made.backward = _backward_graph(graph, saved, tangents, gradients, behind)
+    made.values = [_record(node, node in required) for node in saved]
+    return made
+
+
+class _Network:
+    """The flow network of what backward needs and does not itself depend on gradients."""
+
+    def __init__(
+        self,
+        graph: fx.Graph,
+        wanted: set[fx.Node],
+        behind: set[fx.Node],
+        required: set[fx.Node],
+        overwritten: set[fx.Node],
+        gradients: set[fx.Node],
+    ) -> None:
+        self.candidates = [node for node in graph.nodes if node in wanted and node not in behind]
+        self.behind = behind & wanted
+        self.required = required
+        self.overwritten = overwritten
+        self.gradients = gradients
+
+    def minimum_cut(self) -> list[fx.Node]:
+        """The values to keep, in graph order. Of all cuts of least weight it is the one that recomputes least."""
+        import networkx  # noqa: PLC0415
+
+        if not self.candidates:
+            return []
+        net = networkx.DiGraph()
+        net.add_nodes_from(("source", "sink"))
+        for i, node in enumerate(self.candidates):
+            inner, outer = (i, "in"), (i, "out")
+            weight = self.weight(node)
+            net.add_edge(inner, outer, **({} if weight is None else {"capacity": weight}))
+            if node.op == "placeholder" or (node in self.required and not is_recomputable(node)):
+                net.add_edge("source", inner)
+            if node in self.gradients or any(user in self.behind for user in node.users):
+                net.add_edge(outer, "sink")
+        index = {node: i for i, node in enumerate(self.candidates)}
+        for i, node in enumerate(self.candidates):
+            for source in node.all_input_nodes:
+                net.add_edge((index[source], "out"), (i, "in"))
+        flow = networkx.algorithms.flow.boykov_kolmogorov
+        _, (_, late) = networkx.minimum_cut(net, "source", "sink", flow_func=flow)
+        return [n for i, n in enumerate(self.candidates) if (i, "in") not in late and (i, "out") in late]
+
+    def weight(self, node: fx.Node) -> int | None:
+        """Bytes that stay allocated while `node` is kept; None for what cannot be kept."""
+        if node.op == "placeholder" and node not in self.overwritten:
+            return 0
+        value = node.meta["val"]
+        if not isinstance(value, torch.Tensor):
+            return None
+        return max(1, _bytes(value))
+
+
+def _bytes(value: torch.Tensor) -> int:
+    if value.layout is torch.strided:
+        return value.untyped_storage().nbytes()
+    return value.numel() * value.element_size()
+
+
+def _backward_graph(
+    graph: fx.Graph,
+    saved: list[fx.Node],
+    tangents: list[fx.Node],
+    gradients: list[fx.Node | None],
+    behind: set[fx.Node],
+) -> fx.Graph:
+    made = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
+    for node in (*saved, *tangents):
+        env[node] = made.placeholder(node.name)
+        env[node].meta.update(node.meta)
+
+    def ensure(node: fx.Node) -> None:
+        """Emit `node` and what it needs that is not there yet, in the order of need."""
+        pending = [node]
+        while pending:
+            missing = [i for i in pending[-1].all_input_nodes if i not in env]
+            if missing:
+                pending += reversed(missing)
+                continue
+            ready = pending.pop()
+            if ready not in env:
+                env[ready] = made.node_copy(ready, env.__getitem__)
+
+    wanted = ancestors(node for node in gradients if node is not None)
+    for node in graph.nodes:
+        if node in wanted and node in behind:
+            ensure(node)
+    for gradient in gradients:
+        if gradient is not None:
+            ensure(gradient)
+    made.output(tuple(None if node is None else env[node] for node in gradients))
+    return made
+
+
+def _record(node: fx.Node, required: bool) -> SavedValue:
+    value = node.meta["val"]
+    op = "input" if node.op == "placeholder" else str(node.target)
+    if node.op == "placeholder":
+        reason = "an input, which its owner keeps anyway"
+    elif is_random(node):
+        reason = "random numbers do not come out the same a second time"
+    elif not required:
+        reason = "only backward needs it, and it is smaller than what it is computed from"
+    elif is_recomputable(node):
+        reason = "keeping it costs fewer bytes than keeping what it is computed from"
+    else:
+        reason = "too expensive to compute a second time"
+    shape = tuple(value.shape)
+    return SavedValue(node.name, shape, value.dtype, _bytes(value), op, node.meta.get("user_location"), reason)

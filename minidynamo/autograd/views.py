@@ -1,0 +1,97 @@
+"""Owns the inverse of each view operation: what the viewed tensor becomes when the view gets new data.
+
+A rule takes an emitter, the viewed tensor's node, the node of the new data and the arguments of the view operation,
+and returns the node of the new viewed tensor. A view without a rule cannot be written to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from minidynamo.autograd.emitter import Emitter
+from minidynamo.compat import OpOverload
+
+aten = torch.ops.aten
+Inverse = Callable[..., fx.Node]
+
+
+def _reshape_back(emitter: Emitter, viewed: fx.Node, new: fx.Node, *_: Any, **__: Any) -> fx.Node:
+    return emitter.reshape(new, tuple(viewed.meta["val"].shape))
+
+
+def _transpose_back(emitter: Emitter, viewed: fx.Node, new: fx.Node, first: int, second: int) -> fx.Node:
+    return emitter.emit(aten.transpose.int, new, first, second)
+
+
+def _t_back(emitter: Emitter, viewed: fx.Node, new: fx.Node) -> fx.Node:
+    return emitter.emit(aten.t.default, new)
+
+
+def _permute_back(emitter: Emitter, viewed: fx.Node, new: fx.Node, dims: list[int]) -> fx.Node:
+    order = [dim % len(dims) for dim in dims]
+    return emitter.emit(aten.permute.default, new, [order.index(dim) for dim in range(len(order))])
+
+
+def _dtype_back(emitter: Emitter, viewed: fx.Node, new: fx.Node, dtype: torch.dtype) -> fx.Node:
+    return emitter.emit(aten.view.dtype, new, viewed.meta["val"].dtype)
+
+
+def _scatter(op: OpOverload) -> Inverse:
+    def rule(emitter: Emitter, viewed: fx.Node, new: fx.Node, *args: Any, **kwargs: Any) -> fx.Node:
+        return emitter.emit(op, viewed, new, *args, **kwargs)
+
+    return rule
+
+
+def _swap(op: OpOverload) -> Inverse:
+    def rule(emitter: Emitter, viewed: fx.Node, new: fx.Node) -> fx.Node:
+        return emitter.emit(op, new)
+
+    return rule
+
+
+INVERSES: dict[OpOverload, Inverse] = {
+    aten.view.default: _reshape_back,
+    aten._reshape_alias.default: _reshape_back,
+    aten.unsqueeze.default: _reshape_back,
+    aten.squeeze.default: _reshape_back,
+    aten.squeeze.dim: _reshape_back,
+    aten.squeeze.dims: _reshape_back,
+    # Torch refuses to write to a tensor whose elements overlap, so only an expand to the same number of elements comes.
+    aten.expand.default: _reshape_back,
+    aten.transpose.int: _transpose_back,
+    aten.t.default: _t_back,
+    aten.permute.default: _permute_back,
+    aten.view.dtype: _dtype_back,
+    aten.select.int: _scatter(aten.select_scatter.default),
+    aten.slice.Tensor: _scatter(aten.slice_scatter.default),
+    aten.diagonal.default: _scatter(aten.diagonal_scatter.default),
+    aten.as_strided.default: _scatter(aten.as_strided_scatter.default),
+    aten.view_as_real.default: _swap(aten.view_as_complex.default),
+    aten.view_as_complex.default: _swap(aten.view_as_real.default),
+}
+
+
+def _split_element(viewed: torch.Tensor, index: int, size: int, dim: int = 0) -> tuple[Any, ...]:
+    return aten.slice_scatter.default, dim, index * size, min((index + 1) * size, viewed.shape[dim])
+
+
+def _sizes_element(viewed: torch.Tensor, index: int, sizes: list[int], dim: int = 0) -> tuple[Any, ...]:
+    start = sum(sizes[:index])
+    return aten.slice_scatter.default, dim, start, start + sizes[index]
+
+
+def _unbind_element(viewed: torch.Tensor, index: int, dim: int = 0) -> tuple[Any, ...]:
+    return aten.select_scatter.default, dim, index
+
+
+# For an operation that returns a list of views: the scatter that writes element `index`, and its arguments.
+ELEMENT_INVERSES: dict[OpOverload, Callable[..., tuple[Any, ...]]] = {
+    aten.split.Tensor: _split_element,
+    aten.split_with_sizes.default: _sizes_element,
+    aten.unbind.int: _unbind_element,
+}
