@@ -1,0 +1,149 @@
+"""Owns turning operations with labels into a code object: jump distances, exception table, line table.
+
+It decides nothing about what the code does. The frame's layout is that of an existing code object, so operations can
+be taken over with their raw arguments; only additional locals move the cells behind them.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bytecode import ConcreteBytecode, ConcreteInstr
+from bytecode.concrete import ExceptionTableEntry
+from bytecode.instr import InstrLocation
+
+
+class Label:
+    """A place in a list of operations; equal to itself only."""
+
+
+@dataclass(frozen=True)
+class Region:
+    """An exception goes to `label`, with the stack cut to `depth` and, if `lasti`, the failing offset pushed."""
+
+    label: Label
+    depth: int
+    lasti: bool
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operation with its raw argument, or with a label instead; `region` is where its exceptions go."""
+
+    opname: str
+    arg: int | None = None
+    jump: Label | None = None
+    region: Region | None = None
+    positions: dis.Positions = field(default_factory=dis.Positions)
+
+
+Item = Op | Label
+
+
+def assemble(
+    items: Sequence[Item],
+    template: types.CodeType,
+    *,
+    suffix: str,
+    temporaries: Sequence[str],
+    constants: Sequence[object],
+    stacksize: int,
+) -> types.CodeType:
+    """A code object of one positional argument with the names, cells and file of `template`.
+
+    `suffix` is appended to the function's name, `temporaries` to its locals, `constants` to its constants.
+    """
+    concrete = ConcreteBytecode()
+    spans, labels = _place(items)
+    position = 0
+    for item in items:
+        if isinstance(item, Op):
+            instruction = _concrete(item, spans[position], labels)
+            caches = [ConcreteInstr("CACHE", 0, location=instruction.location)] * instruction.use_cache_opcodes()
+            concrete.extend([instruction, *caches])
+            position += 1
+    concrete.exception_table = _exception_table([i for i in items if isinstance(i, Op)], spans, labels)
+    concrete.consts = [*template.co_consts, *constants]
+    concrete.names = list(template.co_names)
+    concrete.varnames = [*template.co_varnames, *temporaries]
+    concrete.cellvars = list(template.co_cellvars)
+    concrete.freevars = list(template.co_freevars)
+    concrete.argcount = 1
+    concrete.flags = template.co_flags & ~(inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+    concrete.filename = template.co_filename
+    concrete.first_lineno = template.co_firstlineno
+    concrete.name = template.co_name + suffix
+    concrete.qualname = template.co_qualname + suffix
+    return concrete.to_code(stacksize, compute_exception_stack_depths=False)
+
+
+def _place(items: Sequence[Item]) -> tuple[list[range], dict[Label, int]]:
+    """The code units of each operation and the unit of each label.
+
+    A jump's own length depends on its distance, so places are computed until nothing moves. Lengths only grow.
+    """
+    ops = [item for item in items if isinstance(item, Op)]
+    lengths = [_length(op, op.arg or 0) for op in ops]
+    while True:
+        spans, labels = _offsets(items, lengths)
+        grown = [max(n, _length(op, _argument(op, s, labels))) for op, n, s in zip(ops, lengths, spans)]
+        if grown == lengths:
+            return spans, labels
+        lengths = grown
+
+
+def _offsets(items: Sequence[Item], lengths: list[int]) -> tuple[list[range], dict[Label, int]]:
+    spans: list[range] = []
+    labels: dict[Label, int] = {}
+    offset = 0
+    for item in items:
+        if isinstance(item, Label):
+            labels[item] = offset
+        else:
+            spans.append(range(offset, offset + lengths[len(spans)]))
+            offset = spans[-1].stop
+    return spans, labels
+
+
+def _argument(op: Op, span: range, labels: dict[Label, int]) -> int:
+    if op.jump is None:
+        return op.arg or 0
+    distance = labels[op.jump] - span.stop
+    return -distance if "BACKWARD" in op.opname else distance
+
+
+def _length(op: Op, argument: int) -> int:
+    """Code units: EXTENDED_ARGs, the operation, its caches."""
+    return max(1, (argument.bit_length() + 7) // 8) + ConcreteInstr(op.opname, *_given(op, 0)).use_cache_opcodes()
+
+
+def _given(op: Op, argument: int) -> tuple[int, ...]:
+    return (argument,) if op.arg is not None or op.jump is not None else ()
+
+
+def _concrete(op: Op, span: range, labels: dict[Label, int]) -> ConcreteInstr:
+    place = InstrLocation.from_positions(op.positions) if op.positions.lineno else None
+    made = ConcreteInstr(op.opname, *_given(op, _argument(op, span, labels)), location=place)
+    # A jump keeps the EXTENDED_ARGs it once needed, even where a shorter distance would do in the end.
+    extended = len(span) - 1 - made.use_cache_opcodes()
+    if extended:
+        made = ConcreteInstr(op.opname, made.arg, location=place, extended_args=extended)
+    return made
+
+
+def _exception_table(ops: list[Op], spans: list[range], labels: dict[Label, int]) -> list[ExceptionTableEntry]:
+    entries: list[ExceptionTableEntry] = []
+    previous: Region | None = None
+    for op, span in zip(ops, spans):
+        region = op.region
+        if region is not None and region == previous:
+            entries[-1].stop_offset = span.stop - 1
+        elif region is not None:
+            target = labels[region.label]
+            entries.append(ExceptionTableEntry(span.start, span.stop - 1, target, region.depth, region.lasti))
+        previous = region
+    return entries

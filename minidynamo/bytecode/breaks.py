@@ -1,0 +1,248 @@
+"""Owns break and resume functions: a copy of a user's function that is entered at a frame point.
+
+It does not decide where a frame is cut or what happens there. Both kinds of function take the frame's values in one
+list (see `FramePoint`), empty it, and return `(next step, list)`, or `(None, value)` when the user's function returned.
+
+    break function                              continue function
+      restore slots and stack                     restore slots and stack
+      the instruction, in its protected region    jump to the instruction in the body
+      one tail per way on: (step, values)
+      body, reached through its handlers only     body
+
+The copy of the instruction lies in front of the body, so an exception handler that runs natively and comes back to
+the same place in a loop stays native. A return inside the body gives `(None, value)`.
+"""
+
+from __future__ import annotations
+
+import dis
+import types
+from collections.abc import Callable
+from typing import Any
+
+from minidynamo.bytecode.analysis import UNCONDITIONAL_JUMPS, first_index, group_of
+from minidynamo.bytecode.assemble import Item, Label, Op, Region, assemble
+from minidynamo.bytecode.instructions import (
+    DUAL_OPS,
+    EXHAUSTED_SKIP,
+    NULL_ABOVE_CALLABLE,
+    Instruction,
+    decode,
+    slot_names,
+)
+from minidynamo.bytecode.layout import NULL, Exit, FramePoint, exits
+
+BoxedStep = Callable[[list[Any]], tuple[Any, Any]]
+
+# Loading an unbound slot unchecked ends the process.
+_LOAD_SLOT = "LOAD_FAST_CHECK" if "LOAD_FAST_CHECK" in dis.opmap else "LOAD_FAST"
+# What a break function needs on the stack beside the frame's own values: step, list, and one to spare.
+_EXTRA_STACK = 4
+
+
+def make_break(
+    point: FramePoint, namespace: dict[str, Any], resume_for: Callable[[FramePoint], object]
+) -> types.FunctionType:
+    """The function that runs the instruction (the whole call) at `point` natively and returns the next step.
+
+    `namespace` is the globals of the user's function. `resume_for(exit point)` is asked now, once for each way on; what
+    it returns is the first part of the pair that the function returns.
+    """
+    writer = _Writer(point, namespace, temporaries=max([len(point.stack), *(len(e.point.stack) for e in exits(point))]))
+    group = group_of(point.code, point.index)
+    ways = {way.jumped: way for way in exits(point)}
+    taken = Label()
+    writer.restore()
+    writer.enter_region(group.start)
+    for k in group:
+        writer.run(k, taken)
+    if False in ways:
+        writer.leave(ways[False], resume_for)
+    if True in ways:
+        writer.add(taken)
+        if decode(point.code)[group.stop - 1].opname == "FOR_ITER":
+            for opname in EXHAUSTED_SKIP:
+                writer.emit(opname)
+        writer.leave(ways[True], resume_for)
+    if any(decode(point.code)[k].handler for k in group):
+        writer.body()
+    return writer.function(f".break_at_{point.index}")
+
+
+def make_continue(point: FramePoint, namespace: dict[str, Any]) -> types.FunctionType:
+    """The function that runs the rest of the user's function from `point` on, and returns `(None, its result)`."""
+    writer = _Writer(point, namespace, temporaries=len(point.stack))
+    writer.restore()
+    writer.emit("JUMP_FORWARD", jump=writer.label(point.index))
+    writer.body()
+    return writer.function(f".continue_at_{point.index}")
+
+
+class _Writer:
+    """Writes the operations of one break or continue function."""
+
+    def __init__(self, point: FramePoint, namespace: dict[str, Any], temporaries: int) -> None:
+        self.point = point
+        self.code = point.code
+        self.namespace = namespace
+        self.instructions = decode(point.code)
+        self.positions = self.instructions[point.index].positions
+        self.items: list[Item] = []
+        self.constants: list[object] = []
+        self.labels: dict[int, Label] = {}
+        self.nlocals = len(self.code.co_varnames)
+        # The list arrives in slot 0, which must therefore be a local.
+        self.temporaries = [f".{k}" for k in range(max(temporaries, self.nlocals == 0))]
+        self.slots = {name: self.moved(k) for k, name in enumerate(slot_names(self.code))}
+
+    def moved(self, slot: int) -> int:
+        """The place of a slot of the user's frame in the copy's frame: the temporaries lie between locals and cells."""
+        return slot if slot < self.nlocals else slot + len(self.temporaries)
+
+    def temporary(self, k: int) -> int:
+        return self.nlocals + k
+
+    def add(self, item: Item) -> None:
+        self.items.append(item)
+
+    def emit(self, opname: str, arg: int | None = None, jump: Label | None = None) -> None:
+        """An operation of ours; it is shown at the user's instruction."""
+        self.add(Op(opname, arg, jump, positions=self.positions))
+
+    def constant(self, value: object) -> int:
+        """The index of a new constant."""
+        self.constants.append(value)
+        return len(self.code.co_consts) + len(self.constants) - 1
+
+    def label(self, index: int) -> Label:
+        """The label in front of instruction `index` of the body."""
+        return self.labels.setdefault(index, Label())
+
+    def restore(self) -> None:
+        """Set the frame up as the user's function does, then fill it from the list, which is emptied."""
+        made = {i.argval for i in self.instructions[: first_index(self.code)] if i.opname == "MAKE_CELL"}
+        for instruction in self.instructions[: first_index(self.code)]:
+            self.copy(instruction, None)
+        load_list = "LOAD_DEREF" if self.nlocals and slot_names(self.code)[0] in made else "LOAD_FAST"
+        self.emit(load_list, 0)
+        self.emit("UNPACK_SEQUENCE", self.point.size)
+        self.emit(load_list, 0)
+        self.emit("LOAD_CONST", self.constant(slice(None)))
+        self.emit("DELETE_SUBSCR")
+        held = {*self.point.cells, *self.point.locals}
+        for slot in {0} | {self.slots[name] for name in made - held}:
+            self.emit("DELETE_FAST", slot)
+        kinds = self.point.stack
+        for name in self.point.cells:
+            self.emit("STORE_FAST", self.slots[name])
+        for k, kind in enumerate(kinds):
+            if kind != NULL:
+                self.emit("STORE_FAST", self.temporary(k))
+        for name in self.point.locals:
+            self.emit("STORE_FAST", self.slots[name])
+        for k, kind in enumerate(kinds):
+            if kind == NULL:
+                self.emit("PUSH_NULL")
+            else:
+                self.emit("LOAD_FAST", self.temporary(k))
+                self.emit("DELETE_FAST", self.temporary(k))
+
+    def enter_region(self, index: int) -> None:
+        """Python 3.13 looks up the handler of a failing call by the code unit in front of the call."""
+        region = self.region(self.instructions[index])
+        if region:
+            self.add(Op("NOP", region=region, positions=self.positions))
+
+    def run(self, index: int, taken: Label) -> None:
+        """Instruction `index` in its protected region; a conditional jump leads to `taken`."""
+        instruction = self.instructions[index]
+        if instruction.opname in UNCONDITIONAL_JUMPS:
+            self.emit("JUMP_FORWARD", jump=taken)
+        elif instruction.method_form:
+            self.load_attribute(instruction)
+        elif instruction.target is not None:
+            forward = instruction.opname.replace("BACKWARD", "FORWARD")
+            self.add(Op(forward, None, taken, self.region(instruction), instruction.positions))
+        else:
+            self.copy(instruction, None)
+
+    def load_attribute(self, instruction: Instruction) -> None:
+        """The method form leaves one of two layouts on the stack; here it is always the bound attribute and NULL."""
+        opname = "LOAD_ATTR" if instruction.opname == "LOAD_METHOD" else instruction.opname
+        arg = instruction.arg or 0
+        plain = arg if instruction.opname == "LOAD_METHOD" else arg & ~1
+        self.add(Op(opname, plain, region=self.region(instruction), positions=instruction.positions))
+        self.emit("PUSH_NULL")
+        if not NULL_ABOVE_CALLABLE:
+            self.emit("SWAP", 2)
+
+    def leave(self, way: Exit, resume_for: Callable[[FramePoint], object]) -> None:
+        """Return the step that goes on at `way`, and the frame's values in a list."""
+        point = way.point
+        for k in reversed(range(len(point.stack))):
+            self.emit("STORE_FAST", self.temporary(k))
+        self.emit("LOAD_CONST", self.constant(resume_for(point)))
+        for name in point.cells:
+            self.emit(_LOAD_SLOT, self.slots[name])
+        for k, kind in enumerate(point.stack):
+            if kind != NULL:
+                self.emit(_LOAD_SLOT, self.temporary(k))
+        for name in point.locals:
+            self.emit(_LOAD_SLOT, self.slots[name])
+        self.emit("BUILD_LIST", point.size)
+        self.emit("BUILD_TUPLE", 2)
+        self.emit("RETURN_VALUE")
+
+    def body(self) -> None:
+        """The user's function behind its set-up."""
+        targets = {i.target for i in self.instructions} | {i.handler.target for i in self.instructions if i.handler}
+        for instruction in self.instructions[first_index(self.code) :]:
+            if instruction.index in targets or instruction.index in self.labels:
+                self.add(self.label(instruction.index))
+            jump = None
+            if instruction.target is not None:
+                skipped = len(EXHAUSTED_SKIP) if instruction.opname == "FOR_ITER" else 0
+                jump = self.label(instruction.target - skipped)
+            self.copy(instruction, jump)
+
+    def copy(self, instruction: Instruction, jump: Label | None) -> None:
+        """The instruction with its region; slots are moved, and a return gives `(None, value)`."""
+        region = self.region(instruction)
+
+        def add(opname: str, arg: int | None = None, to: Label | None = None) -> None:
+            self.add(Op(opname, arg, to, region, instruction.positions))
+
+        if instruction.opname in ("RETURN_VALUE", "RETURN_CONST"):
+            if instruction.opname == "RETURN_CONST":
+                add("LOAD_CONST", instruction.arg)
+            add("LOAD_CONST", self.constant(None))
+            add("SWAP", 2)
+            add("BUILD_TUPLE", 2)
+            add("RETURN_VALUE")
+        elif instruction.opname in DUAL_OPS:
+            for opname, name in zip(DUAL_OPS[instruction.opname], instruction.argval):
+                add(opname, self.slots[name])
+        elif instruction.touches_slot:
+            add(instruction.opname, self.moved(instruction.arg or 0))
+        elif instruction.target is not None:
+            add(instruction.opname, None, jump)
+        else:
+            add(instruction.opname, instruction.arg)
+
+    def region(self, instruction: Instruction) -> Region | None:
+        handler = instruction.handler
+        return Region(self.label(handler.target), handler.depth, handler.lasti) if handler else None
+
+    def function(self, suffix: str) -> types.FunctionType:
+        code = assemble(
+            self.items,
+            self.code,
+            suffix=suffix,
+            temporaries=self.temporaries,
+            constants=self.constants,
+            stacksize=self.code.co_stacksize + len(self.slots) + _EXTRA_STACK,
+        )
+        closure = tuple(types.CellType() for _ in code.co_freevars)
+        made = types.FunctionType(code, self.namespace, code.co_name, None, closure)
+        made.__dict__["_boxed_call"] = True
+        return made

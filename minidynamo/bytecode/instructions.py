@@ -1,0 +1,189 @@
+"""Owns the decoded form of a function's bytecode: one `Instruction` per operation, the same shape on every Python.
+
+It does not analyse or change code. EXTENDED_ARG and CACHE are gone, specialised opcodes are back to their plain form,
+arguments are decoded (names, constants, operator symbols), and jumps lead to indices instead of byte offsets.
+
+What `argval` and `flag` hold:
+
+    local and cell operations   the slot's name (a pair for LOAD_FAST_LOAD_FAST and its kin); see `slot_names`
+    LOAD_GLOBAL                 the name; flag: also pushes NULL
+    LOAD_ATTR, LOAD_METHOD, LOAD_SUPER_ATTR
+                                the attribute; flag: method form, two values are pushed
+    LOAD_CONST, KW_NAMES, ...   the constant
+    jumps and FOR_ITER          the index of the target (FOR_ITER: what runs once the iterator is exhausted)
+    COMPARE_OP                  the symbol, "<"; flag: the result is converted to bool
+    IS_OP, CONTAINS_OP          "is", "is not", "in", "not in"; flag: negated
+    BINARY_OP                   the symbol, "+" or "+="
+    CALL_INTRINSIC_1, _2        the intrinsic's name
+    FORMAT_VALUE                (str, repr, ascii or None; whether a format spec is on the stack)
+    CONVERT_VALUE               str, repr or ascii
+    anything else               the raw argument
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from minidynamo.errors import UserLocation
+
+# What differs between Pythons is asked of the opcodes themselves, so that this folder needs nothing but Python.
+_HAS_END_FOR = "END_FOR" in dis.opmap  # since 3.12
+NULL_ABOVE_CALLABLE = "CALL_KW" in dis.opmap  # since 3.13; before, NULL lies below the callable
+
+# Instructions at FOR_ITER's encoded target that the interpreter skips when the iterator is exhausted.
+EXHAUSTED_SKIP = ("END_FOR", "POP_TOP") if NULL_ABOVE_CALLABLE else ("END_FOR",) if _HAS_END_FOR else ()
+
+# One instruction that stands for two, each with its own slot.
+DUAL_OPS = {
+    "LOAD_FAST_LOAD_FAST": ("LOAD_FAST", "LOAD_FAST"),
+    "STORE_FAST_LOAD_FAST": ("STORE_FAST", "LOAD_FAST"),
+    "STORE_FAST_STORE_FAST": ("STORE_FAST", "STORE_FAST"),
+}
+
+METHOD_FORM_OPS = {"LOAD_ATTR", "LOAD_SUPER_ATTR"} if _HAS_END_FOR else {"LOAD_METHOD"}
+_LOW_BIT_FLAG = {"LOAD_GLOBAL", "IS_OP", "CONTAINS_OP"} | (METHOD_FORM_OPS - {"LOAD_METHOD"})
+_COMPARE_TO_BOOL = 16
+_SYMBOLS = {"IS_OP": ("is", "is not"), "CONTAINS_OP": ("in", "not in")}
+_SHOWN_AS_TEXT = {"BINARY_OP", "CALL_INTRINSIC_1", "CALL_INTRINSIC_2"}
+_JUMPS = {*dis.hasjrel, *dis.hasjabs}
+_SLOT_OPS = {*dis.haslocal, *dis.hasfree}
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """Where an exception goes: to instruction `target`, with the stack cut to `depth` values.
+
+    `lasti`: the offset of the failing instruction is pushed below the exception.
+    """
+
+    target: int
+    depth: int
+    lasti: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One operation of a code object. `arg` is the raw argument, `argval` and `flag` what it means."""
+
+    index: int
+    opname: str
+    opcode: int
+    arg: int | None
+    argval: Any
+    flag: bool
+    offset: int
+    target: int | None
+    positions: dis.Positions
+    handler: Handler | None
+
+    @property
+    def method_form(self) -> bool:
+        """Whether two values are pushed for a call to come: the function and its self, or a callable and NULL."""
+        return self.flag and self.opname in METHOD_FORM_OPS
+
+    @property
+    def touches_slot(self) -> bool:
+        """Whether `argval` names a local, a cell or a free variable."""
+        return self.opcode in _SLOT_OPS
+
+
+@functools.lru_cache(maxsize=1024)
+def decode(code: types.CodeType) -> tuple[Instruction, ...]:
+    """Every instruction of `code`, in order; computed once per code object."""
+    raw = [i for i in dis.get_instructions(code, adaptive=False) if i.opname != "CACHE"]
+    index_of = _indices(raw)
+    handlers = _handlers(code, index_of)
+    names = slot_names(code)
+    real = [i for i in raw if i.opname != "EXTENDED_ARG"]
+    return tuple(_instruction(code, k, i, index_of, handlers, names) for k, i in enumerate(real))
+
+
+def slot_names(code: types.CodeType) -> tuple[str, ...]:
+    """A unique name for each slot of a frame: locals, then cells that are not locals, then free variables.
+
+    An inlined comprehension may have a variable of the same name as a free variable of its function; the slots are
+    distinct, so the local one is called ``"x (local)"``.
+    """
+    free = set(code.co_freevars)
+    plain = [f"{name} (local)" if name in free else name for name in code.co_varnames]
+    cells = [name for name in code.co_cellvars if name not in code.co_varnames]
+    return (*plain, *cells, *code.co_freevars)
+
+
+def location(code: types.CodeType, index: int) -> UserLocation:
+    """The user's line, and the columns when the expression lies on that line, of instruction `index`."""
+    positions = decode(code)[index].positions
+    line = positions.lineno or code.co_firstlineno
+    if positions.end_lineno != positions.lineno:
+        return UserLocation(code.co_filename, line, code.co_name)
+    return UserLocation(code.co_filename, line, code.co_name, positions.col_offset, positions.end_col_offset)
+
+
+def _indices(raw: list[dis.Instruction]) -> dict[int, int]:
+    """Byte offset -> index. A jump to an EXTENDED_ARG is a jump to the instruction that it extends."""
+    index_of, index = {}, 0
+    for instruction in raw:
+        index_of[instruction.offset] = index
+        index += instruction.opname != "EXTENDED_ARG"
+    return index_of
+
+
+def _instruction(
+    code: types.CodeType,
+    index: int,
+    raw: dis.Instruction,
+    index_of: dict[int, int],
+    handlers: list[tuple[int, int, Handler]],
+    names: tuple[str, ...],
+) -> Instruction:
+    arg, target = raw.arg, None
+    if raw.opcode in _JUMPS:
+        target = index_of[raw.argval] + (len(EXHAUSTED_SKIP) if raw.opname == "FOR_ITER" else 0)
+    flag = raw.opname == "LOAD_METHOD" or (raw.opname in _LOW_BIT_FLAG and bool(arg and arg & 1))
+    if raw.opname == "COMPARE_OP":
+        flag = NULL_ABOVE_CALLABLE and bool(arg and arg & _COMPARE_TO_BOOL)
+    handler = next((h for start, end, h in handlers if start <= raw.offset < end), None)
+    positions = raw.positions or dis.Positions()
+    argval = target if target is not None else _argval(code, raw, names)
+    return Instruction(index, raw.opname, raw.opcode, arg, argval, flag, raw.offset, target, positions, handler)
+
+
+def _argval(code: types.CodeType, raw: dis.Instruction, names: tuple[str, ...]) -> Any:
+    if raw.arg is None:
+        return None
+    if raw.opname in DUAL_OPS:
+        return names[raw.arg >> 4], names[raw.arg & 15]
+    if raw.opcode in _SLOT_OPS:
+        return names[raw.arg]
+    if raw.opcode in dis.hasconst or raw.opname == "KW_NAMES":
+        return code.co_consts[raw.arg]
+    if raw.opname in _SYMBOLS:
+        return _SYMBOLS[raw.opname][raw.arg]
+    return raw.argrepr if raw.opname in _SHOWN_AS_TEXT else raw.argval
+
+
+def _handlers(code: types.CodeType, index_of: dict[int, int]) -> list[tuple[int, int, Handler]]:
+    """Start offset, end offset and handler of each protected range, from the code's exception table.
+
+    CPython stores four numbers per range, in code units (two bytes) and six bits a byte: start, length, target and
+    depth * 2 + lasti.
+    """
+    numbers = _varints(code.co_exceptiontable)
+    ranges = []
+    for start, length, target, depth in zip(numbers, numbers, numbers, numbers):
+        ranges.append((start * 2, (start + length) * 2, Handler(index_of[target * 2], depth >> 1, bool(depth & 1))))
+    return ranges
+
+
+def _varints(table: bytes) -> Iterator[int]:
+    value = 0
+    for byte in table:
+        value = value << 6 | byte & 63
+        if not byte & 64:
+            yield value
+            value = 0
