@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from minidynamo.codegen.ir.index import Index, Lookup, Var
+from minidynamo.codegen.ir.index import FloorDiv, Index, Lookup, Mod, Var
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ OPS: dict[str, OpInfo] = {
     "shl": OpInfo(2, "i", doc="0 for a shift below 0 or >= the width"),
     "shr": OpInfo(2, "i", doc="arithmetic; a shift below 0 or >= the width acts like width - 1"),
     "where": OpInfo(3, "fib", doc="(bool, a, a) -> a; both sides are evaluated"),
-    "check_index": OpInfo(2, "i", doc="int64 a if 0 <= a < b, else an IndexError behind the launch"),
+    "check_index": OpInfo(2, "i", cost=8, doc="int64 a if 0 <= a < b, else an IndexError behind the launch"),
 }
 """Operation name -> what it is. Operands and result share one dtype, except where `result` says bool; the first
 operand of `where` is a bool. Half types never reach an operation (but `where`): lowering casts to float32 and back."""
@@ -105,7 +105,7 @@ operand of `where` is a bool. Half types never reach an operation (but `where`):
 class Load:
     """The element of `buffer` at `index`: one coordinate per dimension, or in a kernel the one storage offset.
 
-    Where the bool expression `valid` is false, memory is not touched and the value is zero.
+    Where the bool expression `valid` is false, memory is not touched and the value is unspecified.
     """
 
     buffer: str
@@ -238,22 +238,21 @@ def cost(expr: Expr) -> int:
 
 
 def rewrite(expr: Expr, replace: Callable[[Expr], Expr | None]) -> Expr:
-    """`expr` with each node for which `replace` gives an expression replaced by it, outermost first."""
-    made = replace(expr)
-    if made is not None:
-        return made
+    """`expr` with each node for which `replace` gives an expression replaced by it, innermost first."""
     match expr:
         case Op():
-            return Op(expr.name, tuple(rewrite(a, replace) for a in expr.args), expr.dtype)
+            made: Expr = Op(expr.name, tuple(rewrite(a, replace) for a in expr.args), expr.dtype)
         case Cast():
-            return Cast(rewrite(expr.value, replace), expr.dtype)
+            made = Cast(rewrite(expr.value, replace), expr.dtype)
         case Load():
             valid = None if expr.valid is None else rewrite(expr.valid, replace)
-            return Load(expr.buffer, tuple(_rewrite_index(i, replace) for i in expr.index), expr.dtype, valid)
+            made = Load(expr.buffer, tuple(_rewrite_index(i, replace) for i in expr.index), expr.dtype, valid)
         case IndexValue():
-            return IndexValue(_rewrite_index(expr.index, replace), expr.dtype)
+            made = IndexValue(_rewrite_index(expr.index, replace), expr.dtype)
         case _:
-            return expr
+            made = expr
+    replaced = replace(made)
+    return made if replaced is None else replaced
 
 
 def _rewrite_index(index: Index, replace: Callable[[Expr], Expr | None]) -> Index:
@@ -266,7 +265,29 @@ def _rewrite_index(index: Index, replace: Callable[[Expr], Expr | None]) -> Inde
                 total = total + Index(((Lookup(rewrite(atom.value, replace), atom.extent), c),))
             case Var():
                 total = total + Index(((atom, c),))
-            case _:
-                base = _rewrite_index(atom.base, replace)
-                total = total + (base // atom.divisor if hasattr(atom, "divisor") else base % atom.modulus) * c
+            case FloorDiv():
+                total = total + _rewrite_index(atom.base, replace) // atom.divisor * c
+            case Mod():
+                total = total + _rewrite_index(atom.base, replace) % atom.modulus * c
     return total
+
+
+def mask(expr: Expr, valid: Expr) -> Expr:
+    """`expr` with no memory read where `valid` is false; its value is unspecified there."""
+
+    def masked(e: Expr) -> Expr | None:
+        if not isinstance(e, Load):
+            return None
+        both = valid if e.valid is None else Op("and", (valid, e.valid), torch.bool)
+        return Load(e.buffer, e.index, e.dtype, both)
+
+    return rewrite(expr, masked)
+
+
+def rename(expr: Expr, old: str, new: str) -> Expr:
+    """`expr` reading the buffer `new` instead of `old`."""
+
+    def renamed(e: Expr) -> Expr | None:
+        return Load(new, e.index, e.dtype, e.valid) if isinstance(e, Load) and e.buffer == old else None
+
+    return rewrite(expr, renamed)

@@ -85,7 +85,7 @@ class Name:
 class Extern:
     """`out = op(*args, **kwargs)` with torch's own kernel. Arguments are constants, Names, and tuples of them.
 
-    `aliases` names the values whose storage the result may share (views). A result that is not one tensor (a tuple, a
+    `aliases` names the values whose storage the result may share (views), `mutates` those it writes. A result that is not one tensor (a tuple, a
     list, a number, None) is taken apart by `GetItem`. `layout` is the one tensor that comes out, if it is one.
     """
 
@@ -94,12 +94,13 @@ class Extern:
     args: tuple[Any, ...]
     kwargs: tuple[tuple[str, Any], ...] = ()
     aliases: tuple[str, ...] = ()
+    mutates: tuple[str, ...] = ()
     layout: Buffer | None = None
 
     @property
     def is_view(self) -> bool:
         """Whether the call computes nothing: its result is a window on the storage of an argument."""
-        return bool(self.aliases)
+        return bool(self.aliases) and not self.mutates
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,10 @@
-"""Tables from ATen operations to loop IR."""
+"""From ATen operations to loop nests: the tables of lowerings, and the walk over the graph.
+
+Importing the package registers every lowering.
+"""
+
+from __future__ import annotations
+
+from minidynamo.codegen.lowering import constructors, indexing, normalization, pointwise, reductions, views
+
+__all__ = ["constructors", "indexing", "normalization", "pointwise", "reductions", "views"]

@@ -1,0 +1,83 @@
+"""Owns the ATen operations that make a tensor out of numbers and indices.
+
+Nothing here reads memory. Tensors of random numbers are extern calls: torch's generators decide them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minidynamo.codegen.lowering.builder import Builder
+from minidynamo.codegen.lowering.formula import Number, const, number, opmath
+from minidynamo.codegen.lowering.registry import NotLowered, lowering
+from minidynamo.codegen.lowering.values import Value
+
+
+def filled(builder: Builder, value: Number) -> Value:
+    """The result's layout, filled with one number."""
+    return builder.compute(builder.out.shape, lambda _: const(value, builder.out.dtype))
+
+
+@lowering("full")
+def lower_full(builder: Builder, size: Any, value: Number, **kwargs: Any) -> Value:
+    """A tensor of one number."""
+    return filled(builder, value)
+
+
+@lowering("full_like", "new_full")
+def lower_full_like(builder: Builder, x: Value, *args: Any, **kwargs: Any) -> Value:
+    """A tensor of one number, sizes as `x` or given."""
+    return filled(builder, args[-1])
+
+
+@lowering("fill")
+def lower_fill(builder: Builder, x: Value, value: Number | Value) -> Value:
+    """`x` overwritten by one number or 0-dim tensor."""
+    if isinstance(value, Value):
+        return builder.compute(x.shape, lambda at: builder.element(value, at), builder.out.dtype)
+    return filled(builder, value)
+
+
+@lowering("zeros", "zeros_like", "new_zeros", "zero")
+def lower_zeros(builder: Builder, *args: Any, **kwargs: Any) -> Value:
+    """Zeros."""
+    return filled(builder, 0)
+
+
+@lowering("ones", "ones_like", "new_ones")
+def lower_ones(builder: Builder, *args: Any, **kwargs: Any) -> Value:
+    """Ones."""
+    return filled(builder, 1)
+
+
+@lowering("scalar_tensor")
+def lower_scalar_tensor(builder: Builder, value: Number, **kwargs: Any) -> Value:
+    """A 0-dim tensor."""
+    return filled(builder, value)
+
+
+@lowering("arange")
+def lower_arange(builder: Builder, *bounds: Number, **kwargs: Any) -> Value:
+    """Start, end, step as in Python's range."""
+    start, step = bounds[0] if len(bounds) > 1 else 0, bounds[2] if len(bounds) > 2 else 1
+    return _progression(builder, start, step)
+
+
+@lowering("iota")
+def lower_iota(builder: Builder, length: int, *, start: int = 0, step: int = 1, **kwargs: Any) -> Value:
+    """`length` integers from `start`."""
+    return _progression(builder, start, step)
+
+
+def _progression(builder: Builder, start: Number, step: Number) -> Value:
+    # Eager's rounding of fractional steps depends on how it splits the range over threads.
+    if not (isinstance(start, int) and isinstance(step, int)):
+        raise NotLowered
+    made = builder.out.dtype
+    return builder.compute(builder.out.shape, lambda at: number(at[0] * step + start).to(opmath(made)), made)
+
+
+@lowering("eye")
+def lower_eye(builder: Builder, rows: int, columns: int | None = None, **kwargs: Any) -> Value:
+    """Ones on the diagonal."""
+    return builder.compute(builder.out.shape, lambda at: number(at[0]).eq(number(at[1])), builder.out.dtype)

@@ -1,0 +1,248 @@
+"""Owns the notation in which lowerings write formulas: ordinary Python arithmetic on expressions.
+
+`V` wraps an Expr of a computing dtype (float32, float64, an integer type or bool). Python numbers become literals of
+that dtype. The functions here are named like the rows of OPS; nothing here knows ATen.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from minidynamo.codegen.ir.expr import Cast, Const, Expr, IndexValue, Op
+from minidynamo.codegen.ir.index import Index
+
+Number = bool | int | float
+
+ON_BOOL = {"add": "or", "mul": "and", "max": "or", "min": "and"}
+"""What arithmetic means on bools, as in eager."""
+
+
+def opmath(dtype: torch.dtype) -> torch.dtype:
+    """The dtype that eager computes in: float32 for half types, otherwise the dtype itself."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def literal(value: Number, dtype: torch.dtype) -> Const:
+    """`value` rounded or wrapped to `dtype` as torch would."""
+    if dtype == torch.bool:
+        return Const(bool(value), dtype)
+    if dtype.is_floating_point:
+        return Const(float(torch.tensor(value, dtype=torch.float64).to(dtype).item()), dtype)
+    whole = int(value)
+    bits = torch.iinfo(dtype).bits
+    whole &= (1 << bits) - 1
+    if dtype != torch.uint8 and whole >> (bits - 1):
+        whole -= 1 << bits
+    return Const(whole, dtype)
+
+
+@dataclass(frozen=True)
+class V:
+    """An expression with Python's operators."""
+
+    expr: Expr
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The element type of the value."""
+        return self.expr.dtype
+
+    def to(self, dtype: torch.dtype) -> V:
+        """Converted to `dtype`; itself when that is its dtype."""
+        if dtype == self.dtype:
+            return self
+        if isinstance(self.expr, Const) and not (isinstance(self.expr.value, float) and not dtype.is_floating_point):
+            return V(literal(self.expr.value, dtype))
+        return V(Cast(self.expr, dtype))
+
+    def __add__(self, other: V | Number) -> V:
+        return apply("add", self, other)
+
+    def __radd__(self, other: Number) -> V:
+        return apply("add", other, self)
+
+    def __sub__(self, other: V | Number) -> V:
+        return apply("sub", self, other)
+
+    def __rsub__(self, other: Number) -> V:
+        return apply("sub", other, self)
+
+    def __mul__(self, other: V | Number) -> V:
+        return apply("mul", self, other)
+
+    def __rmul__(self, other: Number) -> V:
+        return apply("mul", other, self)
+
+    def __truediv__(self, other: V | Number) -> V:
+        return apply("div", self, other)
+
+    def __rtruediv__(self, other: Number) -> V:
+        return apply("div", other, self)
+
+    def __neg__(self) -> V:
+        return apply("neg", self)
+
+    def __and__(self, other: V) -> V:
+        return other if self.expr == Const(True, torch.bool) else apply("and", self, other)
+
+    def __or__(self, other: V) -> V:
+        return apply("or", self, other)
+
+    def __invert__(self) -> V:
+        return apply("not", self)
+
+    def __lt__(self, other: V | Number) -> V:
+        return apply("lt", self, other)
+
+    def __le__(self, other: V | Number) -> V:
+        return apply("le", self, other)
+
+    def __gt__(self, other: V | Number) -> V:
+        return apply("gt", self, other)
+
+    def __ge__(self, other: V | Number) -> V:
+        return apply("ge", self, other)
+
+    def eq(self, other: V | Number) -> V:
+        """Elementwise `==` (Python's own stays structural)."""
+        return apply("eq", self, other)
+
+    def ne(self, other: V | Number) -> V:
+        """Elementwise `!=`."""
+        return apply("ne", self, other)
+
+
+COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf"})
+
+
+def apply(name: str, *operands: V | Number) -> V:
+    """The operation `name` of OPS on operands of one dtype; numbers take the dtype of the first V."""
+    dtype = next(o.dtype for o in operands if isinstance(o, V))
+    args = tuple(o.expr if isinstance(o, V) else literal(o, dtype) for o in operands)
+    if name in ("lt", "ge"):
+        decided = _decide(name, *args)
+        if decided is not None:
+            return const(decided, torch.bool)
+    if dtype == torch.bool:
+        name = ON_BOOL.get(name, name)
+    return V(Op(name, args, torch.bool if name in COMPARISONS else dtype))
+
+
+def _decide(name: str, a: Expr, b: Expr) -> bool | None:
+    """The outcome of comparing an index with a literal, where the range of the index settles it."""
+    if not isinstance(a, IndexValue) or not isinstance(b, Const):
+        return None
+    low, high = a.index.bounds()
+    if high < b.value:
+        return name == "lt"
+    return name == "ge" if low >= b.value else None
+
+
+def where(condition: V, a: V | Number, b: V | Number) -> V:
+    """`a` where the bool `condition` holds, else `b`; at least one of them is a V."""
+    dtype = next(o.dtype for o in (a, b) if isinstance(o, V))
+    args = tuple(o.expr if isinstance(o, V) else literal(o, dtype) for o in (a, b))
+    return V(Op("where", (condition.expr, *args), dtype))
+
+
+def const(value: Number, dtype: torch.dtype) -> V:
+    """A literal."""
+    return V(literal(value, dtype))
+
+
+def number(index: Index, dtype: torch.dtype = torch.int64) -> V:
+    """The value of an index expression."""
+    if not index.terms:
+        return const(index.const, dtype)
+    return V(IndexValue(index, dtype))
+
+
+def maximum(a: V, b: V | Number) -> V:
+    """The larger one, NaN if either is NaN."""
+    return apply("max", a, b)
+
+
+def minimum(a: V, b: V | Number) -> V:
+    """The smaller one, NaN if either is NaN."""
+    return apply("min", a, b)
+
+
+def clamp(x: V, low: V | Number | None, high: V | Number | None) -> V:
+    """`min(max(x, low), high)`; either bound may be absent."""
+    x = x if low is None else maximum(x, low)
+    return x if high is None else minimum(x, high)
+
+
+def fma(a: V, b: V | Number, c: V | Number) -> V:
+    """`a * b + c`, rounded once; integers wrap, so there it is the plain expression."""
+    return apply("fma", a, b, c) if a.dtype.is_floating_point else a * b + c
+
+
+def integer_power(x: V, exponent: int) -> V:
+    """`x ** exponent` for exponent >= 0 by repeated squaring; integers wrap as in torch."""
+    result: V | None = None
+    while exponent:
+        if exponent & 1:
+            result = x if result is None else result * x
+        exponent >>= 1
+        x = x * x if exponent else x
+    return const(1, x.dtype) if result is None else result
+
+
+def power(x: V, exponent: V | Number) -> V:
+    """`x ** exponent` with eager's shortcuts for the exponents that have one."""
+    if isinstance(exponent, V):
+        return apply("pow", x, exponent)
+    if not x.dtype.is_floating_point:
+        return integer_power(x, int(exponent))
+    shortcut = {
+        0.0: lambda: const(1, x.dtype),
+        1.0: lambda: x,
+        2.0: lambda: x * x,
+        3.0: lambda: x * x * x,
+        0.5: lambda: apply("sqrt", x),
+        -0.5: lambda: apply("rsqrt", x),
+        -1.0: lambda: apply("reciprocal", x),
+        -2.0: lambda: apply("reciprocal", x * x),
+    }.get(float(exponent))
+    return shortcut() if shortcut is not None else apply("pow", x, exponent)
+
+
+SQRT_HALF = math.sqrt(0.5)
+SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
+
+
+def gelu(x: V, approximate: str = "none") -> V:
+    """The Gaussian error linear unit, exact or by tanh."""
+    if approximate == "none":
+        return x * 0.5 * (1 + apply("erf", x * SQRT_HALF))
+    inner = SQRT_2_OVER_PI * (x + 0.044715 * (x * x * x))
+    return 0.5 * x * (1 + apply("tanh", inner))
+
+
+def gelu_backward(grad: V, x: V, approximate: str = "none") -> V:
+    """The gradient of `gelu`."""
+    if approximate == "none":
+        cdf = 0.5 * (1 + apply("erf", x * SQRT_HALF))
+        pdf = apply("exp", x * x * -0.5) * (1 / math.sqrt(2 * math.pi))
+        return grad * (cdf + x * pdf)
+    t = apply("tanh", SQRT_2_OVER_PI * (x + 0.044715 * (x * x * x)))
+    slope = SQRT_2_OVER_PI * (1 + 3 * 0.044715 * (x * x))
+    return grad * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope)
+
+
+def silu_backward(grad: V, x: V) -> V:
+    """The gradient of `x * sigmoid(x)`."""
+    s = apply("sigmoid", x)
+    return grad * s * (1 + x * (1 - s))
+
+
+def lerp(a: V, b: V, weight: V | Number) -> V:
+    """Linear interpolation, computed from the nearer end as eager does."""
+    if not isinstance(weight, V):
+        weight = const(weight, a.dtype)
+    near = apply("abs", weight) < 0.5
+    return fma(where(near, weight, weight - 1), b - a, where(near, a, b))

@@ -1,0 +1,271 @@
+"""Owns the walk over an ATen graph that turns it into a loop program.
+
+It decides, node by node, between a lowering and an extern call, and which values must exist as real tensors. Fusion is
+not its business: every lowered operation gets buffers of its own here.
+"""
+
+from __future__ import annotations
+
+import keyword
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import fx
+
+from minidynamo.codegen.ir.index import as_index
+from minidynamo.codegen.ir.loops import Buffer, Extern, GetItem, LoopProgram, Loops, Name
+from minidynamo.codegen.ir.text import DTYPES
+from minidynamo.codegen.lowering import registry
+from minidynamo.codegen.lowering.builder import Builder
+from minidynamo.codegen.lowering.formula import V
+from minidynamo.codegen.lowering.values import Value, dimensions
+from minidynamo.compat import OpOverload
+from minidynamo.errors import Diagnostic, InternalError
+
+
+def lower_graph(gm: fx.GraphModule, *, kernels: bool = True) -> LoopProgram:
+    """The loop program of a functional ATen graph with fake tensors in `meta["val"]`.
+
+    With `kernels=False` every node becomes an extern call.
+    """
+    return GraphLowering(gm, kernels).run()
+
+
+def layout_of(name: str, fake: Any) -> Buffer | None:
+    """The buffer that a strided tensor of a known dtype is; None for everything else."""
+    if not isinstance(fake, torch.Tensor) or fake.layout != torch.strided or fake.dtype not in DTYPES:
+        return None
+    if not all(isinstance(n, int) for n in (*fake.shape, *fake.stride())):
+        return None
+    return Buffer(name, tuple(fake.shape), tuple(fake.stride()), fake.dtype, fake.device)
+
+
+def is_dense(buffer: Buffer) -> bool:
+    """Whether no two elements share memory, so that a kernel may write all of them."""
+    step = 1
+    for size, stride in sorted(zip(buffer.shape, buffer.stride), key=lambda p: (p[1], p[0])):
+        if size > 1 and stride < step:
+            return False
+        step = max(step, (size - 1) * stride + 1) if size > 1 else step
+    return True
+
+
+class GraphLowering:
+    """One walk. `values` has the loop form of a node, `real` the host name of the tensor if it exists."""
+
+    def __init__(self, gm: fx.GraphModule, kernels: bool) -> None:
+        self.gm = gm
+        self.kernels = kernels
+        self.builder = Builder()
+        self.values: dict[fx.Node, Value | tuple[Value | None, ...]] = {}
+        self.real: dict[fx.Node, str] = {}
+        self.inputs: list[str] = []
+        self.constants: dict[str, Any] = {}
+        self.names: set[str] = set()
+        self.mutated: set[str] = set()
+
+    def run(self) -> LoopProgram:
+        """Walk all nodes."""
+        outputs: tuple[Any, ...] = ()
+        for node in self.gm.graph.nodes:
+            match node.op:
+                case "placeholder":
+                    self.inputs.append(self._define(node))
+                case "get_attr":
+                    self.constants[self._define(node)] = operator.attrgetter(node.target)(self.gm)
+                case "output":
+                    returned = node.args[0] if isinstance(node.args[0], (tuple, list)) else (node.args[0],)
+                    outputs = self._constants_and_names(returned, output=True)
+                case "call_function":
+                    self._call(node)
+                case _:
+                    what = f"an ATen graph has no {node.op} nodes ({node.target})"
+                    raise InternalError(Diagnostic("MD502", what, why="Only functions are called in such a graph."))
+        builder = self.builder
+        return LoopProgram(tuple(self.inputs), tuple(builder.nodes), outputs, builder.buffers, self.constants)
+
+    # Names
+
+    def _name(self, node: fx.Node) -> str:
+        name = node.name if node.name.isidentifier() and not keyword.iskeyword(node.name) else f"v_{node.name}"
+        while name in self.names:
+            name += "_"
+        self.names.add(name)
+        return name
+
+    def _define(self, node: fx.Node, name: str | None = None) -> str:
+        """A real tensor (or other Python value) under a name of its own."""
+        name = name or self._name(node)
+        self.real[node] = name
+        layout = layout_of(name, node.meta.get("val"))
+        if layout is not None:
+            self.builder.buffers[name] = layout
+            self.values[node] = Value.whole(layout)
+        return name
+
+    # Calls
+
+    def _call(self, node: fx.Node) -> None:
+        if node.target is operator.getitem and self._pick(node):
+            return
+        if self._store_into_input(node):
+            return
+        lowering = registry.find(node.target) if self.kernels and self._is_supported(node) else None
+        if lowering is None or not self._lower(node, lowering):
+            self._extern(node)
+
+    def _pick(self, node: fx.Node) -> bool:
+        """A result of a lowered operation with several results."""
+        source, k = node.args
+        values = self.values.get(source) if isinstance(source, fx.Node) else None
+        if not isinstance(values, tuple) or not isinstance(k, int):
+            return False
+        value = values[k]
+        if value is None:
+            return True
+        self.values[node] = value
+        if isinstance(source, fx.Node) and not registry.is_view(source.target):
+            self.real[node] = value.buffer.name
+        return True
+
+    def _is_supported(self, node: fx.Node) -> bool:
+        """Whether all tensors around the call are plain ones that kernels know, on one device."""
+        tensors = [n.meta.get("val") for n in node.all_input_nodes]
+        made = node.meta.get("val")
+        results = list(made) if isinstance(made, (tuple, list)) else [made]
+        tensors += [t for t in results if t is not None]
+        if any(layout_of("", t) is None for t in tensors) or not results:
+            return False
+        devices = {t.device for t in tensors if isinstance(t, torch.Tensor)}
+        return len(devices) == 1 and next(iter(devices)).type in ("cpu", "cuda")
+
+    def _lower(self, node: fx.Node, lowering: registry.Lowering) -> bool:
+        builder = self.builder
+        start, before = len(builder.nodes), dict(builder.buffers)
+        made = node.meta["val"]
+        fakes = list(made) if isinstance(made, (tuple, list)) else [made]
+        name = self._name(node)
+        builder.prefix = name
+        builder.result = next((layout_of(name, f) for f in fakes if f is not None), None)
+        builder.device = builder.out.device
+        args = fx.map_arg(node.args, self._value)
+        kwargs = fx.map_arg(node.kwargs, self._value)
+        try:
+            result = lowering(builder, *args, **kwargs)
+        except registry.NotLowered:
+            del builder.nodes[start:]
+            builder.buffers.clear()
+            builder.buffers.update(before)
+            self.names.discard(name)
+            return False
+        if registry.is_view(node.target):
+            self.names.discard(name)
+            self.values[node] = result
+            return True
+        if isinstance(result, Value):
+            self.values[node] = self._adopt(node, name, result, made, start)
+            self.real[node] = name
+        else:
+            self.values[node] = tuple(
+                None if r is None else self._adopt(node, f"{name}_{k}", r, fakes[k], start)
+                for k, r in enumerate(result)
+            )
+        return True
+
+    def _adopt(self, node: fx.Node, name: str, value: Value, fake: Any, start: int) -> Value:
+        """The result of a lowering, in the layout that eager gives it."""
+        layout = layout_of(name, fake)
+        if layout is None or layout.shape != value.shape or layout.dtype != value.dtype or not value.is_whole:
+            what = f"the lowering of {node.target} does not make what eager makes"
+            raise InternalError(Diagnostic("MD502", what, why=f"Expected {layout}, got {value}."))
+        self.names.add(name)
+        return self.builder.adopt(value, layout, start)
+
+    def _value(self, node: fx.Node) -> Any:
+        return self.values[node]
+
+    # Real tensors
+
+    def _extern(self, node: fx.Node) -> None:
+        args = self._constants_and_names(node.args)
+        kwargs = tuple((key, self._constants_and_names(v)) for key, v in node.kwargs.items())
+        name = self._define(node)
+        layout = self.builder.buffers.get(name)
+        if node.target is operator.getitem and isinstance(args[0], Name):
+            source = node.args[0]
+            aliases = self._aliases(source) if isinstance(source, fx.Node) else ()
+            self.builder.nodes.append(GetItem(name, args[0].name, args[1], aliases, layout))
+            return
+        extern = Extern(name, node.target, args, kwargs, self._aliases(node), self._mutates(node), layout)
+        self.builder.nodes.append(extern)
+
+    def materialize(self, node: fx.Node, *, output: bool = False) -> str:
+        """The host name of the tensor that `node` is; a view that nobody needed so far is made now."""
+        if node in self.real:
+            return self.real[node]
+        value = self.values[node]
+        if isinstance(value, Value) and value.is_whole and not output:
+            layout = layout_of("", node.meta["val"])
+            if layout is not None and layout.stride == value.buffer.stride:
+                return value.buffer.name
+        kept = self.values[node]
+        self._extern(node)
+        self.values[node] = kept
+        return self.real[node]
+
+    def _constants_and_names(self, value: Any, *, output: bool = False) -> Any:
+        if isinstance(value, fx.Node):
+            return Name(self.materialize(value, output=output))
+        if isinstance(value, (tuple, list)):
+            return tuple(self._constants_and_names(v, output=output) for v in value)
+        if isinstance(value, dict):
+            what = "an extern call cannot take a dictionary"
+            raise InternalError(Diagnostic("MD502", what, why=str(value)))
+        return value
+
+    def _aliases(self, node: fx.Node) -> tuple[str, ...]:
+        """Names of the arguments whose memory the result of `node` may share, by the operation's schema."""
+        if not isinstance(node.target, OpOverload):
+            return tuple(self.real[n] for n in node.all_input_nodes if n in self.real)
+        schema = node.target._schema
+        shared = {s for r in schema.returns if r.alias_info is not None for s in r.alias_info.before_set}
+        return tuple(self._schema_names(node, lambda info: bool(shared & set(info.before_set))))
+
+    def _mutates(self, node: fx.Node) -> tuple[str, ...]:
+        if not isinstance(node.target, OpOverload):
+            return ()
+        return tuple(self._schema_names(node, lambda info: bool(info.is_write)))
+
+    def _schema_names(self, node: fx.Node, wanted: Any) -> Iterable[str]:
+        schema = node.target._schema  # type: ignore[union-attr]
+        for k, argument in enumerate(schema.arguments):
+            if argument.alias_info is not None and wanted(argument.alias_info):
+                given = node.args[k] if k < len(node.args) else node.kwargs.get(argument.name)
+                for n in given if isinstance(given, (tuple, list)) else [given]:
+                    if isinstance(n, fx.Node):
+                        yield self.materialize(n)
+
+    # Writing into inputs
+
+    def _store_into_input(self, node: fx.Node) -> bool:
+        """A trailing `copy_` into a placeholder, as a loop nest that stores into the caller's tensor."""
+        if node.target is not torch.ops.aten.copy_.default or not self.kernels or not self._is_supported(node):
+            return False
+        target, source = node.args[:2]
+        if not isinstance(target, fx.Node) or not isinstance(source, fx.Node) or target.op != "placeholder":
+            return False
+        layout, value = self.values[target], self.values[source]
+        assert isinstance(layout, Value) and isinstance(value, Value)
+        buffer = layout.buffer
+        again = buffer.name in self.mutated or value.buffer.name in {buffer.name, *self.mutated}
+        self.mutated.add(buffer.name)
+        if again or not is_dense(buffer):
+            return False
+        axes = dimensions(buffer.shape, "i")
+        at = tuple(as_index(v) for v in axes)
+        body = V(value.broadcast_load(at)).to(buffer.dtype)
+        self.builder.nodes.append(Loops(buffer, axes, at, body.expr))
+        self.values[node] = layout
+        return True

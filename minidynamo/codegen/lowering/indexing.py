@@ -1,0 +1,201 @@
+"""Owns the ATen operations that choose elements: by numbers in another tensor, by position, by joining tensors.
+
+Reading through indices is lowered, with a check of every index; writing through indices is an extern call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from minidynamo.codegen.ir.expr import mask
+from minidynamo.codegen.ir.index import Index, Lookup
+from minidynamo.codegen.lowering.builder import Builder
+from minidynamo.codegen.lowering.formula import Number, V, apply, const, number, where
+from minidynamo.codegen.lowering.registry import NotLowered, lowering
+from minidynamo.codegen.lowering.values import Coordinates, Value
+
+MOST_JOINED = 8
+"""Joining more tensors than this costs more comparisons per element than a copy is worth."""
+
+
+def checked(position: V, size: int, *, wrap: bool = False) -> Index:
+    """`position` as a coordinate of a dimension of `size`; negative ones count from the end if `wrap`."""
+    position = position.to(torch.int64)
+    if wrap:
+        position = where(position < 0, position + size, position)
+    return Index(((Lookup(apply("check_index", position, size).expr, size), 1),))
+
+
+def _need_integers(index: Value) -> None:
+    if index.dtype not in (torch.int32, torch.int64):
+        raise NotLowered
+
+
+@lowering("embedding")
+def lower_embedding(builder: Builder, weight: Value, index: Value, *rest: Any) -> Value:
+    """Rows of `weight`; the padding index and the other options only change the gradient."""
+    _need_integers(index)
+
+    def body(at: Coordinates) -> V:
+        row = checked(V(index.load(at[:-1])), weight.shape[0])
+        return V(weight.load((row, at[-1])))
+
+    return builder.compute(builder.out.shape, body)
+
+
+@lowering("index_select")
+def lower_index_select(builder: Builder, x: Value, dim: int, index: Value) -> Value:
+    """Slices of `x` along one dimension."""
+    _need_integers(index)
+    if not x.shape or len(index.shape) != 1:
+        raise NotLowered
+    along = dim % len(x.shape)
+
+    def body(at: Coordinates) -> V:
+        chosen = checked(V(index.load((at[along],))), x.shape[along])
+        return V(x.load((*at[:along], chosen, *at[along + 1 :])))
+
+    return builder.compute(builder.out.shape, body)
+
+
+@lowering("gather")
+def lower_gather(builder: Builder, x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Value:
+    """One element of `x` per element of `index`, chosen along one dimension."""
+    _need_integers(index)
+    if not x.shape or not index.shape:
+        raise NotLowered
+    along = dim % len(x.shape)
+
+    def body(at: Coordinates) -> V:
+        chosen = checked(V(index.load(at)), x.shape[along])
+        return V(x.load((*at[:along], chosen, *at[along + 1 :])))
+
+    return builder.compute(builder.out.shape, body)
+
+
+@lowering("index")
+def lower_index(builder: Builder, x: Value, indices: Sequence[Value | None]) -> Value:
+    """`x[indices]` with integer tensors in consecutive dimensions."""
+    given = [d for d, i in enumerate(indices) if i is not None]
+    tensors = [i for i in indices if i is not None]
+    if any(i.dtype not in (torch.int32, torch.int64) for i in tensors) or given != list(range(given[0], given[-1] + 1)):
+        raise NotLowered
+    shape = torch.broadcast_shapes(*(i.shape for i in tensors))
+    first = given[0]
+
+    def body(at: Coordinates) -> V:
+        inner = at[first : first + len(shape)]
+        chosen = [checked(V(i.broadcast_load(inner)), x.shape[d], wrap=True) for d, i in zip(given, tensors)]
+        return V(x.load((*at[:first], *chosen, *at[first + len(shape) :])))
+
+    return builder.compute(builder.out.shape, body)
+
+
+@lowering("cat")
+def lower_cat(builder: Builder, tensors: Sequence[Value], dim: int = 0) -> Value:
+    """Tensors one behind the other along one dimension."""
+    made = builder.out.dtype
+    parts = [t for t in tensors if t.shape != (0,) or len(builder.out.shape) == 1]
+    if len(parts) > MOST_JOINED or not parts:
+        raise NotLowered
+    along = dim % len(builder.out.shape)
+
+    def body(at: Coordinates) -> V:
+        end = builder.out.shape[along]
+        result: V | None = None
+        for part in reversed(parts):
+            end -= part.shape[along]
+            own = V(part.load((*at[:along], at[along] - end, *at[along + 1 :]))).to(made)
+            if len(parts) > 1:
+                inside = number(at[along]) >= end
+                inside = inside & (number(at[along]) < end + part.shape[along])
+                own = V(mask(own.expr, inside.expr))
+                result = own if result is None else where(number(at[along]) < end + part.shape[along], own, result)
+            else:
+                result = own
+        assert result is not None
+        return result
+
+    return builder.compute(builder.out.shape, body, made)
+
+
+@lowering("constant_pad_nd")
+def lower_pad(builder: Builder, x: Value, pad: Sequence[int], value: Number = 0) -> Value:
+    """`x` with borders of one number; negative borders cut off."""
+    before = [0] * len(x.shape)
+    for k in range(len(pad) // 2):
+        before[len(x.shape) - 1 - k] = pad[2 * k]
+
+    def body(at: Coordinates) -> V:
+        own = [i - b for i, b in zip(at, before)]
+        inside = const(True, torch.bool)
+        for i, size, low, high in zip(own, x.shape, before, builder.out.shape):
+            if low > 0:
+                inside = inside & (number(i) >= 0)
+            if high - low > size:
+                inside = inside & (number(i) < size)
+        loaded = V(mask(x.load(own), inside.expr))
+        return where(inside, loaded, value)
+
+    return builder.compute(builder.out.shape, body)
+
+
+def _triangle(builder: Builder, x: Value, keep: Any) -> Value:
+    return builder.compute(
+        x.shape, lambda at: where(keep(number(at[-1]) - number(at[-2])), V(x.load(at)), 0), builder.out.dtype
+    )
+
+
+@lowering("tril")
+def lower_tril(builder: Builder, x: Value, diagonal: int = 0) -> Value:
+    """The part of a matrix on and below a diagonal."""
+    return _triangle(builder, x, lambda offset: offset <= diagonal)
+
+
+@lowering("triu")
+def lower_triu(builder: Builder, x: Value, diagonal: int = 0) -> Value:
+    """The part of a matrix on and above a diagonal."""
+    return _triangle(builder, x, lambda offset: offset >= diagonal)
+
+
+@lowering("select_scatter")
+def lower_select_scatter(builder: Builder, x: Value, source: Value, dim: int, index: int) -> Value:
+    """`x` with one index of a dimension replaced."""
+    along = dim % len(x.shape)
+    chosen = index % x.shape[along]
+
+    def body(at: Coordinates) -> V:
+        inside = number(at[along]).eq(chosen)
+        new = V(mask(source.load((*at[:along], *at[along + 1 :])), inside.expr))
+        return where(inside, new.to(x.dtype), V(x.load(at)))
+
+    return builder.compute(x.shape, body)
+
+
+@lowering("slice_scatter")
+def lower_slice_scatter(
+    builder: Builder,
+    x: Value,
+    source: Value,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> Value:
+    """`x` with a slice along one dimension replaced."""
+    along = dim % len(x.shape)
+    first, _, _ = slice(start, end, step).indices(x.shape[along])
+    length = source.shape[along]
+
+    def body(at: Coordinates) -> V:
+        shifted = at[along] - first
+        inside = (number(shifted) >= 0) & (number(shifted) < length * step)
+        if step > 1:
+            inside = inside & apply("remainder", number(shifted), step).eq(0)
+        new = V(mask(source.load((*at[:along], shifted // step, *at[along + 1 :])), inside.expr))
+        return where(inside, new.to(x.dtype), V(x.load(at)))
+
+    return builder.compute(x.shape, body)

@@ -1,0 +1,134 @@
+"""Owns the composite ATen operations over rows: softmax, layer norm, their gradients.
+
+Each is written as the folds and formulas it consists of; the scheduler makes one kernel of them. Statistics are kept
+in float32 for half types, and rounded only where eager returns them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from minidynamo.codegen.lowering.builder import Builder
+from minidynamo.codegen.lowering.formula import V, apply
+from minidynamo.codegen.lowering.reductions import count, moments
+from minidynamo.codegen.lowering.registry import NotLowered, lowering
+from minidynamo.codegen.lowering.values import Value
+
+
+def _row(x: Value, dim: int) -> list[int]:
+    dims = [dim % len(x.shape)] if x.shape else []
+    if not x.dtype.is_floating_point or count(x, dims) == 0:
+        raise NotLowered
+    return dims
+
+
+@lowering("_softmax", "_safe_softmax")
+def lower_softmax(builder: Builder, x: Value, dim: int, half_to_float: Any = False) -> Value:
+    """`exp(x - max) / sum(exp(x - max))` along one dimension."""
+    dims = _row(x, dim)
+    largest = builder.reduce("max", lambda v: v, x, dims=dims, keepdim=True)
+    shifted = builder.map(lambda v, m: apply("exp", v - m), x, largest)
+    total = builder.reduce("sum", lambda e: e, shifted, dims=dims, keepdim=True)
+    return builder.map(lambda e, s: e / s, shifted, total, dtype=builder.out.dtype)
+
+
+@lowering("_log_softmax")
+def lower_log_softmax(builder: Builder, x: Value, dim: int, half_to_float: bool) -> Value:
+    """`x - max - log(sum(exp(x - max)))` along one dimension."""
+    dims = _row(x, dim)
+    largest = builder.reduce("max", lambda v: v, x, dims=dims, keepdim=True)
+    total = builder.reduce("sum", lambda v, m: apply("exp", v - m), x, largest, dims=dims, keepdim=True)
+    return builder.map(lambda v, m, s: v - m - apply("log", s), x, largest, total, dtype=builder.out.dtype)
+
+
+@lowering("_softmax_backward_data")
+def lower_softmax_backward(builder: Builder, grad: Value, y: Value, dim: int, input_dtype: Any) -> Value:
+    """`y * (grad - sum(grad * y))`."""
+    dims = _row(y, dim)
+    total = builder.reduce("sum", lambda g, v: g * v, grad, y, dims=dims, keepdim=True)
+    return builder.map(lambda g, v, s: (g - s) * v, grad, y, total, dtype=builder.out.dtype)
+
+
+@lowering("_log_softmax_backward_data")
+def lower_log_softmax_backward(builder: Builder, grad: Value, y: Value, dim: int, input_dtype: Any) -> Value:
+    """`grad - exp(y) * sum(grad)`."""
+    dims = _row(y, dim)
+    total = builder.reduce("sum", lambda g: g, grad, dims=dims, keepdim=True)
+    return builder.map(lambda g, v, s: g - apply("exp", v) * s, grad, y, total, dtype=builder.out.dtype)
+
+
+def _affine(normal: V, weight: V | None, bias: V | None) -> V:
+    scaled = normal if weight is None else normal * weight
+    return scaled if bias is None else scaled + bias
+
+
+@lowering("native_layer_norm")
+def lower_layer_norm(
+    builder: Builder, x: Value, shape: Sequence[int], weight: Value | None, bias: Value | None, eps: float
+) -> tuple[Value, ...]:
+    """Result, mean and reciprocal standard deviation over the last `len(shape)` dimensions."""
+    dims = list(range(len(x.shape) - len(shape), len(x.shape)))
+    n = count(x, dims)
+    if n == 0:
+        raise NotLowered
+    mean, squares = moments(builder, x, dims, True)
+    rstd = builder.map(lambda s: apply("rsqrt", s / n + eps), squares)
+    given = [v for v in (weight, bias) if v is not None]
+
+    def formula(v: V, m: V, r: V, *rest: V) -> V:
+        operands = iter(rest)
+        w = None if weight is None else next(operands)
+        return _affine((v - m) * r, w, None if bias is None else next(operands))
+
+    y = builder.map(formula, x, mean, rstd, *given, dtype=x.dtype)
+    # CPU keeps the statistics in the dtype of the weights, GPU in float32.
+    kept = torch.float32 if builder.device.type != "cpu" else x.dtype if weight is None else weight.dtype
+    kept = x.dtype if kept.itemsize < x.dtype.itemsize else kept
+    statistics = (builder.map(lambda s: s, v, dtype=kept) for v in (mean, rstd))
+    return y, *statistics
+
+
+@lowering("native_layer_norm_backward")
+def lower_layer_norm_backward(
+    builder: Builder,
+    grad: Value,
+    x: Value,
+    shape: Sequence[int],
+    mean: Value,
+    rstd: Value,
+    weight: Value | None,
+    bias: Value | None,
+    wanted: Sequence[bool],
+) -> tuple[Value | None, ...]:
+    """Gradients of input, weight and bias; None where not wanted."""
+    outer = len(x.shape) - len(shape)
+    dims, rows = list(range(outer, len(x.shape))), list(range(outer))
+    n = count(x, dims)
+    if n == 0 or count(x, rows) == 0:
+        raise NotLowered
+    dx = dw = db = None
+    if wanted[0]:
+        g = builder.map(lambda d: d, grad) if weight is None else builder.map(lambda d, w: d * w, grad, weight)
+        total = builder.reduce("sum", lambda d: d, g, dims=dims, keepdim=True)
+        product = builder.reduce("sum", lambda d, v, m, r: d * ((v - m) * r), g, x, mean, rstd, dims=dims, keepdim=True)
+        dx = builder.map(
+            lambda d, v, m, r, a, b: r * (d - (a + (v - m) * r * b) / n),
+            g,
+            x,
+            mean,
+            rstd,
+            total,
+            product,
+            dtype=x.dtype,
+        )
+    parameter = weight if weight is not None else bias
+    if wanted[1] and weight is not None:
+        dw = builder.reduce(
+            "sum", lambda d, v, m, r: d * ((v - m) * r), grad, x, mean, rstd, dims=rows, dtype=weight.dtype
+        )
+    if wanted[2] and parameter is not None:
+        db = builder.reduce("sum", lambda d: d, grad, dims=rows, dtype=parameter.dtype)
+    return dx, dw, db

@@ -1,0 +1,295 @@
+"""Owns the elementwise ATen operations, as a table of formulas.
+
+A row is all that an operation needs. Broadcasting, half types and result dtypes are the same for all of them and are
+done once, below the table.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from minidynamo.codegen.lowering import registry
+from minidynamo.codegen.lowering.builder import Builder
+from minidynamo.codegen.lowering.formula import (
+    Number,
+    V,
+    apply,
+    clamp,
+    const,
+    fma,
+    gelu,
+    gelu_backward,
+    lerp,
+    literal,
+    maximum,
+    minimum,
+    opmath,
+    power,
+    silu_backward,
+    where,
+)
+from minidynamo.codegen.lowering.registry import NotLowered
+from minidynamo.codegen.lowering.values import Coordinates, Value
+
+
+@dataclass(frozen=True)
+class Row:
+    """`formula` gets the arguments of the ATen call: tensors as V, everything else as it is.
+
+    Tensors arrive in the dtype that eager computes in: `compute` says whether that follows from the "result", from
+    the "promoted" arguments (comparisons), or whether each keeps its "own". `rounds` says that eager rounds numbers
+    and 0-dim tensors to a half type before it computes.
+    """
+
+    formula: Callable[..., V]
+    compute: str = "result"
+    rounds: bool = False
+
+
+def unary(name: str) -> Callable[[V], V]:
+    """The formula that is one row of OPS."""
+    return lambda x: apply(name, x)
+
+
+def binary(name: str) -> Callable[[V | Number, V | Number], V]:
+    """The formula that is one row of OPS."""
+    return lambda a, b: apply(name, a, b)
+
+
+def _add(a: V | Number, b: V | Number, *, alpha: Number = 1) -> V:
+    if alpha == 1:
+        return apply("add", a, b)
+    first = a if isinstance(a, V) else b
+    assert isinstance(first, V)
+    a, b = (x if isinstance(x, V) else const(x, first.dtype) for x in (a, b))
+    return fma(const(alpha, first.dtype), b, a)
+
+
+def _divide(a: V | Number, b: V | Number, *, rounding_mode: str | None = None) -> V:
+    if rounding_mode is None:
+        return apply("div", a, b)
+    operation = {"floor": "floordiv", "trunc": "truncdiv"}[rounding_mode]
+    return _whole_division(operation)(a, b)
+
+
+def _whole_division(operation: str) -> Callable[[V | Number, V | Number], V]:
+    def formula(a: V | Number, b: V | Number) -> V:
+        first = a if isinstance(a, V) else b
+        # Eager raises for an integer zero, and dividing the smallest integer by -1 overflows: only known divisors.
+        if isinstance(first, V) and not first.dtype.is_floating_point and (isinstance(b, V) or int(b) in (0, -1)):
+            raise NotLowered
+        return apply(operation, a, b)
+
+    return formula
+
+
+def _logical(name: str) -> Callable[..., V]:
+    return lambda *operands: apply(name, *(x.to(torch.bool) for x in operands))
+
+
+def _power(a: V | Number, b: V | Number) -> V:
+    if isinstance(a, V) and isinstance(b, V) and not a.dtype.is_floating_point:
+        raise NotLowered
+    return power(a, b) if isinstance(a, V) else apply("pow", a, b)
+
+
+def _softplus(x: V, beta: Number = 1, threshold: Number = 20) -> V:
+    return where(x * beta > threshold, x, apply("log1p", apply("exp", x * beta)) / beta)
+
+
+def _elu(x: V, alpha: Number = 1, scale: Number = 1, input_scale: Number = 1) -> V:
+    return where(x > 0, x * scale, apply("expm1", x * input_scale) * (alpha * scale))
+
+
+def _nan_to_num(x: V, nan: Number | None = None, posinf: Number | None = None, neginf: Number | None = None) -> V:
+    limits = torch.finfo(x.dtype)
+    x = where(apply("isnan", x), 0.0 if nan is None else nan, x)
+    x = where(x.eq(math.inf), limits.max if posinf is None else posinf, x)
+    return where(x.eq(-math.inf), limits.min if neginf is None else neginf, x)
+
+
+ROWS: dict[str, Row] = {
+    # arithmetic
+    "add": Row(_add, rounds=True),
+    "sub": Row(lambda a, b, *, alpha=1: apply("sub", a, b) if alpha == 1 else _add(a, b, alpha=-alpha), rounds=True),
+    "rsub": Row(lambda a, b, alpha=1: apply("sub", b, a) if alpha == 1 else fma(a, -alpha, b), rounds=True),
+    "mul": Row(binary("mul")),
+    "div": Row(_divide),
+    "floor_divide": Row(_whole_division("floordiv")),
+    "remainder": Row(_whole_division("remainder"), rounds=True),
+    "fmod": Row(_whole_division("fmod"), rounds=True),
+    "pow": Row(_power, rounds=True),
+    "square": Row(lambda x: x * x),
+    "neg": Row(unary("neg")),
+    "abs": Row(unary("abs")),
+    "sign": Row(unary("sign")),
+    "sgn": Row(unary("sign")),
+    "reciprocal": Row(unary("reciprocal")),
+    "addcmul": Row(lambda x, a, b, *, value=1: fma(a if value == 1 else value * a, b, x)),
+    "addcdiv": Row(lambda x, a, b, *, value=1: x + (a if value == 1 else value * a) / b),
+    "lerp": Row(lerp),
+    "maximum": Row(maximum),
+    "minimum": Row(minimum),
+    "clamp": Row(lambda x, min=None, max=None: clamp(x, min, max)),
+    "clamp_min": Row(maximum),
+    "clamp_max": Row(minimum),
+    "copysign": Row(binary("copysign")),
+    "atan2": Row(binary("atan2")),
+    "hypot": Row(binary("hypot")),
+    # rounding
+    "floor": Row(unary("floor")),
+    "ceil": Row(unary("ceil")),
+    "trunc": Row(unary("trunc")),
+    "round": Row(unary("round")),
+    "frac": Row(lambda x: x - apply("trunc", x)),
+    # functions of one variable
+    "exp": Row(unary("exp")),
+    "exp2": Row(unary("exp2")),
+    "expm1": Row(unary("expm1")),
+    "log": Row(unary("log")),
+    "log2": Row(unary("log2")),
+    "log10": Row(unary("log10")),
+    "log1p": Row(unary("log1p")),
+    "sqrt": Row(unary("sqrt")),
+    "rsqrt": Row(unary("rsqrt")),
+    "sin": Row(unary("sin")),
+    "cos": Row(unary("cos")),
+    "tan": Row(unary("tan")),
+    "asin": Row(unary("asin")),
+    "acos": Row(unary("acos")),
+    "atan": Row(unary("atan")),
+    "sinh": Row(unary("sinh")),
+    "cosh": Row(unary("cosh")),
+    "tanh": Row(unary("tanh")),
+    "asinh": Row(unary("asinh")),
+    "acosh": Row(unary("acosh")),
+    "atanh": Row(unary("atanh")),
+    "erf": Row(unary("erf")),
+    "erfc": Row(unary("erfc")),
+    "lgamma": Row(unary("lgamma")),
+    "sigmoid": Row(unary("sigmoid")),
+    # activations
+    "relu": Row(lambda x: maximum(x, 0)),
+    "gelu": Row(lambda x, *, approximate="none": gelu(x, approximate)),
+    "silu": Row(lambda x: x / (1 + apply("exp", -x))),
+    "mish": Row(lambda x: x * apply("tanh", apply("log1p", apply("exp", x)))),
+    "softplus": Row(_softplus),
+    "elu": Row(_elu),
+    "leaky_relu": Row(lambda x, negative_slope=0.01: where(x > 0, x, x * negative_slope)),
+    "hardtanh": Row(lambda x, min_val=-1, max_val=1: clamp(x, min_val, max_val)),
+    "hardsigmoid": Row(lambda x: clamp(x + 3, 0, 6) / 6),
+    "hardswish": Row(lambda x: x * clamp(x + 3, 0, 6) / 6),
+    "threshold": Row(lambda x, threshold, value: where(x <= threshold, value, x)),
+    "log_sigmoid_forward": Row(lambda x: minimum(x, 0) - apply("log1p", apply("exp", -apply("abs", x)))),
+    # comparison and logic
+    "eq": Row(binary("eq"), "promoted", rounds=True),
+    "ne": Row(binary("ne"), "promoted", rounds=True),
+    "lt": Row(binary("lt"), "promoted", rounds=True),
+    "le": Row(binary("le"), "promoted", rounds=True),
+    "gt": Row(binary("gt"), "promoted", rounds=True),
+    "ge": Row(binary("ge"), "promoted", rounds=True),
+    "isnan": Row(lambda x: x.ne(x), "promoted"),
+    "isinf": Row(lambda x: apply("isinf", x) if x.dtype.is_floating_point else x.ne(x), "promoted"),
+    "logical_and": Row(_logical("and"), "own"),
+    "logical_or": Row(_logical("or"), "own"),
+    "logical_xor": Row(_logical("xor"), "own"),
+    "logical_not": Row(_logical("not"), "own"),
+    "bitwise_and": Row(binary("and")),
+    "bitwise_or": Row(binary("or")),
+    "bitwise_xor": Row(binary("xor")),
+    "bitwise_not": Row(unary("not")),
+    "bitwise_left_shift": Row(binary("shl")),
+    "bitwise_right_shift": Row(binary("shr")),
+    "nan_to_num": Row(_nan_to_num),
+    # gradients that arrive as one operation
+    "threshold_backward": Row(lambda grad, x, threshold: where(x <= threshold, 0, grad)),
+    "gelu_backward": Row(lambda grad, x, *, approximate="none": gelu_backward(grad, x, approximate)),
+    "silu_backward": Row(silu_backward),
+    "tanh_backward": Row(lambda grad, y: grad * (1 - y * y)),
+    "sigmoid_backward": Row(lambda grad, y: grad * (1 - y) * y),
+    "leaky_relu_backward": Row(
+        lambda grad, x, negative_slope, self_is_result: where(x > 0, grad, grad * negative_slope)
+    ),
+    "hardtanh_backward": Row(lambda grad, x, low, high: where((x <= low) | (x >= high), 0, grad)),
+    "native_dropout_backward": Row(lambda grad, mask, scale: grad * mask * scale),
+}
+"""ATen name -> formula. To add an operation, add a row."""
+
+
+def lower_row(row: Row, builder: Builder, *args: Any, **kwargs: Any) -> Value:
+    """Apply a row to the arguments of an ATen call."""
+    tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, Value)]
+    shape = torch.broadcast_shapes(*(t.shape for t in tensors))
+    common = builder.out.dtype
+    if row.compute == "promoted":
+        common = promoted([a for a in args if isinstance(a, (Value, bool, int, float))])
+
+    def operand(arg: Any, at: Coordinates) -> Any:
+        if isinstance(arg, Value):
+            value = V(arg.broadcast_load(at))
+            if row.compute == "own":
+                return value
+            exact = row.rounds or arg.shape != ()
+            return (value.to(common) if exact else value).to(opmath(common))
+        if row.rounds and isinstance(arg, float) and common.is_floating_point:
+            return literal(arg, common).value
+        return arg
+
+    def body(at: Coordinates) -> V:
+        named = {key: operand(arg, at) for key, arg in kwargs.items()}
+        return row.formula(*(operand(arg, at) for arg in args), **named)
+
+    return builder.compute(shape, body, builder.out.dtype)
+
+
+def promoted(arguments: list[Any]) -> torch.dtype:
+    """The dtype that torch computes in for these tensors and numbers."""
+    samples = [torch.empty((1,) * len(a.shape), dtype=a.dtype) if isinstance(a, Value) else a for a in arguments]
+    if len(samples) == 1:
+        dtype: torch.dtype = samples[0].dtype
+        return dtype
+    return torch.result_type(samples[0], samples[1])
+
+
+for _name, _row in ROWS.items():
+    registry.add(_name, functools.partial(lower_row, _row))
+
+
+@registry.lowering("where")
+def lower_where(builder: Builder, condition: Value, a: Value | Number, b: Value | Number) -> Value:
+    """aten.where with three arguments."""
+    sides = [x if isinstance(x, Value) else constant(builder, x) for x in (a, b)]
+    dtype = builder.out.dtype
+    return builder.map(
+        lambda c, x, y: where(c.to(torch.bool), x.to(dtype), y.to(dtype)), condition, *sides, dtype=dtype
+    )
+
+
+def constant(builder: Builder, value: Number) -> Value:
+    """A 0-dim tensor in the dtype of the result."""
+    return builder.compute((), lambda _: const(value, builder.out.dtype))
+
+
+@registry.lowering("masked_fill")
+def lower_masked_fill(builder: Builder, x: Value, mask: Value, value: Value | Number) -> Value:
+    """aten.masked_fill with a number or a 0-dim tensor."""
+    return lower_where(builder, mask, value, x)
+
+
+@registry.lowering("_to_copy", "convert_element_type")
+def lower_cast(builder: Builder, x: Value, *args: Any, **kwargs: Any) -> Value:
+    """A conversion; devices and layouts that change never come here."""
+    return builder.compute(x.shape, lambda at: V(x.load(at)), builder.out.dtype)
+
+
+@registry.lowering("clone", "lift_fresh_copy", "copy")
+def lower_clone(builder: Builder, *args: Any, **kwargs: Any) -> Value:
+    """A copy in the layout of the result; `aten.copy(x, y)` is y with the dtype and sizes of x."""
+    source = next(a for a in reversed(args) if isinstance(a, Value))
+    return builder.compute(builder.out.shape, lambda at: V(source.broadcast_load(at)), builder.out.dtype)

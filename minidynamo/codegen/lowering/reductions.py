@@ -1,0 +1,218 @@
+"""Owns the ATen operations that fold dimensions away.
+
+Each is a call of `Builder.reduce`, perhaps with a formula behind it; in which order elements are folded is decided by
+the scheduler and the printers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from minidynamo.codegen.lowering.builder import Builder
+from minidynamo.codegen.lowering.formula import apply, opmath, where
+from minidynamo.codegen.lowering.registry import NotLowered, lowering
+from minidynamo.codegen.lowering.values import Value
+
+Dims = int | Sequence[int] | None
+
+
+def folded(x: Value, dims: Dims) -> list[int]:
+    """The dimensions to fold; None and an empty list mean all."""
+    rank = len(x.shape)
+    if dims is None or (not isinstance(dims, int) and not dims):
+        return list(range(rank))
+    return [d % rank if rank else 0 for d in ([dims] if isinstance(dims, int) else dims)]
+
+
+def count(x: Value, dims: Sequence[int]) -> int:
+    """How many elements are folded into one."""
+    total = 1
+    for d in dims:
+        total *= x.shape[d] if x.shape else 1
+    return total
+
+
+def _required(x: Value, dims: Sequence[int]) -> None:
+    """An extreme value of nothing does not exist; eager has the error message."""
+    if count(x, dims) == 0:
+        raise NotLowered
+
+
+@lowering("sum")
+def lower_sum(builder: Builder, x: Value, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    """Half types are summed in float32, integers and bools in int64."""
+    made = builder.out.dtype
+    dims = folded(x, dim)
+    return builder.reduce("sum", lambda v: v.to(opmath(made)), x, dims=dims, keepdim=keepdim, dtype=made)
+
+
+@lowering("mean")
+def lower_mean(builder: Builder, x: Value, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    """The sum divided by the count."""
+    made = builder.out.dtype
+    dims = folded(x, dim)
+    total = builder.reduce("sum", lambda v: v.to(opmath(made)), x, dims=dims, keepdim=keepdim)
+    return builder.map(lambda s: s / count(x, dims), total, dtype=made)
+
+
+@lowering("prod")
+def lower_prod(builder: Builder, x: Value, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    """The product of all elements, or along one dimension."""
+    made = builder.out.dtype
+    dims = folded(x, dim)
+    return builder.reduce("prod", lambda v: v.to(opmath(made)), x, dims=dims, keepdim=keepdim, dtype=made)
+
+
+def extreme(builder: Builder, combine: str, x: Value, dims: Sequence[int], keepdim: bool) -> Value:
+    """max or min, exact in the dtype of `x`."""
+    _required(x, dims)
+    return builder.reduce(combine, lambda v: v, x, dims=dims, keepdim=keepdim, dtype=x.dtype)
+
+
+@lowering("amax")
+def lower_amax(builder: Builder, x: Value, dim: Dims = (), keepdim: bool = False) -> Value:
+    """The largest element, NaN if there is one."""
+    return extreme(builder, "max", x, folded(x, dim), keepdim)
+
+
+@lowering("amin")
+def lower_amin(builder: Builder, x: Value, dim: Dims = (), keepdim: bool = False) -> Value:
+    """The smallest element, NaN if there is one."""
+    return extreme(builder, "min", x, folded(x, dim), keepdim)
+
+
+def _extreme_or_pair(combine: str, builder: Builder, x: Value, *args: Any) -> Value | tuple[Value, ...]:
+    if not args:
+        return extreme(builder, combine, x, folded(x, None), False)
+    dims, keepdim = folded(x, args[0]), len(args) > 1 and bool(args[1])
+    position = builder.reduce(f"arg{combine}", lambda v: v, x, dims=dims, keepdim=keepdim, dtype=torch.int64)
+    return extreme(builder, combine, x, dims, keepdim), position
+
+
+@lowering("max")
+def lower_max(builder: Builder, x: Value, dim: int | None = None, keepdim: bool = False) -> Value | tuple[Value, ...]:
+    """The largest element of all, or along one dimension with its position."""
+    return _extreme_or_pair("max", builder, x, *(() if dim is None else (dim, keepdim)))
+
+
+@lowering("min")
+def lower_min(builder: Builder, x: Value, dim: int | None = None, keepdim: bool = False) -> Value | tuple[Value, ...]:
+    """The smallest element of all, or along one dimension with its position."""
+    return _extreme_or_pair("min", builder, x, *(() if dim is None else (dim, keepdim)))
+
+
+def _argument(combine: str, builder: Builder, x: Value, dim: int | None, keepdim: bool) -> Value:
+    dims = folded(x, dim)
+    _required(x, dims)
+    return builder.reduce(combine, lambda v: v, x, dims=dims, keepdim=keepdim)
+
+
+@lowering("argmax")
+def lower_argmax(builder: Builder, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+    """The position of the first largest element."""
+    return _argument("argmax", builder, x, dim, keepdim)
+
+
+@lowering("argmin")
+def lower_argmin(builder: Builder, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+    """The position of the first smallest element."""
+    return _argument("argmin", builder, x, dim, keepdim)
+
+
+@lowering("any")
+def lower_any(builder: Builder, x: Value, dim: Dims = None, keepdim: bool = False) -> Value:
+    """Whether any element is not zero."""
+    made = builder.out.dtype
+    return builder.reduce("any", lambda v: v.to(torch.bool), x, dims=folded(x, dim), keepdim=keepdim, dtype=made)
+
+
+@lowering("all")
+def lower_all(builder: Builder, x: Value, dim: Dims = None, keepdim: bool = False) -> Value:
+    """Whether no element is zero."""
+    made = builder.out.dtype
+    return builder.reduce("all", lambda v: v.to(torch.bool), x, dims=folded(x, dim), keepdim=keepdim, dtype=made)
+
+
+def moments(builder: Builder, x: Value, dims: Sequence[int], keepdim: bool) -> tuple[Value, Value]:
+    """The mean (dimensions kept) and the sum of squared deviations, both in the computing dtype."""
+    n = count(x, dims)
+    total = builder.reduce("sum", lambda v: v, x, dims=dims, keepdim=True)
+    mean = builder.map(lambda s: s / n, total)
+    squares = builder.reduce("sum", lambda v, m: (v - m) * (v - m), x, mean, dims=dims, keepdim=keepdim)
+    return mean, squares
+
+
+def _variance(
+    builder: Builder, x: Value, dim: Any, unbiased: bool | None, correction: float | None, keepdim: bool
+) -> tuple[Value, Value]:
+    """Variance, and mean with its dimensions kept, in the computing dtype."""
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    lost = correction if correction is not None else float(unbiased is not False)
+    dims = folded(x, dim)
+    divisor = max(count(x, dims) - lost, 0.0)
+    mean, squares = moments(builder, x, dims, keepdim)
+    return builder.map(lambda s: s / divisor, squares), mean
+
+
+@lowering("var")
+def lower_var(
+    builder: Builder,
+    x: Value,
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> Value:
+    """The variance, in two passes over the data."""
+    variance = _variance(builder, x, dim, unbiased, correction, keepdim)[0]
+    return builder.map(lambda v: v, variance, dtype=x.dtype)
+
+
+@lowering("std")
+def lower_std(
+    builder: Builder,
+    x: Value,
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> Value:
+    """The square root of the variance."""
+    variance = _variance(builder, x, dim, unbiased, correction, keepdim)[0]
+    return builder.map(lambda v: apply("sqrt", v), variance, dtype=x.dtype)
+
+
+@lowering("var_mean")
+def lower_var_mean(
+    builder: Builder,
+    x: Value,
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> tuple[Value, Value]:
+    """Variance and mean."""
+    variance, mean = _variance(builder, x, dim, unbiased, correction, keepdim)
+    flat = mean.reshape(variance.shape)
+    return builder.map(lambda v: v, variance, dtype=x.dtype), builder.map(lambda m: m, flat, dtype=x.dtype)
+
+
+@lowering("logsumexp")
+def lower_logsumexp(builder: Builder, x: Value, dim: Dims, keepdim: bool = False) -> Value:
+    """The logarithm of the sum of exponentials, shifted by the largest element."""
+    dims = folded(x, dim)
+    if not x.dtype.is_floating_point or count(x, dims) == 0:
+        raise NotLowered
+    largest = builder.reduce("max", lambda v: v, x, dims=dims, keepdim=True)
+    # An infinite maximum must not turn into infinity minus infinity.
+    shift = builder.map(lambda m: where(apply("isinf", m), 0, m), largest)
+    total = builder.reduce("sum", lambda v, m: apply("exp", v - m), x, shift, dims=dims, keepdim=keepdim)
+    flat = shift if keepdim else shift.reshape(total.shape)
+    return builder.map(lambda s, m: apply("log", s) + m, total, flat, dtype=x.dtype)

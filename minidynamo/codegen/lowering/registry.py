@@ -1,0 +1,70 @@
+"""Owns the table from ATen operations to lowerings.
+
+The lowerings themselves are in the files next to this one; importing the package fills the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from minidynamo.compat import OpOverload
+from minidynamo.codegen.lowering.values import Value
+
+Lowered = Value | tuple[Value, ...]
+Lowering = Callable[..., Lowered]
+
+LOWERINGS: dict[str, Lowering] = {}
+"""ATen name without overload -> `lowering(builder, *args, **kwargs)`, with Values in place of tensors."""
+
+VIEWS: set[str] = set()
+"""Those among them whose result shares memory with the argument in eager."""
+
+
+class NotLowered(Exception):
+    """This call has no loop form after all; it becomes an extern call."""
+
+
+def lowering(*names: str, view: bool = False) -> Callable[[Lowering], Lowering]:
+    """Register a function for ATen names."""
+
+    def register(function: Lowering) -> Lowering:
+        for name in names:
+            add(name, function, view=view)
+        return function
+
+    return register
+
+
+def add(name: str, function: Lowering, *, view: bool = False) -> None:
+    """Register `function` for one ATen name; a name is registered once."""
+    if name in LOWERINGS:
+        raise ValueError(f"aten.{name} has two lowerings")
+    LOWERINGS[name] = function
+    if view:
+        VIEWS.add(name)
+
+
+def find(target: Any) -> Lowering | None:
+    """The lowering of the target of an FX node, if it has one."""
+    if isinstance(target, OpOverload) and target.namespace == "aten":
+        return LOWERINGS.get(base_name(target))
+    return None
+
+
+def is_view(target: Any) -> bool:
+    """Whether `target` is lowered as a change of coordinates."""
+    return isinstance(target, OpOverload) and target.namespace == "aten" and base_name(target) in VIEWS
+
+
+def base_name(target: OpOverload) -> str:
+    """`"add"` for aten.add.Tensor."""
+    return str(target.overloadpacket.__name__)
+
+
+def lowered_ops() -> frozenset[OpOverload]:
+    """Every ATen overload that need not be decomposed before it comes here."""
+    packets = (getattr(torch.ops.aten, name, None) for name in LOWERINGS)
+    return frozenset(getattr(p, overload) for p in packets if p is not None for overload in p.overloads())

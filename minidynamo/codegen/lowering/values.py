@@ -1,0 +1,70 @@
+"""Owns the values that lowerings pass around: windows on buffers, described by coordinates.
+
+A view never copies: it only changes the coordinates. What must exist in memory is decided later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from minidynamo.codegen.ir.expr import Load
+from minidynamo.codegen.ir.index import Index, Var, as_index, delinearize, flatten, row_major
+from minidynamo.codegen.ir.loops import Buffer
+
+Coordinates = tuple[Index, ...]
+
+
+def dimensions(shape: Sequence[int], prefix: str = "d") -> tuple[Var, ...]:
+    """One variable per dimension of `shape`."""
+    return tuple(Var(f"{prefix}{k}", size) for k, size in enumerate(shape))
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor of `shape` whose element at d0, d1, ... is `buffer[index]`, `index` being written in d0, d1, ..."""
+
+    buffer: Buffer
+    shape: tuple[int, ...]
+    index: Coordinates
+
+    @classmethod
+    def whole(cls, buffer: Buffer) -> Value:
+        """All of a buffer."""
+        return cls(buffer, buffer.shape, tuple(as_index(d) for d in dimensions(buffer.shape)))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The element type."""
+        return self.buffer.dtype
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether this is all of its buffer, with the buffer's own coordinates."""
+        return self == Value.whole(self.buffer)
+
+    def coordinates(self, at: Sequence[Index]) -> Coordinates:
+        """The coordinates in the buffer of the element at `at`."""
+        values = dict(zip(dimensions(self.shape), at))
+        return tuple(i.substitute(values) for i in self.index)
+
+    def load(self, at: Sequence[Index]) -> Load:
+        """The element at `at`."""
+        return Load(self.buffer.name, self.coordinates(at), self.dtype)
+
+    def broadcast_load(self, at: Sequence[Index]) -> Load:
+        """The element at `at` of a tensor that this one broadcasts to."""
+        own = at[len(at) - len(self.shape) :]
+        return self.load([Index() if size == 1 else i for size, i in zip(self.shape, own)])
+
+    def view(self, shape: Sequence[int], to_old: Callable[[Coordinates], Sequence[Index]]) -> Value:
+        """The value of `shape` whose element at `c` is this one's element at `to_old(c)`."""
+        new = tuple(as_index(d) for d in dimensions(shape))
+        return Value(self.buffer, tuple(shape), self.coordinates(tuple(to_old(new))))
+
+    def reshape(self, shape: Sequence[int]) -> Value:
+        """The same elements in row-major order under another shape."""
+        strides = row_major(shape)
+        return self.view(shape, lambda new: delinearize(flatten(new, strides), self.shape))

@@ -1,0 +1,182 @@
+"""Owns the ATen operations that only change how a tensor is addressed.
+
+None of them copies or computes; each maps new coordinates to old ones. Index-only operations that eager copies (flip,
+repeat) are here too, with a copy behind the change of coordinates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from minidynamo.codegen.ir.index import Index, as_index
+from minidynamo.codegen.lowering.builder import Builder
+from minidynamo.codegen.lowering.formula import V
+from minidynamo.codegen.lowering.registry import NotLowered, lowering
+from minidynamo.codegen.lowering.values import Value
+
+ZERO = Index()
+
+
+def _dims(dims: int | Sequence[int], rank: int) -> list[int]:
+    listed = [dims] if isinstance(dims, int) else list(dims)
+    return [d % rank if rank else 0 for d in listed]
+
+
+def _product(sizes: Sequence[int]) -> int:
+    total = 1
+    for size in sizes:
+        total *= size
+    return total
+
+
+@lowering("view", "_unsafe_view", "reshape", "_reshape_alias", view=True)
+def lower_view(builder: Builder, x: Value, shape: Any, *strides: Any) -> Value:
+    """The same elements under another shape. Viewing as another dtype is an extern call."""
+    if isinstance(shape, torch.dtype):
+        raise NotLowered
+    return x.reshape(builder.out.shape)
+
+
+@lowering("alias", "detach", "lift_fresh", view=True)
+def lower_alias(builder: Builder, x: Value) -> Value:
+    """The tensor itself."""
+    return x
+
+
+@lowering("permute", view=True)
+def lower_permute(builder: Builder, x: Value, dims: Sequence[int]) -> Value:
+    """Dimensions in another order."""
+    order = _dims(dims, len(x.shape))
+    return x.view([x.shape[d] for d in order], lambda new: [new[order.index(d)] for d in range(len(order))])
+
+
+@lowering("transpose", view=True)
+def lower_transpose(builder: Builder, x: Value, first: int, second: int) -> Value:
+    """Two dimensions exchanged."""
+    order = list(range(len(x.shape)))
+    if order:
+        a, b = _dims((first, second), len(order))
+        order[a], order[b] = order[b], order[a]
+    return lower_permute(builder, x, order)
+
+
+@lowering("t", view=True)
+def lower_t(builder: Builder, x: Value) -> Value:
+    """A matrix transposed; less than two dimensions unchanged."""
+    return lower_permute(builder, x, tuple(reversed(range(len(x.shape)))))
+
+
+@lowering("expand", view=True)
+def lower_expand(builder: Builder, x: Value, size: Sequence[int], *, implicit: bool = False) -> Value:
+    """Broadcast to the size of the result."""
+    shape = builder.out.shape
+    return x.view(shape, lambda new: broadcast(x, new))
+
+
+def broadcast(x: Value, new: Sequence[Index]) -> list[Index]:
+    """The coordinates in `x` of the element at `new` of what it broadcasts to."""
+    own = new[len(new) - len(x.shape) :]
+    return [ZERO if size == 1 else i for size, i in zip(x.shape, own)]
+
+
+@lowering("unsqueeze", view=True)
+def lower_unsqueeze(builder: Builder, x: Value, dim: int) -> Value:
+    """A new dimension of size 1."""
+    at = dim % (len(x.shape) + 1)
+    return x.view(builder.out.shape, lambda new: [*new[:at], *new[at + 1 :]])
+
+
+@lowering("squeeze", view=True)
+def lower_squeeze(builder: Builder, x: Value, dims: int | Sequence[int] | None = None) -> Value:
+    """Dimensions of size 1 removed: all, or those among `dims`."""
+    rank = len(x.shape)
+    among = range(rank) if dims is None else _dims(dims, rank)
+    gone = {d for d in among if rank and x.shape[d] == 1}
+
+    def old(new: Sequence[Index]) -> list[Index]:
+        rest = iter(new)
+        return [ZERO if d in gone else next(rest) for d in range(rank)]
+
+    return x.view(builder.out.shape, old)
+
+
+@lowering("slice", view=True)
+def lower_slice(
+    builder: Builder, x: Value, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Value:
+    """Every `step`-th element of a range along one dimension."""
+    at = dim % len(x.shape)
+    first, _, _ = slice(start, end, step).indices(x.shape[at])
+    return x.view(builder.out.shape, lambda new: [*new[:at], new[at] * step + first, *new[at + 1 :]])
+
+
+def narrow(x: Value, dim: int, start: int, length: int) -> Value:
+    """`length` elements from `start` along one dimension."""
+    shape = (*x.shape[:dim], length, *x.shape[dim + 1 :])
+    return x.view(shape, lambda new: [*new[:dim], new[dim] + start, *new[dim + 1 :]])
+
+
+@lowering("select", view=True)
+def lower_select(builder: Builder, x: Value, dim: int, index: int) -> Value:
+    """One index of one dimension, which disappears."""
+    at = dim % len(x.shape)
+    fixed = as_index(index % x.shape[at])
+    return x.view(builder.out.shape, lambda new: [*new[:at], fixed, *new[at:]])
+
+
+@lowering("split", "split_with_sizes", view=True)
+def lower_split(builder: Builder, x: Value, sizes: int | Sequence[int], dim: int = 0) -> tuple[Value, ...]:
+    """Consecutive pieces along one dimension."""
+    at = dim % len(x.shape)
+    total = x.shape[at]
+    if isinstance(sizes, int):
+        if sizes == 0:
+            raise NotLowered
+        sizes = [min(sizes, total - start) for start in range(0, max(total, 1), sizes)]
+    starts = [sum(sizes[:k]) for k in range(len(sizes))]
+    return tuple(narrow(x, at, start, size) for start, size in zip(starts, sizes))
+
+
+@lowering("unbind", view=True)
+def lower_unbind(builder: Builder, x: Value, dim: int = 0) -> tuple[Value, ...]:
+    """One piece per index of a dimension, which disappears."""
+    at = dim % len(x.shape)
+    shape = (*x.shape[:at], *x.shape[at + 1 :])
+    return tuple(x.view(shape, lambda new, k=k: [*new[:at], as_index(k), *new[at:]]) for k in range(x.shape[at]))
+
+
+@lowering("diagonal", view=True)
+def lower_diagonal(builder: Builder, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+    """A diagonal of two dimensions, as the last dimension."""
+    a, b = _dims((dim1, dim2), len(x.shape))
+
+    def old(new: Sequence[Index]) -> list[Index]:
+        rest = iter(new[:-1])
+        special = {a: new[-1] + max(-offset, 0), b: new[-1] + max(offset, 0)}
+        return [special[d] if d in special else next(rest) for d in range(len(x.shape))]
+
+    return x.view(builder.out.shape, old)
+
+
+def _copied(builder: Builder, x: Value) -> Value:
+    return builder.compute(x.shape, lambda at: V(x.load(at)))
+
+
+@lowering("flip")
+def lower_flip(builder: Builder, x: Value, dims: Sequence[int]) -> Value:
+    """Dimensions read backwards."""
+    turned = set(_dims(dims, len(x.shape)))
+    flipped = x.view(x.shape, lambda new: [i * -1 + (x.shape[d] - 1) if d in turned else i for d, i in enumerate(new)])
+    return _copied(builder, flipped)
+
+
+@lowering("repeat")
+def lower_repeat(builder: Builder, x: Value, repeats: Sequence[int]) -> Value:
+    """Whole copies side by side; leading dimensions may be new."""
+    extra = len(repeats) - len(x.shape)
+    if 0 in builder.out.shape:
+        raise NotLowered
+    return _copied(builder, x.view(builder.out.shape, lambda new: [i % n for i, n in zip(new[extra:], x.shape)]))
