@@ -1,0 +1,92 @@
+"""Runs the measurements that are named, or all, and prints one table: `python -m benchmarks [NAME ...] [--quick]`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import cold_start, kernels, memory, overhead
+from benchmarks.measure import SYSTEMS, Result
+
+MEASUREMENTS: dict[str, Callable[[bool], Iterator[Result]]] = {
+    "overhead": overhead.measure,
+    "cold": cold_start.measure,
+    "kernels": kernels.measure,
+    "memory": memory.measure,
+}
+COLUMNS = ("", "unit", *SYSTEMS, "of eager", "of torch.compile", "limit")
+
+
+def cells(result: Result) -> list[str]:
+    """One row: medians, ratios, and each limit with its verdict."""
+    medians = [f"{result.median(name):.3g}" if name in result.samples else "" for name in SYSTEMS]
+    medians = [text if "e" not in text else f"{float(text):.0f}" for text in medians]
+    others = [name for name in SYSTEMS if name != "minidynamo"]
+    ratios = [f"{result.ratio(name):.2f}" if name in result.samples else "" for name in others]
+    limits = [f"{limit.ratio:g} {limit.system}: {result.verdict(limit)}" for limit in result.limits]
+    return [result.name, result.unit, *medians, *ratios, ", ".join(limits)]
+
+
+def machine() -> str:
+    """What the numbers were taken on."""
+    models = [line.partition(":")[2].strip() for line in _cpu_lines() if line.startswith("model name")]
+    cpu = models[0] if models else platform.processor() or platform.machine()
+    load = f", load {os.getloadavg()[0]:.1f} before the run" if hasattr(os, "getloadavg") else ""
+    return (
+        f"{cpu}, {torch.get_num_threads()} threads{load}; Python {platform.python_version()}, torch {torch.__version__}"
+    )
+
+
+def _cpu_lines() -> list[str]:
+    path = Path("/proc/cpuinfo")
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+
+def markdown(rows: list[list[str]]) -> str:
+    """The table for a document."""
+    lines = [COLUMNS, ["---"] * len(COLUMNS), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of {', '.join(MEASUREMENTS)}; all without one")
+    parser.add_argument("--quick", action="store_true", help="few rounds: to see that it works, not for numbers")
+    parser.add_argument("--markdown", action="store_true", help="print the table for a document, too")
+    options = parser.parse_args()
+    unknown = [name for name in options.names if name not in MEASUREMENTS]
+    if unknown:
+        parser.error(f"no measurement {unknown[0]!r}; choose from {', '.join(MEASUREMENTS)}")
+
+    console = Console(width=None if Console().is_terminal else 160)
+    console.print(machine(), soft_wrap=True)
+    rows = []
+    with warnings.catch_warnings(), console.status("") as status:
+        # torch.compile warns on import about what a user cannot change here.
+        warnings.simplefilter("ignore")
+        for name in options.names or MEASUREMENTS:
+            status.update(f"measuring: {name}")
+            for result in MEASUREMENTS[name](options.quick):
+                rows.append(cells(result))
+                console.print("  ".join(cell for cell in rows[-1] if cell), style="dim", soft_wrap=True)
+    table = Table(title="Medians; ratios are minidynamo's share, pair by pair", title_justify="left")
+    for number, heading in enumerate(COLUMNS):
+        table.add_column(heading, justify="left" if number in (0, 1, len(COLUMNS) - 1) else "right")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    if options.markdown:
+        console.print(markdown(rows), soft_wrap=True, markup=False, highlight=False)
+
+
+if __name__ == "__main__":
+    main()

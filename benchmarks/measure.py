@@ -1,0 +1,90 @@
+"""Owns how things are timed and what a result is.
+
+It knows no program: each measurement has a file of its own.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+import minidynamo
+
+Compile = Callable[[Any], Any]
+
+# What is compared, in the order of the columns: each makes a function or module ready to be called.
+SYSTEMS: dict[str, Compile] = {
+    "eager": lambda target: target,
+    "minidynamo": minidynamo.compile,
+    "torch.compile": torch.compile,
+}
+
+
+@dataclass(frozen=True)
+class Limit:
+    """minidynamo takes at most `ratio` of what `system` takes."""
+
+    system: str
+    ratio: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one thing takes in each system. The samples of one index were taken right after one another."""
+
+    name: str
+    unit: str
+    samples: Mapping[str, list[float]]
+    limits: tuple[Limit, ...]
+
+    def median(self, system: str) -> float:
+        """The middle sample of `system`, in `unit`."""
+        return statistics.median(self.samples[system])
+
+    def ratios(self, system: str) -> list[float]:
+        """minidynamo's share of `system`, sample by sample, in ascending order."""
+        return sorted(mine / other for mine, other in zip(self.samples["minidynamo"], self.samples[system]))
+
+    def ratio(self, system: str) -> float:
+        """The middle of `ratios`: what disturbs both systems of a pair cancels out."""
+        return statistics.median(self.ratios(system))
+
+    def verdict(self, limit: Limit) -> str:
+        """``pass`` or ``miss``; ``tie`` when the middle half of the ratios lies on both sides of the limit."""
+        ratios = self.ratios(limit.system)
+        low, high = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
+        if self.ratio(limit.system) <= limit.ratio:
+            return "pass"
+        return "tie" if low <= limit.ratio < high else "miss"
+
+
+def interleaved(
+    functions: Mapping[str, Callable[[], object]], *, rounds: int, calls: int, scale: float = 1.0
+) -> dict[str, list[float]]:
+    """Time each function `rounds` times in turn, `calls` calls at a time; seconds per call times `scale`.
+
+    Each function is called before the first round, so that nothing is compiled while the clock runs.
+    """
+    samples: dict[str, list[float]] = {name: [] for name in functions}
+    for function in functions.values():
+        for _ in range(max(3, calls // 10)):
+            function()
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        for _ in range(rounds):
+            for name, function in functions.items():
+                start = time.perf_counter()
+                for _ in range(calls):
+                    function()
+                samples[name].append((time.perf_counter() - start) / calls * scale)
+    finally:
+        if collecting:
+            gc.enable()
+    return samples
