@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from minidynamo.compat import FakeTensorMode
+from minidynamo.compat import FakeTensorMode, OpOverload
 
 aten = torch.ops.aten
 
@@ -54,7 +54,8 @@ class Emitter:
 
     def emit_known(self, op: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> fx.Node:
         """Append `op(*args, **kwargs)` whose fake value is known."""
-        node = self.graph.call_function(op, args, kwargs)
+        name = op.overloadpacket.__name__ if isinstance(op, OpOverload) else None
+        node = self.graph.create_node("call_function", op, args, kwargs, name)
         node.meta.update(self.meta, val=value)
         return node
 
@@ -74,11 +75,11 @@ class Emitter:
             return self.emit(aten.view.default, copy, list(shape))
 
     def restride(self, node: fx.Node, like: torch.Tensor) -> fx.Node:
-        """`node` with the strides of `like`, which must be dense: a permuted copy."""
-        value = node.meta["val"]
-        if value.stride() == like.stride() or value.shape != like.shape:
+        """`node` with the strides of `like`: a permuted copy. Strides with gaps or overlaps cannot be had so; then
+        it is `node` itself."""
+        if _strides(node.meta["val"]) == _strides(like) or not _is_dense(like):
             return node
-        order = sorted(range(like.ndim), key=lambda d: (-like.stride(d), -like.shape[d], d))
+        order = sorted(range(like.ndim), key=lambda d: (-like.stride()[d], -like.shape[d], d))
         inner = self.emit(aten.permute.default, node, order)
         inner = self.emit(aten.clone.default, inner, memory_format=torch.contiguous_format)
         return self.emit(aten.permute.default, inner, [order.index(d) for d in range(like.ndim)])
@@ -89,3 +90,18 @@ class Emitter:
         if value.device != like.device:
             return self.emit(aten._to_copy.default, node, dtype=like.dtype, device=like.device)
         return node if value.dtype == like.dtype else self.emit(aten._to_copy.default, node, dtype=like.dtype)
+
+
+def _strides(value: torch.Tensor) -> list[int]:
+    """The strides that matter: those of dimensions with more than one element."""
+    return [stride for size, stride in zip(value.shape, value.stride()) if size > 1]
+
+
+def _is_dense(value: torch.Tensor) -> bool:
+    """Whether the elements fill their memory without gaps or overlaps."""
+    expected = 1
+    for stride, size in sorted((stride, size) for size, stride in zip(value.shape, value.stride()) if size != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True

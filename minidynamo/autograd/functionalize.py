@@ -159,8 +159,8 @@ class _Pass:
                 continue
             tensor = operator.attrgetter(node.target)(self.trace.owner)
             if tensor.ndim == 0:
-                args = ([], tensor.item())
-                made = self.emitter.emit(aten.full.default, *args, dtype=tensor.dtype, device=tensor.device)
+                number = tensor.item()
+                made = self.emitter.emit(aten.full.default, [], number, dtype=tensor.dtype, device=tensor.device)
             else:
                 made = self.emitter.placeholder(node.name.strip("_"), self.trace.mode.from_tensor(tensor))
                 self.result.constants[made] = tensor
@@ -316,14 +316,10 @@ class _Pass:
     def copied(self, target: fx.Node, source: Any) -> fx.Node:
         """The data of `target` after `target.copy_(source)`."""
         like = target.meta["val"]
-        node = self.current(source)
-        before = node
+        node: fx.Node = self.current(source)
         if tuple(node.meta["val"].shape) != tuple(like.shape):
             node = self.emitter.emit(aten.expand.default, node, list(like.shape))
-        node = self.emitter.cast(node, like)
-        if node is before or node.target is aten.expand.default:
-            node = self.emitter.emit(aten.clone.default, node)
-        return node
+        return self.emitter.cast(node, like)
 
     def assign(self, target: Any, new: Any) -> None:
         if isinstance(target, (list, tuple)):
@@ -335,7 +331,9 @@ class _Pass:
         like = self.result.read(value).meta["val"]
         if tuple(new.meta["val"].shape) != tuple(like.shape):
             raise refuse("an operation with `out=` gives its output another shape")
-        self.result.write(value, self.emitter.cast(new, like))
+        new = self.emitter.cast(new, like)
+        # Views of the base rely on its strides.
+        self.result.write(value, self.emitter.restride(new, like) if value.parent is None else new)
 
     def refuse_shared_inputs(self) -> None:
         """Two inputs in the same memory are two bases here, so neither may be written."""

@@ -50,9 +50,7 @@ class InputLayout:
     def given_up(self) -> tuple[int, ...]:
         """Positions in the flat list of elements whose lists were given up."""
         owners = [
-            stolen
-            for length, stolen in zip(self.lengths, self.stolen)
-            for _ in range(1 if length is None else length)
+            stolen for length, stolen in zip(self.lengths, self.stolen) for _ in range(1 if length is None else length)
         ]
         return tuple(i for i, stolen in enumerate(owners) if stolen)
 

@@ -63,8 +63,9 @@ class Trace:
     primals: dict[int, fx.Node] = field(default_factory=dict)
     outputs: list[TracedOutput] = field(default_factory=list)
     families: list[Family] = field(default_factory=list)
-    mutated_with_grad: dict[int, fx.Node] = field(default_factory=dict)
+    mutated_with_grad: dict[int, fx.Node | None] = field(default_factory=dict)
     requires_grad: dict[int, bool] = field(default_factory=dict)
+    is_leaf: dict[int, bool] = field(default_factory=dict)
     tangents: list[fx.Node] = field(default_factory=list)
     gradients: dict[int, fx.Node | None] = field(default_factory=dict)
     identities: set[fx.Node] = field(default_factory=set)
@@ -123,6 +124,7 @@ class _Tracing:
         self.copy_inputs = copy_inputs
         self.tensors = [i for i, value in enumerate(flat) if isinstance(value, torch.Tensor)]
         self.result = Trace(fx.Graph(), mode)
+        self.result.is_leaf = {i: flat[i].is_leaf for i in self.tensors}
 
     def trace(self, decompositions: dict[OpOverload, Callable[..., Any]]) -> Trace:
         with contextlib.ExitStack() as stack:
@@ -164,7 +166,7 @@ class _Tracing:
             sources = {i: leaf for i, leaf in leaves.items() if leaf.requires_grad} if targets else {}
             gradients = self.run_backward(targets, list(sources.values()))
             recorder.enter(None)
-        self.result.mutated_with_grad = dict.fromkeys(mutated)  # type: ignore[arg-type]
+        self.result.mutated_with_grad = dict.fromkeys(mutated)
         self.result.requires_grad = {i: value.requires_grad for i, value in inputs.items()}
         self.result.gradients = dict.fromkeys(sources)
         return outputs, [f.root for f in families], list(mutated.values()), gradients

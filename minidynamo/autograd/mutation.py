@@ -71,7 +71,9 @@ def _functional_variant(op: OpOverload, dropped: tuple[str, ...], results: int) 
             if other.is_mutable or len(other.returns) != results:
                 continue
             types = [str(arg.type) for arg in other.arguments]
-            if types[: len(wanted)] == wanted and all(arg.has_default_value() for arg in other.arguments[len(wanted) :]):
+            if types[: len(wanted)] == wanted and all(
+                arg.has_default_value() for arg in other.arguments[len(wanted) :]
+            ):
                 return found
     return None
 

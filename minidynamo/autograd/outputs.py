@@ -59,11 +59,17 @@ class _Planner:
         for index, value in self.functional.inputs.items():
             if value.base.version and index not in self.trace.mutated_with_grad:
                 self.results.mutations.append(InputMutation(index, None))
-                self.results.copies.append((self.functional.placeholders[index], self.functional.read(value)))
+                self.add_copy(index, self.functional.read(value))
         for index, family in enumerate(self.trace.families):
             self.add_family(index, family)
         self.results.outputs = [self.output(output) for output in self.trace.outputs]
         return self.results
+
+    def add_copy(self, index: int, new: fx.Node) -> None:
+        """Write `new` to an input at the end. What lies in the memory of an input may be overwritten by then."""
+        if _memory(new) in self.memory:
+            new = self.emitter.emit(aten.clone.default, new)
+        self.results.copies.append((self.functional.placeholders[index], new))
 
     def add(self, node: fx.Node, like: torch.Tensor, differentiable: bool) -> int:
         """Return `node`, in memory of its own and with the strides of `like`."""

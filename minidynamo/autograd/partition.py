@@ -7,6 +7,7 @@ that they never live longer than what eager would have kept. It does not compile
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,11 +23,13 @@ from minidynamo.config import config
 aten = torch.ops.aten
 
 # Pointwise operations that cost no more than reading their arguments.
-CHEAP = frozenset(
-    "abs add bitwise_and bitwise_not bitwise_or bitwise_xor clamp clamp_max clamp_min clone copysign eq fill full full_like ge "
-    "gt le logical_and logical_not logical_or logical_xor lt masked_fill maximum minimum mul ne neg ones ones_like relu "
-    "rsub scalar_tensor sign square sub where zeros zeros_like _to_copy _unsafe_view arange threshold_backward".split()
-)
+_CHEAP_NAMES = """
+    _to_copy _unsafe_view abs add arange bitwise_and bitwise_not bitwise_or bitwise_xor clamp clamp_max clamp_min
+    clone copysign eq fill full full_like ge gt le logical_and logical_not logical_or logical_xor lt masked_fill
+    maximum minimum mul ne neg ones ones_like relu rsub scalar_tensor sign square sub threshold_backward where
+    zeros zeros_like
+"""
+CHEAP = frozenset(_CHEAP_NAMES.split())
 
 
 @dataclass
@@ -70,19 +73,25 @@ def is_effect(node: fx.Node) -> bool:
 def is_recomputable(node: fx.Node) -> bool:
     """Whether a value of forward may be computed again in backward."""
     op = node.target
-    if op is getattr(op, "__call__", None) or not isinstance(op, OpOverload):
-        # An element of a tuple costs nothing once the tuple is there.
-        return node.op == "call_function" and getattr(op, "__name__", "") == "getitem"
+    if op is operator.getitem:  # costs nothing once the tuple is there
+        return True
+    if not isinstance(op, OpOverload):
+        return False
     if is_view(op):
         return True
     return config.recompute and not is_random(node) and op.overloadpacket.__name__ in CHEAP
 
 
 def forward_graph(
-    graph: fx.Graph, inputs: list[fx.Node], returned: list[fx.Node], copies: list[tuple[fx.Node, fx.Node]]
+    graph: fx.Graph,
+    inputs: list[fx.Node],
+    returned: list[fx.Node],
+    copies: list[tuple[fx.Node, fx.Node]],
+    overwritten: Iterable[fx.Node] = (),
 ) -> fx.Graph:
     """What `returned` and `copies` need of `graph`, plus random operations, in the same order, with `inputs` as
-    placeholders. New data of `copies` is copied into their placeholders behind everything else."""
+    placeholders. New data of `copies` is copied into their placeholders behind everything else; what is returned lies
+    in the memory of none of `overwritten`."""
     behind = _tangent_dependent(graph, set(inputs))
     effects = [node for node in graph.nodes if is_effect(node) and node not in behind]
     needed = ancestors([*returned, *(new for _, new in copies), *effects])
@@ -91,18 +100,18 @@ def forward_graph(
     for node in graph.nodes:
         if node in needed and node.op != "placeholder":
             env[node] = made.node_copy(node, env.__getitem__)
-    mutated = {placeholder for placeholder, _ in copies}
-    outputs = [_kept(made, env[node], node, mutated) for node in returned]
+    occupied = {_memory(placeholder) for placeholder in overwritten}
+    outputs = [_kept(made, env[node], node, occupied) for node in returned]
     for placeholder, new in copies:
         made.call_function(aten.copy_.default, (env[placeholder], env[new])).meta["val"] = placeholder.meta["val"]
     made.output(tuple(outputs))
     return made
 
 
-def _kept(made: fx.Graph, node: fx.Node, joint: fx.Node, mutated: set[fx.Node]) -> fx.Node:
+def _kept(made: fx.Graph, node: fx.Node, joint: fx.Node, occupied: set[Any]) -> fx.Node:
     """`node`, or a copy of it when it lies in the memory of an input that is about to be overwritten."""
     memory = _memory(joint)
-    if memory is None or all(_memory(placeholder) != memory for placeholder in mutated):
+    if memory is None or memory not in occupied:
         return node
     copy = made.call_function(aten.clone.default, (node,))
     copy.meta.update(node.meta)
@@ -142,9 +151,15 @@ def partition(
     """
     behind = _tangent_dependent(graph, set(inputs))
     wanted = ancestors(node for node in gradients if node is not None)
-    forward_roots = [*results, *(new for _, new in copies), *(n for n in graph.nodes if is_effect(n) and n not in behind)]
+    forward_roots = [
+        *results,
+        *(new for _, new in copies),
+        *(n for n in graph.nodes if is_effect(n) and n not in behind),
+    ]
     required = ancestors(forward_roots)
-    network = _Network(graph, wanted, behind, required, overwritten, {g for g in gradients if g is not None})
+    network = _Network(
+        graph, wanted, behind, required, overwritten, set(results), {g for g in gradients if g is not None}
+    )
     cut = network.minimum_cut()
     placed = [("input", n) for n in cut if n.op == "placeholder" and n not in overwritten]
     placed += [("result", n) for n in cut if n in results and n not in overwritten]
@@ -153,9 +168,9 @@ def partition(
     places = {"input": inputs, "result": results}
     sources = [(kind, places[kind].index(n)) for kind, n in placed] + [("extra", i) for i in range(len(rest))]
     made = Partition(fx.Graph(), fx.Graph(), saved, sources)
-    made.forward = forward_graph(graph, inputs, [*results, *rest], copies)
+    made.forward = forward_graph(graph, inputs, [*results, *rest], copies, overwritten)
     made.backward = _backward_graph(graph, saved, tangents, gradients, behind)
-    made.values = [_record(node, node in required) for node in saved]
+    made.values = [_record(node, node in required, node in overwritten) for node in saved]
     return made
 
 
@@ -169,12 +184,14 @@ class _Network:
         behind: set[fx.Node],
         required: set[fx.Node],
         overwritten: set[fx.Node],
+        results: set[fx.Node],
         gradients: set[fx.Node],
     ) -> None:
         self.candidates = [node for node in graph.nodes if node in wanted and node not in behind]
         self.behind = behind & wanted
         self.required = required
         self.overwritten = overwritten
+        self.results = results
         self.gradients = gradients
 
     def minimum_cut(self) -> list[fx.Node]:
@@ -183,7 +200,7 @@ class _Network:
 
         if not self.candidates:
             return []
-        net = networkx.DiGraph()
+        net: Any = networkx.DiGraph()
         net.add_nodes_from(("source", "sink"))
         for i, node in enumerate(self.candidates):
             inner, outer = (i, "in"), (i, "out")
@@ -202,13 +219,15 @@ class _Network:
         return [n for i, n in enumerate(self.candidates) if (i, "in") not in late and (i, "out") in late]
 
     def weight(self, node: fx.Node) -> int | None:
-        """Bytes that stay allocated while `node` is kept; None for what cannot be kept."""
+        """What keeping `node` costs; None for what cannot be kept. Bytes decide; among equals, first come the graph's
+        results, then what forward computes anyway."""
         if node.op == "placeholder" and node not in self.overwritten:
             return 0
         value = node.meta["val"]
         if not isinstance(value, torch.Tensor):
             return None
-        return max(1, _bytes(value))
+        rank = 0 if node in self.results else 1 if node in self.required else 2
+        return 4 * _bytes(value) + rank
 
 
 def _bytes(value: torch.Tensor) -> int:
@@ -240,6 +259,7 @@ def _backward_graph(
                 continue
             ready = pending.pop()
             if ready not in env:
+                assert ready.op != "placeholder", f"{ready} is needed by backward and was not saved"
                 env[ready] = made.node_copy(ready, env.__getitem__)
 
     wanted = ancestors(node for node in gradients if node is not None)
@@ -253,10 +273,12 @@ def _backward_graph(
     return made
 
 
-def _record(node: fx.Node, required: bool) -> SavedValue:
+def _record(node: fx.Node, required: bool, overwritten: bool) -> SavedValue:
     value = node.meta["val"]
     op = "input" if node.op == "placeholder" else str(node.target)
-    if node.op == "placeholder":
+    if overwritten:
+        reason = "an input that forward overwrites; this is a copy of what it held"
+    elif node.op == "placeholder":
         reason = "an input, which its owner keeps anyway"
     elif is_random(node):
         reason = "random numbers do not come out the same a second time"

@@ -1,0 +1,46 @@
+"""Owns the list of ATen operations that are split into smaller ones while the joint graph is traced.
+
+Listed is what becomes pointwise operations and reductions, which code generation fuses. Left whole are matrix
+products, convolutions, pooling, attention and batch norm: their kernels are faster than their parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import torch
+
+from minidynamo import compat
+from minidynamo.compat import OpOverload
+from minidynamo.config import config
+
+aten = torch.ops.aten
+
+# Every overload of these is split.
+SPLIT = """
+    binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits
+    elu_backward gelu_backward glu_backward
+    hardsigmoid hardsigmoid_backward hardswish hardswish_backward hardtanh_backward huber_loss_backward
+    leaky_relu_backward log_sigmoid_backward log_sigmoid_forward logit_backward
+    mish_backward mse_loss mse_loss_backward
+    native_dropout native_dropout_backward native_group_norm_backward native_layer_norm_backward
+    nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward
+    rrelu_with_noise_backward select_backward sigmoid_backward silu silu_backward slice_backward
+    smooth_l1_loss smooth_l1_loss_backward soft_margin_loss soft_margin_loss_backward softplus_backward
+    softshrink_backward
+    _softmax _softmax_backward_data _log_softmax _log_softmax_backward_data
+    tanh_backward threshold_backward unfold_backward
+"""
+
+
+def decomposition_table(keep: Collection[OpOverload] = ()) -> dict[OpOverload, Callable[..., Any]]:
+    """Operator overload -> function that computes it with smaller operators; without those in `keep`.
+
+    Empty when `config.decompose` is off.
+    """
+    if not config.decompose:
+        return {}
+    packets = [getattr(aten, name) for name in SPLIT.split()]
+    table = compat.get_decompositions(packets)
+    return {op: split for op, split in table.items() if isinstance(op, OpOverload) and op not in keep}

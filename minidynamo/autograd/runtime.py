@@ -1,0 +1,218 @@
+"""Owns what happens around the compiled graphs at each call: mutations, aliased outputs, and autograd's bookkeeping.
+
+It decides nothing: a `GraphSignature` says what to do. Every function here takes one list and hands it on, so that no
+tensor is held while a graph runs, except inputs that are needed behind it.
+
+Backward is compiled at the first backward call, under a lock: a graph that is never differentiated never pays for it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from minidynamo import compat
+from minidynamo.autograd.signature import GraphSignature, OutputPlan
+from minidynamo.boxed import BoxedCallable, mark_boxed
+from minidynamo.errors import Diagnostic, Unsupported
+
+Saved = Sequence[tuple[str, int]]
+
+
+def inference_call(signature: GraphSignature, compiled: BoxedCallable, without_grad: bool) -> BoxedCallable:
+    """A boxed callable around the inference graph. `without_grad`: the graph must run with the grad mode off, because
+    some input requires grad and the user's program switched it off itself."""
+    run = _without_grad(compiled) if without_grad else compiled
+    return _finishing(signature, _with_constants(signature, run))
+
+
+def training_call(
+    signature: GraphSignature,
+    forward: BoxedCallable,
+    saved: Saved,
+    compile_backward: Callable[[], BoxedCallable],
+    tangents: Sequence[torch.Tensor],
+) -> BoxedCallable:
+    """A boxed callable around forward and backward graph.
+
+    Forward returns the results of `signature`, then further values to save; `saved` says where each value that
+    backward takes comes from. `tangents` are fake values like the gradients that backward expects.
+    """
+    function = _make_function(signature, forward, saved, _Lazy(compile_backward), tangents)
+    apply = compat.raw_apply(function)
+    gradients = signature.gradients
+
+    def run(args: list[Any]) -> Any:
+        return apply(args, *[args[i] for i in gradients])
+
+    return _finishing(signature, _with_constants(signature, run))
+
+
+def _make_function(
+    signature: GraphSignature,
+    forward_graph: BoxedCallable,
+    saved: Saved,
+    backward_graph: BoxedCallable,
+    tangents: Sequence[torch.Tensor],
+) -> type[torch.autograd.Function]:
+    results = signature.results
+    differentiable = signature.differentiable_results
+    others = [i for i in range(results) if i not in differentiable]
+    saved_inputs = [i for kind, i in saved if kind == "input"]
+    saved_results = [i for kind, i in saved if kind == "result"]
+    known = set(signature.gradients)
+    prepare = [_Tangent(value) for value in tangents]
+
+    class CompiledFunction(torch.autograd.Function):
+        """One node of autograd's graph for the whole compiled graph. Its first argument is the list of all inputs."""
+
+        @staticmethod
+        def forward(ctx: Any, args: list[Any], *_: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            # An input that autograd does not know of here must not be saved together with its history.
+            kept = [args[i] if i in known else args[i].detach() for i in saved_inputs]
+            made = forward_graph(args)
+            visible = tuple(made[:results])
+            ctx.save_for_backward(*kept, *[made[i] for i in saved_results], *made[results:])
+            ctx.set_materialize_grads(False)
+            if others:
+                ctx.mark_non_differentiable(*[made[i] for i in others])
+            return visible
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+            args = list(ctx.saved_tensors)
+            # Unless the user retains the graph, autograd lets go now, and each value dies at its last use.
+            ctx.maybe_clear_saved_tensors()
+            args += [fit(gradients[i]) for fit, i in zip(prepare, differentiable)]
+            if torch.is_grad_enabled():
+                return (None, *_refuse_second_derivative(backward_graph, args))
+            return (None, *backward_graph(args))
+
+    return CompiledFunction
+
+
+class _Tangent:
+    """Turns what autograd hands in for one result into what the backward graph was compiled for."""
+
+    def __init__(self, like: torch.Tensor) -> None:
+        self.shape, self.stride = tuple(like.shape), like.stride()
+        self.dtype, self.device = like.dtype, like.device
+
+    def __call__(self, gradient: torch.Tensor | None) -> torch.Tensor:
+        if gradient is None:  # the result was not used
+            return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device).zero_()
+        if gradient.stride() == self.stride:
+            return gradient
+        fitting = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
+        return fitting.copy_(gradient.detach())
+
+
+class _Lazy:
+    """A boxed callable that is compiled when it is called first; afterwards it is one attribute away."""
+
+    _boxed_call = True
+
+    def __init__(self, compile_it: Callable[[], BoxedCallable]) -> None:
+        self.compile_it = compile_it
+        self.lock = threading.Lock()
+        self.compiled: BoxedCallable | None = None
+
+    def __call__(self, args: list[Any]) -> Any:
+        if self.compiled is None:
+            with self.lock:
+                if self.compiled is None:
+                    self.compiled = self.compile_it()
+        return self.compiled(args)
+
+
+class _NoSecondDerivative(torch.autograd.Function):
+    """Passes gradients on, and refuses to be differentiated itself."""
+
+    @staticmethod
+    def forward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(gradient.view_as(gradient) for gradient in gradients)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        raise Unsupported(
+            Diagnostic(
+                "MD403",
+                "a compiled graph cannot be differentiated twice",
+                why="Its backward graph is compiled code that autograd does not see into.",
+                fix="Run the function without minidynamo where `create_graph=True` is used: `fn.__wrapped__(...)`.",
+            )
+        )
+
+
+def _refuse_second_derivative(backward_graph: BoxedCallable, args: list[Any]) -> list[Any]:
+    with torch.no_grad():
+        made = list(backward_graph(args))
+    present = [i for i, gradient in enumerate(made) if gradient is not None]
+    if present:
+        apply = compat.raw_apply(_NoSecondDerivative)
+        leaves = [made[i].detach().requires_grad_() for i in present]
+        for i, gradient in zip(present, apply(*leaves)):
+            made[i] = gradient
+    return made
+
+
+def _without_grad(compiled: BoxedCallable) -> BoxedCallable:
+    def run(args: list[Any]) -> Any:
+        with torch.no_grad():
+            return compiled(args)
+
+    return run
+
+
+def _with_constants(signature: GraphSignature, run: BoxedCallable) -> BoxedCallable:
+    constants = signature.constants
+    if not constants:
+        return run
+
+    def extend(args: list[Any]) -> Any:
+        args.extend(constants)
+        return run(args)
+
+    return extend
+
+
+def _finishing(signature: GraphSignature, run: BoxedCallable) -> BoxedCallable:
+    """`run`, followed by what only real tensors allow: writing to inputs under autograd, and making views."""
+    plain = [OutputPlan("graph", i) for i in range(signature.results)]
+    pending = [(m.index, m.result) for m in signature.mutations if m.result is not None]
+    if not pending and list(signature.outputs) == plain:
+        return run if getattr(run, "_boxed_call", False) else mark_boxed(run)
+    needed = sorted({i for i, _ in pending} | {plan.index for plan in signature.outputs if plan.origin == "input"})
+    place = {index: position for position, index in enumerate(needed)}
+    makers = [_maker(plan, place) for plan in signature.outputs]
+    writes = [(place[index], result) for index, result in pending]
+
+    def call(args: list[Any]) -> Any:
+        kept = [args[i] for i in needed]
+        made = run(args)
+        for index, result in writes:
+            kept[index].copy_(made[result])
+        return tuple([make(kept, made) for make in makers])
+
+    return mark_boxed(call)
+
+
+def _maker(plan: OutputPlan, place: dict[int, int]) -> Callable[[Any, Any], Any]:
+    """A function of the kept inputs and the graph's results that makes one output."""
+    if plan.origin == "constant":
+        return lambda kept, made: plan.value
+    from_input = plan.origin == "input"
+    index = place[plan.index] if from_input else plan.index
+    if not plan.steps:
+        return (lambda kept, made: kept[index]) if from_input else (lambda kept, made: made[index])
+
+    def view(kept: Any, made: Any) -> Any:
+        value = (kept if from_input else made)[index]
+        for step in plan.steps:
+            value = step.apply(value)
+        return value.detach() if plan.detach else value
+
+    return view
