@@ -24,7 +24,7 @@ LIMITS = (Limit("eager", 1.0),)
 
 
 def peak_bytes(function: Callable[[], object]) -> int:
-    """The most bytes held at one time while `function` runs, above what was held before."""
+    """The most bytes that `function` allocates and holds at one time. Releasing older memory gives no credit."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as recorded:
         function()
     results = recorded.profiler.kineto_results
