@@ -80,3 +80,6 @@ OPERATOR_NAMESPACES = (
 )
 OpOverloadPacket = torch._ops.OpOverloadPacket
 TensorBase = torch._C.TensorBase
+
+# torch.jit-compatible assertion.
+torch_assert = torch._assert

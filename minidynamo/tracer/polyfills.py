@@ -15,13 +15,40 @@ from __future__ import annotations
 
 import collections
 import copy
+import dataclasses
+import enum
 import functools
 import itertools
 import math
 import operator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-from minidynamo.tracer.registry import polyfill
+import torch
+
+from minidynamo.compat import torch_assert as real_assert
+from minidynamo.tracer import registry
+
+Twin = TypeVar("Twin", bound=Callable[..., Any])
+
+
+def twin_of(*originals: Callable[..., Any]) -> Callable[[Twin], Twin]:
+    """Trace the decorated function wherever the program calls one of `originals`, methods of C classes included."""
+
+    def register(twin: Twin) -> Twin:
+        for original in originals:
+            registry.polyfill(original)(twin)
+            owner = getattr(original, "__objclass__", None)
+            if owner is not None:
+                handler = functools.partial(_call_twin, twin=twin)
+                registry.method(owner, original.__name__)(handler)
+        return twin
+
+    return register
+
+
+def _call_twin(tx, /, *args, twin, **kwargs):
+    return tx.call(twin, args, kwargs)
 
 
 def cannot_trace(what: str, why: str) -> Any:
@@ -45,7 +72,7 @@ def _all_items(iterable):
 # --- builtins -----------------------------------------------------------------------------------------------------
 
 
-@polyfill(any)
+@twin_of(any)
 def any_(iterable, /):
     for item in iterable:
         if item:
@@ -53,7 +80,7 @@ def any_(iterable, /):
     return False
 
 
-@polyfill(all)
+@twin_of(all)
 def all_(iterable, /):
     for item in iterable:
         if not item:
@@ -61,7 +88,7 @@ def all_(iterable, /):
     return True
 
 
-@polyfill(sum)
+@twin_of(sum)
 def sum_(iterable, /, start=0):
     if isinstance(start, (str, bytes, bytearray)):
         cannot_trace("`sum` of text", "sum refuses it")
@@ -92,17 +119,17 @@ def _extreme(is_better, args, key, default):
     return best
 
 
-@polyfill(min)
+@twin_of(min)
 def min_(*args, key=None, **default):
     return _extreme(operator.lt, args, key, list(default.values()))
 
 
-@polyfill(max)
+@twin_of(max)
 def max_(*args, key=None, **default):
     return _extreme(operator.gt, args, key, list(default.values()))
 
 
-@polyfill(sorted)
+@twin_of(sorted)
 def sorted_(iterable, /, *, key=None, reverse=False):
     # Only without a key do equal items of a set not exist, so that its order cannot show.
     result = _all_items(iterable) if key is None else list(iterable)
@@ -110,7 +137,7 @@ def sorted_(iterable, /, *, key=None, reverse=False):
     return result
 
 
-@polyfill(math.prod)
+@twin_of(math.prod)
 def math_prod(iterable, /, *, start=1):
     for item in iterable:
         start = start * item
@@ -120,32 +147,32 @@ def math_prod(iterable, /, *, start=1):
 # --- list, tuple and deque ----------------------------------------------------------------------------------------
 
 
-@polyfill(list.extend, collections.deque.extend)
+@twin_of(list.extend, collections.deque.extend)
 def list_extend(self, iterable, /):
     for item in list(iterable):
         self.append(item)
 
 
-@polyfill(list.__iadd__, collections.deque.__iadd__)
+@twin_of(list.__iadd__, collections.deque.__iadd__)
 def list_iadd(self, iterable, /):
     self.extend(iterable)
     return self
 
 
-@polyfill(collections.deque.extendleft)
+@twin_of(collections.deque.extendleft)
 def deque_extendleft(self, iterable, /):
     for item in list(iterable):
         self.appendleft(item)
 
 
-@polyfill(collections.deque.rotate)
+@twin_of(collections.deque.rotate)
 def deque_rotate(self, n=1, /):
     if self:
         for _ in range(n % len(self)):
             self.appendleft(self.pop())
 
 
-@polyfill(list.index, tuple.index, collections.deque.index)
+@twin_of(list.index, tuple.index, collections.deque.index)
 def sequence_index(self, value, start=0, stop=None, /):
     length = len(self)
     stop = length if stop is None else stop
@@ -158,7 +185,7 @@ def sequence_index(self, value, start=0, stop=None, /):
     return cannot_trace("`index` of a value that is not there", "it raises ValueError")
 
 
-@polyfill(list.count, tuple.count, collections.deque.count)
+@twin_of(list.count, tuple.count, collections.deque.count)
 def sequence_count(self, value, /):
     found = 0
     for item in self:
@@ -167,7 +194,7 @@ def sequence_count(self, value, /):
     return found
 
 
-@polyfill(list.__contains__, tuple.__contains__, collections.deque.__contains__)
+@twin_of(list.__contains__, tuple.__contains__, collections.deque.__contains__)
 def sequence_contains(self, value, /):
     for item in self:
         if item is value or item == value:
@@ -175,7 +202,7 @@ def sequence_contains(self, value, /):
     return False
 
 
-@polyfill(list.remove, collections.deque.remove)
+@twin_of(list.remove, collections.deque.remove)
 def list_remove(self, value, /):
     del self[sequence_index(self, value)]
 
@@ -201,7 +228,7 @@ def sequence_compare(compare, left, right):
 # --- dict ---------------------------------------------------------------------------------------------------------
 
 
-@polyfill(dict.update, collections.OrderedDict.update)
+@twin_of(dict.update, collections.OrderedDict.update)
 def dict_update(self, other=(), /, **kwargs):
     if hasattr(other, "keys"):
         for key in other.keys():  # noqa: SIM118 (this is the protocol of dict.update)
@@ -213,26 +240,19 @@ def dict_update(self, other=(), /, **kwargs):
         self[key] = value
 
 
-@polyfill(dict.setdefault, collections.OrderedDict.setdefault)
+@twin_of(dict.setdefault, collections.OrderedDict.setdefault)
 def dict_setdefault(self, key, default=None, /):
     if key not in self:
         self[key] = default
     return self[key]
 
 
-@polyfill(dict.get)
+@twin_of(dict.get)
 def dict_get(self, key, default=None, /):
     return self[key] if key in self else default
 
 
-@polyfill(dict.__or__, collections.OrderedDict.__or__, collections.defaultdict.__or__)
-def dict_or(self, other, /):
-    result = self.copy()
-    result.update(other)
-    return result
-
-
-@polyfill(dict.__ior__, collections.OrderedDict.__ior__)
+@twin_of(dict.__ior__, collections.OrderedDict.__ior__)
 def dict_ior(self, other, /):
     self.update(other)
     return self
@@ -266,21 +286,21 @@ def ordered_dict_equal(left, right):
 # --- set ----------------------------------------------------------------------------------------------------------
 
 
-@polyfill(set.update)
+@twin_of(set.update)
 def set_update(self, *others):
     for other in others:
         for item in _all_items(other):
             self.add(item)
 
 
-@polyfill(set.difference_update)
+@twin_of(set.difference_update)
 def set_difference_update(self, *others):
     for other in others:
         for item in _all_items(other):
             self.discard(item)
 
 
-@polyfill(set.intersection_update)
+@twin_of(set.intersection_update)
 def set_intersection_update(self, *others):
     for other in others:
         kept = set(other)
@@ -289,7 +309,7 @@ def set_intersection_update(self, *others):
                 self.discard(item)
 
 
-@polyfill(set.symmetric_difference_update)
+@twin_of(set.symmetric_difference_update)
 def set_symmetric_difference_update(self, other, /):
     for item in unordered_items(set(other)):
         if item in self:
@@ -302,35 +322,35 @@ def _set_result(like, items):
     return frozenset(items) if isinstance(like, frozenset) else items
 
 
-@polyfill(set.union, frozenset.union)
+@twin_of(set.union, frozenset.union)
 def set_union(self, *others):
     result = set(self)
     set_update(result, *others)
     return _set_result(self, result)
 
 
-@polyfill(set.difference, frozenset.difference)
+@twin_of(set.difference, frozenset.difference)
 def set_difference(self, *others):
     result = set(self)
     set_difference_update(result, *others)
     return _set_result(self, result)
 
 
-@polyfill(set.intersection, frozenset.intersection)
+@twin_of(set.intersection, frozenset.intersection)
 def set_intersection(self, *others):
     result = set(self)
     set_intersection_update(result, *others)
     return _set_result(self, result)
 
 
-@polyfill(set.symmetric_difference, frozenset.symmetric_difference)
+@twin_of(set.symmetric_difference, frozenset.symmetric_difference)
 def set_symmetric_difference(self, other, /):
     result = set(self)
     set_symmetric_difference_update(result, other)
     return _set_result(self, result)
 
 
-@polyfill(set.issubset, frozenset.issubset)
+@twin_of(set.issubset, frozenset.issubset)
 def set_issubset(self, other, /):
     other = set(other)
     for item in unordered_items(self):
@@ -339,7 +359,7 @@ def set_issubset(self, other, /):
     return True
 
 
-@polyfill(set.issuperset, frozenset.issuperset)
+@twin_of(set.issuperset, frozenset.issuperset)
 def set_issuperset(self, other, /):
     for item in _all_items(other):
         if item not in self:
@@ -352,7 +372,7 @@ def set_equal(left, right):
     return len(left) == len(right) and set_issubset(left, right)
 
 
-@polyfill(set.isdisjoint, frozenset.isdisjoint)
+@twin_of(set.isdisjoint, frozenset.isdisjoint)
 def set_isdisjoint(self, other, /):
     for item in _all_items(other):
         if item in self:
@@ -363,7 +383,7 @@ def set_isdisjoint(self, other, /):
 # --- functools, itertools, copy -----------------------------------------------------------------------------------
 
 
-@polyfill(functools.reduce)
+@twin_of(functools.reduce)
 def reduce(function, iterable, /, *initial):
     items = list(initial) + list(iterable)
     if not items:
@@ -374,7 +394,7 @@ def reduce(function, iterable, /, *initial):
     return result
 
 
-@polyfill(itertools.chain)
+@twin_of(itertools.chain)
 def chain(*iterables):
     return chain_from_iterable(iterables)
 
@@ -383,14 +403,14 @@ def chain_from_iterable(iterables, /):
     return iter([item for iterable in iterables for item in iterable])
 
 
-@polyfill(itertools.repeat)
+@twin_of(itertools.repeat)
 def repeat(object, *times):
     if not times:
         cannot_trace("`itertools.repeat` without end", "its items are only known one by one")
     return iter([object] * times[0])
 
 
-@polyfill(itertools.islice)
+@twin_of(itertools.islice)
 def islice(iterable, /, *bounds):
     part = slice(*bounds)
     start = 0 if part.start is None else part.start
@@ -405,7 +425,7 @@ def islice(iterable, /, *bounds):
     return iter(taken[start::step])
 
 
-@polyfill(itertools.accumulate)
+@twin_of(itertools.accumulate)
 def accumulate(iterable, func=None, *, initial=None):
     items = list(iterable) if initial is None else [initial, *iterable]
     function = operator.add if func is None else func
@@ -415,7 +435,7 @@ def accumulate(iterable, func=None, *, initial=None):
     return iter(result)
 
 
-@polyfill(itertools.product)
+@twin_of(itertools.product)
 def product(*iterables, repeat=1):
     pools = [tuple(pool) for pool in iterables] * repeat
     rows: list[tuple[Any, ...]] = [()]
@@ -446,37 +466,33 @@ def permutation_positions(length: int, r: int) -> tuple[tuple[int, ...], ...]:
     return tuple(itertools.permutations(range(length), r))
 
 
-# Pure functions of constants that twins call; the tracer runs them.
-FOLDED_BY_POLYFILLS = (combination_positions, replacement_positions, permutation_positions)
-
-
-@polyfill(itertools.combinations)
+@twin_of(itertools.combinations)
 def combinations(iterable, r):
     return _pick(combination_positions, iterable, r)
 
 
-@polyfill(itertools.combinations_with_replacement)
+@twin_of(itertools.combinations_with_replacement)
 def combinations_with_replacement(iterable, r):
     return _pick(replacement_positions, iterable, r)
 
 
-@polyfill(itertools.permutations)
+@twin_of(itertools.permutations)
 def permutations(iterable, r=None):
     return _pick(permutation_positions, iterable, r)
 
 
-@polyfill(itertools.pairwise)
+@twin_of(itertools.pairwise)
 def pairwise(iterable, /):
     items = list(iterable)
     return zip(items[:-1], items[1:])
 
 
-@polyfill(itertools.starmap)
+@twin_of(itertools.starmap)
 def starmap(function, iterable, /):
     return iter([function(*args) for args in iterable])
 
 
-@polyfill(itertools.zip_longest)
+@twin_of(itertools.zip_longest)
 def zip_longest(*iterables, fillvalue=None):
     columns = [list(column) for column in iterables]
     length = 0
@@ -487,17 +503,17 @@ def zip_longest(*iterables, fillvalue=None):
     return zip(*columns)
 
 
-@polyfill(itertools.filterfalse)
+@twin_of(itertools.filterfalse)
 def filterfalse(function, iterable, /):
     return iter([item for item in iterable if not (item if function is None else function(item))])
 
 
-@polyfill(itertools.compress)
+@twin_of(itertools.compress)
 def compress(data, selectors):
     return iter([item for item, selected in zip(data, selectors) if selected])
 
 
-@polyfill(itertools.takewhile)
+@twin_of(itertools.takewhile)
 def takewhile(predicate, iterable, /):
     taken = []
     for item in iterable:
@@ -507,7 +523,7 @@ def takewhile(predicate, iterable, /):
     return iter(taken)
 
 
-@polyfill(itertools.dropwhile)
+@twin_of(itertools.dropwhile)
 def dropwhile(predicate, iterable, /):
     kept = []
     dropping = True
@@ -518,14 +534,14 @@ def dropwhile(predicate, iterable, /):
     return iter(kept)
 
 
-@polyfill(operator.itemgetter)
+@twin_of(operator.itemgetter)
 def itemgetter(item, /, *items):
     if not items:
         return lambda obj: obj[item]
     return lambda obj: tuple([obj[key] for key in (item, *items)])
 
 
-@polyfill(copy.copy)
+@twin_of(copy.copy)
 def copy_copy(x):
     # Instances of other classes say how they are copied in too many ways.
     if type(x) in (list, dict, set, collections.deque, collections.OrderedDict, collections.defaultdict):
@@ -534,6 +550,76 @@ def copy_copy(x):
         return x
     return cannot_trace("`copy.copy` of this object", "its class decides how it is copied")
 
+
+# --- dataclasses and enums ----------------------------------------------------------------------------------------
+
+
+def field_names(cls: type) -> tuple[str, ...]:
+    """The names of a dataclass's fields."""
+    return tuple(field.name for field in dataclasses.fields(cls))
+
+
+def init_field_names(cls: type) -> tuple[str, ...] | None:
+    """The names of a dataclass's fields; None when its `__init__` takes others or fewer than these."""
+    declared = vars(cls)["__dataclass_fields__"].values()
+    exact = all(field.init and field._field_type.name != "_FIELD_INITVAR" for field in declared)
+    return field_names(cls) if exact else None
+
+
+@twin_of(dataclasses.replace)
+def dataclass_replace(obj, /, **changes):
+    names = init_field_names(type(obj))
+    if names is None:
+        return cannot_trace("`dataclasses.replace` of this class", "some fields are not arguments of `__init__`")
+    values = {name: getattr(obj, name) for name in names}
+    values.update(changes)
+    return type(obj)(**values)
+
+
+@twin_of(dataclasses.asdict)
+def dataclass_asdict(obj, *, dict_factory=dict):
+    return dict_factory([(name, _plain(getattr(obj, name), dict_factory)) for name in field_names(type(obj))])
+
+
+def _plain(value, dict_factory):
+    if isinstance(value, (int, float, complex, str, bytes, type(None))):
+        return value
+    if hasattr(type(value), "__dataclass_fields__"):
+        return dataclass_asdict(value, dict_factory=dict_factory)
+    if type(value) in (list, tuple):
+        return type(value)([_plain(item, dict_factory) for item in value])
+    if type(value) is dict:
+        return {_plain(key, dict_factory): _plain(item, dict_factory) for key, item in value.items()}
+    return cannot_trace("`dataclasses.asdict` of such a field", "it copies the value deeply")
+
+
+@twin_of(enum.EnumType.__iter__)
+def enum_iter(cls):
+    return iter([cls._member_map_[name] for name in cls._member_names_])
+
+
+# --- torch --------------------------------------------------------------------------------------------------------
+
+
+@twin_of(torch.numel)
+def numel(input):
+    return input.numel()
+
+
+@twin_of(real_assert)
+def torch_assert(condition, message):
+    if not condition:
+        cannot_trace("an assertion that fails", "it raises AssertionError")
+
+
+# Pure functions of constants that twins call; the tracer runs them.
+FOLDED_BY_POLYFILLS = (
+    combination_positions,
+    replacement_positions,
+    permutation_positions,
+    field_names,
+    init_field_names,
+)
 
 # A class method is a new object at each access, so these are found by class and name.
 CLASS_METHODS = {

@@ -27,7 +27,6 @@ CASES = {
     list.__contains__: [([1, 2], 2), ([1, 2], 3), ([math.nan], math.nan)],
     functools.reduce: [(operator.sub, NUMBERS), (operator.sub, NUMBERS, 100), (operator.add, [], 1)],
     dict.get: [({1: 2}, 1), ({1: 2}, 3), ({1: 2}, 3, 4)],
-    dict.__or__: [({1: 2}, {3: 4}), ({1: 2}, {1: 5})],
     set.union: [({1, 2}, [2, 3], (4,)), (set(),)],
     frozenset.union: [(frozenset({1}), [2])],
     set.difference: [({1, 2, 3}, [2], {3})],

@@ -1,1 +1,28 @@
-"""What calls and attribute reads mean for each family of trackers."""
+"""Handlers: what calls of functions and methods mean while tracing, one file per family; importing it registers all."""
+
+from minidynamo.tracer import module_polyfills, polyfills
+from minidynamo.tracer.handlers import (
+    builtins,
+    callables,
+    constants,
+    dicts,
+    iterators,
+    lists,
+    objects,
+    sets,
+    torch_functions,
+)
+
+__all__ = [
+    "builtins",
+    "callables",
+    "constants",
+    "dicts",
+    "iterators",
+    "lists",
+    "module_polyfills",
+    "objects",
+    "polyfills",
+    "sets",
+    "torch_functions",
+]

@@ -1,0 +1,202 @@
+"""Owns the builtin functions that are neither iteration, containers, attribute access nor operators.
+
+Pure ones over constants are in `constants.py`; `getattr` and its kin and the making of objects are in the tracer.
+"""
+
+from __future__ import annotations
+
+import builtins
+import operator
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from minidynamo.tracer import polyfills, registry
+from minidynamo.tracer.constants import as_constant
+from minidynamo.tracer.handlers.values import constant, expect_constant, is_constant
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import SliceVariable
+from minidynamo.variables.objects import ObjectVariable
+
+# Functions whose effect or answer belongs to the running program: (what is done, why it breaks, what to write).
+_BREAKS: dict[Callable[..., Any], tuple[str, str, str]] = {
+    print: ("`print`", "Printing happens when the program runs, in its place among everything else.", ""),
+    input: ("`input`", "It waits for a person.", ""),
+    open: ("`open`", "It talks to the file system.", ""),
+    builtins.exec: ("`exec`", "It runs code that is not in the function.", ""),
+    builtins.eval: ("`eval`", "It runs code that is not in the function.", ""),
+    builtins.compile: ("`compile`", "It makes code that is not in the function.", ""),
+    builtins.__import__: ("an import", "It runs another file.", "import at the top of the file"),
+    breakpoint: ("`breakpoint`", "The debugger needs the running program.", ""),
+    globals: ("`globals`", "It gives the whole namespace, which is only guarded where it is read.", "read the names"),
+    locals: ("`locals`", "Values that exist only while tracing have no place in a real dict.", "name what you need"),
+    vars: ("`vars`", "It gives a live dict that later changes would not pass through the tracer.", "use getattr"),
+    dir: ("`dir`", "Its answer depends on everything an object has.", "use hasattr"),
+    id: ("`id`", "Objects made while tracing have no address yet.", "compare with `is`"),
+    warnings.warn: ("`warnings.warn`", "A warning names the running line and obeys filters of the moment.", ""),
+}
+
+
+def _breaking(what: str, why: str, fix: str) -> registry.Handler:
+    def handle(tx: Tracer, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
+        tx.break_graph("MD233", what, why=why, fix=fix or "move it out of the compiled function, or accept the break")
+
+    return handle
+
+
+for _function, _texts in _BREAKS.items():
+    registry.function(_function)(_breaking(*_texts))
+
+
+@registry.function(polyfills.cannot_trace)
+def _cannot_trace(tx: Tracer, what: VariableTracker, why: VariableTracker) -> VariableTracker:
+    reason = expect_constant(tx, why, "text")
+    tx.break_graph("MD235", expect_constant(tx, what, "text"), why=f"It is not traced: {reason}.")
+
+
+@registry.function(len)
+def _len(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
+    if not hasattr(obj.python_type, "__len__"):
+        tx.raises(TypeError(f"object of type '{obj.python_type.__name__}' has no len()"))
+    return tx.call_method(obj, "__len__")
+
+
+@registry.function(callable)
+def _callable(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
+    return ConstantVariable(hasattr(obj.python_type, "__call__"))  # noqa: B004 (the class decides, as in callable)
+
+
+# --- numbers and text -----------------------------------------------------------------------------------------------
+
+
+@registry.function(bool)
+def _bool(tx: Tracer, obj: VariableTracker | None = None, /) -> VariableTracker:
+    return ConstantVariable(obj is not None and tx.truth(obj))
+
+
+def _number(cls: type, special: str) -> registry.Handler:
+    def convert(tx: Tracer, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
+        if len(args) == 1 and not kwargs and not is_constant(args[0]):
+            if not hasattr(args[0].python_type, special):
+                tx.break_graph(
+                    "MD236",
+                    f"`{cls.__name__}` of `{args[0].python_type.__name__}`",
+                    why=f"The class has no `{special}` that could be traced.",
+                )
+            return tx.call_method(args[0], special)
+        values = [expect_constant(tx, arg, f"an argument of `{cls.__name__}`") for arg in args]
+        keywords = {name: expect_constant(tx, arg, f"`{name}`") for name, arg in kwargs.items()}
+        try:
+            return constant(cls(*values, **keywords))
+        except (ValueError, TypeError, OverflowError) as error:
+            tx.raises(error)
+
+    return convert
+
+
+registry.function(int)(_number(int, "__int__"))
+registry.function(float)(_number(float, "__float__"))
+registry.function(complex)(_number(complex, "__complex__"))
+
+
+def _written_in_python(cls: type, *names: str) -> bool:
+    return any(hasattr(getattr(cls, name), "__code__") for name in names)
+
+
+def _text(tx: Tracer, obj: VariableTracker, function: Callable[[Any], str], *special: str) -> VariableTracker:
+    for name in special:
+        if isinstance(obj, ObjectVariable) and _written_in_python(obj.cls, name):
+            return tx.call_method(obj, name)
+    if not is_constant(obj):
+        tx.break_graph(
+            "MD234",
+            f"the text of a `{obj.python_type.__name__}`",
+            why="What it would say is only known when the program runs.",
+            fix="format shapes and Python numbers, or move the text out of the compiled function",
+            marker="this is not a constant",
+        )
+    return constant(function(as_constant(obj)))
+
+
+@registry.function(str)
+def _str(tx: Tracer, obj: VariableTracker | None = None, /) -> VariableTracker:
+    return ConstantVariable("") if obj is None else _text(tx, obj, str, "__str__", "__repr__")
+
+
+@registry.function(repr)
+def _repr(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
+    return _text(tx, obj, repr, "__repr__")
+
+
+@registry.function(format)
+def _format(tx: Tracer, value: VariableTracker, spec: VariableTracker | None = None, /) -> VariableTracker:
+    how = "" if spec is None else expect_constant(tx, spec, "a format")
+    if isinstance(value, ObjectVariable) and _written_in_python(value.cls, "__format__"):
+        return tx.call_method(value, "__format__", [ConstantVariable(how)])
+    if how == "" and not is_constant(value):
+        return _str(tx, value)
+    try:
+        return constant(format(expect_constant(tx, value, "formatted text"), how))
+    except (ValueError, TypeError) as error:
+        tx.raises(error)
+
+
+@registry.function(round)
+def _round(tx: Tracer, number: VariableTracker, ndigits: VariableTracker | None = None) -> VariableTracker:
+    if not is_constant(number):
+        return tx.call_method(number, "__round__", [] if ndigits is None else [ndigits])
+    digits = None if ndigits is None else expect_constant(tx, ndigits, "`ndigits`")
+    try:
+        return constant(round(expect_constant(tx, number, "a number"), digits))
+    except (ValueError, TypeError, OverflowError) as error:
+        tx.raises(error)
+
+
+@registry.function(abs)
+def _abs(tx: Tracer, number: VariableTracker, /) -> VariableTracker:
+    return tx.call(operator.abs, [number])
+
+
+@registry.function(pow)
+def _pow(
+    tx: Tracer, base: VariableTracker, exp: VariableTracker, mod: VariableTracker | None = None
+) -> VariableTracker:
+    if mod is None:
+        return tx.call(operator.pow, [base, exp])
+    values = [expect_constant(tx, arg, "an argument of `pow`") for arg in (base, exp, mod)]
+    try:
+        return constant(pow(*values))
+    except (ValueError, TypeError) as error:
+        tx.raises(error)
+
+
+@registry.function(divmod)
+def _divmod(tx: Tracer, x: VariableTracker, y: VariableTracker, /) -> VariableTracker:
+    if not is_constant(x):
+        return tx.call_method(x, "__divmod__", [y])
+    try:
+        return constant(divmod(expect_constant(tx, x, "a number"), expect_constant(tx, y, "a divisor")))
+    except (ArithmeticError, TypeError) as error:
+        tx.raises(error)
+
+
+@registry.function(slice)
+def _slice(
+    tx: Tracer, first: VariableTracker, second: VariableTracker | None = None, step: VariableTracker | None = None, /
+) -> VariableTracker:
+    nothing = ConstantVariable(None)
+    start, stop = (nothing, first) if second is None else (first, second)
+    return SliceVariable(start, stop, step or nothing)
+
+
+@registry.attributes(SliceVariable)
+def _slice_attribute(tx: Tracer, obj: SliceVariable, name: str) -> VariableTracker | None:
+    return {"start": obj.start, "stop": obj.stop, "step": obj.step}.get(name)
+
+
+@registry.method(slice, "indices")
+def _slice_indices(tx: Tracer, self: VariableTracker, length: VariableTracker) -> VariableTracker:
+    part = expect_constant(tx, self, "a slice")
+    return constant(part.indices(expect_constant(tx, length, "a length")))

@@ -1,0 +1,361 @@
+"""Owns the methods of dicts, OrderedDicts, defaultdicts, mapping proxies and their views that are not polyfills.
+
+Updating, merging and comparing are in `tracer/polyfills.py`.
+"""
+
+from __future__ import annotations
+
+import collections
+import types
+from collections.abc import Callable
+from typing import Any
+
+from minidynamo.tracer import polyfills, registry
+from minidynamo.tracer.constants import key_of
+from minidynamo.tracer.handlers.lists import storage_of
+from minidynamo.tracer.handlers.values import expect_key, none, not_implemented
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import DictKey, DictVariable, DictViewVariable, SetVariable, TupleVariable
+from minidynamo.variables.iterators import SequenceIterator
+
+OrderedDict = collections.OrderedDict
+defaultdict = collections.defaultdict
+mappingproxy = types.MappingProxyType
+MAPPINGS = (dict, OrderedDict, defaultdict, mappingproxy)
+VIEWS = {kind: type(getattr({}, kind)()) for kind in ("keys", "values", "items")}
+ORDERED_VIEWS = {kind: type(getattr(OrderedDict(), kind)()) for kind in VIEWS}
+MISSING = object()
+
+
+def mapping_method(*names: str) -> Callable[[registry.F], registry.F]:
+    """Register a handler for every mapping class that defines the method itself."""
+
+    def register(handler: registry.F) -> registry.F:
+        for cls in MAPPINGS:
+            for name in names:
+                if name in vars(cls):
+                    registry.method(cls, name)(handler)
+        return handler
+
+    return register
+
+
+# --- reading ------------------------------------------------------------------------------------------------------
+
+
+@mapping_method("__len__")
+def _len(tx: Tracer, self: DictVariable) -> VariableTracker:
+    return ConstantVariable(len(self.items))
+
+
+@mapping_method("__contains__")
+def _contains(tx: Tracer, self: DictVariable, key: VariableTracker) -> VariableTracker:
+    return ConstantVariable(expect_key(tx, key) in self.items)
+
+
+@mapping_method("__getitem__")
+def _getitem(tx: Tracer, self: DictVariable, key: VariableTracker) -> VariableTracker:
+    found = self.items.get(expect_key(tx, key))
+    return found if found is not None else _missing(tx, self, key)
+
+
+@registry.method(defaultdict, "__missing__")
+def _missing(tx: Tracer, self: DictVariable, key: VariableTracker) -> VariableTracker:
+    factory = self.default_factory
+    if factory is None or (isinstance(factory, ConstantVariable) and factory.value is None):
+        tx.raises(KeyError(key.value if isinstance(key, ConstantVariable) else "a key that is not there"))
+    value = tx.call(factory)
+    _setitem(tx, self, key, value)
+    return value
+
+
+@registry.method(mappingproxy, "get")
+def _get(
+    tx: Tracer, self: DictVariable, key: VariableTracker, default: VariableTracker | None = None, /
+) -> VariableTracker:
+    found = self.items.get(expect_key(tx, key))
+    return found or default or none()
+
+
+@mapping_method("copy")
+def _copy(tx: Tracer, self: DictVariable) -> VariableTracker:
+    cls = dict if self.cls is mappingproxy else self.cls
+    return DictVariable(dict(self.items), cls, self.default_factory)
+
+
+registry.method(defaultdict, "__copy__")(_copy)
+
+
+@mapping_method("keys")
+def _keys(tx: Tracer, self: DictVariable) -> VariableTracker:
+    return DictViewVariable(self, "keys")
+
+
+@mapping_method("values")
+def _values(tx: Tracer, self: DictVariable) -> VariableTracker:
+    return DictViewVariable(self, "values")
+
+
+@mapping_method("items")
+def _items(tx: Tracer, self: DictVariable) -> VariableTracker:
+    return DictViewVariable(self, "items")
+
+
+# --- changing -----------------------------------------------------------------------------------------------------
+
+
+@mapping_method("__setitem__")
+def _setitem(tx: Tracer, self: DictVariable, key: VariableTracker, value: VariableTracker) -> VariableTracker:
+    self.items[expect_key(tx, key)] = value
+    tx.side_effects.contents_changed(self)
+    return none()
+
+
+@mapping_method("__delitem__")
+def _delitem(tx: Tracer, self: DictVariable, key: VariableTracker) -> VariableTracker:
+    _take(tx, self, expect_key(tx, key))
+    return none()
+
+
+@mapping_method("pop")
+def _pop(
+    tx: Tracer, self: DictVariable, key: VariableTracker, default: VariableTracker | None = None
+) -> VariableTracker:
+    found = expect_key(tx, key)
+    if found not in self.items and default is not None:
+        return default
+    return _take(tx, self, found)
+
+
+@registry.method(dict, "popitem")
+def _popitem(tx: Tracer, self: DictVariable) -> VariableTracker:
+    return _pop_end(tx, self, last=True)
+
+
+@registry.method(OrderedDict, "popitem")
+def _ordered_popitem(tx: Tracer, self: DictVariable, last: VariableTracker | None = None) -> VariableTracker:
+    return _pop_end(tx, self, last=last is None or tx.truth(last))
+
+
+def _pop_end(tx: Tracer, self: DictVariable, *, last: bool) -> VariableTracker:
+    if not self.items:
+        tx.raises(KeyError("dictionary is empty"))
+    key = next(reversed(self.items) if last else iter(self.items))
+    return TupleVariable([key.variable, _take(tx, self, key)])
+
+
+def _take(tx: Tracer, self: DictVariable, key: DictKey) -> VariableTracker:
+    if key not in self.items:
+        tx.raises(KeyError(key.token))
+    tx.side_effects.contents_changed(self)
+    return self.items.pop(key)
+
+
+@mapping_method("clear")
+def _clear(tx: Tracer, self: DictVariable) -> VariableTracker:
+    self.items.clear()
+    tx.side_effects.contents_changed(self)
+    return none()
+
+
+@registry.method(OrderedDict, "move_to_end")
+def _move_to_end(
+    tx: Tracer, self: DictVariable, key: VariableTracker, last: VariableTracker | None = None
+) -> VariableTracker:
+    found = expect_key(tx, key)
+    original = next((known for known in self.items if known == found), found)
+    value = _take(tx, self, found)
+    rest = dict(self.items)
+    at_end = last is None or tx.truth(last)
+    self.items.clear()
+    self.items.update({**rest, original: value} if at_end else {original: value, **rest})
+    return none()
+
+
+# --- comparing and merging ----------------------------------------------------------------------------------------
+
+
+def _equality(expected: bool) -> Callable[..., VariableTracker]:
+    def compared(tx: Tracer, self: DictVariable, other: VariableTracker) -> VariableTracker:
+        other = storage_of(other)
+        if not isinstance(other, DictVariable):
+            return not_implemented()
+        ordered = issubclass(self.cls, OrderedDict) and issubclass(other.cls, OrderedDict)
+        twin = polyfills.ordered_dict_equal if ordered else polyfills.dict_equal
+        return ConstantVariable(tx.truth(tx.call(twin, [self, other])) is expected)
+
+    return compared
+
+
+mapping_method("__eq__")(_equality(True))
+mapping_method("__ne__")(_equality(False))
+
+
+def _merged(tx: Tracer, first: DictVariable, second: DictVariable, cls: type) -> VariableTracker:
+    factory = first.default_factory or second.default_factory
+    return DictVariable({**first.items, **second.items}, cls, factory)
+
+
+@mapping_method("__or__")
+def _or(tx: Tracer, self: DictVariable, other: VariableTracker) -> VariableTracker:
+    other = storage_of(other)
+    if not isinstance(other, DictVariable) or self.cls is mappingproxy or other.cls is mappingproxy:
+        return not_implemented()
+    # For a subclass on the right Python asks its __ror__ first, which the caller has done.
+    return _merged(tx, self, other, self.cls)
+
+
+@mapping_method("__ror__")
+def _ror(tx: Tracer, self: DictVariable, other: VariableTracker) -> VariableTracker:
+    other = storage_of(other)
+    if not isinstance(other, DictVariable) or self.cls is mappingproxy or other.cls is mappingproxy:
+        return not_implemented()
+    return _merged(tx, other, self, self.cls)
+
+
+# --- construction -------------------------------------------------------------------------------------------------
+
+
+def _fill(
+    tx: Tracer, made: DictVariable, args: tuple[VariableTracker, ...], kwargs: dict[str, VariableTracker]
+) -> VariableTracker:
+    for arg in args:
+        plain = storage_of(arg)
+        if isinstance(plain, DictVariable) and plain is arg:
+            made.items.update(plain.items)
+        else:
+            tx.call(polyfills.dict_update, [made, arg])
+    made.items.update({key_of(ConstantVariable(name)): value for name, value in kwargs.items()})
+    return made
+
+
+@registry.function(dict)
+def _dict(tx: Tracer, iterable: VariableTracker | None = None, /, **kwargs: VariableTracker) -> VariableTracker:
+    return _fill(tx, DictVariable({}), () if iterable is None else (iterable,), kwargs)
+
+
+@registry.function(OrderedDict)
+def _ordered_dict(tx: Tracer, iterable: VariableTracker | None = None, /, **kwargs: VariableTracker) -> VariableTracker:
+    return _fill(tx, DictVariable({}, OrderedDict), () if iterable is None else (iterable,), kwargs)
+
+
+@registry.function(defaultdict)
+def _defaultdict(
+    tx: Tracer,
+    default_factory: VariableTracker | None = None,
+    iterable: VariableTracker | None = None,
+    /,
+    **kwargs: VariableTracker,
+) -> VariableTracker:
+    made = DictVariable({}, defaultdict, none() if default_factory is None else default_factory)
+    return _fill(tx, made, () if iterable is None else (iterable,), kwargs)
+
+
+@registry.function(mappingproxy)
+def _mappingproxy(tx: Tracer, mapping: VariableTracker) -> VariableTracker:
+    tx.break_graph(
+        "MD241", "making a read-only view of a dict", why="The view would follow the dict.", fix="pass the dict itself"
+    )
+
+
+@registry.attributes(DictVariable)
+def _attribute(tx: Tracer, obj: DictVariable, name: str) -> VariableTracker | None:
+    if name == "default_factory" and obj.cls is defaultdict:
+        return obj.default_factory or none()
+    return None
+
+
+# --- views --------------------------------------------------------------------------------------------------------
+
+
+def view_items(view: DictViewVariable) -> list[VariableTracker]:
+    """What iterating over a view gives, in order."""
+    pairs = view.mapping.items.items()
+    if view.kind == "keys":
+        return [key.variable for key, _ in pairs]
+    if view.kind == "values":
+        return [value for _, value in pairs]
+    return [TupleVariable([key.variable, value]) for key, value in pairs]
+
+
+@mapping_method("__iter__")
+def _iter(tx: Tracer, self: DictVariable) -> VariableTracker:
+    return SequenceIterator(tuple(view_items(DictViewVariable(self, "keys"))), cls=type(iter({})))
+
+
+@mapping_method("__reversed__")
+def _reversed(tx: Tracer, self: DictVariable) -> VariableTracker:
+    items = view_items(DictViewVariable(self, "keys"))
+    return SequenceIterator(tuple(reversed(items)), cls=type(reversed({})))
+
+
+def view_method(name: str, kinds: tuple[str, ...] = tuple(VIEWS)) -> Callable[[registry.F], registry.F]:
+    """Register a handler for the views of dicts and of OrderedDicts."""
+
+    def register(handler: registry.F) -> registry.F:
+        for table in (VIEWS, ORDERED_VIEWS):
+            for kind in kinds:
+                if name in vars(table[kind]):
+                    registry.method(table[kind], name)(handler)
+        return handler
+
+    return register
+
+
+@view_method("__len__")
+def _view_len(tx: Tracer, self: DictViewVariable) -> VariableTracker:
+    return ConstantVariable(len(self.mapping.items))
+
+
+@view_method("__iter__")
+def _view_iter(tx: Tracer, self: DictViewVariable) -> VariableTracker:
+    return SequenceIterator(tuple(view_items(self)), cls=type(iter(getattr({}, self.kind)())))
+
+
+@view_method("__reversed__")
+def _view_reversed(tx: Tracer, self: DictViewVariable) -> VariableTracker:
+    return SequenceIterator(tuple(reversed(view_items(self))), cls=type(reversed(getattr({}, self.kind)())))
+
+
+@view_method("__contains__")
+def _view_contains(tx: Tracer, self: DictViewVariable, value: VariableTracker) -> VariableTracker:
+    if self.kind == "keys":
+        return _contains(tx, self.mapping, value)
+    return tx.call(polyfills.sequence_contains, [TupleVariable(view_items(self)), value])
+
+
+def _as_set(tx: Tracer, view: DictViewVariable) -> SetVariable:
+    return SetVariable({expect_key(tx, item): None for item in view_items(view)})
+
+
+def _set_operation(twin: Callable[..., Any], *, reflected: bool = False) -> Callable[..., VariableTracker]:
+    def operate(tx: Tracer, self: DictViewVariable, other: VariableTracker) -> VariableTracker:
+        mine = _as_set(tx, self)
+        if reflected:
+            return tx.call(twin, [tx.call(set, [other]), mine])
+        return tx.call(twin, [mine, other])
+
+    return operate
+
+
+for _name, _twin in {
+    "and": polyfills.set_intersection,
+    "or": polyfills.set_union,
+    "sub": polyfills.set_difference,
+    "xor": polyfills.set_symmetric_difference,
+}.items():
+    view_method(f"__{_name}__", ("keys", "items"))(_set_operation(_twin))
+    view_method(f"__r{_name}__", ("keys", "items"))(_set_operation(_twin, reflected=True))
+view_method("isdisjoint", ("keys", "items"))(_set_operation(polyfills.set_isdisjoint))
+
+
+@view_method("__eq__", ("keys", "items"))
+def _view_equal(tx: Tracer, self: DictViewVariable, other: VariableTracker) -> VariableTracker:
+    other = storage_of(other)
+    if isinstance(other, DictViewVariable) and other.kind != "values":
+        other = _as_set(tx, other)
+    if not isinstance(other, SetVariable):
+        return not_implemented()
+    return tx.call(polyfills.set_equal, [_as_set(tx, self), other])

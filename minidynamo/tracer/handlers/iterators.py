@@ -1,0 +1,182 @@
+"""Owns iteration: making iterators, advancing them, and the builtins that are iterators themselves.
+
+Iterators of containers are made by the containers' `__iter__` handlers; itertools is in `tracer/polyfills.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minidynamo.tracer import registry
+from minidynamo.tracer.handlers.values import expect_constant
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import ListVariable, TupleVariable
+from minidynamo.variables.iterators import EnumerateIterator, MapIterator, SequenceIterator, ZipIterator
+
+LIST_REVERSED: type = type(reversed([0]))
+# How many items of a range or text are unrolled; a trace of more would not end in reasonable time.
+LONGEST = 100_000
+_ITERATED: tuple[Any, ...] = ([0], (), {0: 0}, {0: 0}.values(), {0: 0}.items(), {0}, range(0), "", b"")
+_ITERATORS: list[type] = [
+    *(zip, enumerate, map, filter, reversed),
+    *(type(iter(container)) for container in _ITERATED),
+    *(type(reversed(container)) for container in _ITERATED[:5] if not isinstance(container, tuple)),
+]
+
+
+@registry.function(iter)
+def _iter(tx: Tracer, obj: VariableTracker, sentinel: VariableTracker | None = None, /) -> VariableTracker:
+    if sentinel is not None:
+        tx.break_graph("MD242", "`iter` with a sentinel", why="How often it calls is not known.", fix="write the loop")
+    cls = obj.python_type
+    iterable = getattr(cls, "__iter__", None) is not None
+    if not iterable and hasattr(cls, "__getitem__"):
+        tx.break_graph(
+            "MD242",
+            f"looping over `{cls.__name__}`, which has `__getitem__` and no `__iter__`",
+            why="Such a loop ends with an exception, which tracing does not follow.",
+            fix="give the class an `__iter__`",
+        )
+    if not iterable:
+        tx.raises(TypeError(f"'{cls.__name__}' object is not iterable"))
+    return tx.call_method(obj, "__iter__")
+
+
+@registry.function(next)
+def _next(tx: Tracer, iterator: VariableTracker, default: VariableTracker | None = None, /) -> VariableTracker:
+    if not hasattr(iterator.python_type, "__next__"):
+        tx.raises(TypeError(f"'{iterator.python_type.__name__}' object is not an iterator"))
+    item = tx.next_item(iterator)
+    if item is not None:
+        return item
+    return default if default is not None else tx.raises(StopIteration())
+
+
+@registry.function(reversed)
+def _reversed(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
+    if isinstance(obj, ConstantVariable):
+        try:
+            values = tuple(reversed(obj.value))
+        except TypeError as error:
+            tx.raises(error)
+        return SequenceIterator(tuple(ConstantVariable(value) for value in values))
+    if not hasattr(obj.python_type, "__reversed__") and not isinstance(obj, TupleVariable):
+        tx.break_graph(
+            "MD242", f"`reversed` of `{obj.python_type.__name__}`", why="It has no `__reversed__`.", fix="use a list"
+        )
+    if isinstance(obj, TupleVariable):
+        return SequenceIterator(tuple(reversed(obj.items)), cls=reversed)
+    return tx.call_method(obj, "__reversed__")
+
+
+@registry.function(zip)
+def _zip(tx: Tracer, *iterables: VariableTracker, strict: VariableTracker | None = None) -> VariableTracker:
+    return ZipIterator([tx.call(iter, [it]) for it in iterables], strict is not None and tx.truth(strict))
+
+
+@registry.function(enumerate)
+def _enumerate(tx: Tracer, iterable: VariableTracker, start: VariableTracker | None = None) -> VariableTracker:
+    count = 0 if start is None else expect_constant(tx, start, "the start of `enumerate`")
+    return EnumerateIterator(tx.call(iter, [iterable]), count)
+
+
+@registry.function(map)
+def _map(tx: Tracer, function: VariableTracker, /, *iterables: VariableTracker) -> VariableTracker:
+    if not iterables:
+        tx.raises(TypeError("map() must have at least two arguments."))
+    return MapIterator(function, [tx.call(iter, [it]) for it in iterables])
+
+
+@registry.function(filter)
+def _filter(tx: Tracer, function: VariableTracker, iterable: VariableTracker, /) -> VariableTracker:
+    return MapIterator(function, [tx.call(iter, [iterable])], filtering=True)
+
+
+def _itself(tx: Tracer, self: VariableTracker) -> VariableTracker:
+    return self
+
+
+def _advance(tx: Tracer, self: VariableTracker) -> VariableTracker:
+    return _next(tx, self)
+
+
+for _cls in dict.fromkeys(_ITERATORS):
+    registry.method(_cls, "__iter__")(_itself)
+    registry.method(_cls, "__next__")(_advance)
+
+
+# --- constants that are iterable ------------------------------------------------------------------------------------
+
+
+def _iterate_constant(tx: Tracer, self: ConstantVariable) -> VariableTracker:
+    if len(self.value) > LONGEST:
+        tx.break_graph(
+            "MD242",
+            f"looping over {len(self.value)} items",
+            why="A loop is unrolled while tracing; this one would take too long.",
+            fix="use tensor operations instead of a loop",
+        )
+    return SequenceIterator(tuple(ConstantVariable(value) for value in self.value), cls=type(iter(self.value)))
+
+
+for _cls in (str, bytes, range):
+    registry.method(_cls, "__iter__")(_iterate_constant)
+
+
+# --- advancing ------------------------------------------------------------------------------------------------------
+
+
+@registry.advance(SequenceIterator)
+def _next_of_sequence(tx: Tracer, iterator: SequenceIterator) -> VariableTracker | None:
+    live = isinstance(iterator.sequence, ListVariable)
+    items = iterator.sequence.items if isinstance(iterator.sequence, ListVariable) else iterator.sequence
+    if not 0 <= iterator.position < len(items):
+        iterator.sequence = ()  # an exhausted iterator stays exhausted, whatever happens to the list
+        return None
+    item = items[iterator.position]
+    iterator.position += -1 if live and iterator.cls is LIST_REVERSED else 1
+    return item
+
+
+@registry.advance(ZipIterator)
+def _next_of_zip(tx: Tracer, iterator: ZipIterator) -> VariableTracker | None:
+    row: list[VariableTracker] = []
+    for position, column in enumerate(iterator.iterators):
+        item = tx.next_item(column)
+        if item is None:
+            if iterator.strict and (position or _any_left(tx, iterator.iterators[1:])):
+                tx.raises(ValueError("zip() arguments have different lengths"))
+            return None
+        row.append(item)
+    return TupleVariable(row) if row else None
+
+
+def _any_left(tx: Tracer, columns: list[VariableTracker]) -> bool:
+    return any(tx.next_item(column) is not None for column in columns)
+
+
+@registry.advance(EnumerateIterator)
+def _next_of_enumerate(tx: Tracer, iterator: EnumerateIterator) -> VariableTracker | None:
+    item = tx.next_item(iterator.iterator)
+    if item is None:
+        return None
+    iterator.count += 1
+    return TupleVariable([ConstantVariable(iterator.count - 1), item])
+
+
+@registry.advance(MapIterator)
+def _next_of_map(tx: Tracer, iterator: MapIterator) -> VariableTracker | None:
+    while True:
+        present: list[VariableTracker] = []
+        for column in iterator.iterators:
+            item = tx.next_item(column)
+            if item is None:
+                return None
+            present.append(item)
+        if not iterator.filtering:
+            return tx.call(iterator.function, present)
+        plain = isinstance(iterator.function, ConstantVariable) and iterator.function.value is None
+        if tx.truth(present[0] if plain else tx.call(iterator.function, present)):
+            return present[0]

@@ -1,0 +1,329 @@
+"""Owns the methods of lists, deques, tuples, torch.Size and namedtuples that are not polyfills.
+
+A tracked sequence holds its elements in a Python list, so most methods are that list's own, told to the journal.
+Searching, counting and extending are in `tracer/polyfills.py`.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from minidynamo.tracer import polyfills, registry
+from minidynamo.tracer.handlers.values import constant, expect_constant, expect_index, none, not_implemented
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import ListVariable, SequenceVariable, TupleVariable
+from minidynamo.variables.iterators import SequenceIterator
+from minidynamo.variables.objects import ClassVariable, ObjectVariable
+
+deque = collections.deque
+MUTABLE = (list, deque)
+SEQUENCES = (list, deque, tuple, torch.Size)
+
+
+def method(classes: tuple[type, ...], *names: str) -> Callable[[registry.F], registry.F]:
+    """Register a handler for several classes; inherited methods are found through the base class."""
+
+    def register(handler: registry.F) -> registry.F:
+        for cls in classes:
+            for name in names:
+                if name in vars(cls):
+                    registry.method(cls, name)(handler)
+        return handler
+
+    return register
+
+
+def storage_of(variable: VariableTracker) -> VariableTracker:
+    """The built-in container below an instance of a subclass; any other tracker itself."""
+    if isinstance(variable, ObjectVariable) and variable.storage is not None:
+        return variable.storage
+    return variable
+
+
+def like(sequence: SequenceVariable, items: list[VariableTracker]) -> SequenceVariable:
+    """A new sequence of the kind that slicing and arithmetic of `sequence` give."""
+    if isinstance(sequence, ListVariable):
+        return ListVariable(items, sequence.cls)
+    return TupleVariable(items, torch.Size if sequence.cls is torch.Size else tuple)
+
+
+# --- reading ------------------------------------------------------------------------------------------------------
+
+
+@method(SEQUENCES, "__len__")
+def _len(tx: Tracer, self: SequenceVariable) -> VariableTracker:
+    return ConstantVariable(len(self.items))
+
+
+@method(SEQUENCES, "__iter__")
+def _iter(tx: Tracer, self: SequenceVariable) -> VariableTracker:
+    cls = type(iter(self.cls())) if self.cls in SEQUENCES else type(iter(()))
+    return SequenceIterator(self if isinstance(self, ListVariable) else tuple(self.items), cls=cls)
+
+
+@method(SEQUENCES, "__reversed__")
+def _reversed(tx: Tracer, self: SequenceVariable) -> VariableTracker:
+    if self.cls is list:
+        return SequenceIterator(self, len(self.items) - 1, type(reversed([])))  # type: ignore[arg-type]
+    return SequenceIterator(tuple(reversed(self.items)), cls=type(reversed(())))
+
+
+@method(SEQUENCES, "__getitem__")
+def _getitem(tx: Tracer, self: SequenceVariable, key: VariableTracker) -> VariableTracker:
+    index = expect_index(tx, key, self.cls.__name__)
+    if isinstance(index, slice):
+        if self.cls is deque:
+            tx.raises(TypeError("sequence index must be integer, not 'slice'"))
+        return like(self, self.items[index])
+    if not -len(self.items) <= index < len(self.items):
+        tx.raises(IndexError(f"{self.cls.__name__} index out of range"))
+    return self.items[index]
+
+
+@method(MUTABLE, "copy", "__copy__")
+def _copy(tx: Tracer, self: ListVariable) -> VariableTracker:
+    return ListVariable(list(self.items), self.cls)
+
+
+@method((tuple,), "__hash__")
+def _hash(tx: Tracer, self: TupleVariable) -> VariableTracker:
+    return constant(hash(expect_constant(tx, self, "the hash of a tuple")))
+
+
+@registry.method(torch.Size, "numel")
+def _numel(tx: Tracer, self: TupleVariable) -> VariableTracker:
+    return constant(torch.Size(expect_constant(tx, self, "a size")).numel())
+
+
+# --- arithmetic and comparison ------------------------------------------------------------------------------------
+
+
+def _family(sequence: VariableTracker) -> type | None:
+    """The class within which a sequence can be added and compared."""
+    cls = sequence.python_type
+    return next((base for base in (list, deque, tuple) if issubclass(cls, base)), None)
+
+
+@method(SEQUENCES, "__add__")
+def _add(tx: Tracer, self: SequenceVariable, other: VariableTracker) -> VariableTracker:
+    other = storage_of(other)
+    if not isinstance(other, SequenceVariable) or _family(self) is not _family(other):
+        return not_implemented()
+    sized = self if self.cls is torch.Size else other
+    return like(sized if sized.cls is torch.Size else self, self.items + other.items)
+
+
+@registry.method(torch.Size, "__radd__")
+def _radd(tx: Tracer, self: TupleVariable, other: VariableTracker) -> VariableTracker:
+    if not isinstance(other, TupleVariable):
+        return not_implemented()
+    return like(self, other.items + self.items)
+
+
+@method(SEQUENCES, "__mul__", "__rmul__")
+def _mul(tx: Tracer, self: SequenceVariable, other: VariableTracker) -> VariableTracker:
+    if not isinstance(other, ConstantVariable) or not isinstance(other.value, int):
+        return not_implemented()
+    return like(self, self.items * other.value)
+
+
+@method(MUTABLE, "__imul__")
+def _imul(tx: Tracer, self: ListVariable, other: VariableTracker) -> VariableTracker:
+    if not isinstance(other, ConstantVariable) or not isinstance(other.value, int):
+        return not_implemented()
+    self.items[:] = self.items * other.value
+    tx.side_effects.contents_changed(self)
+    return self
+
+
+def _comparison(compare: Callable[[Any, Any], Any]) -> Callable[..., VariableTracker]:
+    def compared(tx: Tracer, self: SequenceVariable, other: VariableTracker) -> VariableTracker:
+        if _family(self) is not _family(other):
+            return not_implemented()
+        if compare in (operator.eq, operator.ne):
+            equal = tx.truth(tx.call(polyfills.sequence_equal, [self, storage_of(other)]))
+            return ConstantVariable(equal is (compare is operator.eq))
+        return tx.call(polyfills.sequence_compare, [tx.wrap(compare, None), self, storage_of(other)])
+
+    return compared
+
+
+for _compare in (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge):
+    method(SEQUENCES, f"__{_compare.__name__}__")(_comparison(_compare))
+
+
+# --- changing -----------------------------------------------------------------------------------------------------
+
+
+def _append(tx: Tracer, items: list[VariableTracker], item: VariableTracker, /) -> None:
+    items.append(item)
+
+
+def _appendleft(tx: Tracer, items: list[VariableTracker], item: VariableTracker, /) -> None:
+    items.insert(0, item)
+
+
+def _insert(tx: Tracer, items: list[VariableTracker], index: VariableTracker, item: VariableTracker, /) -> None:
+    where = expect_index(tx, index, "list")
+    if isinstance(where, slice):
+        tx.raises(TypeError("'slice' object cannot be interpreted as an integer"))
+    items.insert(where, item)
+
+
+def _pop(tx: Tracer, items: list[VariableTracker], index: VariableTracker | None = None, /) -> VariableTracker:
+    where = -1 if index is None else expect_index(tx, index, "list")
+    if isinstance(where, slice):
+        tx.raises(TypeError("'slice' object cannot be interpreted as an integer"))
+    if not -len(items) <= where < len(items):
+        tx.raises(IndexError("pop index out of range"))
+    return items.pop(where)
+
+
+def _popright(tx: Tracer, items: list[VariableTracker], /) -> VariableTracker:
+    if not items:
+        tx.raises(IndexError("pop from an empty deque"))
+    return items.pop()
+
+
+def _popleft(tx: Tracer, items: list[VariableTracker], /) -> VariableTracker:
+    if not items:
+        tx.raises(IndexError("pop from an empty deque"))
+    return items.pop(0)
+
+
+def _clear(tx: Tracer, items: list[VariableTracker], /) -> None:
+    items.clear()
+
+
+def _reverse(tx: Tracer, items: list[VariableTracker], /) -> None:
+    items.reverse()
+
+
+def _setitem(tx: Tracer, items: list[VariableTracker], key: VariableTracker, value: VariableTracker, /) -> None:
+    index = expect_index(tx, key, "list")
+    try:
+        if isinstance(index, slice):
+            items[index] = tx.unpack(value)
+        else:
+            items[index] = value
+    except (IndexError, ValueError) as error:
+        tx.raises(error)
+
+
+def _delitem(tx: Tracer, items: list[VariableTracker], key: VariableTracker, /) -> None:
+    try:
+        del items[expect_index(tx, key, "list")]
+    except (IndexError, ValueError) as error:
+        tx.raises(error)
+
+
+# What each method does to the list of trackers.
+_CHANGES: dict[type, dict[str, Callable[..., VariableTracker | None]]] = {
+    list: {"append": _append, "insert": _insert, "pop": _pop, "clear": _clear, "reverse": _reverse},
+    deque: {
+        "append": _append,
+        "appendleft": _appendleft,
+        "insert": _insert,
+        "pop": _popright,
+        "popleft": _popleft,
+        "clear": _clear,
+        "reverse": _reverse,
+    },
+}
+
+
+def _changing(change: Callable[..., VariableTracker | None]) -> Callable[..., VariableTracker]:
+    @functools.wraps(change)  # call.py binds the arguments to the signature
+    def changed(tx: Tracer, self: ListVariable, /, *args: VariableTracker) -> VariableTracker:
+        result = change(tx, self.items, *args)
+        tx.side_effects.contents_changed(self)
+        return none() if result is None else result
+
+    return changed
+
+
+for _cls, _changes in _CHANGES.items():
+    for _name, _change in {**_changes, "__setitem__": _setitem, "__delitem__": _delitem}.items():
+        registry.method(_cls, _name)(_changing(_change))
+
+
+@registry.method(list, "sort")
+def _sort(
+    tx: Tracer,
+    self: ListVariable,
+    /,
+    *,
+    key: VariableTracker | None = None,
+    reverse: VariableTracker | None = None,
+) -> VariableTracker:
+    by_item = key is None or (isinstance(key, ConstantVariable) and key.value is None)
+    descending = reverse is not None and tx.truth(reverse)
+    keys = []
+    for item in list(self.items):
+        found = item if by_item or key is None else tx.call(key, [item])
+        keys.append(expect_constant(tx, found, "a sort key"))
+    try:
+        order = sorted(range(len(keys)), key=keys.__getitem__, reverse=descending)
+    except TypeError as error:
+        tx.raises(error)
+    self.items[:] = [self.items[position] for position in order]
+    tx.side_effects.contents_changed(self)
+    return none()
+
+
+# --- construction -------------------------------------------------------------------------------------------------
+
+
+@registry.function(list)
+def _list(tx: Tracer, iterable: VariableTracker | None = None, /) -> VariableTracker:
+    return ListVariable([] if iterable is None else list(tx.unpack(iterable)))
+
+
+@registry.function(deque)
+def _deque(
+    tx: Tracer, iterable: VariableTracker | None = None, maxlen: VariableTracker | None = None
+) -> VariableTracker:
+    if maxlen is not None and not (isinstance(maxlen, ConstantVariable) and maxlen.value is None):
+        tx.break_graph("MD241", "a deque with maxlen", why="Only unbounded deques are tracked.", fix="use a list")
+    return ListVariable([] if iterable is None else list(tx.unpack(iterable)), deque)
+
+
+@registry.function(tuple)
+def _tuple(tx: Tracer, iterable: VariableTracker | None = None, /) -> VariableTracker:
+    if isinstance(iterable, TupleVariable) and iterable.cls is tuple:
+        return iterable
+    return TupleVariable([] if iterable is None else list(tx.unpack(iterable)))
+
+
+@registry.function(torch.Size)
+def _size(tx: Tracer, iterable: VariableTracker | None = None, /) -> VariableTracker:
+    items = [] if iterable is None else list(tx.unpack(iterable))
+    for item in items:
+        if not isinstance(expect_constant(tx, item, "a size"), int):
+            tx.raises(TypeError("torch.Size() takes an iterable of 'int'"))
+    return TupleVariable(items, torch.Size)
+
+
+@registry.function(tuple.__new__)
+def _tuple_new(tx: Tracer, cls: VariableTracker, iterable: VariableTracker | None = None, /) -> VariableTracker:
+    if not isinstance(cls, ClassVariable) or not (cls.value is tuple or is_namedtuple(cls.value)):
+        tx.break_graph(
+            "MD241",
+            "making an instance of a tuple subclass",
+            why="Only namedtuples are tracked when they are made while tracing.",
+            fix="use a namedtuple or a dataclass",
+        )
+    return TupleVariable([] if iterable is None else list(tx.unpack(iterable)), cls.value)
+
+
+def is_namedtuple(cls: type) -> bool:
+    """Whether `cls` came from collections.namedtuple or typing.NamedTuple, with nothing but methods added to it."""
+    return cls.__bases__ == (tuple,) and isinstance(getattr(cls, "_fields", None), tuple)

@@ -1,0 +1,88 @@
+"""Owns the questions about classes and objects: isinstance, issubclass, type and super.
+
+Attribute access and the making of objects are in the tracer.
+"""
+
+from __future__ import annotations
+
+import abc
+import enum
+import types
+
+import torch
+
+from minidynamo.guards.source import TypeOf
+from minidynamo.tracer import registry
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import SuperVariable
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import TupleVariable
+from minidynamo.variables.objects import ClassVariable, OpaqueVariable
+
+# Metaclasses that answer `isinstance` and `issubclass` from the class alone.
+_HONEST_METACLASSES = (type, abc.ABCMeta, enum.EnumType, type(torch.nn.Parameter), type(torch.nn.Buffer))
+_CHECKS = ("__instancecheck__", "__subclasscheck__")
+_HONEST_CHECKS = {id(getattr(metaclass, name)) for metaclass in _HONEST_METACLASSES for name in _CHECKS}
+
+
+def class_tuple(tx: Tracer, classinfo: VariableTracker) -> tuple[type, ...]:
+    """The classes in the second argument of isinstance; breaks the graph for those that decide by code of their own."""
+    if isinstance(classinfo, TupleVariable):
+        return tuple(cls for item in classinfo.items for cls in class_tuple(tx, item))
+    if isinstance(classinfo, ClassVariable):
+        _expect_honest(tx, classinfo.value)
+        return (classinfo.value,)
+    if not isinstance(classinfo, OpaqueVariable) or not isinstance(classinfo.value, types.UnionType):
+        tx.break_graph(
+            "MD237",
+            f"a class check against a `{classinfo.python_type.__name__}`",
+            why="It is not a class, a tuple of classes or a union of them.",
+            fix="check against the class itself",
+        )
+    return classinfo.value.__args__
+
+
+def _expect_honest(tx: Tracer, cls: type) -> None:
+    if any(id(getattr(type(cls), name)) not in _HONEST_CHECKS for name in _CHECKS):
+        tx.break_graph(
+            "MD237",
+            f"a class check against `{cls.__name__}`",
+            why=f"Its metaclass `{type(cls).__name__}` decides by code of its own.",
+            fix="check against an ordinary class",
+        )
+
+
+@registry.function(isinstance)
+def _isinstance(tx: Tracer, obj: VariableTracker, classinfo: VariableTracker, /) -> VariableTracker:
+    return ConstantVariable(issubclass(obj.python_type, class_tuple(tx, classinfo)))
+
+
+@registry.function(issubclass)
+def _issubclass(tx: Tracer, cls: VariableTracker, classinfo: VariableTracker, /) -> VariableTracker:
+    if not isinstance(cls, ClassVariable):
+        tx.raises(TypeError("issubclass() arg 1 must be a class"))
+    return ConstantVariable(issubclass(cls.value, class_tuple(tx, classinfo)))
+
+
+@registry.function(type)
+def _type(tx: Tracer, obj: VariableTracker, /, *rest: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
+    if rest or kwargs:
+        tx.break_graph("MD241", "making a class", why="Classes are not made while tracing.", fix="define it outside")
+    # The exact class of every tracked value is guarded already.
+    return ClassVariable(obj.python_type, source=None if obj.source is None else TypeOf(obj.source))
+
+
+@registry.function(super)
+def _super(
+    tx: Tracer, cls: VariableTracker | None = None, receiver: VariableTracker | None = None, /
+) -> VariableTracker:
+    if cls is None:
+        frame = tx.frames[-1]
+        cls = frame.local_variables.get("__class__")
+        receiver = frame.local_variables.get(frame.code.co_varnames[0]) if frame.code.co_varnames else None
+    if not isinstance(cls, ClassVariable) or receiver is None:
+        tx.break_graph(
+            "MD237", "an unbound `super`", why="It needs a class and an object.", fix="write super() in a method"
+        )
+    return SuperVariable(cls.value, receiver)

@@ -1,0 +1,183 @@
+"""Owns the methods of sets and frozensets that are not polyfills.
+
+Tracked sets remember insertion order, Python's do not: whatever depends on the order of two or more items breaks the
+graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from minidynamo.tracer import polyfills, registry
+from minidynamo.tracer.handlers.lists import method, storage_of
+from minidynamo.tracer.handlers.values import expect_key, none, not_implemented
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import DictVariable, ListVariable, SetVariable
+from minidynamo.variables.iterators import SequenceIterator
+
+SETS = (set, frozenset)
+
+
+def set_items(variable: SetVariable) -> list[VariableTracker]:
+    """The items, for uses that do not depend on their order."""
+    return [key.variable for key in variable.items]
+
+
+def _expect_one_order(tx: Tracer, variable: SetVariable, what: str) -> None:
+    if len(variable.items) > 1:
+        tx.break_graph(
+            "MD231",
+            f"{what} a set with {len(variable.items)} items",
+            why="Two equal sets may give their items in different orders.",
+            fix="use a list or a dict, or sorted(...)",
+        )
+
+
+@method(SETS, "__len__")
+def _len(tx: Tracer, self: SetVariable) -> VariableTracker:
+    return ConstantVariable(len(self.items))
+
+
+@method(SETS, "__contains__")
+def _contains(tx: Tracer, self: SetVariable, item: VariableTracker) -> VariableTracker:
+    if isinstance(item, SetVariable) and item.cls is set:  # `{1} in {frozenset({1})}` looks for the frozenset
+        item = SetVariable(dict(item.items), frozenset)
+    return ConstantVariable(expect_key(tx, item) in self.items)
+
+
+@method(SETS, "__iter__")
+def _iter(tx: Tracer, self: SetVariable) -> VariableTracker:
+    _expect_one_order(tx, self, "looping over")
+    return SequenceIterator(tuple(set_items(self)), cls=type(iter(set())))
+
+
+@registry.function(polyfills.unordered_items)
+def _unordered_items(tx: Tracer, items: VariableTracker) -> VariableTracker:
+    plain = storage_of(items)
+    return ListVariable(set_items(plain) if isinstance(plain, SetVariable) else tx.unpack(items))
+
+
+@method(SETS, "copy")
+def _copy(tx: Tracer, self: SetVariable) -> VariableTracker:
+    return self if self.cls is frozenset else SetVariable(dict(self.items), self.cls)
+
+
+@registry.method(set, "add")
+def _add(tx: Tracer, self: SetVariable, item: VariableTracker) -> VariableTracker:
+    key = expect_key(tx, item)
+    if key not in self.items:
+        self.items[key] = None
+        tx.side_effects.contents_changed(self)
+    return none()
+
+
+@registry.method(set, "discard")
+def _discard(tx: Tracer, self: SetVariable, item: VariableTracker) -> VariableTracker:
+    key = expect_key(tx, item)
+    if key in self.items:
+        del self.items[key]
+        tx.side_effects.contents_changed(self)
+    return none()
+
+
+@registry.method(set, "remove")
+def _remove(tx: Tracer, self: SetVariable, item: VariableTracker) -> VariableTracker:
+    key = expect_key(tx, item)
+    if key not in self.items:
+        tx.raises(KeyError(key.token))
+    return _discard(tx, self, item)
+
+
+@registry.method(set, "pop")
+def _pop(tx: Tracer, self: SetVariable) -> VariableTracker:
+    if not self.items:
+        tx.raises(KeyError("pop from an empty set"))
+    _expect_one_order(tx, self, "popping from")
+    (item,) = set_items(self)
+    _discard(tx, self, item)
+    return item
+
+
+@registry.method(set, "clear")
+def _clear(tx: Tracer, self: SetVariable) -> VariableTracker:
+    if self.items:
+        self.items.clear()
+        tx.side_effects.contents_changed(self)
+    return none()
+
+
+# --- operators: like the methods, but only between sets -------------------------------------------------------------
+
+
+def _between_sets(twin: Callable[..., object], *, negate: bool = False, swap: bool = False) -> registry.Handler:
+    def operate(tx: Tracer, self: SetVariable, other: VariableTracker) -> VariableTracker:
+        if not isinstance(storage_of(other), SetVariable):
+            return not_implemented()
+        result = tx.call(twin, [other, self] if swap else [self, other])
+        return ConstantVariable(not tx.truth(result)) if negate else result
+
+    return operate
+
+
+def _strict(twin: Callable[..., object]) -> registry.Handler:
+    def compare(tx: Tracer, self: SetVariable, other: VariableTracker) -> VariableTracker:
+        plain = storage_of(other)
+        if not isinstance(plain, SetVariable):
+            return not_implemented()
+        if len(plain.items) == len(self.items):
+            return ConstantVariable(False)
+        return tx.call(twin, [self, other])
+
+    return compare
+
+
+def _in_place(twin: Callable[..., object]) -> registry.Handler:
+    def change(tx: Tracer, self: SetVariable, other: VariableTracker) -> VariableTracker:
+        if not isinstance(storage_of(other), SetVariable):
+            return not_implemented()
+        tx.call(twin, [self, other])
+        return self
+
+    return change
+
+
+for _name, _twin, _change in (
+    ("and", polyfills.set_intersection, polyfills.set_intersection_update),
+    ("or", polyfills.set_union, polyfills.set_update),
+    ("sub", polyfills.set_difference, polyfills.set_difference_update),
+    ("xor", polyfills.set_symmetric_difference, polyfills.set_symmetric_difference_update),
+):
+    method(SETS, f"__{_name}__")(_between_sets(_twin))
+    method(SETS, f"__r{_name}__")(_between_sets(_twin, swap=True))
+    method(SETS, f"__i{_name}__")(_in_place(_change))
+method(SETS, "__eq__")(_between_sets(polyfills.set_equal))
+method(SETS, "__ne__")(_between_sets(polyfills.set_equal, negate=True))
+method(SETS, "__le__")(_between_sets(polyfills.set_issubset))
+method(SETS, "__ge__")(_between_sets(polyfills.set_issuperset))
+method(SETS, "__lt__")(_strict(polyfills.set_issubset))
+method(SETS, "__gt__")(_strict(polyfills.set_issuperset))
+
+
+# --- construction -------------------------------------------------------------------------------------------------
+
+
+def _make(tx: Tracer, iterable: VariableTracker | None, cls: type) -> VariableTracker:
+    plain = None if iterable is None else storage_of(iterable)
+    if isinstance(plain, SetVariable | DictVariable) and plain is iterable:
+        return SetVariable(dict.fromkeys(plain.items), cls)
+    items = [] if iterable is None else tx.unpack(iterable)
+    return SetVariable({expect_key(tx, item): None for item in items}, cls)
+
+
+@registry.function(set)
+def _set(tx: Tracer, iterable: VariableTracker | None = None, /) -> VariableTracker:
+    return _make(tx, iterable, set)
+
+
+@registry.function(frozenset)
+def _frozenset(tx: Tracer, iterable: VariableTracker | None = None, /) -> VariableTracker:
+    if isinstance(iterable, SetVariable) and iterable.cls is frozenset:
+        return iterable
+    return _make(tx, iterable, frozenset)

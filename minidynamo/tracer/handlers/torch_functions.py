@@ -1,0 +1,79 @@
+"""Owns the torch functions that answer a question at once instead of computing a tensor in the graph.
+
+Grad mode, autocast and everything that becomes a graph node are in the tracer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from minidynamo import steering
+from minidynamo.tracer import registry
+from minidynamo.tracer.handlers.values import constant
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import ListVariable, TupleVariable
+from minidynamo.variables.tensors import TensorVariable
+
+# What these answer while a program is captured.
+_FIXED_ANSWERS: dict[Any, bool] = {
+    torch.jit.is_scripting: False,  # type: ignore[attr-defined]
+    torch.jit.is_tracing: False,  # type: ignore[attr-defined]
+    torch.compiler.is_compiling: True,
+    torch.compiler.is_dynamo_compiling: False,
+    torch.compiler.is_exporting: False,
+    steering.is_compiling: True,
+}
+
+
+def _answer(value: bool) -> registry.Handler:
+    def handle(tx: Tracer) -> VariableTracker:
+        return ConstantVariable(value)
+
+    return handle
+
+
+for _function, _value in _FIXED_ANSWERS.items():
+    registry.function(_function)(_answer(_value))
+
+
+@registry.function(
+    torch.overrides.has_torch_function,
+    torch.overrides.has_torch_function_unary,
+    torch.overrides.has_torch_function_variadic,
+)
+def _has_torch_function(tx: Tracer, *args: VariableTracker) -> VariableTracker:
+    for arg in args:
+        if isinstance(arg, TupleVariable | ListVariable):
+            _has_torch_function(tx, *arg.items)
+        elif not isinstance(arg, TensorVariable) and hasattr(arg.python_type, "__torch_function__"):
+            tx.break_graph(
+                "MD243",
+                f"a torch function of a `{arg.python_type.__name__}`",
+                why="The class takes over torch functions with `__torch_function__`.",
+                fix="pass plain tensors",
+            )
+    return ConstantVariable(False)
+
+
+@registry.function(torch.is_tensor)
+def _is_tensor(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
+    return ConstantVariable(isinstance(obj, TensorVariable))
+
+
+@registry.function(torch.is_floating_point)
+def _is_floating_point(tx: Tracer, input: VariableTracker) -> VariableTracker:
+    return tx.getattr(tx.getattr(input, "dtype"), "is_floating_point")
+
+
+@registry.function(torch.is_complex)
+def _is_complex(tx: Tracer, input: VariableTracker) -> VariableTracker:
+    return tx.getattr(tx.getattr(input, "dtype"), "is_complex")
+
+
+@registry.function(torch.get_default_dtype)
+def _get_default_dtype(tx: Tracer) -> VariableTracker:
+    return constant(torch.get_default_dtype())  # every entry guards the global state, this included
