@@ -1,0 +1,104 @@
+# Programs are written as users write them, not as a linter would.
+# ruff: noqa: UP031
+
+import pytest
+import torch
+
+from tests.end_to_end.programs import Programs
+
+programs = Programs()
+
+
+@pytest.mark.parametrize("program", programs)
+def test_same_as_eager(program):
+    program.check()
+
+
+@programs()
+def f_strings(x):
+    n = x.shape[0]
+    return x + 1, f"{n}", f"{n:>5}|{n!r}|{n + 1:03d}", f"{1.5:.3f} {'a'!s} {'b'!r}", f"{x.dtype}", f"{[1, 2]}"
+
+
+@programs()
+def nested_format(x):
+    width = 6
+    return x, f"{3.14159:{width}.{2}f}", f"{'mid':^{width}}"
+
+
+@programs()
+def string_methods(x):
+    s = "Hello, World"
+    return (
+        x * 2,
+        s.upper(),
+        s.lower(),
+        s.split(","),
+        s.replace("l", "L"),
+        s.startswith("He"),
+        s.find("W"),
+        s.strip("Hd"),
+    )
+
+
+@programs()
+def join_and_split(x):
+    return x, "-".join(["a", "b"]), ["a", "b", "c"], "a=b=c".partition("="), ",".join([str(i) for i in range(3)])
+
+
+@programs()
+def percent_and_format(x):
+    return x, "%d %s" % (3, "a"), "{} {name:>4}".format(1, name="b"), "%.2f" % 1.234
+
+
+@programs()
+def slicing_text(x):
+    s = "abcdef"
+    return x, s[1:3], s[::-1], s[-1], len(s), s * 2, s + "g", "c" in s, s[2]
+
+
+@programs()
+def iterating_text(x):
+    out = []
+    for c in "abc":
+        out.append(c + "!")
+    return x, out, list("xy"), [c for c in "pq"], dict(zip("ab", [x, 1]))
+
+
+@programs()
+def text_decides(x):
+    mode = "mul"
+    table = {"mul": x * 2, "add": x + 2}
+    return table[mode] if mode.startswith("m") else table["add"]
+
+
+@programs(lambda: (torch.ones(2), "relu"), lambda: (torch.ones(2), "tanh"), graphs=2, recompiles=1)
+def text_argument_is_guarded(x, name):
+    return getattr(torch, name)(x)
+
+
+@programs()
+def text_of_constants(x):
+    return x, str(None), str(True), repr("a"), str((1, "b")), repr([1.0]), str({"a": 1}), ascii("é"), chr(65), ord("A")
+
+
+@programs()
+def text_comparison(x):
+    return x, "a" < "b", "a" == "a", "abc" >= "abd", sorted(["b", "a"]), max("hello")
+
+
+@programs()
+def encode_and_decode(x):
+    return x, "hé".encode(), b"abc".decode(), b"abc"[1], b"a" + b"b", "12".zfill(4), "a1".isalnum(), "7".isdigit()
+
+
+@programs(graphs=1, breaks=1)
+def text_of_a_tensor_breaks(x):
+    y = x * 0
+    return f"{y}"
+
+
+@programs()
+def key_made_by_f_string(x):
+    table = {f"layer{i}": x * i for i in range(3)}
+    return table["layer2"] + table[f"layer{1}"]
