@@ -1,0 +1,165 @@
+"""Memory dies at the operation at which it dies in plain Python, whichever backend runs the graph."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import minidynamo
+from minidynamo.testing import StorageWatch, assert_freed_before, no_recompile, probe
+
+BACKENDS = ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)]
+WITH_PYTHON = [None, *BACKENDS]
+
+
+def compiled(fn, backend, **keywords):
+    return fn if backend is None else minidynamo.compile(fn, backend=backend, **keywords)
+
+
+def cleared_list(xs):
+    a, b = xs
+    xs.clear()
+    c = a + 1
+    del a
+    c = probe(c)
+    return c * b
+
+
+def kept_list(xs):
+    a, b = xs
+    c = a + 1
+    del a
+    c = probe(c)
+    return c * b
+
+
+def pop_first(xs):
+    a = xs.pop(0)
+    c = a + xs[0]
+    del a
+    return probe(c)
+
+
+def delete_first(xs):
+    a = xs[0]
+    del xs[0]
+    c = a + xs[0]
+    del a
+    return probe(c)
+
+
+@pytest.mark.parametrize("backend", WITH_PYTHON)
+def test_an_element_of_a_cleared_list_dies_at_its_last_use(backend):
+    f = compiled(cleared_list, backend)
+    for _ in range(2):
+        xs = [torch.ones(4), torch.full((4,), 3.0)]
+        watch = StorageWatch(a=xs[0], b=xs[1])
+        assert f(xs).tolist() == [6.0] * 4
+        assert xs == []
+        assert watch.seen == [["b"]]
+
+
+@pytest.mark.parametrize("backend", WITH_PYTHON)
+def test_an_element_of_a_kept_list_lives(backend):
+    f = compiled(kept_list, backend)
+    xs = [torch.ones(4), torch.ones(4)]
+    watch = StorageWatch(a=xs[0], b=xs[1])
+    f(xs)
+    assert len(xs) == 2
+    assert watch.seen == [["a", "b"]]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_stolen_list_is_emptied_and_its_elements_die_early(backend):
+    f = compiled(kept_list, backend, steal=("xs",))
+    for _ in range(2):
+        xs = [torch.ones(4), torch.full((4,), 3.0)]
+        watch = StorageWatch(a=xs[0], b=xs[1])
+        assert f(xs).tolist() == [6.0] * 4
+        assert xs == []
+        assert watch.seen == [["b"]]
+
+
+@pytest.mark.parametrize("backend", WITH_PYTHON)
+def test_a_deleted_argument_dies_at_the_same_operation(backend):
+    def body(x):
+        y = x + 1
+        y = probe(y)
+        z = y * x
+        del x
+        z = probe(z)
+        return z + 1
+
+    watches = []
+
+    def make():
+        x = torch.ones(4)
+        watches.append(StorageWatch(x=x))
+        return x
+
+    f = compiled(body, backend)
+    for _ in range(2):
+        assert f(make()).tolist() == [3.0] * 4
+        assert watches[-1].seen == [["x"], []]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", [pop_first, delete_first])
+def test_pop_and_del_give_one_element_up(backend, fn):
+    f = compiled(fn, backend)
+    xs = [torch.ones(4), torch.ones(4)]
+    watch = StorageWatch(first=xs[0], second=xs[1])
+    f(xs)
+    assert len(xs) == 1
+    assert watch.seen == [["second"]]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_list_is_one_placeholder(backend):
+    f = compiled(cleared_list, backend)
+    f([torch.ones(4), torch.ones(4)])
+    (graph,) = f.graphs
+    assert len([node for node in graph.graph.nodes if node.op == "placeholder"]) == 1
+    with no_recompile():
+        f([torch.zeros(4), torch.ones(4)])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_saved_tensors_die_inside_backward(backend):
+    alive = []
+
+    class Saved(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            watch.look()
+            alive.append(watch.seen[-1])
+            return grad
+
+    def body(x):
+        y = x.sin()
+        return y, y.exp()
+
+    f = compiled(body, backend)
+    x = torch.ones(4, requires_grad=True)
+    y, z = f(Saved.apply(x))
+    watch = StorageWatch(z=z)
+    loss = z.sum()
+    del y, z
+    loss.backward()
+    # exp saves its result for backward; by the time that the gradient leaves the graph it is free.
+    assert alive == [[]]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_check_that_users_have(backend):
+    f = compiled(cleared_list, backend)
+    xs = [torch.ones(4), torch.ones(4)]
+    with assert_freed_before(xs[0]):
+        f(xs)
+    xs = [torch.ones(4), torch.ones(4)]
+    with pytest.raises(AssertionError, match="tensor 0"), assert_freed_before(xs[1]):
+        f(xs)
