@@ -29,6 +29,7 @@ FLAGS = (
     "-shared",
     "-fvisibility=hidden",
     "-ffp-contract=off",
+    "-fwrapv",
     "-fno-math-errno",
     "-fno-trapping-math",
     "-fopenmp-simd",

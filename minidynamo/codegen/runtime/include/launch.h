@@ -22,7 +22,9 @@ struct PyObject;
 extern "C" {
 void* PyLong_AsVoidPtr(PyObject*);
 void Py_IncRef(PyObject*);
+void PyErr_SetString(PyObject*, const char*);
 extern PyObject _Py_NoneStruct;
+extern PyObject *PyExc_IndexError, *PyExc_RuntimeError;
 void* PyEval_SaveThread();
 void PyEval_RestoreThread(void*);
 }
@@ -35,6 +37,17 @@ template <class T> INLINE T* address(PyObject* number) { return (T*)PyLong_AsVoi
 INLINE PyObject* none() {
   Py_IncRef(&_Py_NoneStruct);
   return &_Py_NoneStruct;
+}
+
+// What a kernel can find out too late to stop; its results are then undefined, but memory is not touched.
+enum Failure { INDEX_OUT_OF_RANGE = 1, DIVISION_BY_ZERO = 2 };
+
+INLINE PyObject* result(int failed) {
+  if (!failed) return none();
+  // The words of torch's own kernels
+  if (failed == INDEX_OUT_OF_RANGE) PyErr_SetString(PyExc_IndexError, "index out of range in self");
+  else PyErr_SetString(PyExc_RuntimeError, "ZeroDivisionError");
+  return nullptr;
 }
 
 // Other Python threads run while one of these lives; close its scope before making a Python object.

@@ -1,0 +1,194 @@
+"""Owns what all kernel printers share: lines of text, the walk over expressions, and the form of a kernel's loops.
+
+It decides nothing about a target. A printer is a table of operations, a table of types, a few spellings, and one
+function that lays out the loops.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+
+from minidynamo.codegen.ir.expr import Cast, Const, Expr, IndexValue, Load, Op, Ref
+from minidynamo.codegen.ir.index import FloorDiv, Index, Lookup, Mod, Var
+from minidynamo.codegen.ir.loops import Kernel
+
+
+class Lines:
+    """Text that is written line by line, with indentation."""
+
+    def __init__(self, indent: str) -> None:
+        self._indent = indent
+        self._depth = 0
+        self._lines: list[str] = []
+
+    def __call__(self, *lines: str) -> None:
+        """Append lines at the current depth."""
+        self._lines += [self._indent * self._depth + line if line else "" for line in lines]
+
+    @contextlib.contextmanager
+    def block(self, head: str, foot: str | None = None) -> Iterator[None]:
+        """Write `head`, what the `with` body writes one step deeper, and `foot` unless it is None."""
+        self(head)
+        self._depth += 1
+        yield
+        self._depth -= 1
+        if foot is not None:
+            self(foot)
+
+    def text(self) -> str:
+        """Everything so far, newline at the end."""
+        return "\n".join(self._lines) + "\n"
+
+
+class Form(Enum):
+    """How the work of a kernel lies in memory."""
+
+    POINTWISE = "no loop inside a row; neighbouring rows are neighbours in memory"
+    ROWS = "loops inside each row run along memory"
+    COLUMNS = "loops inside each row run across memory; neighbouring rows are neighbours"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The loops of a kernel, sorted: `outer` rows, the row `along` that memory runs along, and the inner `axes`."""
+
+    form: Form
+    outer: tuple[Var, ...]
+    along: Var | None
+    axes: tuple[Var, ...]
+
+
+def layout_of(kernel: Kernel) -> Layout:
+    """Sort the loops of `kernel` by what they mean for memory."""
+    axes = next((loop.axes for loop in kernel.loops if loop.axes), ())
+    if kernel.vector is not None and kernel.vector in kernel.rows:
+        outer = tuple(v for v in kernel.rows if v != kernel.vector)
+        return Layout(Form.COLUMNS if axes else Form.POINTWISE, outer, kernel.vector, axes)
+    return Layout(Form.ROWS if axes else Form.POINTWISE, kernel.rows, None, axes)
+
+
+def lookups_of(index: Index) -> Iterator[Lookup]:
+    """The reads from memory inside an index, divisions included, but not what stands inside a read."""
+    for atom, _ in index.terms:
+        match atom:
+            case Lookup():
+                yield atom
+            case FloorDiv() | Mod():
+                yield from lookups_of(atom.base)
+
+
+def extent_of(axes: Iterable[Var]) -> int:
+    """The number of values that `axes` take together."""
+    return math.prod(v.extent for v in axes)
+
+
+def kind_of(dtype: torch.dtype) -> str:
+    """The letter by which `OPS` calls the kind of a dtype: f, i or b."""
+    if dtype is torch.bool:
+        return "b"
+    return "f" if dtype.is_floating_point else "i"
+
+
+def shortest(value: float, dtype: torch.dtype) -> str:
+    """The shortest decimal text that reads back as the finite `value`, which is exact in `dtype`."""
+    if dtype is torch.float64:
+        return repr(value)
+    for digits in range(1, 10):
+        text = f"{value:.{digits}g}"
+        with contextlib.suppress(OverflowError):
+            if struct.unpack("f", struct.pack("f", float(text)))[0] == value:
+                break
+    return text if any(c in text for c in ".e") else f"{text}.0"
+
+
+class ExpressionPrinter:
+    """Walks expressions. A subclass has the tables and spells what is not in a table.
+
+    `types` has the type names by dtype. `operations` has a format string per row of `OPS`, or one per kind (f, i, b) of
+    operand where they differ; `{0}` is the first operand, `{type}` the type of the result.
+    """
+
+    types: Mapping[torch.dtype, str]
+    operations: Mapping[str, str | Mapping[str, str]]
+
+    def __init__(self) -> None:
+        # What a Ref and a hoisted Lookup are called at this place of the kernel.
+        self.names: dict[str, str] = {}
+        self.lookups: dict[Lookup, str] = {}
+
+    def expr(self, e: Expr) -> str:
+        """The text of an expression, in parentheses where it needs them."""
+        match e:
+            case Op():
+                return self.operation(e)
+            case Load():
+                return self.load(e)
+            case Const():
+                return self.const(e)
+            case Cast():
+                return self.cast(e)
+            case IndexValue():
+                return self.index_value(e)
+            case Ref():
+                return self.names[e.name]
+
+    def operation(self, e: Op) -> str:
+        """The text of an operation, from the table."""
+        text = self.operations[e.name]
+        if not isinstance(text, str):
+            text = text[kind_of(e.args[-1].dtype)]
+        return text.format(*map(self.expr, e.args), type=self.types[e.dtype])
+
+    def index(self, index: Index) -> str:
+        """The text of an index: a sum of products."""
+        text = ""
+        for atom, factor in index.terms:
+            term = self.atom(atom) if abs(factor) == 1 else f"{abs(factor)} * {self.atom(atom)}"
+            sign = "-" if factor < 0 else "+"
+            text = f"{text} {sign} {term}" if text else term if factor > 0 else f"-{term}"
+        if index.const or not text:
+            return f"{text} {'-' if index.const < 0 else '+'} {abs(index.const)}" if text else str(index.const)
+        return text
+
+    def atom(self, atom: Var | FloorDiv | Mod | Lookup) -> str:
+        """The text of one term of an index."""
+        match atom:
+            case Var():
+                return atom.name
+            case FloorDiv():
+                return f"({self.group(atom.base)} {self.floor_division} {atom.divisor})"
+            case Mod():
+                return f"({self.group(atom.base)} % {atom.modulus})"
+            case Lookup():
+                return self.lookups[atom] if atom in self.lookups else self.expr(atom.value)
+
+    # Bases are never negative, so that every language's division does.
+    floor_division = "/"
+
+    def group(self, index: Index) -> str:
+        """An index in parentheses unless it is a single term."""
+        text = self.index(index)
+        return text if len(index.terms) == 1 and index.const == 0 and index.terms[0][1] == 1 else f"({text})"
+
+    def load(self, e: Load) -> str:
+        """The text of a memory read."""
+        raise NotImplementedError
+
+    def const(self, e: Const) -> str:
+        """The text of a literal of the right type."""
+        raise NotImplementedError
+
+    def cast(self, e: Cast) -> str:
+        """The text of a conversion."""
+        raise NotImplementedError
+
+    def index_value(self, e: IndexValue) -> str:
+        """The text of an index as a number."""
+        raise NotImplementedError

@@ -1,0 +1,182 @@
+"""Owns the spelling of expressions in C++: the tables of operations and types, literals, loads, and what can fail.
+
+Loops are laid out in `cpp.py`; the functions that the tables name stand in `runtime/include/vecmath.h`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Iterator, Mapping, Sequence
+
+import torch
+
+from minidynamo.codegen.ir.expr import Cast, Const, Expr, IndexValue, Load, Op, children
+from minidynamo.codegen.ir.index import Lookup
+from minidynamo.codegen.ir.loops import Accumulate, Statement, Store
+from minidynamo.codegen.printers.base import ExpressionPrinter, lookups_of, shortest
+
+TYPES = {
+    torch.float32: "float",
+    torch.float64: "double",
+    torch.float16: "half",
+    torch.bfloat16: "bfloat16",
+    torch.int8: "int8_t",
+    torch.int16: "int16_t",
+    torch.int32: "int32_t",
+    torch.int64: "int64_t",
+    torch.uint8: "uint8_t",
+    torch.bool: "bool",
+}
+
+OPERATIONS: dict[str, str | Mapping[str, str]] = {
+    "add": "({0} + {1})",
+    "sub": "({0} - {1})",
+    "mul": "({0} * {1})",
+    "div": "({0} / {1})",
+    "floordiv": {"f": "m_floordiv({0}, {1})", "i": "floordiv({0}, {1}, failed)"},
+    "truncdiv": {"f": "m_trunc({0} / {1})", "i": "truncdiv({0}, {1}, failed)"},
+    "remainder": {"f": "m_remainder({0}, {1})", "i": "remainder_int({0}, {1}, failed)"},
+    "fmod": {"f": "m_fmod({0}, {1})", "i": "fmod_int({0}, {1}, failed)"},
+    "neg": "(-{0})",
+    "abs": "absolute({0})",
+    "sign": "sign_of({0})",
+    "min": {"f": "minimum({0}, {1})", "i": "minimum({0}, {1})", "b": "({0} && {1})"},
+    "max": {"f": "maximum({0}, {1})", "i": "maximum({0}, {1})", "b": "({0} || {1})"},
+    "fma": "m_fma({0}, {1}, {2})",
+    "rsqrt": "(1 / m_sqrt({0}))",
+    "reciprocal": "(1 / {0})",
+    "round": "m_rint({0})",
+    "pow": {"f": "m_pow({0}, {1})", "i": "power_int({0}, {1})"},
+    "isnan": "({0} != {0})",
+    "isinf": "(absolute({0}) == INF)",
+    "eq": "({0} == {1})",
+    "ne": "({0} != {1})",
+    "lt": "({0} < {1})",
+    "le": "({0} <= {1})",
+    "gt": "({0} > {1})",
+    "ge": "({0} >= {1})",
+    "and": {"i": "({0} & {1})", "b": "({0} && {1})"},
+    "or": {"i": "({0} | {1})", "b": "({0} || {1})"},
+    "xor": {"i": "({0} ^ {1})", "b": "({0} != {1})"},
+    "not": {"i": "(~{0})", "b": "(!{0})"},
+    "shl": "shift_left({0}, {1})",
+    "shr": "shift_right({0}, {1})",
+    "where": "({0} ? {1} : {2})",
+    "check_index": "check_index({0}, {1}, failed)",
+    "floor": "m_floor({0})",
+    "ceil": "m_ceil({0})",
+    "trunc": "m_trunc({0})",
+    "sqrt": "m_sqrt({0})",
+    "exp": "m_exp({0})",
+    "exp2": "m_exp2({0})",
+    "expm1": "m_expm1({0})",
+    "log": "m_log({0})",
+    "log2": "m_log2({0})",
+    "log10": "m_log10({0})",
+    "log1p": "m_log1p({0})",
+    "sin": "m_sin({0})",
+    "cos": "m_cos({0})",
+    "tan": "m_tan({0})",
+    "asin": "m_asin({0})",
+    "acos": "m_acos({0})",
+    "atan": "m_atan({0})",
+    "sinh": "m_sinh({0})",
+    "cosh": "m_cosh({0})",
+    "tanh": "m_tanh({0})",
+    "asinh": "m_asinh({0})",
+    "acosh": "m_acosh({0})",
+    "atanh": "m_atanh({0})",
+    "erf": "m_erf({0})",
+    "erfc": "m_erfc({0})",
+    "lgamma": "m_lgamma({0})",
+    "sigmoid": "m_sigmoid({0})",
+    "atan2": "m_atan2({0}, {1})",
+    "hypot": "m_hypot({0}, {1})",
+    "copysign": "m_copysign({0}, {1})",
+}
+"""Operation -> text. A pair of texts where kinds of operands differ."""
+
+# C++ computes these in int; the result has to be cut back.
+NARROW = (torch.int8, torch.int16, torch.uint8)
+
+
+class CppExpressions(ExpressionPrinter):
+    """Expressions of one kernel. Buffers are `p_<name>`."""
+
+    types = TYPES
+    operations = OPERATIONS
+
+    def may_fail(self, e: Expr) -> bool:
+        """Whether evaluating `e` here can record a failure; hoisted lookups have done so before."""
+        return any(map(_can_fail, _reachable(e, {lookup.value for lookup in self.lookups})))
+
+    def operation(self, e: Op) -> str:
+        text = super().operation(e)
+        return f"({TYPES[e.dtype]}){text}" if e.dtype in NARROW and text.startswith("(") else text
+
+    def load(self, e: Load) -> str:
+        text = f"p_{e.buffer}[{self.index(e.index[0])}]"
+        return text if e.valid is None else f"({self.expr(e.valid)} ? {text} : {TYPES[e.dtype]}(0))"
+
+    def const(self, e: Const) -> str:
+        if e.dtype is torch.bool:
+            return "true" if e.value else "false"
+        if not e.dtype.is_floating_point:
+            # The smallest int64 has no literal of its own.
+            text = f"{int(e.value)}" if e.value != -(2**63) else "-9223372036854775807 - 1"
+            return f"{TYPES[e.dtype]}({text})"
+        if math.isnan(e.value) or math.isinf(e.value):
+            text = "NOT_A_NUMBER" if math.isnan(e.value) else "INF" if e.value > 0 else "-INF"
+            return text if e.dtype is torch.float32 else f"cast<{TYPES[e.dtype]}>({text})"
+        if e.dtype is torch.float64:
+            return shortest(e.value, e.dtype)
+        text = f"{shortest(e.value, torch.float32)}f"
+        return text if e.dtype is torch.float32 else f"cast<{TYPES[e.dtype]}>({text})"
+
+    def cast(self, e: Cast) -> str:
+        return f"cast<{TYPES[e.dtype]}>({self.expr(e.value)})"
+
+    def index_value(self, e: IndexValue) -> str:
+        return f"cast<{TYPES[e.dtype]}>((int64_t)({self.index(e.index)}))"
+
+
+def expressions_of(s: Statement) -> tuple[Expr, ...]:
+    """Everything that a statement evaluates, its indices included."""
+    if isinstance(s, Store):
+        return (s.value, IndexValue(s.index, torch.int64))
+    if isinstance(s, Accumulate) and s.position is not None:
+        return (s.value, IndexValue(s.position, torch.int64))
+    return (s.value,)
+
+
+def _can_fail(e: Expr) -> bool:
+    """Whether this operation itself can find an error in its operands."""
+    if not isinstance(e, Op):
+        return False
+    text = OPERATIONS[e.name]
+    return "failed" in (text if isinstance(text, str) else text.get("i", "")) and not e.dtype.is_floating_point
+
+
+def _reachable(e: Expr, known: Container[Expr]) -> Iterator[Expr]:
+    """`e` and everything below it, but for the expressions in `known`."""
+    yield e
+    for child in children(e):
+        if child not in known:
+            yield from _reachable(child, known)
+
+
+def unguarded_lookups(body: Sequence[Statement]) -> Iterator[Lookup]:
+    """Every lookup that is evaluated in each iteration: those below a guarded load may not be read elsewhere."""
+
+    def visit(e: Expr) -> Iterator[Lookup]:
+        if isinstance(e, Load) and e.valid is not None:
+            yield from visit(e.valid)
+            return
+        for index in e.index if isinstance(e, Load) else (e.index,) if isinstance(e, IndexValue) else ():
+            yield from (lookup for lookup in lookups_of(index))
+        for child in children(e):
+            yield from visit(child)
+
+    for s in body:
+        for e in expressions_of(s):
+            yield from visit(e)

@@ -1,0 +1,102 @@
+"""Owns the spelling of reductions in C++: how a fold starts, takes a value in, and what it is worth at the end.
+
+Where the loops of a fold stand is decided in `cpp.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from minidynamo.codegen.ir.loops import Accumulate
+from minidynamo.codegen.printers.cpp_expressions import TYPES
+
+# combine -> (start, fold of old {0} and new {1}, name of the fold in a reduction clause)
+FOLDS = {
+    "sum": ("0", "{0} + {1}", "+"),
+    "prod": ("1", "{0} * {1}", "*"),
+    "max": ("Limits<{type}>::low", "maximum({0}, {1})", "maximum"),
+    "min": ("Limits<{type}>::high", "minimum({0}, {1})", "minimum"),
+    "any": ("0", "{0} | {1}", "|"),
+    "all": ("1", "{0} & {1}", "&"),
+}
+BETTER = {"argmax": "exceeds", "argmin": "undercuts"}
+
+
+@dataclass(frozen=True)
+class Fold:
+    """How one Accumulate is spelled. A long float sum runs in blocks of floats (`part`) that are added in double."""
+
+    source: Accumulate
+    parted: bool
+
+    @staticmethod
+    def of(s: Accumulate, sum_block: int) -> Fold:
+        return Fold(s, sum_block > 0 and s.combine == "sum" and s.dtype is torch.float32)
+
+    @property
+    def combine(self) -> str:
+        """The row of FOLDS; on bools, max and min are any and all."""
+        if self.source.dtype is torch.bool:
+            return {"max": "any", "min": "all"}.get(self.source.combine, self.source.combine)
+        return self.source.combine
+
+    @property
+    def compared(self) -> str:
+        """The type that is folded: half types are folded as float, which is exact for what compares."""
+        dtype = torch.float32 if self.source.dtype in (torch.float16, torch.bfloat16) else self.source.dtype
+        return "int32_t" if self.combine in ("any", "all") else TYPES[dtype]
+
+    @property
+    def type(self) -> str:
+        if self.source.combine in BETTER:
+            return "int64_t"
+        return "double" if self.parted else self.compared
+
+    @property
+    def total(self) -> str:
+        return f"{self.source.combine}_{self.source.name}"
+
+    @property
+    def part(self) -> str:
+        return f"part_{self.source.name}"
+
+    @property
+    def current(self) -> str:
+        """The variable that the innermost loop folds into."""
+        return self.part if self.parted else self.total
+
+    @property
+    def clause(self) -> str:
+        return "" if self.source.combine in BETTER else FOLDS[self.combine][2]
+
+    def declarations(self) -> list[str]:
+        rows = [f"{self.type} {self.total}"]
+        return [*rows, f"{self.compared} best_{self.source.name}"] if self.source.combine in BETTER else rows
+
+    def start(self, here: str) -> list[str]:
+        if self.source.combine in BETTER:
+            return [f"{self.total}{here} = -1", f"best_{self.source.name}{here} = 0"]
+        return [f"{self.total}{here} = {FOLDS[self.combine][0].format(type=self.compared)}"]
+
+    def step(self, here: str, value: str, position: str) -> list[str]:
+        """The statements that fold `value` in."""
+        if self.source.dtype in (torch.float16, torch.bfloat16):
+            value = f"to_float({value})"
+        target = f"{self.current}{here}"
+        if self.source.combine not in BETTER:
+            return [f"{target} = {FOLDS[self.combine][1].format(target, value)};"]
+        name, best = self.source.name, f"best_{self.source.name}{here}"
+        return [
+            f"const {self.compared} new_{name} = {value};",
+            f"const bool take_{name} = {target} < 0 || {BETTER[self.source.combine]}(new_{name}, {best});",
+            f"{best} = take_{name} ? new_{name} : {best};",
+            f"{target} = take_{name} ? {position} : {target};",
+        ]
+
+    def value(self, here: str) -> str:
+        """The result, as an expression of the type that readers expect."""
+        if self.source.combine in BETTER:
+            return f"{self.total}{here}"
+        return f"cast<{TYPES[self.source.dtype]}>({self.total}{here})"

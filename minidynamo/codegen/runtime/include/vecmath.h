@@ -1,0 +1,453 @@
+// The arithmetic of kernels: conversions, integer division, and elementary functions that inline into vector loops.
+//
+// Functions on float are written without branches, so that a loop that calls them vectorizes; they are within 2 ulp of
+// the correctly rounded value, infinities, NaN and subnormal numbers included (tests/codegen/runtime/test_vecmath.py).
+// What is not written here calls the C library in the same precision. Coefficients are minimax fits, made for the
+// intervals named beside them.
+#pragma once
+#include "launch.h"
+
+#define INF __builtin_inff()
+#define NOT_A_NUMBER __builtin_nanf("")
+
+template <class To, class From> INLINE To bits_as(From value) {
+  static_assert(sizeof(To) == sizeof(From), "same size");
+  To result;
+  __builtin_memcpy(&result, &value, sizeof result);
+  return result;
+}
+
+// a * b + c; rounded once where the machine can do so as fast
+INLINE float fast_fma(float a, float b, float c) {
+#if defined(__FMA__) || defined(__aarch64__)
+  return __builtin_fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+INLINE double fast_fma(double a, double b, double c) {
+#if defined(__FMA__) || defined(__aarch64__)
+  return __builtin_fma(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+// c0 + c1 x + c2 x^2 + ...
+template <class T> INLINE T polynomial(T, T c) { return c; }
+template <class T, class... Rest> INLINE T polynomial(T x, T c, Rest... rest) {
+  return fast_fma(polynomial(x, (T)rest...), x, c);
+}
+
+// ---- half types: stored as 16 bits, computed in float ----
+enum class half : uint16_t {};
+enum class bfloat16 : uint16_t {};
+
+INLINE float to_float(bfloat16 x) { return bits_as<float>((uint32_t)x << 16); }
+
+INLINE bfloat16 to_bfloat16(float x) {
+  uint32_t bits = bits_as<uint32_t>(x);
+  uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  return (bfloat16)(uint16_t)(x != x ? 0x7fc0 | (bits >> 16) : rounded);
+}
+
+INLINE float to_float(half x) {
+  uint32_t sign = ((uint32_t)x & 0x8000) << 16, magnitude = (uint32_t)x & 0x7fff;
+  // Moving the exponent by a multiplication also normalizes subnormal halves.
+  uint32_t finite = bits_as<uint32_t>(bits_as<float>(magnitude << 13) * 0x1p112f);
+  uint32_t special = 0x7f800000 | magnitude << 13;
+  return bits_as<float>(sign | (magnitude >= 0x7c00 ? special : finite));
+}
+
+INLINE half to_half(float x) {
+  uint32_t bits = bits_as<uint32_t>(x), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
+  uint32_t normal = (magnitude + 0xfff + (magnitude >> 13 & 1) - (112u << 23)) >> 13;
+  // Adding 1/2 leaves the value in units of 2^-24, rounded, in the low bits.
+  uint32_t tiny = bits_as<uint32_t>(bits_as<float>(magnitude) + 0.5f) - 0x3f000000;
+  uint32_t result = magnitude < 0x38800000 ? tiny : normal;
+  result = magnitude >= 0x477ff000 ? 0x7c00 : result;
+  result = magnitude > 0x7f800000 ? 0x7e00 | (magnitude >> 13 & 0x3ff) : result;
+  return (half)(uint16_t)(sign | result);
+}
+
+// cast<To>(x): torch's conversion; anything to bool compares with zero
+template <class To> struct Cast {
+  template <class From> INLINE To from(From x) { return (To)x; }
+  INLINE To from(half x) { return (To)to_float(x); }
+  INLINE To from(bfloat16 x) { return (To)to_float(x); }
+};
+template <> struct Cast<bool> {
+  template <class From> INLINE bool from(From x) { return x != 0; }
+  INLINE bool from(half x) { return ((uint16_t)x & 0x7fff) != 0; }
+  INLINE bool from(bfloat16 x) { return ((uint16_t)x & 0x7fff) != 0; }
+};
+template <> struct Cast<half> {
+  template <class From> INLINE half from(From x) { return to_half((float)x); }
+  INLINE half from(half x) { return x; }
+  INLINE half from(bfloat16 x) { return to_half(to_float(x)); }
+};
+template <> struct Cast<bfloat16> {
+  template <class From> INLINE bfloat16 from(From x) { return to_bfloat16((float)x); }
+  INLINE bfloat16 from(half x) { return to_bfloat16(to_float(x)); }
+  INLINE bfloat16 from(bfloat16 x) { return x; }
+};
+template <class To, class From> INLINE To cast(From x) { return Cast<To>::from(x); }
+
+// ---- order ----
+template <class T> INLINE T maximum(T a, T b) { return a > b || a != a ? a : b; }
+template <class T> INLINE T minimum(T a, T b) { return a < b || a != a ? a : b; }
+template <class T> INLINE T sign_of(T x) { return (T)((x > 0) - (x < 0)); }
+template <class T> INLINE T absolute(T x) { return x < 0 ? (T)-x : x; }
+INLINE float absolute(float x) { return __builtin_fabsf(x); }
+INLINE double absolute(double x) { return __builtin_fabs(x); }
+
+// Does `value` replace `best` in an argmax (argmin)? The first of equal values stays, and so does the first NaN.
+template <class T> INLINE bool exceeds(T value, T best) { return value > best || (value != value && best == best); }
+template <class T> INLINE bool undercuts(T value, T best) { return value < best || (value != value && best == best); }
+
+// A fold over a vector loop needs its function and the value that it starts from.
+template <class T> struct Limits;
+#define PRAGMA(...) _Pragma(#__VA_ARGS__)
+#define REDUCTIONS(T, lowest, highest)                                                                             \
+  template <> struct Limits<T> {                                                                                   \
+    static constexpr T low = lowest, high = highest;                                                               \
+  };                                                                                                               \
+  PRAGMA(omp declare reduction(maximum : T : omp_out = maximum(omp_out, omp_in)) initializer(omp_priv = lowest)) \
+  PRAGMA(omp declare reduction(minimum : T : omp_out = minimum(omp_out, omp_in)) initializer(omp_priv = highest))
+REDUCTIONS(float, -INF, INF)
+REDUCTIONS(double, -(double)INF, (double)INF)
+REDUCTIONS(int8_t, -128, 127)
+REDUCTIONS(int16_t, -32768, 32767)
+REDUCTIONS(int32_t, -2147483647 - 1, 2147483647)
+REDUCTIONS(int64_t, -9223372036854775807ll - 1, 9223372036854775807ll)
+REDUCTIONS(uint8_t, 0, 255)
+
+// ---- integers: what torch raises an error for is recorded in `failed` and reported when the kernel is through ----
+template <class T> INLINE T floordiv(T a, T b, int& failed) {
+  if (b == 0) return failed = DIVISION_BY_ZERO, (T)0;
+  if (b == (T)-1 && (T)-1 < 0) return (T)-a;
+  T quotient = (T)(a / b);
+  return (T)(quotient - (a % b != 0 && (a < 0) != (b < 0)));
+}
+template <class T> INLINE T truncdiv(T a, T b, int& failed) {
+  if (b == 0) return failed = DIVISION_BY_ZERO, (T)0;
+  return b == (T)-1 && (T)-1 < 0 ? (T)-a : (T)(a / b);
+}
+template <class T> INLINE T fmod_int(T a, T b, int& failed) {
+  if (b == 0) return failed = DIVISION_BY_ZERO, (T)0;
+  return b == (T)-1 && (T)-1 < 0 ? (T)0 : (T)(a % b);
+}
+template <class T> INLINE T remainder_int(T a, T b, int& failed) {
+  T rest = fmod_int(a, b, failed);
+  return rest != 0 && (rest < 0) != (b < 0) ? (T)(rest + b) : rest;
+}
+template <class T> INLINE T shift_left(T a, T by) {
+  return by < 0 || by >= (T)(8 * sizeof(T)) ? (T)0 : (T)((uint64_t)a << by);
+}
+template <class T> INLINE T shift_right(T a, T by) {
+  T widest = (T)(8 * sizeof(T) - 1);
+  return (T)(a >> (by < 0 || by > widest ? widest : by));
+}
+template <class T> INLINE T power_int(T base, T exponent) {
+  if (exponent < 0) return (T)(base == 1 ? 1 : base == (T)-1 ? (exponent % 2 ? -1 : 1) : 0);
+  T result = 1;
+  for (; exponent; exponent = (T)(exponent >> 1)) {
+    if (exponent & 1) result = (T)(result * base);
+    base = (T)(base * base);
+  }
+  return result;
+}
+INLINE int64_t check_index(int64_t index, int64_t size, int& failed) {
+  if (index >= 0 && index < size) return index;
+  failed = INDEX_OUT_OF_RANGE;
+  return 0;
+}
+
+// ---- double, and what is rare in float: the C library ----
+#define FROM_LIBRARY(name)                                            \
+  INLINE float m_##name(float x) { return __builtin_##name##f(x); }  \
+  INLINE double m_##name(double x) { return __builtin_##name(x); }
+#define DOUBLE_FROM_LIBRARY(name) \
+  INLINE double m_##name(double x) { return __builtin_##name(x); }
+#define FROM_LIBRARY_2(name)                                                       \
+  INLINE float m_##name(float x, float y) { return __builtin_##name##f(x, y); }   \
+  INLINE double m_##name(double x, double y) { return __builtin_##name(x, y); }
+FROM_LIBRARY(sqrt)
+FROM_LIBRARY(floor)
+FROM_LIBRARY(ceil)
+FROM_LIBRARY(trunc)
+FROM_LIBRARY(rint)
+FROM_LIBRARY(asin)
+FROM_LIBRARY(acos)
+FROM_LIBRARY(atan)
+FROM_LIBRARY(sinh)
+FROM_LIBRARY(cosh)
+FROM_LIBRARY(asinh)
+FROM_LIBRARY(acosh)
+FROM_LIBRARY(atanh)
+FROM_LIBRARY(erfc)
+FROM_LIBRARY(lgamma)
+FROM_LIBRARY_2(atan2)
+FROM_LIBRARY_2(hypot)
+FROM_LIBRARY_2(copysign)
+FROM_LIBRARY_2(fmod)
+DOUBLE_FROM_LIBRARY(exp)
+DOUBLE_FROM_LIBRARY(exp2)
+DOUBLE_FROM_LIBRARY(expm1)
+DOUBLE_FROM_LIBRARY(log)
+DOUBLE_FROM_LIBRARY(log2)
+DOUBLE_FROM_LIBRARY(log10)
+DOUBLE_FROM_LIBRARY(log1p)
+DOUBLE_FROM_LIBRARY(sin)
+DOUBLE_FROM_LIBRARY(cos)
+DOUBLE_FROM_LIBRARY(tan)
+DOUBLE_FROM_LIBRARY(tanh)
+DOUBLE_FROM_LIBRARY(erf)
+INLINE double m_sigmoid(double x) { return 1.0 / (1.0 + __builtin_exp(-x)); }
+INLINE double m_pow(double x, double y) { return __builtin_pow(x, y); }
+INLINE float m_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+INLINE double m_fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
+
+// Division that rounds the quotient down, and the remainder that goes with it (sign of the divisor).
+template <class T> INLINE T m_remainder(T a, T b) {
+  T rest = m_fmod(a, b);
+  return rest != 0 && (b < 0) != (rest < 0) ? rest + b : rest;
+}
+template <class T> INLINE T m_floordiv(T a, T b) {
+  if (b == 0) return a / b;
+  T rest = m_fmod(a, b), quotient = (a - rest) / b;
+  if (rest != 0 && (b < 0) != (rest < 0)) quotient -= 1;
+  if (quotient == 0) return m_copysign((T)0, a / b);
+  T down = m_floor(quotient);
+  return quotient - down > (T)0.5 ? down + 1 : down;
+}
+
+// ---- exponentials ----
+// 2^n for -126 <= n <= 127
+INLINE float power_of_two(int32_t n) { return bits_as<float>((n + 127) << 23); }
+// x * 2^n, rounded once
+INLINE float scale(float x, int32_t n) { return x * power_of_two(n >> 1) * power_of_two(n - (n >> 1)); }
+
+// A float this large has no fraction bits: adding it rounds to an integer, which stands in the low bits of the sum.
+constexpr float ROUNDER = 0x1.8p23f;
+// ln 2 in two parts; n times the first is exact
+constexpr float LN2_HIGH = 0.693359375f, LN2_LOW = -2.12194440054690583e-4f;
+
+// x = n ln 2 + r, |r| <= ln(2)/2; n is also a bit pattern, which is harmless for NaN
+struct Reduced {
+  float r;
+  int32_t n;
+};
+INLINE Reduced reduce_exponent(float x) {
+  float shifted = fast_fma(x, 1.44269504088896341f, ROUNDER), n = shifted - ROUNDER;
+  float r = fast_fma(n, -LN2_LOW, fast_fma(n, -LN2_HIGH, x));
+  return {r, bits_as<int32_t>(shifted) - bits_as<int32_t>(ROUNDER)};
+}
+// e^r - 1 - r on [-ln(2)/2, ln(2)/2]
+INLINE float exp_tail(float r) {
+  return r * r * polynomial(r, 0.499999930506902f, 0.166665147919480f, 0.0416684568175069f, 0.00836941879479940f,
+                            0.00138131423231875f);
+}
+INLINE float clamp(float x, float low, float high) {
+  x = x < low ? low : x;
+  return x > high ? high : x;
+}
+
+INLINE float m_exp(float x) {
+  Reduced e = reduce_exponent(clamp(x, -104.f, 89.f));
+  return scale(exp_tail(e.r) + e.r + 1.f, e.n);
+}
+
+INLINE float m_exp2(float x) {
+  x = clamp(x, -150.f, 129.f);
+  float shifted = x + ROUNDER, r = x - (shifted - ROUNDER);
+  // 2^r - 1 - r ln 2 on [-1/2, 1/2]
+  float tail = r * r * polynomial(r, 0.240226511811733f, 0.0555035965534436f, 0.00961801843039851f,
+                                  0.00133915829014153f, 0.000154732164408344f);
+  float high = r * 0.693147182464599609f;
+  float low = fast_fma(r, 0.693147182464599609f, -high) + r * -1.90465421212591e-9f;
+  return scale(tail + low + high + 1.f, bits_as<int32_t>(shifted) - bits_as<int32_t>(ROUNDER));
+}
+
+INLINE float m_expm1(float x) {
+  Reduced e = reduce_exponent(clamp(x, -18.f, 89.f));
+  float q = e.r + e.r * e.r * polynomial(e.r, 0.500000006570282f, 0.166665380158116f, 0.0416662665865870f,
+                                         0.00836724674886475f, 0.00139475949845381f);
+  // Half of 2^n is always a float, also for the largest n.
+  float h = power_of_two(e.n - 1);
+  float result = 2.f * fast_fma(h, q, h - 0.5f);
+  return x == 0 ? x : result;
+}
+
+// numerator / (a + b), without the error of rounding the sum, and with one division
+INLINE float over_sum(float numerator, float a, float b) {
+  float sum = a + b, lost = a - (sum - b), inverse = 1.f / sum, ratio = numerator * inverse;
+  return fast_fma(fast_fma(-sum, ratio, numerator) - ratio * lost, inverse, ratio);
+}
+
+INLINE float m_tanh(float x) {
+  // Beyond 9.02 the result rounds to 1. The clamp keeps NaN.
+  float t = m_expm1(2.f * clamp(__builtin_fabsf(x), 0.f, 10.f));
+  return __builtin_copysignf(over_sum(t, t, 2.f), x);
+}
+
+INLINE float m_sigmoid(float x) {
+  float e = m_exp(-__builtin_fabsf(x));
+  return over_sum(x < 0 ? e : 1.f, e, 1.f);
+}
+
+// ---- logarithms ----
+// x = 2^n (1 + f), sqrt(1/2) <= 1 + f < sqrt(2), for x > 0
+struct Mantissa {
+  float f, n;
+};
+INLINE Mantissa split_float(float x) {
+  bool subnormal = x < 0x1p-126f;
+  int32_t bits = bits_as<int32_t>(subnormal ? x * 0x1p23f : x) - 0x3f3504f3;  // less the bits of sqrt(1/2)
+  float n = (float)(bits >> 23);
+  return {bits_as<float>((bits & 0x7fffff) + 0x3f3504f3) - 1.f, subnormal ? n - 23.f : n};
+}
+// log(1 + f) - f + f^2/2 on [sqrt(1/2) - 1, sqrt(2) - 1]
+INLINE float log_tail(float f) {
+  return f * f * f *
+         polynomial(f, 0.333333126057851f, -0.250000096036454f, 0.200021185365835f, -0.166679955042612f,
+                    0.142195545844901f, -0.124055965063698f, 0.118881536091882f, -0.116756042235555f,
+                    0.0674660280496921f);
+}
+// What every logarithm gives at the ends of its domain
+INLINE float log_ends(float x, float inside) {
+  inside = x == INF ? x : inside;
+  inside = x == 0 ? -INF : inside;
+  return x < 0 || x != x ? NOT_A_NUMBER : inside;
+}
+
+INLINE float m_log(float x) {
+  Mantissa m = split_float(x);
+  float small = fast_fma(m.n, LN2_LOW, log_tail(m.f)) - 0.5f * m.f * m.f;
+  return log_ends(x, fast_fma(m.n, LN2_HIGH, small + m.f));
+}
+
+// n * scale + log(1 + f) * factor, with log(1 + f) and factor in two parts each
+INLINE float scaled_log(Mantissa m, float high, float low, float scale_high, float scale_low) {
+  float square = 0.5f * m.f * m.f, tail = log_tail(m.f);
+  float l = m.f - square, rest = (m.f - l) - square + tail;
+  float head = l * high, below = fast_fma(l, high, -head) + fast_fma(rest, high, l * low);
+  float whole = m.n * scale_high;
+  return whole + (head + (below + fast_fma(m.n, scale_high, -whole) + m.n * scale_low));
+}
+INLINE float m_log2(float x) {
+  return log_ends(x, scaled_log(split_float(x), 1.44269502162933f, 1.92596303350001e-8f, 1.f, 0.f));
+}
+INLINE float m_log10(float x) {
+  return log_ends(x, scaled_log(split_float(x), 0.434294492006302f, -1.01030499521926e-8f, 0.301025390625f, 4.605038981195e-6f));
+}
+
+INLINE float m_log1p(float x) {
+  float u = 1.f + x, lost = x - (u - 1.f);
+  float result = m_log(u) + lost / u;
+  result = x == INF ? x : result;
+  result = x == -1.f ? -INF : result;
+  return u == 1.f ? x : result;
+}
+
+// ---- error function ----
+INLINE float m_erf(float x) {
+  float a = __builtin_fabsf(x), s = x * x;
+  // erf(x)/x - 1 in s = x^2 on |x| <= 0.93
+  float near = fast_fma(x, polynomial(s, 0.128379166642340f, -0.376126336971197f, 0.112836939422450f,
+                                      -0.0268592707898969f, 0.00520063432038044f, -0.000813743773105238f,
+                                      8.34522559487397e-5f), x);
+  // log(1 - erf(a)) on 0.92 <= a <= 4, where erf rounds to 1
+  float t = a > 4.f ? 4.f : a;
+  float tail = m_exp(polynomial(t, 0.000174683189056012f, -1.12951492414000f, -0.633346919810118f, -0.108280073749224f,
+                                0.0251194166711787f, -0.00417105871332136f, 0.000434461676607726f,
+                                -2.10949643390908e-5f));
+  return a < 0.925f ? near : __builtin_copysignf(1.f - tail, x);
+}
+
+// ---- circular functions: reduced and evaluated in double, rounded once at the end ----
+// x = quadrant * pi/2 + r, |r| <= pi/4
+struct Angle {
+  double r;
+  int32_t quadrant;
+};
+
+// 2/pi in words of 32 bits; the first bit of word 2 is worth 1/2. Choices instead of a table, which would keep a loop
+// from vectorizing.
+INLINE uint64_t two_over_pi(uint32_t word) {
+  uint32_t low = word == 2 ? 0xa2f9836e : word == 3 ? 0x4e441529 : word == 4 ? 0xfc2757d1 : 0;
+  uint32_t high = word == 5 ? 0xf534ddc0 : word == 6 ? 0xdb629599 : word == 7 ? 0x3c439041 : 0xfe5163ab;
+  return word < 5 ? low : high;
+}
+
+INLINE Angle reduce_angle(float x) {
+  // Below 2^20 the product with the first part of pi/2, of 33 bits, is exact.
+  double n = __builtin_rint((double)x * 0.63661977236758134308);
+  double near = fast_fma(n, -6.07710050650619224932e-11, fast_fma(n, -1.57079632673412561417, (double)x));
+  // Above, x = m 2^e: of m 2^e (2/pi) only the part below 4 counts, which is m times a window of 96 bits of 2/pi.
+  uint32_t bits = bits_as<uint32_t>(x) & 0x7fffffff;
+  int32_t e = (int32_t)(bits >> 23) - 150;
+  uint32_t first = e < -62 ? 0 : (uint32_t)(e + 62);  // first bit of the window; bit 64 is worth 1/2
+  uint32_t word = first >> 5, shift = first & 31;
+  uint64_t a = two_over_pi(word), b = two_over_pi(word + 1), c = two_over_pi(word + 2), d = two_over_pi(word + 3);
+  uint64_t high = ((a << 32 | b) << shift) | (c << shift >> 32), low = (c << 32 | d) << shift >> 32;
+  uint64_t m = (bits & 0x7fffff) | 0x800000;
+  uint64_t product = m * high + (m * low >> 32);  // in units of 2^-62; multiples of 4 have dropped out
+  uint64_t whole = (product + (1ull << 61)) >> 62;
+  double far = (double)(int64_t)(product - (whole << 62)) * (0x1p-62 * 1.5707963267948966);
+  bool small = bits < 0x49800000;
+  int32_t quadrant = x < 0 ? -(int32_t)whole : (int32_t)whole;
+  double r = x < 0 ? -far : far;
+  r = bits >= 0x7f800000 ? (double)NOT_A_NUMBER : r;
+  return {small ? near : r, small ? (int32_t)n : quadrant};
+}
+INLINE double sin_near(double r) {
+  double z = r * r;
+  return fast_fma(r * z, polynomial(z, -0.16666666639558203, 0.0083333291439438812, -0.00019839256641124084,
+                                    2.7175645115009994e-6), r);
+}
+INLINE double cos_near(double r) {
+  double z = r * r;
+  return 1.0 - 0.5 * z + z * z * polynomial(z, 0.041666666619205358, -0.0013888883438500719, 2.4799436424211593e-5,
+                                            -2.7203304815435241e-7);
+}
+INLINE float m_sin(float x) {
+  Angle a = reduce_angle(x);
+  double s = a.quadrant & 1 ? cos_near(a.r) : sin_near(a.r);
+  return x == 0 ? x : (float)(a.quadrant & 2 ? -s : s);
+}
+INLINE float m_cos(float x) {
+  Angle a = reduce_angle(x);
+  double s = a.quadrant & 1 ? sin_near(a.r) : cos_near(a.r);
+  return (float)((a.quadrant + 1) & 2 ? -s : s);
+}
+INLINE float m_tan(float x) {
+  Angle a = reduce_angle(x);
+  double s = sin_near(a.r), c = cos_near(a.r);
+  return x == 0 ? x : (float)(a.quadrant & 1 ? -c / s : s / c);
+}
+
+// ---- power: 2^(y log2|x|) in double, then the signs and special cases of IEEE 754 ----
+INLINE float m_pow(float x, float y) {
+  Mantissa m = split_float(__builtin_fabsf(x));
+  double f = m.f, s = f / (f + 2.0), z = s * s;
+  double log2x = (double)m.n + s * polynomial(z, 2.8853900817779273, 0.9617966939242737, 0.57707801727326445,
+                                              0.41219839773808214, 0.3206166969770606, 0.26143412846178495,
+                                              0.24303964573559076);
+  float a = __builtin_fabsf(x);
+  log2x = a == INF ? (double)INF : a == 0 ? -(double)INF : log2x;
+  double exponent = (double)y * log2x;
+  exponent = exponent > 200.0 ? 200.0 : exponent < -200.0 ? -200.0 : exponent;
+  double n = __builtin_rint(exponent), r = exponent - n;
+  double mantissa = polynomial(r, 1.0, 0.69314718054476908, 0.24022650695430628, 0.055504109458148769,
+                               0.0096181292359930804, 0.0013333446188684893, 0.00015403406763317256,
+                               1.5311235403936516e-5, 1.3265056097573353e-6);
+  double power = bits_as<double>((int64_t)((uint64_t)((int64_t)n + 1023) << 52));
+  float magnitude = (float)(mantissa * power);
+  magnitude = x != x || y != y ? NOT_A_NUMBER : magnitude;
+  magnitude = a == 1.f && y == y ? 1.f : magnitude;
+  bool whole = __builtin_rintf(y) == y, odd = whole && __builtin_rintf(0.5f * y) != 0.5f * y;
+  magnitude = x < 0 && x != -INF && !whole ? NOT_A_NUMBER : magnitude;
+  magnitude = odd ? __builtin_copysignf(magnitude, x) : magnitude;
+  return x == 1.f || y == 0 ? 1.f : magnitude;
+}
