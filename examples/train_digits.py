@@ -10,7 +10,6 @@ import argparse
 import statistics
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -25,7 +24,7 @@ from torch.nn import functional
 import minidynamo
 from examples.models import ConvNet, Transformer
 from minidynamo.artifacts import code_dir
-from minidynamo.events import Event
+from minidynamo.dispatch import Stats
 
 BATCH = 64
 COMPARED_STEPS = 20
@@ -51,18 +50,11 @@ class Run:
     losses: list[float] = field(default_factory=list)
     step_ms: list[float] = field(default_factory=list)
     accuracy: float = 0.0
-    counts: Counter[str] = field(default_factory=Counter)
-    seconds: Counter[str] = field(default_factory=Counter)
+    stats: Stats = field(default_factory=Stats)
 
     def epoch_losses(self, steps: int) -> list[float]:
         """The mean loss of each epoch of `steps` steps."""
         return [statistics.fmean(self.losses[i : i + steps]) for i in range(0, len(self.losses), steps)]
-
-    def note(self, event: Event) -> None:
-        """Count what minidynamo tells while it works."""
-        self.counts[event.kind] += 1
-        if event.kind == "phase_end":
-            self.seconds[event.name] += event.data["seconds"]
 
 
 def read_digits() -> Digits:
@@ -109,11 +101,9 @@ def run_once(make: Callable[[], nn.Module], digits: Digits, epochs: int, seed: i
     run = Run()
     if backend is not None:
         model = minidynamo.compile(model, backend=backend)
-    unsubscribe = minidynamo.on_event(run.note)
-    try:
-        train(model, digits, epochs, run)
-    finally:
-        unsubscribe()
+    train(model, digits, epochs, run)
+    if backend is not None:
+        run.stats = minidynamo.stats(model)
     return run
 
 
@@ -130,11 +120,11 @@ def show(console: Console, title: str, eager: Run, compiled: Run, steps: int) ->
     table.add_row("ms per step (median)", *(f"{statistics.median(run.step_ms):.2f}" for run in (eager, compiled)))
     table.add_row("first step (ms)", *(f"{run.step_ms[0]:.0f}" for run in (eager, compiled)))
     table.add_section()
-    table.add_row("graphs", "", str(compiled.counts["graph"]))
-    table.add_row("graph breaks", "", str(compiled.counts["graph_break"]))
-    table.add_row("recompiles", "", str(compiled.counts["recompile"]))
+    table.add_row("graphs", "", str(compiled.stats.graphs))
+    table.add_row("graph breaks", "", str(compiled.stats.graph_breaks))
+    table.add_row("recompiles", "", str(compiled.stats.recompiles))
     for phase, label in PHASES.items():
-        table.add_row(f"compile seconds: {label}", "", f"{compiled.seconds[phase]:.2f}")
+        table.add_row(f"compile seconds: {label}", "", f"{compiled.stats.seconds_by_phase.get(phase, 0):.2f}")
     console.print(table)
 
 
