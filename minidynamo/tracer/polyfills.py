@@ -129,6 +129,11 @@ def max_(*args, key=None, **default):
     return _extreme(operator.gt, args, key, list(default.values()))
 
 
+@twin_of(operator.abs)
+def operator_abs(a, /):
+    return abs(a)
+
+
 @twin_of(sorted)
 def sorted_(iterable, /, *, key=None, reverse=False):
     # Only without a key do equal items of a set not exist, so that its order cannot show.
@@ -622,7 +627,7 @@ FOLDED_BY_POLYFILLS = (
 )
 
 # A class method is a new object at each access, so these are found by class and name.
-CLASS_METHODS = {
+CLASS_METHODS: dict[tuple[type, str], Callable[..., Any]] = {
     (dict, "fromkeys"): dict_fromkeys,
     (itertools.chain, "from_iterable"): chain_from_iterable,
 }

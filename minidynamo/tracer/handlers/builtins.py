@@ -154,11 +154,6 @@ def _round(tx: Tracer, number: VariableTracker, ndigits: VariableTracker | None 
         tx.raises(error)
 
 
-@registry.function(abs)
-def _abs(tx: Tracer, number: VariableTracker, /) -> VariableTracker:
-    return tx.call(operator.abs, [number])
-
-
 @registry.function(pow)
 def _pow(
     tx: Tracer, base: VariableTracker, exp: VariableTracker, mod: VariableTracker | None = None

@@ -11,8 +11,9 @@ import types
 
 import torch
 
-from minidynamo.guards.source import TypeOf
+from minidynamo.guards.source import Constant
 from minidynamo.tracer import registry
+from minidynamo.tracer.polyfills import CLASS_METHODS
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import SuperVariable
@@ -70,7 +71,8 @@ def _type(tx: Tracer, obj: VariableTracker, /, *rest: VariableTracker, **kwargs:
     if rest or kwargs:
         tx.break_graph("MD241", "making a class", why="Classes are not made while tracing.", fix="define it outside")
     # The exact class of every tracked value is guarded already.
-    return ClassVariable(obj.python_type, source=None if obj.source is None else TypeOf(obj.source))
+    cls = obj.python_type
+    return tx.wrap(cls, Constant(cls, cls.__name__))
 
 
 @registry.function(super)
@@ -86,3 +88,9 @@ def _super(
             "MD237", "an unbound `super`", why="It needs a class and an object.", fix="write super() in a method"
         )
     return SuperVariable(cls.value, receiver)
+
+
+@registry.attributes(ClassVariable)
+def _class_method_with_twin(tx: Tracer, obj: ClassVariable, name: str) -> VariableTracker | None:
+    twin = CLASS_METHODS.get((obj.value, name))
+    return None if twin is None else tx.wrap(twin, None)
