@@ -167,9 +167,15 @@ def _count(events: Iterable[Event], kind: str) -> int:
 
 
 def _details(events: Iterable[Event]) -> str:
-    shown = [e for e in events if e.kind in ("graph_break", "recompile")]
-    texts = [e.data["diagnostic"].render() if "diagnostic" in e.data else f"{e.name}: {e.data}" for e in shown]
-    return "".join(f"\n{text}" for text in texts)
+    """Each break and each reason of a recompile, one per line."""
+    lines = []
+    for event in events:
+        if event.kind == "graph_break":
+            lines.append(event.data["diagnostic"].render())
+        elif event.kind == "recompile":
+            nearest = min(event.data["failures"], key=len)
+            lines += [f"recompiled {event.name}: {failure}" for failure in nearest]
+    return "".join(f"\n{line}" for line in lines)
 
 
 @contextlib.contextmanager
