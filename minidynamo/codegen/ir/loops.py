@@ -85,8 +85,9 @@ class Name:
 class Extern:
     """`out = op(*args, **kwargs)` with torch's own kernel. Arguments are constants, Names, and tuples of them.
 
-    `aliases` names the values whose storage the result may share (views), `mutates` those it writes. A result that is not one tensor (a tuple, a
-    list, a number, None) is taken apart by `GetItem`. `layout` is the one tensor that comes out, if it is one.
+    `aliases` names the values whose storage the result may share (views), `mutates` those it writes. A result that is
+    not one tensor (a tuple, a list, a number, None) is taken apart by `GetItem`. `layout` is the one tensor that comes
+    out, if it is one.
     """
 
     out: str

@@ -86,7 +86,10 @@ class V:
         return apply("neg", self)
 
     def __and__(self, other: V) -> V:
-        return other if self.expr == Const(True, torch.bool) else apply("and", self, other)
+        always = Const(True, torch.bool)
+        if self.expr == always:
+            return other
+        return self if other.expr == always else apply("and", self, other)
 
     def __or__(self, other: V) -> V:
         return apply("or", self, other)

@@ -210,10 +210,18 @@ class GraphLowering:
             layout = layout_of("", node.meta["val"])
             if layout is not None and layout.stride == value.buffer.stride:
                 return value.buffer.name
+        source = node.args[0] if node.args else None
+        if isinstance(source, fx.Node) and not output and self._is_same_view(node, source):
+            return self.materialize(source)
         kept = self.values[node]
         self._extern(node)
         self.values[node] = kept
         return self.real[node]
+
+    def _is_same_view(self, node: fx.Node, source: fx.Node) -> bool:
+        """Whether a view changes nothing, not even strides."""
+        own, other = layout_of("", node.meta.get("val")), layout_of("", source.meta.get("val"))
+        return own is not None and own == other and self.values.get(node) == self.values.get(source)
 
     def _constants_and_names(self, value: Any, *, output: bool = False) -> Any:
         if isinstance(value, fx.Node):

@@ -6,15 +6,15 @@ The lowerings themselves are in the files next to this one; importing the packag
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from minidynamo.compat import OpOverload
 from minidynamo.codegen.lowering.values import Value
+from minidynamo.compat import OpOverload
 
-Lowered = Value | tuple[Value, ...]
-Lowering = Callable[..., Lowered]
+Lowering = Callable[..., Value | tuple[Value | None, ...]]
+F = TypeVar("F", bound=Lowering)
 
 LOWERINGS: dict[str, Lowering] = {}
 """ATen name without overload -> `lowering(builder, *args, **kwargs)`, with Values in place of tensors."""
@@ -27,10 +27,10 @@ class NotLowered(Exception):
     """This call has no loop form after all; it becomes an extern call."""
 
 
-def lowering(*names: str, view: bool = False) -> Callable[[Lowering], Lowering]:
+def lowering(*names: str, view: bool = False) -> Callable[[F], F]:
     """Register a function for ATen names."""
 
-    def register(function: Lowering) -> Lowering:
+    def register(function: F) -> F:
         for name in names:
             add(name, function, view=view)
         return function

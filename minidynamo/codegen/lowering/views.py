@@ -145,7 +145,11 @@ def lower_unbind(builder: Builder, x: Value, dim: int = 0) -> tuple[Value, ...]:
     """One piece per index of a dimension, which disappears."""
     at = dim % len(x.shape)
     shape = (*x.shape[:at], *x.shape[at + 1 :])
-    return tuple(x.view(shape, lambda new, k=k: [*new[:at], as_index(k), *new[at:]]) for k in range(x.shape[at]))
+
+    def piece(k: int) -> Value:
+        return x.view(shape, lambda new: [*new[:at], as_index(k), *new[at:]])
+
+    return tuple(piece(k) for k in range(x.shape[at]))
 
 
 @lowering("diagonal", view=True)

@@ -1,0 +1,139 @@
+"""Owns the order and number of loops: memory order inside, axes that are one in memory joined to one.
+
+It changes variables only; statements stay as they are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from minidynamo.codegen.ir.expr import IndexValue, Load, walk
+from minidynamo.codegen.ir.index import FloorDiv, Index, Lookup, Mod, Var, as_index
+from minidynamo.codegen.ir.loops import Accumulate, Kernel, Loop, Statement, Store
+
+
+def arrange(kernel: Kernel) -> Kernel:
+    """The same kernel with its loops in memory order, joined where possible, and `vector` set."""
+    columns = next((loop.axes for loop in kernel.loops if loop.axes), ())
+    kernel = _with_axes(kernel, _sorted(kernel.rows, kernel), _sorted(columns, kernel))
+    kernel = _join(_join(kernel, rows=True), rows=False)
+    columns = next((loop.axes for loop in kernel.loops if loop.axes), ())
+    renamed = {v: Var(f"y{k}", v.extent) for k, v in enumerate(kernel.rows)}
+    renamed |= {v: Var(f"x{k}", v.extent) for k, v in enumerate(columns)}
+    kernel = _replace_variables(kernel, {v: as_index(new) for v, new in renamed.items()})
+    rows, columns = tuple(renamed[v] for v in kernel.rows), tuple(renamed[v] for v in columns)
+    kernel = _with_axes(kernel, rows, columns)
+    inner = [i for loop in kernel.loops if loop.axes for s in loop.body for i in _offsets(s)]
+    return dataclasses.replace(kernel, vector=vector_of(rows, columns, inner))
+
+
+def vector_of(rows: Sequence[Var], columns: Sequence[Var], offsets: Sequence[Index]) -> Var | None:
+    """The axis along which neighbours are neighbours in memory: a column unless more accesses favour a row.
+
+    Only the accesses over most axes count; what is read once per row or once per column is little.
+    """
+    if not columns:
+        return rows[-1] if rows else None
+    most = max((len(i.variables()) for i in offsets), default=0)
+    offsets = [i for i in offsets if len(i.variables()) == most]
+
+    def contiguous(axes: Sequence[Var]) -> tuple[int, Var | None]:
+        counted = [(sum(abs(i.coefficient(v)) == 1 for i in offsets), k, v) for k, v in enumerate(axes)]
+        votes, _, best = max(counted, default=(0, 0, None), key=lambda c: c[:2])
+        return votes, best
+
+    by_row, row = contiguous(rows)
+    by_column, _ = contiguous(columns)
+    return row if by_row > by_column else columns[-1]
+
+
+def _offsets(s: Statement) -> Iterator[Index]:
+    """Storage offsets of everything that a statement reads and writes."""
+    if isinstance(s, Store):
+        yield s.index
+    for e in walk(s.value):
+        if isinstance(e, Load):
+            yield e.index[0]
+
+
+def _indices(kernel: Kernel) -> Iterator[Index]:
+    """Every index expression of a kernel."""
+    for s in kernel.statements():
+        if isinstance(s, Store):
+            yield s.index
+        if isinstance(s, Accumulate) and s.position is not None:
+            yield s.position
+        for e in walk(s.value):
+            if isinstance(e, Load):
+                yield e.index[0]
+            elif isinstance(e, IndexValue):
+                yield e.index
+
+
+def _sorted(axes: Sequence[Var], kernel: Kernel) -> tuple[Var, ...]:
+    """Large strides first, in the widest store, then in the widest load."""
+    stored = [s.index for s in kernel.statements() if isinstance(s, Store)]
+    loaded = [i for s in kernel.statements() for i in _offsets(s)]
+
+    def widest(offsets: Iterable[Index]) -> Index:
+        return max(offsets, key=lambda i: sum(i.coefficient(v) != 0 for v in axes), default=Index())
+
+    first, second = widest(stored), widest(loaded)
+
+    def key(v: Var) -> tuple[int, int, int]:
+        own = [abs(i.coefficient(v)) for i in (first, second)]
+        return -own[0], -own[1], axes.index(v)
+
+    return tuple(sorted(axes, key=key))
+
+
+def _with_axes(kernel: Kernel, rows: tuple[Var, ...], columns: tuple[Var, ...]) -> Kernel:
+    loops = tuple(Loop(columns if loop.axes else (), loop.body) for loop in kernel.loops)
+    return dataclasses.replace(kernel, rows=rows, loops=loops)
+
+
+def _replace_variables(kernel: Kernel, values: Mapping[Var, Index]) -> Kernel:
+    def changed(s: Statement) -> Statement:
+        value = s.value.substitute(values)
+        if isinstance(s, Store):
+            return Store(s.buffer, s.index.substitute(values), value)
+        if isinstance(s, Accumulate) and s.position is not None:
+            return dataclasses.replace(s, value=value, position=s.position.substitute(values))
+        return dataclasses.replace(s, value=value)
+
+    loops = tuple(Loop(loop.axes, tuple(changed(s) for s in loop.body)) for loop in kernel.loops)
+    return dataclasses.replace(kernel, loops=loops)
+
+
+def _divisions(index: Index) -> int:
+    """How many divisions an index needs."""
+    total = 0
+    for atom, _ in index.terms:
+        match atom:
+            case FloorDiv() | Mod():
+                total += 1 + _divisions(atom.base)
+            case Lookup():
+                total += sum(_divisions(e.index[0]) for e in walk(atom.value) if isinstance(e, Load))
+    return total
+
+
+def _join(kernel: Kernel, *, rows: bool) -> Kernel:
+    """Join neighbouring axes, innermost first, where that needs no further division anywhere."""
+    k = 0
+    while True:
+        columns = next((loop.axes for loop in kernel.loops if loop.axes), ())
+        axes = kernel.rows if rows else columns
+        if k + 1 >= len(axes):
+            return kernel
+        outer, inner = axes[len(axes) - k - 2], axes[len(axes) - k - 1]
+        joined = Var(f"{outer.name}{inner.name}", outer.extent * inner.extent)
+        flat = as_index(joined)
+        values = {outer: flat // inner.extent, inner: flat % inner.extent}
+        before = sum(map(_divisions, _indices(kernel)))
+        changed = _replace_variables(kernel, values)
+        if sum(map(_divisions, _indices(changed))) > before:
+            k += 1
+            continue
+        fewer = (*axes[: len(axes) - k - 2], joined, *axes[len(axes) - k :])
+        kernel = _with_axes(changed, fewer if rows else kernel.rows, columns if rows else fewer)

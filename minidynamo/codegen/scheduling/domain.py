@@ -1,0 +1,120 @@
+"""Owns the common iteration space of a kernel: rows and columns, and how loop nests are laid onto it.
+
+Two loop nests can share a kernel if both can be written over one domain such that what one reads of the other is made
+at the same point of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from minidynamo.codegen.ir.expr import loads
+from minidynamo.codegen.ir.index import Index, Var, as_index, delinearize, flatten, row_major
+from minidynamo.codegen.ir.loops import Loops
+
+
+@dataclass(frozen=True)
+class Domain:
+    """`axes` in the order of the tensors' dimensions; `columns` are those among them that reductions fold."""
+
+    axes: tuple[Var, ...]
+    columns: tuple[Var, ...]
+
+    @property
+    def rows(self) -> tuple[Var, ...]:
+        """The axes that are not folded."""
+        return tuple(v for v in self.axes if v not in self.columns)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A loop nest written over a domain. `is_row` says that it runs once per row, not once per element."""
+
+    node: Loops
+    is_row: bool
+
+
+def size(axes: Iterable[Var]) -> int:
+    """The number of points."""
+    return math.prod(v.extent for v in axes)
+
+
+def domain_of(nodes: Sequence[Loops]) -> Domain:
+    """The domain to try for these nodes: that of the first reduction, else that of the node with most axes."""
+    reductions = [n for n in nodes if n.combine is not None]
+    leader = reductions[0] if reductions else max(nodes, key=lambda n: sum(v.extent > 1 for v in n.axes))
+    axes = [Var(f"i{k}", v.extent) for k, v in enumerate(v for v in leader.axes if v.extent != 1)]
+    names = iter(axes)
+    columns = [a for v, a in ((v, next(names)) for v in leader.axes if v.extent != 1) if v in leader.reduced]
+    return Domain(tuple(axes), tuple(columns))
+
+
+def place(node: Loops, domain: Domain) -> Placed | None:
+    """`node` over `domain`, element k of one being element k of the other in row-major order; None if it is unlike."""
+    total, rows = size(domain.axes), size(domain.rows)
+    points = size(node.axes)
+    if node.combine is not None:
+        placed = _onto(node, domain.axes) if points == total else None
+        if placed is None or not _folds_columns(node, domain):
+            return None
+        return Placed(dataclasses.replace(placed, reduced=domain.columns), False)
+    if points == total:
+        return Placed(_onto(node, domain.axes), total == rows and bool(domain.columns))
+    if domain.columns and points == rows:
+        return Placed(_onto(node, domain.rows), True)
+    return None
+
+
+def _coordinates(node: Loops, axes: tuple[Var, ...]) -> dict[Var, Index]:
+    flat = flatten([as_index(v) for v in axes], row_major([v.extent for v in axes]))
+    return dict(zip(node.axes, delinearize(flat, [v.extent for v in node.axes])))
+
+
+def _onto(node: Loops, axes: tuple[Var, ...]) -> Loops:
+    values = _coordinates(node, axes)
+    return Loops(
+        node.out,
+        axes,
+        tuple(i.substitute(values) for i in node.index),
+        node.body.substitute(values),
+        node.reduced,
+        node.combine,
+        node.accumulate,
+        None if node.position is None else node.position.substitute(values),
+    )
+
+
+def _folds_columns(node: Loops, domain: Domain) -> bool:
+    """Whether the folded axes cover exactly the columns of the domain."""
+    values = _coordinates(node, domain.axes)
+    columns, rows = set(domain.columns), set(domain.rows)
+    folded = all(values[v].variables() <= columns for v in node.reduced)
+    kept = all(values[v].variables() <= rows for v in node.ranges)
+    return folded and kept and size(node.reduced) == size(domain.columns)
+
+
+def place_all(nodes: Sequence[Loops], domain: Domain) -> list[Placed] | None:
+    """All nodes over one domain, or None if one does not fit or reads another at a different point."""
+    placed: list[Placed] = []
+    made: dict[str, Placed] = {}
+    for node in nodes:
+        p = place(node, domain)
+        if p is None:
+            return None
+        for load in loads(p.node.body):
+            producer = made.get(load.buffer)
+            if producer is not None and not _same_point(producer, p, load.index):
+                return None
+        placed.append(p)
+        made[node.out.name] = p
+    return placed
+
+
+def _same_point(producer: Placed, reader: Placed, index: tuple[Index, ...]) -> bool:
+    if index != producer.node.index:
+        return False
+    per_row = producer.is_row or producer.node.combine is not None
+    return per_row or not reader.is_row

@@ -1,0 +1,208 @@
+"""Owns the second step of fusion: which loop nests share a kernel, and the order of kernels and extern calls.
+
+It moves nothing across what lifetimes forbid, makes no circles, and decides the same every time.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from minidynamo.codegen.ir.expr import loads
+from minidynamo.codegen.ir.loops import Extern, LoopProgram, Loops, Node
+from minidynamo.codegen.scheduling.domain import Domain, Placed, domain_of, place_all, size
+from minidynamo.codegen.scheduling.lifetimes import Lifetimes, made, reads
+
+MOST_NODES = 64
+MOST_BUFFERS = 40
+"""Larger kernels gain nothing and take long to compile."""
+
+FEW_ROWS = 64
+SERIAL = 1 << 16
+"""A fold to fewer rows runs on few threads; no more elements than this are drawn into such a kernel."""
+
+SMALL = 16384
+"""Below this many elements the cost of a launch counts more than that of memory."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Loop nests that become one kernel, in program order, placed on their common domain."""
+
+    domain: Domain
+    placed: tuple[Placed, ...]
+
+    @property
+    def nodes(self) -> tuple[Loops, ...]:
+        """The placed loop nests."""
+        return tuple(p.node for p in self.placed)
+
+
+Item = Group | Node
+
+
+class Fusion:
+    """Groups under construction: `members[g]` are positions of nodes in the program, `group[k]` is the reverse."""
+
+    def __init__(self, program: LoopProgram) -> None:
+        self.program = program
+        self.nodes = program.nodes
+        self.lifetimes = Lifetimes(program)
+        self.members: dict[int, list[int]] = {k: [k] for k in range(len(self.nodes))}
+        self.group = list(range(len(self.nodes)))
+        self.maker: dict[str, int] = {}
+        self.readers: dict[str, list[int]] = {}
+        for k, node in enumerate(self.nodes):
+            for name in reads(node):
+                self.readers.setdefault(name, []).append(k)
+            if made(node) not in program.inputs:
+                self.maker[made(node)] = k
+        self.before = [self._predecessors(k) for k in range(len(self.nodes))]
+
+    def _predecessors(self, k: int) -> set[int]:
+        """Nodes that must run before node k: those it reads, and readers of an input that it overwrites."""
+        node = self.nodes[k]
+        found = {self.maker[name] for name in reads(node) if name in self.maker}
+        if isinstance(node, Loops) and node.out.name in self.program.inputs:
+            found |= {r for r in self.readers.get(node.out.name, ()) if r < k}
+        return found
+
+    def segment(self, members: Iterable[int]) -> int:
+        """The segment in which a group runs: that of its last member."""
+        return max(self.lifetimes.segments[k] for k in members)
+
+    # Merging
+
+    def merge(self, a: int, b: int) -> bool:
+        """Make one group of two, if that is allowed and good."""
+        if a == b:
+            return False
+        joined = sorted(self.members[a] + self.members[b])
+        nodes = [n for n in (self.nodes[k] for k in joined) if isinstance(n, Loops)]
+        if len(nodes) != len(joined) or not self._fits(nodes) or not self._keeps_time(joined):
+            return False
+        if self._is_reached(a, b) or self._is_reached(b, a):
+            return False
+        self.members[a] = joined
+        del self.members[b]
+        for k in joined:
+            self.group[k] = a
+        return True
+
+    def _fits(self, nodes: list[Loops]) -> bool:
+        names = {name for n in nodes for name in (*reads(n), n.out.name)}
+        if len(nodes) > MOST_NODES or len(names) > MOST_BUFFERS:
+            return False
+        if len({n.out.device for n in nodes}) > 1:
+            return False
+        domain = domain_of(nodes)
+        placed = place_all(nodes, domain) if size(domain.axes) else None
+        if placed is None or not self._keeps_input_stores(placed, domain):
+            return False
+        if domain.columns and size(domain.rows) < FEW_ROWS and size(domain.axes) > SERIAL:
+            return all(p.is_row or p.node.combine is not None for p in placed)
+        return True
+
+    def _keeps_input_stores(self, placed: list[Placed], domain: Domain) -> bool:
+        """A kernel that overwrites an input reads it at the place it writes, or not at all."""
+        for p in placed:
+            if p.node.out.name in self.program.inputs:
+                old = [load for q in placed for load in loads(q.node.body) if load.buffer == p.node.out.name]
+                if old and (domain.columns or any(load.index != p.node.index for load in old)):
+                    return False
+        return True
+
+    def _keeps_time(self, joined: list[int]) -> bool:
+        """No read moves to where it keeps memory alive, and no reader outside comes too early."""
+        segment = self.segment(joined)
+        inside = set(joined)
+        for k in joined:
+            node = self.nodes[k]
+            for name in reads(node):
+                if self.maker.get(name) not in inside:
+                    if not self.lifetimes.may_read_later(name, self.lifetimes.segments[k], segment):
+                        return False
+            for r in self.readers.get(made(node), ()):
+                if r not in inside and self.segment(self.members[self.group[r]]) < segment:
+                    return False
+        return True
+
+    def _is_reached(self, source: int, target: int) -> bool:
+        """Whether `target` depends on `source` through a third group."""
+        stack = [g for g in self._groups_before(target) if g != source]
+        seen = set(stack)
+        while stack:
+            for g in self._groups_before(stack.pop()):
+                if g == source:
+                    return True
+                if g not in seen:
+                    seen.add(g)
+                    stack.append(g)
+        return False
+
+    def _groups_before(self, g: int) -> set[int]:
+        return {self.group[p] for k in self.members[g] for p in self.before[k]} - {g}
+
+    # What is tried, in which order
+
+    def run(self) -> None:
+        """Join producers with readers first, then readers of the same memory."""
+        for k, node in enumerate(self.nodes):
+            if isinstance(node, Loops):
+                for p in sorted(self.before[k], reverse=True):
+                    self.merge(self.group[p], self.group[k])
+        for _, readers in sorted(self.readers.items(), key=lambda item: item[1]):
+            self._join_neighbours(readers)
+        small = [k for k, n in enumerate(self.nodes) if isinstance(n, Loops) and size(n.axes) < SMALL]
+        self._join_neighbours(small)
+
+    def _join_neighbours(self, positions: list[int]) -> None:
+        loops = [k for k in positions if isinstance(self.nodes[k], Loops)]
+        for a, b in zip(loops, loops[1:]):
+            same = self.segment(self.members[self.group[a]]) == self.segment(self.members[self.group[b]])
+            if same:
+                self.merge(self.group[a], self.group[b])
+
+    def ordered(self) -> list[Item]:
+        """Groups, externs and views in an order that respects every dependency and the order of extern calls."""
+
+        def key(g: int) -> tuple[int, bool, int]:
+            last = self.members[g][-1]
+            node = self.nodes[last]
+            return self.segment(self.members[g]), isinstance(node, Extern) and not node.is_view, last
+
+        waiting = {g: self._groups_before(g) for g in self.members}
+        after: dict[int, list[int]] = {}
+        for g, before in waiting.items():
+            for p in before:
+                after.setdefault(p, []).append(g)
+        ready = [(key(g), g) for g, before in waiting.items() if not before]
+        heapq.heapify(ready)
+        result: list[Item] = []
+        while ready:
+            _, g = heapq.heappop(ready)
+            result.append(self._item(g))
+            for later in after.get(g, ()):
+                waiting[later].discard(g)
+                if not waiting[later]:
+                    heapq.heappush(ready, (key(later), later))
+        return result
+
+    def _item(self, g: int) -> Item:
+        first = self.nodes[self.members[g][0]]
+        if not isinstance(first, Loops):
+            return first
+        nodes = [n for n in (self.nodes[k] for k in self.members[g]) if isinstance(n, Loops)]
+        domain = domain_of(nodes)
+        placed = place_all(nodes, domain)
+        assert placed is not None
+        return Group(domain, tuple(placed))
+
+
+def fuse(program: LoopProgram, *, join: bool = True) -> list[Item]:
+    """The schedule of a program: kernels-to-be and extern calls in order. `join=False` keeps one nest per kernel."""
+    fusion = Fusion(program)
+    if join:
+        fusion.run()
+    return fusion.ordered()

@@ -1,0 +1,116 @@
+"""Owns the first step of fusion: putting cheap or singly used pointwise values where they are read.
+
+A value that is inlined everywhere has no buffer any more. Nothing expensive is computed twice, and no read moves to a
+place where it would keep memory alive.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from minidynamo.codegen.ir.expr import EXPENSIVE, Expr, Load, cost, loads, mask, rewrite, walk
+from minidynamo.codegen.ir.loops import LoopProgram, Loops, Node
+from minidynamo.codegen.scheduling.dead import remove_unused
+from minidynamo.codegen.scheduling.lifetimes import Lifetimes, made, names_in, reads
+
+CHEAP = 2
+"""Up to this cost a value is computed once per reader, and once per element of a broadcast."""
+
+LARGEST = 200
+"""Expressions do not grow beyond this many nodes."""
+
+
+def inline(program: LoopProgram) -> LoopProgram:
+    """The same program with fewer buffers."""
+    lifetimes = Lifetimes(program)
+    nodes: list[Node | None] = list(program.nodes)
+    needed = set(names_in(program.outputs)) | set(program.inputs)
+    needed |= {name for n in program.nodes if not isinstance(n, Loops) for name in reads(n)}
+    mutated = {n.out.name for n in program.nodes if isinstance(n, Loops) and n.out.name in program.inputs}
+    readers: dict[str, list[int]] = {}
+    for k, node in enumerate(program.nodes):
+        for name in reads(node):
+            readers.setdefault(name, []).append(k)
+    for k, producer in enumerate(program.nodes):
+        producer_now = nodes[k]
+        if not isinstance(producer_now, Loops) or producer_now.combine is not None or made(producer) in needed:
+            continue
+        users = readers.get(made(producer), [])
+        if all(_may_inline(producer_now, k, u, nodes, lifetimes, mutated, len(users)) for u in users):
+            for u in users:
+                user = nodes[u]
+                assert isinstance(user, Loops)
+                nodes[u] = substitute(producer_now, user)
+                for name in reads(producer_now):
+                    if u not in readers[name]:
+                        readers[name].append(u)
+            for name in reads(producer_now):
+                readers[name].remove(k)
+            nodes[k] = None
+    return remove_unused(dataclasses.replace(program, nodes=tuple(n for n in nodes if n is not None)))
+
+
+def _may_inline(
+    producer: Loops, k: int, u: int, nodes: list[Node | None], lifetimes: Lifetimes, mutated: set[str], users: int
+) -> bool:
+    user = nodes[u]
+    if not isinstance(user, Loops):
+        return False
+    name = producer.out.name
+    uses = [load for load in loads(user.body) if load.buffer == name]
+    work = cost(producer.body)
+    again = len(uses) > 1 or users > 1
+    broadcast = _iterations(user) > _iterations(producer)
+    read = list(loads(producer.body))
+    if read:
+        if again and (work > CHEAP or len(read) > 2):
+            return False
+        if broadcast and work > CHEAP:
+            return False
+    elif (again or broadcast) and work >= EXPENSIVE:
+        return False
+    size = _size(producer.body)
+    if _size(user.body) + len(uses) * size > LARGEST:
+        return False
+    here, there = lifetimes.segments[k], lifetimes.segments[u]
+    if not all(lifetimes.may_read_later(load.buffer, here, there) for load in read):
+        return False
+    return _keeps_write_order(producer, user, read, uses, mutated)
+
+
+def _keeps_write_order(producer: Loops, user: Loops, read: list[Load], uses: list[Load], mutated: set[str]) -> bool:
+    """A store into an input may read that input only where it writes it, and no other input that is written."""
+    if user.out.name not in mutated:
+        return True
+    written = [load for load in read if load.buffer in mutated]
+    if not written:
+        return True
+    same = all(load.buffer == user.out.name for load in written)
+    moved = [load for use in uses for load in loads(expression_at(producer, use)) if load.buffer in mutated]
+    return same and all(load.index == user.index for load in moved)
+
+
+def _iterations(node: Loops) -> int:
+    total = 1
+    for v in node.axes:
+        total *= v.extent
+    return total
+
+
+def _size(expr: Expr) -> int:
+    return sum(1 for _ in walk(expr))
+
+
+def expression_at(producer: Loops, use: Load) -> Expr:
+    """What `use`, a read of the producer's buffer, computes."""
+    values = dict(zip(producer.axes, use.index))
+    body = producer.body.substitute(values)
+    return body if use.valid is None else mask(body, use.valid)
+
+
+def substitute(producer: Loops, user: Loops) -> Loops:
+    """`user` with every read of the producer's buffer replaced by the producer's expression."""
+
+    def replaced(e: Expr) -> Expr | None:
+        return expression_at(producer, e) if isinstance(e, Load) and e.buffer == producer.out.name else None
+
+    return dataclasses.replace(user, body=rewrite(user.body, replaced))

@@ -1,0 +1,171 @@
+"""Owns the making of kernels: a group of loop nests becomes statements in loops.
+
+Here values turn into registers, coordinates into storage offsets, and what nobody outside needs is not stored. The
+order of loops is improved afterwards, in axes.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import torch
+
+from minidynamo.codegen.ir.expr import Cast, Expr, Load, Ref, children, loads, rewrite, walk
+from minidynamo.codegen.ir.index import Index, flatten
+from minidynamo.codegen.ir.loops import Accumulate, Buffer, Kernel, Let, Loop, Loops, Statement, Store
+from minidynamo.codegen.scheduling.axes import arrange, vector_of
+from minidynamo.codegen.scheduling.domain import Placed
+from minidynamo.codegen.scheduling.fuse import Group
+from minidynamo.codegen.scheduling.passes import Passes, find_passes
+
+
+def build_kernel(
+    group: Group, name: str, buffers: Mapping[str, Buffer], needed: frozenset[str], inputs: frozenset[str]
+) -> Kernel:
+    """The kernel of a group. `needed` are the values that are read outside of it, `inputs` those of the caller."""
+    return arrange(KernelBuilder(group, buffers, needed | inputs, inputs).build(name))
+
+
+class KernelBuilder:
+    """Turns one group into a kernel."""
+
+    def __init__(
+        self, group: Group, buffers: Mapping[str, Buffer], needed: frozenset[str], inputs: frozenset[str]
+    ) -> None:
+        self.group = group
+        self.buffers = buffers
+        self.placed = {p.node.out.name: p for p in group.placed}
+        self.stores = frozenset(name for name in self.placed if name in inputs)
+        self.needed = frozenset(name for name in self.placed if name in needed)
+        self.taken: set[str] = set()
+        by_column = vector_of(group.domain.rows, group.domain.columns, list(self._offsets())) in group.domain.columns
+        self.passes: Passes = find_passes(group.placed, group.domain, self.needed, self.stores, by_column)
+
+    def _offsets(self) -> Iterable[Index]:
+        for p in self.group.placed:
+            if not p.is_row:
+                for load in loads(p.node.body):
+                    if load.buffer not in self.placed or load.buffer in self.stores:
+                        yield flatten(load.index, self.buffers[load.buffer].stride)
+
+    def build(self, name: str) -> Kernel:
+        """All passes and row sections, one after the other."""
+        domain = self.group.domain
+        loops = [Loop((), self._row_section(-1))]
+        for t in range(self.passes.count):
+            loops += [Loop(domain.columns, self._pass(t)), Loop((), self._row_section(t))]
+        loops = list(fold_into_stores([loop for loop in loops if loop.body]))
+        written = tuple(self.placed[n].node.out for n in self.placed if n in self.needed)
+        names = {b.name for b in written}
+        read = dict.fromkeys(
+            load.buffer for loop in loops for s in loop.body for load in loads(s.value) if load.buffer not in names
+        )
+        device = written[0].device
+        reads = tuple(self.buffers[n] for n in read)
+        return Kernel(name, reads, written, domain.rows, tuple(loops), None, device)
+
+    def _fresh(self, buffer: str) -> str:
+        """A name for a value read from `buffer`."""
+        taken = self.taken
+        name, k = f"{buffer}_at", 1
+        while name in taken or name in self.buffers:
+            k += 1
+            name = f"{buffer}_at{k}"
+        taken.add(name)
+        return name
+
+    def _pass(self, t: int) -> tuple[Statement, ...]:
+        """Elements and folds of one pass; a kernel without columns has one pass that is its row section."""
+        lets: list[Statement] = []
+        folds: list[Statement] = []
+        stores: list[Statement] = []
+        for name, p in self.placed.items():
+            if p.is_row or (t != self.passes.first[name] and t not in self.passes.extra[name]):
+                continue
+            value = self._value(p.node)
+            if p.node.combine is not None:
+                folds.append(self._fold(p.node, value))
+            else:
+                lets.append(Let(name, value, kept=name in self.passes.kept and bool(self.group.domain.columns)))
+                if name in self.needed and t == self.passes.first[name]:
+                    stores.append(self._store(p.node))
+        return share_loads([*lets, *folds, *stores], self._fresh)
+
+    def _row_section(self, t: int) -> tuple[Statement, ...]:
+        lets: list[Statement] = []
+        stores: list[Statement] = []
+        for name, p in self.placed.items():
+            node = p.node
+            if self.passes.first[name] != t or not (p.is_row or node.combine is not None):
+                continue
+            if p.is_row:
+                lets.append(Let(name, self._value(node)))
+            elif _fold_dtype(node) != node.out.dtype:
+                lets.append(Let(name, Cast(Ref(f"{name}_fold", _fold_dtype(node)), node.out.dtype)))
+            if name in self.needed:
+                stores.append(self._store(node))
+        return share_loads([*lets, *stores], self._fresh)
+
+    def _fold(self, node: Loops, value: Expr) -> Accumulate:
+        assert node.combine is not None and node.accumulate is not None
+        name = node.out.name if _fold_dtype(node) == node.out.dtype else f"{node.out.name}_fold"
+        return Accumulate(name, node.combine, value, node.accumulate, node.position)
+
+    def _store(self, node: Loops) -> Store:
+        return Store(node.out.name, flatten(node.index, node.out.stride), Ref(node.out.name, node.out.dtype))
+
+    def _value(self, node: Loops) -> Expr:
+        def replaced(e: Expr) -> Expr | None:
+            if not isinstance(e, Load):
+                return None
+            if e.buffer in self.placed and e.buffer not in self.stores:
+                return Ref(e.buffer, e.dtype)
+            return Load(e.buffer, (flatten(e.index, self.buffers[e.buffer].stride),), e.dtype, e.valid)
+
+        return rewrite(node.body, replaced)
+
+
+def _fold_dtype(node: Loops) -> torch.dtype:
+    """The dtype of a finished fold."""
+    assert node.accumulate is not None
+    return torch.int64 if node.position is not None else node.accumulate
+
+
+def share_loads(body: Sequence[Statement], fresh: Callable[[str], str]) -> tuple[Statement, ...]:
+    """Name what is read from memory more than once. Reads through looked-up indices stay where they are."""
+    counts = Counter(load for s in body for load in loads(s.value) if not children(load))
+    names: dict[Expr, Ref] = {}
+    result: list[Statement] = []
+    for s in body:
+        for load in loads(s.value):
+            if counts[load] > 1 and load not in names:
+                names[load] = Ref(fresh(load.buffer), load.dtype)
+                result.append(Let(names[load].name, load))
+        result.append(dataclasses.replace(s, value=rewrite(s.value, names.get)))
+    return tuple(result)
+
+
+def fold_into_stores(loops: Sequence[Loop]) -> tuple[Loop, ...]:
+    """Put a value that is only stored into its store, where the loop has one store only.
+
+    With several stores, values stay in front of all of them: a store may overwrite what another value reads.
+    """
+    everywhere = Counter(e.name for loop in loops for s in loop.body for e in walk(s.value) if isinstance(e, Ref))
+    result: list[Loop] = []
+    for loop in loops:
+        here = Counter(e.name for s in loop.body for e in walk(s.value) if isinstance(e, Ref))
+        uses = here if loop.axes else everywhere
+        single = sum(isinstance(s, Store) for s in loop.body) == 1
+        last = loop.body[-1]
+        value = next((s for s in loop.body if isinstance(last, Store) and _defines(s, last.value)), None)
+        if single and isinstance(last, Store) and isinstance(value, Let) and uses[value.name] == 1 and not value.kept:
+            rest = tuple(s for s in loop.body[:-1] if s is not value)
+            loop = Loop(loop.axes, (*rest, Store(last.buffer, last.index, value.value)))
+        result.append(loop)
+    return tuple(result)
+
+
+def _defines(s: Statement, value: Expr) -> bool:
+    return isinstance(s, Let) and isinstance(value, Ref) and s.name == value.name

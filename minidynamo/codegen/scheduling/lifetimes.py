@@ -1,0 +1,82 @@
+"""Owns the question when values are read: which extern calls a read may be moved past without harm.
+
+Program order is the promise: a tensor must not live longer because a read of it was fused into a later kernel, and a
+read must not cross a write. Extern calls keep their order and cut the program into numbered segments.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from minidynamo.codegen.ir.expr import loads
+from minidynamo.codegen.ir.loops import Extern, GetItem, LoopProgram, Loops, Name, Node
+
+
+def names_in(value: object) -> Iterable[str]:
+    """Every Name inside the arguments of an extern call or a return."""
+    if isinstance(value, Name):
+        yield value.name
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from names_in(item)
+
+
+def reads(node: Node) -> tuple[str, ...]:
+    """The names that a node reads, each once, in order."""
+    match node:
+        case Loops():
+            found = (load.buffer for load in loads(node.body))
+        case GetItem():
+            found = iter((node.source,))
+        case Extern():
+            found = iter([*names_in(node.args), *(n for _, v in node.kwargs for n in names_in(v))])
+    return tuple(dict.fromkeys(found))
+
+
+def made(node: Node) -> str:
+    """The name that a node defines (or, for a store into an input, overwrites)."""
+    return node.out.name if isinstance(node, Loops) else node.out
+
+
+class Lifetimes:
+    """Segments and last reads of a program, in its original order."""
+
+    def __init__(self, program: LoopProgram) -> None:
+        self.last_read: dict[str, float] = {}
+        self.writes: dict[str, list[int]] = {}
+        # Views share the storage of their source, so reading one is reading the other.
+        self._root: dict[str, str] = {}
+        self.segments: list[int] = []
+        segment = 0
+        for node in program.nodes:
+            self.segments.append(segment)
+            for name in reads(node):
+                self._touch(name, segment)
+            match node:
+                case Extern() | GetItem():
+                    for name in node.aliases[:1]:
+                        self._root[node.out] = self.root(name)
+                    if isinstance(node, Extern):
+                        for name in node.mutates:
+                            self.writes.setdefault(self.root(name), []).append(segment)
+                        segment += not node.is_view
+        for name in names_in(program.outputs):
+            self._touch(name, math.inf)
+        self.last = segment
+
+    def root(self, name: str) -> str:
+        """The value that owns the storage of `name`."""
+        return self._root.get(name, name)
+
+    def _touch(self, name: str, segment: float) -> None:
+        root = self.root(name)
+        self.last_read[root] = max(segment, self.last_read.get(root, 0))
+
+    def may_read_later(self, name: str, segment: int, later: int) -> bool:
+        """Whether a read of `name` may move from `segment` to `later`."""
+        if later <= segment:
+            return True
+        root = self.root(name)
+        crossed = any(segment <= write < later for write in self.writes.get(root, ()))
+        return not crossed and self.last_read.get(root, 0) >= later
