@@ -8,19 +8,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.containers import ListVariable
+from minidynamo.variables.containers import DictVariable, ListVariable
 
 
 @dataclass(eq=False)
 class SequenceIterator(VariableTracker):
     """An iterator over a sequence; it sees changes of a list while it runs, as Python's does.
 
-    `sequence` is a ListVariable, or a tuple of the items for everything that cannot change.
+    `sequence` is a ListVariable, or a tuple of the items for everything else. `mapping` is the dict that is looped
+    over: like Python's, the loop raises when its size changes.
     """
 
     sequence: ListVariable | tuple[VariableTracker, ...]
     position: int = 0
     cls: type = type(iter([]))
+    mapping: DictVariable | None = None
 
     @property
     def python_type(self) -> type:

@@ -282,7 +282,7 @@ def view_items(view: DictViewVariable) -> list[VariableTracker]:
 
 @mapping_method("__iter__")
 def _iter(tx: Tracer, self: DictVariable) -> VariableTracker:
-    return SequenceIterator(tuple(view_items(DictViewVariable(self, "keys"))), cls=type(iter({})))
+    return SequenceIterator(tuple(view_items(DictViewVariable(self, "keys"))), cls=type(iter({})), mapping=self)
 
 
 @mapping_method("__reversed__")
@@ -311,7 +311,8 @@ def _view_len(tx: Tracer, self: DictViewVariable) -> VariableTracker:
 
 @view_method("__iter__")
 def _view_iter(tx: Tracer, self: DictViewVariable) -> VariableTracker:
-    return SequenceIterator(tuple(view_items(self)), cls=type(iter(getattr({}, self.kind)())))
+    cls = type(iter(getattr({}, self.kind)()))
+    return SequenceIterator(tuple(view_items(self)), cls=cls, mapping=self.mapping)
 
 
 @view_method("__reversed__")

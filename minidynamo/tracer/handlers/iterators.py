@@ -132,6 +132,8 @@ for _cls in (str, bytes, range):
 def _next_of_sequence(tx: Tracer, iterator: SequenceIterator) -> VariableTracker | None:
     live = isinstance(iterator.sequence, ListVariable)
     items = iterator.sequence.items if isinstance(iterator.sequence, ListVariable) else iterator.sequence
+    if items and iterator.mapping is not None and len(iterator.mapping.items) != len(items):
+        tx.raises(RuntimeError("dictionary changed size during iteration"))
     if not 0 <= iterator.position < len(items):
         iterator.sequence = ()  # an exhausted iterator stays exhausted, whatever happens to the list
         return None
