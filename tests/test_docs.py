@@ -1,0 +1,117 @@
+"""Everything the documentation shows is run: examples, error codes, links."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+import warnings
+from pathlib import Path
+
+import pytest
+
+import minidynamo
+from minidynamo.cli import error_entries
+from minidynamo.errors import MinidynamoError
+from minidynamo.events import forget_notices, on_event
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+EXAMPLE = re.compile(r"^```python\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
+ENTRIES = error_entries()
+
+# Codes that no program can show on purpose; the entry says where they come from.
+NOT_SHOWN = re.compile(r"^No example: .+", flags=re.MULTILINE)
+
+
+def run(code: str, namespace: dict, page: Path, before: int = 0) -> None:
+    """Execute an example; tracebacks point into the page, `before` lines down."""
+    exec(compile("\n" * before + code, str(page), "exec"), namespace)
+
+
+def line_of(text: str, position: int) -> int:
+    return text.count("\n", 0, position) + 1
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "errors.md"], ids=lambda page: page.name)
+def test_every_example_runs(page, tmp_path, monkeypatch, md_reset):
+    monkeypatch.chdir(tmp_path)
+    text = page.read_text(encoding="utf-8")
+    namespace = {"__name__": "example"}
+    for example in EXAMPLE.finditer(text):
+        run(example[1], namespace, page, line_of(text, example.start()))
+
+
+@pytest.mark.parametrize("code", ENTRIES)
+def test_every_error_example_gives_its_code(code, tmp_path, monkeypatch, md_reset):
+    examples = EXAMPLE.findall(ENTRIES[code])
+    if not examples:
+        assert NOT_SHOWN.search(ENTRIES[code]), f"{code}: give a ```python example, or a line 'No example: why'"
+        return
+    monkeypatch.chdir(tmp_path)
+    codes = codes_of(examples[0])
+    assert code in codes, f"the example of {code} gives {sorted(codes) or 'no code'}"
+    for fixed in examples[1:]:
+        assert code not in codes_of(fixed), f"the fix of {code} still gives it"
+
+
+def codes_of(example: str) -> set[str]:
+    """The codes of what an example raises, warns of or reports."""
+    seen: set[str] = set()
+
+    def note(event):
+        if "diagnostic" in event.data:
+            seen.add(event.data["diagnostic"].code)
+
+    forget_notices()
+    unsubscribe = on_event(note)
+    namespace = {"__name__": "example"}
+    run("import torch\nimport minidynamo\n", namespace, ROOT / "docs" / "errors.md")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            run(example, namespace, ROOT / "docs" / "errors.md")
+    except MinidynamoError as error:
+        seen.add(error.code)
+    finally:
+        unsubscribe()
+    return seen
+
+
+def test_every_code_has_its_entry_and_every_entry_its_code():
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "minidynamo").rglob("*.py"))
+    used = set(re.findall(r"\"(MD\d{3})\"", re.sub(r"``.*?``", "", sources)))
+    missing, unused = sorted(used - ENTRIES.keys()), sorted(ENTRIES.keys() - used)
+    assert not missing, f"write entries in docs/errors.md for {', '.join(missing)}"
+    assert not unused, f"docs/errors.md explains codes that nothing gives: {', '.join(unused)}"
+
+
+def test_entries_are_in_order():
+    assert list(ENTRIES) == sorted(ENTRIES)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    text = page.read_text(encoding="utf-8")
+    targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text)
+    broken = [t for t in targets if "://" not in t and not (page.parent / t).exists()]
+    assert not broken, f"{page.name} links to nothing: {', '.join(broken)}"
+
+
+def test_the_changelog_starts_with_this_version():
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    first = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert first is not None and first[1] == version
+
+
+def test_architecture_names_every_folder():
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    folders = {path.parent.relative_to(ROOT / "minidynamo") for path in (ROOT / "minidynamo").rglob("*.py")}
+    missing = sorted(str(folder) for folder in folders if folder.name and f"`{folder}/`" not in text)
+    assert not missing, f"docs/architecture.md says nothing of {', '.join(missing)}"
+
+
+def test_settings_are_documented():
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    missing = [line.split(" = ")[0] for line in minidynamo.config.current.describe().splitlines()]
+    missing = [name for name in missing if f"`{name}`" not in text]
+    assert not missing, f"docs/api.md says nothing of the settings {', '.join(missing)}"
