@@ -18,7 +18,7 @@ from minidynamo.autograd.functionalize import FunctionalGraph, functionalize
 from minidynamo.autograd.inputs import InputLayout, flatten_inputs, layout_of
 from minidynamo.autograd.joint import Trace, trace_joint
 from minidynamo.autograd.outputs import Results, plan_outputs
-from minidynamo.autograd.partition import Partition, forward_graph, partition
+from minidynamo.autograd.partition import Partition, ancestors, forward_graph, partition
 from minidynamo.autograd.signature import GraphSignature
 from minidynamo.boxed import BoxedCallable
 from minidynamo.compat import OpOverload
@@ -103,9 +103,15 @@ def _split(layout: InputLayout, trace: Trace, functional: FunctionalGraph, resul
         None if (node := trace.gradients[i]) is None else functional.read(functional.values[node]) for i in kept
     ]
     parts = partition(graph, inputs, functional.tangents, results.nodes, results.copies, gradients, overwritten)
-    signature = _signature(layout, functional, results, tuple(kept), parts)
+    sources = tuple(_tangents_of(node, functional.tangents) for node in gradients)
+    signature = _signature(layout, functional, results, tuple(kept), sources, parts)
     tangents = tuple(node.meta["val"] for node in functional.tangents)
     return AotGraphs(layout, signature, _module(parts.forward), _module(parts.backward), parts, tangents)
+
+
+def _tangents_of(gradient: fx.Node | None, tangents: list[fx.Node]) -> tuple[int, ...]:
+    used = ancestors([] if gradient is None else [gradient])
+    return tuple(i for i, tangent in enumerate(tangents) if tangent in used)
 
 
 def _signature(
@@ -113,6 +119,7 @@ def _signature(
     functional: FunctionalGraph,
     results: Results,
     gradients: tuple[int, ...] = (),
+    sources: tuple[tuple[int, ...], ...] = (),
     parts: Partition | None = None,
 ) -> GraphSignature:
     return GraphSignature(
@@ -122,6 +129,7 @@ def _signature(
         results=len(results.nodes),
         differentiable_results=tuple(results.differentiable),
         gradients=gradients,
+        gradient_sources=sources,
         constants=tuple(functional.constants.values()),
         saved=() if parts is None else tuple(parts.values),
         given_up=layout.given_up(),

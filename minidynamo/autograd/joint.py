@@ -92,12 +92,13 @@ def trace_joint(
     share memory in a way that cannot be rebuilt.
     """
     mode = next((value.fake_mode for value in flat if isinstance(value, FakeTensor)), None) or FakeTensorMode()
-    flat = [mode.from_tensor(v) if isinstance(v, torch.Tensor) and not isinstance(v, FakeTensor) else v for v in flat]
+    leaves = {i: value.is_leaf for i, value in enumerate(flat) if isinstance(value, torch.Tensor)}
+    flat = [_as_fake(mode, value) for value in flat]
     try:
         try:
-            return _Tracing(gm, layout, flat, mode, copy_inputs=False).trace(decompositions)
+            return _Tracing(gm, layout, flat, mode, leaves, copy_inputs=False).trace(decompositions)
         except _WriteToLeaf:
-            return _Tracing(gm, layout, flat, mode, copy_inputs=True).trace(decompositions)
+            return _Tracing(gm, layout, flat, mode, leaves, copy_inputs=True).trace(decompositions)
     except MinidynamoError:
         raise
     except Exception as error:
@@ -115,7 +116,13 @@ class _Tracing:
     """One attempt at tracing. With `copy_inputs`, inputs that are no leaves for the user are none here either."""
 
     def __init__(
-        self, gm: fx.GraphModule, layout: InputLayout, flat: Sequence[Any], mode: FakeTensorMode, copy_inputs: bool
+        self,
+        gm: fx.GraphModule,
+        layout: InputLayout,
+        flat: Sequence[Any],
+        mode: FakeTensorMode,
+        leaves: dict[int, bool],
+        copy_inputs: bool,
     ) -> None:
         self.gm = gm
         self.layout = layout
@@ -123,8 +130,7 @@ class _Tracing:
         self.mode = mode
         self.copy_inputs = copy_inputs
         self.tensors = [i for i, value in enumerate(flat) if isinstance(value, torch.Tensor)]
-        self.result = Trace(fx.Graph(), mode)
-        self.result.is_leaf = {i: flat[i].is_leaf for i in self.tensors}
+        self.result = Trace(fx.Graph(), mode, is_leaf=leaves)
 
     def trace(self, decompositions: dict[OpOverload, Callable[..., Any]]) -> Trace:
         with contextlib.ExitStack() as stack:
@@ -172,7 +178,7 @@ class _Tracing:
         return outputs, [f.root for f in families], list(mutated.values()), gradients
 
     def as_input(self, index: int, leaf: torch.Tensor) -> torch.Tensor:
-        if not self.copy_inputs or not leaf.requires_grad or self.flat[index].is_leaf:
+        if not self.copy_inputs or not leaf.requires_grad or self.result.is_leaf[index]:
             return leaf
         copy = leaf.clone()
         node = next(iter(reversed(self.tracer.graph.nodes)))
@@ -228,6 +234,12 @@ class _Tracing:
     def check_history(self, view: torch.Tensor, owner: torch.Tensor) -> None:
         if view.requires_grad and not owner.requires_grad:
             raise _cannot_rebuild("an output shares memory with an input, but not its gradient history")
+
+
+def _as_fake(mode: FakeTensorMode, value: Any) -> Any:
+    if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor):
+        return value
+    return mode.from_tensor(value.detach()).requires_grad_(value.requires_grad)
 
 
 def _as_leaf(value: torch.Tensor) -> torch.Tensor:

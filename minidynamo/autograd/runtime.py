@@ -86,10 +86,12 @@ def _make_function(
             args = list(ctx.saved_tensors)
             # Unless the user retains the graph, autograd lets go now, and each value dies at its last use.
             ctx.maybe_clear_saved_tensors()
+            unused = {place for place, i in enumerate(differentiable) if gradients[i] is None}
             args += [fit(gradients[i]) for fit, i in zip(prepare, differentiable)]
-            if torch.is_grad_enabled():
-                return (None, *_refuse_second_derivative(backward_graph, args))
-            return (None, *backward_graph(args))
+            made = _refuse_second_derivative(backward_graph, args) if torch.is_grad_enabled() else backward_graph(args)
+            if unused:
+                made = [None if s and unused.issuperset(s) else g for s, g in zip(signature.gradient_sources, made)]
+            return (None, *made)
 
     return CompiledFunction
 

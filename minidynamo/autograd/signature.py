@@ -76,7 +76,9 @@ class GraphSignature:
     `results` counts what the compiled graph returns to the runtime: new data of mutated inputs, then outputs.
     `differentiable_results` are those that backward receives a gradient for. `gradients` are the inputs that autograd
     must know of, in the order of backward's results; an input with a static gradient of None is among them only if it
-    is a leaf. `constants` are tensors of the user's code that are appended to the inputs.
+    is a leaf. `gradient_sources` are, for each of them, the positions in `differentiable_results` that it depends on:
+    when none of those was used it gets None, as in eager. `constants` are tensors of the user's code that are appended
+    to the inputs, `given_up` the inputs whose lists were given up.
     """
 
     inputs: tuple[str, ...]
@@ -85,6 +87,7 @@ class GraphSignature:
     results: int = 0
     differentiable_results: tuple[int, ...] = ()
     gradients: tuple[int, ...] = ()
+    gradient_sources: tuple[tuple[int, ...], ...] = ()
     constants: tuple[torch.Tensor, ...] = ()
     saved: tuple[SavedValue, ...] = ()
     given_up: tuple[int, ...] = ()

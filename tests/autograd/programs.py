@@ -1,0 +1,180 @@
+"""Owns the programs that the autograd tests share, and the comparison of a compiled program with eager.
+
+A program is a Python function of tensors or lists of tensors that returns a tuple; `graph_of` makes it one node of a
+torch-level graph, as if the tracer had captured it.
+"""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+import torch.nn.functional as F
+from torch import fx
+
+from minidynamo.autograd.aot import aot_compile, aot_graphs
+from minidynamo.boxed import make_boxed
+from minidynamo.compat import FakeTensorMode
+
+
+def graph_of(program, args, stolen=()):
+    """A torch-level graph that calls `program`, and fake example inputs like `args`."""
+    mode, graph = FakeTensorMode(), fx.Graph()
+    try:
+        results = len(program(*_copies(args)))
+    except RuntimeError:  # it will fail again when it is traced
+        results = 0
+    placeholders = [graph.placeholder(f"arg{i}") for i in range(len(args))]
+    for i in stolen:
+        placeholders[i].meta["steal_arg"] = True
+    call = graph.call_function(program, tuple(placeholders))
+    graph.output(tuple(graph.call_function(operator.getitem, (call, i)) for i in range(results)))
+    examples = [[fake(mode, t) for t in a] if isinstance(a, list) else fake(mode, a) for a in args]
+    return fx.GraphModule(torch.nn.Module(), graph), examples
+
+
+def fake(mode, tensor):
+    """A fake tensor like `tensor`, a leaf or not as it is."""
+    made = mode.from_tensor(tensor.detach()).requires_grad_(tensor.requires_grad)
+    with mode, torch.enable_grad():
+        return made if tensor.is_leaf else made.clone()
+
+
+def _copies(args):
+    def copy(t):
+        made = t.detach().clone().requires_grad_(t.requires_grad)
+        return made if t.is_leaf else made.clone()
+
+    with torch.enable_grad(), torch.random.fork_rng():
+        return [[copy(t) for t in a] if isinstance(a, list) else copy(a) for a in args]
+
+
+def interpret(gm, example_inputs):
+    return make_boxed(gm)
+
+
+def compile_program(program, args, stolen=(), forward=interpret, backward=interpret, inference=interpret):
+    """`program` compiled for inputs like `args`, by compilers that run the ATen graphs as they are."""
+    gm, examples = graph_of(program, args, stolen)
+    return aot_compile(gm, examples, forward=forward, backward=backward, inference=inference)
+
+
+def graphs(program, args, stolen=()):
+    """The graphs of `program` without compiling them."""
+    return aot_graphs(*graph_of(program, args, stolen))
+
+
+def targets(graph):
+    """Names of the operations of a graph module, in order."""
+    return [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
+
+
+def flat(args):
+    return [t for a in args for t in (a if isinstance(a, list) else [a])]
+
+
+def sharing(tensors):
+    """Which of the tensors lie in the same memory: for each the first one it shares with."""
+    keys = [t.untyped_storage()._cdata for t in tensors]
+    return [keys.index(key) for key in keys]
+
+
+def run(call, make, backward=True):
+    """Call with fresh inputs; what came of it, as plain data that can be compared."""
+    torch.manual_seed(7)
+    args, leaves = make()
+    inputs = flat(args)
+    torch.manual_seed(8)
+    outputs = call(args)
+    tensors = [o for o in outputs if isinstance(o, torch.Tensor)]
+    facts = {
+        "constants": [o for o in outputs if not isinstance(o, torch.Tensor)],
+        "identity": [[o is i for i in inputs] + [o is p for p in tensors] for o in tensors],
+        "sharing": sharing([*inputs, *tensors]),
+        "requires_grad": [t.requires_grad for t in [*inputs, *tensors]],
+        "is_leaf": [t.is_leaf for t in inputs],
+        "layout": [(tuple(t.shape), t.stride(), t.dtype) for t in tensors],
+        "random": torch.rand(()).item(),
+    }
+    values = [t.detach().clone() for t in [*inputs, *tensors]]
+    wanted = [t for t in tensors if t.requires_grad and t.dtype.is_floating_point]
+    if backward and wanted:
+        sum((t * (i + 1)).sum() for i, t in enumerate(wanted)).backward()
+        facts["has_grad"] = [leaf.grad is not None for leaf in leaves]
+        values += [leaf.grad for leaf in leaves if leaf.grad is not None]
+    for t in tensors:  # memory that is shared is seen to be shared
+        if t.dtype.is_floating_point and not t.is_inference():
+            with torch.no_grad():
+                t.detach().add_(1)
+    return facts, values + [t.detach().clone() for t in [*inputs, *tensors]]
+
+
+def assert_same(program, make, *, stolen=(), tolerance=1e-6, backward=True):
+    """Compare `program` compiled and as it is: outputs, inputs afterwards, gradients, aliasing, random state.
+
+    `make` returns (arguments, leaves whose gradients to compare). Returns the compiled callable.
+    """
+    torch.manual_seed(7)
+    compiled = compile_program(program, make()[0], stolen)
+    for _ in range(2):
+        facts, values = run(lambda args: compiled(list(args)), make, backward)
+        expected_facts, expected = run(lambda args: program(*args), make, backward)
+        assert facts == expected_facts
+        assert len(values) == len(expected)
+        for got, want in zip(values, expected):
+            torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance, equal_nan=True)
+    return compiled
+
+
+def inputs(*shapes, grad=True):
+    """A maker of leaf inputs."""
+
+    def make():
+        made = [torch.randn(shape, requires_grad=grad) for shape in shapes]
+        return made, made
+
+    return make
+
+
+def intermediate_inputs(*shapes):
+    """A maker of inputs that were computed from leaves, so that they may be written in place."""
+
+    def make():
+        leaves = [torch.randn(shape, requires_grad=True) for shape in shapes]
+        return [leaf * 1.5 for leaf in leaves], leaves
+
+    return make
+
+
+def mixed_inputs(*specs):
+    """A maker of inputs from (shape, kind): "leaf", "inner" (computed from a leaf) or "data" (needs no gradient)."""
+
+    def make():
+        leaves, made = [], []
+        for shape, kind in specs:
+            tensor = torch.randn(shape, requires_grad=kind != "data")
+            leaves += [tensor] if kind != "data" else []
+            made.append(tensor * 1.5 if kind == "inner" else tensor)
+        return made, leaves
+
+    return make
+
+
+def module_program(module):
+    """A program that takes x and then the parameters and buffers of `module`, and a maker of the latter's values."""
+    names = [n for n, _ in module.named_parameters()] + [n for n, _ in module.named_buffers()]
+    state = dict(module.named_parameters()) | dict(module.named_buffers())
+
+    def program(x, *values):
+        out = torch.func.functional_call(module, dict(zip(names, values)), (x,))
+        return out if isinstance(out, tuple) else (out,)
+
+    def values():
+        made = [state[n].detach().clone().requires_grad_(state[n].requires_grad) for n in names]
+        return made, [t for t in made if t.requires_grad]
+
+    return program, values
+
+
+def cross_entropy(logits, labels):
+    return (F.cross_entropy(logits, labels),)
