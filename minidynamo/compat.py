@@ -83,3 +83,13 @@ TensorBase = torch._C.TensorBase
 
 # torch.jit-compatible assertion.
 torch_assert = torch._assert
+
+# An uninitialized CPU tensor from sizes, strides and dtype: half the cost of torch.empty_strided.
+empty_strided_cpu: typing.Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor] = (
+    torch._C._dynamo.guards._empty_strided_cpu
+)
+
+
+def operator_function(op: typing.Any) -> typing.Any:
+    """What calling an ATen operator comes to, without the Python layer of `OpOverload`; other callables as they are."""
+    return op._op if isinstance(op, OpOverload) else op

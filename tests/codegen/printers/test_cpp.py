@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from tests.codegen.printers import printer_cases as kernels
 from minidynamo.codegen.printers import cpp
 from minidynamo.codegen.runtime import library
-from minidynamo.config import config
+from tests.codegen.printers import printer_cases as kernels
 
 pytestmark = pytest.mark.cpp
 

@@ -36,7 +36,8 @@ SPECIALS = [0.0, -0.0, math.inf, -math.inf, math.nan, 1e-45, -1e-45, 3.4028235e3
 def source() -> str:
     loops = [
         f"ENTRY({name}) {{\n  auto* x = address<const float>(args[0]);\n  auto* out = address<float>(args[1]);\n"
-        f"  #pragma omp simd\n  for (int64_t i = 0; i < {SAMPLES}; i++) out[i] = m_{name}(x[i]);\n  return none();\n}}\n"
+        f"  #pragma omp simd\n  for (int64_t i = 0; i < {SAMPLES}; i++) out[i] = m_{name}(x[i]);\n"
+        "  return none();\n}\n"
         for name in FUNCTIONS
     ]
     power = (

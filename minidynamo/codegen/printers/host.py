@@ -1,0 +1,136 @@
+"""Owns the spelling of host programs: the Python function that allocates, launches, calls, frees and returns.
+
+Order, reuse and lifetimes were decided by the memory planner; this file writes them down, one line per step.
+"""
+
+from __future__ import annotations
+
+import keyword
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from minidynamo import compat
+from minidynamo.codegen.ir.loops import Buffer, Extern, GetItem, Name
+from minidynamo.codegen.memory.plan import Allocate, Free, HostProgram, Launch, Return, Reuse, Step
+from minidynamo.codegen.printers.base import Lines
+
+
+def print_host(
+    program: HostProgram, launchers: Mapping[str, Callable[..., None]], *, by_address: bool
+) -> tuple[str, dict[str, Any]]:
+    """The source of `def call(args)` and the namespace that it runs in.
+
+    `launchers` has what starts each kernel, by kernel name. With `by_address` a launcher takes the addresses of its
+    tensors, else the tensors. `call` is boxed: it empties the list that it is given.
+    """
+    return _HostPrinter(program, launchers, by_address).print()
+
+
+class _HostPrinter:
+    def __init__(self, program: HostProgram, launchers: Mapping[str, Callable[..., None]], by_address: bool) -> None:
+        self.program = program
+        self.launchers = launchers
+        self.by_address = by_address
+        self.lines = Lines("    ")
+        self.namespace: dict[str, Any] = dict(program.constants)
+        self.taken = {*_names_of(program), *program.constants, "call"}
+        self.bound: dict[Any, str] = {}
+
+    def print(self) -> tuple[str, dict[str, Any]]:
+        args = self.free_name("args")
+        self.lines(f"# The host program of {self.program.name}.")
+        with self.lines.block(f"def call({args}):"):
+            inputs = self.program.inputs
+            if inputs:
+                self.lines(f"{', '.join(inputs)}{',' if len(inputs) == 1 else ''} = {args}")
+            self.lines(f"{args}.clear()")
+            for step in self.program.steps:
+                self.lines(self.step(step))
+        self.lines("", "", "call._boxed_call = True")
+        return self.lines.text(), self.namespace
+
+    def step(self, step: Step) -> str:
+        match step:
+            case Allocate():
+                return f"{step.buffer.name} = {self.allocation(step.buffer)}"
+            case Reuse():
+                return f"{step.buffer.name} = {step.source}; del {step.source}"
+            case Launch():
+                address = ".data_ptr()" if self.by_address else ""
+                launcher = self.bind(self.launchers[step.kernel.name], step.kernel.name)
+                return f"{launcher}({', '.join(name + address for name in step.args)})"
+            case Extern():
+                arguments = [self.value(a) for a in step.args]
+                arguments += [f"{key}={self.value(a)}" for key, a in step.kwargs]
+                function = self.bind(compat.operator_function(step.op), _operator_name(step.op))
+                return f"{step.out} = {function}({', '.join(arguments)})"
+            case GetItem():
+                return f"{step.out} = {step.source}[{step.index}]"
+            case Free():
+                return f"del {', '.join(step.names)}"
+            case Return():
+                values = [self.value(v) for v in step.values]
+                return f"return ({', '.join(values)}{',' if len(values) == 1 else ''})"
+
+    def allocation(self, buffer: Buffer) -> str:
+        shape, stride, dtype = buffer.shape, buffer.stride, self.value(buffer.dtype)
+        if buffer.device.type == "cpu":
+            return f"{self.bind(compat.empty_strided_cpu, 'empty_cpu')}({shape}, {stride}, {dtype})"
+        empty = self.bind(torch.empty_strided, "empty_strided")
+        return f"{empty}({shape}, {stride}, dtype={dtype}, device={self.value(buffer.device)})"
+
+    def value(self, value: Any) -> str:
+        """The text of an argument; what has no literal is bound in the namespace."""
+        match value:
+            case Name():
+                return value.name
+            case tuple() | list():
+                return f"[{', '.join(map(self.value, value))}]"
+            case float() if not math.isfinite(value):
+                return f'float("{value}")'
+            case None | bool() | int() | float() | str():
+                return repr(value)
+            case torch.dtype():
+                return self.bind(value, str(value).removeprefix("torch."))
+            case _:
+                return self.bind(value, str(value))
+
+    def bind(self, value: Any, wanted: str) -> str:
+        """The name under which `value` stands in the namespace."""
+        key = value if isinstance(value, torch.device) else id(value)
+        if key not in self.bound:
+            name = self.free_name(wanted)
+            self.bound[key] = name
+            self.namespace[name] = value
+        return self.bound[key]
+
+    def free_name(self, wanted: str) -> str:
+        """An identifier like `wanted` that nothing else has."""
+        stem = re.sub(r"\W+", "_", wanted).strip("_") or "value"
+        name = f"_{stem}" if stem[0].isdigit() or keyword.iskeyword(stem) else stem
+        serial = 0
+        while name in self.taken:
+            serial += 1
+            name = f"{stem}_{serial}"
+        self.taken.add(name)
+        return name
+
+
+def _operator_name(op: Any) -> str:
+    return str(op).removesuffix(".default")
+
+
+def _names_of(program: HostProgram) -> set[str]:
+    """Every name of a value in the host program."""
+    names = set(program.inputs)
+    for step in program.steps:
+        match step:
+            case Allocate() | Reuse():
+                names.add(step.buffer.name)
+            case Extern() | GetItem():
+                names.add(step.out)
+    return names

@@ -1,0 +1,115 @@
+"""Host programs printed as Python: what they say, what they return, and when they let go."""
+
+import weakref
+
+import torch
+
+from minidynamo import artifacts
+from minidynamo.codegen.ir.expr import Const, Op
+from minidynamo.codegen.ir.index import Var
+from minidynamo.codegen.ir.loops import Extern, GetItem, Name, Store
+from minidynamo.codegen.memory.plan import Allocate, Free, HostProgram, Launch, Return, Reuse
+from minidynamo.codegen.printers.host import print_host
+from tests.codegen.printers import printer_cases as cases
+
+aten = torch.ops.aten
+
+
+def doubling(source: str, target: str, n: int = 8):
+    """A kernel target = source * 2, and a Python function that does the same."""
+    i = Var("y0", n)
+    value = Op("mul", (cases.load(source, i), Const(2.0, torch.float32)), torch.float32)
+    kernel = cases.pointwise(
+        "double", [cases.buffer(source, n)], [cases.buffer(target, n)], [i], Store(target, cases.at(i), value)
+    )
+    return kernel, lambda x, out: torch.mul(x, 2, out=out)
+
+
+def load(program: HostProgram, launchers=None, *, by_address: bool = False):
+    source, namespace = print_host(program, launchers or {}, by_address=by_address)
+    return artifacts.load("host", program.name, source, namespace, "call"), source
+
+
+def test_every_kind_of_step(golden):
+    kernel, double = doubling("x", "buf0")
+    steps = (
+        Free(("unused",)),
+        Allocate(cases.buffer("buf0", 8)),
+        Launch(kernel, ("x", "buf0")),
+        Free(("x",)),
+        Reuse(cases.buffer("buf1", 8), "buf0"),
+        Extern("pair", aten.split.Tensor, (Name("buf1"), 4)),
+        Free(("buf1",)),
+        GetItem("low", "pair", 0),
+        GetItem("high", "pair", 1),
+        Free(("pair",)),
+        Extern("joined", aten.cat.default, ((Name("high"), Name("low")), 0)),
+        Extern("wide", aten._to_copy.default, (Name("joined"),), (("dtype", torch.float64),)),
+        Extern("big", aten.full_like.default, (Name("low"), float("-inf")), (("device", torch.device("cpu")),)),
+        Free(("low", "high", "joined")),
+        Return((Name("wide"), Name("big"), None, 3)),
+    )
+    program = HostProgram("every_step", ("x", "unused"), steps, (kernel,), ())
+    call, source = load(program, {"double": double})
+    golden(source, "codegen/host_every_step.py.txt")
+    x = torch.arange(8.0)
+    wide, big, nothing, three = call([x, torch.ones(1)])
+    assert wide.tolist() == [8.0, 10.0, 12.0, 14.0, 0.0, 2.0, 4.0, 6.0] and wide.dtype is torch.float64
+    assert big.tolist() == [float("-inf")] * 4 and nothing is None and three == 3
+
+
+def test_call_is_boxed_and_empties_its_list():
+    program = HostProgram("identity", ("x",), (Return((Name("x"),)),), (), ())
+    call, _ = load(program)
+    box = [torch.ones(2)]
+    assert call(box)[0].sum() == 2
+    assert box == [] and call._boxed_call is True
+
+
+def test_no_inputs():
+    program = HostProgram("nothing", (), (Return(()),), (), ())
+    assert load(program)[0]([]) == ()
+
+
+def test_an_input_dies_behind_its_last_use():
+    alive = []
+
+    def probe(tensor):
+        alive.append(ref() is not None)
+        return tensor + 1
+
+    steps = (
+        Extern("y", probe, (Name("x"),)),
+        Free(("x",)),
+        Extern("z", probe, (Name("y"),)),
+        Return((Name("z"),)),
+    )
+    call, _ = load(HostProgram("dies", ("x",), steps, (), ()))
+    box = [torch.ones(3)]
+    ref = weakref.ref(box[0])
+    call(box)
+    assert alive == [True, False]
+
+
+def test_names_of_the_program_win_over_names_of_the_printer():
+    kernel, double = doubling("args", "empty_cpu")
+    steps = (
+        Allocate(cases.buffer("empty_cpu", 8)),
+        Launch(kernel, ("args", "empty_cpu")),
+        Extern("aten_mul_Tensor", aten.mul.Tensor, (Name("empty_cpu"), Name("double"))),
+        Return((Name("aten_mul_Tensor"),)),
+    )
+    program = HostProgram("names", ("args", "double"), steps, (kernel,), ())
+    call, _ = load(program, {"double": double})
+    assert call([torch.ones(8), torch.full((8,), 3.0)])[0].tolist() == [6.0] * 8
+
+
+def test_constants_are_bound_and_addresses_are_passed():
+    kernel, _ = doubling("table", "buf0")
+    seen = []
+    steps = (Allocate(cases.buffer("buf0", 8)), Launch(kernel, ("table", "buf0")), Return((Name("buf0"),)))
+    table = torch.ones(8)
+    program = HostProgram("constants", (), steps, (kernel,), (), constants={"table": table})
+    call, _ = load(program, {"double": lambda *addresses: seen.append(addresses)}, by_address=True)
+    (out,) = call([])
+    assert seen == [(table.data_ptr(), out.data_ptr())]
