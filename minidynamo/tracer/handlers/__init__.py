@@ -10,6 +10,7 @@ from minidynamo.tracer.handlers import (
     lists,
     objects,
     sets,
+    tensors,
     torch_functions,
 )
 
@@ -24,5 +25,6 @@ __all__ = [
     "objects",
     "polyfills",
     "sets",
+    "tensors",
     "torch_functions",
 ]

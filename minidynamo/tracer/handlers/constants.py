@@ -14,8 +14,8 @@ import operator
 import torch
 
 from minidynamo.tracer import registry
-from minidynamo.tracer.constants import NotConstant
-from minidynamo.tracer.handlers.values import constant
+from minidynamo.tracer.constants import NotConstant, as_constant
+from minidynamo.tracer.handlers.values import constant, is_constant, not_implemented
 from minidynamo.tracer.polyfills import FOLDED_BY_POLYFILLS
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
@@ -55,6 +55,53 @@ registry.fold_type(
     torch.layout,
     torch.memory_format,
 )
+
+
+# Operators of numbers and text: what they do not know, the other operand may know (`2 * [x]`, `5 + bag`). Text that is
+# formatted with `%` takes anything, so there the graph has to break instead.
+_OPERANDS = (int, float, complex, str, bytes)
+_OPERATORS = [
+    "add",
+    "and",
+    "floordiv",
+    "lshift",
+    "matmul",
+    "mul",
+    "mod",
+    "or",
+    "pow",
+    "rshift",
+    "sub",
+    "truediv",
+    "xor",
+    "lt",
+    "le",
+    "eq",
+    "ne",
+    "gt",
+    "ge",
+]
+
+
+def _operator(cls: type, name: str) -> registry.Handler:
+    real = vars(cls)[name]
+
+    def handle(tx: Tracer, self: VariableTracker, other: VariableTracker) -> VariableTracker:
+        if not is_constant(other):
+            return not_implemented()
+        try:
+            return constant(real(as_constant(self), as_constant(other)))
+        except (ArithmeticError, ValueError, TypeError, MemoryError) as error:
+            tx.raises(error)
+
+    return handle
+
+
+for _cls in _OPERANDS:
+    for _operation in _OPERATORS:
+        for _name in (f"__{_operation}__", f"__r{_operation}__"):
+            if _name in vars(_cls) and (_cls, _operation) not in ((str, "mod"), (bytes, "mod")):
+                registry.method(_cls, _name)(_operator(_cls, _name))
 
 
 @registry.attributes(ConstantVariable)

@@ -253,6 +253,15 @@ def _defaultdict(
     return _fill(tx, made, () if iterable is None else (iterable,), kwargs)
 
 
+@registry.method(dict, "__init__")
+def _init(
+    tx: Tracer, self: DictVariable, iterable: VariableTracker | None = None, /, **kwargs: VariableTracker
+) -> VariableTracker:
+    _fill(tx, self, () if iterable is None else (iterable,), kwargs)
+    tx.side_effects.contents_changed(self)
+    return none()
+
+
 @registry.function(mappingproxy)
 def _mappingproxy(tx: Tracer, mapping: VariableTracker) -> VariableTracker:
     tx.break_graph(

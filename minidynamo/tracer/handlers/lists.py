@@ -21,7 +21,7 @@ from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable, SequenceVariable, TupleVariable
 from minidynamo.variables.iterators import SequenceIterator
-from minidynamo.variables.objects import ClassVariable, ObjectVariable
+from minidynamo.variables.objects import ObjectVariable
 
 deque = collections.deque
 MUTABLE = (list, deque)
@@ -312,18 +312,8 @@ def _size(tx: Tracer, iterable: VariableTracker | None = None, /) -> VariableTra
     return TupleVariable(items, torch.Size)
 
 
-@registry.function(tuple.__new__)
-def _tuple_new(tx: Tracer, cls: VariableTracker, iterable: VariableTracker | None = None, /) -> VariableTracker:
-    if not isinstance(cls, ClassVariable) or not (cls.value is tuple or is_namedtuple(cls.value)):
-        tx.break_graph(
-            "MD241",
-            "making an instance of a tuple subclass",
-            why="Only namedtuples are tracked when they are made while tracing.",
-            fix="use a namedtuple or a dataclass",
-        )
-    return TupleVariable([] if iterable is None else list(tx.unpack(iterable)), cls.value)
-
-
-def is_namedtuple(cls: type) -> bool:
-    """Whether `cls` came from collections.namedtuple or typing.NamedTuple, with nothing but methods added to it."""
-    return cls.__bases__ == (tuple,) and isinstance(getattr(cls, "_fields", None), tuple)
+@registry.method(list, "__init__")
+def _fill(tx: Tracer, self: ListVariable, iterable: VariableTracker | None = None, /) -> VariableTracker:
+    self.items[:] = [] if iterable is None else tx.unpack(iterable)
+    tx.side_effects.contents_changed(self)
+    return none()

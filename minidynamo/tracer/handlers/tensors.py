@@ -1,0 +1,39 @@
+"""Owns how a tensor behaves as a Python sequence: its length, and loops over its first dimension.
+
+Operators, attributes and methods of tensors are in the tracer.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from minidynamo.tracer import registry
+from minidynamo.tracer.handlers.values import constant
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.iterators import SequenceIterator
+from minidynamo.variables.tensors import TensorVariable
+
+
+@registry.method(torch.Tensor, "__len__")
+def _len(tx: Tracer, self: TensorVariable) -> VariableTracker:
+    shape = tx.graph.use(self).shape
+    if not shape:
+        tx.raises(TypeError("len() of a 0-d tensor"))
+    return constant(shape[0])
+
+
+@registry.method(torch.Tensor, "__iter__")
+def _iter(tx: Tracer, self: TensorVariable) -> VariableTracker:
+    if not tx.graph.use(self).shape:
+        tx.raises(TypeError("iteration over a 0-d tensor"))
+    return SequenceIterator(tuple(tx.unpack(tx.emit("unbind", [self, ConstantVariable(0)]))))
+
+
+@registry.method(torch.Tensor, "__reversed__")
+def _reversed(tx: Tracer, self: TensorVariable) -> VariableTracker:
+    # torch gives a flipped tensor, not an iterator.
+    if not tx.graph.use(self).shape:
+        return self
+    return tx.emit("flip", [self, ConstantVariable(0)])
