@@ -63,6 +63,7 @@ def write_condition(
     read = {guard.source.root() for guard in guards} | _roots_of_expected(guards)
     used = [parameter for parameter in parameters if Local(parameter) in read]
     check = artifacts.load("guards", name, _function(function, used, texts), names.values, function)
+    del names.values[function]  # a function that its own globals hold would be a reference cycle
     return Condition(f"{function}({', '.join(used)})", {function: check}, watched, settings)
 
 

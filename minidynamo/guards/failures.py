@@ -65,14 +65,13 @@ def describe(guards: Sequence[Guard]) -> str:
 def subject(guard: Guard) -> str:
     """What the guard is about, such as ``tensor `x` ``."""
     if guard.kind in (GuardKind.GLOBAL_STATE, GuardKind.BACKEND):
-        return guard.kind.value
+        return str(guard.kind.value)
     return f"{_SUBJECTS.get(guard.kind, guard.kind.value)} `{guard.source.display()}`"
 
 
 def expectation(guard: Guard) -> str:
     """What the guard expects, in words."""
-    words: str = _EXPECTED.get(guard.kind, brief)(guard.expected)
-    return words
+    return _EXPECTED.get(guard.kind, brief)(guard.expected)
 
 
 def brief(value: object) -> str:

@@ -58,6 +58,23 @@ class Reader:
         self._temporaries[source] = name = self.names.fresh("t")
         return f"({name} := {text})"
 
+    def name(self, source: Source, hint: str) -> tuple[str, str | None]:
+        """A name for the value at `source`, and the text to bind it to; None when the name is bound already.
+
+        Later reads use the name.
+        """
+        if source in self._temporaries:
+            return self._temporaries[source], None
+        if not isinstance(source, Derived):
+            return source.expression(self.names), None
+        text = dataclasses.replace(source, of=Local(self.read(source.of))).expression(self.names)
+        self._temporaries[source] = name = self.names.fresh(hint)
+        return name, text
+
+    def temporaries(self) -> list[str]:
+        """The names that the texts so far bind."""
+        return list(self._temporaries.values())
+
     def constant(self, value: object, hint: str) -> str:
         """The name of an object that the condition may keep alive."""
         return self.names.constant(value, hint)

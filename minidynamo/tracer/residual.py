@@ -1,0 +1,367 @@
+"""Owns the residual program: the Python source that stands for a captured frame.
+
+It unpacks the frame's arguments, calls the graph, rebuilds what the frame leaves behind, replays its side effects and
+ends as the frame does. It does not know how a graph is compiled or who calls the program. The parts, in order:
+
+    x, m = boxed; boxed.clear()           the arguments
+    m_total = m.__dict__['total']         what lives outside and is needed behind the graph (loads)
+    args = [x, ...]; del x                the graph's inputs; names that are not needed any more go before it runs
+    out0, = graph(args)
+    items = [out0]                        new values
+    object.__setattr__(m, 'last', out0)   effects in program order (stores)
+    return items                          or the way to the break function
+"""
+
+from __future__ import annotations
+
+import types
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from minidynamo import artifacts
+from minidynamo.boxed import mark_boxed
+from minidynamo.bytecode.layout import FramePoint
+from minidynamo.guards.names import Namespace
+from minidynamo.guards.reader import Reader
+from minidynamo.tracer.reachable import is_outside, needed_by, reachable, target_of
+from minidynamo.tracer.reconstruct import Rebuilder, refill
+from minidynamo.tracer.side_effects import (
+    AttrDeleted,
+    AttrSet,
+    Called,
+    CellSet,
+    ContentsChanged,
+    Effect,
+    GlobalSet,
+)
+from minidynamo.tracer.traced_frame import Break, Null, Return, TracedFrame
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import ListVariable
+from minidynamo.variables.objects import ClassVariable
+
+Boxed = Callable[[list[Any]], Any]
+
+
+@dataclass(frozen=True)
+class Residual:
+    """A residual program: its text, its globals, and the boxed plain function `body(boxed)`."""
+
+    source: str
+    namespace: dict[str, Any]
+    body: types.FunctionType
+
+
+def print_residual(
+    traced: TracedFrame,
+    *,
+    parameters: Sequence[str],
+    graph: Boxed | None,
+    root: bool,
+    break_function: Boxed | None = None,
+    point: FramePoint | None = None,
+    dispatcher_for: Callable[[Any], Any] | None = None,
+    drive: Callable[[Any, list[Any]], Any] | None = None,
+    replay_native: Boxed | None = None,
+    has_handlers: bool = False,
+) -> Residual:
+    """Print and load the program for `traced`; `parameters` name the items of the list that it takes.
+
+    `graph` is the compiled graph (boxed), None when nothing was captured. `root`: the frame is a function's beginning,
+    whose value is returned as it is, and which drives the steps behind a break with `drive`; a resumed frame returns
+    `(None, value)` or `(break_function, list)` instead. `point` is the break's frame point: which values travel in the
+    list, in which order (all, when None). `dispatcher_for` gives the compiled form of a function called at the break.
+    `replay_native(list)` runs the frame as the user wrote it and ends as the residual does; it is used when the graph
+    raises, nothing has been written or given up, and either effects are pending or the frame `has_handlers` (try or
+    with regions). Raises InternalError for a value that the tracer should not have let through.
+    """
+    surroundings = _Surroundings(root, break_function, point, dispatcher_for, drive, replay_native, has_handlers)
+    program = _Program(traced, parameters, graph, surroundings)
+    source = program.text()
+    namespace = program.names.values
+    body = artifacts.load("residual", traced.name, source, namespace, program.function)
+    del namespace[program.function]  # a function that its own globals hold would be a reference cycle
+    mark_boxed(body)
+    return Residual(source, namespace, body)
+
+
+@dataclass(frozen=True)
+class _Surroundings:
+    root: bool
+    break_function: Boxed | None
+    point: FramePoint | None
+    dispatcher_for: Callable[[Any], Any] | None
+    drive: Callable[[Any, list[Any]], Any] | None
+    replay_native: Boxed | None
+    has_handlers: bool
+
+
+class _Program:
+    def __init__(
+        self, traced: TracedFrame, parameters: Sequence[str], graph: Boxed | None, surroundings: _Surroundings
+    ) -> None:
+        self.traced = traced
+        self.parameters = list(parameters)
+        self.graph = graph
+        self.around = surroundings
+        self.names = Namespace(parameters)
+        self.function = self.names.fresh(traced.name.rpartition(".")[2])
+        self.boxed = self.names.fresh("boxed")
+        self.leaving = self._leaving()
+        restored = self._restored_lists()
+        items = [item for container in restored for item in container.items]
+        found, effects = reachable([*self.leaving, *items], traced.side_effects)
+        self.found = dict.fromkeys(found)
+        self.effects = [*map(ContentsChanged, restored), *effects]
+        self.known: dict[VariableTracker, str] = {}
+        self.bound: list[str] = []  # names that hold values when the frame ends
+        self.args = self.names.fresh("args")
+        self.held = ""
+
+    def _leaving(self) -> list[VariableTracker]:
+        """The values with which the frame ends, in the order in which they travel."""
+        leave = self.traced.exit
+        if isinstance(leave, Return):
+            return [leave.value]
+        point = self.around.point
+        cells = leave.cells if point is None else {name: leave.cells[name] for name in point.cells}
+        plain = leave.local_variables
+        plain = plain if point is None else {name: plain[name] for name in point.locals}
+        stack = [value for value in leave.stack if not isinstance(value, Null)]
+        return [*cells.values(), *stack, *plain.values()]
+
+    def _restored_lists(self) -> list[ListVariable]:
+        """Lists that the graph empties although the frame goes on with them behind a break, with all their items."""
+        if isinstance(self.traced.exit, Return):
+            return []
+        leaving, _ = reachable(self.leaving, self.traced.side_effects)
+        lists = [given.variable for given in self.traced.inputs if given.given_up and given.variable in leaving]
+        changed = self.traced.side_effects.is_changed
+        return [v for v in lists if isinstance(v, ListVariable) and not changed(v)]
+
+    def text(self) -> str:
+        loads = self.load()
+        call = self.call_graph()
+        rebuild = Rebuilder(self.names, self.traced.side_effects, self.known, self.needed())
+        stores = [line for effect in self.effects for line in replay(rebuild, effect)]
+        leaving = [rebuild.value(value) for value in self.leaving]
+        self.bound += rebuild.bound
+        ending = self.ending(leaving)
+        sections = [self.unpack(), loads, call, rebuild.lines, stores, rebuild.late, rebuild.entering, ending]
+        lines = [line for section in sections for line in section]
+        return "\n".join([f"def {self.function}({self.boxed}):", *(f"    {line}" for line in lines), ""])
+
+    def needed(self) -> list[VariableTracker]:
+        """Every value that an effect or the ending asks for, as often as it does."""
+        needed = list(self.leaving)
+        for effect in self.effects:
+            target = target_of(effect)
+            needed += needed_by(effect) if target is None else (target, *needed_by(effect))
+        return needed
+
+    # Before the graph
+
+    def unpack(self) -> list[str]:
+        if not self.parameters:
+            return []
+        names = ", ".join(self.parameters) + "," * (len(self.parameters) == 1)
+        return [f"{names} = {self.boxed}", f"{self.boxed}.clear()"]
+
+    def load(self) -> list[str]:
+        """Read what lives outside: effects, and a graph that empties a list, change what is found there.
+
+        What is not needed behind the graph is given to it and forgotten.
+        """
+        outside = [(v, v.source) for v in self.found if v.source is not None and not isinstance(v, ConstantVariable)]
+        inputs = [given.source for given in self.traced.inputs] if self.graph is not None else []
+        counting = Reader((), Namespace(self.parameters))
+        for source in dict.fromkeys([*(source for _, source in outside), *inputs]):
+            counting.read(source)
+        reader = Reader((), self.names, counting.reads_again())
+        lines: list[str] = []
+        for variable, source in outside:
+            name, text = reader.name(source, source.display())
+            if text is not None:
+                lines.append(f"{name} = {text}")
+            self.known[variable] = name
+        if self.recovers:
+            self.held = self.names.fresh("held")
+            hold_text = self.names.constant(hold, "hold")
+            lines.append(f"{self.held} = {hold_text}({', '.join(self.parameters)})")
+        if self.graph is not None:
+            lines.append(f"{self.args} = [{', '.join([reader.read(source) for source in inputs])}]")
+        names = [*self.parameters, *reader.temporaries()]
+        kept = set(self.known.values())
+        self.bound += [name for name in names if name in kept]
+        dead = [name for name in names if name not in kept]
+        return [*lines, f"del {', '.join(dead)}"] if dead else lines
+
+    # The graph
+
+    @property
+    def recovers(self) -> bool:
+        """Whether an error of the graph is answered by running the frame again as the user wrote it."""
+        graph = self.traced.graph
+        if graph is None or self.around.replay_native is None or not (self.effects or self.around.has_handlers):
+            return False
+        gives_up = any(given.given_up for given in self.traced.inputs)
+        return not gives_up and not any(node.meta.get("mutates") for node in graph.graph.nodes)
+
+    def call_graph(self) -> list[str]:
+        if self.graph is None:
+            return []
+        names = [self.names.fresh(f"out{position}") for position in range(len(self.traced.outputs))]
+        for variable, name in zip(self.traced.outputs, names):
+            self.known.setdefault(variable, name)
+        unused = [
+            name
+            for variable, name in zip(self.traced.outputs, names)
+            if variable not in self.found or self.known[variable] != name
+        ]
+        self.bound += [name for name in names if name not in unused]
+        targets = f"{', '.join(names)}{',' * (len(names) == 1)} = " if names else ""
+        call = f"{targets}{self.names.constant(self.graph, 'graph')}({self.args})"
+        lines = self.guarded(call)
+        return [*lines, f"del {', '.join(unused)}"] if unused else lines
+
+    def guarded(self, call: str) -> list[str]:
+        """The call of the graph, with what has to happen when it raises."""
+        error = self.names.fresh("error")
+        if self.recovers:
+            revived = f"{self.held} = {self.names.constant(revive, 'revive')}({error}, {self.held})"
+            native = self.names.constant(self.around.replay_native, "run_as_written")
+            return [
+                "try:",
+                f"    {call}",
+                f"except Exception as {error}:",
+                f"    {revived}",
+                "else:",
+                f"    {self.held} = None",
+                f"if {self.held} is not None:",
+                f"    return {native}({self.held})",
+            ]
+        if not self.effects:
+            return [call]
+        note = f"{lost_effects(self.effects)} of {self.traced.name} before this error were not replayed."
+        return ["try:", f"    {call}", f"except Exception as {error}:", f"    {error}.add_note({note!r})", "    raise"]
+
+    # The end
+
+    def ending(self, leaving: list[str]) -> list[str]:
+        leave = self.traced.exit
+        if isinstance(leave, Return):
+            return [f"return {leaving[0]}" if self.around.root else f"return None, {leaving[0]}"]
+        if leave.compiled_callee is not None and self.around.dispatcher_for is not None:
+            position = self.position_of_stack_slot(leave, leave.compiled_callee)
+            dispatcher_for = self.names.constant(self.around.dispatcher_for, "dispatcher_for")
+            leaving[position] = f"{dispatcher_for}({leaving[position]})"
+        step = self.names.constant(self.around.break_function, "break_function")
+        comment = f"# graph break: {leave.diagnostic.what}"
+        comment += f" ({leave.diagnostic.where})" if leave.diagnostic.where else ""
+        values = f"[{', '.join(leaving)}]"
+        if not self.around.root:
+            return [comment, f"return {step}, {values}"]
+        # This frame stays while the steps run; it must not keep anything alive.
+        boxed = self.boxed
+        bound = list(dict.fromkeys(self.bound))
+        lines = [comment, f"{boxed} = {values}"]
+        lines += [f"del {', '.join(bound)}"] * bool(bound)
+        return [*lines, f"return {self.names.constant(self.around.drive, 'drive')}({step}, {boxed})"]
+
+    def position_of_stack_slot(self, leave: Break, slot: int) -> int:
+        """The place of a stack slot among the values that travel."""
+        cells = len(leave.cells if self.around.point is None else self.around.point.cells)
+        return cells + sum(not isinstance(value, Null) for value in leave.stack[:slot])
+
+
+# Effects
+
+
+def replay(rebuild: Rebuilder, effect: Effect) -> list[str]:
+    """Statements that make one effect happen. Objects made while tracing are built with all their attributes."""
+    target = target_of(effect)
+    if target is not None and not is_outside(target):
+        return []
+    return _REPLAYS[type(effect)](rebuild, effect)
+
+
+def _contents(rebuild: Rebuilder, effect: ContentsChanged) -> list[str]:
+    return refill(rebuild, effect.container, rebuild.value(effect.container))
+
+
+def _set_attr(rebuild: Rebuilder, effect: AttrSet) -> list[str]:
+    value = rebuild.value(effect.value)
+    return [f"{_owner(rebuild, effect.obj)}.__setattr__({rebuild.value(effect.obj)}, {effect.name!r}, {value})"]
+
+
+def _delete_attr(rebuild: Rebuilder, effect: AttrDeleted) -> list[str]:
+    return [f"{_owner(rebuild, effect.obj)}.__delattr__({rebuild.value(effect.obj)}, {effect.name!r})"]
+
+
+def _owner(rebuild: Rebuilder, obj: VariableTracker) -> str:
+    """The class whose attribute setter runs no code of the user's."""
+    return rebuild.constant(type if isinstance(obj, ClassVariable) else object)
+
+
+def _set_cell(rebuild: Rebuilder, effect: CellSet) -> list[str]:
+    cell = rebuild.value(effect.cell)
+    if effect.value is None:
+        return [f"del {cell}.cell_contents"]
+    return [f"{cell}.cell_contents = {rebuild.value(effect.value)}"]
+
+
+def _set_global(rebuild: Rebuilder, effect: GlobalSet) -> list[str]:
+    place = f"{rebuild.names.constant(effect.namespace, 'G')}[{effect.name!r}]"
+    return [f"del {place}" if effect.value is None else f"{place} = {rebuild.value(effect.value)}"]
+
+
+def _call(rebuild: Rebuilder, effect: Called) -> list[str]:
+    arguments = [rebuild.value(argument) for argument in effect.args]
+    arguments += [f"{name}={rebuild.value(value)}" for name, value in effect.kwargs.items()]
+    return [f"{rebuild.value(effect.function)}({', '.join(arguments)})"]
+
+
+_REPLAYS: dict[type[Effect], Callable[[Rebuilder, Any], list[str]]] = {
+    ContentsChanged: _contents,
+    AttrSet: _set_attr,
+    AttrDeleted: _delete_attr,
+    CellSet: _set_cell,
+    GlobalSet: _set_global,
+    Called: _call,
+}
+
+
+def lost_effects(effects: Sequence[Effect]) -> str:
+    """What the effects change, for a message."""
+    names: dict[str, None] = {}
+    for effect in effects:
+        target = target_of(effect)
+        if isinstance(effect, GlobalSet):
+            names[f"global `{effect.name}`"] = None
+        elif isinstance(effect, Called):
+            names["calls"] = None
+        elif target is not None and target.source is not None:
+            attribute = f".{effect.name}" if isinstance(effect, (AttrSet, AttrDeleted)) else ""
+            names[f"`{target.source.display()}{attribute}`"] = None
+    return f"The changes to {', '.join(names) or 'closed-over variables'}"
+
+
+# Called by residual programs
+
+
+def hold(*values: Any) -> list[tuple[bool, Any]]:
+    """The arguments of a frame, in case it has to run again; tensors weakly, so that they die when eager frees them."""
+    return [(True, weakref.ref(v)) if isinstance(v, torch.Tensor) else (False, v) for v in values]
+
+
+def revive(error: BaseException, held: list[tuple[bool, Any]]) -> list[Any]:
+    """The arguments again. Raises `error`, with a note, when one of them is gone."""
+    values = [reference() if is_weak else reference for is_weak, reference in held]
+    if any(is_weak and value is None for (is_weak, _), value in zip(held, values)):
+        error.add_note("minidynamo could not run the function again as written: an argument has already been freed.")
+        raise error
+    return values
