@@ -69,7 +69,7 @@ def test_an_unexpected_break_is_shown():
         minidynamo.graph_break("for a test")
         return x + 1
 
-    with pytest.raises(AssertionError, match="breaks 0 expected, 1 seen(?s:.*)for a test"):
+    with pytest.raises(AssertionError, match=r"breaks 0 expected, 1 seen(?s:.*)for a test"):
         assert_same_as_eager(g, vector, breaks=0)
 
 
