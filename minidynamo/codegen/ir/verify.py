@@ -40,7 +40,7 @@ def _kind(dtype: torch.dtype) -> str:
 
 def _require(condition: bool, rule: str, text: str) -> None:
     if not condition:
-        raise InternalError(Diagnostic("MD502", f"the loop IR breaks a rule: {rule}", why=text))
+        raise InternalError(Diagnostic("MD510", f"the loop IR breaks a rule: {rule}", why=text))
 
 
 def verify_expr(expr: Expr) -> None:

@@ -82,7 +82,7 @@ class GraphLowering:
                     self._call(node)
                 case _:
                     what = f"an ATen graph has no {node.op} nodes ({node.target})"
-                    raise InternalError(Diagnostic("MD502", what, why="Only functions are called in such a graph."))
+                    raise InternalError(Diagnostic("MD510", what, why="Only functions are called in such a graph."))
         builder = self.builder
         return LoopProgram(tuple(self.inputs), tuple(builder.nodes), outputs, builder.buffers, self.constants)
 
@@ -179,7 +179,7 @@ class GraphLowering:
         layout = layout_of(name, fake)
         if layout is None or layout.shape != value.shape or layout.dtype != value.dtype or not value.is_whole:
             what = f"the lowering of {node.target} does not make what eager makes"
-            raise InternalError(Diagnostic("MD502", what, why=f"Expected {layout}, got {value}."))
+            raise InternalError(Diagnostic("MD510", what, why=f"Expected {layout}, got {value}."))
         self.names.add(name)
         return self.builder.adopt(value, layout, start)
 
@@ -230,7 +230,7 @@ class GraphLowering:
             return tuple(self._constants_and_names(v, output=output) for v in value)
         if isinstance(value, dict):
             what = "an extern call cannot take a dictionary"
-            raise InternalError(Diagnostic("MD502", what, why=str(value)))
+            raise InternalError(Diagnostic("MD510", what, why=str(value)))
         return value
 
     def _aliases(self, node: fx.Node) -> tuple[str, ...]:

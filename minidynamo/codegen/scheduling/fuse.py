@@ -6,6 +6,7 @@ It moves nothing across what lifetimes forbid, makes no circles, and decides the
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -120,9 +121,9 @@ class Fusion:
         for k in joined:
             node = self.nodes[k]
             for name in reads(node):
-                if self.maker.get(name) not in inside:
-                    if not self.lifetimes.may_read_later(name, self.lifetimes.segments[k], segment):
-                        return False
+                allowed = self.lifetimes.may_read_later(name, self.lifetimes.segments[k], segment)
+                if self.maker.get(name) not in inside and not allowed:
+                    return False
             for r in self.readers.get(made(node), ()):
                 if r not in inside and self.segment(self.members[self.group[r]]) < segment:
                     return False
@@ -159,7 +160,7 @@ class Fusion:
 
     def _join_neighbours(self, positions: list[int]) -> None:
         loops = [k for k in positions if isinstance(self.nodes[k], Loops)]
-        for a, b in zip(loops, loops[1:]):
+        for a, b in itertools.pairwise(loops):
             same = self.segment(self.members[self.group[a]]) == self.segment(self.members[self.group[b]])
             if same:
                 self.merge(self.group[a], self.group[b])

@@ -7,6 +7,7 @@ place where it would keep memory alive.
 from __future__ import annotations
 
 import dataclasses
+
 from minidynamo.codegen.ir.expr import EXPENSIVE, Expr, Load, cost, loads, mask, rewrite, walk
 from minidynamo.codegen.ir.loops import LoopProgram, Loops, Node
 from minidynamo.codegen.scheduling.dead import remove_unused

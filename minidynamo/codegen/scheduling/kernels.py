@@ -16,7 +16,6 @@ from minidynamo.codegen.ir.expr import Cast, Expr, Load, Ref, children, loads, r
 from minidynamo.codegen.ir.index import Index, flatten
 from minidynamo.codegen.ir.loops import Accumulate, Buffer, Kernel, Let, Loop, Loops, Statement, Store
 from minidynamo.codegen.scheduling.axes import arrange, vector_of
-from minidynamo.codegen.scheduling.domain import Placed
 from minidynamo.codegen.scheduling.fuse import Group
 from minidynamo.codegen.scheduling.passes import Passes, find_passes
 

@@ -24,13 +24,14 @@ def names_in(value: object) -> Iterable[str]:
 
 def reads(node: Node) -> tuple[str, ...]:
     """The names that a node reads, each once, in order."""
+    found: Iterable[str]
     match node:
         case Loops():
             found = (load.buffer for load in loads(node.body))
         case GetItem():
-            found = iter((node.source,))
+            found = (node.source,)
         case Extern():
-            found = iter([*names_in(node.args), *(n for _, v in node.kwargs for n in names_in(v))])
+            found = names_in((node.args, tuple(value for _, value in node.kwargs)))
     return tuple(dict.fromkeys(found))
 
 

@@ -1,0 +1,112 @@
+"""Owns the way from an ATen graph to a callable: the list of stages, on one screen.
+
+Each stage is a folder next to this file, in the order of the imports below: lowering, scheduling, memory, printers,
+runtime. Nothing is decided here but the target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from minidynamo import artifacts
+from minidynamo.codegen.ir.loops import Kernel
+from minidynamo.codegen.ir.text import kernel_text, program_text
+from minidynamo.codegen.ir.verify import verify_program
+from minidynamo.codegen.lowering.graph import lower_graph
+from minidynamo.codegen.memory.plan import HostProgram
+from minidynamo.codegen.memory.planner import plan_memory
+from minidynamo.codegen.printers import cpp
+from minidynamo.codegen.printers.host import print_host
+from minidynamo.codegen.runtime import library
+from minidynamo.codegen.scheduling.schedule import schedule
+from minidynamo.config import config
+from minidynamo.errors import BackendError, Diagnostic, ToolchainMissing, UnknownName, nearest
+from minidynamo.events import notice
+
+TARGETS = ("auto", "cpp", "triton", "aten")
+
+Launchers = dict[str, Callable[..., None]]
+
+
+@dataclass(frozen=True)
+class CompiledGraph:
+    """What became of a graph. `call` takes one list, empties it, and returns a tuple of the graph's outputs.
+
+    `target` is "cpp", "triton" or "aten"; the texts are those of each stage, `paths` the files they were written to.
+    """
+
+    call: Callable[[list[Any]], tuple[Any, ...]]
+    target: str
+    program: HostProgram
+    loops_text: str
+    kernel_text: str
+    kernel_source: str
+    host_source: str
+    paths: dict[str, str]
+
+
+def compile_graph(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], *, target: str = "auto", name: str = "graph"
+) -> CompiledGraph:
+    """Compile a functional ATen graph whose nodes carry fake tensors in `meta["val"]`.
+
+    Raises UnknownName for an unknown target and BackendError when a kernel cannot be built. Without a C++ compiler the
+    graph runs with torch's own kernels, after one notice.
+    """
+    chosen = choose_target(gm, target)
+    try:
+        return _compile(gm, chosen, name)
+    except ToolchainMissing as missing:
+        notice(missing.diagnostic)
+        return _compile(gm, "aten", name)
+
+
+def _compile(gm: fx.GraphModule, target: str, name: str) -> CompiledGraph:
+    paths: dict[str, str] = {}
+    loops = lower_graph(gm, kernels=target != "aten")
+    if config.verify_ir:
+        verify_program(loops)
+    loops, steps = schedule(loops, join=config.fuse, verify=config.verify_ir)
+    program = plan_memory(steps, loops, name)
+    kernels_text = "\n".join(kernel_text(s) for s in steps if isinstance(s, Kernel))
+    loops_text = program_text(loops)
+    paths["loops"] = artifacts.write("loops", name, f"{loops_text}\n{kernels_text}", ".txt")
+    kernel_source, launchers = build(program, target, name, paths)
+    host_source, namespace = print_host(program, launchers, by_address=target == "cpp")
+    call = artifacts.load("host", name, host_source, namespace, "call")
+    paths["host"] = call.__code__.co_filename
+    return CompiledGraph(call, target, program, loops_text, kernels_text, kernel_source, host_source, paths)
+
+
+def build(program: HostProgram, target: str, name: str, paths: dict[str, str]) -> tuple[str, Launchers]:
+    """The source of all kernels, and what launches each of them."""
+    kernels = program.kernels
+    if not kernels:
+        return "", {}
+    if target == "cpp":
+        source = cpp.print_kernels(kernels)
+        paths["kernel"] = artifacts.write("kernel", name, source, ".cpp")
+        entries = library.load(source, [cpp.entry_name(k) for k in kernels])
+        return source, {k.name: entries[cpp.entry_name(k)] for k in kernels}
+    what = "Triton kernels cannot be printed"
+    raise BackendError(Diagnostic("MD510", what))
+
+
+def choose_target(gm: fx.GraphModule, target: str) -> str:
+    """The kernel language for a graph: "auto" is Triton where a tensor is on a GPU, otherwise C++.
+
+    Raises UnknownName for a name that is not in TARGETS.
+    """
+    if target not in TARGETS:
+        what = f"there is no target {target!r}.{nearest(target, TARGETS)}"
+        raise UnknownName(Diagnostic("MD102", what, fix=f"Use one of {', '.join(TARGETS)}."))
+    if target != "auto":
+        return target
+    values = (node.meta.get("val") for node in gm.graph.nodes)
+    tensors = (t for v in values for t in (v if isinstance(v, (tuple, list)) else (v,)) if isinstance(t, torch.Tensor))
+    return "triton" if any(t.device.type == "cuda" for t in tensors) else "cpp"

@@ -1,0 +1,59 @@
+"""Owns the question how long each value of a schedule is alive.
+
+It sees names and storage only: a value dies behind the last step that reads it, its storage when the last value on it
+is dead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from minidynamo.codegen.ir.loops import Extern, GetItem, Kernel
+from minidynamo.codegen.scheduling.lifetimes import names_in, reads
+
+Call = Kernel | Extern | GetItem
+"""A step of a schedule before memory is planned."""
+
+
+def used(call: Call) -> tuple[str, ...]:
+    """The names that must exist before a step runs, apart from what it makes itself."""
+    return tuple(b.name for b in call.reads) if isinstance(call, Kernel) else reads(call)
+
+
+def defined(call: Call) -> tuple[str, ...]:
+    """The names that a step writes or binds."""
+    return tuple(b.name for b in call.writes) if isinstance(call, Kernel) else (call.out,)
+
+
+@dataclass(frozen=True)
+class Liveness:
+    """Positions in the schedule; -1 is before it, infinity behind it. `root[name]` owns the storage of a view."""
+
+    last_use: dict[str, float]
+    storage_end: dict[str, float]
+    root: dict[str, str]
+
+    def dying(self, position: int) -> list[str]:
+        """Names that are not read behind step `position`, in the order in which they came up."""
+        return [name for name, last in self.last_use.items() if last == position]
+
+
+def analyze(schedule: Sequence[Call], inputs: Iterable[str], outputs: Any) -> Liveness:
+    """Last uses of all names. An input that is never read ends before the first step."""
+    last: dict[str, float] = dict.fromkeys(inputs, -1)
+    root: dict[str, str] = {}
+    for k, call in enumerate(schedule):
+        for name in (*used(call), *defined(call)):
+            last[name] = k
+        if not isinstance(call, Kernel) and call.aliases:
+            root[call.out] = root.get(call.aliases[0], call.aliases[0])
+    for name in names_in(outputs):
+        last[name] = math.inf
+    ends: dict[str, float] = {}
+    for name, position in last.items():
+        owner = root.get(name, name)
+        ends[owner] = max(position, ends.get(owner, -1))
+    return Liveness(last, ends, root)

@@ -1,0 +1,112 @@
+"""Owns the decisions about memory: what is allocated, reused, written in place, and when each value dies.
+
+It works on layouts and names and needs no device. A dead tensor is either taken over by the next kernel or freed at
+once; nothing is held back for later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from minidynamo.codegen.ir.expr import loads
+from minidynamo.codegen.ir.loops import Buffer, Extern, Kernel, LoopProgram, Store
+from minidynamo.codegen.memory.liveness import Call, analyze
+from minidynamo.codegen.memory.plan import Allocate, Free, HostProgram, Launch, Return, Reuse, Step
+
+
+def plan_memory(schedule: Sequence[Call], program: LoopProgram, name: str) -> HostProgram:
+    """The host program that runs `schedule` with as little memory as its order allows."""
+    steps = Planner(schedule, program).run()
+    launched = tuple(s.kernel for s in steps if isinstance(s, Launch))
+    layouts = {n: program.buffers[n] for n in program.inputs if n in program.buffers}
+    return HostProgram(name, program.inputs, tuple(steps), launched, program.outputs, program.constants, layouts)
+
+
+def same_layout(a: Buffer, b: Buffer) -> bool:
+    """Whether one tensor can stand for the other."""
+    return (a.shape, a.stride, a.dtype, a.device) == (b.shape, b.stride, b.dtype, b.device)
+
+
+def may_overwrite(kernel: Kernel, read: str, written: str) -> bool:
+    """Whether the kernel may write `written` over `read`: each element is read, last, where it is written."""
+    places = {s.index for s in kernel.statements() if isinstance(s, Store) and s.buffer == written}
+    is_written = False
+    for loop in kernel.loops:
+        for s in loop.body:
+            found = [load for load in loads(s.value) if load.buffer == read]
+            if found and (is_written or any({load.index[0]} != places for load in found)):
+                return False
+        is_written = is_written or any(isinstance(s, Store) and s.buffer == written for s in loop.body)
+    return True
+
+
+class Planner:
+    """One walk over a schedule. `own` are tensors that were allocated here and are alive under that name."""
+
+    def __init__(self, schedule: Sequence[Call], program: LoopProgram) -> None:
+        self.schedule = schedule
+        self.program = program
+        self.live = analyze(schedule, program.inputs, program.outputs)
+        self.own: dict[str, Buffer] = {}
+        self.steps: list[Step] = []
+        # Dead tensors that only views have been made since; the next kernel may take them over.
+        self.waiting: list[str] = []
+
+    def run(self) -> list[Step]:
+        """All steps, with a Free behind each last use."""
+        self._free(self.live.dying(-1))
+        for k, call in enumerate(self.schedule):
+            taken: set[str] = set()
+            if isinstance(call, Kernel):
+                taken = self._launch(call, k)
+            else:
+                if isinstance(call, Extern) and not call.is_view:
+                    self._free(self.waiting)
+                    self.waiting = []
+                self.steps.append(call)
+            dead = [n for n in self.live.dying(k) if n not in taken and n not in self.program.constants]
+            self.waiting += [n for n in dead if self._is_reusable(n, k)]
+            self._free([n for n in dead if n not in self.waiting])
+        self._free(self.waiting)
+        self.steps.append(Return(self.program.outputs))
+        return self.steps
+
+    def _free(self, names: Sequence[str]) -> None:
+        if names:
+            self.steps.append(Free(tuple(names)))
+
+    def _is_reusable(self, name: str, position: int) -> bool:
+        return name in self.own and self.live.storage_end[name] <= position
+
+    def _launch(self, kernel: Kernel, position: int) -> set[str]:
+        """Find memory for what the kernel writes and launch it; the names that it took over."""
+        dying = [b for b in kernel.reads if self.live.last_use[b.name] == position]
+        candidates = [b for b in dying if self._is_reusable(b.name, position)]
+        renamed: dict[str, str] = {}
+        reused: list[Step] = []
+        fresh: list[Step] = []
+        for out in kernel.writes:
+            if out.name in self.program.inputs:
+                continue
+            self.own[out.name] = out
+            old = next((n for n in self.waiting if same_layout(self.own[n], out)), None)
+            if old is not None:
+                self.waiting.remove(old)
+                reused.append(Reuse(out, old))
+                continue
+            place = next(
+                (b for b in candidates if same_layout(b, out) and may_overwrite(kernel, b.name, out.name)), None
+            )
+            if place is not None:
+                candidates.remove(place)
+                renamed[place.name] = out.name
+                reused.append(Reuse(out, place.name))
+            else:
+                fresh.append(Allocate(out))
+        self.steps += reused
+        self._free(self.waiting)
+        self.waiting = []
+        self.steps += fresh
+        if kernel.work:
+            self.steps.append(Launch(kernel, tuple(renamed.get(b.name, b.name) for b in kernel.arguments)))
+        return set(renamed)

@@ -1,0 +1,66 @@
+"""Owns the stage list of scheduling: from a loop program to kernels and extern calls in order.
+
+Each step is in a file of its own; this one names kernels and passes results on.
+"""
+
+from __future__ import annotations
+
+import re
+
+from minidynamo.codegen.ir.loops import Extern, GetItem, Kernel, LoopProgram, Loops
+from minidynamo.codegen.ir.verify import verify_kernel, verify_program
+from minidynamo.codegen.scheduling.dead import remove_unused
+from minidynamo.codegen.scheduling.fuse import Group, Item, fuse
+from minidynamo.codegen.scheduling.inline import inline
+from minidynamo.codegen.scheduling.kernels import build_kernel
+from minidynamo.codegen.scheduling.lifetimes import names_in, reads
+from minidynamo.codegen.scheduling.split import split_reductions
+
+Step = Kernel | Extern | GetItem
+
+
+def optimize(program: LoopProgram, *, join: bool) -> LoopProgram:
+    """The loop program with dead nests removed, pointwise values inlined and long reductions split."""
+    program = remove_unused(program)
+    if join:
+        program = inline(program)
+    return split_reductions(program)
+
+
+def schedule(program: LoopProgram, *, join: bool, verify: bool) -> tuple[LoopProgram, list[Step]]:
+    """The optimized program, and its kernels and extern calls in the order in which they run."""
+    program = optimize(program, join=join)
+    if verify:
+        verify_program(program)
+    items = fuse(program, join=join)
+    steps: list[Step] = []
+    for k, item in enumerate(items):
+        if isinstance(item, Group):
+            made = frozenset(n.out.name for n in item.nodes)
+            needed = made & _needed(items, item, program)
+            name = f"{_kernel_name(item)}_{k}"
+            kernel = build_kernel(item, name, program.buffers, needed, frozenset(program.inputs) & made)
+            if verify:
+                verify_kernel(kernel)
+            steps.append(kernel)
+        elif not isinstance(item, Loops):
+            steps.append(item)
+    return program, steps
+
+
+def _needed(items: list[Item], own: Group, program: LoopProgram) -> set[str]:
+    """Every name that is read outside of one group."""
+    found = set(names_in(program.outputs))
+    for item in items:
+        if isinstance(item, Group):
+            if item is not own:
+                found.update(name for n in item.nodes for name in reads(n))
+        else:
+            found.update(reads(item))
+    return found
+
+
+def _kernel_name(group: Group) -> str:
+    """Named after the operations whose results it makes, without the numbers that FX appends."""
+    parts = dict.fromkeys(re.sub(r"(_\d+)+$", "", n.out.name).strip("_") for n in group.nodes)
+    return "_".join(list(parts)[-3:])[-48:].strip("_") or "kernel"
