@@ -79,9 +79,14 @@ class Emitter:
         it is `node` itself."""
         if _strides(node.meta["val"]) == _strides(like) or not _is_dense(like):
             return node
+        return self.in_memory_order(node, like, aten.clone.default, memory_format=torch.contiguous_format)
+
+    def in_memory_order(self, node: fx.Node, like: torch.Tensor, op: OpOverload, *args: Any, **kwargs: Any) -> fx.Node:
+        """Apply a pointwise operation that returns contiguous memory, so that its result has the strides of `like`."""
         order = sorted(range(like.ndim), key=lambda d: (-like.stride()[d], -like.shape[d], d))
-        inner = self.emit(aten.permute.default, node, order)
-        inner = self.emit(aten.clone.default, inner, memory_format=torch.contiguous_format)
+        if order == list(range(like.ndim)):
+            return self.emit(op, node, *args, **kwargs)
+        inner = self.emit(op, self.emit(aten.permute.default, node, order), *args, **kwargs)
         return self.emit(aten.permute.default, inner, [order.index(d) for d in range(like.ndim)])
 
     def cast(self, node: fx.Node, like: torch.Tensor) -> fx.Node:

@@ -305,6 +305,10 @@ class _Pass:
         args: list[Any] = []
         while len(args) < len(names) and names[len(args)] in renamed and names[len(args)] not in keyword_only:
             args.append(renamed.pop(names[len(args)]))
+        renamed = {name: value for name, value in renamed.items() if value is not None}
+        if functional is aten.bernoulli.p:
+            # In place it draws in the order of memory; the functional operator does so for contiguous tensors only.
+            return [self.emitter.in_memory_order(args[0], args[0].meta["val"], functional, *args[1:], **renamed)]
         made = self.emitter.emit(functional, *args, **renamed)
         if isinstance(made.meta["val"], torch.Tensor):
             return [made]

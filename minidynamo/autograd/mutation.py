@@ -95,5 +95,7 @@ METADATA = frozenset({aten.set_.source_Tensor, aten.set_.source_Storage, aten.re
 
 
 def named_arguments(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments by their schema names, without those left at their default."""
-    return {arg.name: value for arg, value in zip(compat.schema_of(op).arguments, args)} | kwargs
+    """The arguments by their schema names, those left at their default included."""
+    schema = compat.schema_of(op).arguments
+    defaults = {arg.name: arg.default_value for arg in schema if arg.has_default_value()}
+    return defaults | {arg.name: value for arg, value in zip(schema, args)} | kwargs
