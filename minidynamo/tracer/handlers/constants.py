@@ -60,27 +60,10 @@ registry.fold_type(
 # Operators of numbers and text: what they do not know, the other operand may know (`2 * [x]`, `5 + bag`). Text that is
 # formatted with `%` takes anything, so there the graph has to break instead.
 _OPERANDS = (int, float, complex, str, bytes)
-_OPERATORS = [
-    "add",
-    "and",
-    "floordiv",
-    "lshift",
-    "matmul",
-    "mul",
-    "mod",
-    "or",
-    "pow",
-    "rshift",
-    "sub",
-    "truediv",
-    "xor",
-    "lt",
-    "le",
-    "eq",
-    "ne",
-    "gt",
-    "ge",
-]
+_OPERATORS = (
+    *("add", "and", "floordiv", "lshift", "matmul", "mul", "mod", "or", "pow", "rshift", "sub", "truediv", "xor"),
+    *("lt", "le", "eq", "ne", "gt", "ge"),
+)
 
 
 def _operator(cls: type, name: str) -> registry.Handler:

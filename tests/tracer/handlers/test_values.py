@@ -1,0 +1,101 @@
+import enum
+from dataclasses import dataclass
+
+import pytest
+
+from minidynamo.tracer.handlers import values
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import DictVariable, ListVariable, SetVariable, TupleVariable
+from minidynamo.variables.objects import ClassVariable, ObjectVariable, OpaqueVariable
+
+
+class Broken(Exception):
+    pass
+
+
+class StubTracer:
+    """A tracer that only breaks and raises."""
+
+    def break_graph(self, code, what, **texts):
+        raise Broken(code)
+
+    def raises(self, error):
+        raise error
+
+    def call_method(self, obj, name, args=(), kwargs=None):
+        return ConstantVariable(getattr(obj.value, name)())
+
+
+class Plain:
+    def __index__(self):
+        return 2
+
+
+class Color(enum.Enum):
+    RED = 1
+
+
+@dataclass(frozen=True)
+class Equal:
+    n: int
+
+
+TX = StubTracer()
+ONE = ConstantVariable(1)
+
+
+def test_expect_constant():
+    assert values.expect_constant(TX, TupleVariable([ONE, ConstantVariable("a")]), "it") == (1, "a")
+    with pytest.raises(Broken, match="MD230"):
+        values.expect_constant(TX, TupleVariable([OpaqueVariable(object())]), "it")
+
+
+def test_is_constant():
+    assert values.is_constant(ListVariable([ONE]))
+    assert not values.is_constant(ListVariable([ObjectVariable(Plain(), Plain)]))
+
+
+def test_expect_index():
+    assert values.expect_index(TX, ConstantVariable(-1), "list") == -1
+    assert values.expect_index(TX, ConstantVariable(True), "list") == 1
+    assert values.expect_index(TX, ConstantVariable(slice(1, None)), "list") == slice(1, None)
+    assert values.expect_index(TX, ObjectVariable(Plain(), Plain), "list") == 2
+    with pytest.raises(TypeError, match="list indices must be integers or slices, not str"):
+        values.expect_index(TX, ConstantVariable("a"), "list")
+
+
+@pytest.mark.parametrize(
+    "left, right, same",
+    [
+        (ONE, ConstantVariable(True), True),
+        (ONE, ConstantVariable(1.0), True),
+        (ONE, ConstantVariable("1"), False),
+        (TupleVariable([ONE]), TupleVariable([ConstantVariable(1)]), True),
+        (ClassVariable(int), ClassVariable(int), True),
+        (ConstantVariable(Color.RED), ConstantVariable(Color.RED), True),
+        (ObjectVariable(None, Plain), ObjectVariable(None, Plain), False),
+        (SetVariable({}, frozenset), SetVariable({}, frozenset), True),
+    ],
+)
+def test_keys_are_equal_when_python_says_so(left, right, same):
+    assert (values.expect_key(TX, left) == values.expect_key(TX, right)) is same
+
+
+@pytest.mark.parametrize(
+    "unhashable", [ListVariable([]), DictVariable({}), SetVariable({}), TupleVariable([ListVariable([])])]
+)
+def test_unhashable_keys_raise(unhashable):
+    with pytest.raises(TypeError, match="unhashable type"):
+        values.expect_key(TX, unhashable)
+
+
+@pytest.mark.parametrize("key", [ObjectVariable(Equal(1), Equal), TupleVariable([ObjectVariable(Equal(1), Equal)])])
+def test_keys_that_decide_their_equality_break(key):
+    with pytest.raises(Broken, match="MD232"):
+        values.expect_key(TX, key)
+
+
+def test_answers():
+    assert values.none().value is None
+    assert values.not_implemented().value is NotImplemented
+    assert values.constant([1, (2,)]).items[1].items[0].value == 2
