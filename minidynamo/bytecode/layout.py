@@ -7,6 +7,7 @@ to tell where a frame is after an instruction that ran natively.
 from __future__ import annotations
 
 import dis
+import re
 import types
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -41,7 +42,26 @@ class FramePoint:
     @property
     def size(self) -> int:
         """The length of the list in which the frame's values travel."""
-        return len(self.cells) + len(self.locals) + sum(kind != NULL for kind in self.stack)
+        return len(self.parameters)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """A distinct identifier for each value in that list: the slot's name, or stack_0, stack_1, ..."""
+        stack = [f"stack_{k}" for k, kind in enumerate(self.stack) if kind != NULL]
+        return _identifiers((*self.cells, *stack, *self.locals))
+
+
+def _identifiers(names: Iterable[str]) -> tuple[str, ...]:
+    made: list[str] = []
+    for name in names:
+        # A comprehension of Python 3.11 calls its argument ".0".
+        stem = made_name = re.sub(r"\W+", "_", name).strip("_") if not name.isidentifier() else name
+        count = 0
+        while made_name in made or not made_name.isidentifier():
+            count += 1
+            made_name = f"{stem or 'value'}_{count}" if not stem[:1].isdigit() else f"argument_{stem}"
+        made.append(made_name)
+    return tuple(made)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Functions that use every construct a frame can be cut in, with arguments; plain and deterministic."""
 
-# ruff: noqa: B023, C416, E731, F821, PLC0415, RUF005, RET, SIM, B
+# ruff: noqa: B023, C416, E731, F821, PLC0415, RET, SIM, B
 from __future__ import annotations
 
 import contextlib

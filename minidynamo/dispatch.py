@@ -1,0 +1,425 @@
+"""Owns the generated function of a frame: the guards of each entry inlined, the miss path, and the counters.
+
+It does not capture or compile (it asks the callable that it was made with) and does not write guards. What it
+generates for `def f(x, *args, k=1)` with one entry:
+
+    def f(x, *args, k=None):
+        try:
+            fits = True if x is None else False
+        except Exception:
+            fits = False
+        if fits:
+            boxed = [x, args, k]
+            del x, args, k
+            return body0(boxed)
+        boxed = [x, args, k]
+        del x, args, k
+        return miss(boxed, 1)
+
+Every layer takes one list and empties it, so that an argument which the caller has given up dies at its last use. A
+new entry means a new source, whose code replaces the function's. Other threads may be in the old code: a body that it
+names stays callable, and guards that are gone raise NameError, which means that they do not hold.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import keyword
+import linecache
+import re
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from minidynamo import artifacts
+from minidynamo.bytecode.breaks import make_continue
+from minidynamo.bytecode.layout import FramePoint
+from minidynamo.events import publish
+from minidynamo.guards.cache import Entry, in_order
+
+Boxed = Callable[[list[Any]], Any]
+Step = Callable[[list[Any]], tuple[Any, Any]]
+
+# One compile at a time in the whole process: capture switches state that all threads share, and two threads that
+# compile frames which need each other must not wait for each other.
+_compiling = threading.RLock()
+
+
+@dataclass
+class Stats:
+    """What happened to one compiled function, its resume points included. Calls that an entry serves are not counted.
+
+    misses: calls that no entry fitted; compiles: entries made; recompiles: those made for a frame that had entries;
+    native_runs: misses that ran as the user wrote it. The others are counted by who compiles; seconds_by_phase is time
+    without the phases inside.
+    """
+
+    misses: int = 0
+    compiles: int = 0
+    recompiles: int = 0
+    native_runs: int = 0
+    graphs: int = 0
+    graph_breaks: int = 0
+    fallbacks: int = 0
+    seconds_by_phase: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Native:
+    """Run the frame as the user wrote it: this time, or from now on."""
+
+    for_good: bool
+
+
+def drive(step: Step | None, boxed: Any) -> Any:
+    """Run break functions and resume points, each of which returns the next and its list; the result of the last."""
+    while step is not None:
+        step, boxed = step(boxed)
+    return boxed
+
+
+def root_dispatcher(
+    fn: types.FunctionType, compile_entry: CompileEntry, *, name: str | None = None, stats: Stats | None = None
+) -> Dispatcher:
+    """The dispatcher of calls of `fn`; its function has the signature, defaults, attributes and names of `fn`.
+
+    `compile_entry(dispatcher, values)` is asked at each miss for an Entry or Native. `values` are the arguments in the
+    order of `dispatcher.parameters`; it must leave the list as it is and not keep it. The caller gets what it raises.
+    The function keeps the dispatcher alive, not the other way round.
+    """
+    return Dispatcher(_RootFrame(fn, name or fn.__qualname__), compile_entry, stats, keeps_function=False)
+
+
+def resume_dispatcher(
+    point: FramePoint,
+    namespace: dict[str, Any],
+    compile_entry: CompileEntry,
+    *,
+    name: str | None = None,
+    stats: Stats | None = None,
+) -> Dispatcher:
+    """The dispatcher of a frame that is entered at `point`; its function takes the list that `FramePoint` describes.
+
+    `namespace` is the globals of the user's function. Bodies return (next step, list) or (None, value). The dispatcher
+    keeps the function alive, not the other way round.
+    """
+    frame = _ResumeFrame(point, namespace, name or f"{point.code.co_qualname}.resume_at_{point.index}")
+    return Dispatcher(frame, compile_entry, stats, keeps_function=True)
+
+
+class Dispatcher:
+    """The entries of one frame and the function that chooses among them."""
+
+    def __init__(
+        self, frame: _Frame, compile_entry: CompileEntry, stats: Stats | None, *, keeps_function: bool
+    ) -> None:
+        self.name = frame.name
+        self.parameters = frame.parameters
+        self.stats = Stats() if stats is None else stats
+        self.entries: list[Entry] = []
+        # For `make_entry`: unique among all entries that this dispatcher ever had.
+        self.next_number = 0
+        self._frame = frame
+        self._compile_entry = compile_entry
+        self._generation = 0
+        self._native_for_good = False
+        self._busy = False
+        self._body_names: dict[Entry, str] = {}
+        self._body_numbers = itertools.count()
+        self._keeps_function = keeps_function
+        self._kept: types.FunctionType | None = None
+        self._function: Callable[[], types.FunctionType | None] = lambda: None
+
+    @property
+    def function(self) -> types.FunctionType:
+        """The generated function: the one that is in use, or a new one when nobody holds it any more."""
+        with _compiling:
+            function = self._function()
+            if function is None:
+                miss = _weak_method(self.miss) if self._keeps_function else self.miss
+                namespace = {"__name__": self._frame.module, self._frame.names.miss: miss}
+                self._body_names = {}
+                function = types.FunctionType(self._generate(namespace), namespace)
+                self._frame.finish(function)
+                self._function = weakref.ref(function)
+                self._kept = function if self._keeps_function else None
+            return function
+
+    def step(self) -> Step:
+        """A function that calls `function` and holds it weakly, to be a constant of a break function.
+
+        Code objects are invisible to the garbage collector, and the break functions of a loop lead back to the resume
+        point that they belong to.
+        """
+        reference = weakref.ref(self.function)
+
+        def resume(boxed: list[Any]) -> Any:
+            return reference()(boxed)  # type: ignore[misc]
+
+        resume.__dict__["_boxed_call"] = True
+        return resume
+
+    def source(self) -> str:
+        """The text of the current generated function."""
+        with _compiling:
+            return "".join(linecache.getlines(self.function.__code__.co_filename))
+
+    def install(self, entry: Entry) -> None:
+        """Add an entry; calls that start from now on see it. Entries that can never fit again are dropped."""
+        with _compiling:
+            self.entries = [*(old for old in self.entries if old.alive()), entry]
+            self.next_number += 1
+            self._regenerate()
+
+    def reset(self) -> None:
+        """Forget all entries, and a decision to run natively for good."""
+        with _compiling:
+            self.entries = []
+            self._native_for_good = False
+            self._regenerate()
+
+    def miss(self, boxed: list[Any], generation: int) -> Any:
+        """Serve a call that no entry of `generation` fits. Nothing but the list holds the arguments meanwhile."""
+        return self._resolve(boxed, generation)(boxed)
+
+    def _resolve(self, boxed: list[Any], generation: int) -> Boxed:
+        """What takes the list instead: the body of a new entry, or the frame as the user wrote it."""
+        with _compiling:
+            if generation != self._generation:
+                return self._frame.bind(self.function)
+            self.stats.misses += 1
+            # Capturing a frame may run it, where a value is needed at once.
+            outcome = Native(for_good=False) if self._busy else self._ask(boxed)
+            if isinstance(outcome, Entry):
+                self.install(outcome)
+                return outcome.body
+            self.stats.native_runs += 1
+            if outcome.for_good:
+                self.entries = []
+                self._native_for_good = True
+                self._regenerate()
+            return self._frame.native
+
+    def _ask(self, boxed: list[Any]) -> Entry | Native:
+        arguments = dict(zip(self.parameters, boxed))
+        failures = tuple(tuple(entry.failures(arguments)) for entry in self.entries)
+        del arguments
+        self._busy = True
+        try:
+            outcome = self._compile_entry(self, boxed)
+        finally:
+            self._busy = False
+        if isinstance(outcome, Entry):
+            self.stats.compiles += 1
+            if failures:
+                self.stats.recompiles += 1
+                publish("recompile", self.name, failures=failures)
+        return outcome
+
+    def _regenerate(self) -> None:
+        function = self._function()
+        if function is not None:
+            function.__code__ = self._generate(function.__globals__)
+
+    def _generate(self, namespace: dict[str, Any]) -> types.CodeType:
+        """The code of a function for the current entries, with what it names put into `namespace`."""
+        self._generation += 1
+        names = self._frame.names
+        entries = in_order(self.entries)
+        self._withdraw(set(self._body_names).difference(entries), namespace)
+        for entry in entries:
+            namespace.update(entry.namespace)
+            if entry not in self._body_names:
+                self._body_names[entry] = f"{names.body}{next(self._body_numbers)}"
+                namespace[self._body_names[entry]] = entry.body
+        lines = list(self._frame.arrive)
+        if self._native_for_good:
+            namespace[names.native] = self._frame.native
+            lines += self._frame.leave(f"{names.native}({names.boxed})")
+        else:
+            for entry in entries:
+                lines += self._attempt(entry)
+            lines += self._frame.leave(f"{names.miss}({names.boxed}, {self._generation})")
+        head = f"def {self._frame.function_name}({self._frame.signature}):"
+        source = "\n".join([head, *(f"    {line}" for line in lines), ""])
+        made = artifacts.load("dispatch", self.name, source, {}, self._frame.function_name)
+        return made.__code__
+
+    def _attempt(self, entry: Entry) -> list[str]:
+        fits = self._frame.names.fits
+        return [
+            "try:",
+            f"    {fits} = True if {entry.condition} else False",
+            "except Exception:",
+            f"    {fits} = False",
+            f"if {fits}:",
+            *(f"    {line}" for line in self._frame.leave(f"{self._body_names[entry]}({self._frame.names.boxed})")),
+        ]
+
+    def _withdraw(self, entries: Iterable[Entry], namespace: dict[str, Any]) -> None:
+        """Let go of entries. A thread that has just found one to fit comes to the miss path instead."""
+        again = functools.partial(namespace[self._frame.names.miss], generation=-1)
+        for entry in entries:
+            namespace[self._body_names.pop(entry)] = again
+            for name in entry.namespace:
+                namespace.pop(name, None)
+
+
+CompileEntry = Callable[[Dispatcher, list[Any]], Entry | Native]
+
+
+def _weak_method(method: Any) -> Callable[..., Any]:
+    reference = weakref.WeakMethod(method)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return reference()(*args, **kwargs)  # type: ignore[misc]
+
+    return call
+
+
+@dataclass(frozen=True)
+class _Names:
+    """Names of ours in the generated function, none of which a parameter begins with.
+
+    The names in an entry's namespace are those of builtins or end in an underscore and a number.
+    """
+
+    boxed: str
+    fits: str
+    miss: str
+    native: str
+    body: str
+
+    @classmethod
+    def beside(cls, parameters: Sequence[str]) -> _Names:
+        return cls(*(_beside(name, parameters) for name in ("boxed", "fits", "miss", "native", "body")))
+
+
+def _beside(name: str, parameters: Sequence[str]) -> str:
+    while any(parameter.startswith(name) for parameter in parameters):
+        name = f"_{name}"
+    return name
+
+
+class _Frame(Protocol):
+    """What a dispatcher must know of the frame that it stands for.
+
+    `signature` is the text between the parentheses, `arrive` the first lines; `leave(call)` gives the lines that put
+    all arguments into the list, drop their names and return `call`. `native` runs the frame from the list as the user
+    wrote it; `bind(function)` gives a boxed form of a function with this signature; `finish` completes a new function.
+    """
+
+    name: str
+    function_name: str
+    module: str
+    parameters: tuple[str, ...]
+    names: _Names
+    signature: str
+    arrive: tuple[str, ...]
+
+    @property
+    def native(self) -> Boxed: ...
+    def leave(self, call: str) -> list[str]: ...
+    def bind(self, function: Callable[..., Any]) -> Boxed: ...
+    def finish(self, function: types.FunctionType) -> None: ...
+
+
+class _RootFrame:
+    """A call of a function of the user's."""
+
+    def __init__(self, fn: types.FunctionType, name: str) -> None:
+        code = fn.__code__
+        names = iter(code.co_varnames)
+        self.fn = fn
+        self.name = name
+        self.function_name = _identifier(fn.__name__)
+        self.module = fn.__module__
+        self.positional = tuple(itertools.islice(names, code.co_argcount))
+        self.keywords = tuple(itertools.islice(names, code.co_kwonlyargcount))
+        self.star = tuple(itertools.islice(names, bool(code.co_flags & inspect.CO_VARARGS)))
+        self.star_star = tuple(itertools.islice(names, bool(code.co_flags & inspect.CO_VARKEYWORDS)))
+        self.parameters = (*self.positional, *self.star, *self.keywords, *self.star_star)
+        self.names = _Names.beside(self.parameters)
+        self.signature = self._signature()
+        self.arrive: tuple[str, ...] = ()
+
+    def _signature(self) -> str:
+        """The parameters; the values of defaults come with the function's attributes."""
+        required = len(self.positional) - len(self.fn.__defaults__ or ())
+        texts = [f"{name}=None" if k >= required else name for k, name in enumerate(self.positional)]
+        if self.fn.__code__.co_posonlyargcount:
+            texts.insert(self.fn.__code__.co_posonlyargcount, "/")
+        texts += [f"*{name}" for name in self.star] or (["*"] if self.keywords else [])
+        texts += [f"{name}=None" if name in (self.fn.__kwdefaults__ or ()) else name for name in self.keywords]
+        return ", ".join([*texts, *(f"**{name}" for name in self.star_star)])
+
+    def leave(self, call: str) -> list[str]:
+        listed = ", ".join(self.parameters)
+        dropped = [f"del {listed}"] if listed else []
+        return [f"{self.names.boxed} = [{listed}]", *dropped, f"return {call}"]
+
+    @functools.cached_property
+    def native(self) -> Boxed:
+        return self.bind(self.fn)
+
+    def bind(self, function: Callable[..., Any]) -> Boxed:
+        boxed: Boxed = self._binder(function)
+        return boxed
+
+    @functools.cached_property
+    def _binder(self) -> types.FunctionType:
+        arguments = ["boxed.pop()" for _ in self.positional] + ["*boxed.pop()" for _ in self.star]
+        arguments += [f"{name}=boxed.pop()" for name in self.keywords] + ["**boxed.pop()" for _ in self.star_star]
+        source = [
+            "def bind(function):",
+            "    def call(boxed):",
+            "        boxed.reverse()",
+            f"        return function({', '.join(arguments)})",
+            "    return call",
+            "",
+        ]
+        return artifacts.load("native", self.name, "\n".join(source), {"__name__": self.module}, "bind")
+
+    def finish(self, function: types.FunctionType) -> None:
+        function.__defaults__ = self.fn.__defaults__
+        function.__kwdefaults__ = self.fn.__kwdefaults__
+        functools.update_wrapper(function, self.fn)
+
+
+class _ResumeFrame:
+    """A frame of a function of the user's that is entered in the middle."""
+
+    def __init__(self, point: FramePoint, namespace: dict[str, Any], name: str) -> None:
+        self.point = point
+        self.namespace = namespace
+        self.name = name
+        self.function_name = _identifier(name)
+        self.module = str(namespace.get("__name__"))
+        self.parameters = point.parameters
+        self.names = _Names.beside(self.parameters)
+        self.signature = self.names.boxed
+        listed = "".join(f"{parameter}, " for parameter in self.parameters)
+        self.arrive: tuple[str, ...] = (f"{listed.rstrip()} = {self.names.boxed}",) if listed else ()
+
+    def leave(self, call: str) -> list[str]:
+        return [f"del {', '.join(self.parameters)}"] * bool(self.parameters) + [f"return {call}"]
+
+    @functools.cached_property
+    def native(self) -> Boxed:
+        return make_continue(self.point, self.namespace)
+
+    def bind(self, function: Callable[..., Any]) -> Boxed:
+        return function
+
+    def finish(self, function: types.FunctionType) -> None:
+        function.__dict__["_boxed_call"] = True
+
+
+def _identifier(name: str) -> str:
+    stem = re.sub(r"\W+", "_", name).strip("_") or "function"
+    return f"{stem}_" if keyword.iskeyword(stem) else stem
