@@ -105,11 +105,13 @@ def sum_(iterable, /, start=0):
 
 
 def _extreme(is_better, args, key, default):
+    if not args or list(default) not in ([], ["default"]) or (default and len(args) > 1):
+        cannot_trace("`min` or `max` with these arguments", "it raises TypeError")
     items = (_all_items(args[0]) if key is None else list(args[0])) if len(args) == 1 else list(args)
     if not items:
         if not default:
             cannot_trace("`min` or `max` of nothing", "it raises ValueError")
-        return default[0]
+        return default["default"]
     best = items[0]
     best_key = best if key is None else key(best)
     for item in items[1:]:
@@ -121,12 +123,12 @@ def _extreme(is_better, args, key, default):
 
 @twin_of(min)
 def min_(*args, key=None, **default):
-    return _extreme(operator.lt, args, key, list(default.values()))
+    return _extreme(operator.lt, args, key, default)
 
 
 @twin_of(max)
 def max_(*args, key=None, **default):
-    return _extreme(operator.gt, args, key, list(default.values()))
+    return _extreme(operator.gt, args, key, default)
 
 
 @twin_of(operator.abs)

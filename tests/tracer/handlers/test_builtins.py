@@ -1,0 +1,133 @@
+# Programs are written as users write them, not as a linter would.
+
+import pytest
+import torch
+
+from tests.end_to_end.programs import Programs, vector
+
+programs = Programs()
+
+
+@pytest.mark.parametrize("program", programs)
+def test_same_as_eager(program):
+    program.check()
+
+
+@programs()
+def numbers(x):
+    return (
+        x,
+        int(" 12 "),
+        int("z", 36),
+        float("1e3"),
+        complex("1j"),
+        round(-2.5),
+        round(1.25, 1),
+        pow(2, 5, 7),
+        divmod(7.5, 2),
+    )
+
+
+@programs(graphs=0, breaks=1)
+def text_that_is_no_number_raises(x):
+    return int("a")
+
+
+class Meters:
+    def __init__(self, n):
+        self.n = n
+
+    def __int__(self):
+        return self.n
+
+    def __float__(self):
+        return self.n / 2
+
+    def __str__(self):
+        return f"{self.n}m"
+
+    def __format__(self, spec):
+        return f"{self.n}{spec}"
+
+    def __len__(self):
+        return self.n
+
+    def __bool__(self):
+        return self.n > 3
+
+    def __abs__(self):
+        return Meters(abs(self.n))
+
+    def __round__(self, digits=0):
+        return digits
+
+    def __divmod__(self, other):
+        return self.n, other
+
+
+@programs(lambda: (vector(), Meters(3)))
+def conversions_of_objects(x, m):
+    return x * int(m), float(m), str(m), f"{m:km}", len(m), bool(m), abs(m).n, round(m, 2), divmod(m, 5), not m
+
+
+@programs()
+def callable_and_len(x):
+    return x + 1, callable(len), callable(x), callable(3), callable(Meters), len("abc"), len(range(3)), len(x)
+
+
+@programs(graphs=0, breaks=1)
+def len_of_a_number_raises(x):
+    return len(3)
+
+
+@programs(breaks=1, graphs=2)
+def print_breaks(x):
+    y = x + 1
+    print("shape", tuple(y.shape))
+    return y * 2
+
+
+@programs(breaks=1, graphs=2)
+def print_of_a_tensor_breaks(x):
+    y = x + 1
+    print(y.sum().item() * 0 == 0)
+    return y * 2
+
+
+programs[-1].values[0].expected.update(breaks=None, graphs=None)
+
+
+@programs(breaks=1, graphs=2)
+def int_of_a_tensor_breaks(x):
+    y = x * 0 + 2
+    return x * int(y.sum())
+
+
+@programs(breaks=1, graphs=1)
+def text_of_a_tensor_breaks(x):
+    y = x * 0
+    return str(y.sum())
+
+
+@programs()
+def slices_made_by_hand(x):
+    s = slice(1, None)
+    return x[s], s.start, s.step, slice(3).indices(2), [1, 2, 3][slice(0, 2)]
+
+
+@programs()
+def type_of_everything(x):
+    return (
+        x + 1,
+        int is int,
+        type([]) is list,
+        type(x) is torch.Tensor,
+        type(None) is type(None),
+        type(len) is type(print),
+    )
+
+
+@programs(lambda: (torch.ones(3), 1), breaks=1, graphs=1)
+def unsupported_polyfill_case_breaks(x, n):
+    y = x + n
+    return y, max([], default=0), [].copy() or min([y.shape[0]], default=1), eval("n")

@@ -1,0 +1,126 @@
+# Programs are written as users write them, not as a linter would.
+
+import cmath
+import enum
+import math
+
+import pytest
+import torch
+
+from tests.end_to_end.programs import Programs, vector
+
+programs = Programs()
+
+
+@pytest.mark.parametrize("program", programs)
+def test_same_as_eager(program):
+    program.check()
+
+
+@programs()
+def math_of_numbers(x):
+    return (
+        x,
+        math.sqrt(2),
+        math.isnan(math.nan),
+        math.log(2, 10),
+        math.hypot(3, 4),
+        cmath.exp(1j),
+        math.comb(5, 2),
+        math.fsum([0.1] * 3),
+    )
+
+
+@programs(graphs=0, breaks=1)
+def math_error_raises(x):
+    return math.sqrt(-1)
+
+
+@programs(breaks=1, graphs=1)
+def math_of_a_tensor_breaks(x):
+    y = x.abs().sum()
+    return math.sqrt(y) >= 0
+
+
+@programs()
+def torch_questions(x):
+    return (
+        torch.finfo(x.dtype).eps,
+        torch.iinfo(torch.int32).max,
+        torch.promote_types(torch.int32, torch.float16),
+        torch.broadcast_shapes((2, 1), (3,)),
+        torch.device("cpu"),
+        torch.device("cpu").type,
+        x.dtype.is_floating_point,
+        x.dtype.itemsize,
+        x + 1,
+    )
+
+
+class Mode(enum.Enum):
+    A = "a"
+    B = ("b", 2)
+
+    @property
+    def label(self):
+        return self.value if self is Mode.A else self.value[0]
+
+    @classmethod
+    def default(cls):
+        return cls.B
+
+    def __str__(self):
+        return f"<{self.name}>"
+
+
+class Flag(enum.IntFlag):
+    X = 1
+    Y = 2
+
+
+@programs(lambda: (vector(), Mode.B))
+def enums(x, mode):
+    return (
+        x,
+        mode.label,
+        mode.name,
+        mode.value,
+        Mode.default() is mode,
+        Mode("a") is Mode.A,
+        Mode["A"].label,
+        mode in (Mode.A,),
+    )
+
+
+@programs()
+def flags_and_ranges(x):
+    return (
+        x * (Flag.X | Flag.Y),
+        Flag.X & Flag.Y,
+        Flag.X < 2,
+        range(10)[2:5],
+        range(3).count(1),
+        hash((1, 2)),
+        bin(5),
+        hex(255),
+    )
+
+
+@programs()
+def numbers_meet_other_kinds(x):
+    return (
+        2 * [x],
+        "ab" * 2,
+        1 == "1",
+        None == 0,
+        1 < 2.5,
+        "a" + "b",
+        3 in (1, 2.0, 3),
+        (1).bit_length(),
+        (0.5).as_integer_ratio(),
+    )
+
+
+@programs(graphs=0, breaks=1)
+def number_plus_text_raises(x):
+    return 1 + "a"

@@ -1,0 +1,161 @@
+# Programs are written as users write them, not as a linter would.
+# ruff: noqa: RUF005
+
+from collections import deque
+
+import pytest
+import torch
+
+from tests.end_to_end.programs import Programs, vector
+
+programs = Programs()
+
+
+@pytest.mark.parametrize("program", programs)
+def test_same_as_eager(program):
+    program.check()
+
+
+@programs()
+def slices_of_all_kinds(x):
+    xs = [0, 1, 2, 3, 4, 5, x]
+    a = xs[::-2], xs[-3:], xs[10:], xs[:-10], xs[2:2], xs[5:1:-1]
+    xs[1:2] = []
+    xs[::2] = ["a", "b", "c"]
+    xs[len(xs) :] = [7]
+    del xs[::3]
+    return a, xs
+
+
+@programs()
+def slice_assigned_from_any_iterable(x):
+    xs = [1, 2, 3]
+    xs[1:] = range(3)
+    xs[:1] = "ab"
+    xs[0:0] = (x, x + 1)
+    return xs
+
+
+@programs(graphs=0, breaks=1)
+def extended_slice_of_wrong_length_raises(x):
+    xs = [1, 2, 3]
+    xs[::2] = [1]
+
+
+@programs(graphs=0, breaks=1)
+def pop_from_nothing_raises(x):
+    return [].pop()
+
+
+@programs(graphs=0, breaks=1)
+def index_of_a_missing_value_raises(x):
+    return [1, 2].index(3)
+
+
+@programs(graphs=0, breaks=1)
+def text_as_index_raises(x):
+    key = "a"
+    return [1, 2][key]
+
+
+@programs(graphs=0, breaks=1)
+def adding_a_tuple_to_a_list_raises(x):
+    return [1] + (2,)
+
+
+@programs(graphs=0, breaks=1)
+def sorting_what_has_no_order_raises(x):
+    return sorted([1, "a"])
+
+
+@programs()
+def comparisons(x):
+    inner = [x]
+    return x + 1, inner == inner, [1, [2]] == [1, [2]], [1] == (1,), (1, 2) > (1,), [] < [0], [1.0] == [1], [1] != [1]
+
+
+@programs()
+def sort_is_stable_and_reversed(x):
+    rows = [("b", 1), ("a", 1), ("c", 0)]
+    rows.sort(key=lambda row: row[1], reverse=True)
+    return rows, x + 1
+
+
+@programs()
+def negative_and_boolean_indices(x):
+    xs = [1, x, 3]
+    return xs[-1], xs[True], xs[-3], xs.pop(-2)
+
+
+@programs()
+def multiplication(x):
+    xs = [x]
+    xs *= 3
+    return xs, [x] * 0, [1] * -1, 2 * (x,), 3 * [1, 2]
+
+
+@programs()
+def deques(x):
+    q = deque("abc")
+    q.appendleft(x)
+    q.insert(1, 5)
+    q[0] = 1
+    del q[1]
+    q.extendleft([7, 8])
+    q.reverse()
+    return x + 1, q, q.count("a"), q.index("b"), list(reversed(q)), deque([1]) == deque([1]), deque([1]) + deque([2])
+
+
+@programs(graphs=0, breaks=1)
+def deque_with_a_bound_breaks(x):
+    q = deque([1], maxlen=1)
+    q.append(x)
+    return list(q)
+
+
+@programs(lambda: (vector(), deque([1, 2])))
+def deque_argument(x, q):
+    q.append(x * 2)
+    q.popleft()
+    return q[0]
+
+
+@programs()
+def sizes(x):
+    s = torch.Size([2, 3])
+    t = s + (4,)
+    return x, t, type(t) is torch.Size, type(s[1:]) is torch.Size, s * 2, s.numel(), type((1,) + s) is torch.Size
+
+
+@programs()
+def unpacking(x):
+    (a, *b), c = [1, 2, 3], x
+    d, e = deque([4, 5])
+    *f, g = range(4)
+    return a, b, c, d, e, f, g
+
+
+@programs(graphs=0, breaks=1)
+def unpacking_too_few_raises(x):
+    a, b = [x]
+    return a, b
+
+
+class Loud(list):
+    def append(self, item):
+        super().append(item)
+        super().append("!")
+
+
+@programs(lambda: (vector(), Loud([1])))
+def subclass_argument(x, xs):
+    xs.append(x + 1)
+    xs.extend([2])
+    return len(xs), xs[0]
+
+
+@programs()
+def subclass_made_while_tracing(x):
+    xs = Loud([1])
+    xs.append(x)
+    return len(xs), xs[-1], xs[1] + 1

@@ -1,0 +1,121 @@
+# Programs are written as users write them, not as a linter would.
+
+import abc
+import collections.abc
+
+import pytest
+import torch
+
+from tests.end_to_end.programs import Programs, vector
+
+programs = Programs()
+
+
+@pytest.mark.parametrize("program", programs)
+def test_same_as_eager(program):
+    program.check()
+
+
+class Animal:
+    def speak(self):
+        return 1
+
+
+class Dog(Animal):
+    def speak(self):
+        return super().speak() + super().speak()
+
+    @classmethod
+    def make(cls):
+        return cls()
+
+    @property
+    def parent(self):
+        return super().speak()
+
+
+class Puppy(Dog):
+    def speak(self):
+        scale = 10
+
+        def inner():
+            return scale
+
+        return super().speak() * inner()
+
+
+@programs(lambda: (vector(), Puppy()))
+def class_checks(x, p):
+    return (
+        x * p.speak(),
+        isinstance(p, Dog),
+        isinstance(p, (int, Animal)),
+        isinstance(p, int | str),
+        isinstance(3, int | None),
+        isinstance(x, torch.Tensor),
+        isinstance(x, torch.nn.Parameter),
+        issubclass(Puppy, Animal),
+        issubclass(bool, (int, str)),
+        type(p) is Puppy,
+        type(p).__name__,
+        p.__class__ is Puppy,
+        p.parent,
+        type(Dog.make()) is Dog,
+    )
+
+
+@programs()
+def abstract_classes(x):
+    return (
+        x + 1,
+        isinstance([], collections.abc.Sequence),
+        isinstance({}, collections.abc.Mapping),
+        isinstance((), collections.abc.Hashable),
+        isinstance(len, collections.abc.Callable),
+        isinstance(3, collections.abc.Iterable),
+        isinstance(True, int),
+    )
+
+
+class Everything(type):
+    def __instancecheck__(cls, obj):
+        return True
+
+
+class Any(metaclass=Everything):
+    pass
+
+
+@programs(breaks=1, graphs=1)
+def metaclass_that_decides_breaks(x):
+    y = x + 1
+    return y, isinstance(3, Any)
+
+
+class Shape(abc.ABC):
+    @abc.abstractmethod
+    def area(self): ...
+
+
+class Square(Shape):
+    def __init__(self, n):
+        self.n = n
+
+    def area(self):
+        return self.n**2
+
+
+@programs(lambda: (vector(), Square(3)))
+def abstract_base_class(x, s):
+    return x * s.area(), isinstance(s, Shape), Square(2).area()
+
+
+@programs(graphs=0, breaks=1)
+def isinstance_of_a_number_raises(x):
+    return isinstance(x, 3)
+
+
+@programs(breaks=1, graphs=1)
+def class_made_while_tracing_breaks(x):
+    y = x + 1
+    return y, type("New", (), {}).__name__

@@ -1,0 +1,81 @@
+# Programs are written as users write them, not as a linter would.
+
+import pytest
+import torch
+
+import minidynamo
+from tests.end_to_end.programs import Programs, vector
+
+programs = Programs()
+
+
+@pytest.mark.parametrize("program", programs)
+def test_same_as_eager(program):
+    program.check()
+
+
+@programs()
+def questions(x):
+    return (
+        x + 1,
+        torch.is_tensor(x),
+        torch.is_tensor(3),
+        torch.jit.is_scripting(),
+        torch.overrides.has_torch_function((x,)),
+        torch.is_floating_point(x),
+        torch.is_complex(x),
+        torch.numel(x),
+        torch.get_default_dtype(),
+    )
+
+
+def test_is_compiling():
+    def f(x):
+        return x + 1 if minidynamo.is_compiling() and torch.compiler.is_compiling() else x - 1
+
+    assert minidynamo.compile(f, backend="eager")(torch.zeros(1)).item() == 1
+    assert f(torch.zeros(1)).item() == -1
+
+
+def test_default_dtype_is_guarded():
+    def f(x):
+        return x + 1, torch.get_default_dtype()
+
+    compiled = minidynamo.compile(f, backend="eager")
+    assert compiled(torch.zeros(1))[1] is torch.float32
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert compiled(torch.zeros(1))[1] is torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+class Wrapped:
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        return 1
+
+
+@programs(lambda: (vector(), Wrapped()), breaks=1, graphs=1)
+def torch_function_of_the_user_breaks(x, w):
+    y = x + 1
+    return y, torch.overrides.has_torch_function((w,))
+
+
+@programs()
+def made_from_constants(x):
+    return (
+        torch.tensor([1.0, 2.0]) + 1,
+        torch.zeros(2, 3),
+        torch.full((2,), 7),
+        torch.arange(4),
+        torch.ones_like(x),
+        torch.eye(2),
+    )
+
+
+@programs()
+def assertion_that_holds(x):
+    torch._assert(x.shape[0] == 4, "four")
+    assert x.ndim == 1, "one dimension"
+    return x + 1
