@@ -11,8 +11,10 @@ import types
 
 import torch
 
+from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant
 from minidynamo.tracer import registry
+from minidynamo.tracer.handlers.values import not_implemented
 from minidynamo.tracer.polyfills import CLASS_METHODS
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
@@ -41,6 +43,7 @@ def class_tuple(tx: Tracer, classinfo: VariableTracker) -> tuple[type, ...]:
             why="It is not a class, a tuple of classes or a union of them.",
             fix="check against the class itself",
         )
+    tx.guard(classinfo.source, GuardKind.IDENTITY, classinfo.value)
     return classinfo.value.__args__
 
 
@@ -64,6 +67,15 @@ def _issubclass(tx: Tracer, cls: VariableTracker, classinfo: VariableTracker, /)
     if not isinstance(cls, ClassVariable):
         tx.raises(TypeError("issubclass() arg 1 must be a class"))
     return ConstantVariable(issubclass(cls.value, class_tuple(tx, classinfo)))
+
+
+@registry.method(type, "__or__")
+def _union(tx: Tracer, self: ClassVariable, other: VariableTracker) -> VariableTracker:
+    right = other.value if isinstance(other, ClassVariable | ConstantVariable) else NotImplemented
+    if right is not None and not isinstance(right, type):
+        return not_implemented()
+    made = self.value | right
+    return tx.wrap(made, Constant(made, "union"))
 
 
 @registry.function(type)
