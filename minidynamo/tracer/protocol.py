@@ -57,6 +57,18 @@ class GraphView(Protocol):
         """The guards installed so far, in the order of installation."""
         ...
 
+    def known(self, source: Source) -> VariableTracker | None:
+        """The tracker of the value at `source`, if there is one already."""
+        ...
+
+    def real(self, tensor: TensorVariable) -> torch.Tensor | None:
+        """The real tensor that a tracker was made from; None for one that the graph computes."""
+        ...
+
+    def set_grad_mode(self, enabled: bool) -> None:
+        """Switch grad mode, for what is traced from now on and in the graph."""
+        ...
+
     def use(self, tensor: TensorVariable) -> torch.Tensor:
         """The fake tensor of a tracker, whose facts are guarded from now on. The only way to look at `fake`."""
         ...

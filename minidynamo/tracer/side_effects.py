@@ -129,6 +129,10 @@ class SideEffects:
         """Report a write to a closure cell; the caller also stores it in the tracker."""
         self.journal.append(CellSet(cell, value))
 
+    def is_written(self, cell: CellVariable) -> bool:
+        """Whether `set_cell` was reported for it."""
+        return any(isinstance(effect, CellSet) and effect.cell is cell for effect in self.journal)
+
     def call_later(self, function: VariableTracker, *args: VariableTracker, **kwargs: VariableTracker) -> None:
         """Report a call to make after the graph has run, in journal order."""
         self.journal.append(Called(function, args, kwargs))

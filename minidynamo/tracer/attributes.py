@@ -1,0 +1,514 @@
+"""Owns attribute access: Python's order of lookup, once, for every kind of value, and writing and deleting attributes.
+
+What a kind of tracker answers itself comes from the registry. Guards: what was found where, and what was not there.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Attr, Constant, InstanceAttr, Item, Source
+from minidynamo.tracer import registry
+from minidynamo.tracer.constants import NotConstant, as_constant, from_constant
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.side_effects import DELETED
+from minidynamo.tracer.trace_rules import is_library_value, is_trusted_class, is_trusted_module
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import (
+    BoundBuiltin,
+    BuiltinVariable,
+    FunctionVariable,
+    MethodVariable,
+    NestedFunctionVariable,
+    SuperVariable,
+)
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.objects import (
+    ClassVariable,
+    ModuleVariable,
+    ObjectVariable,
+    OpaqueVariable,
+    PythonModuleVariable,
+)
+from minidynamo.variables.tensors import TensorVariable
+
+MISSING = object()
+_MODULE_TABLES = ("_parameters", "_buffers", "_modules")
+
+
+def read_attribute(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker:
+    """`obj.name`; the program raises natively when there is no such attribute."""
+    found = find_attribute(tx, obj, name)
+    if found is None:
+        tx.raises(AttributeError(f"{obj.python_type.__name__!r} object has no attribute {name!r}"))
+    return found
+
+
+def find_attribute(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker | None:
+    """`obj.name`, or None when the lookup would raise AttributeError; that is guarded."""
+    handler = registry.ATTRIBUTES.get(type(obj))
+    found = handler(tx, obj, name) if handler is not None else None
+    if found is not None:
+        return found
+    lookup = _LOOKUPS.get(type(obj), _built_in)
+    return lookup(tx, obj, name)
+
+
+def lookup_on_class(cls: type, name: str) -> tuple[Any, type | None]:
+    """What the class or its bases hold under `name` and which of them does; MISSING when none."""
+    for owner in cls.__mro__:
+        if name in owner.__dict__:
+            return owner.__dict__[name], owner
+    return MISSING, None
+
+
+# Built-in values: their attributes are those of their class
+
+
+def _built_in(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker | None:
+    cls = obj.python_type
+    if name == "__class__":
+        return class_of(tx, obj)
+    found, owner = lookup_on_class(cls, name)
+    if owner is None:
+        return None
+    if inspect.isgetsetdescriptor(found) or inspect.ismemberdescriptor(found):
+        if isinstance(obj, ConstantVariable):
+            return _folded(tx, obj, name)
+        tx.break_graph("MD206", f"the attribute `{name}` of a {cls.__name__} cannot be captured")
+    return bind(tx, found, owner, obj, cls, name)
+
+
+def _folded(tx: Tracer, obj: ConstantVariable, name: str) -> VariableTracker:
+    value = getattr(obj.value, name)
+    try:
+        return from_constant(value)
+    except NotConstant:
+        tx.break_graph("MD206", f"the attribute `{name}` of a {type(obj.value).__name__} cannot be captured")
+
+
+def _constant(tx: Tracer, obj: ConstantVariable, name: str) -> VariableTracker | None:
+    """Enum members, dtypes and the like: attributes that are not callable are read from the value itself."""
+    if name == "__class__":
+        return class_of(tx, obj)
+    raw, owner = lookup_on_class(type(obj.value), name)
+    if owner is not None and (callable(raw) or isinstance(raw, classmethod | staticmethod)):
+        return bind(tx, raw, owner, obj, type(obj.value), name)
+    return _folded(tx, obj, name) if hasattr(obj.value, name) else None
+
+
+def class_of(tx: Tracer, obj: VariableTracker) -> VariableTracker:
+    """`type(obj)`; the class of every tracked value is guarded already."""
+    cls = obj.python_type
+    return tx.wrap(cls, Constant(cls, cls.__name__))
+
+
+# Objects
+
+
+def _object(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | None:
+    cls = obj.cls
+    if name == "__class__":
+        return class_of(tx, obj)
+    custom, owner = lookup_on_class(cls, "__getattribute__")
+    if isinstance(custom, types.FunctionType):
+        return tx.call(tx.wrap(custom, class_source(owner or cls, "__getattribute__")), [obj, ConstantVariable(name)])
+    found, owner = lookup_on_class(cls, name)
+    if owner is not None and is_data_descriptor(found):
+        guard_class_attribute(tx, cls, owner, name, found)
+        return _read_descriptor(tx, obj, name, found, owner)
+    stored = _in_instance(tx, obj, name)
+    if stored is not None:
+        return stored
+    if owner is not None:
+        guard_class_attribute(tx, cls, owner, name, found)
+        _guard_absent(tx, obj, name)
+        return bind(tx, found, owner, obj, cls, name)
+    if isinstance(obj, ModuleVariable):
+        registered = _in_module_tables(tx, obj, name)
+        if registered is not None:
+            return registered
+    fallback, owner = lookup_on_class(cls, "__getattr__")
+    if owner is not None and fallback is not torch.nn.Module.__getattr__:
+        guard_class_attribute(tx, cls, owner, "__getattr__", fallback)
+        _guard_absent(tx, obj, name)
+        getter = bind(tx, fallback, owner, obj, cls, "__getattr__")
+        return tx.call(getter, [ConstantVariable(name)])
+    tx.guard(obj.source, GuardKind.MISSING_ATTR, name)
+    return None
+
+
+def _in_instance(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | None:
+    pending = tx.side_effects.attr(obj, name)
+    if isinstance(pending, VariableTracker):
+        return pending
+    if pending is DELETED or obj.value is None:
+        return None
+    attributes = instance_dict(obj.value)
+    if name == "__dict__" and attributes is not None and not tx.side_effects.written_attrs(obj):
+        return tx.wrap(attributes, Attr(obj.source, "__dict__") if obj.source else None)
+    if attributes is None or name not in attributes:
+        return None
+    return tx.wrap(attributes[name], InstanceAttr(obj.source, name) if obj.source else None)
+
+
+def instance_dict(value: object) -> dict[str, Any] | None:
+    """The object's own dictionary, read without running code of its class; None when it has none."""
+    try:
+        found = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _in_module_tables(tx: Tracer, obj: ModuleVariable, name: str) -> VariableTracker | None:
+    """A parameter, buffer or submodule; the order is nn.Module's own."""
+    if obj.value is None or obj.source is None:
+        return None
+    attributes = instance_dict(obj.value) or {}
+    for table in _MODULE_TABLES:
+        pending = tx.side_effects.attr(obj, table)
+        if isinstance(pending, VariableTracker):
+            tx.break_graph("MD206", f"`{table}` of a module was replaced while it is being traced")
+        registered = attributes.get(table)
+        if registered is not None and name in registered:
+            source = InstanceAttr(obj.source, table)
+            tracked = tx.graph.known(source)
+            if tracked is not None and tx.side_effects.is_changed(tracked):
+                return tx.call_method(tracked, "__getitem__", [ConstantVariable(name)])
+            return tx.wrap(registered[name], Item(source, name))
+    return None
+
+
+def _guard_absent(tx: Tracer, obj: ObjectVariable, name: str) -> None:
+    if obj.value is not None and tx.side_effects.attr(obj, name) is not DELETED:
+        tx.guard(obj.source, GuardKind.NO_INSTANCE_ATTR, name)
+
+
+def guard_class_attribute(tx: Tracer, cls: type, owner: type, name: str, value: object) -> None:
+    """Guard what was found on a class, unless only library classes had a say."""
+    passed = cls.__mro__[: cls.__mro__.index(owner) + 1]
+    if not all(is_trusted_class(base) for base in passed):
+        tx.guard(Constant(cls, cls.__name__), GuardKind.CLASS_ATTR, (name, value))
+
+
+def class_source(owner: type, name: str) -> Source:
+    """Where an attribute that was found on a class lives."""
+    return Item(Attr(Constant(owner, owner.__name__), "__dict__"), name)
+
+
+# Descriptors
+
+
+def is_data_descriptor(found: Any) -> bool:
+    """Whether it takes precedence over the instance's dictionary."""
+    return hasattr(type(found), "__set__") or hasattr(type(found), "__delete__")
+
+
+def _read_descriptor(tx: Tracer, obj: ObjectVariable, name: str, found: Any, owner: type) -> VariableTracker | None:
+    source = class_source(owner, name)
+    if isinstance(found, property):
+        return tx.call(tx.wrap(found.fget, Attr(source, "fget")), [obj])
+    if isinstance(found, types.MemberDescriptorType):
+        return _read_slot(tx, obj, name)
+    if name == "__dict__":
+        return _in_instance(tx, obj, name)
+    getter, getter_owner = lookup_on_class(type(found), "__get__")
+    if isinstance(getter, types.FunctionType) and getter_owner is not None:
+        descriptor = tx.wrap(found, source)
+        return tx.call_method(descriptor, "__get__", [obj, class_of(tx, obj)])
+    tx.break_graph("MD206", f"the attribute `{name}` of a {obj.cls.__name__} cannot be captured")
+
+
+def _read_slot(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | None:
+    pending = tx.side_effects.attr(obj, name)
+    if isinstance(pending, VariableTracker):
+        return pending
+    if pending is DELETED or obj.value is None or obj.source is None:
+        return None
+    try:
+        value = object.__getattribute__(obj.value, name)
+    except AttributeError:
+        tx.break_graph("MD206", f"the slot `{name}` of a {obj.cls.__name__} is empty")
+    return tx.wrap(value, Attr(obj.source, name))
+
+
+def bind(
+    tx: Tracer, found: Any, owner: type, receiver: VariableTracker | None, cls: type, name: str
+) -> VariableTracker | None:
+    """What reading an attribute gives that was found on a class, through an instance (or the class, without one)."""
+    source = Constant(found, name) if is_trusted_class(owner) and is_library_value(found) else class_source(owner, name)
+    if isinstance(found, staticmethod):
+        return tx.wrap(found.__func__, Attr(source, "__func__"))
+    if isinstance(found, classmethod):
+        return MethodVariable(
+            tx.wrap(found.__func__, Attr(source, "__func__")), tx.wrap(cls, Constant(cls, cls.__name__))
+        )
+    if isinstance(found, types.ClassMethodDescriptorType):
+        return BuiltinVariable(getattr(cls, name), source=Attr(Constant(cls, cls.__name__), name))
+    if receiver is None:
+        return tx.wrap(found, source)
+    if isinstance(found, types.FunctionType):
+        return MethodVariable(tx.wrap(found, source), receiver)
+    if isinstance(found, types.MethodDescriptorType | types.WrapperDescriptorType):
+        return BoundBuiltin(receiver, name)
+    getter, getter_owner = lookup_on_class(type(found), "__get__")
+    if getter_owner is None:
+        return tx.wrap(found, source)
+    if isinstance(getter, types.FunctionType):
+        return tx.call_method(tx.wrap(found, source), "__get__", [receiver, tx.wrap(cls, Constant(cls, cls.__name__))])
+    if isinstance(found, property):
+        return tx.call(tx.wrap(found.fget, Attr(source, "fget")), [receiver])
+    return _read_built_in_descriptor(tx, found, receiver, cls, name)
+
+
+def _read_built_in_descriptor(
+    tx: Tracer, found: Any, receiver: VariableTracker, cls: type, name: str
+) -> VariableTracker | None:
+    """Fields of namedtuples and of torch.return_types are positions in the tuple."""
+    items = getattr(receiver, "items", None)
+    if isinstance(items, list) and issubclass(cls, tuple):
+        try:
+            plain: Any = tuple.__new__(cls, range(len(items))) if hasattr(cls, "_fields") else cls(range(len(items)))
+            return items[found.__get__(plain, cls)]  # type: ignore[no-any-return]
+        except TypeError:
+            pass
+    tx.break_graph("MD206", f"the attribute `{name}` of a {cls.__name__} cannot be captured")
+
+
+# Classes, modules, functions, super
+
+
+def _class(tx: Tracer, obj: ClassVariable, name: str) -> VariableTracker | None:
+    cls = obj.value
+    meta, meta_owner = lookup_on_class(type(cls), name)
+    if isinstance(meta, property) and isinstance(meta.fget, types.FunctionType):
+        return tx.call(tx.wrap(meta.fget, Attr(class_source(meta_owner or type(cls), name), "fget")), [obj])
+    found, owner = lookup_on_class(cls, name)
+    if owner is not None and name not in ("__dict__", "__class__"):
+        guard_class_attribute(tx, cls, owner, name, found)
+        return bind(tx, found, owner, None, cls, name)
+    if name in ("__name__", "__qualname__", "__module__", "__doc__"):
+        return ConstantVariable(getattr(cls, name))
+    if name == "__class__":
+        return class_of(tx, obj)
+    if name in ("__mro__", "__bases__"):
+        return from_constant(getattr(cls, name))
+    if isinstance(meta, types.FunctionType) and meta_owner is not None:
+        return MethodVariable(tx.wrap(meta, class_source(meta_owner, name)), obj)
+    if meta is not MISSING:
+        return BoundBuiltin(obj, name) if callable(meta) else None
+    return None
+
+
+def _python_module(tx: Tracer, obj: PythonModuleVariable, name: str) -> VariableTracker | None:
+    namespace = vars(obj.value)
+    written = tx.side_effects.read_global(namespace, name)
+    if isinstance(written, VariableTracker):
+        return written
+    if name == "__dict__":
+        tx.break_graph("MD206", "the dictionary of a module cannot be captured")
+    trusted = is_trusted_module(obj.value.__name__)
+    if name in namespace and written is not DELETED:
+        value = namespace[name]
+        if trusted and is_library_value(value):
+            return tx.wrap(value, Constant(value, name))
+        base = obj.source or Constant(obj.value, obj.value.__name__)
+        return tx.wrap(value, Item(Attr(base, "__dict__"), name))
+    if trusted and hasattr(obj.value, name):  # a library module that loads its parts lazily
+        value = getattr(obj.value, name)
+        return tx.wrap(value, Constant(value, name))
+    if obj.source is not None:
+        tx.guard(Attr(obj.source, "__dict__"), GuardKind.MISSING_KEY, name)
+    return None
+
+
+def _function(tx: Tracer, obj: FunctionVariable, name: str) -> VariableTracker | None:
+    pending = tx.side_effects.attr(obj, name)
+    if isinstance(pending, VariableTracker):
+        return pending
+    if name in ("__name__", "__qualname__", "__module__", "__doc__", "__defaults__", "__kwdefaults__", "__dict__"):
+        return tx.wrap(getattr(obj.value, name), Attr(obj.source, name) if obj.source else None)
+    if name in obj.value.__dict__ and pending is not DELETED:
+        source = Item(Attr(obj.source, "__dict__"), name) if obj.source else None
+        return tx.wrap(obj.value.__dict__[name], source)
+    if obj.source is not None and not is_trusted_module(obj.value.__module__):
+        tx.guard(Attr(obj.source, "__dict__"), GuardKind.MISSING_KEY, name)
+    return _built_in(tx, obj, name)
+
+
+def _nested_function(tx: Tracer, obj: NestedFunctionVariable, name: str) -> VariableTracker | None:
+    if name in obj.attributes:
+        return obj.attributes[name]
+    if name == "__name__":
+        return ConstantVariable(obj.code.co_name)
+    if name == "__qualname__":
+        return ConstantVariable(obj.qualname)
+    if name == "__module__":
+        return ConstantVariable(obj.namespace.get("__name__"))
+    return _built_in(tx, obj, name)
+
+
+def _method(tx: Tracer, obj: MethodVariable, name: str) -> VariableTracker | None:
+    if name == "__self__":
+        return obj.receiver
+    return obj.function if name == "__func__" else find_attribute(tx, obj.function, name)
+
+
+def _super(tx: Tracer, obj: SuperVariable, name: str) -> VariableTracker | None:
+    receiver = obj.receiver
+    is_class = isinstance(receiver, ClassVariable)
+    cls = receiver.value if isinstance(receiver, ClassVariable) else receiver.python_type
+    for owner in cls.__mro__[cls.__mro__.index(obj.cls) + 1 :]:
+        if name in owner.__dict__:
+            found = owner.__dict__[name]
+            if not is_trusted_class(owner):
+                tx.guard(Constant(owner, owner.__name__), GuardKind.CLASS_ATTR, (name, found))
+            value = bind(tx, found, owner, None if is_class else receiver, cls, name)
+            if isinstance(value, BoundBuiltin):  # must not be looked up on the object's class again
+                return MethodVariable(BuiltinVariable(found, source=class_source(owner, name)), receiver)
+            return value
+    return None
+
+
+def _opaque(tx: Tracer, obj: OpaqueVariable, name: str) -> VariableTracker | None:
+    if name == "__class__":
+        return class_of(tx, obj)
+    tx.break_graph(
+        "MD206",
+        f"`{name}` of a {obj.python_type.__name__} is used",
+        why="minidynamo passes objects of this class on but cannot look into them.",
+    )
+
+
+_LOOKUPS: dict[type[VariableTracker], Callable[[Tracer, Any, str], VariableTracker | None]] = {
+    ConstantVariable: _constant,
+    ObjectVariable: _object,
+    ModuleVariable: _object,
+    ClassVariable: _class,
+    PythonModuleVariable: _python_module,
+    FunctionVariable: _function,
+    NestedFunctionVariable: _nested_function,
+    MethodVariable: _method,
+    SuperVariable: _super,
+    OpaqueVariable: _opaque,
+}
+
+
+# getattr, hasattr, setattr, delattr
+
+
+def _name(tx: Tracer, name: VariableTracker) -> str:
+    try:
+        text = as_constant(name)
+    except NotConstant:
+        text = None
+    if not isinstance(text, str):
+        tx.raises(TypeError("attribute name must be string"))
+    return text
+
+
+@registry.function(getattr)
+def _getattr(
+    tx: Tracer, obj: VariableTracker, name: VariableTracker, default: VariableTracker | None = None, /
+) -> VariableTracker:
+    found = find_attribute(tx, obj, _name(tx, name))
+    if found is None:
+        return default if default is not None else read_attribute(tx, obj, _name(tx, name))
+    return found
+
+
+@registry.function(hasattr)
+def _hasattr(tx: Tracer, obj: VariableTracker, name: VariableTracker, /) -> VariableTracker:
+    return ConstantVariable(find_attribute(tx, obj, _name(tx, name)) is not None)
+
+
+@registry.function(setattr)
+def _setattr(tx: Tracer, obj: VariableTracker, name: VariableTracker, value: VariableTracker, /) -> VariableTracker:
+    write_attribute(tx, obj, _name(tx, name), value)
+    return ConstantVariable(None)
+
+
+@registry.function(delattr)
+def _delattr(tx: Tracer, obj: VariableTracker, name: VariableTracker, /) -> VariableTracker:
+    write_attribute(tx, obj, _name(tx, name), None)
+    return ConstantVariable(None)
+
+
+def write_attribute(tx: Tracer, obj: VariableTracker, name: str, value: VariableTracker | None) -> None:
+    """`obj.name = value`, or `del obj.name` for None, the class's own rules first."""
+    if isinstance(obj, ObjectVariable):
+        _write_object(tx, obj, name, value)
+    elif isinstance(obj, PythonModuleVariable):
+        tx.side_effects.set_global(vars(obj.value), name, value)
+    elif isinstance(obj, NestedFunctionVariable) and value is not None and not name.startswith("__"):
+        obj.attributes[name] = value
+    elif isinstance(obj, FunctionVariable) and not name.startswith("__"):
+        store_attribute(tx, obj, name, value)
+    elif isinstance(obj, TensorVariable) and name == "grad" and obj.source is not None and value is not None:
+        tx.side_effects.set_attr(obj, name, value)
+    else:
+        tx.break_graph("MD206", f"writing `{name}` of a {obj.python_type.__name__} cannot be captured")
+
+
+def _write_object(tx: Tracer, obj: ObjectVariable, name: str, value: VariableTracker | None) -> None:
+    cls = obj.cls
+    special = "__setattr__" if value is not None else "__delattr__"
+    args = [ConstantVariable(name)] + ([value] if value is not None else [])
+    custom, owner = lookup_on_class(cls, special)
+    if owner is not None and isinstance(custom, types.FunctionType):
+        guard_class_attribute(tx, cls, owner, special, custom)
+        tx.call(tx.wrap(custom, class_source(owner, special)), [obj, *args])
+        return
+    write_plain(tx, obj, name, value)
+
+
+def write_plain(tx: Tracer, obj: ObjectVariable, name: str, value: VariableTracker | None) -> None:
+    """What object.__setattr__ and object.__delattr__ do: data descriptors, then the instance's dictionary."""
+    found, owner = lookup_on_class(obj.cls, name)
+    if owner is not None and is_data_descriptor(found) and not isinstance(found, types.MemberDescriptorType):
+        guard_class_attribute(tx, obj.cls, owner, name, found)
+        function = getattr(found, "fset" if value is not None else "fdel", None)
+        if not isinstance(found, property) or function is None:
+            tx.break_graph("MD206", f"writing `{name}` of a {obj.cls.__name__} cannot be captured")
+        field = "fset" if value is not None else "fdel"
+        setter = tx.wrap(function, Attr(class_source(owner, name), field))
+        tx.call(setter, [obj] if value is None else [obj, value])
+        return
+    store_attribute(tx, obj, name, value)
+
+
+def store_attribute(tx: Tracer, obj: VariableTracker, name: str, value: VariableTracker | None) -> None:
+    """Report an attribute write that runs no user code."""
+    if value is not None:
+        tx.side_effects.set_attr(obj, name, value)
+    else:
+        read_attribute(tx, obj, name)  # deleting what is not there raises
+        tx.side_effects.delete_attr(obj, name)
+
+
+@registry.method(object, "__setattr__", "__delattr__")
+def _object_setattr(
+    tx: Tracer, obj: VariableTracker, name: VariableTracker, value: VariableTracker | None = None, /
+) -> VariableTracker:
+    if not isinstance(obj, ObjectVariable):
+        tx.break_graph("MD206", f"writing an attribute of a {obj.python_type.__name__} cannot be captured")
+    write_plain(tx, obj, _name(tx, name), value)
+    return ConstantVariable(None)
+
+
+@registry.method(object, "__getattribute__")
+def _object_getattribute(tx: Tracer, obj: VariableTracker, name: VariableTracker, /) -> VariableTracker:
+    if not isinstance(obj, ObjectVariable):
+        return read_attribute(tx, obj, _name(tx, name))
+    found, owner = lookup_on_class(obj.cls, _name(tx, name))
+    stored = None if owner is not None and is_data_descriptor(found) else _in_instance(tx, obj, _name(tx, name))
+    if stored is not None:
+        return stored
+    tx.break_graph("MD206", "object.__getattribute__ is called for an attribute of the class")

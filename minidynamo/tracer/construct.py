@@ -1,0 +1,128 @@
+"""Owns calls of classes: making objects while tracing, by `__new__` and `__init__` as Python does.
+
+Built-in classes are handlers. The new object has no real counterpart; what its methods write is in the journal, and the
+residual makes it when somebody outside can see it.
+"""
+
+from __future__ import annotations
+
+import enum
+import types
+
+import torch
+
+from minidynamo.guards.source import Attr
+from minidynamo.tracer import registry
+from minidynamo.tracer.attributes import bind, class_source, guard_class_attribute, lookup_on_class
+from minidynamo.tracer.constants import NotConstant, as_constant, from_constant
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import DictVariable, ListVariable, TupleVariable
+from minidynamo.variables.objects import ClassVariable, ObjectVariable
+
+_HEAP_TYPE = 1 << 9
+
+# Classes whose instances need more than `__new__` and `__init__` show, with what to say.
+_NOT_MADE: tuple[tuple[type, str], ...] = (
+    (BaseException, "Exceptions are made and raised by Python itself."),
+    (torch.nn.Module, "Modules register their parts when they are made; make them before the compiled function runs."),
+    (torch.Tensor, "Tensor subclasses and parameters are made before the compiled function runs."),
+)
+
+
+def construct(
+    tx: Tracer, cls: ClassVariable, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+) -> VariableTracker:
+    """`cls(*args, **kwargs)`."""
+    value = cls.value
+    reason = _cannot_make(value)
+    if issubclass(value, enum.Enum):
+        return _enum_member(tx, value, args)
+    if reason is not None:
+        tx.break_graph("MD211", f"a {value.__name__} is made", why=reason)
+    new, owner = lookup_on_class(value, "__new__")
+    if isinstance(new, staticmethod) and isinstance(new.__func__, types.FunctionType) and owner is not None:
+        guard_class_attribute(tx, value, owner, "__new__", new)
+        function = tx.wrap(new.__func__, Attr(class_source(owner, "__new__"), "__func__"))
+        obj = tx.call(function, [cls, *args], kwargs)
+    else:
+        obj = tx.call(getattr(value, "__new__"), [cls, *args], kwargs)  # noqa: B009
+    if not issubclass(obj.python_type, value):
+        return obj
+    initializer, owner = lookup_on_class(value, "__init__")
+    assert owner is not None
+    guard_class_attribute(tx, value, owner, "__init__", initializer)
+    bound = bind(tx, initializer, owner, obj, value, "__init__")
+    assert bound is not None
+    if owner is object and new is not object.__dict__["__new__"]:
+        return obj  # object.__init__ takes what a `__new__` of the class took
+    tx.call(bound, args, kwargs)
+    return obj
+
+
+def _cannot_make(cls: type) -> str | None:
+    for base, reason in _NOT_MADE:
+        if issubclass(cls, base):
+            return reason
+    if not cls.__flags__ & _HEAP_TYPE:
+        return "It is not written in Python, and minidynamo does not know it."
+    if type(cls).__call__ is not type.__call__:
+        return "Its metaclass decides what a call means."
+    return None
+
+
+def _enum_member(tx: Tracer, cls: type[enum.Enum], args: list[VariableTracker]) -> VariableTracker:
+    try:
+        return from_constant(cls(*(as_constant(arg) for arg in args)))
+    except NotConstant:
+        tx.break_graph("MD208", f"{cls.__name__}() is called with a value that is only known when the program runs")
+    except (ValueError, TypeError) as error:
+        tx.raises(error)
+
+
+def _class_of(tx: Tracer, cls: VariableTracker) -> type:
+    if not isinstance(cls, ClassVariable):
+        tx.raises(TypeError("__new__(X): X is not a type object"))
+    return cls.value
+
+
+@registry.function(object.__new__)
+def _new_object(
+    tx: Tracer, cls: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker
+) -> VariableTracker:
+    return ObjectVariable(None, _class_of(tx, cls))
+
+
+@registry.function(tuple.__new__)
+def _new_tuple(tx: Tracer, cls: VariableTracker, items: VariableTracker | None = None, /) -> VariableTracker:
+    value = _class_of(tx, cls)
+    unpacked = [] if items is None else tx.unpack(items)
+    if value is tuple or hasattr(value, "_fields"):
+        return TupleVariable(unpacked, value)
+    return ObjectVariable(None, value, TupleVariable(unpacked))
+
+
+@registry.function(list.__new__)
+def _new_list(
+    tx: Tracer, cls: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker
+) -> VariableTracker:
+    value = _class_of(tx, cls)
+    return ListVariable([]) if value is list else ObjectVariable(None, value, ListVariable([]))
+
+
+@registry.function(dict.__new__)
+def _new_dict(
+    tx: Tracer, cls: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker
+) -> VariableTracker:
+    value = _class_of(tx, cls)
+    return DictVariable({}) if value is dict else ObjectVariable(None, value, DictVariable({}))
+
+
+@registry.method(object, "__init__", "__init_subclass__")
+def _init_object(
+    tx: Tracer, obj: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker
+) -> VariableTracker:
+    if args or kwargs:
+        tx.raises(TypeError(f"{obj.python_type.__name__}() takes no arguments"))
+    return ConstantVariable(None)

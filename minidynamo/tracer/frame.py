@@ -1,0 +1,239 @@
+"""Owns the tracing of one frame: from a `FrameRequest` to a `TracedFrame`, in at most two attempts.
+
+It compiles nothing and prints nothing. Nothing is ever undone: when the first attempt cannot go on at an instruction of
+the root frame, a second one starts afresh and ends there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import CellType, CodeType
+from typing import Any
+
+import torch
+
+from minidynamo.bytecode.analysis import cannot_cut, group_of, live_locals
+from minidynamo.compat import set_grad_enabled
+from minidynamo.errors import Diagnostic, GraphBreak, SkipFrame
+from minidynamo.guards import state
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Constant, Local, Source
+from minidynamo.tracer import grad_mode, handlers, module_polyfills, polyfills  # registered by being imported
+from minidynamo.tracer.interpreter import NULL, Frame
+from minidynamo.tracer.opcodes import (
+    build,
+    calls,
+    control,
+    exceptions_with,
+    imports,
+    loads_stores,
+    operators,
+)
+from minidynamo.tracer.reachable import reachable, target_of
+from minidynamo.tracer.side_effects import ContentsChanged
+from minidynamo.tracer.trace import Trace
+from minidynamo.tracer.trace_rules import is_trusted_module
+from minidynamo.tracer.traced_frame import Break, Null, Return, TracedFrame
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import (
+    BuiltinVariable,
+    CellVariable,
+    FunctionVariable,
+    MethodVariable,
+    NestedFunctionVariable,
+)
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import ListVariable
+from minidynamo.variables.contexts import ContextExitVariable
+from minidynamo.variables.objects import ModuleVariable
+from minidynamo.variables.tensors import TensorVariable
+
+__all__ = ["FrameRequest", "SkipFrame", "StackSlot", "trace_frame"]
+
+REGISTERED = (
+    *(build, calls, control, exceptions_with, imports, loads_stores, operators),
+    *(grad_mode, handlers, module_polyfills, polyfills),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class StackSlot:
+    """A value on the stack of a resume point, under the name of the resume function's parameter."""
+
+    name: str
+    value: Any
+
+
+@dataclass(frozen=True, eq=False)
+class FrameRequest:
+    """One frame to trace, with the real values that it was entered with.
+
+    `index` is the instruction to start at: 0 for a function that is called, else a resume point. `arguments` holds the
+    bound plain locals by slot name (for a call: the parameters), `cells` the real cells by name: the closure of a
+    called function; all cell and free variables of a resume point. `stack` is bottom first, None for NULL. `steal`
+    names list arguments that the caller gave up. With `fullgraph` the first graph break is raised.
+    """
+
+    code: CodeType
+    namespace: dict[str, Any]
+    arguments: Mapping[str, Any]
+    cells: Mapping[str, CellType] = field(default_factory=dict)
+    index: int = 0
+    stack: tuple[StackSlot | None, ...] = ()
+    steal: frozenset[str] = frozenset()
+    fullgraph: bool = False
+    name: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class _Stop:
+    """Where the second attempt ends: before step `step` of the root frame, and what the user is told."""
+
+    step: int
+    diagnostic: Diagnostic
+    in_callee: bool
+
+
+class _Stopped(Exception):
+    def __init__(self, stop: _Stop) -> None:
+        super().__init__(stop)
+        self.stop = stop
+
+
+def trace_frame(request: FrameRequest) -> TracedFrame:
+    """Trace a frame to its return or to the first instruction that cannot be captured.
+
+    Raises SkipFrame when the frame cannot be captured or cut, and GraphBreak with `fullgraph`.
+    """
+    try:
+        return _attempt(request, None)
+    except _Stopped as stopped:
+        stop = stopped.stop
+    try:
+        return _attempt(request, stop)
+    except _Stopped as again:
+        raise SkipFrame(again.stop.diagnostic) from None
+
+
+def _attempt(request: FrameRequest, stop: _Stop | None) -> TracedFrame:
+    tx = Trace(0 if stop is None else 1, request.steal)
+    entry_grad_mode = torch.is_grad_enabled()
+    try:
+        tx.graph.guard(Constant(None, "global state", hidden=True), GuardKind.GLOBAL_STATE, state.current())
+        frame = _root_frame(tx, request)
+        _run(request, frame, stop)
+        end = Return(frame.result) if frame.result is not None else _break(request, frame, stop)
+        return _finish(tx, request, frame, end)
+    finally:
+        set_grad_enabled(entry_grad_mode)
+
+
+def _root_frame(tx: Trace, request: FrameRequest) -> Frame:
+    trusted = is_trusted_module(request.namespace.get("__name__"))
+    cells: dict[str, CellVariable] = {}
+    frame = Frame(tx, request.code, request.namespace, {}, cells, tx.chain, trusted=trusted, index=request.index)
+    tx.chain.frames.append(frame)
+    frame.unread = dict(request.arguments)
+    for name, cell in request.cells.items():
+        source: Source = Local(name) if request.index else Constant(cell, name)
+        tracked = tx.wrap(cell, source)
+        assert isinstance(tracked, CellVariable)
+        cells[name] = tracked
+    for slot in request.stack:
+        frame.push(NULL if slot is None else tx.wrap(slot.value, Local(slot.name)))
+    return frame
+
+
+def _run(request: FrameRequest, frame: Frame, stop: _Stop | None) -> None:
+    """Interpret the root frame until it returns or reaches the stop."""
+    step = 0
+    while frame.result is None and (stop is None or step < stop.step):
+        try:
+            frame.step()
+        except SkipFrame:
+            raise
+        except GraphBreak as error:
+            if request.fullgraph:
+                raise
+            # A call may be several instructions; the cut is before the first of them.
+            group = group_of(frame.code, frame.index)
+            in_callee = len(frame.chain.frames) > 1
+            raise _Stopped(_Stop(step - (frame.index - group.start), error.diagnostic, in_callee)) from error
+        step += 1
+
+
+def _break(request: FrameRequest, frame: Frame, stop: _Stop | None) -> Break:
+    assert stop is not None
+    code, index = frame.code, frame.next_index
+    reason = cannot_cut(code, index)
+    if reason is not None:
+        what = f"{request.name or code.co_name} runs as written: it cannot be cut at a graph break"
+        raise SkipFrame(Diagnostic("MD220", what, why=reason.capitalize() + ".", where=stop.diagnostic.where))
+    live = live_locals(code, index)
+    local_variables = {**frame.unread_variables(), **frame.local_slots}
+    cells = {name: CellVariable() for name in code.co_cellvars} | frame.cells
+    return Break(
+        index,
+        tuple(frame.stack),
+        {name: value for name, value in local_variables.items() if name in live},
+        cells,
+        stop.diagnostic,
+        _compiled_callee(frame, index) if stop.in_callee else None,
+    )
+
+
+def _compiled_callee(frame: Frame, index: int) -> int | None:
+    """Where on the stack the user's own callable is that could not be inlined."""
+    last = frame.instructions[group_of(frame.code, index)[-1]]
+    position = calls.callable_position(frame, last)
+    if position is None:
+        return None
+    callee = frame.stack[position]
+    function = callee.function if isinstance(callee, MethodVariable) else callee
+    own = isinstance(function, FunctionVariable) and not is_trusted_module(function.value.__module__)
+    nested = isinstance(function, NestedFunctionVariable)
+    return position if own or nested or isinstance(callee, ModuleVariable) else None
+
+
+def _finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) -> TracedFrame:
+    _restore_grad_mode(tx, end)
+    roots: list[VariableTracker] = []
+    if isinstance(end, Return):
+        roots.append(end.value)
+    else:
+        roots += [value for value in end.stack if not isinstance(value, Null)]
+        roots += [*end.local_variables.values(), *end.cells.values()]
+    found, journal = reachable(roots, tx.side_effects)
+    tx.side_effects.journal[:] = journal
+    _guard_changed_apart(tx)
+    outputs = tuple(v for v in found if isinstance(v, TensorVariable) and v.source is None)
+    changed = [e.container for e in journal if isinstance(e, ContentsChanged)]
+    graph, inputs = tx.graph.finish(outputs, [v for v in changed if isinstance(v, ListVariable)])
+    name = request.name or request.code.co_name
+    return TracedFrame(name, tuple(tx.graph.guards), graph, inputs, outputs, tx.side_effects, end)
+
+
+def _restore_grad_mode(tx: Trace, end: Return | Break) -> None:
+    """A mode that was switched for good is switched again behind the graph, outside contexts that are still open."""
+    stack: Iterable[VariableTracker | Null] = end.stack if isinstance(end, Break) else ()
+    open_contexts = [value.context for value in stack if isinstance(value, ContextExitVariable)]
+    outermost = open_contexts[0].saved if open_contexts else torch.is_grad_enabled()
+    if outermost != tx.graph.entry_grad_mode:
+        switch = BuiltinVariable(set_grad_enabled, source=Constant(set_grad_enabled, "set_grad_enabled"))
+        tx.side_effects.call_later(switch, ConstantVariable(outermost))
+
+
+def _guard_changed_apart(tx: Trace) -> None:
+    """What the program writes to must not be, next time, the same object as another one that it also looks at."""
+    known = {v for v in tx.graph.by_identity.values() if v.source is not None and not isinstance(v, TensorVariable)}
+    for target in {v for v in map(target_of, tx.side_effects.journal) if v is not None and v in known}:
+        others = [v.source for v in known if v is not target and v.python_type is target.python_type]
+        sources = tuple(s for s in others if (s is not None and not isinstance(s.root(), Constant)) or _moves(target))
+        if sources and target.source is not None:
+            tx.graph.guard(target.source, GuardKind.DISTINCT_OBJECTS, tuple(s for s in sources if s is not None))
+
+
+def _moves(target: VariableTracker) -> bool:
+    """Whether the next call may bring another object: it was reached through an argument."""
+    return target.source is not None and isinstance(target.source.root(), Local)

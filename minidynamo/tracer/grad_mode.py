@@ -1,0 +1,85 @@
+"""Owns torch.no_grad, enable_grad and set_grad_enabled while tracing: switches in the graph, managers on the stack.
+
+Other context managers of torch (autocast, inference_mode, ...) are not captured and break the graph.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from minidynamo.compat import set_grad_enabled
+from minidynamo.tracer import registry
+from minidynamo.tracer.constants import NotConstant, as_constant
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.contexts import ContextVariable
+
+# Mode inside the block; None: the argument says so.
+_MODES = {torch.no_grad: False, torch.enable_grad: True, torch.autograd.set_grad_enabled: None}
+
+
+@registry.function(torch.is_grad_enabled)
+def _is_grad_enabled(tx: Tracer) -> VariableTracker:
+    return ConstantVariable(torch.is_grad_enabled())
+
+
+@registry.function(torch.no_grad)
+def _no_grad(tx: Tracer, function: VariableTracker | None = None) -> VariableTracker:
+    return _context(tx, torch.no_grad, function)
+
+
+@registry.function(torch.enable_grad)
+def _enable_grad(tx: Tracer, function: VariableTracker | None = None) -> VariableTracker:
+    return _context(tx, torch.enable_grad, function)
+
+
+def _context(tx: Tracer, factory: type, function: VariableTracker | None) -> VariableTracker:
+    if function is not None:
+        tx.break_graph("MD213", f"torch.{factory.__name__} is used as a decorator while tracing")
+    return ContextVariable(factory)
+
+
+@registry.function(torch.autograd.set_grad_enabled)
+def _set_grad_enabled(tx: Tracer, mode: VariableTracker) -> VariableTracker:
+    """Switches at once; as a context manager it goes back at the end of the block."""
+    enabled = _flag(tx, mode)
+    before = torch.is_grad_enabled()
+    tx.graph.set_grad_mode(enabled)
+    return ContextVariable(torch.autograd.set_grad_enabled, (enabled,), saved=before)
+
+
+@registry.function(set_grad_enabled)
+def _private_set_grad_enabled(tx: Tracer, mode: VariableTracker) -> VariableTracker:
+    tx.graph.set_grad_mode(_flag(tx, mode))
+    return ConstantVariable(None)
+
+
+def _flag(tx: Tracer, mode: VariableTracker) -> bool:
+    try:
+        return bool(as_constant(mode))
+    except NotConstant:
+        tx.break_graph("MD208", "set_grad_enabled() is called with a value that is only known when the program runs")
+
+
+@registry.function(*(factory.__enter__ for factory in _MODES))
+def _enter(tx: Tracer, context: VariableTracker) -> VariableTracker:
+    context = _made_while_tracing(tx, context)
+    mode = _MODES[context.factory]  # type: ignore[index]
+    if mode is not None:
+        context.saved = torch.is_grad_enabled()
+        tx.graph.set_grad_mode(mode)
+    return ConstantVariable(None)
+
+
+@registry.function(*(factory.__exit__ for factory in _MODES))
+def _exit(tx: Tracer, context: VariableTracker, *error: VariableTracker) -> VariableTracker:
+    context = _made_while_tracing(tx, context)
+    tx.graph.set_grad_mode(context.saved)
+    return ConstantVariable(None)
+
+
+def _made_while_tracing(tx: Tracer, context: VariableTracker) -> ContextVariable:
+    if not isinstance(context, ContextVariable):
+        tx.break_graph("MD213", "a context manager that was made outside is entered", fix="with torch.no_grad(): ...")
+    return context

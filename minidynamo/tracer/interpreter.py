@@ -1,0 +1,149 @@
+"""Owns one symbolic frame: its stack, locals and cells, where it is, and the step from one instruction to the next.
+
+It knows no opcode; the functions in `opcodes/` act on a `Frame`. It decides nothing about calls: `tx` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import CodeType
+from typing import Any
+
+from minidynamo.bytecode.instructions import Instruction, decode, location
+from minidynamo.errors import Diagnostic, SkipFrame, UserLocation
+from minidynamo.guards.source import Local
+from minidynamo.tracer.opcodes.table import OPCODES, UNSUPPORTED
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.traced_frame import Null
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import CellVariable
+from minidynamo.variables.objects import OpaqueVariable
+
+NULL = Null()
+STEP_LIMIT = 500_000
+
+
+class FrameChain:
+    """The frames of one trace, the root first, and how many more instructions they may interpret together."""
+
+    def __init__(self, steps: int = STEP_LIMIT) -> None:
+        self.frames: list[Frame] = []
+        self.steps_left = steps
+
+
+class Frame:
+    """A Python frame whose values are trackers.
+
+    `trusted` frames run library code, whose functions, classes and modules are not guarded. `unread` holds the real
+    arguments of a root frame that the program has not looked at yet: those need no guard. `result` is set by the
+    instruction that returns; `keyword_names` by KW_NAMES for the call that follows.
+    """
+
+    def __init__(
+        self,
+        tx: Tracer,
+        code: CodeType,
+        namespace: dict[str, Any],
+        local_slots: dict[str, VariableTracker],
+        cells: dict[str, CellVariable],
+        chain: FrameChain,
+        *,
+        trusted: bool = False,
+        index: int = 0,
+    ) -> None:
+        self.chain = chain
+        self.tx = tx
+        self.code = code
+        self.namespace = namespace
+        self.local_slots = local_slots
+        self.cells = cells
+        self.trusted = trusted
+        self.instructions = decode(code)
+        self.index = index
+        self.next_index = index
+        self.unread: dict[str, Any] = {}
+        self.stack: list[VariableTracker | Null] = []
+        self.keyword_names: tuple[str, ...] = ()
+        self.result: VariableTracker | None = None
+
+    @property
+    def instruction(self) -> Instruction:
+        """The instruction that is being, or was last, interpreted."""
+        return self.instructions[self.index]
+
+    @property
+    def location(self) -> UserLocation:
+        """The user's place of that instruction."""
+        return location(self.code, self.index)
+
+    @property
+    def local_variables(self) -> Mapping[str, VariableTracker]:
+        """The bound plain locals, and the contents of filled cells, by name."""
+        filled = {name: cell.contents for name, cell in self.cells.items() if cell.contents is not None}
+        return {**self.unread_variables(), **self.local_slots, **filled}
+
+    def unread_variables(self) -> dict[str, VariableTracker]:
+        """Trackers that pass the unread arguments on without knowing, or guarding, anything about them."""
+        return {name: OpaqueVariable(value, source=Local(name)) for name, value in self.unread.items()}
+
+    def read_local(self, name: str) -> VariableTracker | None:
+        """The value of a plain local; None when it is not bound."""
+        value = self.local_slots.get(name)
+        if value is None and name in self.unread:
+            value = self.local_slots[name] = self.tx.wrap(self.unread.pop(name), Local(name))
+        return value
+
+    def write_local(self, name: str, value: VariableTracker | None) -> None:
+        """Bind a plain local, or unbind it with None."""
+        if self.unread:
+            self.unread.pop(name, None)
+        if value is None:
+            self.local_slots.pop(name, None)
+        else:
+            self.local_slots[name] = value
+
+    def step(self) -> None:
+        """Interpret one instruction."""
+        self.chain.steps_left -= 1
+        if self.chain.steps_left < 0:
+            what = f"{self.code.co_name} runs more than {STEP_LIMIT} instructions while it is traced"
+            raise SkipFrame(Diagnostic("MD221", what, why="A loop is unrolled into the graph.", where=self.location))
+        self.index = index = self.next_index
+        self.next_index = index + 1
+        instruction = self.instructions[index]
+        function = OPCODES.get(instruction.opname)
+        if function is None:
+            reason = UNSUPPORTED[instruction.opname]
+            self.tx.break_graph("MD203", f"the instruction {instruction.opname} cannot be captured", why=reason)
+        function(self, instruction)
+
+    def run(self) -> VariableTracker:
+        """Interpret until the frame returns; gives its result."""
+        self.chain.frames.append(self)
+        while self.result is None:
+            self.step()
+        self.chain.frames.pop()
+        return self.result
+
+    def jump(self, target: int | None) -> None:
+        """Go on at instruction `target`."""
+        assert target is not None
+        self.next_index = target
+
+    def push(self, variable: VariableTracker | Null) -> None:
+        """Put a value (or NULL) on top of the stack."""
+        self.stack.append(variable)
+
+    def pop(self) -> VariableTracker:
+        """Take the top value, which is not NULL."""
+        variable = self.stack.pop()
+        assert not isinstance(variable, Null)
+        return variable
+
+    def pop_many(self, count: int) -> list[VariableTracker]:
+        """Take the top `count` values, the lowest first."""
+        return [self.pop() for _ in range(count)][::-1]
+
+    def peek(self, depth: int = 1) -> Any:
+        """The value `depth` places from the top (1 is the top)."""
+        return self.stack[-depth]

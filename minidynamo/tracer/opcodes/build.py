@@ -1,0 +1,212 @@
+"""Owns the opcodes that build containers and strings, and those that take them apart.
+
+Containers under construction are new, so nothing here is reported as a side effect.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import operator
+
+from minidynamo.bytecode.instructions import Instruction
+from minidynamo.tracer.constants import NotConstant, as_constant, key_of
+from minidynamo.tracer.interpreter import Frame
+from minidynamo.tracer.opcodes.table import opcode
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import (
+    DictKey,
+    DictVariable,
+    ListVariable,
+    SequenceVariable,
+    SetVariable,
+    TupleVariable,
+)
+from minidynamo.variables.objects import ObjectVariable
+
+
+def hash_key(frame: Frame, variable: VariableTracker) -> DictKey:
+    """The key that a value is stored under; the program raises natively when it is not hashable."""
+    if isinstance(variable, ObjectVariable):
+        cls = variable.cls
+        if cls.__hash__ is not object.__hash__ or cls.__eq__ is not object.__eq__:
+            frame.tx.break_graph(
+                "MD204",
+                f"a {cls.__name__} with its own `__eq__` or `__hash__` is a dict key or set element",
+                why="The hash may depend on values that are only known when the program runs.",
+                fix="Use a string or number as the key.",
+            )
+    try:
+        return key_of(variable)
+    except NotConstant as error:
+        frame.tx.raises(TypeError(f"unhashable type: '{error}'"))
+
+
+@opcode("BUILD_TUPLE")
+def build_tuple(frame: Frame, instruction: Instruction) -> None:
+    frame.push(TupleVariable(frame.pop_many(instruction.argval)))
+
+
+@opcode("BUILD_LIST")
+def build_list(frame: Frame, instruction: Instruction) -> None:
+    frame.push(ListVariable(frame.pop_many(instruction.argval)))
+
+
+@opcode("BUILD_SET")
+def build_set(frame: Frame, instruction: Instruction) -> None:
+    frame.push(SetVariable({hash_key(frame, item): None for item in frame.pop_many(instruction.argval)}))
+
+
+@opcode("BUILD_MAP")
+def build_map(frame: Frame, instruction: Instruction) -> None:
+    values = frame.pop_many(2 * instruction.argval)
+    frame.push(DictVariable({hash_key(frame, key): value for key, value in zip(values[::2], values[1::2])}))
+
+
+@opcode("BUILD_CONST_KEY_MAP")
+def build_const_key_map(frame: Frame, instruction: Instruction) -> None:
+    keys = frame.pop()
+    assert isinstance(keys, SequenceVariable)
+    values = frame.pop_many(instruction.argval)
+    frame.push(DictVariable({hash_key(frame, key): value for key, value in zip(keys.items, values)}))
+
+
+@opcode("LIST_TO_TUPLE")
+def list_to_tuple(frame: Frame, instruction: Instruction) -> None:
+    items = frame.pop()
+    assert isinstance(items, ListVariable)
+    frame.push(TupleVariable(items.items))
+
+
+@opcode("CALL_INTRINSIC_1", "CALL_INTRINSIC_2")
+def call_intrinsic(frame: Frame, instruction: Instruction) -> None:
+    if instruction.argval == "INTRINSIC_LIST_TO_TUPLE":
+        list_to_tuple(frame, instruction)
+    elif instruction.argval == "INTRINSIC_UNARY_POSITIVE":
+        frame.push(frame.tx.call(operator.pos, [frame.pop()]))
+    else:
+        name = instruction.argval.removeprefix("INTRINSIC_").lower()
+        frame.tx.break_graph("MD203", f"the instruction {name} cannot be captured")
+
+
+# Adding to a container that is being built; it lies `depth` values below what is added
+
+
+@opcode("LIST_APPEND")
+def list_append(frame: Frame, instruction: Instruction) -> None:
+    item = frame.pop()
+    frame.peek(instruction.argval).items.append(item)
+
+
+@opcode("LIST_EXTEND")
+def list_extend(frame: Frame, instruction: Instruction) -> None:
+    items = frame.tx.unpack(frame.pop())
+    frame.peek(instruction.argval).items.extend(items)
+
+
+@opcode("SET_ADD")
+def set_add(frame: Frame, instruction: Instruction) -> None:
+    item = frame.pop()
+    frame.peek(instruction.argval).items.setdefault(hash_key(frame, item))
+
+
+@opcode("SET_UPDATE")
+def set_update(frame: Frame, instruction: Instruction) -> None:
+    items = frame.tx.unpack(frame.pop())
+    for item in items:
+        frame.peek(instruction.argval).items.setdefault(hash_key(frame, item))
+
+
+@opcode("MAP_ADD")
+def map_add(frame: Frame, instruction: Instruction) -> None:
+    key, value = frame.pop_many(2)
+    frame.peek(instruction.argval).items[hash_key(frame, key)] = value
+
+
+@opcode("DICT_UPDATE", "DICT_MERGE")
+def dict_update(frame: Frame, instruction: Instruction) -> None:
+    other = frame.tx.call(dict, [frame.pop()])
+    assert isinstance(other, DictVariable)
+    target: DictVariable = frame.peek(instruction.argval)
+    for key, value in other.items.items():
+        if instruction.opname == "DICT_MERGE" and key in target.items:
+            frame.tx.raises(TypeError(f"got multiple values for keyword argument {key.token!r}"))
+        target.items[key] = value
+
+
+# Strings
+
+
+def _text(frame: Frame, value: VariableTracker, conversion: object, spec: VariableTracker) -> VariableTracker:
+    if conversion is not None:
+        value = frame.tx.call(conversion, [value])  # type: ignore[arg-type]
+    return frame.tx.call(format, [value, spec])
+
+
+@opcode("FORMAT_VALUE")
+def format_value(frame: Frame, instruction: Instruction) -> None:
+    conversion, has_spec = instruction.argval
+    spec = frame.pop() if has_spec else ConstantVariable("")
+    frame.push(_text(frame, frame.pop(), conversion, spec))
+
+
+@opcode("CONVERT_VALUE")
+def convert_value(frame: Frame, instruction: Instruction) -> None:
+    frame.push(frame.tx.call(instruction.argval, [frame.pop()]))
+
+
+@opcode("FORMAT_SIMPLE")
+def format_simple(frame: Frame, instruction: Instruction) -> None:
+    frame.push(_text(frame, frame.pop(), None, ConstantVariable("")))
+
+
+@opcode("FORMAT_WITH_SPEC")
+def format_with_spec(frame: Frame, instruction: Instruction) -> None:
+    value, spec = frame.pop_many(2)
+    frame.push(_text(frame, value, None, spec))
+
+
+@opcode("BUILD_STRING")
+def build_string(frame: Frame, instruction: Instruction) -> None:
+    frame.push(ConstantVariable("".join(as_constant(part) for part in frame.pop_many(instruction.argval))))
+
+
+# Taking apart
+
+
+@opcode("UNPACK_SEQUENCE")
+def unpack_sequence(frame: Frame, instruction: Instruction) -> None:
+    items, count = frame.tx.unpack(frame.pop()), instruction.argval
+    if len(items) != count:
+        problem = "too many values to unpack" if len(items) > count else "not enough values to unpack"
+        frame.tx.raises(ValueError(f"{problem} (expected {count})"))
+    frame.stack.extend(reversed(items))
+
+
+@opcode("UNPACK_EX")
+def unpack_ex(frame: Frame, instruction: Instruction) -> None:
+    before, after = instruction.argval & 0xFF, instruction.argval >> 8
+    items = frame.tx.unpack(frame.pop())
+    if len(items) < before + after:
+        frame.tx.raises(ValueError(f"not enough values to unpack (expected at least {before + after})"))
+    last = len(items) - after
+    frame.stack.extend(reversed(items[last:]))
+    frame.push(ListVariable(items[before:last]))
+    frame.stack.extend(reversed(items[:before]))
+
+
+@opcode("GET_LEN")
+def get_len(frame: Frame, instruction: Instruction) -> None:
+    frame.push(frame.tx.call(len, [frame.peek()]))
+
+
+@opcode("MATCH_SEQUENCE")
+def match_sequence(frame: Frame, instruction: Instruction) -> None:
+    cls = frame.peek().python_type
+    matches = issubclass(cls, collections.abc.Sequence) and not issubclass(cls, str | bytes | bytearray)
+    frame.push(ConstantVariable(matches))
+
+
+@opcode("MATCH_MAPPING")
+def match_mapping(frame: Frame, instruction: Instruction) -> None:
+    frame.push(ConstantVariable(issubclass(frame.peek().python_type, collections.abc.Mapping)))

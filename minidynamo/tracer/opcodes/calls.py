@@ -1,0 +1,114 @@
+"""Owns the opcodes that call and that make functions.
+
+It binds no arguments; `call.py` does.
+"""
+
+from __future__ import annotations
+
+from minidynamo.bytecode.instructions import NULL_ABOVE_CALLABLE, Instruction
+from minidynamo.tracer.constants import as_constant
+from minidynamo.tracer.interpreter import Frame
+from minidynamo.tracer.opcodes.table import opcode
+from minidynamo.tracer.traced_frame import Null
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import CellVariable, NestedFunctionVariable
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import DictVariable, TupleVariable
+
+
+def pop_callable(frame: Frame) -> tuple[VariableTracker, list[VariableTracker]]:
+    """The callable below the arguments, and the `self` that was pushed apart from it, if any."""
+    upper, lower = frame.stack.pop(), frame.stack.pop()
+    function, receiver = (lower, upper) if NULL_ABOVE_CALLABLE or not isinstance(lower, Null) else (upper, lower)
+    assert isinstance(function, VariableTracker)
+    return function, [] if isinstance(receiver, Null) else [receiver]
+
+
+def callable_position(frame: Frame, instruction: Instruction) -> int | None:
+    """Where on the stack the callable of a call instruction is, when it is not bound to a `self` on the stack."""
+    if instruction.opname in ("CALL", "CALL_KW"):
+        count = instruction.arg or 0
+    elif instruction.opname == "CALL_FUNCTION_EX":
+        count = 1 + ((instruction.arg or 0) & 1)
+    else:
+        return None
+    count += instruction.opname == "CALL_KW"
+    upper, lower = len(frame.stack) - count - 1, len(frame.stack) - count - 2
+    null, function = (upper, lower) if NULL_ABOVE_CALLABLE else (lower, upper)
+    return function if isinstance(frame.stack[null], Null) else None
+
+
+def _call(frame: Frame, count: int, names: tuple[str, ...]) -> None:
+    values = frame.pop_many(count)
+    function, receiver = pop_callable(frame)
+    positional = count - len(names)
+    kwargs = dict(zip(names, values[positional:]))
+    frame.push(frame.tx.call(function, [*receiver, *values[:positional]], kwargs))
+
+
+@opcode("KW_NAMES")
+def kw_names(frame: Frame, instruction: Instruction) -> None:
+    frame.keyword_names = instruction.argval
+
+
+@opcode("CALL")
+def call(frame: Frame, instruction: Instruction) -> None:
+    names, frame.keyword_names = frame.keyword_names, ()
+    _call(frame, instruction.argval, names)
+
+
+@opcode("CALL_KW")
+def call_kw(frame: Frame, instruction: Instruction) -> None:
+    _call(frame, instruction.argval, as_constant(frame.pop()))
+
+
+@opcode("CALL_FUNCTION_EX")
+def call_function_ex(frame: Frame, instruction: Instruction) -> None:
+    kwargs: dict[str, VariableTracker] = {}
+    if instruction.argval & 1:
+        mapping = frame.tx.call(dict, [frame.pop()])
+        assert isinstance(mapping, DictVariable)
+        for key, value in mapping.items.items():
+            if type(key.token) is not str:
+                frame.tx.raises(TypeError("keywords must be strings"))
+            kwargs[key.token] = value
+    args = frame.tx.unpack(frame.pop())
+    function, receiver = pop_callable(frame)
+    frame.push(frame.tx.call(function, [*receiver, *args], kwargs))
+
+
+# Making functions
+
+_DEFAULTS, _KWDEFAULTS, _ANNOTATIONS, _CLOSURE = 1, 2, 4, 8
+
+
+def _set_attribute(function: NestedFunctionVariable, kind: int, value: VariableTracker) -> None:
+    if kind == _DEFAULTS:
+        function.defaults = value
+    elif kind == _KWDEFAULTS:
+        function.kwdefaults = value
+    elif kind == _ANNOTATIONS:
+        function.annotations = value
+    else:
+        assert isinstance(value, TupleVariable)
+        function.closure = tuple(cell for cell in value.items if isinstance(cell, CellVariable))
+
+
+@opcode("MAKE_FUNCTION")
+def make_function(frame: Frame, instruction: Instruction) -> None:
+    code = frame.pop()
+    assert isinstance(code, ConstantVariable)
+    function = NestedFunctionVariable(code.value, frame.namespace, code.value.co_qualname)
+    for kind in (_CLOSURE, _ANNOTATIONS, _KWDEFAULTS, _DEFAULTS):
+        # Since 3.13 the instruction has no argument and SET_FUNCTION_ATTRIBUTE follows.
+        if (instruction.arg or 0) & kind:
+            _set_attribute(function, kind, frame.pop())
+    frame.push(function)
+
+
+@opcode("SET_FUNCTION_ATTRIBUTE")
+def set_function_attribute(frame: Frame, instruction: Instruction) -> None:
+    value, function = frame.pop_many(2)
+    assert isinstance(function, NestedFunctionVariable)
+    _set_attribute(function, instruction.argval, value)
+    frame.push(function)

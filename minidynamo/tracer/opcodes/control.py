@@ -1,0 +1,86 @@
+"""Owns the opcodes that decide what runs next: jumps, loops, return.
+
+A condition that is a tensor breaks the graph in `tx.truth`.
+"""
+
+from __future__ import annotations
+
+from minidynamo.bytecode.instructions import Instruction
+from minidynamo.tracer.constants import from_constant
+from minidynamo.tracer.interpreter import Frame
+from minidynamo.tracer.opcodes.table import opcode
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
+
+
+@opcode("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
+def jump(frame: Frame, instruction: Instruction) -> None:
+    frame.jump(instruction.target)
+
+
+def _jump_if(*names: str, expected: bool) -> None:
+    @opcode(*names)
+    def pop_jump(frame: Frame, instruction: Instruction) -> None:
+        if frame.tx.truth(frame.pop()) is expected:
+            frame.jump(instruction.target)
+
+
+_jump_if("POP_JUMP_IF_TRUE", "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE", expected=True)
+_jump_if("POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE", expected=False)
+
+
+def _is_none(variable: VariableTracker) -> bool:
+    return isinstance(variable, ConstantVariable) and variable.value is None
+
+
+@opcode("POP_JUMP_IF_NONE", "POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE")
+def pop_jump_if_none(frame: Frame, instruction: Instruction) -> None:
+    if _is_none(frame.pop()):
+        frame.jump(instruction.target)
+
+
+@opcode("POP_JUMP_IF_NOT_NONE", "POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE")
+def pop_jump_if_not_none(frame: Frame, instruction: Instruction) -> None:
+    if not _is_none(frame.pop()):
+        frame.jump(instruction.target)
+
+
+@opcode("JUMP_IF_TRUE_OR_POP")
+def jump_if_true_or_pop(frame: Frame, instruction: Instruction) -> None:
+    if frame.tx.truth(frame.peek()):
+        frame.jump(instruction.target)
+    else:
+        frame.pop()
+
+
+@opcode("JUMP_IF_FALSE_OR_POP")
+def jump_if_false_or_pop(frame: Frame, instruction: Instruction) -> None:
+    if frame.tx.truth(frame.peek()):
+        frame.pop()
+    else:
+        frame.jump(instruction.target)
+
+
+@opcode("GET_ITER")
+def get_iter(frame: Frame, instruction: Instruction) -> None:
+    frame.push(frame.tx.call(iter, [frame.pop()]))
+
+
+@opcode("FOR_ITER")
+def for_iter(frame: Frame, instruction: Instruction) -> None:
+    item = frame.tx.next_item(frame.peek())
+    if item is None:
+        frame.pop()
+        frame.jump(instruction.target)
+    else:
+        frame.push(item)
+
+
+@opcode("RETURN_VALUE")
+def return_value(frame: Frame, instruction: Instruction) -> None:
+    frame.result = frame.pop()
+
+
+@opcode("RETURN_CONST")
+def return_const(frame: Frame, instruction: Instruction) -> None:
+    frame.result = from_constant(instruction.argval)

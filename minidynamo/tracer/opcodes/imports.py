@@ -1,0 +1,40 @@
+"""Owns the opcodes of the import statement, for modules that are already imported.
+
+A module that is not imported yet is imported natively, behind a graph break.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+
+from minidynamo.bytecode.instructions import Instruction
+from minidynamo.guards.source import Constant
+from minidynamo.tracer.constants import as_constant
+from minidynamo.tracer.interpreter import Frame
+from minidynamo.tracer.opcodes.table import opcode
+
+
+@opcode("IMPORT_NAME")
+def import_name(frame: Frame, instruction: Instruction) -> None:
+    level, names = (as_constant(part) for part in frame.pop_many(2))
+    name = instruction.argval
+    if level:
+        package = frame.namespace.get("__package__") or ""
+        name = importlib.util.resolve_name("." * level + name, package)
+    if name not in sys.modules:
+        frame.tx.break_graph(
+            "MD205",
+            f"`import {name}` for the first time",
+            why="Importing runs the module's code.",
+            fix=f"Write `import {name}` at the top of the file.",
+        )
+    if not names and not level:
+        name = name.partition(".")[0]
+    module = sys.modules[name]
+    frame.push(frame.tx.wrap(module, Constant(module, name.rpartition(".")[2])))
+
+
+@opcode("IMPORT_FROM")
+def import_from(frame: Frame, instruction: Instruction) -> None:
+    frame.push(frame.tx.getattr(frame.peek(), instruction.argval))

@@ -1,0 +1,220 @@
+"""Owns the opcodes that move values between the stack, locals, cells, globals and constants.
+
+Attributes and subscripts are calls and live in `operators.py`.
+"""
+
+from __future__ import annotations
+
+import builtins
+from typing import Any
+
+from minidynamo.bytecode.instructions import NULL_ABOVE_CALLABLE, Instruction
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import CellContents, Constant, Source, global_source
+from minidynamo.tracer.constants import from_constant
+from minidynamo.tracer.interpreter import NULL, Frame
+from minidynamo.tracer.opcodes.table import opcode
+from minidynamo.tracer.side_effects import DELETED
+from minidynamo.tracer.trace_rules import is_library_value
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import CellVariable
+from minidynamo.variables.constants import ConstantVariable
+
+
+@opcode("NOP", "RESUME", "PRECALL", "COPY_FREE_VARS")
+def nothing(frame: Frame, instruction: Instruction) -> None:
+    pass
+
+
+@opcode("POP_TOP", "END_FOR")
+def pop_top(frame: Frame, instruction: Instruction) -> None:
+    frame.stack.pop()
+
+
+@opcode("COPY")
+def copy(frame: Frame, instruction: Instruction) -> None:
+    frame.push(frame.peek(instruction.argval))
+
+
+@opcode("SWAP")
+def swap(frame: Frame, instruction: Instruction) -> None:
+    stack, depth = frame.stack, instruction.argval
+    stack[-1], stack[-depth] = stack[-depth], stack[-1]
+
+
+@opcode("PUSH_NULL")
+def push_null(frame: Frame, instruction: Instruction) -> None:
+    frame.push(NULL)
+
+
+@opcode("LOAD_CONST")
+def load_const(frame: Frame, instruction: Instruction) -> None:
+    value = instruction.argval
+    # A code object is on its way to MAKE_FUNCTION.
+    frame.push(ConstantVariable(value) if isinstance(value, type(frame.code)) else from_constant(value))
+
+
+@opcode("LOAD_ASSERTION_ERROR")
+def load_assertion_error(frame: Frame, instruction: Instruction) -> None:
+    frame.push(frame.tx.wrap(AssertionError, Constant(AssertionError, "AssertionError")))
+
+
+# Locals
+
+
+def read_local(frame: Frame, name: str) -> VariableTracker:
+    value = frame.read_local(name)
+    if value is None:
+        frame.tx.raises(UnboundLocalError(f"cannot access local variable {name!r}"))
+    return value
+
+
+@opcode("LOAD_FAST", "LOAD_FAST_CHECK")
+def load_fast(frame: Frame, instruction: Instruction) -> None:
+    # Since 3.13 a cell is also loaded this way, to be put into a closure.
+    cell = frame.cells.get(instruction.argval)
+    frame.push(cell if cell is not None else read_local(frame, instruction.argval))
+
+
+@opcode("LOAD_FAST_LOAD_FAST")
+def load_fast_load_fast(frame: Frame, instruction: Instruction) -> None:
+    for name in instruction.argval:
+        frame.push(frame.cells.get(name) or read_local(frame, name))
+
+
+@opcode("STORE_FAST_LOAD_FAST")
+def store_fast_load_fast(frame: Frame, instruction: Instruction) -> None:
+    stored, loaded = instruction.argval
+    frame.write_local(stored, frame.pop())
+    frame.push(frame.cells.get(loaded) or read_local(frame, loaded))
+
+
+@opcode("STORE_FAST_STORE_FAST")
+def store_fast_store_fast(frame: Frame, instruction: Instruction) -> None:
+    for name in instruction.argval:
+        frame.write_local(name, frame.pop())
+
+
+@opcode("LOAD_FAST_AND_CLEAR")
+def load_fast_and_clear(frame: Frame, instruction: Instruction) -> None:
+    name = instruction.argval
+    frame.push(frame.cells.pop(name, None) or frame.read_local(name) or NULL)
+    frame.write_local(name, None)
+
+
+@opcode("STORE_FAST", "STORE_FAST_MAYBE_NULL")
+def store_fast(frame: Frame, instruction: Instruction) -> None:
+    name, value = instruction.argval, frame.stack.pop()
+    frame.cells.pop(name, None)
+    if isinstance(value, CellVariable):
+        frame.cells[name] = value
+    else:
+        frame.write_local(name, value if isinstance(value, VariableTracker) else None)
+
+
+@opcode("DELETE_FAST")
+def delete_fast(frame: Frame, instruction: Instruction) -> None:
+    if instruction.argval not in frame.unread:
+        read_local(frame, instruction.argval)
+    frame.write_local(instruction.argval, None)
+
+
+# Cells
+
+
+@opcode("MAKE_CELL")
+def make_cell(frame: Frame, instruction: Instruction) -> None:
+    name = instruction.argval
+    frame.cells[name] = CellVariable(frame.read_local(name))
+    frame.write_local(name, None)
+
+
+@opcode("LOAD_CLOSURE")
+def load_closure(frame: Frame, instruction: Instruction) -> None:
+    frame.push(frame.cells[instruction.argval])
+
+
+@opcode("LOAD_DEREF")
+def load_deref(frame: Frame, instruction: Instruction) -> None:
+    cell = frame.cells[instruction.argval]
+    if cell.contents is None and not read_real_cell(frame, cell):
+        frame.tx.raises(NameError(f"cannot access free variable {instruction.argval!r}"))
+    assert cell.contents is not None
+    frame.push(cell.contents)
+
+
+def read_real_cell(frame: Frame, cell: CellVariable) -> bool:
+    """Look into a cell from outside that has not been read or written yet; False when it is empty."""
+    if cell.cell is None or frame.tx.side_effects.is_written(cell):
+        return False
+    try:
+        value = cell.cell.cell_contents
+    except ValueError:
+        frame.tx.guard(cell.source, GuardKind.CELL_EMPTY)
+        return False
+    cell.contents = frame.tx.wrap(value, CellContents(cell.source) if cell.source else None)
+    return True
+
+
+@opcode("STORE_DEREF")
+def store_deref(frame: Frame, instruction: Instruction) -> None:
+    write_cell(frame, frame.cells[instruction.argval], frame.pop())
+
+
+@opcode("DELETE_DEREF")
+def delete_deref(frame: Frame, instruction: Instruction) -> None:
+    cell = frame.cells[instruction.argval]
+    if cell.contents is None and not read_real_cell(frame, cell):
+        frame.tx.raises(NameError(f"cannot access free variable {instruction.argval!r}"))
+    write_cell(frame, cell, None)
+
+
+def write_cell(frame: Frame, cell: CellVariable, value: VariableTracker | None) -> None:
+    cell.contents = value
+    frame.tx.side_effects.set_cell(cell, value)
+
+
+# Globals
+
+
+@opcode("LOAD_GLOBAL")
+def load_global(frame: Frame, instruction: Instruction) -> None:
+    value = read_global(frame, instruction.argval)
+    if instruction.flag and not NULL_ABOVE_CALLABLE:
+        frame.push(NULL)
+    frame.push(value)
+    if instruction.flag and NULL_ABOVE_CALLABLE:
+        frame.push(NULL)
+
+
+def read_global(frame: Frame, name: str) -> VariableTracker:
+    tx, namespace = frame.tx, frame.namespace
+    written = tx.side_effects.read_global(namespace, name)
+    if isinstance(written, VariableTracker):
+        return written
+    if written is not DELETED and name in namespace:
+        value = namespace[name]
+        trusted = frame.trusted and is_library_value(value)
+        return tx.wrap(value, Constant(value, name) if trusted else global_source(namespace, name))
+    if not frame.trusted and written is not DELETED:
+        tx.guard(namespace_source(namespace), GuardKind.MISSING_KEY, name)
+    known: Any = namespace.get("__builtins__", builtins)
+    known = known if isinstance(known, dict) else vars(known)
+    if name not in known:
+        tx.raises(NameError(f"name {name!r} is not defined"))
+    return tx.wrap(known[name], Constant(known[name], name))
+
+
+def namespace_source(namespace: dict[str, Any]) -> Source:
+    return Constant(namespace, "G", hidden=True)
+
+
+@opcode("STORE_GLOBAL")
+def store_global(frame: Frame, instruction: Instruction) -> None:
+    frame.tx.side_effects.set_global(frame.namespace, instruction.argval, frame.pop())
+
+
+@opcode("DELETE_GLOBAL")
+def delete_global(frame: Frame, instruction: Instruction) -> None:
+    read_global(frame, instruction.argval)
+    frame.tx.side_effects.set_global(frame.namespace, instruction.argval, None)

@@ -1,0 +1,184 @@
+"""Owns the opcodes that compute: operators, comparisons, attributes and subscripts. Each of them is a call.
+
+It gives no operator a meaning; `tx.call` and `tx.getattr` do.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from minidynamo.bytecode.instructions import NULL_ABOVE_CALLABLE, Instruction
+from minidynamo.tracer.constants import is_constant_value
+from minidynamo.tracer.interpreter import NULL, Frame
+from minidynamo.tracer.opcodes.table import opcode
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import SliceVariable
+
+BINARY: dict[str, Callable[..., Any]] = {
+    "+": operator.add,
+    "&": operator.and_,
+    "//": operator.floordiv,
+    "<<": operator.lshift,
+    "@": operator.matmul,
+    "*": operator.mul,
+    "%": operator.mod,
+    "|": operator.or_,
+    "**": operator.pow,
+    ">>": operator.rshift,
+    "-": operator.sub,
+    "/": operator.truediv,
+    "^": operator.xor,
+    "+=": operator.iadd,
+    "&=": operator.iand,
+    "//=": operator.ifloordiv,
+    "<<=": operator.ilshift,
+    "@=": operator.imatmul,
+    "*=": operator.imul,
+    "%=": operator.imod,
+    "|=": operator.ior,
+    "**=": operator.ipow,
+    ">>=": operator.irshift,
+    "-=": operator.isub,
+    "/=": operator.itruediv,
+    "^=": operator.ixor,
+}
+
+COMPARISONS: dict[str, Callable[..., Any]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+@opcode("BINARY_OP")
+def binary_op(frame: Frame, instruction: Instruction) -> None:
+    frame.push(frame.tx.call(BINARY[instruction.argval], frame.pop_many(2)))
+
+
+def _unary(name: str, function: Callable[..., Any]) -> None:
+    @opcode(name)
+    def unary(frame: Frame, instruction: Instruction) -> None:
+        frame.push(frame.tx.call(function, [frame.pop()]))
+
+
+_unary("UNARY_NEGATIVE", operator.neg)
+_unary("UNARY_POSITIVE", operator.pos)
+_unary("UNARY_INVERT", operator.invert)
+
+
+@opcode("UNARY_NOT")
+def unary_not(frame: Frame, instruction: Instruction) -> None:
+    frame.push(ConstantVariable(not frame.tx.truth(frame.pop())))
+
+
+@opcode("TO_BOOL")
+def to_bool(frame: Frame, instruction: Instruction) -> None:
+    frame.push(ConstantVariable(frame.tx.truth(frame.pop())))
+
+
+@opcode("COMPARE_OP")
+def compare_op(frame: Frame, instruction: Instruction) -> None:
+    result = frame.tx.call(COMPARISONS[instruction.argval], frame.pop_many(2))
+    frame.push(ConstantVariable(frame.tx.truth(result)) if instruction.flag else result)
+
+
+@opcode("IS_OP")
+def is_op(frame: Frame, instruction: Instruction) -> None:
+    function = operator.is_not if instruction.flag else operator.is_
+    frame.push(frame.tx.call(function, frame.pop_many(2)))
+
+
+@opcode("CONTAINS_OP")
+def contains_op(frame: Frame, instruction: Instruction) -> None:
+    item, container = frame.pop_many(2)
+    found = frame.tx.truth(frame.tx.call(operator.contains, [container, item]))
+    frame.push(ConstantVariable(found is not instruction.flag))
+
+
+# Subscripts
+
+
+def make_slice(parts: list[VariableTracker]) -> VariableTracker:
+    if all(isinstance(part, ConstantVariable) and is_constant_value(part.value) for part in parts):
+        return ConstantVariable(slice(*(part.value for part in parts if isinstance(part, ConstantVariable))))
+    start, stop, step = parts
+    return SliceVariable(start, stop, step)
+
+
+@opcode("BUILD_SLICE")
+def build_slice(frame: Frame, instruction: Instruction) -> None:
+    parts = frame.pop_many(instruction.argval)
+    frame.push(make_slice([*parts, ConstantVariable(None)][:3]))
+
+
+@opcode("BINARY_SUBSCR")
+def binary_subscr(frame: Frame, instruction: Instruction) -> None:
+    frame.push(frame.tx.call(operator.getitem, frame.pop_many(2)))
+
+
+@opcode("STORE_SUBSCR")
+def store_subscr(frame: Frame, instruction: Instruction) -> None:
+    value, container, key = frame.pop_many(3)
+    frame.tx.call(operator.setitem, [container, key, value])
+
+
+@opcode("DELETE_SUBSCR")
+def delete_subscr(frame: Frame, instruction: Instruction) -> None:
+    frame.tx.call(operator.delitem, frame.pop_many(2))
+
+
+@opcode("BINARY_SLICE")
+def binary_slice(frame: Frame, instruction: Instruction) -> None:
+    container, start, stop = frame.pop_many(3)
+    frame.push(frame.tx.call(operator.getitem, [container, make_slice([start, stop, ConstantVariable(None)])]))
+
+
+@opcode("STORE_SLICE")
+def store_slice(frame: Frame, instruction: Instruction) -> None:
+    value, container, start, stop = frame.pop_many(4)
+    frame.tx.call(operator.setitem, [container, make_slice([start, stop, ConstantVariable(None)]), value])
+
+
+# Attributes
+
+
+def push_callable(frame: Frame, function: VariableTracker) -> None:
+    """Push a callable with its NULL, in the order that the running Python's CALL expects."""
+    pair = (function, NULL) if NULL_ABOVE_CALLABLE else (NULL, function)
+    frame.stack.extend(pair)
+
+
+@opcode("LOAD_ATTR", "LOAD_METHOD")
+def load_attr(frame: Frame, instruction: Instruction) -> None:
+    value = frame.tx.getattr(frame.pop(), instruction.argval)
+    if instruction.method_form:
+        push_callable(frame, value)
+    else:
+        frame.push(value)
+
+
+@opcode("LOAD_SUPER_ATTR")
+def load_super_attr(frame: Frame, instruction: Instruction) -> None:
+    function, cls, receiver = frame.pop_many(3)
+    value = frame.tx.getattr(frame.tx.call(function, [cls, receiver]), instruction.argval)
+    if instruction.method_form:
+        push_callable(frame, value)
+    else:
+        frame.push(value)
+
+
+@opcode("STORE_ATTR")
+def store_attr(frame: Frame, instruction: Instruction) -> None:
+    value, obj = frame.pop_many(2)
+    frame.tx.call(setattr, [obj, ConstantVariable(instruction.argval), value])
+
+
+@opcode("DELETE_ATTR")
+def delete_attr(frame: Frame, instruction: Instruction) -> None:
+    frame.tx.call(delattr, [frame.pop(), ConstantVariable(instruction.argval)])

@@ -1,0 +1,87 @@
+"""Owns the table opcode name -> function, and the list of opcodes that are not supported, with reasons.
+
+It contains no opcode itself. Together with `UNSUPPORTED` and `NEVER_SEEN` the table covers `dis.opmap` exactly.
+"""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., None])
+
+# opcode(frame, instruction); the frame's `next_index` already is that of the following instruction.
+OPCODES: dict[str, Callable[[Any, Any], None]] = {}
+
+_SUSPENDS = "it suspends the frame: generators and coroutines run as written"
+_HANDLES = "it handles an exception: code inside `except` and `finally` after an error runs as written"
+_NAMESPACE = "it works on a class or module body, which runs as written"
+_MATCHES = "`match` patterns of this kind run as written"
+
+# An instruction that breaks the graph wherever it is met; the value says why.
+UNSUPPORTED = {
+    "ASYNC_GEN_WRAP": _SUSPENDS,
+    "BEFORE_ASYNC_WITH": _SUSPENDS,
+    "CHECK_EG_MATCH": _HANDLES,
+    "CHECK_EXC_MATCH": _HANDLES,
+    "CLEANUP_THROW": _SUSPENDS,
+    "DELETE_NAME": _NAMESPACE,
+    "END_ASYNC_FOR": _SUSPENDS,
+    "END_SEND": _SUSPENDS,
+    "EXIT_INIT_CHECK": "it only occurs in code that CPython makes for itself",
+    "GET_AITER": _SUSPENDS,
+    "GET_ANEXT": _SUSPENDS,
+    "GET_AWAITABLE": _SUSPENDS,
+    "GET_YIELD_FROM_ITER": _SUSPENDS,
+    "IMPORT_STAR": _NAMESPACE,
+    "INTERPRETER_EXIT": "it only occurs in code that CPython makes for itself",
+    "LOAD_BUILD_CLASS": "a class is made; classes made while tracing are not supported",
+    "LOAD_CLASSDEREF": _NAMESPACE,
+    "LOAD_FROM_DICT_OR_DEREF": _NAMESPACE,
+    "LOAD_FROM_DICT_OR_GLOBALS": _NAMESPACE,
+    "LOAD_LOCALS": _NAMESPACE,
+    "LOAD_NAME": _NAMESPACE,
+    "MATCH_CLASS": _MATCHES,
+    "MATCH_KEYS": _MATCHES,
+    "POP_EXCEPT": _HANDLES,
+    "PREP_RERAISE_STAR": _HANDLES,
+    "PRINT_EXPR": "it only occurs at the interactive prompt",
+    "PUSH_EXC_INFO": _HANDLES,
+    "RERAISE": _HANDLES,
+    "RETURN_GENERATOR": _SUSPENDS,
+    "SEND": _SUSPENDS,
+    "SETUP_ANNOTATIONS": _NAMESPACE,
+    "STORE_NAME": _NAMESPACE,
+    "WITH_EXCEPT_START": _HANDLES,
+    "YIELD_VALUE": _SUSPENDS,
+}
+
+# Opcodes that decoded code never contains: inline caches and prefixes are decoded away, pseudo opcodes exist only
+# inside the compiler, instrumented ones are shown in their plain form.
+NEVER_SEEN = {
+    "CACHE",
+    "EXTENDED_ARG",
+    "ENTER_EXECUTOR",
+    "RESERVED",
+    "INSTRUMENTED_INSTRUCTION",
+    "INSTRUMENTED_LINE",
+} | {
+    name
+    for name, number in dis.opmap.items()
+    if name.startswith("INSTRUMENTED_") or name in getattr(dis, "_pseudo_ops", {}) or number > 255
+}
+
+
+def opcode(*names: str) -> Callable[[F], F]:
+    """Interpret these opcodes; names that the running Python lacks are fine, each may be registered once."""
+
+    def register(function: F) -> F:
+        for name in names:
+            if name in OPCODES:
+                raise ValueError(f"opcode {name} is registered twice")
+            if name in dis.opmap:
+                OPCODES[name] = function
+        return function
+
+    return register

@@ -1,0 +1,310 @@
+"""Owns Python's operator protocol: which special methods an operator calls, in which order, for values of any kind.
+
+The special methods themselves are registered per type in `handlers/`, or written by the user. Constants are folded
+before anything else, and an operator with a tensor among its operands is a node of the graph.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from minidynamo.tracer import registry
+from minidynamo.tracer.attributes import MISSING, lookup_on_class
+from minidynamo.tracer.constants import NotConstant, as_constant, from_constant
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import BuiltinVariable, FunctionVariable
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import SequenceVariable, SliceVariable
+from minidynamo.variables.objects import ClassVariable, PythonModuleVariable
+from minidynamo.variables.tensors import TensorVariable
+
+# operator -> (method of the left operand, method of the right one)
+BINARY: dict[Callable[..., Any], tuple[str, str]] = {
+    operator.add: ("__add__", "__radd__"),
+    operator.and_: ("__and__", "__rand__"),
+    operator.floordiv: ("__floordiv__", "__rfloordiv__"),
+    operator.lshift: ("__lshift__", "__rlshift__"),
+    operator.matmul: ("__matmul__", "__rmatmul__"),
+    operator.mul: ("__mul__", "__rmul__"),
+    operator.mod: ("__mod__", "__rmod__"),
+    operator.or_: ("__or__", "__ror__"),
+    operator.pow: ("__pow__", "__rpow__"),
+    operator.rshift: ("__rshift__", "__rrshift__"),
+    operator.sub: ("__sub__", "__rsub__"),
+    operator.truediv: ("__truediv__", "__rtruediv__"),
+    operator.xor: ("__xor__", "__rxor__"),
+    operator.lt: ("__lt__", "__gt__"),
+    operator.le: ("__le__", "__ge__"),
+    operator.eq: ("__eq__", "__eq__"),
+    operator.ne: ("__ne__", "__ne__"),
+    operator.gt: ("__gt__", "__lt__"),
+    operator.ge: ("__ge__", "__le__"),
+}
+
+# in-place operator -> (its method, the operator it falls back to)
+IN_PLACE: dict[Callable[..., Any], tuple[str, Callable[..., Any]]] = {
+    operator.iadd: ("__iadd__", operator.add),
+    operator.iand: ("__iand__", operator.and_),
+    operator.ifloordiv: ("__ifloordiv__", operator.floordiv),
+    operator.ilshift: ("__ilshift__", operator.lshift),
+    operator.imatmul: ("__imatmul__", operator.matmul),
+    operator.imul: ("__imul__", operator.mul),
+    operator.imod: ("__imod__", operator.mod),
+    operator.ior: ("__ior__", operator.or_),
+    operator.ipow: ("__ipow__", operator.pow),
+    operator.irshift: ("__irshift__", operator.rshift),
+    operator.isub: ("__isub__", operator.sub),
+    operator.itruediv: ("__itruediv__", operator.truediv),
+    operator.ixor: ("__ixor__", operator.xor),
+}
+
+UNARY: dict[Callable[..., Any], str] = {
+    operator.neg: "__neg__",
+    operator.pos: "__pos__",
+    operator.invert: "__invert__",
+}
+
+SUBSCRIPT: dict[Callable[..., Any], str] = {
+    operator.getitem: "__getitem__",
+    operator.setitem: "__setitem__",
+    operator.delitem: "__delitem__",
+}
+
+_COMPARISONS = ("__lt__", "__le__", "__eq__", "__ne__", "__gt__", "__ge__")
+
+
+def involves_tensor(variable: VariableTracker) -> bool:
+    """Whether a tensor is the value, or an item of the tuple, list or slice that it is."""
+    if isinstance(variable, TensorVariable):
+        return True
+    if isinstance(variable, SequenceVariable):
+        return any(involves_tensor(item) for item in variable.items)
+    if isinstance(variable, SliceVariable):
+        return any(involves_tensor(part) for part in (variable.start, variable.stop, variable.step))
+    return False
+
+
+def fold(tx: Tracer, function: Callable[..., Any], *operands: VariableTracker) -> VariableTracker | None:
+    """The result on constants, None when an operand is not one; errors are raised natively."""
+    try:
+        values = [as_constant(operand) for operand in operands]
+    except NotConstant:
+        return None
+    return folded(tx, function, values, {})
+
+
+def folded(tx: Tracer, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> VariableTracker | None:
+    """The result of a pure function on plain values; None when no tracker can stand for it."""
+    try:
+        result = function(*args, **kwargs)
+    except Exception as error:
+        tx.raises(error)
+    try:
+        return from_constant(result)
+    except NotConstant:
+        return None
+
+
+def _is_scalar(variable: VariableTracker) -> bool:
+    return isinstance(variable, ConstantVariable)
+
+
+def _has_method(variable: VariableTracker, name: str) -> bool:
+    return lookup_on_class(variable.python_type, name)[0] not in (MISSING, None)
+
+
+def _attempt(tx: Tracer, left: VariableTracker, name: str, right: VariableTracker) -> VariableTracker | None:
+    """`left.name(right)`, or None when there is no such method or it answers NotImplemented."""
+    if not _has_method(left, name):
+        return None
+    result: VariableTracker | None
+    if isinstance(left, ConstantVariable) and name != "__mod__":
+        # Numbers and text know nothing of what is not a constant.
+        result = fold(tx, getattr(type(left.value), name), left, right)
+    else:
+        result = tx.call_method(left, name, [right])
+    return None if isinstance(result, ConstantVariable) and result.value is NotImplemented else result
+
+
+def _binary(function: Callable[..., Any], name: str, reflected: str) -> None:
+    @registry.function(function)
+    def binary(tx: Tracer, left: VariableTracker, right: VariableTracker, /) -> VariableTracker:
+        if isinstance(left, TensorVariable) or isinstance(right, TensorVariable):
+            return tx.emit(function, [left, right])
+        if _is_scalar(left) and _is_scalar(right):
+            result = fold(tx, function, left, right)
+            if result is not None:
+                return result
+        first, second = left.python_type, right.python_type
+        order = [(left, name, right), (right, reflected, left)]
+        if second is not first and issubclass(second, first) and _overrides(second, first, reflected):
+            order.reverse()
+        # Operands of one class are not asked the other way round, except by comparisons.
+        attempts = order if first is not second or name in _COMPARISONS else order[:1]
+        for receiver, method, other in attempts:
+            result = _attempt(tx, receiver, method, other)
+            if result is not None:
+                return result
+        if function in (operator.eq, operator.ne):
+            return ConstantVariable(is_same(left, right) is (function is operator.eq))
+        tx.raises(TypeError(f"unsupported operand type(s): '{first.__name__}' and '{second.__name__}'"))
+
+
+def _overrides(cls: type, base: type, name: str) -> bool:
+    return lookup_on_class(cls, name)[0] is not lookup_on_class(base, name)[0]
+
+
+def _in_place(function: Callable[..., Any], name: str, fallback: Callable[..., Any]) -> None:
+    @registry.function(function)
+    def in_place(tx: Tracer, left: VariableTracker, right: VariableTracker, /) -> VariableTracker:
+        if isinstance(left, TensorVariable):
+            return tx.emit(function, [left, right])
+        result = None if _is_scalar(left) else _attempt(tx, left, name, right)
+        return tx.call(fallback, [left, right]) if result is None else result
+
+
+def _unary(function: Callable[..., Any], name: str) -> None:
+    @registry.function(function)
+    def unary(tx: Tracer, operand: VariableTracker, /) -> VariableTracker:
+        if isinstance(operand, TensorVariable):
+            return tx.emit(function, [operand])
+        result = fold(tx, function, operand)
+        if result is not None:
+            return result
+        if not _has_method(operand, name):
+            tx.raises(TypeError(f"bad operand type: '{operand.python_type.__name__}'"))
+        return tx.call_method(operand, name)
+
+
+for _function, (_name, _reflected) in BINARY.items():
+    _binary(_function, _name, _reflected)
+for _function, (_name, _fallback) in IN_PLACE.items():
+    _in_place(_function, _name, _fallback)
+for _function, _name in UNARY.items():
+    _unary(_function, _name)
+
+
+# Subscripts
+
+
+@registry.function(operator.getitem)
+def _getitem(tx: Tracer, obj: VariableTracker, key: VariableTracker, /) -> VariableTracker:
+    if isinstance(obj, TensorVariable):
+        return tx.emit(operator.getitem, [obj, key])
+    if isinstance(obj, ConstantVariable):
+        result = fold(tx, operator.getitem, obj, key)
+        if result is not None:
+            return result
+    if isinstance(obj, ClassVariable) and not _has_method(obj, "__getitem__"):
+        tx.break_graph("MD206", f"the generic alias {obj.value.__name__}[...] is made")
+    return _subscript(tx, obj, "__getitem__", key)
+
+
+@registry.function(operator.setitem)
+def _setitem(tx: Tracer, obj: VariableTracker, key: VariableTracker, value: VariableTracker, /) -> VariableTracker:
+    if isinstance(obj, TensorVariable):
+        return tx.emit(operator.setitem, [obj, key, value])
+    _subscript(tx, obj, "__setitem__", key, value)
+    return ConstantVariable(None)
+
+
+@registry.function(operator.delitem)
+def _delitem(tx: Tracer, obj: VariableTracker, key: VariableTracker, /) -> VariableTracker:
+    _subscript(tx, obj, "__delitem__", key)
+    return ConstantVariable(None)
+
+
+def _subscript(tx: Tracer, obj: VariableTracker, name: str, *args: VariableTracker) -> VariableTracker:
+    if not _has_method(obj, name):
+        tx.raises(TypeError(f"'{obj.python_type.__name__}' object has no {name}"))
+    return tx.call_method(obj, name, args)
+
+
+# Identity, membership, truth
+
+
+def is_same(left: VariableTracker, right: VariableTracker) -> bool:
+    """`left is right`."""
+    valued = (ConstantVariable, ClassVariable, BuiltinVariable, FunctionVariable, PythonModuleVariable)
+    if isinstance(left, valued) and isinstance(right, valued):
+        return left.value is right.value
+    return left is right
+
+
+@registry.method(object, "__eq__")
+def _object_eq(tx: Tracer, left: VariableTracker, right: VariableTracker, /) -> VariableTracker:
+    return ConstantVariable(True if is_same(left, right) else NotImplemented)
+
+
+@registry.method(object, "__ne__")
+def _object_ne(tx: Tracer, left: VariableTracker, right: VariableTracker, /) -> VariableTracker:
+    result = tx.call_method(left, "__eq__", [right])
+    if isinstance(result, ConstantVariable) and result.value is NotImplemented:
+        return result
+    return ConstantVariable(not tx.truth(result))
+
+
+@registry.function(operator.is_)
+def _is(tx: Tracer, left: VariableTracker, right: VariableTracker, /) -> VariableTracker:
+    return ConstantVariable(is_same(left, right))
+
+
+@registry.function(operator.is_not)
+def _is_not(tx: Tracer, left: VariableTracker, right: VariableTracker, /) -> VariableTracker:
+    return ConstantVariable(not is_same(left, right))
+
+
+@registry.function(operator.not_)
+def _not(tx: Tracer, operand: VariableTracker, /) -> VariableTracker:
+    return ConstantVariable(not tx.truth(operand))
+
+
+@registry.function(operator.truth)
+def _truth(tx: Tracer, operand: VariableTracker, /) -> VariableTracker:
+    return ConstantVariable(tx.truth(operand))
+
+
+@registry.function(operator.contains)
+def _contains(tx: Tracer, container: VariableTracker, item: VariableTracker, /) -> VariableTracker:
+    if isinstance(container, TensorVariable):
+        tx.break_graph(
+            "MD201",
+            "`in` looks into a tensor",
+            why="The values of a tensor are only known when the graph runs.",
+            fix="keep a tensor:  (t == item).any()",
+        )
+    result = fold(tx, operator.contains, container, item)
+    if result is not None:
+        return result
+    if _has_method(container, "__contains__"):
+        return ConstantVariable(tx.truth(tx.call_method(container, "__contains__", [item])))
+    for candidate in tx.unpack(container):
+        if is_same(candidate, item) or tx.truth(tx.call(operator.eq, [candidate, item])):
+            return ConstantVariable(True)
+    return ConstantVariable(False)
+
+
+def truth_of(tx: Tracer, obj: VariableTracker) -> bool:
+    """`bool(obj)`, by `__bool__`, then `__len__`, else True."""
+    if isinstance(obj, ConstantVariable):
+        return bool(obj.value)
+    if isinstance(obj, TensorVariable):
+        tx.break_graph(
+            "MD201",
+            "`if` on a tensor value",
+            why="The graph ends here and Python decides. Cost: one more graph, one sync per call.",
+            fix="To keep one graph:  out = torch.where(condition, a, b)",
+            marker="this is a tensor; its value is only known when the graph runs",
+        )
+    if isinstance(obj, SequenceVariable):
+        return bool(obj.items)
+    for name in ("__bool__", "__len__"):
+        if _has_method(obj, name):
+            result = tx.call_method(obj, name)
+            if not isinstance(result, ConstantVariable):
+                tx.raises(TypeError(f"{name} should return an integer"))
+            return bool(result.value)
+    return True

@@ -1,0 +1,337 @@
+"""Owns the graph under construction: FX nodes, fake tensors, placeholders, guards, who is who by source and identity.
+
+It interprets nothing and decides no rule; `trace.py` tells it what to record, `finish` makes the graph module.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from minidynamo.compat import FakeTensorMode, dispatch_keys, set_grad_enabled
+from minidynamo.errors import UserLocation
+from minidynamo.guards.guard import Guard, GuardKind, TensorFacts
+from minidynamo.guards.source import Constant, Item, Local, Source
+from minidynamo.tracer.constants import NotConstant, as_constant, from_constant
+from minidynamo.tracer.dead_code import remove_dead_code
+from minidynamo.tracer.traced_frame import GraphInput
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import (
+    DictVariable,
+    ListVariable,
+    SequenceVariable,
+    SliceVariable,
+    TupleVariable,
+)
+from minidynamo.variables.tensors import TensorVariable
+
+# Kinds of guard of which one source may carry several, told apart by what is expected.
+_SEVERAL_PER_SOURCE = {
+    GuardKind.HAS_KEY,
+    GuardKind.MISSING_KEY,
+    GuardKind.MISSING_ATTR,
+    GuardKind.NO_INSTANCE_ATTR,
+    GuardKind.SAME_OBJECT,
+}
+
+
+class CallFailed(Exception):
+    """A call on fake tensors raised `__cause__`; the real call would, too, or has no fake form."""
+
+
+class NotInGraph(Exception):
+    """A value cannot be an argument of a graph node; the message names its class."""
+
+
+class OutputGraph:
+    """One trace's graph. `steal` names the list arguments that the user gave up, `where` tells the user's line."""
+
+    def __init__(self, where: Callable[[], UserLocation | None], steal: frozenset[str] = frozenset()) -> None:
+        self._where = where
+        self.graph = torch.fx.Graph()
+        self.fake_mode = FakeTensorMode(allow_non_fake_inputs=False)
+        self.by_source: dict[Source, VariableTracker] = {}
+        self.by_identity: dict[int, VariableTracker] = {}
+        self._steal = steal
+        self._alive: list[object] = []
+        self._guards: dict[tuple[Any, ...], Guard] = {}
+        self._by_fake: dict[int, TensorVariable] = {}
+        self._unguarded: dict[TensorVariable, TensorFacts] = {}
+        self._real: dict[TensorVariable, torch.Tensor] = {}
+        self._placeholders: list[tuple[torch.fx.Node, TensorVariable | ListVariable]] = []
+        self.entry_grad_mode = torch.is_grad_enabled()
+
+    # Guards
+
+    @property
+    def guards(self) -> Sequence[Guard]:
+        """The guards so far, in the order of installation."""
+        return tuple(self._guards.values())
+
+    def guard(self, source: Source, kind: GuardKind, expected: object) -> None:
+        """Install a guard, once. A constant's own identity and class cannot change and need none."""
+        if isinstance(source, Constant) and kind in (GuardKind.IDENTITY, GuardKind.TYPE):
+            return
+        key: tuple[Any, ...] = (source, kind)
+        if kind in _SEVERAL_PER_SOURCE:
+            key = (*key, expected)
+        elif kind is GuardKind.CLASS_ATTR:
+            key = (*key, expected[0])  # type: ignore[index]
+        if key not in self._guards:
+            self._guards[key] = Guard(source, kind, expected, self._where())
+
+    def use(self, tensor: TensorVariable) -> torch.Tensor:
+        """The fake tensor, whose facts are guarded from now on."""
+        pending = self._unguarded.pop(tensor, None)
+        if pending is not None and tensor.source is not None:
+            self.guard(tensor.source, GuardKind.TENSOR, pending)
+        return tensor.fake
+
+    # Identity
+
+    def remember(self, value: object, variable: VariableTracker) -> None:
+        """From now on `variable` stands for the real object `value`, which is kept alive during the trace."""
+        self._alive.append(value)
+        self.by_identity[id(value)] = variable
+        if variable.source is not None:
+            self.by_source[variable.source] = variable
+
+    def real(self, tensor: TensorVariable) -> torch.Tensor | None:
+        """The real tensor that a tracker was made from; None for one that the graph computes."""
+        return self._real.get(tensor)
+
+    def known(self, source: Source) -> VariableTracker | None:
+        """The tracker of the value at `source`, if there is one already."""
+        return self.by_source.get(source)
+
+    # Inputs
+
+    def tensor_input(self, value: torch.Tensor, source: Source) -> TensorVariable:
+        """Track a real tensor as a placeholder of its own. Its facts are guarded when it is first used."""
+        node = self._placeholder(source.display())
+        variable = self._tensor(value, source, node)
+        node.meta["source"] = source
+        self._placeholders.append((node, variable))
+        return variable
+
+    def list_input(
+        self, value: list[Any], variable: ListVariable, constants: Mapping[int, VariableTracker]
+    ) -> list[VariableTracker]:
+        """Track a real list of tensors and constants as one placeholder, and each tensor in it as an item of that.
+
+        Gives the trackers of the items; those of the constants are given, by position.
+        """
+        source = variable.source
+        assert source is not None
+        node = self._placeholder(source.display())
+        node.meta["source"] = source
+        self._placeholders.append((node, variable))
+        items: list[VariableTracker] = []
+        for position, item in enumerate(value):
+            known = constants.get(position) or self.by_identity.get(id(item))
+            if known is None:
+                getitem = self.graph.call_function(operator.getitem, (node, position))
+                getitem.meta["user_location"] = self._where()
+                known = self._tensor(item, Item(source, position), getitem)
+            items.append(known)
+        node.meta["example_value"] = [v.fake if isinstance(v, TensorVariable) else c for v, c in zip(items, value)]
+        return items
+
+    def _placeholder(self, display: str) -> torch.fx.Node:
+        name = re.sub(r"\W+", "_", display).strip("_") or "input"
+        last = self._placeholders[-1][0] if self._placeholders else None
+        with self.graph.inserting_after(last):
+            node = self.graph.placeholder(name if not name[0].isdigit() else f"input_{name}")
+        node.meta["user_location"] = self._where()
+        return node
+
+    def _tensor(
+        self, value: torch.Tensor, source: Source, node: torch.fx.Node, where: UserLocation | None
+    ) -> TensorVariable:
+        fake = self.fake_mode.from_tensor(value, static_shapes=True)
+        variable = TensorVariable(node, fake, type(value), source=source)
+        node.meta["example_value"] = fake
+        self._by_fake[id(fake)] = variable
+        self._unguarded[variable] = tensor_facts(value)
+        self._real[variable] = value
+        self.remember(value, variable)
+        return variable
+
+    # Operations
+
+    def emit(
+        self,
+        target: Callable[..., Any] | str,
+        args: Sequence[VariableTracker],
+        kwargs: Mapping[str, VariableTracker],
+    ) -> VariableTracker:
+        """Run a call on fake tensors and record it as a node, unless its result is a plain constant.
+
+        Raises NotInGraph for arguments and results that a graph cannot hold, CallFailed when the call itself raises.
+        """
+        node_args, fake_args = self._convert(args)
+        converted = {name: self._argument(value) for name, value in kwargs.items()}
+        fake_kwargs = {name: pair[1] for name, pair in converted.items()}
+        versions = [(fake, fake._version) for fake in _tensors((fake_args, fake_kwargs))]
+        result = self._run(target, fake_args, fake_kwargs)
+        mutates = any(fake._version != version for fake, version in versions)
+        if not mutates and result is not None and not any(True for _ in _tensors(result)):
+            return _constant_result(result)
+        node_kwargs = {name: pair[0] for name, pair in converted.items()}
+        if isinstance(target, str):
+            node = self.graph.call_method(target, tuple(node_args), node_kwargs)
+        else:
+            node = self.graph.call_function(target, tuple(node_args), node_kwargs)
+        node.meta["user_location"] = self._where()
+        node.meta["mutates"] = mutates
+        node.meta["example_value"] = result
+        return self._track(result, node)
+
+    def _run(self, target: Callable[..., Any] | str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        try:
+            with self.fake_mode:
+                if isinstance(target, str):
+                    return getattr(args[0], target)(*args[1:], **kwargs)
+                return target(*args, **kwargs)
+        except Exception as error:
+            raise CallFailed(str(error)) from error
+
+    def set_grad_mode(self, enabled: bool) -> None:
+        """Switch grad mode, here and in the graph."""
+        if enabled != torch.is_grad_enabled():
+            node = self.graph.call_function(set_grad_enabled, (enabled,))
+            node.meta["user_location"] = self._where()
+            set_grad_enabled(enabled)
+
+    def _track(self, result: Any, node: torch.fx.Node) -> VariableTracker:
+        if isinstance(result, torch.Tensor):
+            known = self._by_fake.get(id(result))
+            if known is None:
+                cls = torch.nn.Parameter if isinstance(result, torch.nn.Parameter) else torch.Tensor
+                known = TensorVariable(node, result, cls)
+                self._by_fake[id(result)] = known
+            return known
+        if isinstance(result, list | tuple):
+            items = []
+            for position, item in enumerate(result):
+                part = self.graph.call_function(operator.getitem, (node, position))
+                part.meta["user_location"] = self._where()
+                part.meta["example_value"] = item
+                items.append(self._track(item, part))
+            return TupleVariable(items, type(result)) if isinstance(result, tuple) else ListVariable(items)
+        return _constant_result(result)
+
+    def _convert(self, variables: Iterable[VariableTracker]) -> tuple[list[Any], list[Any]]:
+        pairs = [self._argument(variable) for variable in variables]
+        return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+    def _argument(self, variable: VariableTracker) -> tuple[Any, Any]:
+        """What stands for a tracker in a node's arguments, and in a call on fake tensors."""
+        if isinstance(variable, TensorVariable):
+            return variable.node, self.use(variable)
+        if isinstance(variable, ConstantVariable):
+            return variable.value, variable.value
+        if isinstance(variable, SequenceVariable):
+            nodes, fakes = self._convert(variable.items)
+            if variable.cls in (list, tuple, torch.Size):
+                cls = list if variable.cls is list else tuple
+                return cls(nodes), cls(fakes)
+        if isinstance(variable, DictVariable) and variable.cls is dict:
+            keys = [as_constant(key.variable) for key in variable.items]
+            nodes, fakes = self._convert(variable.items.values())
+            return dict(zip(keys, nodes)), dict(zip(keys, fakes))
+        if isinstance(variable, SliceVariable):
+            nodes, fakes = self._convert((variable.start, variable.stop, variable.step))
+            return slice(*nodes), slice(*fakes)
+        try:
+            value = as_constant(variable)
+        except NotConstant:
+            raise NotInGraph(variable.python_type.__name__) from None
+        return value, value
+
+    # The end
+
+    def finish(
+        self, outputs: Sequence[TensorVariable], changed_lists: Iterable[ListVariable]
+    ) -> tuple[torch.fx.GraphModule | None, tuple[GraphInput, ...]]:
+        """Close the graph: restore grad mode, return `outputs`, drop what is not needed, find lists that are given up.
+
+        None instead of a graph when nothing was captured; then `outputs` must be empty.
+        """
+        self.set_grad_mode(self.entry_grad_mode)
+        output = self.graph.output(tuple(variable.node for variable in outputs))
+        output.meta["example_value"] = tuple(variable.fake for variable in outputs)
+        remove_dead_code(self.graph)
+        inputs = self._inputs({v for v in changed_lists if _lost_elements(v)})
+        self._guard_distinct(inputs)
+        if not any(node.op in ("call_function", "call_method") for node in self.graph.nodes):
+            return None, ()
+        return torch.fx.GraphModule(torch.nn.Module(), self.graph), inputs
+
+    def _inputs(self, emptied: set[ListVariable]) -> tuple[GraphInput, ...]:
+        inputs = []
+        for node, variable in self._placeholders:
+            if not node.users:
+                self.graph.erase_node(node)
+                continue
+            source = node.meta["source"]
+            stolen = isinstance(source, Local) and source.name in self._steal
+            given_up = isinstance(variable, ListVariable) and (stolen or variable in emptied)
+            if given_up:
+                node.meta["steal_arg"] = True
+            inputs.append(GraphInput(node, source, variable, given_up))
+        return tuple(inputs)
+
+    def _guard_distinct(self, inputs: Sequence[GraphInput]) -> None:
+        """A graph may assume that its tensors are different objects: writing to one must not change another."""
+        tensors: dict[TensorVariable, None] = {}
+        for graph_input in inputs:
+            variable = graph_input.variable
+            items = variable.original or () if isinstance(variable, ListVariable) else (variable,)
+            tensors |= {v: None for v in items if isinstance(v, TensorVariable) and v.node.graph is self.graph}
+        sources = [v.source for v in tensors if v.source is not None and v.node.users]
+        if len(sources) > 1:
+            self.guard(sources[0], GuardKind.DISTINCT_OBJECTS, tuple(sources[1:]))
+
+
+def tensor_facts(value: torch.Tensor) -> TensorFacts:
+    """What a graph takes for granted about a real tensor."""
+    return TensorFacts(
+        type(value),
+        value.dtype,
+        value.device,
+        tuple(value.shape),
+        tuple(value.stride()),
+        value.requires_grad,
+        dispatch_keys(value),
+    )
+
+
+def _lost_elements(variable: ListVariable) -> bool:
+    present = set(variable.items)
+    return any(item not in present for item in variable.original or () if isinstance(item, TensorVariable))
+
+
+def _constant_result(result: Any) -> VariableTracker:
+    try:
+        return from_constant(result)
+    except NotConstant as error:
+        raise NotInGraph(str(error)) from None
+
+
+def _tensors(tree: Any) -> Iterable[torch.Tensor]:
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif isinstance(tree, list | tuple):
+        for item in tree:
+            yield from _tensors(item)
+    elif isinstance(tree, dict):
+        yield from _tensors(list(tree.values()))
+    elif isinstance(tree, slice):
+        yield from _tensors([tree.start, tree.stop, tree.step])

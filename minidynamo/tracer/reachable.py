@@ -1,0 +1,153 @@
+"""Owns the walk over trackers: which other trackers a value is made of.
+
+It changes nothing. Values that came from outside are leaves here, except containers whose contents may have changed:
+the residual reads the former where they live and rebuilds the latter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from minidynamo.tracer.side_effects import AttrSet, Called, CellSet, ContentsChanged, Effect, GlobalSet, SideEffects
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import (
+    BoundBuiltin,
+    CellVariable,
+    MethodVariable,
+    NestedFunctionVariable,
+    PartialVariable,
+    SuperVariable,
+)
+from minidynamo.variables.containers import (
+    DictVariable,
+    DictViewVariable,
+    ListVariable,
+    SetVariable,
+    SliceVariable,
+    TupleVariable,
+)
+from minidynamo.variables.contexts import ContextExitVariable
+from minidynamo.variables.iterators import EnumerateIterator, MapIterator, SequenceIterator, ZipIterator
+from minidynamo.variables.objects import ModuleVariable, ObjectVariable
+
+
+def parts(variable: VariableTracker, side_effects: SideEffects) -> Iterator[VariableTracker]:
+    """The trackers that `variable` directly consists of, in the order in which they would be rebuilt."""
+    get = _PARTS.get(type(variable))
+    if get is not None:
+        yield from (part for part in get(variable) if part is not None)
+    if isinstance(variable, ObjectVariable):
+        yield from (v for v in side_effects.written_attrs(variable).values() if isinstance(v, VariableTracker))
+
+
+def needed_by(effect: Effect) -> tuple[VariableTracker, ...]:
+    """The trackers that replaying an effect needs, besides its target."""
+    match effect:
+        case ContentsChanged(container):
+            return tuple(part for part in _PARTS[type(container)](container) if part is not None)
+        case AttrSet(_, _, value):
+            return (value,)
+        case CellSet(_, value) | GlobalSet(_, _, value):
+            return () if value is None else (value,)
+        case Called(function, args, kwargs):
+            return (function, *args, *kwargs.values())
+    return ()
+
+
+def target_of(effect: Effect) -> VariableTracker | None:
+    """The tracker that an effect changes; None for effects on what every program can see."""
+    match effect:
+        case ContentsChanged(container):
+            return container
+        case CellSet(cell, _):
+            return cell
+        case GlobalSet() | Called():
+            return None
+    return getattr(effect, "obj", None)
+
+
+def reachable(
+    roots: Iterable[VariableTracker], side_effects: SideEffects
+) -> tuple[list[VariableTracker], list[Effect]]:
+    """Everything that the roots and the effects to replay consist of, in order of discovery, and those effects.
+
+    An effect on an object that was made while tracing and is not reachable can be seen by nobody and is left out, and
+    so are new contents of a container that is rebuilt as a whole.
+    """
+    found: dict[VariableTracker, None] = {}
+    waiting = [e for e in side_effects.journal if not _rebuilt_whole(e)]
+    kept: list[Effect] = []
+    _visit(roots, found, side_effects)
+    progress = True
+    while progress:
+        progress = False
+        for effect in list(waiting):
+            target = target_of(effect)
+            if target is None or is_outside(target) or target in found:
+                waiting.remove(effect)
+                kept.append(effect)
+                _visit(needed_by(effect) if target is None else (target, *needed_by(effect)), found, side_effects)
+                progress = True
+    order = {id(effect): k for k, effect in enumerate(side_effects.journal)}
+    return list(found), sorted(kept, key=lambda effect: order[id(effect)])
+
+
+def is_outside(variable: VariableTracker) -> bool:
+    """Whether the value existed before the trace."""
+    return variable.source is not None or (isinstance(variable, CellVariable) and variable.cell is not None)
+
+
+def _rebuilt_whole(effect: Effect) -> bool:
+    return isinstance(effect, ContentsChanged) and effect.container.source is None
+
+
+def _visit(roots: Iterable[VariableTracker], found: dict[VariableTracker, None], side_effects: SideEffects) -> None:
+    todo = list(roots)[::-1]
+    while todo:
+        variable = todo.pop()
+        if variable in found:
+            continue
+        found[variable] = None
+        if is_outside(variable):
+            continue  # read where it lives; what was written to it is in the journal
+        todo.extend(list(parts(variable, side_effects))[::-1])
+
+
+def _keys_and_values(variable: DictVariable) -> Iterator[VariableTracker | None]:
+    for key, value in variable.items.items():
+        yield key.variable
+        yield value
+    yield variable.default_factory
+
+
+def _sequence_iterator(variable: SequenceIterator) -> Iterable[VariableTracker]:
+    return (variable.sequence,) if isinstance(variable.sequence, ListVariable) else variable.sequence
+
+
+def _function(variable: NestedFunctionVariable) -> Iterable[VariableTracker | None]:
+    made_of = (variable.defaults, variable.kwdefaults, variable.annotations)
+    return (*made_of, *variable.closure, *variable.attributes.values())
+
+
+_PARTS: dict[type[VariableTracker], Callable[[Any], Iterable[VariableTracker | None]]] = {
+    ListVariable: lambda v: v.items,
+    TupleVariable: lambda v: v.items,
+    DictVariable: _keys_and_values,
+    SetVariable: lambda v: [key.variable for key in v.items],
+    DictViewVariable: lambda v: (v.mapping,),
+    SliceVariable: lambda v: (v.start, v.stop, v.step),
+    CellVariable: lambda v: (v.contents,),
+    NestedFunctionVariable: _function,
+    MethodVariable: lambda v: (v.function, v.receiver),
+    BoundBuiltin: lambda v: (v.receiver,),
+    PartialVariable: lambda v: (v.function, *v.args, *v.keywords.values()),
+    SuperVariable: lambda v: (v.receiver,),
+    ObjectVariable: lambda v: (v.storage,),
+    ModuleVariable: lambda v: (),
+    SequenceIterator: _sequence_iterator,
+    ZipIterator: lambda v: v.iterators,
+    EnumerateIterator: lambda v: (v.iterator,),
+    MapIterator: lambda v: (v.function, *v.iterators),
+    ContextExitVariable: lambda v: (v.context,),
+}

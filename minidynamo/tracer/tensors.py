@@ -1,0 +1,116 @@
+"""Owns what attributes and methods of a tensor mean while tracing: constants, graph nodes, or a graph break.
+
+Operators on tensors are in `operators.py`, functions of torch in `trace_rules.py`.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Attr, InstanceAttr
+from minidynamo.tracer import registry
+from minidynamo.tracer.constants import from_constant
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import BoundBuiltin
+from minidynamo.variables.objects import ClassVariable
+from minidynamo.variables.tensors import TensorVariable
+
+# Facts that are known while tracing; reading one guards the tensor.
+_FLAGS = "cpu cuda meta mps xpu xla sparse sparse_csr quantized nested mkldnn inference leaf"
+FACTS = frozenset(("shape", "dtype", "device", "layout", "ndim", "requires_grad", "itemsize", "nbytes", "names"))
+FACTS |= {f"is_{flag}" for flag in _FLAGS.split()}
+
+# Attributes that are tensors computed from the tensor.
+COMPUTED = frozenset(("T", "mT", "H", "mH", "real", "imag", "data"))
+
+_VALUE = "The value is only known when the graph runs."
+_CHANGES = "It changes what a tensor is, not its values; the graph holds values only."
+
+# Methods that end the graph: what to say, why, what to write instead.
+METHOD_BREAKS: dict[str, tuple[str, str]] = {
+    "item": (_VALUE, "keep the tensor, or call .item() after the compiled function"),
+    "tolist": (_VALUE, "keep the tensor, or call .tolist() after the compiled function"),
+    "numpy": (_VALUE, "call .numpy() outside the compiled function"),
+    "__bool__": (_VALUE, "torch.where(condition, a, b)"),
+    "__int__": (_VALUE, "keep the tensor: x.to(torch.int64)"),
+    "__float__": (_VALUE, "keep the tensor: x.to(torch.float64)"),
+    "__index__": (_VALUE, "keep the tensor: xs.index_select(0, i)"),
+    "__complex__": (_VALUE, "keep the tensor"),
+    "__array__": (_VALUE, "call numpy outside the compiled function"),
+    "__contains__": (_VALUE, "(t == item).any()"),
+    "__repr__": (_VALUE, "print outside the compiled function"),
+    "__str__": (_VALUE, "print outside the compiled function"),
+    "__format__": (_VALUE, "format outside the compiled function"),
+    "is_set_to": ("It compares storage.", ""),
+    "backward": ("Gradients are computed by autograd, outside the graph.", "call .backward() outside"),
+    "register_hook": ("Hooks run when gradients are computed, outside the graph.", ""),
+    "register_post_accumulate_grad_hook": ("Hooks run when gradients are computed, outside the graph.", ""),
+    "retain_grad": ("It asks autograd for a gradient outside the graph.", ""),
+    "requires_grad_": (_CHANGES, "set requires_grad before the call"),
+    "resize_": (_CHANGES, ""),
+    "resize_as_": (_CHANGES, ""),
+    "set_": (_CHANGES, "x.copy_(y)"),
+    "share_memory_": (_CHANGES, ""),
+    "pin_memory": ("It allocates memory outside the graph.", ""),
+    "data_ptr": ("An address is only known when the graph runs.", ""),
+    "storage": ("Storage is only there when the graph runs.", ""),
+    "untyped_storage": ("Storage is only there when the graph runs.", ""),
+    "as_subclass": (_CHANGES, ""),
+    "__dlpack__": ("It shares memory with another library.", ""),
+    "__deepcopy__": ("Copies are made outside the graph.", "x.clone()"),
+    "__reduce_ex__": ("Pickling runs outside the graph.", ""),
+}
+
+
+@registry.attributes(TensorVariable)
+def tensor_attribute(tx: Tracer, obj: TensorVariable, name: str) -> VariableTracker | None:
+    if name in FACTS:
+        return from_constant(getattr(tx.graph.use(obj), name))
+    if name in COMPUTED:
+        return tx.emit(getattr, [obj, from_constant(name)])
+    if name == "grad":
+        return _grad(tx, obj)
+    if name == "__class__":
+        return ClassVariable(obj.cls)
+    pending = tx.side_effects.attr(obj, name)
+    if isinstance(pending, VariableTracker):
+        return pending
+    real = tx.graph.real(obj)
+    if real is not None and name in real.__dict__ and obj.source is not None:
+        return tx.wrap(real.__dict__[name], InstanceAttr(obj.source, name))
+    if callable(getattr(obj.cls, name, None)):
+        return BoundBuiltin(obj, name)
+    if hasattr(obj.cls, name):
+        tx.break_graph("MD212", f"`{name}` of a tensor is used", why="It belongs to autograd or to storage.")
+    if obj.source is not None:
+        tx.guard(obj.source, GuardKind.MISSING_ATTR, name)
+    return None
+
+
+def _grad(tx: Tracer, obj: TensorVariable) -> VariableTracker:
+    pending = tx.side_effects.attr(obj, "grad")
+    if isinstance(pending, VariableTracker):
+        return pending
+    real = tx.graph.real(obj)
+    if real is None or obj.source is None or not real.is_leaf:
+        tx.break_graph("MD212", "`grad` of a computed tensor is used", why="Autograd fills it outside the graph.")
+    return tx.wrap(real.grad, Attr(obj.source, "grad"))
+
+
+def call_tensor_method(
+    tx: Tracer,
+    receiver: TensorVariable,
+    name: str,
+    args: list[VariableTracker],
+    kwargs: dict[str, VariableTracker],
+) -> VariableTracker:
+    """`receiver.name(*args, **kwargs)` as a graph node, or a graph break."""
+    if name in METHOD_BREAKS:
+        why, fix = METHOD_BREAKS[name]
+        shown = f"Tensor.{name}()"
+        tx.break_graph("MD212", f"{shown} is called", why=why, fix=f"Instead: {fix}" if fix else "")
+    if not hasattr(torch.Tensor, name):
+        tx.raises(AttributeError(f"'Tensor' object has no attribute {name!r}"))
+    return tx.emit(name, [receiver, *args], kwargs)

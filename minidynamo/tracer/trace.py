@@ -1,0 +1,144 @@
+"""Owns the tracer object `tx`: the `Tracer` protocol, each question handed to the file that answers it.
+
+It holds the state of one attempt at one frame and decides nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from minidynamo.compat import DataDependentOutput, DynamicOutputShape, UnsupportedFakeTensor, UnsupportedOperator
+from minidynamo.errors import Diagnostic, GraphBreak, UserLocation
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Source
+from minidynamo.tracer import registry
+from minidynamo.tracer.attributes import read_attribute
+from minidynamo.tracer.call import call, call_method
+from minidynamo.tracer.interpreter import Frame, FrameChain
+from minidynamo.tracer.operators import truth_of
+from minidynamo.tracer.output_graph import CallFailed, NotInGraph, OutputGraph
+from minidynamo.tracer.side_effects import SideEffects
+from minidynamo.tracer.wrap import wrap
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.containers import SequenceVariable
+
+_NO_FAKE_FORM = (UnsupportedOperator, UnsupportedFakeTensor, NotImplementedError)
+_NEEDS_VALUES = (DataDependentOutput, DynamicOutputShape)
+
+
+class Trace:
+    """One attempt at tracing one frame. `steal` names the list arguments that the user gave up."""
+
+    def __init__(self, attempt: int, steal: frozenset[str]) -> None:
+        self.attempt = attempt
+        self.side_effects = SideEffects()
+        self.chain = FrameChain()
+        self.graph = OutputGraph(self.location, steal)
+
+    @property
+    def frames(self) -> Sequence[Frame]:
+        """The frames being traced, the root first, the innermost last."""
+        return self.chain.frames
+
+    def location(self) -> UserLocation | None:
+        """The innermost place in the user's own code."""
+        frames = self.chain.frames
+        own = [frame for frame in frames if not frame.trusted]
+        return own[-1].location if own else frames[0].location if frames else None
+
+    def call(
+        self,
+        function: VariableTracker | Callable[..., Any],
+        args: Sequence[VariableTracker] = (),
+        kwargs: Mapping[str, VariableTracker] | None = None,
+    ) -> VariableTracker:
+        """Call anything. A real callable stands for itself, trusted and unguarded."""
+        tracked = function if isinstance(function, VariableTracker) else wrap(self.graph, function, None)
+        return call(self, tracked, list(args), dict(kwargs or {}))
+
+    def call_method(
+        self,
+        obj: VariableTracker,
+        name: str,
+        args: Sequence[VariableTracker] = (),
+        kwargs: Mapping[str, VariableTracker] | None = None,
+    ) -> VariableTracker:
+        """Call a special method, found on the class."""
+        return call_method(self, obj, name, list(args), dict(kwargs or {}))
+
+    def getattr(self, obj: VariableTracker, name: str) -> VariableTracker:
+        """`obj.name`."""
+        return read_attribute(self, obj, name)
+
+    def wrap(self, value: object, source: Source | None) -> VariableTracker:
+        """The tracker of a real value that lives at `source`."""
+        return wrap(self.graph, value, source)
+
+    def guard(self, source: Source | None, kind: GuardKind, expected: object = None) -> None:
+        """Check this before the entry is used again."""
+        if source is not None:
+            self.graph.guard(source, kind, expected)
+
+    def emit(
+        self,
+        target: Callable[..., Any] | str,
+        args: Sequence[VariableTracker],
+        kwargs: Mapping[str, VariableTracker] | None = None,
+    ) -> VariableTracker:
+        """Put a call into the graph and track what it gives."""
+        name = f"Tensor.{target}()" if isinstance(target, str) else f"{getattr(target, '__name__', target)}()"
+        try:
+            return self.graph.emit(target, args, kwargs or {})
+        except NotInGraph as error:
+            self.break_graph(
+                "MD214",
+                f"{name} takes or gives a {error}",
+                why="A graph holds tensors, numbers, text, and lists, tuples, dicts and slices of them.",
+            )
+        except CallFailed as failed:
+            cause = failed.__cause__
+            if isinstance(cause, _NEEDS_VALUES):
+                self.break_graph("MD215", f"{name} needs the values of tensors", why="They are known when it runs.")
+            if isinstance(cause, _NO_FAKE_FORM):
+                self.break_graph("MD216", f"{name} has no form without data", why=str(cause).partition("\n")[0])
+            assert cause is not None
+            self.raises(cause)
+
+    def break_graph(self, code: str, what: str, *, why: str = "", fix: str = "", marker: str = "") -> NoReturn:
+        """Cut the graph before the current instruction of the root frame."""
+        raise GraphBreak(Diagnostic(code, f"graph break: {what}", why, fix, marker, self.location()))
+
+    def raises(self, error: BaseException) -> NoReturn:
+        """The program raises here: cut the graph so that it does so natively."""
+        message = str(error).partition("\n")[0]
+        self.break_graph(
+            "MD202",
+            "the program raises an exception here",
+            why=f"{type(error).__name__}: {message}" if message else type(error).__name__,
+        )
+
+    def truth(self, obj: VariableTracker) -> bool:
+        """`bool(obj)`."""
+        return truth_of(self, obj)
+
+    def unpack(self, obj: VariableTracker) -> list[VariableTracker]:
+        """`list(obj)`."""
+        if isinstance(obj, SequenceVariable):
+            return list(obj.items)
+        iterator = self.call(iter, [obj])
+        items = []
+        while (item := self.next_item(iterator)) is not None:
+            items.append(item)
+        return items
+
+    def next_item(self, iterator: VariableTracker) -> VariableTracker | None:
+        """The next item of an iterator; None when it is exhausted."""
+        advance = registry.ADVANCE.get(type(iterator))
+        if advance is None:
+            self.break_graph(
+                "MD217",
+                f"iteration over a {iterator.python_type.__name__} that was made elsewhere",
+                why="An iterator hides its position; each step runs as written and the loop's body is captured once.",
+            )
+        return advance(self, iterator)

@@ -1,0 +1,131 @@
+"""Owns the decision what to do with a real callable: into the graph, fold, handle, polyfill, inline or break.
+
+It acts on nothing; `call.py` does. It also says which code is trusted: libraries, whose functions, classes and modules
+are taken as constants.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import inspect
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from minidynamo.compat import OPERATOR_NAMESPACES, OpOverload, OpOverloadPacket
+from minidynamo.steering import COMPILED, DISABLED, IN_GRAPH
+from minidynamo.tracer.registry import FOLDABLE, FUNCTIONS, POLYFILLS
+
+
+class Action(enum.Enum):
+    """What `call.py` does with a callable."""
+
+    IN_GRAPH = "a node in the graph"
+    FOLD = "run now, on constants"
+    HANDLER = "a handler of the registry"
+    POLYFILL = "trace its plain Python twin"
+    INLINE = "trace its own code"
+    UNWRAP = "trace the function that it is the compiled form of"
+    BREAK = "cut the graph"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """An action, for BREAK with its reason, for HANDLER and POLYFILL with the function to use."""
+
+    action: Action
+    reason: str = ""
+    function: Callable[..., Any] | None = None
+
+
+TRUSTED_PACKAGES = frozenset({"torch", "minidynamo", "builtins", *sys.stdlib_module_names}) - {"__main__"}
+
+# Library code that is never traced into: it registers, communicates, or compiles.
+_RUN_AS_WRITTEN = (
+    "torch.autograd",
+    "torch.distributed",
+    "torch._dynamo",
+    "torch._inductor",
+    "torch.fx",
+    "torch.jit",
+    "torch.random",
+    "torch.serialization",
+    "torch.utils.checkpoint",
+    "torch.utils.data",
+    "logging",
+    "threading",
+)
+
+_SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_LIBRARY_VALUES = (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType, types.MethodDescriptorType)
+
+
+def rule_for(value: Any) -> Rule:
+    """What to do with a call of `value`, a real callable that is not an instance of a user's class."""
+    key = id(value)
+    if key in FUNCTIONS:
+        return Rule(Action.HANDLER, function=FUNCTIONS[key])
+    if key in POLYFILLS:
+        return Rule(Action.POLYFILL, function=POLYFILLS[key])
+    if key in FOLDABLE:
+        return Rule(Action.FOLD)
+    if key in _graph_functions() or isinstance(value, OpOverload | OpOverloadPacket):
+        return Rule(Action.IN_GRAPH)
+    if isinstance(value, types.FunctionType):
+        return _function_rule(value)
+    return Rule(Action.BREAK, "It is not written in Python, and minidynamo does not know it.")
+
+
+def _function_rule(value: types.FunctionType) -> Rule:
+    marks = value.__dict__
+    if DISABLED in marks:
+        return Rule(Action.BREAK, f"It is not captured: {marks[DISABLED]}.")
+    if IN_GRAPH in marks:
+        return Rule(Action.IN_GRAPH)
+    if COMPILED in marks and isinstance(marks.get("__wrapped__"), types.FunctionType):
+        return Rule(Action.UNWRAP)
+    if value.__code__.co_flags & _SUSPENDS:
+        return Rule(Action.BREAK, "It is a generator or coroutine, which keeps a frame of its own.")
+    module = value.__module__ or ""
+    if any(module == name or module.startswith(f"{name}.") for name in _RUN_AS_WRITTEN):
+        return Rule(Action.BREAK, f"Functions of {module} run as written.")
+    return Rule(Action.INLINE)
+
+
+@functools.cache
+def _graph_functions() -> dict[int, Any]:
+    """Functions of torch that become graph nodes as they are, by identity."""
+    found: dict[int, Any] = {}
+    for space in OPERATOR_NAMESPACES:
+        for name in dir(space):
+            value = getattr(space, name)
+            if isinstance(value, types.BuiltinFunctionType) and not name.startswith("__"):
+                found[id(value)] = value
+    for name in torch.functional.__all__:
+        value = getattr(torch.functional, name)
+        found[id(value)] = value
+    for name, value in vars(torch.nn.functional).items():
+        own = getattr(value, "__module__", None) == "torch.nn.functional"
+        if own and isinstance(value, types.FunctionType) and not name.startswith("_"):
+            found[id(value)] = value
+    return found
+
+
+def is_trusted_module(name: object) -> bool:
+    """Whether a module name belongs to a library whose functions and classes are taken as constants."""
+    return isinstance(name, str) and name.partition(".")[0] in TRUSTED_PACKAGES
+
+
+def is_trusted_class(cls: type) -> bool:
+    """Whether the class belongs to such a library."""
+    return is_trusted_module(cls.__module__)
+
+
+def is_library_value(value: object) -> bool:
+    """Whether a value found in library code is a function, class or module, which is not guarded there."""
+    return isinstance(value, (*_LIBRARY_VALUES, OpOverload, OpOverloadPacket))

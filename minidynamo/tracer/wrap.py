@@ -1,0 +1,383 @@
+"""Owns the way from a real value to its tracker: a table type -> function, and the guards that the knowledge needs.
+
+It never calls the tracer's verbs; a value is wrapped without running any code of its class.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from minidynamo.compat import OpOverload, OpOverloadPacket, is_functorch_wrapped
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Attr, BaseItem, Constant, InstanceAttr, Item, Local, Source
+from minidynamo.tracer.constants import is_constant_value, key_of
+from minidynamo.tracer.output_graph import OutputGraph
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import (
+    BoundBuiltin,
+    BuiltinVariable,
+    CellVariable,
+    FunctionVariable,
+    MethodVariable,
+    PartialVariable,
+)
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import DictKey, DictVariable, ListVariable, SetVariable, TupleVariable
+from minidynamo.variables.objects import (
+    ClassVariable,
+    ModuleVariable,
+    ObjectVariable,
+    OpaqueVariable,
+    PythonModuleVariable,
+)
+
+Wrapper = Callable[[OutputGraph, Any, Source], VariableTracker]
+
+_BY_VALUE = (int, float, complex, str, bytes, torch.device, range, slice, torch.finfo, torch.iinfo)
+_LARGEST_CONTAINER = 20_000
+
+
+def wrap(graph: OutputGraph, value: Any, source: Source | None) -> VariableTracker:
+    """The tracker of `value`. One object has one tracker: a second source for it is guarded to be the same object."""
+    if source is not None:
+        known = graph.by_source.get(source)
+        if known is not None:
+            return known
+    if is_constant_value(value):
+        return _constant(graph, value, source)
+    known = graph.by_identity.get(id(value))
+    if known is not None:
+        _guard_alias(graph, value, known, source)
+        return known
+    if source is None:
+        source = Constant(value, getattr(value, "__name__", type(value).__name__))
+    return _wrapper(type(value))(graph, value, source)
+
+
+def _guard_alias(graph: OutputGraph, value: object, known: VariableTracker, source: Source | None) -> None:
+    if source is None or source == known.source:
+        return
+    graph.by_source[source] = known
+    if isinstance(known, FunctionVariable | BuiltinVariable | ClassVariable | PythonModuleVariable):
+        graph.guard(source, GuardKind.IDENTITY, value)
+    elif known.source is not None:
+        graph.guard(source, GuardKind.SAME_OBJECT, known.source)
+
+
+def _wrapper(cls: type) -> Wrapper:
+    exact = _EXACT.get(cls)
+    if exact is not None:
+        return exact
+    for base, wrapper in _SUBCLASSES:
+        if issubclass(cls, base):
+            return wrapper
+    return _object
+
+
+def _constant(graph: OutputGraph, value: Any, source: Source | None) -> ConstantVariable:
+    variable = ConstantVariable(value, source=source)
+    if source is not None:
+        by_value = type(value) in _BY_VALUE
+        graph.guard(source, GuardKind.EQUALS if by_value else GuardKind.IDENTITY, value)
+        graph.by_source[source] = variable
+    return variable
+
+
+# Tensors
+
+
+def _tensor(graph: OutputGraph, value: torch.Tensor, source: Source) -> VariableTracker:
+    graph.guard(source, GuardKind.TYPE, type(value))
+    if value.layout is not torch.strided or value.is_quantized or value.is_nested or is_functorch_wrapped(value):
+        return _opaque(graph, value, source)
+    return graph.tensor_input(value, source)
+
+
+# Containers
+
+
+def _contents(
+    graph: OutputGraph, value: Any, source: Source, make_source: Callable[[int], Source]
+) -> list[VariableTracker]:
+    return [wrap(graph, item, make_source(position)) for position, item in enumerate(value)]
+
+
+def _list(graph: OutputGraph, value: list[Any], source: Source) -> VariableTracker:
+    if len(value) > _LARGEST_CONTAINER:
+        return _opaque(graph, value, source)
+    graph.guard(source, GuardKind.TYPE, type(value))
+    graph.guard(source, GuardKind.LENGTH, len(value))
+    variable = ListVariable([], source=source)
+    graph.remember(value, variable)
+    if isinstance(source, Local) and _is_list_of_tensors(value):
+        _list_input(graph, value, variable, source)
+    else:
+        variable.items = _contents(graph, value, source, lambda position: Item(source, position))
+    variable.original = tuple(variable.items)
+    return variable
+
+
+def _is_list_of_tensors(value: list[Any]) -> bool:
+    tensors = sum(type(item) in (torch.Tensor, torch.nn.Parameter) and item.layout is torch.strided for item in value)
+    constants = sum(is_constant_value(item) for item in value)
+    return tensors > 0 and tensors + constants == len(value)
+
+
+def _list_input(graph: OutputGraph, value: list[Any], variable: ListVariable, source: Local) -> None:
+    """One placeholder for the whole list; what is not a tensor in it is a guarded constant."""
+    constants = {k: _constant(graph, v, Item(source, k)) for k, v in enumerate(value) if is_constant_value(v)}
+    variable.items = graph.list_input(value, variable, constants)
+    for position, (item, tracker) in enumerate(zip(value, variable.items)):
+        if position not in constants:
+            place = Item(source, position)
+            graph.guard(place, GuardKind.TYPE, type(item))
+            _guard_alias(graph, item, tracker, place)
+
+
+def _tuple(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> VariableTracker:
+    graph.guard(source, GuardKind.TYPE, type(value))
+    if type(value) not in (tuple, torch.Size) and not hasattr(type(value), "_fields"):
+        return _tuple_subclass(graph, value, source)
+    if type(value) is not torch.Size or len(value) == 0:
+        graph.guard(source, GuardKind.LENGTH, len(value))
+    variable = TupleVariable([], type(value), source=source)
+    graph.remember(value, variable)
+    plain = tuple.__getitem__ is type(value).__getitem__
+    place: Callable[[int], Source] = lambda k: Item(source, k) if plain else BaseItem(source, k, tuple)  # noqa: E731
+    variable.items = _contents(graph, tuple.__iter__(value), source, place)
+    return variable
+
+
+def _tuple_subclass(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> VariableTracker:
+    if type(value).__flags__ & _HEAP_TYPE == 0:  # torch.return_types and other structures made in C
+        return _opaque(graph, value, source)
+    graph.guard(source, GuardKind.LENGTH, len(value))
+    variable = ObjectVariable(value, type(value), source=source)
+    graph.remember(value, variable)
+    items = _contents(graph, tuple.__iter__(value), source, lambda k: BaseItem(source, k, tuple))
+    variable.storage = TupleVariable(items, source=source)
+    return variable
+
+
+def _list_subclass(graph: OutputGraph, value: list[Any], source: Source) -> VariableTracker:
+    graph.guard(source, GuardKind.TYPE, type(value))
+    graph.guard(source, GuardKind.LENGTH, list.__len__(value))
+    variable = ObjectVariable(value, type(value), source=source)
+    graph.remember(value, variable)
+    items = _contents(graph, list.__iter__(value), source, lambda k: BaseItem(source, k, list))
+    variable.storage = ListVariable(items, original=tuple(items), source=source)
+    return variable
+
+
+def _deque(graph: OutputGraph, value: collections.deque[Any], source: Source) -> VariableTracker:
+    graph.guard(source, GuardKind.TYPE, type(value))
+    graph.guard(source, GuardKind.LENGTH, len(value))
+    if value.maxlen is not None:
+        return _opaque(graph, value, source)
+    variable = ListVariable([], collections.deque, source=source)
+    graph.remember(value, variable)
+    variable.items = _contents(graph, value, source, lambda k: Item(source, k))
+    variable.original = tuple(variable.items)
+    return variable
+
+
+def _dict_key(graph: OutputGraph, key: object) -> DictKey | None:
+    """The key of a dict from outside; the guard on the keys covers it. None for keys that cannot be tracked."""
+    if is_constant_value(key):
+        return key_of(ConstantVariable(key))
+    if type(key) is tuple:
+        parts = [_dict_key(graph, part) for part in key]
+        known = [part.variable for part in parts if part is not None]
+        return key_of(TupleVariable(known)) if len(known) == len(parts) else None
+    plain = type(key).__hash__ is object.__hash__ or isinstance(key, type | types.FunctionType)
+    return key_of(wrap(graph, key, None)) if plain and not isinstance(key, torch.Tensor) else None
+
+
+def _dict(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
+    cls = type(value)
+    graph.guard(source, GuardKind.TYPE, cls)
+    raw = dict.keys(value) if isinstance(value, dict) else value.keys()
+    keys = [_dict_key(graph, key) for key in raw]
+    if len(keys) > _LARGEST_CONTAINER or any(key is None for key in keys):
+        return _opaque(graph, value, source)
+    if keys:
+        graph.guard(source, GuardKind.DICT_KEYS, tuple(raw))
+    else:
+        graph.guard(source, GuardKind.LENGTH, 0)
+    builtin = cls in (dict, collections.OrderedDict, collections.defaultdict, types.MappingProxyType)
+    storage = DictVariable({}, cls if builtin else dict, source=source)
+    variable: VariableTracker = storage if builtin else ObjectVariable(value, cls, storage, source=source)
+    graph.remember(value, variable)
+    owner = collections.OrderedDict if issubclass(cls, collections.OrderedDict) else dict
+    for key, real in zip(keys, raw):
+        assert key is not None
+        place = Item(source, real) if builtin else BaseItem(source, real, owner)
+        storage.items[key] = wrap(graph, value[real] if builtin else dict.__getitem__(value, real), place)
+    if isinstance(value, collections.defaultdict) and builtin:
+        storage.default_factory = wrap(graph, value.default_factory, Attr(source, "default_factory"))
+    return variable
+
+
+def _set(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
+    graph.guard(source, GuardKind.TYPE, type(value))
+    keys = [_dict_key(graph, item) for item in value]
+    if any(key is None for key in keys):
+        return _opaque(graph, value, source)
+    graph.guard(source, GuardKind.SET_ITEMS, frozenset(value))
+    variable = SetVariable({key: None for key in keys if key is not None}, type(value), source=source)
+    graph.remember(value, variable)
+    return variable
+
+
+# Callables
+
+
+def _by_identity(source: Source) -> bool:
+    """Whether a function found here is the same object at every call: globals and attributes, not arguments."""
+    if isinstance(source, Item):
+        namespace = source.of
+        return (isinstance(namespace, Constant) and namespace.hidden) or isinstance(namespace, Attr)
+    return isinstance(source, Attr | InstanceAttr | Constant)
+
+
+def _function(graph: OutputGraph, value: types.FunctionType, source: Source) -> VariableTracker:
+    if _by_identity(source):
+        graph.guard(source, GuardKind.IDENTITY, value)
+    else:
+        graph.guard(source, GuardKind.TYPE, types.FunctionType)
+        graph.guard(Attr(source, "__code__"), GuardKind.IDENTITY, value.__code__)
+        graph.guard(Attr(source, "__defaults__"), GuardKind.IDENTITY, None) if value.__defaults__ is None else None
+    variable = FunctionVariable(value, source=source)
+    graph.remember(value, variable)
+    return variable
+
+
+def _method(graph: OutputGraph, value: types.MethodType, source: Source) -> VariableTracker:
+    graph.guard(source, GuardKind.TYPE, types.MethodType)
+    function = wrap(graph, value.__func__, Attr(source, "__func__"))
+    variable = MethodVariable(function, wrap(graph, value.__self__, Attr(source, "__self__")), source=source)
+    graph.remember(value, variable)
+    return variable
+
+
+def _built_in(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
+    owner = getattr(value, "__self__", None)
+    if owner is None or isinstance(owner, types.ModuleType | type) or not _binds(value):
+        return _same_object(BuiltinVariable)(graph, value, source)
+    graph.guard(source, GuardKind.TYPE, type(value))
+    graph.guard(Attr(source, "__name__"), GuardKind.EQUALS, value.__name__)
+    variable = BoundBuiltin(wrap(graph, owner, Attr(source, "__self__")), value.__name__, source=source)
+    graph.remember(value, variable)
+    return variable
+
+
+def _binds(value: Any) -> bool:
+    """Whether it is a method of its owner's class, not a function that keeps its module or type there."""
+    return hasattr(type(value.__self__), value.__name__)
+
+
+def _partial(graph: OutputGraph, value: functools.partial[Any], source: Source) -> VariableTracker:
+    graph.guard(source, GuardKind.TYPE, functools.partial)
+    function = wrap(graph, value.func, Attr(source, "func"))
+    args = wrap(graph, value.args, Attr(source, "args"))
+    keywords = wrap(graph, value.keywords, Attr(source, "keywords"))
+    if not isinstance(args, TupleVariable) or not isinstance(keywords, DictVariable):
+        return _opaque(graph, value, source)
+    named = {str(key.token): item for key, item in keywords.items.items()}
+    variable = PartialVariable(function, list(args.items), named, source=source)
+    graph.remember(value, variable)
+    return variable
+
+
+def _cell(graph: OutputGraph, value: types.CellType, source: Source) -> VariableTracker:
+    variable = CellVariable(None, value, source=source)
+    graph.remember(value, variable)
+    return variable
+
+
+def _same_object(tracker: Callable[..., VariableTracker]) -> Wrapper:
+    def wrapper(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
+        graph.guard(source, GuardKind.IDENTITY, value)
+        variable = tracker(value, source=source)
+        graph.remember(value, variable)
+        return variable
+
+    return wrapper
+
+
+# Objects
+
+_HEAP_TYPE = 1 << 9
+# Attributes that a class written in Python adds to `object`'s own; any other layout was made in C.
+_PLAIN_LAYOUT = object.__basicsize__
+
+
+def _object(graph: OutputGraph, value: object, source: Source) -> VariableTracker:
+    cls = type(value)
+    if not all(base is object or base.__flags__ & _HEAP_TYPE for base in cls.__mro__):
+        return _opaque(graph, value, source)
+    graph.guard(source, GuardKind.TYPE, cls)
+    variable = ObjectVariable(value, cls, source=source)
+    graph.remember(value, variable)
+    return variable
+
+
+def _module(graph: OutputGraph, value: torch.nn.Module, source: Source) -> VariableTracker:
+    graph.guard(source, GuardKind.TYPE, type(value))
+    variable = ModuleVariable(value, type(value), source=source)
+    graph.remember(value, variable)
+    return variable
+
+
+def _opaque(graph: OutputGraph, value: object, source: Source) -> VariableTracker:
+    graph.guard(source, GuardKind.TYPE, type(value))
+    variable = OpaqueVariable(value, source=source)
+    graph.remember(value, variable)
+    return variable
+
+
+_EXACT: dict[type, Wrapper] = {
+    torch.Tensor: _tensor,
+    torch.nn.Parameter: _tensor,
+    list: _list,
+    tuple: _tuple,
+    torch.Size: _tuple,
+    dict: _dict,
+    collections.OrderedDict: _dict,
+    collections.defaultdict: _dict,
+    types.MappingProxyType: _dict,
+    set: _set,
+    frozenset: _set,
+    collections.deque: _deque,
+    types.FunctionType: _function,
+    types.MethodType: _method,
+    types.BuiltinFunctionType: _built_in,
+    types.MethodWrapperType: _built_in,
+    types.MethodDescriptorType: _same_object(BuiltinVariable),
+    types.WrapperDescriptorType: _same_object(BuiltinVariable),
+    types.ClassMethodDescriptorType: _same_object(BuiltinVariable),
+    OpOverload: _same_object(BuiltinVariable),
+    OpOverloadPacket: _same_object(BuiltinVariable),
+    types.ModuleType: _same_object(PythonModuleVariable),
+    types.CellType: _cell,
+    functools.partial: _partial,
+}
+
+# Looked through in order when there is no entry for the exact class.
+_SUBCLASSES: tuple[tuple[type, Wrapper], ...] = (
+    (torch.Tensor, _opaque),
+    (torch.nn.Module, _module),
+    (type, _same_object(ClassVariable)),
+    (types.ModuleType, _same_object(PythonModuleVariable)),
+    (list, _list_subclass),
+    (tuple, _tuple),
+    (dict, _dict),
+    (set, _opaque),
+    (frozenset, _opaque),
+)
