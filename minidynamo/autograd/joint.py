@@ -38,7 +38,13 @@ class TracedOutput:
     index: int = 0
     value: Any = None
     requires_grad: bool = False
+    has_history: bool = False
     node: fx.Node | None = None
+
+    @property
+    def no_grad(self) -> bool:
+        """Whether it is a view that was made with the grad mode off: it requires grad, but no gradient flows."""
+        return self.requires_grad and not self.has_history
 
 
 @dataclass
@@ -220,13 +226,13 @@ class _Tracing:
             elif id(value) in objects:
                 entry = TracedOutput("input", objects[id(value)])
             elif (owner := owners.get(_storage(value))) is not None:
-                entry = TracedOutput("view", owner, requires_grad=value.requires_grad)
+                entry = _traced("view", owner, value)
                 self.check_history(value, inputs[owner])
             else:
                 family = members.setdefault(_storage(value), [])
                 family.append(value)
                 index = list(members).index(_storage(value))
-                entry = TracedOutput("member", index, requires_grad=value.requires_grad)
+                entry = _traced("member", index, value)
             self.result.outputs.append(entry)
         self.result.families = [_family(group) for group in members.values()]
         return self.result.families
@@ -234,6 +240,11 @@ class _Tracing:
     def check_history(self, view: torch.Tensor, owner: torch.Tensor) -> None:
         if view.requires_grad and not owner.requires_grad:
             raise _cannot_rebuild("an output shares memory with an input, but not its gradient history")
+
+
+def _traced(kind: Literal["view", "member"], index: int, value: torch.Tensor) -> TracedOutput:
+    has_history = value.grad_fn is not None
+    return TracedOutput(kind, index, requires_grad=value.requires_grad, has_history=has_history)
 
 
 def _as_fake(mode: FakeTensorMode, value: Any) -> Any:

@@ -108,7 +108,7 @@ class _Planner:
             if index is None:
                 raise _shares("an output shares memory with an input and is no view of it")
             detach = self.trace.requires_grad[index] and not traced.requires_grad
-            return OutputPlan("input", index, steps=value.steps() or (_ALIAS,), detach=detach)
+            return OutputPlan("input", index, steps=value.steps() or (_ALIAS,), detach=detach, no_grad=traced.no_grad)
         position, root = self.families[traced.index]
         family = self.trace.families[traced.index]
         if traced.node is family.node:
@@ -117,7 +117,9 @@ class _Planner:
         if value.base is not root.base or steps[: len(start)] != start:
             raise _shares("two outputs share memory, and neither is a view of the other's base")
         detach = family.requires_grad and not traced.requires_grad
-        return OutputPlan("graph", position, steps=steps[len(start) :] or (_ALIAS,), detach=detach)
+        return OutputPlan(
+            "graph", position, steps=steps[len(start) :] or (_ALIAS,), detach=detach, no_grad=traced.no_grad
+        )
 
 
 def _memory(node: fx.Node) -> Any:

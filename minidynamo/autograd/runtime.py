@@ -217,4 +217,4 @@ def _maker(plan: OutputPlan, place: dict[int, int]) -> Callable[[Any, Any], Any]
             value = step.apply(value)
         return value.detach() if plan.detach else value
 
-    return view
+    return torch.no_grad()(view) if plan.no_grad else view

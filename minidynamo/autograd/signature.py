@@ -33,7 +33,8 @@ class OutputPlan:
 
     `origin` is "graph" (result `index` of the compiled graph), "input" (flat input `index`) or "constant" (`value`).
     The output is that very object when there are no `steps`, else the view of it that the steps describe. `detach`:
-    the view takes no part in autograd although its base does.
+    the view takes no part in autograd although its base does. `no_grad`: it was made with the grad mode off, which
+    torch remembers in a view.
     """
 
     origin: Literal["graph", "input", "constant"]
@@ -41,6 +42,7 @@ class OutputPlan:
     value: Any = None
     steps: tuple[ViewStep, ...] = ()
     detach: bool = False
+    no_grad: bool = False
 
 
 @dataclass(frozen=True)

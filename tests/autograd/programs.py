@@ -97,13 +97,14 @@ def run(call, make, backward=True):
         "random": torch.rand(()).item(),
     }
     values = [t.detach().clone() for t in [*inputs, *tensors]]
+    facts["views"] = [t._is_view() for t in tensors if t.requires_grad and t.grad_fn is None]
     wanted = [t for t in tensors if t.requires_grad and t.dtype.is_floating_point]
     if backward and wanted:
         sum((t * (i + 1)).sum() for i, t in enumerate(wanted)).backward()
         facts["has_grad"] = [leaf.grad is not None for leaf in leaves]
         values += [leaf.grad for leaf in leaves if leaf.grad is not None]
     for t in tensors:  # memory that is shared is seen to be shared
-        if t.dtype.is_floating_point and not t.is_inference():
+        if t.dtype.is_floating_point and 0 not in t.stride():
             with torch.no_grad():
                 t.detach().add_(1)
     return facts, values + [t.detach().clone() for t in [*inputs, *tensors]]
