@@ -6,6 +6,7 @@ The exception tree::
 
     MinidynamoError
      +-- GraphBreak            capture stops here; with fullgraph=True it reaches the user as Unsupported
+     |    +-- SkipFrame        the frame cannot be captured at all and runs as written
      +-- Unsupported           the function cannot be captured as the user asked
      +-- RecompileLimit        too many versions of one function
      +-- BackendError          a backend raised, or a kernel did not compile
@@ -115,6 +116,10 @@ class MinidynamoError(Exception):
 
 class GraphBreak(MinidynamoError):
     """Capture cannot go past an instruction. Unwinds the tracer; users see it only in reports."""
+
+
+class SkipFrame(GraphBreak):
+    """A frame cannot be captured, not even in parts; it runs as the user wrote it."""
 
 
 class Unsupported(MinidynamoError):
