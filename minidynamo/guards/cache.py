@@ -5,14 +5,40 @@ It runs nothing; `dispatch.py` puts conditions and bodies into the generated fun
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from minidynamo.guards.check import Condition, write_condition
 from minidynamo.guards.failures import GuardFailure, describe, failures
 from minidynamo.guards.guard import Guard, GuardKind
+from minidynamo.guards.names import is_weakly_referable
 from minidynamo.guards.source import Source
+
+
+class StoredGuard:
+    """A guard that does not keep the class, function or object alive that it expects."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._attribute: str | None = None
+        expected = guard.expected
+        if guard.kind is GuardKind.CLASS_ATTR:
+            self._attribute, expected = expected
+        self._reference: weakref.ref[Any] | None = None
+        self._guard = guard
+        if guard.kind in (GuardKind.TYPE, GuardKind.IDENTITY, GuardKind.CLASS_ATTR) and is_weakly_referable(expected):
+            self._reference = weakref.ref(expected)
+            self._guard = replace(guard, expected=None)
+
+    def guard(self) -> Guard | None:
+        """The guard; None when what it expects has died."""
+        if self._reference is None:
+            return self._guard
+        expected = self._reference()
+        if expected is None:
+            return None
+        return replace(self._guard, expected=expected if self._attribute is None else (self._attribute, expected))
 
 
 @dataclass(eq=False)
@@ -24,12 +50,17 @@ class Entry:
     globals. `artifacts` are paths of texts by kind.
     """
 
-    guards: tuple[Guard, ...]
+    stored: tuple[StoredGuard, ...]
     written: Condition
     body: Callable[[list[Any]], Any]
     backend_key: Hashable = None
     graphs: tuple[Any, ...] = ()
     artifacts: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def guards(self) -> tuple[Guard, ...]:
+        """The guards; those that expect an object which has died are left out."""
+        return tuple(guard for stored in self.stored if (guard := stored.guard()) is not None)
 
     @property
     def condition(self) -> str:
@@ -75,7 +106,7 @@ def make_entry(
     `parameters` are the dispatcher's; `number` must be unique among the entries that a dispatcher ever had.
     """
     condition = write_condition(guards, parameters, name=name, number=number)
-    return Entry(tuple(guards), condition, body, backend_key, tuple(graphs), dict(artifacts or {}))
+    return Entry(tuple(map(StoredGuard, guards)), condition, body, backend_key, tuple(graphs), dict(artifacts or {}))
 
 
 def in_order(entries: Iterable[Entry]) -> list[Entry]:

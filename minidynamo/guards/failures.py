@@ -7,6 +7,7 @@ constants.
 from __future__ import annotations
 
 import reprlib
+import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -84,8 +85,14 @@ def brief(value: object) -> str:
         return reprlib.repr(value) if type(value) in (str, bytes) else repr(value)
     if type(value) in (tuple, list, set, frozenset, dict):
         return f"{type(value).__name__} of {len(value)}"  # type: ignore[arg-type]
-    name = getattr(value, "__qualname__", None) if callable(value) else None
-    return f"{type(value).__name__} {name}" if isinstance(name, str) else f"{type(value).__name__} object"
+    if isinstance(value, types.FunctionType):
+        return f"function {value.__qualname__}"
+    name = getattr(value, "__name__", None) if isinstance(value, _NAMED) else None
+    return f"function {name}" if name else f"{type(value).__name__} object"
+
+
+# Callables of C, whose names no user code computes.
+_NAMED = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
 def _tensor(facts: TensorFacts) -> str:

@@ -13,6 +13,11 @@ from collections.abc import Iterable
 from typing import Any
 
 
+def is_weakly_referable(value: object) -> bool:
+    """Whether there can be a weak reference to `value`."""
+    return bool(type(value).__weakrefoffset__)
+
+
 class Namespace:
     """Identifiers for objects: one name per object, never one of `reserved`. `suffix` ends every name.
 
@@ -52,12 +57,10 @@ class Namespace:
         """The name of a weak reference to `value`; None when its type allows none."""
         key = (id(value), True)
         if key not in self._names:
-            try:
-                reference = weakref.ref(value)
-            except TypeError:
+            if not is_weakly_referable(value):
                 return None
             name = self.fresh(f"{hint}_ref")
-            self.values[name] = reference
+            self.values[name] = weakref.ref(value)
             self._names[key] = name
         return self._names[key]
 

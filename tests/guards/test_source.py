@@ -1,0 +1,105 @@
+"""Tests of minidynamo/guards/source.py."""
+
+import collections
+
+import pytest
+
+from minidynamo.guards.names import Namespace
+from minidynamo.guards.source import (
+    Attr,
+    BaseItem,
+    CellContents,
+    Constant,
+    Derived,
+    InstanceAttr,
+    Item,
+    Local,
+    Source,
+    TypeOf,
+    global_source,
+    key_expression,
+)
+
+G = {"factor": 3}
+
+
+class Point:
+    def __init__(self) -> None:
+        self.x = [1, (2, {"k": 5})]
+
+    def __getattr__(self, name: str) -> object:
+        raise AssertionError("user code ran")
+
+
+class Shouting(list):  # type: ignore[type-arg]
+    def __getitem__(self, index: object) -> object:
+        raise AssertionError("user code ran")
+
+
+def _cell(value: object) -> object:
+    return (lambda: value).__closure__[0]  # type: ignore[index]
+
+
+CASES = [
+    (Local("p"), "p", "p", "p"),
+    (InstanceAttr(Local("p"), "x"), "p.__dict__['x']", "p.x", [1, (2, {"k": 5})]),
+    (Item(InstanceAttr(Local("p"), "x"), 1), "p.__dict__['x'][1]", "p.x[1]", (2, {"k": 5})),
+    (Item(Item(Item(InstanceAttr(Local("p"), "x"), 1), 1), "k"), "p.__dict__['x'][1][1]['k']", "p.x[1][1]['k']", 5),
+    (TypeOf(Local("p")), "type(p)", "type(p)", Point),
+    (Attr(TypeOf(Local("p")), "__mro__"), "type(p).__mro__", "type(p).__mro__", Point.__mro__),
+    (BaseItem(Local("xs"), 1, list), "list.__getitem__(xs, 1)", "xs[1]", 8),
+    (CellContents(Constant(_cell(4), "n")), "n.cell_contents", "n", 4),
+    (global_source(G, "factor"), "G['factor']", "factor", 3),
+]
+
+
+@pytest.mark.parametrize(("source", "text", "display", "value"), CASES, ids=[case[1] for case in CASES])
+def test_expression_reads_the_value_and_display_is_the_users_spelling(
+    source: Source, text: str, display: str, value: object
+) -> None:
+    names = Namespace(["p", "xs"])
+    point = Point()
+    assert source.expression(names) == text
+    assert source.display() == display
+    found = eval(text, dict(names.values), {"p": point, "xs": Shouting([7, 8])})
+    assert found == (point if value == "p" else value)
+
+
+def test_module_registries_are_displayed_as_attributes_and_elements() -> None:
+    layers = Item(InstanceAttr(Local("self"), "_modules"), "layers")
+    assert layers.display() == "self.layers"
+    assert Item(InstanceAttr(Item(InstanceAttr(layers, "_modules"), "0"), "_parameters"), "weight").display() == (
+        "self.layers[0].weight"
+    )
+
+
+def test_equality_is_structural_and_of_constants_by_identity() -> None:
+    assert Item(Local("x"), 0) == Item(Local("x"), 0)
+    assert hash(Item(Local("x"), 0)) == hash(Item(Local("x"), 0))
+    assert Item(Local("x"), 0) != Item(Local("x"), 1)
+    assert Item(Local("x"), "0") != InstanceAttr(Local("x"), "0")
+    first, second = [1], [1]
+    assert Constant(first, "a") == Constant(first, "b")
+    assert Constant(first, "a") != Constant(second, "a")
+
+
+def test_bases_run_from_the_nearest_to_the_root() -> None:
+    source = Item(InstanceAttr(Local("x"), "a"), 0)
+    assert list(source.bases()) == [InstanceAttr(Local("x"), "a"), Local("x")]
+    assert source.root() == Local("x")
+    assert source.depth() == 2
+    assert Local("x").root() == Local("x")
+    assert isinstance(source, Derived)
+
+
+def test_type_stays_readable_when_a_parameter_is_called_type() -> None:
+    names = Namespace(["type", "x"])
+    text = TypeOf(Local("x")).expression(names)
+    assert eval(text, dict(names.values), {"x": 3, "type": "shadow"}) is int
+
+
+def test_key_expressions_evaluate_to_equal_keys() -> None:
+    names = Namespace()
+    marker = object()
+    for key in (1, "a", None, True, b"x", (1, ("b", 2)), (), collections.deque, marker):
+        assert eval(key_expression(key, names), dict(names.values)) == key  # type: ignore[arg-type]
