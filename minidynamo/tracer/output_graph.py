@@ -151,9 +151,7 @@ class OutputGraph:
         node.meta["user_location"] = self._where()
         return node
 
-    def _tensor(
-        self, value: torch.Tensor, source: Source, node: torch.fx.Node, where: UserLocation | None
-    ) -> TensorVariable:
+    def _tensor(self, value: torch.Tensor, source: Source, node: torch.fx.Node) -> TensorVariable:
         fake = self.fake_mode.from_tensor(value, static_shapes=True)
         variable = TensorVariable(node, fake, type(value), source=source)
         node.meta["example_value"] = fake
