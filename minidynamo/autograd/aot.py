@@ -6,7 +6,7 @@ The stages stand in `aot_compile` in order. The compilers are the caller's: this
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -104,7 +104,12 @@ def _split(layout: InputLayout, trace: Trace, functional: FunctionalGraph, resul
     ]
     parts = partition(graph, inputs, functional.tangents, results.nodes, results.copies, gradients, overwritten)
     sources = tuple(_tangents_of(node, functional.tangents) for node in gradients)
-    signature = _signature(layout, functional, results, tuple(kept), sources, parts)
+    signature = replace(
+        _signature(layout, functional, results, parts),
+        gradients=tuple(kept),
+        gradient_sources=sources,
+        hidden=tuple(i for i in trace.gradients if i not in kept),
+    )
     tangents = tuple(node.meta["val"] for node in functional.tangents)
     return AotGraphs(layout, signature, _module(parts.forward), _module(parts.backward), parts, tangents)
 
@@ -118,8 +123,6 @@ def _signature(
     layout: InputLayout,
     functional: FunctionalGraph,
     results: Results,
-    gradients: tuple[int, ...] = (),
-    sources: tuple[tuple[int, ...], ...] = (),
     parts: Partition | None = None,
 ) -> GraphSignature:
     return GraphSignature(
@@ -128,8 +131,6 @@ def _signature(
         mutations=tuple(results.mutations),
         results=len(results.nodes),
         differentiable_results=tuple(results.differentiable),
-        gradients=gradients,
-        gradient_sources=sources,
         constants=tuple(functional.constants.values()),
         saved=() if parts is None else tuple(parts.values),
         given_up=layout.given_up(),

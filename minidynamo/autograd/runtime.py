@@ -63,7 +63,7 @@ def _make_function(
     others = [i for i in range(results) if i not in differentiable]
     saved_inputs = [i for kind, i in saved if kind == "input"]
     saved_results = [i for kind, i in saved if kind == "result"]
-    known = set(signature.gradients)
+    hidden = set(signature.hidden)
     prepare = [_Tangent(value) for value in tangents]
 
     class CompiledFunction(torch.autograd.Function):
@@ -71,8 +71,8 @@ def _make_function(
 
         @staticmethod
         def forward(ctx: Any, args: list[Any], *_: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            # An input that autograd does not know of here must not be saved together with its history.
-            kept = [args[i] if i in known else args[i].detach() for i in saved_inputs]
+            # An input whose history autograd shall not walk into must not be saved together with it.
+            kept = [args[i].detach() if i in hidden else args[i] for i in saved_inputs]
             made = forward_graph(args)
             visible = tuple(made[:results])
             ctx.save_for_backward(*kept, *[made[i] for i in saved_results], *made[results:])
@@ -109,7 +109,7 @@ class _Tangent:
         if gradient.stride() == self.stride:
             return gradient
         fitting = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
-        return fitting.copy_(gradient.detach())
+        return fitting.copy_(gradient)
 
 
 class _Lazy:

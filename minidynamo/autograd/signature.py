@@ -79,7 +79,8 @@ class GraphSignature:
     `differentiable_results` are those that backward receives a gradient for. `gradients` are the inputs that autograd
     must know of, in the order of backward's results; an input with a static gradient of None is among them only if it
     is a leaf. `gradient_sources` are, for each of them, the positions in `differentiable_results` that it depends on:
-    when none of those was used it gets None, as in eager. `constants` are tensors of the user's code that are appended
+    when none of those was used it gets None, as in eager. `hidden` are inputs that require grad and are not among
+    `gradients`. `constants` are tensors of the user's code that are appended
     to the inputs, `given_up` the inputs whose lists were given up.
     """
 
@@ -90,6 +91,7 @@ class GraphSignature:
     differentiable_results: tuple[int, ...] = ()
     gradients: tuple[int, ...] = ()
     gradient_sources: tuple[tuple[int, ...], ...] = ()
+    hidden: tuple[int, ...] = ()
     constants: tuple[torch.Tensor, ...] = ()
     saved: tuple[SavedValue, ...] = ()
     given_up: tuple[int, ...] = ()
