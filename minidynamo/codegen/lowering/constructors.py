@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from minidynamo.codegen.lowering.builder import Builder
-from minidynamo.codegen.lowering.formula import Number, const, number, opmath
-from minidynamo.codegen.lowering.registry import NotLowered, lowering
+from minidynamo.codegen.lowering.formula import NotLowered, Number, const, number, opmath
+from minidynamo.codegen.lowering.registry import lowering
 from minidynamo.codegen.lowering.values import Value
 
 

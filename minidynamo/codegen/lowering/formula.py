@@ -11,13 +11,25 @@ from dataclasses import dataclass
 
 import torch
 
-from minidynamo.codegen.ir.expr import Cast, Const, Expr, IndexValue, Op
+from minidynamo.codegen.ir.expr import OPS, Cast, Const, Expr, IndexValue, Op
 from minidynamo.codegen.ir.index import Index
 
 Number = bool | int | float
 
+
+class NotLowered(Exception):
+    """A call has no loop form after all; it becomes an extern call."""
+
+
 ON_BOOL = {"add": "or", "mul": "and", "max": "or", "min": "and"}
 """What arithmetic means on bools, as in eager."""
+
+
+def kind_of(dtype: torch.dtype) -> str:
+    """The letter that OPS uses for a class of dtypes."""
+    if dtype == torch.bool:
+        return "b"
+    return "f" if dtype.is_floating_point else "i"
 
 
 def opmath(dtype: torch.dtype) -> torch.dtype:
@@ -122,7 +134,10 @@ COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf"})
 
 
 def apply(name: str, *operands: V | Number) -> V:
-    """The operation `name` of OPS on operands of one dtype; numbers take the dtype of the first V."""
+    """The operation `name` of OPS on operands of one dtype; numbers take the dtype of the first V.
+
+    Raises NotLowered for a dtype that the operation does not take.
+    """
     dtype = next(o.dtype for o in operands if isinstance(o, V))
     args = tuple(o.expr if isinstance(o, V) else literal(o, dtype) for o in operands)
     if name in ("lt", "ge"):
@@ -131,6 +146,8 @@ def apply(name: str, *operands: V | Number) -> V:
             return const(decided, torch.bool)
     if dtype == torch.bool:
         name = ON_BOOL.get(name, name)
+    if kind_of(dtype) not in OPS[name].kinds:
+        raise NotLowered
     return V(Op(name, args, torch.bool if name in COMPARISONS else dtype))
 
 

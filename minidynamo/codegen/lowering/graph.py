@@ -19,7 +19,7 @@ from minidynamo.codegen.ir.loops import Buffer, Extern, GetItem, LoopProgram, Lo
 from minidynamo.codegen.ir.text import DTYPES
 from minidynamo.codegen.lowering import registry
 from minidynamo.codegen.lowering.builder import Builder
-from minidynamo.codegen.lowering.formula import V
+from minidynamo.codegen.lowering.formula import NotLowered, V
 from minidynamo.codegen.lowering.values import Value, dimensions
 from minidynamo.compat import OpOverload
 from minidynamo.errors import Diagnostic, InternalError
@@ -154,7 +154,7 @@ class GraphLowering:
         kwargs = fx.map_arg(node.kwargs, self._value)
         try:
             result = lowering(builder, *args, **kwargs)
-        except registry.NotLowered:
+        except NotLowered:
             del builder.nodes[start:]
             builder.buffers.clear()
             builder.buffers.update(before)

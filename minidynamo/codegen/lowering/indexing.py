@@ -13,8 +13,8 @@ import torch
 from minidynamo.codegen.ir.expr import mask
 from minidynamo.codegen.ir.index import Index, Lookup
 from minidynamo.codegen.lowering.builder import Builder
-from minidynamo.codegen.lowering.formula import Number, V, apply, const, number, where
-from minidynamo.codegen.lowering.registry import NotLowered, lowering
+from minidynamo.codegen.lowering.formula import NotLowered, Number, V, apply, const, number, where
+from minidynamo.codegen.lowering.registry import lowering
 from minidynamo.codegen.lowering.values import Coordinates, Value
 
 MOST_JOINED = 8

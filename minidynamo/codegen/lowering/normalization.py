@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from minidynamo.codegen.lowering.builder import Builder
-from minidynamo.codegen.lowering.formula import V, apply
+from minidynamo.codegen.lowering.formula import NotLowered, V, apply
 from minidynamo.codegen.lowering.reductions import count, moments
-from minidynamo.codegen.lowering.registry import NotLowered, lowering
+from minidynamo.codegen.lowering.registry import lowering
 from minidynamo.codegen.lowering.values import Value
 
 

@@ -17,6 +17,7 @@ import torch
 from minidynamo.codegen.lowering import registry
 from minidynamo.codegen.lowering.builder import Builder
 from minidynamo.codegen.lowering.formula import (
+    NotLowered,
     Number,
     V,
     apply,
@@ -34,7 +35,6 @@ from minidynamo.codegen.lowering.formula import (
     silu_backward,
     where,
 )
-from minidynamo.codegen.lowering.registry import NotLowered
 from minidynamo.codegen.lowering.values import Coordinates, Value
 
 
@@ -55,6 +55,11 @@ class Row:
 def unary(name: str) -> Callable[[V], V]:
     """The formula that is one row of OPS."""
     return lambda x: apply(name, x)
+
+
+def rounding(name: str) -> Callable[[V], V]:
+    """The formula that is one row of OPS for floats and nothing for integers."""
+    return lambda x: apply(name, x) if x.dtype.is_floating_point else x
 
 
 def binary(name: str) -> Callable[[V | Number, V | Number], V]:
@@ -108,6 +113,8 @@ def _elu(x: V, alpha: Number = 1, scale: Number = 1, input_scale: Number = 1) ->
 
 
 def _nan_to_num(x: V, nan: Number | None = None, posinf: Number | None = None, neginf: Number | None = None) -> V:
+    if not x.dtype.is_floating_point:
+        return x
     limits = torch.finfo(x.dtype)
     x = where(apply("isnan", x), 0.0 if nan is None else nan, x)
     x = where(x.eq(math.inf), limits.max if posinf is None else posinf, x)
@@ -143,10 +150,10 @@ ROWS: dict[str, Row] = {
     "atan2": Row(binary("atan2")),
     "hypot": Row(binary("hypot")),
     # rounding
-    "floor": Row(unary("floor")),
-    "ceil": Row(unary("ceil")),
-    "trunc": Row(unary("trunc")),
-    "round": Row(unary("round")),
+    "floor": Row(rounding("floor")),
+    "ceil": Row(rounding("ceil")),
+    "trunc": Row(rounding("trunc")),
+    "round": Row(rounding("round")),
     "frac": Row(lambda x: x - apply("trunc", x)),
     # functions of one variable
     "exp": Row(unary("exp")),
@@ -186,7 +193,6 @@ ROWS: dict[str, Row] = {
     "hardsigmoid": Row(lambda x: clamp(x + 3, 0, 6) / 6),
     "hardswish": Row(lambda x: x * clamp(x + 3, 0, 6) / 6),
     "threshold": Row(lambda x, threshold, value: where(x <= threshold, value, x)),
-    "log_sigmoid_forward": Row(lambda x: minimum(x, 0) - apply("log1p", apply("exp", -apply("abs", x)))),
     # comparison and logic
     "eq": Row(binary("eq"), "promoted", rounds=True),
     "ne": Row(binary("ne"), "promoted", rounds=True),

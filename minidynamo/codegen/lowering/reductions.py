@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from minidynamo.codegen.lowering.builder import Builder
-from minidynamo.codegen.lowering.formula import apply, opmath, where
-from minidynamo.codegen.lowering.registry import NotLowered, lowering
+from minidynamo.codegen.lowering.formula import NotLowered, apply, opmath, where
+from minidynamo.codegen.lowering.registry import lowering
 from minidynamo.codegen.lowering.values import Value
 
 Dims = int | Sequence[int] | None

@@ -23,10 +23,6 @@ VIEWS: set[str] = set()
 """Those among them whose result shares memory with the argument in eager."""
 
 
-class NotLowered(Exception):
-    """This call has no loop form after all; it becomes an extern call."""
-
-
 def lowering(*names: str, view: bool = False) -> Callable[[F], F]:
     """Register a function for ATen names."""
 

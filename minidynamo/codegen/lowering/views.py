@@ -13,8 +13,8 @@ import torch
 
 from minidynamo.codegen.ir.index import Index, as_index
 from minidynamo.codegen.lowering.builder import Builder
-from minidynamo.codegen.lowering.formula import V
-from minidynamo.codegen.lowering.registry import NotLowered, lowering
+from minidynamo.codegen.lowering.formula import NotLowered, V
+from minidynamo.codegen.lowering.registry import lowering
 from minidynamo.codegen.lowering.values import Value
 
 ZERO = Index()
