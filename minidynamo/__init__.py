@@ -1,1 +1,40 @@
-"""A small, readable tracing compiler for PyTorch programs."""
+"""A small, readable tracing compiler for PyTorch programs.
+
+import minidynamo
+
+@minidynamo.compile
+def step(x, y):
+    return torch.relu(x + y) * 2
+"""
+
+from __future__ import annotations
+
+from minidynamo import errors, testing
+from minidynamo.api import compile, reset, stats, uncompile, why
+from minidynamo.backends import list_backends, register_backend
+from minidynamo.boxed import is_boxed, make_boxed_func
+from minidynamo.comptime import comptime
+from minidynamo.config import config
+from minidynamo.events import on_event
+from minidynamo.steering import allow_in_graph, disable, graph_break, is_compiling
+
+__all__ = [
+    "allow_in_graph",
+    "compile",
+    "comptime",
+    "config",
+    "disable",
+    "errors",
+    "graph_break",
+    "is_boxed",
+    "is_compiling",
+    "list_backends",
+    "make_boxed_func",
+    "on_event",
+    "register_backend",
+    "reset",
+    "stats",
+    "testing",
+    "uncompile",
+    "why",
+]

@@ -10,16 +10,18 @@ import inspect
 import types
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, TypeVar, overload
 
 import torch
 
 from minidynamo import backends
-from minidynamo.compiled import CompiledFunction, all_compiled
+from minidynamo.compat import MODULE_CALL
+from minidynamo.compiled import CompiledFunction, all_compiled, compile_function
 from minidynamo.config import config
-from minidynamo.convert_frame import CompileOptions
 from minidynamo.errors import ArgumentError, Diagnostic, UnknownName, nearest
 from minidynamo.events import forget_notices, notice
+from minidynamo.options import CompileOptions
 from minidynamo.steering import COMPILED
 
 T = TypeVar("T")
@@ -177,15 +179,15 @@ def _unchanged(target: T, why: str) -> T:
 
 
 def _compile_function(fn: types.FunctionType, options: CompileOptions) -> types.FunctionType:
-    compiled = getattr(fn, COMPILED, None)
-    if compiled is not None:
+    compiled = vars(fn).get(COMPILED)
+    if isinstance(compiled, CompiledFunction):
         fn = compiled.py_func
     if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
         return _unchanged(fn, "async functions hand control to an event loop in the middle")
     if inspect.isgeneratorfunction(fn):
         return _unchanged(fn, "a generator hands control to its caller in the middle; compile the function that loops")
     _check_steal(fn, options)
-    return CompiledFunction(fn, options).function
+    return compile_function(fn, options)
 
 
 def _check_steal(fn: types.FunctionType, options: CompileOptions) -> None:
@@ -198,8 +200,8 @@ def _check_steal(fn: types.FunctionType, options: CompileOptions) -> None:
 
 def _compile_module(module: torch.nn.Module, options: CompileOptions) -> torch.nn.Module:
     """Let the module's own `__call__` go through a compiled `_call_impl`; type, keys and identity stay."""
-    compiled = CompiledFunction(torch.nn.Module._call_impl, options, name=options.name or type(module).__name__)
-    function = compiled.function
+    named = replace(options, name=options.name or type(module).__name__)
+    function = compile_function(MODULE_CALL, named)
     # A bound method would tie module and code into a cycle that only the garbage collector could free.
     owner = weakref.ref(module)
 

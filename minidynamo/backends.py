@@ -7,8 +7,7 @@ then takes one list, empties it and frees each input behind its last use. Nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch.fx
@@ -21,6 +20,7 @@ from minidynamo.codegen.lowering.registry import lowered_ops
 from minidynamo.config import config
 from minidynamo.errors import ArgumentError, BackendError, Diagnostic, UnknownName, nearest
 from minidynamo.events import notice, phase
+from minidynamo.options import GraphCompiler
 
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -101,58 +101,50 @@ def register_backend(backend: Backend, name: str | None = None) -> Backend:
     return backend
 
 
-@dataclass(frozen=True)
-class BackendChoice:
-    """A backend as the user named it. Two choices are equal when code compiled for one serves the other."""
-
-    name: str
-    compiler: Backend
-    options: tuple[tuple[str, Hashable], ...] = ()
-
-    def key(self) -> Hashable:
-        """What the backend guard compares."""
-        return (self.name, self.compiler, self.options)
-
-
-def resolve(backend: str | Backend, options: dict[str, Any] | None = None) -> BackendChoice:
-    """Look a backend up.
+def resolve(backend: str | Backend, options: dict[str, Any] | None = None) -> GraphCompiler:
+    """Look a backend up; `options` are config fields that are set while it works.
 
     Raises UnknownName for a name that is not registered, ArgumentError for something that is neither name nor callable.
     """
-    frozen = tuple(sorted((options or {}).items()))
     if isinstance(backend, str):
         if backend not in _registry:
             what = f"there is no backend named {backend!r}.{nearest(backend, _registry)}"
             raise UnknownName(Diagnostic("MD102", what, fix=f"Use one of {', '.join(list_backends())}, or a callable."))
-        return BackendChoice(backend, _registry[backend], frozen)
+        return _graph_compiler(backend, _registry[backend], options or {})
     if not callable(backend):
         what = f"backend must be a name or a callable, not {type(backend).__name__}"
         raise ArgumentError(Diagnostic("MD102", what, fix=f"Use one of {', '.join(list_backends())}, or a callable."))
-    return BackendChoice(getattr(backend, "__name__", type(backend).__name__), backend, frozen)
+    return _graph_compiler(getattr(backend, "__name__", type(backend).__name__), backend, options or {})
 
 
-def run_backend(choice: BackendChoice, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    """Compile a graph and return a boxed callable.
+def _graph_compiler(name: str, backend: Backend, options: dict[str, Any]) -> GraphCompiler:
+    def run(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        with config.patch(**options):
+            return _run(name, backend, gm, example_inputs)
 
-    A backend that returns a plain callable is adapted, with one notice that says what it costs. Raises BackendError,
-    with the backend's own exception as cause.
+    return GraphCompiler(name, (name, backend, tuple(sorted(options.items()))), run)
+
+
+def _run(name: str, backend: Backend, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Compile a graph and return a boxed callable; a plain one is adapted, with one notice that says what it costs.
+
+    Raises BackendError, with the backend's own exception as cause.
     """
     try:
-        with config.patch(**dict(choice.options)):
-            compiled = choice.compiler(gm, example_inputs)
+        compiled = backend(gm, example_inputs)
     except BackendError:
         raise
     except Exception as error:
-        raise BackendError(_failure(choice, error)) from error
+        raise BackendError(_failure(name, error)) from error
     if is_boxed(compiled):
         return compiled
     if not callable(compiled):
-        what = f"backend {choice.name!r} returned {type(compiled).__name__}, not a callable"
+        what = f"backend {name!r} returned {type(compiled).__name__}, not a callable"
         raise BackendError(Diagnostic("MD502", what, fix="Return a function that takes the graph's inputs."))
     notice(
         Diagnostic(
             "MD403",
-            f"backend {choice.name!r} returned a function that is not boxed",
+            f"backend {name!r} returned a function that is not boxed",
             why="It is called with separate arguments, so no input can be freed before it returns.",
             fix="Wrap it: return minidynamo.make_boxed_func(fn), or take one list and clear it.",
         )
@@ -160,11 +152,11 @@ def run_backend(choice: BackendChoice, gm: torch.fx.GraphModule, example_inputs:
     return make_boxed_func(compiled)
 
 
-def _failure(choice: BackendChoice, error: Exception) -> Diagnostic:
+def _failure(name: str, error: Exception) -> Diagnostic:
     cause = str(error).strip().splitlines()
     return Diagnostic(
         "MD502",
-        f"backend {choice.name!r} failed: {type(error).__name__}",
+        f"backend {name!r} failed: {type(error).__name__}",
         why=cause[0] if cause else "",
         fix='Run the function as written with on_error="eager", or choose another backend=.',
     )

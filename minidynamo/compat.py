@@ -6,7 +6,9 @@ release is met in this file alone.
 
 from __future__ import annotations
 
+import importlib
 import sys
+import types
 import typing
 
 import torch
@@ -61,6 +63,7 @@ def schema_of(op: typing.Any) -> typing.Any:
     """The schema of an operator overload: `name`, `arguments` and `returns` with their aliasing."""
     return op._schema
 
+
 # Tracing. Fake tensors have everything but data; these errors say why an operation has no fake result.
 FakeTensor = torch._subclasses.fake_tensor.FakeTensor
 FakeTensorMode = torch._subclasses.fake_tensor.FakeTensorMode
@@ -93,3 +96,25 @@ empty_strided_cpu: typing.Callable[[tuple[int, ...], tuple[int, ...], torch.dtyp
 def operator_function(op: typing.Any) -> typing.Any:
     """What calling an ATen operator comes to, without the Python layer of `OpOverload`; other callables as they are."""
     return op._op if isinstance(op, OpOverload) else op
+
+
+def docstring(code: types.CodeType) -> str | None:
+    """The docstring of a function with this code: its first constant; 3.13 says in a flag whether it has one."""
+    first = code.co_consts[0] if code.co_consts else None
+    has_docstring = bool(code.co_flags & _CO_HAS_DOCSTRING) if PY313 else True
+    return first if has_docstring and isinstance(first, str) else None
+
+
+_CO_HAS_DOCSTRING = 0x4000000
+
+# What nn.Module.__call__ runs: hooks and forward. `compile(module)` compiles it.
+MODULE_CALL: types.FunctionType = typing.cast(types.FunctionType, torch.nn.Module._call_impl)
+
+
+def compile_with_inductor(
+    gm: torch.fx.GraphModule, example_inputs: list[typing.Any]
+) -> typing.Callable[..., typing.Any]:
+    """torch's own code generator; imported when it is asked for, since that takes seconds."""
+    compile_fx = importlib.import_module("torch._inductor.compile_fx")
+    compiled: typing.Callable[..., typing.Any] = compile_fx.compile_fx(gm, example_inputs)
+    return compiled

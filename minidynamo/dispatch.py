@@ -76,13 +76,6 @@ class Native:
     for_good: bool
 
 
-def drive(step: Step | None, boxed: Any) -> Any:
-    """Run break functions and resume points, each of which returns the next and its list; the result of the last."""
-    while step is not None:
-        step, boxed = step(boxed)
-    return boxed
-
-
 def root_dispatcher(
     fn: types.FunctionType, compile_entry: CompileEntry, *, name: str | None = None, stats: Stats | None = None
 ) -> Dispatcher:
@@ -149,6 +142,10 @@ class Dispatcher:
                 self._function = weakref.ref(function)
                 self._kept = function if self._keeps_function else None
             return function
+
+    def run_as_written(self, boxed: list[Any]) -> Any:
+        """Run the frame from its list of values as the user wrote it."""
+        return self._frame.native(boxed)
 
     def step(self) -> Step:
         """A function that calls `function` and holds it weakly, to be a constant of a break function.

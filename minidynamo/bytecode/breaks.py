@@ -40,6 +40,13 @@ _LOAD_SLOT = "LOAD_FAST_CHECK" if "LOAD_FAST_CHECK" in dis.opmap else "LOAD_FAST
 _EXTRA_STACK = 4
 
 
+def drive(step: BoxedStep | None, boxed: Any) -> Any:
+    """Run break functions and resume points, each of which returns the next and its list; the result of the last."""
+    while step is not None:
+        step, boxed = step(boxed)
+    return boxed
+
+
 def make_break(
     point: FramePoint, namespace: dict[str, Any], resume_for: Callable[[FramePoint], object]
 ) -> types.FunctionType:
@@ -92,7 +99,7 @@ class _Writer:
         self.labels: dict[int, Label] = {}
         self.nlocals = len(self.code.co_varnames)
         # The list arrives in slot 0, which must therefore be a local.
-        self.temporaries = [f".{k}" for k in range(max(temporaries, self.nlocals == 0))]
+        self.temporaries = [f".stack{k}" for k in range(max(temporaries, self.nlocals == 0))]
         self.slots = {name: self.moved(k) for k, name in enumerate(slot_names(self.code))}
 
     def moved(self, slot: int) -> int:
@@ -127,7 +134,10 @@ class _Writer:
         self.emit(load_list, 0)
         self.emit("UNPACK_SEQUENCE", self.point.size)
         self.emit(load_list, 0)
-        self.emit("LOAD_CONST", self.constant(slice(None)))
+        # Not a constant slice: profilers need a code object that can be hashed.
+        for _ in range(2):
+            self.emit("LOAD_CONST", self.constant(None))
+        self.emit("BUILD_SLICE", 2)
         self.emit("DELETE_SUBSCR")
         held = {*self.point.cells, *self.point.locals}
         for slot in {0} | {self.slots[name] for name in made - held}:

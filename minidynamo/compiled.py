@@ -1,0 +1,222 @@
+"""Owns one compiled function: its dispatchers, its counters, and what the attributes of the function answer.
+
+It neither captures nor prints code: frames go through `convert_frame.py`, entries live in dispatchers. The record
+never holds the function that the user holds, so that everything dies with that function, without a garbage collector.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from minidynamo.bytecode.layout import FramePoint
+from minidynamo.compat import MODULE_CALL
+from minidynamo.convert_frame import Conversion, FrameToConvert, convert_frame, weakly
+from minidynamo.dispatch import Dispatcher, Native, Stats, resume_dispatcher, root_dispatcher
+from minidynamo.errors import Diagnostic, RecompileLimit
+from minidynamo.events import Event, notice, on_event, publish
+from minidynamo.guards.cache import Entry
+from minidynamo.guards.failures import GuardFailure
+from minidynamo.options import CompileOptions
+from minidynamo.steering import COMPILED, DISABLED
+
+# Fresh closures over one code object are fresh functions: past this many the next ones run as written.
+_MOST_CALLEES_PER_CODE = 8
+
+all_compiled: weakref.WeakSet[CompiledFunction] = weakref.WeakSet()
+
+
+def compile_function(
+    fn: types.FunctionType, options: CompileOptions, *, family: CompiledFunction | None = None
+) -> types.FunctionType:
+    """A plain function with the signature of `fn` that runs compiled code.
+
+    `family`: the compiled function that calls it at a graph break; both then share counters and graphs.
+    """
+    record = CompiledFunction(fn, options, family)
+    dispatcher = root_dispatcher(fn, record.convert, name=record.name, stats=record.stats)
+    record.root = weakref.ref(dispatcher)
+    function: types.FunctionType = dispatcher.function
+    function.__dict__.update(record.attributes())
+    all_compiled.add(record)
+    return function
+
+
+class CompiledFunction:
+    """What stands behind a compiled function. `stats` and `graphs` include those of resume points and callees."""
+
+    def __init__(self, fn: types.FunctionType, options: CompileOptions, family: CompiledFunction | None) -> None:
+        self.py_func = fn
+        self.options = options
+        self.name = options.name or fn.__qualname__
+        self.stats: Stats = family.stats if family else Stats()
+        self.graphs: list[torch.fx.GraphModule] = family.graphs if family else []
+        self.breaks: list[Diagnostic] = family.breaks if family else []
+        self.recompiles: list[str] = family.recompiles if family else []
+        self.root: Callable[[], Dispatcher | None] = lambda: None
+        self._resumed: dict[FramePoint, Dispatcher] = {}
+        self._callees: dict[types.FunctionType, types.FunctionType] = {}
+        self._texts: list[tuple[str, str]] = []
+
+    def attributes(self) -> dict[str, Any]:
+        """What the compiled function carries."""
+        return {
+            COMPILED: self,
+            "py_func": self.py_func,
+            "stats": self.stats,
+            "graphs": self.graphs,
+            "guards": self.guards,
+            "code": self.code,
+            "why": self.why,
+            "reset": self.reset,
+        }
+
+    # What frames ask of their owner
+
+    def resume_at(self, point: FramePoint) -> Callable[[list[Any]], Any]:
+        """The boxed function that goes on at `point`; one per point, so that a loop reuses it."""
+        if point not in self._resumed:
+            convert = functools.partial(weakly(self.convert), point=point)
+            self._resumed[point] = resume_dispatcher(point, self.py_func.__globals__, convert, stats=self.stats)
+        return self._resumed[point].step()
+
+    def called_at_break(self, target: Any) -> Any:
+        """What to call instead of `target`: the same, compiled, where that is possible."""
+        if isinstance(target, types.MethodType):
+            return types.MethodType(self.called_at_break(target.__func__), target.__self__)
+        if isinstance(target, torch.nn.Module):
+            call = type(target).__call__
+            call = MODULE_CALL if call is torch.nn.Module.__call__ else call
+            return types.MethodType(self.called_at_break(call), target)
+        if not isinstance(target, types.FunctionType) or DISABLED in vars(target) or COMPILED in vars(target):
+            return target
+        if target not in self._callees:
+            same_code = sum(other.__code__ is target.__code__ for other in self._callees)
+            if same_code >= _MOST_CALLEES_PER_CODE:
+                return target
+            self._callees[target] = compile_function(target, self.options.for_callee(), family=self)
+        return self._callees[target]
+
+    # Misses
+
+    def convert(self, dispatcher: Dispatcher, values: list[Any], point: FramePoint | None = None) -> Entry | Native:
+        """Compile a call of the function, or of the frame that is entered at `point` behind a graph break."""
+        if dispatcher.entries:
+            self._explain_miss(dispatcher, values)
+        if len(dispatcher.entries) >= self.options.recompile_limit:
+            self._stop_compiling(dispatcher)
+            return Native(for_good=True)
+        frame = FrameToConvert(
+            self.py_func,
+            dispatcher.parameters,
+            point,
+            dispatcher.name,
+            dispatcher.next_number,
+            weakly(dispatcher.run_as_written),
+        )
+        publish("compile_start", dispatcher.name)
+        with self._timed():
+            conversion = convert_frame(frame, values, self)
+        publish("compile_end", dispatcher.name)
+        return self._record(conversion)
+
+    def _record(self, conversion: Conversion) -> Entry | Native:
+        if conversion.graph is not None:
+            self.stats.graphs += 1
+            self.graphs.append(conversion.graph)
+        if conversion.graph_break is not None:
+            self.stats.graph_breaks += 1
+            self.breaks.append(conversion.graph_break)
+        if conversion.entry is None:
+            self.stats.fallbacks += 1
+            return Native(for_good=True)
+        self._texts.append((conversion.name, conversion.residual))
+        return conversion.entry
+
+    @contextlib.contextmanager
+    def _timed(self) -> Iterator[None]:
+        """Add the seconds of each phase that ends in this thread to the counters."""
+        thread = threading.get_ident()
+        seconds = self.stats.seconds_by_phase
+
+        def add(event: Event) -> None:
+            if event.kind == "phase_end" and threading.get_ident() == thread:
+                seconds[event.name] = seconds.get(event.name, 0.0) + event.data["seconds"]
+
+        stop = on_event(add)
+        try:
+            yield
+        finally:
+            stop()
+
+    def _explain_miss(self, dispatcher: Dispatcher, values: list[Any]) -> None:
+        """Note why no entry fits, the nearest one first."""
+        arguments = dict(zip(dispatcher.parameters, values))
+        misfits = sorted((entry.failures(arguments) for entry in dispatcher.entries), key=len)
+        nearest, others = misfits[0], len(misfits) - 1
+        count = len(dispatcher.entries)
+        text = f"MD301 recompiled {dispatcher.name} (version {count + 1}): {_reason(nearest)}"
+        if others:
+            text += f"\n  and {others} older version{'s' * (others > 1)} also differ{'s' * (others == 1)}"
+        self.recompiles.append(text)
+
+    def _stop_compiling(self, dispatcher: Dispatcher) -> None:
+        limit = self.options.recompile_limit
+        diagnostic = Diagnostic(
+            "MD302",
+            f"stopped compiling `{dispatcher.name}`: {limit} versions exist (recompile_limit={limit})",
+            why=f"The last miss: {self.recompiles[-1].splitlines()[0]}" if self.recompiles else "",
+            fix="It runs as written from now on. Reasons: f.why(). Raise recompile_limit= if all versions are needed.",
+        )
+        if self.options.fullgraph:
+            raise RecompileLimit(diagnostic)
+        notice(diagnostic)
+        publish("fallback", dispatcher.name, diagnostic=diagnostic)
+
+    # What users ask
+
+    def _dispatchers(self) -> list[Dispatcher]:
+        root = self.root()
+        return [*([root] if root is not None else []), *self._resumed.values()]
+
+    def guards(self) -> str:
+        """The guards of every entry, one per line, with the user's line that made each necessary."""
+        parts = []
+        for dispatcher in self._dispatchers():
+            for number, entry in enumerate(dispatcher.entries):
+                parts.append(f"{dispatcher.name} [{number}]\n{entry.describe()}\n")
+        return "\n".join(parts)
+
+    def code(self) -> str:
+        """The generated Python: each dispatcher, then the residual program of each entry, in order of compilation."""
+        parts = [f"# dispatcher of {d.name}\n{d.source()}" for d in self._dispatchers()]
+        parts += [f"# residual program of {name}\n{text}" for name, text in self._texts]
+        return "\n".join(parts)
+
+    def why(self) -> str:
+        """Why the function was compiled more than once: one paragraph per recompile, latest first."""
+        if not self.recompiles:
+            return f"{self.name} was not recompiled."
+        return "\n".join(reversed(self.recompiles))
+
+    def reset(self) -> None:
+        """Forget all entries; the next call compiles again. The counters start from zero."""
+        for dispatcher in self._dispatchers():
+            dispatcher.reset()
+        for callee in self._callees.values():
+            vars(callee)[COMPILED].reset()
+        fresh = Stats()
+        vars(self.stats).update(vars(fresh))
+        for kept in (self.graphs, self.breaks, self.recompiles, self._texts):
+            kept.clear()
+
+
+def _reason(misfit: list[GuardFailure]) -> str:
+    return "; ".join(map(str, misfit[:3])) or "no guard differs any more"

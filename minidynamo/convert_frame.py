@@ -1,0 +1,203 @@
+"""Owns the way of one frame from code object to entry: capture, backend, residual program.
+
+It does not decide when a frame is compiled or how its entries are called (`dispatch.py` does), and knows no backend by
+name. What a resumed frame or a called function goes through is asked of the frame's owner.
+"""
+
+from __future__ import annotations
+
+import traceback
+import types
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch.fx
+
+from minidynamo import artifacts
+from minidynamo.bytecode.breaks import drive, make_break
+from minidynamo.bytecode.instructions import decode
+from minidynamo.bytecode.layout import CELL, NULL, VALUE, FramePoint, frame_point
+from minidynamo.errors import BackendError, Diagnostic, GraphBreak, InternalError, SkipFrame, Unsupported
+from minidynamo.events import notice, phase, publish
+from minidynamo.guards.cache import Entry, make_entry
+from minidynamo.options import CompileOptions
+from minidynamo.tracer.frame import FrameRequest, StackSlot, trace_frame
+from minidynamo.tracer.residual import print_residual
+from minidynamo.tracer.traced_frame import Break, Null, TracedFrame
+from minidynamo.variables.callables import CellVariable
+
+Boxed = Callable[[list[Any]], Any]
+
+
+class FrameOwner(Protocol):
+    """The compiled function that a frame belongs to."""
+
+    @property
+    def options(self) -> CompileOptions:
+        """What the user asked for."""
+        ...
+
+    def resume_at(self, point: FramePoint) -> Boxed:
+        """The boxed function that goes on at `point`."""
+        ...
+
+    def called_at_break(self, target: Any) -> Any:
+        """What to call instead of `target`, which could not be inlined."""
+        ...
+
+
+@dataclass(frozen=True)
+class FrameToConvert:
+    """A frame of `fn`: a call, or what is entered at `point`. `parameters` name its values in order.
+
+    `number` is unique among the entries of the frame's dispatcher; `run_as_written(values)` runs the frame natively.
+    """
+
+    fn: types.FunctionType
+    parameters: tuple[str, ...]
+    point: FramePoint | None
+    name: str
+    number: int
+    run_as_written: Boxed
+
+    def request(self, values: Sequence[Any], options: CompileOptions) -> FrameRequest:
+        """What the tracer is asked, with the real values of the frame."""
+        code = self.fn.__code__
+        if self.point is None:
+            return FrameRequest(
+                code,
+                self.fn.__globals__,
+                dict(zip(self.parameters, values)),
+                dict(zip(code.co_freevars, self.fn.__closure__ or ())),
+                steal=options.steal,
+                fullgraph=options.fullgraph,
+                name=self.name,
+            )
+        point = self.point
+        travelling = iter(zip(self.parameters, values))
+        cells = {name: next(travelling)[1] for name in point.cells}
+        stack = tuple(None if kind == NULL else StackSlot(*next(travelling)) for kind in point.stack)
+        return FrameRequest(
+            code,
+            self.fn.__globals__,
+            {name: next(travelling)[1] for name in point.locals},
+            cells,
+            index=point.index,
+            stack=stack,
+            fullgraph=options.fullgraph,
+            name=self.name,
+        )
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What became of one frame: an entry, or None when it runs as the user wrote it from now on."""
+
+    name: str
+    entry: Entry | None
+    graph: torch.fx.GraphModule | None = None
+    graph_break: Diagnostic | None = None
+    residual: str = ""
+
+
+def convert_frame(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwner) -> Conversion:
+    """Capture the frame, compile its graph and print its residual program.
+
+    Raises Unsupported when fullgraph is asked for and the frame must be cut, BackendError when the backend fails and
+    on_error is "raise". A frame that cannot be captured comes back without entry, after one notice.
+    """
+    options = owner.options
+    try:
+        with phase("capture"):
+            traced = trace_frame(frame.request(values, options))
+    except SkipFrame as skip:
+        return _run_as_written(frame, skip.diagnostic, options)
+    except GraphBreak as cut:
+        raise Unsupported(_not_whole(cut.diagnostic)) from None
+    except Exception as error:
+        return _run_as_written(frame, _internal(frame, error), options, error)
+    try:
+        run = None
+        if traced.graph is not None:
+            run = options.backend.run(traced.graph, [given.node.meta["example_value"] for given in traced.inputs])
+    except BackendError as error:
+        if options.on_error == "raise":
+            raise
+        return _run_as_written(frame, error.diagnostic, replace(options, fullgraph=False))
+    with phase("residual"):
+        return _conversion(frame, traced, run, owner)
+
+
+def _conversion(frame: FrameToConvert, traced: TracedFrame, run: Boxed | None, owner: FrameOwner) -> Conversion:
+    cut = traced.exit if isinstance(traced.exit, Break) else None
+    point = None if cut is None else _point_of(frame.fn.__code__, cut)
+    if cut is not None:
+        publish("graph_break", frame.name, diagnostic=cut.diagnostic)
+    residual = print_residual(
+        traced,
+        parameters=frame.parameters,
+        graph=run,
+        root=frame.point is None,
+        break_function=None if point is None else make_break(point, frame.fn.__globals__, owner.resume_at),
+        point=point,
+        dispatcher_for=weakly(owner.called_at_break),
+        drive=drive,
+        replay_native=frame.run_as_written,
+        has_handlers=any(instruction.handler for instruction in decode(frame.fn.__code__)),
+    )
+    with phase("guards"):
+        entry = make_entry(
+            traced.guards,
+            frame.parameters,
+            residual.body,
+            name=frame.name,
+            number=frame.number,
+            backend_key=owner.options.backend.key,
+        )
+    return Conversion(frame.name, entry, traced.graph, None if cut is None else cut.diagnostic, residual.source)
+
+
+def _point_of(code: types.CodeType, cut: Break) -> FramePoint:
+    stack = [NULL if isinstance(v, Null) else CELL if isinstance(v, CellVariable) else VALUE for v in cut.stack]
+    return frame_point(code, cut.index, stack, cut.local_variables, cut.cells)
+
+
+def weakly(method: Any) -> Callable[..., Any]:
+    """`method` without keeping its object alive: generated code must not own what owns it."""
+    reference = weakref.WeakMethod(method)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return reference()(*args, **kwargs)  # type: ignore[misc]
+
+    return call
+
+
+def _run_as_written(
+    frame: FrameToConvert, diagnostic: Diagnostic, options: CompileOptions, cause: Exception | None = None
+) -> Conversion:
+    """Give the frame up; with fullgraph that is an error."""
+    if options.fullgraph and cause is not None:
+        raise InternalError(diagnostic) from cause
+    if options.fullgraph:
+        raise Unsupported(_not_whole(diagnostic))
+    notice(diagnostic)
+    publish("fallback", frame.name, diagnostic=diagnostic)
+    return Conversion(frame.name, None)
+
+
+def _not_whole(diagnostic: Diagnostic) -> Diagnostic:
+    what = diagnostic.what.removeprefix("graph break: ")
+    return replace(diagnostic, what=f"fullgraph=True, but here the graph ends: {what}")
+
+
+def _internal(frame: FrameToConvert, error: Exception) -> Diagnostic:
+    """What the user is told about a bug of ours; the traceback goes to a file."""
+    path = artifacts.write("bug", frame.name, "".join(traceback.format_exception(error)), ".txt")
+    return Diagnostic(
+        "MD299",
+        f"{frame.name} runs as written: minidynamo failed while capturing it",
+        why=f"{type(error).__name__}: {str(error).partition(chr(10))[0]}",
+        fix=f"This is a bug in minidynamo. Please report it with {path}.",
+    )
