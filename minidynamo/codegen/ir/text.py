@@ -48,6 +48,11 @@ INFIX = {
 }  # fmt: skip
 
 
+def dtype_text(dtype: torch.dtype) -> str:
+    """The short name of a dtype; torch's own where kernels do not know it."""
+    return DTYPES.get(dtype, str(dtype).removeprefix("torch."))
+
+
 def expr_text(expr: Expr) -> str:
     """One line."""
     match expr:
@@ -57,14 +62,14 @@ def expr_text(expr: Expr) -> str:
         case Const():
             return repr(expr.value)
         case IndexValue():
-            return f"{DTYPES[expr.dtype]}({index_text(expr.index)})"
+            return f"{dtype_text(expr.dtype)}({index_text(expr.index)})"
         case Cast():
-            return f"{DTYPES[expr.dtype]}({expr_text(expr.value)})"
+            return f"{dtype_text(expr.dtype)}({expr_text(expr.value)})"
         case Ref():
             return expr.name
         case Op():
             args = [expr_text(a) for a in expr.args]
-            if expr.name in INFIX:
+            if expr.name in INFIX and len(args) == 2:
                 return f"({args[0]} {INFIX[expr.name]} {args[1]})"
             return f"{expr.name}({', '.join(args)})"
 
@@ -91,8 +96,7 @@ def index_text(index: Index) -> str:
 
 def buffer_text(buffer: Buffer) -> str:
     """Name, dtype and sizes; strides only where they are not row-major."""
-    dtype = DTYPES.get(buffer.dtype, str(buffer.dtype).removeprefix("torch."))
-    text = f"{buffer.name}: {dtype}[{', '.join(map(str, buffer.shape))}]"
+    text = f"{buffer.name}: {dtype_text(buffer.dtype)}[{', '.join(map(str, buffer.shape))}]"
     dense, step = True, 1
     for size, stride in zip(reversed(buffer.shape), reversed(buffer.stride)):
         dense = dense and (size <= 1 or stride == step)

@@ -38,42 +38,51 @@ def _kind(dtype: torch.dtype) -> str:
     return "f" if dtype.is_floating_point else "i"
 
 
-def _require(condition: bool, rule: str, text: str) -> None:
-    if not condition:
-        raise InternalError(Diagnostic("MD510", f"the loop IR breaks a rule: {rule}", why=text))
+def _require(condition: bool, rule: str, where: Expr | Loops | Kernel | str) -> None:
+    if condition:
+        return
+    match where:
+        case Loops():
+            text = loops_text(where)
+        case Kernel():
+            text = kernel_text(where)
+        case str():
+            text = where
+        case _:
+            text = expr_text(where)
+    raise InternalError(Diagnostic("MD510", f"the loop IR breaks a rule: {rule}", why=text))
 
 
 def verify_expr(expr: Expr) -> None:
     """Check operand types all the way down."""
-    _require(expr.dtype in DTYPES, f"no kernel knows {expr.dtype}", expr_text(expr))
+    _require(expr.dtype in DTYPES, f"no kernel knows {expr.dtype}", expr)
     for child in children(expr):
         verify_expr(child)
     match expr:
         case Op():
             _verify_op(expr)
         case Load():
-            _require(expr.valid is None or expr.valid.dtype == torch.bool, "a mask is a bool", expr_text(expr))
+            _require(expr.valid is None or expr.valid.dtype == torch.bool, "a mask is a bool", expr)
         case Const():
             good = isinstance(expr.value, {"b": bool, "i": int, "f": float}[_kind(expr.dtype)])
-            _require(good, f"a literal of {expr.dtype} has its Python type", expr_text(expr))
+            _require(good, f"a literal of {expr.dtype} has its Python type", expr)
 
 
 def _verify_op(expr: Op) -> None:
     info = OPS.get(expr.name)
     if info is None:
-        _require(False, f"no operation is called {expr.name}", expr_text(expr))
+        _require(False, f"no operation is called {expr.name}", expr)
         return
-    text = expr_text(expr)
-    _require(len(expr.args) == info.arity, f"{expr.name} takes {info.arity} operands", text)
+    _require(len(expr.args) == info.arity, f"{expr.name} takes {info.arity} operands", expr)
     operands = expr.args
     if expr.name == "where":
-        _require(expr.args[0].dtype == torch.bool, "the condition of where is a bool", text)
+        _require(expr.args[0].dtype == torch.bool, "the condition of where is a bool", expr)
         operands = expr.args[1:]
     dtype = operands[0].dtype
-    _require(all(a.dtype == dtype for a in operands), f"the operands of {expr.name} have one dtype", text)
-    _require(_kind(dtype) in info.kinds, f"{expr.name} does not take {dtype}", text)
-    _require(expr.name == "where" or dtype not in HALF, f"{expr.name} does not compute in {dtype}", text)
-    _require(expr.dtype == (torch.bool if info.result == "bool" else dtype), f"the result of {expr.name}", text)
+    _require(all(a.dtype == dtype for a in operands), f"the operands of {expr.name} have one dtype", expr)
+    _require(_kind(dtype) in info.kinds, f"{expr.name} does not take {dtype}", expr)
+    _require(expr.name == "where" or dtype not in HALF, f"{expr.name} does not compute in {dtype}", expr)
+    _require(expr.dtype == (torch.bool if info.result == "bool" else dtype), f"the result of {expr.name}", expr)
 
 
 def verify_program(program: LoopProgram) -> None:
@@ -104,25 +113,24 @@ def _names(values: Iterable[object]) -> Iterable[str]:
 
 
 def _verify_loops(node: Loops, program: LoopProgram, known: set[str]) -> None:
-    text = loops_text(node)
     verify_expr(node.body)
     axes = set(node.axes)
-    _require(len(axes) == len(node.axes) and set(node.reduced) <= axes, "axes are distinct", text)
-    _require((node.combine is None) == (not node.reduced and node.accumulate is None), "a reduction folds axes", text)
-    _require(node.combine is None or node.combine in COMBINES, "the fold is known", text)
-    _require(len(node.index) == len(node.out.shape), "the store has one coordinate per dimension", text)
-    _require(all(i.variables() <= set(node.ranges) for i in node.index), "a store uses unreduced axes only", text)
-    _require(node.body.variables() <= axes, "the body uses its own axes only", text)
+    _require(len(axes) == len(node.axes) and set(node.reduced) <= axes, "axes are distinct", node)
+    _require((node.combine is None) == (not node.reduced and node.accumulate is None), "a reduction folds axes", node)
+    _require(node.combine is None or node.combine in COMBINES, "the fold is known", node)
+    _require(len(node.index) == len(node.out.shape), "the store has one coordinate per dimension", node)
+    _require(all(i.variables() <= set(node.ranges) for i in node.index), "a store uses unreduced axes only", node)
+    _require(node.body.variables() <= axes, "the body uses its own axes only", node)
     for load in (e for e in _all(node.body) if isinstance(e, Load)):
-        _require(load.buffer in known, f"{load.buffer} is read before it is written", text)
+        _require(load.buffer in known, f"{load.buffer} is read before it is written", node)
         buffer = program.buffers[load.buffer]
-        _require(load.dtype == buffer.dtype, f"a load of {buffer.name} has its dtype", text)
-        _require(len(load.index) == len(buffer.shape), "a load has one coordinate per dimension", text)
+        _require(load.dtype == buffer.dtype, f"a load of {buffer.name} has its dtype", node)
+        _require(len(load.index) == len(buffer.shape), "a load has one coordinate per dimension", node)
         if load.valid is None:
             for i, size in zip(load.index, buffer.shape):
-                _require(_inside(i, size) or node.out.numel == 0, f"{i} stays below {size}", text)
+                _require(_inside(i, size) or node.out.numel == 0, f"{i} stays below {size}", node)
     if node.combine is None:
-        _require(node.body.dtype == node.out.dtype, "the value has the dtype of its buffer", text)
+        _require(node.body.dtype == node.out.dtype, "the value has the dtype of its buffer", node)
 
 
 def _all(expr: Expr) -> Iterable[Expr]:
@@ -140,18 +148,19 @@ def _inside(index: Index, size: int) -> bool:
 
 def verify_kernel(kernel: Kernel) -> None:
     """Check scopes of names and variables, kept values, dtypes and that every offset lies inside its buffer."""
-    text = kernel_text(kernel)
     row_names: dict[str, torch.dtype] = {}
     kept: dict[str, torch.dtype] = {}
     columns = {loop.axes for loop in kernel.loops if loop.axes}
-    _require(len(columns) <= 1, "the loops of a kernel share their axes", text)
-    _require(kernel.vector is None or kernel.vector in {*kernel.rows, *(v for c in columns for v in c)}, "vector", text)
+    _require(len(columns) <= 1, "the loops of a kernel share their axes", kernel)
+    _require(
+        kernel.vector is None or kernel.vector in {*kernel.rows, *(v for c in columns for v in c)}, "vector", kernel
+    )
     for loop in kernel.loops:
         here = dict(row_names) | (kept if loop.axes else {})
         variables = {*kernel.rows, *loop.axes}
         behind: dict[str, torch.dtype] = {}
         for s in loop.body:
-            _verify_statement(s, kernel, here, variables, text)
+            _verify_statement(s, kernel, here, variables)
             match s:
                 case Let():
                     here[s.name] = s.value.dtype
@@ -160,37 +169,35 @@ def verify_kernel(kernel: Kernel) -> None:
                     elif s.kept:
                         kept[s.name] = s.value.dtype
                 case Accumulate():
-                    _require(bool(loop.axes), "a fold needs a loop", text)
+                    _require(bool(loop.axes), "a fold needs a loop", kernel)
                     behind[s.name] = torch.int64 if s.position is not None else s.dtype
         row_names |= behind
-    _verify_memory(kernel, text)
+    _verify_memory(kernel)
 
 
-def _verify_statement(
-    s: Statement, kernel: Kernel, here: dict[str, torch.dtype], variables: set[Var], text: str
-) -> None:
+def _verify_statement(s: Statement, kernel: Kernel, here: dict[str, torch.dtype], variables: set[Var]) -> None:
     verify_expr(s.value)
-    _require(s.value.variables() <= variables, "a statement uses the variables around it only", text)
+    _require(s.value.variables() <= variables, "a statement uses the variables around it only", kernel)
     for e in _all(s.value):
         if isinstance(e, Ref):
-            _require(here.get(e.name) == e.dtype, f"{e.name} is not defined here as {e.dtype}", text)
+            _require(here.get(e.name) == e.dtype, f"{e.name} is not defined here as {e.dtype}", kernel)
     match s:
         case Let():
-            _require(s.name not in here, f"{s.name} is named twice", text)
+            _require(s.name not in here, f"{s.name} is named twice", kernel)
         case Accumulate():
-            _require(s.value.dtype == s.dtype, "a fold has the dtype of its value", text)
+            _require(s.value.dtype == s.dtype, "a fold has the dtype of its value", kernel)
         case Store():
             buffer = next((b for b in kernel.writes if b.name == s.buffer), None)
-            _require(buffer is not None and buffer.dtype == s.value.dtype, f"the store to {s.buffer}", text)
+            _require(buffer is not None and buffer.dtype == s.value.dtype, f"the store to {s.buffer}", kernel)
 
 
 def _span(buffer: Buffer) -> int:
     return buffer.nbytes // buffer.dtype.itemsize
 
 
-def _verify_memory(kernel: Kernel, text: str) -> None:
+def _verify_memory(kernel: Kernel) -> None:
     buffers = {b.name: b for b in kernel.arguments}
-    _require(len(buffers) == len(kernel.arguments), "arguments are distinct", text)
+    _require(len(buffers) == len(kernel.arguments), "arguments are distinct", kernel)
     written = {b.name for b in kernel.writes}
     stored: set[str] = set()
     for loop in kernel.loops:
@@ -198,11 +205,11 @@ def _verify_memory(kernel: Kernel, text: str) -> None:
         for s in loop.body:
             for e in _all(s.value):
                 if isinstance(e, Load):
-                    _require(e.buffer in buffers and len(e.index) == 1, f"the load of {e.buffer}", text)
-                    _require(e.buffer not in stored, f"{e.buffer} is read behind the loop that writes it", text)
+                    _require(e.buffer in buffers and len(e.index) == 1, f"the load of {e.buffer}", kernel)
+                    _require(e.buffer not in stored, f"{e.buffer} is read behind the loop that writes it", kernel)
                     fits = e.valid is not None or _inside(e.index[0], _span(buffers[e.buffer]))
-                    _require(fits, f"{e.index[0]} stays inside {e.buffer}", text)
+                    _require(fits, f"{e.index[0]} stays inside {e.buffer}", kernel)
             if isinstance(s, Store):
-                _require(_inside(s.index, _span(buffers[s.buffer])), f"{s.index} stays inside {s.buffer}", text)
+                _require(_inside(s.index, _span(buffers[s.buffer])), f"{s.index} stays inside {s.buffer}", kernel)
         stored |= now
-    _require(stored == written, "writes are the buffers that are stored", text)
+    _require(stored == written, "writes are the buffers that are stored", kernel)

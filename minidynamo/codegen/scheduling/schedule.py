@@ -6,6 +6,7 @@ Each step is in a file of its own; this one names kernels and passes results on.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from minidynamo.codegen.ir.loops import Extern, GetItem, Kernel, LoopProgram, Loops
 from minidynamo.codegen.ir.verify import verify_kernel, verify_program
@@ -34,12 +35,14 @@ def schedule(program: LoopProgram, *, join: bool, verify: bool) -> tuple[LoopPro
         verify_program(program)
     items = fuse(program, join=join)
     steps: list[Step] = []
+    inputs = frozenset(program.inputs)
     for k, item in enumerate(items):
         if isinstance(item, Group):
-            made = frozenset(n.out.name for n in item.nodes)
-            needed = made & _needed(items, item, program)
-            name = f"{_kernel_name(item)}_{k}"
-            kernel = build_kernel(item, name, program.buffers, needed, frozenset(program.inputs) & made)
+            made = [n.out.name for n in item.nodes]
+            outside = _needed(items, item, program)
+            needed = [name for name in made if name in outside]
+            name = f"{_kernel_name(needed or made)}_{k}"
+            kernel = build_kernel(item, name, program.buffers, frozenset(needed), inputs.intersection(made))
             if verify:
                 verify_kernel(kernel)
             steps.append(kernel)
@@ -60,7 +63,7 @@ def _needed(items: list[Item], own: Group, program: LoopProgram) -> set[str]:
     return found
 
 
-def _kernel_name(group: Group) -> str:
-    """Named after the operations whose results it makes, without the numbers that FX appends."""
-    parts = dict.fromkeys(re.sub(r"(_\d+)+$", "", n.out.name).strip("_") for n in group.nodes)
+def _kernel_name(stored: Sequence[str]) -> str:
+    """Named after the operations whose results it stores, without the numbers that FX appends."""
+    parts = dict.fromkeys(re.sub(r"(_\d+)+$", "", name).strip("_") for name in stored)
     return "_".join(list(parts)[-3:])[-48:].strip("_") or "kernel"
