@@ -9,15 +9,15 @@ from __future__ import annotations
 import contextlib
 import math
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 import torch
 
-from minidynamo.codegen.ir.expr import Cast, Const, Expr, IndexValue, Load, Op, Ref
+from minidynamo.codegen.ir.expr import Cast, Const, Expr, IndexValue, Load, Op, Ref, loads
 from minidynamo.codegen.ir.index import FloorDiv, Index, Lookup, Mod, Var
-from minidynamo.codegen.ir.loops import Kernel
+from minidynamo.codegen.ir.loops import Kernel, Let, Statement, Store
 
 
 class Lines:
@@ -72,6 +72,27 @@ def layout_of(kernel: Kernel) -> Layout:
         outer = tuple(v for v in kernel.rows if v != kernel.vector)
         return Layout(Form.COLUMNS if axes else Form.POINTWISE, outer, kernel.vector, axes)
     return Layout(Form.ROWS if axes else Form.POINTWISE, kernel.rows, None, axes)
+
+
+def stores_last(body: Sequence[Statement]) -> tuple[Statement, ...]:
+    """`body` with every value computed before the first store.
+
+    A launch may pass one tensor as a read and as a write: what a statement reads must not have been overwritten by a
+    statement before it.
+    """
+    stores = [n for n, s in enumerate(body) if isinstance(s, Store)]
+    if not stores or not any(any(loads(s.value)) for s in body[stores[0] + 1 :]):
+        return tuple(body)
+    first: list[Statement] = []
+    last: list[Statement] = []
+    for n, s in enumerate(body):
+        if isinstance(s, Store):
+            name = f"{s.buffer}_store{n}"
+            first.append(Let(name, s.value))
+            last.append(Store(s.buffer, s.index, Ref(name, s.value.dtype)))
+        else:
+            first.append(s)
+    return (*first, *last)
 
 
 def lookups_of(index: Index) -> Iterator[Lookup]:
@@ -141,10 +162,12 @@ class ExpressionPrinter:
 
     def operation(self, e: Op) -> str:
         """The text of an operation, from the table."""
+        return self.pattern(e).format(*map(self.expr, e.args), type=self.types[e.dtype])
+
+    def pattern(self, e: Op) -> str:
+        """The row of the table for an operation and the kind of its operands."""
         text = self.operations[e.name]
-        if not isinstance(text, str):
-            text = text[kind_of(e.args[-1].dtype)]
-        return text.format(*map(self.expr, e.args), type=self.types[e.dtype])
+        return text if isinstance(text, str) else text[kind_of(e.args[-1].dtype)]
 
     def index(self, index: Index) -> str:
         """The text of an index: a sum of products."""

@@ -21,6 +21,7 @@ from minidynamo.codegen.printers.base import (
     Lines,
     extent_of,
     layout_of,
+    stores_last,
 )
 from minidynamo.codegen.printers.cpp_expressions import TYPES, CppExpressions, expressions_of, unguarded_lookups
 from minidynamo.codegen.printers.cpp_folds import BETTER, Fold
@@ -131,8 +132,9 @@ class _KernelPrinter(CppExpressions):
             self.lines(f"const int64_t first = {first} * {self.items.block};")
             self.lines(_end_of_block("after", "first", self.items.block, along.extent))
         for loop in self.kernel.loops:
-            self.hoist(loop)
-            self.loop(loop)
+            ordered = Loop(loop.axes, stores_last(loop.body))
+            self.hoist(ordered)
+            self.loop(ordered)
 
     def hoist(self, loop: Loop) -> None:
         """Name the lookups that are the same in all iterations of `loop`, so that they are read and checked once."""

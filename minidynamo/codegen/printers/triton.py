@@ -1,0 +1,390 @@
+"""Owns the spelling of kernels in Triton: one Python function per kernel, over tiles of rows and columns.
+
+It follows the same schedule as `cpp.py`. A pointwise kernel is one row of blocks; a kernel with loops works on tiles
+[ROWS, COLUMNS]: values per row have shape [ROWS, 1], folds run along the second axis. If a row fits into one tile,
+the loops are straight lines.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from minidynamo.codegen.ir.expr import Cast, Const, Expr, IndexValue, Load, Op, walk
+from minidynamo.codegen.ir.index import Index, Var, as_index, delinearize
+from minidynamo.codegen.ir.loops import Accumulate, Kernel, Let, Loop, Statement, Store
+from minidynamo.codegen.printers.base import ExpressionPrinter, Form, Lines, extent_of, layout_of, shortest, stores_last
+from minidynamo.codegen.runtime.triton_launch import LaunchSpec
+
+TYPES = {
+    torch.float32: "tl.float32",
+    torch.float64: "tl.float64",
+    torch.float16: "tl.float16",
+    torch.bfloat16: "tl.bfloat16",
+    torch.int8: "tl.int8",
+    torch.int16: "tl.int16",
+    torch.int32: "tl.int32",
+    torch.int64: "tl.int64",
+    torch.uint8: "tl.uint8",
+    torch.bool: "tl.int1",
+}
+
+POINTERS = {
+    torch.float32: "*fp32",
+    torch.float64: "*fp64",
+    torch.float16: "*fp16",
+    torch.bfloat16: "*bf16",
+    torch.int8: "*i8",
+    torch.int16: "*i16",
+    torch.int32: "*i32",
+    torch.int64: "*i64",
+    torch.uint8: "*u8",
+    torch.bool: "*i1",
+}
+
+OPERATIONS: dict[str, str | Mapping[str, str]] = {
+    "add": "({0} + {1})",
+    "sub": "({0} - {1})",
+    "mul": "({0} * {1})",
+    "div": "divide({0}, {1})",
+    "floordiv": {"f": "floordiv_float({0}, {1})", "i": "floordiv_int({0}, {1})"},
+    "truncdiv": {"f": "libdevice.trunc(divide({0}, {1}))", "i": "({0} // {1})"},
+    "remainder": {"f": "remainder_float({0}, {1})", "i": "remainder_int({0}, {1})"},
+    "fmod": {"f": "libdevice.fmod({0}, {1})", "i": "({0} % {1})"},
+    "neg": "(-{0})",
+    "abs": "tl.abs({0})",
+    "sign": "sign({0})",
+    "min": {"f": "minimum({0}, {1})", "i": "minimum({0}, {1})", "b": "({0} & {1})"},
+    "max": {"f": "maximum({0}, {1})", "i": "maximum({0}, {1})", "b": "({0} | {1})"},
+    "fma": "tl.fma({0}, {1}, {2})",
+    "floor": "tl.floor({0})",
+    "ceil": "tl.ceil({0})",
+    "trunc": "libdevice.trunc({0})",
+    "round": "libdevice.rint({0})",
+    "sqrt": "square_root({0})",
+    "rsqrt": "reciprocal(square_root({0}))",
+    "reciprocal": "reciprocal({0})",
+    "exp": "libdevice.exp({0})",
+    "exp2": "libdevice.exp2({0})",
+    "expm1": "libdevice.expm1({0})",
+    "log": "libdevice.log({0})",
+    "log2": "libdevice.log2({0})",
+    "log10": "libdevice.log10({0})",
+    "log1p": "libdevice.log1p({0})",
+    "sin": "libdevice.sin({0})",
+    "cos": "libdevice.cos({0})",
+    "tan": "libdevice.tan({0})",
+    "asin": "libdevice.asin({0})",
+    "acos": "libdevice.acos({0})",
+    "atan": "libdevice.atan({0})",
+    "sinh": "libdevice.sinh({0})",
+    "cosh": "libdevice.cosh({0})",
+    "tanh": "libdevice.tanh({0})",
+    "asinh": "libdevice.asinh({0})",
+    "acosh": "libdevice.acosh({0})",
+    "atanh": "libdevice.atanh({0})",
+    "atan2": "libdevice.atan2({0}, {1})",
+    "hypot": "libdevice.hypot({0}, {1})",
+    "copysign": "libdevice.copysign({0}, {1})",
+    "erf": "libdevice.erf({0})",
+    "erfc": "libdevice.erfc({0})",
+    "lgamma": "libdevice.lgamma({0})",
+    "sigmoid": "sigmoid({0})",
+    "pow": {"f": "libdevice.pow({0}, {1})", "i": "power_int({0}, {1})"},
+    "isnan": "({0} != {0})",
+    "isinf": '(tl.abs({0}) == float("inf"))',
+    "eq": "({0} == {1})",
+    "ne": "({0} != {1})",
+    "lt": "({0} < {1})",
+    "le": "({0} <= {1})",
+    "gt": "({0} > {1})",
+    "ge": "({0} >= {1})",
+    "and": "({0} & {1})",
+    "or": "({0} | {1})",
+    "xor": "({0} ^ {1})",
+    "not": {"i": "(~{0})", "b": "({0} == 0)"},
+    "shl": "shift_left({0}, {1}, {width})",
+    "shr": "shift_right({0}, {1}, {width})",
+    "where": "tl.where({0}, {1}, {2})",
+    "check_index": "check_index({0}, {1}, {mask})",
+}
+"""Operation -> text. A pair of texts where kinds of operands differ."""
+
+# With one of these operators, Triton gives a literal the type of the other operand.
+INFIX = frozenset("add sub mul eq ne lt le gt ge".split())  # noqa: SIM905
+LITERAL = (torch.float32, torch.int32, torch.int64)
+
+# combine -> fold of two values
+FOLDS = {"sum": "{0} + {1}", "prod": "{0} * {1}", "max": "maximum({0}, {1})", "min": "minimum({0}, {1})"}
+PLACES = {"argmax": "greater", "argmin": "smaller"}
+
+POINTWISE_BLOCK = 1024
+LARGEST_ROW = 16384  # columns of a tile; longer rows are read in pieces, unless a value of the row is kept
+TILE = 4096
+NARROW_COLUMNS = 64  # rows of a tile that runs across memory
+
+
+def print_kernels(kernels: Sequence[Kernel]) -> str:
+    """Python source with one function per kernel. `triton_launch` binds the names that it uses and decorates it."""
+    lines = Lines("    ")
+    for kernel in kernels:
+        lines("", "")
+        _KernelPrinter(kernel, lines).print()
+    return lines.text().lstrip("\n")
+
+
+def launch_spec(kernel: Kernel) -> LaunchSpec:
+    """How `kernel` is started, and with which tile."""
+    layout = layout_of(kernel)
+    rows, columns = extent_of(kernel.rows), extent_of(layout.axes)
+    if layout.form is Form.POINTWISE:
+        row_block, column_block = POINTWISE_BLOCK, 0
+    elif layout.form is Form.COLUMNS:
+        row_block, column_block = NARROW_COLUMNS, min(_power_of_two(columns), TILE // NARROW_COLUMNS)
+    else:
+        column_block = _power_of_two(columns)
+        if not _keeps(kernel):
+            column_block = min(column_block, LARGEST_ROW)
+        row_block = max(1, min(TILE // column_block, 64))
+    return LaunchSpec(
+        name=kernel.name,
+        pointers=tuple((f"p_{b.name}", POINTERS[b.dtype]) for b in kernel.arguments),
+        rows=rows,
+        row_block=min(row_block, _power_of_two(rows)) if column_block else row_block,
+        column_block=column_block,
+        warps=8 if column_block * row_block > TILE else 4,
+        checked=any(isinstance(e, Op) and e.name == "check_index" for e in _everything(kernel)),
+    )
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def _keeps(kernel: Kernel) -> bool:
+    return any(isinstance(s, Let) and s.kept for s in kernel.statements())
+
+
+def _everything(kernel: Kernel) -> list[Expr]:
+    found: list[Expr] = []
+    for s in kernel.statements():
+        found += walk(s.value)
+        if isinstance(s, Store):
+            found += walk(IndexValue(s.index, torch.int64))
+    return found
+
+
+class _KernelPrinter(ExpressionPrinter):
+    """Prints one kernel. All rows are one variable, `row`, and all columns one, `column`."""
+
+    types = TYPES
+    operations = OPERATIONS
+    floor_division = "//"
+
+    def __init__(self, kernel: Kernel, lines: Lines) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.lines = lines
+        self.spec = launch_spec(kernel)
+        self.axes = layout_of(kernel).axes
+        self.row = Var("row", extent_of(kernel.rows))
+        self.column = Var("column", extent_of(self.axes))
+        self.flat = _flat(self.row, kernel.rows) | _flat(self.column, self.axes)
+        self.whole = self.spec.column_block >= self.column.extent  # a row is one tile
+        self.inside = False  # of a loop over columns
+        self.serial = itertools.count()
+        self.loaded: dict[Load, str] = {}  # each element is read once where it stays in reach
+
+    def print(self) -> None:
+        parameters = [f"p_{b.name}" for b in self.kernel.arguments]
+        parameters += [f"{name}: tl.constexpr" for name in self.spec.constants(1)]
+        self.lines("@jit")
+        with self.lines.block(f"def {self.kernel.name}({', '.join(parameters)}):"):
+            program = "tl.program_id(0).to(tl.int64)" if self.large() else "tl.program_id(0)"
+            tile = "[:, None]" if self.spec.column_block else ""
+            self.lines(f"row = {program} * ROWS + tl.arange(0, ROWS){tile}", f"row_mask = row < {self.row.extent}")
+            if self.axes and self.whole:
+                self.columns("")
+            for loop in self.kernel.loops:
+                self.loop(loop)
+
+    def large(self) -> bool:
+        """Whether offsets need 64 bits."""
+        reach = max((b.nbytes // b.dtype.itemsize for b in self.kernel.arguments), default=0)
+        return max(reach, self.row.extent * max(self.column.extent, 1)) >= 2**31
+
+    def columns(self, start: str) -> None:
+        self.lines(f"column = {start}tl.arange(0, COLUMNS)[None, :]", f"column_mask = column < {self.column.extent}")
+        self.lines("mask = row_mask & column_mask")
+
+    # ---- loops ----
+
+    def loop(self, loop: Loop) -> None:
+        body = [self.flattened(s) for s in stores_last(loop.body)]
+        self.inside = bool(loop.axes)
+        if not loop.axes or self.whole:
+            for s in body:
+                self.statement(s)
+        else:
+            folds = [s for s in body if isinstance(s, Accumulate)]
+            for s in folds:
+                self.start(s)
+            with self.lines.block(f"for start in range(0, {self.column.extent}, COLUMNS):"):
+                self.columns("start + ")
+                outside = dict(self.loaded)
+                for s in body:
+                    self.fold(s) if isinstance(s, Accumulate) else self.statement(s)
+                self.loaded = outside
+            for s in folds:
+                self.finish(s, f"fold_{s.name}", f"place_{s.name}")
+        self.inside = False
+
+    def flattened(self, s: Statement) -> Statement:
+        """The statement in terms of `row` and `column`."""
+        value = s.value.substitute(self.flat)
+        match s:
+            case Let():
+                return Let(s.name, value, s.kept)
+            case Store():
+                return Store(s.buffer, s.index.substitute(self.flat), value)
+            case Accumulate():
+                position = None if s.position is None else s.position.substitute(self.flat)
+                return Accumulate(s.name, s.combine, value, s.dtype, position)
+
+    def statement(self, s: Statement) -> None:
+        match s:
+            case Let():
+                self.lines(f"v_{s.name} = {self.expr(s.value)}")
+                self.names[s.name] = f"v_{s.name}"
+            case Store():
+                self.lines(f"tl.store({self.address(s.buffer, s.index)}, {self.expr(s.value)}, {self.mask})")
+            case Accumulate():
+                value, place = self.folded(s)
+                self.finish(s, value, place)
+
+    def address(self, buffer: str, index: Index) -> str:
+        """Addresses of the shape of the tile, also where they are the same for all rows or columns."""
+        same = [v for v in ((self.row, self.column) if self.inside else (self.row,)) if v not in index.variables()]
+        return " + ".join([f"p_{buffer}", self.group(index), *(f"{v.name} * 0" for v in same)])
+
+    @property
+    def mask(self) -> str:
+        return "mask" if self.inside else "row_mask"
+
+    # ---- folds ----
+
+    def combine(self, s: Accumulate) -> str:
+        """The fold that is used: any and all are extremes of 0 and 1."""
+        return {"any": "max", "all": "min"}.get(s.combine, s.combine)
+
+    def fold_type(self, s: Accumulate) -> torch.dtype:
+        """The type that is folded; bools as numbers, half types as float, which is exact for what only compares."""
+        if s.dtype is torch.bool:
+            return torch.int32
+        return torch.float32 if s.dtype in (torch.float16, torch.bfloat16) else s.dtype
+
+    def identity(self, s: Accumulate) -> str:
+        """The value that changes no fold."""
+        dtype, combine = self.fold_type(s), self.combine(s)
+        if combine in ("sum", "prod"):
+            value: float = 1 if combine == "prod" else 0
+        elif dtype.is_floating_point:
+            value = -math.inf if combine in ("max", "argmax") else math.inf
+        else:
+            info = torch.iinfo(dtype)
+            value = info.min if combine in ("max", "argmax") else info.max
+        return self.const(Const(float(value) if dtype.is_floating_point else int(value), dtype))
+
+    def folded(self, s: Accumulate) -> tuple[str, str]:
+        """What one tile contributes: the value, and for positions where it stands."""
+        dtype = self.fold_type(s)
+        value = self.expr(s.value) if dtype == s.dtype else self.expr(Cast(s.value, dtype))
+        text = f"tl.where(mask, {value}, {self.identity(s)})"
+        if s.position is None:
+            return text, ""
+        return text, f"tl.where(mask, {self.expr(IndexValue(s.position, torch.int64))}, {2**62})"
+
+    def start(self, s: Accumulate) -> None:
+        self.lines(f"fold_{s.name} = {self.identity(s).replace('[]', '[ROWS, COLUMNS]')}")
+        if s.position is not None:
+            self.lines(f"place_{s.name} = tl.full([ROWS, COLUMNS], {2**62}, tl.int64)")
+
+    def fold(self, s: Accumulate) -> None:
+        value, place = self.folded(s)
+        if s.position is None:
+            self.lines(f"fold_{s.name} = {FOLDS[self.combine(s)].format(f'fold_{s.name}', value)}")
+        else:
+            both = f"fold_{s.name}, place_{s.name}"
+            self.lines(f"{both} = {PLACES[s.combine]}({both}, {value}, {place})")
+
+    def finish(self, s: Accumulate, value: str, place: str) -> None:
+        if s.position is not None:
+            text = f"row_{s.combine}({value}, {place})"
+        else:
+            text = f"row_{self.combine(s)}({value})"
+            if s.dtype is torch.bool:
+                text = f"({text} != 0)"
+            elif self.fold_type(s) != s.dtype:
+                text = f"{text}.to({TYPES[s.dtype]})"
+        self.lines(f"v_{s.name} = {text}")
+        self.names[s.name] = f"v_{s.name}"
+
+    # ---- expressions ----
+
+    def operation(self, e: Op) -> str:
+        constants = [isinstance(a, Const) for a in e.args]
+        literal = e.name in INFIX and sum(constants) == 1 and e.args[0].dtype in LITERAL
+        operands = [self.literal(a) if literal and isinstance(a, Const) else self.expr(a) for a in e.args]
+        text = self.pattern(e)
+        width = 8 * e.args[0].dtype.itemsize
+        return text.format(*operands, type=TYPES[e.dtype], width=width, mask=self.mask)
+
+    def literal(self, e: Const) -> str:
+        if not e.dtype.is_floating_point:
+            return str(int(e.value))
+        return shortest(e.value, e.dtype) if math.isfinite(e.value) else f'float("{e.value}")'
+
+    def const(self, e: Const) -> str:
+        text = str(e.value) if e.dtype is torch.bool else self.literal(e)
+        return f"tl.full([], {text}, {TYPES[e.dtype]})"
+
+    def load(self, e: Load) -> str:
+        if e not in self.loaded:
+            name = f"{e.buffer}_{next(self.serial)}"
+            self.lines(f"{name} = {self.read(e)}")
+            self.loaded[e] = name
+        return self.loaded[e]
+
+    def read(self, e: Load) -> str:
+        index = e.index[0]
+        if e.valid is not None:
+            return f"tl.load({self.address(e.buffer, index)}, {self.mask} & {self.expr(e.valid)}, 0)"
+        masks = {self.row: "row_mask", self.column: "column_mask"}
+        needed = [mask for var, mask in masks.items() if var in index.variables()]
+        place = f"p_{e.buffer} + {self.group(index)}" if index != Index() else f"p_{e.buffer}"
+        mask = "mask" if len(needed) == 2 else needed[0] if needed else ""
+        return f"tl.load({place}, {mask})" if mask else f"tl.load({place})"
+
+    def cast(self, e: Cast) -> str:
+        value = self.expr(e.value)
+        if e.dtype is torch.bool:
+            return f"({value} != 0)"
+        if e.dtype is torch.bfloat16 and e.value.dtype is not torch.float32:
+            value = self.expr(Cast(e.value, torch.float32))
+        if torch.bfloat16 in (e.dtype, e.value.dtype):
+            text = f"to_bfloat16({value})" if e.dtype is torch.bfloat16 else f"from_bfloat16({value})"
+            return text if e.dtype in (torch.bfloat16, torch.float32) else f"{text}.to({TYPES[e.dtype]})"
+        return f"{value}.to({TYPES[e.dtype]})"
+
+    def index_value(self, e: IndexValue) -> str:
+        if not e.index.terms:
+            return self.const(Const(float(e.index.const) if e.dtype.is_floating_point else e.index.const, e.dtype))
+        return f"({self.index(e.index)}).to({TYPES[e.dtype]})"
+
+
+def _flat(flat: Var, axes: Sequence[Var]) -> dict[Var, Index]:
+    """What each of `axes` is in terms of one variable over all of them."""
+    return dict(zip(axes, delinearize(as_index(flat), [v.extent for v in axes])))

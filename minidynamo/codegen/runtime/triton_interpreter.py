@@ -1,0 +1,109 @@
+# mypy: allow-untyped-defs, allow-untyped-calls
+"""Owns what printed Triton kernels call when Triton's interpreter runs them on the CPU and has no answer of its own.
+
+The interpreter cannot call the device's math library, and it folds rows element by element; here both go to torch and
+NumPy, on the arrays behind the interpreter's tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import triton.language as tl
+from triton.runtime.errors import InterpreterError
+from triton.runtime.interpreter import TensorHandle
+
+
+def run(kernel: Callable[..., None], tensors: Sequence[torch.Tensor], constants: Mapping[str, int]) -> None:
+    """Start an interpreted kernel. Floating point is quiet, as on a device; a bad index raises IndexError."""
+    try:
+        with np.errstate(all="ignore"):
+            kernel(*tensors, **constants)
+    except InterpreterError as error:
+        cause = error.__cause__
+        while isinstance(cause, InterpreterError):
+            cause = cause.__cause__
+        if isinstance(cause, IndexError):
+            raise cause from None
+        raise
+
+
+def tensor_like(data: np.ndarray[Any, Any], dtype: Any) -> Any:
+    """An interpreter tensor around an array."""
+    return tl.core.tensor(TensorHandle(data, dtype), tl.block_type(dtype, list(data.shape)) if data.shape else dtype)
+
+
+def _elementwise(function: Callable[..., torch.Tensor]) -> Callable[..., Any]:
+    def call(*operands: Any) -> Any:
+        data = function(*(torch.from_numpy(np.ascontiguousarray(x.handle.data)) for x in operands)).numpy()
+        shape = np.broadcast_shapes(*(x.handle.data.shape for x in operands))
+        return tensor_like(data.reshape(shape), operands[0].dtype.scalar)
+
+    return call
+
+
+class Libdevice:
+    """The device's math library, as far as kernels use it."""
+
+    rint = staticmethod(_elementwise(torch.round))
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return _elementwise(getattr(torch, name))
+
+
+def _row(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(x: Any) -> Any:
+        return tensor_like(function(x.handle.data, axis=1, keepdims=True).astype(x.handle.data.dtype), x.dtype.scalar)
+
+    return call
+
+
+row_sum = _row(np.sum)
+row_prod = _row(np.prod)
+row_max = _row(np.max)
+row_min = _row(np.min)
+
+
+def _row_place(best: Callable[..., Any]) -> Callable[..., Any]:
+    def call(x: Any, position: Any) -> Any:
+        values, places = x.handle.data, position.handle.data
+        top = best(values, axis=1, keepdims=True)
+        first = np.where((values == top) | ((values != values) & (top != top)), places, np.iinfo(places.dtype).max)
+        return tensor_like(first.min(axis=1, keepdims=True), position.dtype.scalar)
+
+    return call
+
+
+row_argmax = _row_place(np.max)
+row_argmin = _row_place(np.min)
+
+
+def check_index(index: Any, size: Any, mask: Any) -> Any:
+    """The index itself; IndexError where it lies outside of a masked range."""
+    values = index.handle.data
+    bound = size.handle.data if hasattr(size, "handle") else size
+    if (((values < 0) | (values >= bound)) & mask.handle.data).any():
+        raise IndexError("index out of range in self")
+    return index
+
+
+def to_bfloat16(x: Any) -> Any:
+    """Rounded to nearest even, as on a device; the interpreter cuts off. bfloat16 is kept as 16 bits."""
+    data = torch.from_numpy(np.ascontiguousarray(x.handle.data)).to(torch.bfloat16)
+    return tensor_like(data.view(torch.uint16).numpy(), tl.bfloat16)
+
+
+def from_bfloat16(x: Any) -> Any:
+    """bfloat16 as float32."""
+    data = torch.from_numpy(np.ascontiguousarray(x.handle.data)).view(torch.bfloat16)
+    return tensor_like(data.float().numpy(), tl.float32)
+
+
+REPLACED = (
+    *("row_sum", "row_prod", "row_max", "row_min", "row_argmax", "row_argmin"),
+    *("check_index", "to_bfloat16", "from_bfloat16"),
+)
+"""The functions of `triton_prelude` that this file replaces."""

@@ -1,0 +1,167 @@
+"""Owns running printed Triton kernels: on a GPU, on CPU tensors under Triton's interpreter, and compiling without a GPU.
+
+It does not print kernels. Triton is imported on first use.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import math
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from minidynamo import artifacts
+from minidynamo.errors import BackendError, Diagnostic, KernelBuildError
+
+INTERPRETER_TILE = 1 << 16
+"""Elements per program under the interpreter, where a program costs milliseconds and an element next to nothing."""
+
+# Stage of the binary -> targets that every kernel must compile for: backend, architecture, threads per warp.
+TARGETS = (("cuda", 80, 32), ("cuda", 90, 32), ("hip", "gfx942", 64))
+
+
+@dataclass(frozen=True)
+class LaunchSpec:
+    """How a kernel is started: one program per `row_block` of the `rows`, each over `column_block` columns at a time.
+
+    `pointers` has the type of each argument in Triton's notation. `checked` kernels are compiled with their assertions.
+    """
+
+    name: str
+    pointers: tuple[tuple[str, str], ...]
+    rows: int
+    row_block: int
+    column_block: int
+    warps: int
+    checked: bool
+
+    def constants(self, row_block: int) -> dict[str, int]:
+        """The compile-time arguments."""
+        return {"ROWS": row_block, "COLUMNS": self.column_block} if self.column_block else {"ROWS": row_block}
+
+
+@dataclass(frozen=True)
+class Triton:
+    """The modules of Triton that are used here."""
+
+    triton: types.ModuleType
+    language: types.ModuleType
+    libdevice: types.ModuleType
+    jit: types.ModuleType
+    interpreter: types.ModuleType
+    compiler: types.ModuleType
+    targets: types.ModuleType
+
+
+@functools.cache
+def triton_modules() -> Triton:
+    """Triton, or a BackendError (MD504) that says how to get it."""
+    names = ("", ".language", ".language.extra.libdevice", ".runtime.jit", ".runtime.interpreter", ".compiler")
+    try:
+        return Triton(*(importlib.import_module(f"triton{n}") for n in (*names, ".backends.compiler")))
+    except ImportError as error:
+        why = f"Triton kernels were asked for, but: {error}"
+        fix = "pip install triton, or use backend='cpp' for CPU tensors."
+        raise BackendError(Diagnostic("MD504", "Triton is not installed", why=why, fix=fix)) from error
+
+
+@functools.cache
+def _environment(interpret: bool) -> types.MappingProxyType[str, Any]:
+    """What the source of a kernel finds as globals, made for the GPU or for the interpreter."""
+    modules = triton_modules()
+    prelude = importlib.import_module("minidynamo.codegen.runtime.triton_prelude")
+    names: dict[str, Any] = {"tl": modules.language, "libdevice": modules.libdevice}
+    names["jit"] = jit = modules.interpreter.InterpretedFunction if interpret else modules.jit.JITFunction
+    replaced: dict[str, Any] = {}
+    if interpret:
+        interpreted = importlib.import_module("minidynamo.codegen.runtime.triton_interpreter")
+        names["libdevice"] = interpreted.Libdevice()
+        replaced = {name: getattr(interpreted, name) for name in interpreted.REPLACED}
+    for name, function in vars(prelude).items():
+        if isinstance(function, types.FunctionType) and function.__module__ == prelude.__name__:
+            own = types.FunctionType(function.__code__, names, name)
+            own.__module__, own.__annotations__ = prelude.__name__, function.__annotations__
+            names[name] = replaced.get(name) or jit(own)
+    return types.MappingProxyType(names)
+
+
+def _functions(source: str, specs: Sequence[LaunchSpec], interpret: bool) -> dict[str, Any]:
+    namespace = dict(_environment(interpret))
+    # Triton reads a kernel's source through its file name and takes the module's name into its cache key.
+    namespace["__name__"] = f"minidynamo_kernels_{hashlib.blake2b(source.encode(), digest_size=8).hexdigest()}"
+    if not specs:
+        return {}
+    artifacts.load("kernel_triton", specs[0].name, source, namespace, specs[0].name)
+    return {spec.name: namespace[spec.name] for spec in specs}
+
+
+def launchers(source: str, specs: Sequence[LaunchSpec], *, interpret: bool) -> dict[str, Callable[..., None]]:
+    """A function per kernel that takes its tensors and starts it.
+
+    With `interpret` it runs at once on CPU tensors under Triton's interpreter, whatever TRITON_INTERPRET says.
+    """
+    functions = _functions(source, specs, interpret)
+    make = _interpreted if interpret else _compiled
+    return {spec.name: make(functions[spec.name], spec) for spec in specs}
+
+
+def _compiled(function: Any, spec: LaunchSpec) -> Callable[..., None]:
+    kernel = function[(math.ceil(spec.rows / spec.row_block),)]
+    constants = spec.constants(spec.row_block)
+    options = {"num_warps": spec.warps, "enable_fp_fusion": False, "debug": spec.checked}
+
+    def launch(*tensors: torch.Tensor) -> None:
+        if spec.rows > 0:
+            with torch.cuda.device_of(tensors[0]):
+                kernel(*tensors, **constants, **options)
+
+    return launch
+
+
+def _interpreted(function: Any, spec: LaunchSpec) -> Callable[..., None]:
+    wanted = max(spec.row_block, INTERPRETER_TILE // max(spec.column_block, 1))
+    block = min(wanted, 1 << max(spec.rows - 1, 0).bit_length())
+    kernel = function[(math.ceil(spec.rows / block),)]
+    constants = spec.constants(block)
+    interpreted = importlib.import_module("minidynamo.codegen.runtime.triton_interpreter")
+
+    def launch(*tensors: torch.Tensor) -> None:
+        if spec.rows > 0:
+            interpreted.run(kernel, tensors, constants)
+
+    return launch
+
+
+def compile_offline(source: str, spec: LaunchSpec, target: tuple[str, int | str, int]) -> dict[str, Any]:
+    """Compile a kernel to machine code for `target` (backend, architecture, warp size) without having such a device.
+
+    Returns Triton's artifacts by stage ("ptx", "cubin", "amdgcn", "hsaco", ...). Raises KernelBuildError (MD502).
+    """
+    modules = triton_modules()
+    constants = spec.constants(spec.row_block)
+    signature = {**dict(spec.pointers), **dict.fromkeys(constants, "constexpr")}
+    function = _functions(source, [spec], interpret=False)[spec.name]
+    options = {"num_warps": spec.warps, "enable_fp_fusion": False, "debug": spec.checked}
+    try:
+        made = modules.triton.compile(
+            modules.compiler.ASTSource(fn=function, signature=signature, constexprs=constants),
+            target=modules.targets.GPUTarget(*target),
+            options=options,
+        )
+    except Exception as error:
+        what = f"the Triton kernel `{spec.name}` does not compile for {target[0]} {target[1]}"
+        raise KernelBuildError(Diagnostic("MD502", what, why=str(error))) from error
+    return dict(made.asm)
+
+
+@functools.cache
+def check_offline(source: str, spec: LaunchSpec) -> tuple[str, ...]:
+    """Compile a kernel for every one of TARGETS; returns the names of the machine codes. Once per content."""
+    found = [compile_offline(source, spec, target) for target in TARGETS]
+    return tuple(stage for asm in found for stage in asm if stage in ("cubin", "hsaco"))
