@@ -20,13 +20,13 @@ from minidynamo.codegen.ir.verify import verify_program
 from minidynamo.codegen.lowering.graph import lower_graph
 from minidynamo.codegen.memory.plan import HostProgram
 from minidynamo.codegen.memory.planner import plan_memory
-from minidynamo.codegen.printers import cpp
+from minidynamo.codegen.printers import cpp, triton
 from minidynamo.codegen.printers.host import print_host
-from minidynamo.codegen.runtime import library
+from minidynamo.codegen.runtime import library, triton_launch
 from minidynamo.codegen.scheduling.schedule import schedule
 from minidynamo.config import config
-from minidynamo.errors import BackendError, Diagnostic, ToolchainMissing, UnknownName, nearest
-from minidynamo.events import notice
+from minidynamo.errors import Diagnostic, ToolchainMissing, UnknownName, nearest
+from minidynamo.events import notice, phase
 
 TARGETS = ("auto", "cpp", "triton", "aten")
 
@@ -93,8 +93,12 @@ def build(program: HostProgram, target: str, name: str, paths: dict[str, str]) -
         paths["kernel"] = artifacts.write("kernel", name, source, ".cpp")
         entries = library.load(source, [cpp.entry_name(k) for k in kernels])
         return source, {k.name: entries[cpp.entry_name(k)] for k in kernels}
-    what = "Triton kernels cannot be printed"
-    raise BackendError(Diagnostic("MD510", what))
+    source = triton.print_kernels(kernels)
+    paths["kernel"] = artifacts.write("kernel", name, source, ".py")
+    with phase("triton"):
+        on_cpu = all(k.device.type == "cpu" for k in kernels)
+        specs = [triton.launch_spec(k) for k in kernels]
+        return source, triton_launch.launchers(source, specs, interpret=on_cpu)
 
 
 def choose_target(gm: fx.GraphModule, target: str) -> str:
