@@ -79,9 +79,7 @@ def _built_in(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker | 
     if owner is None:
         return None
     if inspect.isgetsetdescriptor(found) or inspect.ismemberdescriptor(found):
-        if isinstance(obj, ConstantVariable):
-            return _folded(tx, obj, name)
-        tx.break_graph("MD206", f"the attribute `{name}` of a {cls.__name__} cannot be captured")
+        return _read_built_in_descriptor(tx, found, obj, cls, name)
     return bind(tx, found, owner, obj, cls, name)
 
 
@@ -274,11 +272,11 @@ def _read_built_in_descriptor(
     """Fields of namedtuples and of torch.return_types are positions in the tuple."""
     items = getattr(receiver, "items", None)
     if isinstance(items, list) and issubclass(cls, tuple):
-        try:
-            plain: Any = tuple.__new__(cls, range(len(items))) if hasattr(cls, "_fields") else cls(range(len(items)))
-            return items[found.__get__(plain, cls)]  # type: ignore[no-any-return]
-        except TypeError:
-            pass
+        positions: Any = range(len(items))
+        plain: Any = tuple.__new__(cls, positions) if hasattr(cls, "_fields") else cls(positions)
+        position = found.__get__(plain, cls)
+        if isinstance(position, int):
+            return items[position]  # type: ignore[no-any-return]
     tx.break_graph("MD206", f"the attribute `{name}` of a {cls.__name__} cannot be captured")
 
 

@@ -9,6 +9,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from minidynamo.guards.source import Attr, Constant, Item, Source
@@ -16,6 +17,7 @@ from minidynamo.tracer import registry
 from minidynamo.tracer.attributes import bind, guard_class_attribute, lookup_on_class
 from minidynamo.tracer.constants import CONSTANT_TYPES, NotConstant, as_constant, from_constant, key_of
 from minidynamo.tracer.construct import construct
+from minidynamo.tracer.generators import GeneratorVariable
 from minidynamo.tracer.interpreter import Frame
 from minidynamo.tracer.operators import folded, involves_tensor
 from minidynamo.tracer.protocol import Tracer
@@ -216,15 +218,16 @@ def _leave_context(tx: Tracer, leave: ContextExitVariable, args: Args, kwargs: K
 
 def _call_nested(tx: Tracer, function: NestedFunctionVariable, args: Args, kwargs: Kwargs) -> VariableTracker:
     code = function.code
-    if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
-        tx.break_graph("MD209", f"{code.co_name} is a generator or coroutine", why="It keeps a frame of its own.")
+    if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+        tx.break_graph("MD209", f"{code.co_name} is a coroutine", why="An event loop drives it.")
     defaults = function.defaults.items if isinstance(function.defaults, TupleVariable) else []
     keyword_defaults = function.kwdefaults.items if isinstance(function.kwdefaults, DictVariable) else {}
     named = {key.token: value for key, value in keyword_defaults.items()}
     local_slots = bind_arguments(
         tx, code, args, kwargs, len(defaults), defaults.__getitem__, lambda name: named.get(name)
     )
-    return _run(tx, code, function.namespace, local_slots, dict(zip(code.co_freevars, function.closure)))
+    cells = dict(zip(code.co_freevars, function.closure))
+    return _run(tx, _Body(function, code, function.namespace, local_slots, cells), args, kwargs)
 
 
 def inline_function(tx: Tracer, function: FunctionVariable, args: Args, kwargs: Kwargs) -> VariableTracker:
@@ -249,7 +252,7 @@ def inline_function(tx: Tracer, function: FunctionVariable, args: Args, kwargs: 
         tracked = tx.wrap(cell, Item(Attr(source, "__closure__"), position))
         assert isinstance(tracked, CellVariable)
         cells[name] = tracked
-    return _run(tx, code, value.__globals__, local_slots, cells)
+    return _run(tx, _Body(function, code, value.__globals__, local_slots, cells), args, kwargs)
 
 
 def _default(tx: Tracer, value: object, source: Source, trusted: bool) -> VariableTracker:
@@ -261,21 +264,30 @@ def _default(tx: Tracer, value: object, source: Source, trusted: bool) -> Variab
     return tx.wrap(value, source)
 
 
-def _run(
-    tx: Tracer,
-    code: types.CodeType,
-    namespace: dict[str, Any],
-    local_slots: dict[str, VariableTracker],
-    cells: dict[str, CellVariable],
-) -> VariableTracker:
+@dataclass(frozen=True, eq=False)
+class _Body:
+    """A function that is about to be inlined, its arguments bound."""
+
+    function: VariableTracker
+    code: types.CodeType
+    namespace: dict[str, Any]
+    local_slots: dict[str, VariableTracker]
+    cells: dict[str, CellVariable]
+
+
+def _run(tx: Tracer, body: _Body, args: Args, kwargs: Kwargs) -> VariableTracker:
     if len(tx.frames) > INLINE_DEPTH:
         tx.break_graph(
             "MD210", f"calls are nested more than {INLINE_DEPTH} deep", why="Each is traced into its caller."
         )
-    trusted = is_trusted_module(namespace.get("__name__"))
     caller = tx.frames[-1]
     assert isinstance(caller, Frame)
-    return Frame(tx, code, namespace, local_slots, cells, caller.chain, trusted=trusted).run()
+    trusted = is_trusted_module(body.namespace.get("__name__"))
+    frame = Frame(tx, body.code, body.namespace, body.local_slots, body.cells, caller.chain, trusted=trusted)
+    if not body.code.co_flags & inspect.CO_GENERATOR:
+        return frame.run()
+    frame.resume()  # up to RETURN_GENERATOR
+    return GeneratorVariable(frame, body.function, tuple(args), kwargs)
 
 
 def bind_arguments(

@@ -20,12 +20,14 @@ from minidynamo.guards import state
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Local, Source
 from minidynamo.tracer import grad_mode, handlers, module_polyfills, polyfills  # registered by being imported
+from minidynamo.tracer.generators import GeneratorVariable
 from minidynamo.tracer.interpreter import NULL, Frame
 from minidynamo.tracer.opcodes import (
     build,
     calls,
     control,
     exceptions_with,
+    generators,
     imports,
     loads_stores,
     operators,
@@ -52,7 +54,7 @@ from minidynamo.variables.tensors import TensorVariable
 __all__ = ["FrameRequest", "SkipFrame", "StackSlot", "trace_frame"]
 
 REGISTERED = (
-    *(build, calls, control, exceptions_with, imports, loads_stores, operators),
+    *(build, calls, control, exceptions_with, generators, imports, loads_stores, operators),
     *(grad_mode, handlers, module_polyfills, polyfills),
 )
 
@@ -205,6 +207,9 @@ def _finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break)
         roots += [value for value in end.stack if not isinstance(value, Null)]
         roots += [*end.local_variables.values(), *end.cells.values()]
     found, journal = reachable(roots, tx.side_effects)
+    if any(isinstance(v, GeneratorVariable) and v.started for v in found):
+        what = f"{request.name or request.code.co_name} runs as written: a generator outlives its graph"
+        raise SkipFrame(Diagnostic("MD222", what, why="A generator that has started cannot be handed over."))
     tx.side_effects.journal[:] = journal
     _guard_changed_apart(tx)
     outputs = tuple(v for v in found if isinstance(v, TensorVariable) and v.source is None)
@@ -226,14 +231,9 @@ def _restore_grad_mode(tx: Trace, end: Return | Break) -> None:
 
 def _guard_changed_apart(tx: Trace) -> None:
     """What the program writes to must not be, next time, the same object as another one that it also looks at."""
-    known = {v for v in tx.graph.by_identity.values() if v.source is not None and not isinstance(v, TensorVariable)}
-    for target in {v for v in map(target_of, tx.side_effects.journal) if v is not None and v in known}:
-        others = [v.source for v in known if v is not target and v.python_type is target.python_type]
-        sources = tuple(s for s in others if (s is not None and not isinstance(s.root(), Constant)) or _moves(target))
-        if sources and target.source is not None:
-            tx.graph.guard(target.source, GuardKind.DISTINCT_OBJECTS, tuple(s for s in sources if s is not None))
-
-
-def _moves(target: VariableTracker) -> bool:
-    """Whether the next call may bring another object: it was reached through an argument."""
-    return target.source is not None and isinstance(target.source.root(), Local)
+    known = [v for v in tx.graph.outside() if not isinstance(v, TensorVariable)]
+    changed = {target_of(effect) for effect in tx.side_effects.journal}
+    for target in known:
+        others = tuple(v.source for v in known if v is not target and v.python_type is target.python_type)
+        if target in changed and others:
+            tx.guard(target.source, GuardKind.DISTINCT_OBJECTS, others)

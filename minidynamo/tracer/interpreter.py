@@ -11,7 +11,8 @@ from typing import Any
 
 from minidynamo.bytecode.instructions import Instruction, decode, location
 from minidynamo.errors import Diagnostic, SkipFrame, UserLocation
-from minidynamo.guards.source import Local
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import CellContents, Local
 from minidynamo.tracer.opcodes.table import OPCODES, UNSUPPORTED
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.traced_frame import Null
@@ -65,6 +66,7 @@ class Frame:
         self.stack: list[VariableTracker | Null] = []
         self.keyword_names: tuple[str, ...] = ()
         self.result: VariableTracker | None = None
+        self.yielded: VariableTracker | None = None
 
     @property
     def instruction(self) -> Instruction:
@@ -79,8 +81,24 @@ class Frame:
     @property
     def local_variables(self) -> Mapping[str, VariableTracker]:
         """The bound plain locals, and the contents of filled cells, by name."""
-        filled = {name: cell.contents for name, cell in self.cells.items() if cell.contents is not None}
+        contents = {name: self.read_cell(cell) for name, cell in self.cells.items()}
+        filled = {name: value for name, value in contents.items() if value is not None}
         return {**self.unread_variables(), **self.local_slots, **filled}
+
+    def read(self, name: str) -> VariableTracker | None:
+        """What the local, cell or free variable `name` holds; None when it holds nothing."""
+        return self.read_cell(self.cells[name]) if name in self.cells else self.read_local(name)
+
+    def read_cell(self, cell: CellVariable) -> VariableTracker | None:
+        """What a cell holds, looking into a real one when the program has not done so yet; None when it is empty."""
+        if cell.contents is None and cell.cell is not None and not self.tx.side_effects.is_written(cell):
+            try:
+                value = cell.cell.cell_contents
+            except ValueError:
+                self.tx.guard(cell.source, GuardKind.CELL_EMPTY)
+                return None
+            cell.contents = self.tx.wrap(value, CellContents(cell.source) if cell.source else None)
+        return cell.contents
 
     def unread_variables(self) -> dict[str, VariableTracker]:
         """Trackers that pass the unread arguments on without knowing, or guarding, anything about them."""
@@ -119,11 +137,18 @@ class Frame:
 
     def run(self) -> VariableTracker:
         """Interpret until the frame returns; gives its result."""
+        self.resume()
+        assert self.result is not None
+        return self.result
+
+    def resume(self) -> VariableTracker | None:
+        """Interpret until the frame returns or yields; gives what it yields, None when it returned."""
+        self.yielded = None
         self.chain.frames.append(self)
-        while self.result is None:
+        while self.result is None and self.yielded is None:
             self.step()
         self.chain.frames.pop()
-        return self.result
+        return self.yielded
 
     def jump(self, target: int | None) -> None:
         """Go on at instruction `target`."""

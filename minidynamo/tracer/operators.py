@@ -65,6 +65,7 @@ UNARY: dict[Callable[..., Any], str] = {
     operator.neg: "__neg__",
     operator.pos: "__pos__",
     operator.invert: "__invert__",
+    abs: "__abs__",
 }
 
 SUBSCRIPT: dict[Callable[..., Any], str] = {

@@ -102,6 +102,10 @@ class OutputGraph:
         if variable.source is not None:
             self.by_source[variable.source] = variable
 
+    def outside(self) -> list[VariableTracker]:
+        """The trackers of real objects that have an identity, in the order in which they were met."""
+        return list(dict.fromkeys(v for v in self.by_identity.values() if v.source is not None))
+
     def real(self, tensor: TensorVariable) -> torch.Tensor | None:
         """The real tensor that a tracker was made from; None for one that the graph computes."""
         return self._real.get(tensor)

@@ -33,6 +33,10 @@ class FrameView(Protocol):
         """The bound plain locals, and the contents of filled cells, by name."""
         ...
 
+    def read(self, name: str) -> VariableTracker | None:
+        """What the local, cell or free variable `name` holds; None when it holds nothing."""
+        ...
+
     @property
     def namespace(self) -> dict[str, Any]:
         """The globals of the frame."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from minidynamo.tracer.generators import GeneratorVariable
 from minidynamo.tracer.side_effects import AttrSet, Called, CellSet, ContentsChanged, Effect, GlobalSet, SideEffects
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
@@ -149,5 +150,6 @@ _PARTS: dict[type[VariableTracker], Callable[[Any], Iterable[VariableTracker | N
     ZipIterator: lambda v: v.iterators,
     EnumerateIterator: lambda v: (v.iterator,),
     MapIterator: lambda v: (v.function, *v.iterators),
+    GeneratorVariable: lambda v: (v.function, *v.args, *v.kwargs.values()),
     ContextExitVariable: lambda v: (v.context,),
 }

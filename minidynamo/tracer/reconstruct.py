@@ -21,6 +21,7 @@ import torch
 from minidynamo.errors import Diagnostic, InternalError
 from minidynamo.guards.names import Namespace
 from minidynamo.guards.writers import CONTAINERS
+from minidynamo.tracer.generators import GeneratorVariable
 from minidynamo.tracer.reachable import is_outside, parts
 from minidynamo.tracer.side_effects import SideEffects
 from minidynamo.variables.base import VariableTracker
@@ -341,6 +342,15 @@ def _super(rebuild: Rebuilder, variable: SuperVariable) -> str:
     return f"{rebuild.constant(super)}({rebuild.constant(variable.cls)}, {rebuild.value(variable.receiver)})"
 
 
+def _generator(rebuild: Rebuilder, variable: GeneratorVariable) -> str:
+    """A generator that has not started is what its call gives."""
+    if variable.started:
+        raise _cannot_rebuild(variable)
+    arguments = [rebuild.value(argument) for argument in variable.args]
+    arguments += [f"{name}={rebuild.value(value)}" for name, value in variable.kwargs.items()]
+    return f"{rebuild.value(variable.function)}({', '.join(arguments)})"
+
+
 def _known_object(
     rebuild: Rebuilder, variable: FunctionVariable | BuiltinVariable | ClassVariable | PythonModuleVariable
 ) -> str:
@@ -480,6 +490,7 @@ _BUILDERS: dict[type[VariableTracker], Callable[[Rebuilder, Any], str]] = {
     BoundBuiltin: _bound_builtin,
     PartialVariable: _partial,
     SuperVariable: _super,
+    GeneratorVariable: _generator,
     ObjectVariable: _object,
     SequenceIterator: _sequence_iterator,
     ZipIterator: _zip,

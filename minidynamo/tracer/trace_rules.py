@@ -61,7 +61,7 @@ _RUN_AS_WRITTEN = (
     "threading",
 )
 
-_SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_ASYNCHRONOUS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _LIBRARY_VALUES = (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType, types.MethodDescriptorType)
 
 
@@ -89,8 +89,8 @@ def _function_rule(value: types.FunctionType) -> Rule:
         return Rule(Action.IN_GRAPH)
     if COMPILED in marks and isinstance(marks.get("__wrapped__"), types.FunctionType):
         return Rule(Action.UNWRAP)
-    if value.__code__.co_flags & _SUSPENDS:
-        return Rule(Action.BREAK, "It is a generator or coroutine, which keeps a frame of its own.")
+    if value.__code__.co_flags & _ASYNCHRONOUS:
+        return Rule(Action.BREAK, "It is a coroutine, which an event loop drives.")
     module = value.__module__ or ""
     if any(module == name or module.startswith(f"{name}.") for name in _RUN_AS_WRITTEN):
         return Rule(Action.BREAK, f"Functions of {module} run as written.")

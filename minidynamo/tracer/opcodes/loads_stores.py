@@ -10,7 +10,7 @@ from typing import Any
 
 from minidynamo.bytecode.instructions import NULL_ABOVE_CALLABLE, Instruction
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import CellContents, Constant, Source, global_source
+from minidynamo.guards.source import Constant, Source, global_source
 from minidynamo.tracer.constants import from_constant
 from minidynamo.tracer.interpreter import NULL, Frame
 from minidynamo.tracer.opcodes.table import opcode
@@ -136,24 +136,10 @@ def load_closure(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("LOAD_DEREF")
 def load_deref(frame: Frame, instruction: Instruction) -> None:
-    cell = frame.cells[instruction.argval]
-    if cell.contents is None and not read_real_cell(frame, cell):
+    value = frame.read_cell(frame.cells[instruction.argval])
+    if value is None:
         frame.tx.raises(NameError(f"cannot access free variable {instruction.argval!r}"))
-    assert cell.contents is not None
-    frame.push(cell.contents)
-
-
-def read_real_cell(frame: Frame, cell: CellVariable) -> bool:
-    """Look into a cell from outside that has not been read or written yet; False when it is empty."""
-    if cell.cell is None or frame.tx.side_effects.is_written(cell):
-        return False
-    try:
-        value = cell.cell.cell_contents
-    except ValueError:
-        frame.tx.guard(cell.source, GuardKind.CELL_EMPTY)
-        return False
-    cell.contents = frame.tx.wrap(value, CellContents(cell.source) if cell.source else None)
-    return True
+    frame.push(value)
 
 
 @opcode("STORE_DEREF")
@@ -164,7 +150,7 @@ def store_deref(frame: Frame, instruction: Instruction) -> None:
 @opcode("DELETE_DEREF")
 def delete_deref(frame: Frame, instruction: Instruction) -> None:
     cell = frame.cells[instruction.argval]
-    if cell.contents is None and not read_real_cell(frame, cell):
+    if frame.read_cell(cell) is None:
         frame.tx.raises(NameError(f"cannot access free variable {instruction.argval!r}"))
     write_cell(frame, cell, None)
 

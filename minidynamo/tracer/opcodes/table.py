@@ -14,7 +14,7 @@ F = TypeVar("F", bound=Callable[..., None])
 # opcode(frame, instruction); the frame's `next_index` already is that of the following instruction.
 OPCODES: dict[str, Callable[[Any, Any], None]] = {}
 
-_SUSPENDS = "it suspends the frame: generators and coroutines run as written"
+_SUSPENDS = "coroutines and `yield from` run as written"
 _HANDLES = "it handles an exception: code inside `except` and `finally` after an error runs as written"
 _NAMESPACE = "it works on a class or module body, which runs as written"
 _MATCHES = "`match` patterns of this kind run as written"
@@ -49,12 +49,10 @@ UNSUPPORTED = {
     "PRINT_EXPR": "it only occurs at the interactive prompt",
     "PUSH_EXC_INFO": _HANDLES,
     "RERAISE": _HANDLES,
-    "RETURN_GENERATOR": _SUSPENDS,
     "SEND": _SUSPENDS,
     "SETUP_ANNOTATIONS": _NAMESPACE,
     "STORE_NAME": _NAMESPACE,
     "WITH_EXCEPT_START": _HANDLES,
-    "YIELD_VALUE": _SUSPENDS,
 }
 
 # Opcodes that decoded code never contains: inline caches and prefixes are decoded away, pseudo opcodes exist only
