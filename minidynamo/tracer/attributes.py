@@ -137,6 +137,7 @@ def _object(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | Non
         guard_class_attribute(tx, cls, owner, "__getattr__", fallback)
         _guard_absent(tx, obj, name)
         getter = bind(tx, fallback, owner, obj, cls, "__getattr__")
+        assert getter is not None
         return tx.call(getter, [ConstantVariable(name)])
     tx.guard(obj.source, GuardKind.MISSING_ATTR, name)
     return None

@@ -73,7 +73,9 @@ def _call_real(tx: Tracer, function: FunctionVariable | BuiltinVariable, args: A
     if rule.action is Action.FOLD:
         return _fold(tx, value, args, kwargs)
     if rule.action is Action.UNWRAP:
-        wrapped = tx.wrap(value.__wrapped__, Attr(function.source, "__wrapped__") if function.source else None)
+        wrapped = tx.wrap(
+            value.__dict__["__wrapped__"], Attr(function.source, "__wrapped__") if function.source else None
+        )
         return tx.call(wrapped, args, kwargs)
     return _call_unknown(tx, value, args, kwargs, rule)
 

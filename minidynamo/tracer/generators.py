@@ -19,7 +19,7 @@ from minidynamo.variables.constants import ConstantVariable
 
 @dataclass(eq=False)
 class GeneratorVariable(VariableTracker):
-    """A generator: its frame, and the call that made it, with which it can be made again as long as it has not started."""
+    """A generator: its frame, and the call that made it, which can be repeated as long as it has not started."""
 
     frame: Frame
     function: VariableTracker

@@ -5,6 +5,8 @@ Other context managers of torch (autocast, inference_mode, ...) are not captured
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from minidynamo.compat import set_grad_enabled
@@ -16,7 +18,7 @@ from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.contexts import ContextVariable
 
 # Mode inside the block; None: the argument says so.
-_MODES = {torch.no_grad: False, torch.enable_grad: True, torch.autograd.set_grad_enabled: None}
+_MODES: dict[Any, bool | None] = {torch.no_grad: False, torch.enable_grad: True, torch.autograd.set_grad_enabled: None}
 
 
 @registry.function(torch.is_grad_enabled)
@@ -65,7 +67,7 @@ def _flag(tx: Tracer, mode: VariableTracker) -> bool:
 @registry.function(*(factory.__enter__ for factory in _MODES))
 def _enter(tx: Tracer, context: VariableTracker) -> VariableTracker:
     context = _made_while_tracing(tx, context)
-    mode = _MODES[context.factory]  # type: ignore[index]
+    mode = _MODES[context.factory]
     if mode is not None:
         context.saved = torch.is_grad_enabled()
         tx.graph.set_grad_mode(mode)

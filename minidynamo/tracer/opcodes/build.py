@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections.abc
 import operator
+from typing import Any
 
 from minidynamo.bytecode.instructions import Instruction
 from minidynamo.tracer.constants import NotConstant, as_constant, key_of
@@ -29,7 +30,8 @@ def hash_key(frame: Frame, variable: VariableTracker) -> DictKey:
     """The key that a value is stored under; the program raises natively when it is not hashable."""
     if isinstance(variable, ObjectVariable):
         cls = variable.cls
-        if cls.__hash__ is not object.__hash__ or cls.__eq__ is not object.__eq__:
+        plain: list[Any] = [object.__eq__, object.__hash__]
+        if [cls.__eq__, cls.__hash__] != plain:
             frame.tx.break_graph(
                 "MD204",
                 f"a {cls.__name__} with its own `__eq__` or `__hash__` is a dict key or set element",

@@ -8,12 +8,14 @@ from __future__ import annotations
 from minidynamo.bytecode.instructions import Instruction
 from minidynamo.tracer.interpreter import Frame
 from minidynamo.tracer.opcodes.table import opcode
+from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.contexts import ContextExitVariable, ContextVariable
 
 
 @opcode("BEFORE_WITH")
 def before_with(frame: Frame, instruction: Instruction) -> None:
     manager = frame.pop()
+    leave: VariableTracker
     if isinstance(manager, ContextVariable):
         leave = ContextExitVariable(manager)
     else:

@@ -98,7 +98,8 @@ def store_fast_store_fast(frame: Frame, instruction: Instruction) -> None:
 @opcode("LOAD_FAST_AND_CLEAR")
 def load_fast_and_clear(frame: Frame, instruction: Instruction) -> None:
     name = instruction.argval
-    frame.push(frame.cells.pop(name, None) or frame.read_local(name) or NULL)
+    cell = frame.cells.pop(name) if name in frame.cells else None
+    frame.push(cell or frame.read_local(name) or NULL)
     frame.write_local(name, None)
 
 
