@@ -202,7 +202,7 @@ def _hint(variable: VariableTracker) -> str:
 def _cannot_rebuild(variable: VariableTracker) -> InternalError:
     what = f"a value of class {variable.python_type.__name__} ({type(variable).__name__}) cannot be rebuilt"
     why = "The tracer must break the graph before such a value is needed behind it."
-    return InternalError(Diagnostic("MD229", what, why=why, fix="Please report this with the function."))
+    return InternalError(Diagnostic("MD260", what, why=why, fix="Please report this with the function."))
 
 
 # Containers
@@ -366,9 +366,10 @@ def _bare_object(rebuild: Rebuilder, variable: ObjectVariable) -> str:
         raise _cannot_rebuild(variable)
     builtin = next(b for b in variable.cls.__mro__ if isinstance(b.__dict__.get("__new__"), types.BuiltinFunctionType))
     contents = ""
-    if isinstance(variable.storage, (TupleVariable, ConstantVariable)):
-        storage = variable.storage
-        contents = f", {_tuple(rebuild, storage) if isinstance(storage, TupleVariable) else rebuild.value(storage)}"
+    if isinstance(variable.storage, TupleVariable):
+        contents = f", {_tuple_literal([rebuild.value(item) for item in variable.storage.items])}"
+    elif isinstance(variable.storage, ConstantVariable):
+        contents = f", {rebuild.value(variable.storage)}"
     return f"{rebuild.constant(builtin)}.__new__({rebuild.constant(variable.cls)}{contents})"
 
 

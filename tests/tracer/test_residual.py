@@ -1,0 +1,529 @@
+"""Tests of minidynamo/tracer/residual.py: printed programs, run on real values."""
+
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from minidynamo.bytecode.layout import FramePoint
+from minidynamo.guards.source import CellContents, Constant, InstanceAttr, Item, Local
+from minidynamo.tracer.residual import hold, revive
+from minidynamo.tracer.traced_frame import Null
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import BuiltinVariable, CellVariable, FunctionVariable
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import DictKey, DictVariable, ListVariable, TupleVariable
+from minidynamo.variables.contexts import ContextExitVariable, ContextVariable
+from minidynamo.variables.iterators import SequenceIterator
+from minidynamo.variables.objects import ClassVariable, ModuleVariable, ObjectVariable
+from tests.tracer.frame_builder import FrameBuilder
+
+C = ConstantVariable
+
+
+class Box:
+    """A user's class whose own attribute setter must not run."""
+
+    def __init__(self) -> None:
+        object.__setattr__(self, "count", 0)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AssertionError("user code ran")
+
+
+def ones() -> torch.Tensor:
+    return torch.ones(2)
+
+
+# Values
+
+
+def test_a_frame_without_graph_or_effects_only_returns() -> None:
+    frame = FrameBuilder()
+    x = frame.tensor("x")
+    residual = frame.print(frame.returns(x))
+    assert residual.source.splitlines() == ["def step(boxed):", "    x, = boxed", "    boxed.clear()", "    return x"]
+    value = ones()
+    boxed = [value]
+    assert residual.body(boxed) is value
+    assert boxed == []
+
+
+def test_the_graph_gets_what_it_needs_and_its_outputs_are_rebuilt() -> None:
+    frame = FrameBuilder()
+    x, y = frame.tensor("x"), frame.tensor("y")
+    total = frame.op(torch.add, x, y)
+    result = DictVariable({DictKey("a", C("a")): total, DictKey("b", C("b")): ListVariable([total, x, C(3)])})
+    residual = frame.print(frame.returns(result))
+    first, second = ones(), ones()
+    made = residual.body([first, second])
+    assert torch.equal(made["a"], torch.full((2,), 2.0))
+    assert made["b"] == [made["a"], first, 3]
+    assert made["b"][0] is made["a"]
+    assert made["b"][1] is first
+
+
+def test_a_resumed_frame_returns_a_pair() -> None:
+    frame = FrameBuilder()
+    x = frame.tensor("x")
+    step, value = frame.print(frame.returns(frame.op(torch.neg, x)), root=False).body([ones()])
+    assert step is None
+    assert torch.equal(value, -ones())
+
+
+def test_the_program_is_boxed_and_in_no_reference_cycle() -> None:
+    frame = FrameBuilder()
+    residual = frame.print(frame.returns(C(None)))
+    assert residual.body._boxed_call  # type: ignore[attr-defined]
+    assert "step" not in residual.namespace
+    alive = weakref.ref(residual.body)
+    del residual
+    assert alive() is None
+
+
+def test_parameters_may_be_called_like_anything() -> None:
+    frame = FrameBuilder()
+    names = ["boxed", "args", "graph", "list", "object", "step", "out0", "G"]
+    tensors = [frame.tensor(name) for name in names]
+    items = ListVariable([frame.op(torch.add, tensors[0], tensors[1]), *tensors])
+    made = frame.print(frame.returns(items)).body([ones() for _ in names])
+    assert len(made) == 9
+    assert torch.equal(made[0], ones() * 2)
+
+
+def test_deep_sources_are_read_once_and_shared() -> None:
+    frame = FrameBuilder()
+    box = frame.object("m", Box)
+    assert box.source is not None
+    table = InstanceAttr(box.source, "table")
+    w, b = frame.tensor("w", Item(table, "w")), frame.tensor("b", Item(table, "b"))
+    result = frame.op(torch.add, w, b)
+    residual = frame.print(frame.returns(TupleVariable([result, w])))
+    assert residual.source.count("__dict__") == 1
+    value = Box()
+    value.__dict__["table"] = {"w": ones(), "b": ones()}
+    made = residual.body([value])
+    assert torch.equal(made[0], ones() * 2)
+    assert made[1] is value.__dict__["table"]["w"]
+
+
+# Memory
+
+
+def _watch(log: list[bool], watched: list[weakref.ref[Any]]) -> Callable[..., Any]:
+    def probe(x: torch.Tensor) -> torch.Tensor:
+        log.append(any(reference() is not None for reference in watched))
+        return x.clone()
+
+    return probe
+
+
+def test_arguments_die_when_the_graph_has_used_them() -> None:
+    log: list[bool] = []
+    watched: list[weakref.ref[Any]] = []
+    frame = FrameBuilder()
+    x = frame.tensor("x")
+    frame.parameter("unused")
+    result = frame.op(_watch(log, watched), frame.op(torch.neg, x))
+    residual = frame.print(frame.returns(result))
+    values: list[Any] = [ones(), ones()]
+    watched += [weakref.ref(value) for value in values]
+    residual.body(values)
+    assert log == [False]
+
+
+def test_elements_of_a_list_that_was_given_up_die_in_the_graph() -> None:
+    log: list[bool] = []
+    watched: list[weakref.ref[Any]] = []
+    frame = FrameBuilder()
+    xs = frame.tensors("xs", 2, given_up=True)
+    result = frame.op(_watch(log, watched), frame.op(torch.add, *xs.items))
+    xs.items.clear()
+    frame.side_effects.contents_changed(xs)
+    residual = frame.print(frame.returns(result))
+    real = [ones(), ones()]
+    watched += map(weakref.ref, real)
+    assert torch.equal(residual.body([real]), ones() * 2)
+    assert log == [False]
+    assert real == []
+
+
+def test_elements_that_survive_are_put_back_by_alias() -> None:
+    frame = FrameBuilder()
+    xs = frame.tensors("xs", 3, given_up=True)
+    first, second, third = xs.items
+    result = frame.op(torch.add, first, second)
+    xs.items[:] = [third, result]
+    frame.side_effects.contents_changed(xs)
+    residual = frame.print(frame.returns(second))
+    real = [ones(), ones(), ones()]
+    elements = list(real)
+    assert residual.body([real]) is elements[1]
+    assert len(real) == 2
+    assert real[0] is elements[2]
+    assert torch.equal(real[1], ones() * 2)
+
+
+def test_a_stolen_list_that_lives_on_behind_a_break_keeps_its_items() -> None:
+    frame = FrameBuilder()
+    xs = frame.tensors("xs", 2, given_up=True)
+    result = frame.op(torch.neg, xs.items[0])
+    traced = frame.breaks({"a": result, "xs": xs})
+    residual = frame.print(traced, root=False, break_function=_first_step)
+    real = [ones(), ones()]
+    elements = list(real)
+    _, (_, passed) = residual.body([real])
+    assert passed is real
+    assert [a is b for a, b in zip(real, elements)] == [True, True]
+
+
+def test_nothing_is_kept_while_the_steps_behind_a_break_run() -> None:
+    frame = FrameBuilder()
+    x = frame.tensor("x")
+    y = frame.op(torch.neg, x)
+    seen: list[bool] = []
+
+    def step(boxed: list[Any]) -> tuple[None, None]:
+        references = [weakref.ref(value) for value in boxed if isinstance(value, torch.Tensor)]
+        assert len(references) == 3
+        boxed.clear()
+        seen.extend(reference() is not None for reference in references)
+        return None, None
+
+    traced = frame.breaks({"x": x, "y": y, "z": frame.op(torch.neg, y), "items": ListVariable([y])})
+    frame.print(traced, break_function=step, drive=_drive).body([ones()])
+    assert seen == [False, False, False]
+
+
+# Effects
+
+
+def test_all_loads_come_before_all_stores() -> None:
+    frame = FrameBuilder()
+    x = frame.tensor("x")
+    box = frame.object("m", Box)
+    assert box.source is not None
+    before = frame.tensor("last", InstanceAttr(box.source, "last"))
+    frame.side_effects.set_attr(box, "last", frame.op(torch.neg, x))
+    value = Box()
+    old = ones() * 7
+    value.__dict__["last"] = old
+    assert frame.print(frame.returns(before)).body([ones(), value]) is old
+    assert torch.equal(value.__dict__["last"], -ones())
+
+
+def test_effects_happen_in_program_order() -> None:
+    log: list[object] = []
+
+    class Recorder:
+        @property
+        def slot(self) -> int:
+            return 0
+
+        @slot.setter
+        def slot(self, value: int) -> None:
+            log.append(value)
+
+    frame = FrameBuilder()
+    recorder = frame.object("r", Recorder)
+    append = BuiltinVariable(log.append, source=Constant(log.append, "append"))
+    frame.side_effects.set_attr(recorder, "slot", C(1))
+    frame.side_effects.call_later(append, C("called"))
+    frame.side_effects.set_attr(recorder, "slot", C(2))
+    frame.print(frame.returns(C(None))).body([Recorder()])
+    assert log == [1, "called", 2]
+
+
+def test_attributes_that_come_and_go() -> None:
+    frame = FrameBuilder()
+    box = frame.object("m", Box)
+    frame.side_effects.set_attr(box, "passing", C(1))
+    frame.side_effects.delete_attr(box, "passing")
+    frame.side_effects.delete_attr(box, "count")
+    frame.side_effects.set_attr(box, "new", box)
+    value = Box()
+    frame.print(frame.returns(C(None))).body([value])
+    assert value.__dict__ == {"new": value}
+
+
+def test_class_attributes_go_through_type() -> None:
+    class Counter:
+        total = 0
+
+    frame = FrameBuilder()
+    cls = ClassVariable(Counter, source=Local(frame.parameter("cls")))
+    frame.side_effects.set_attr(cls, "total", C(5))
+    frame.print(frame.returns(C(None))).body([Counter])
+    assert Counter.total == 5
+
+
+def test_globals_and_cells() -> None:
+    namespace: dict[str, Any] = {"old": 1}
+    cell, emptied = types.CellType(1), types.CellType(2)
+    frame = FrameBuilder()
+    x = frame.tensor("x")
+    effects = frame.side_effects
+    effects.set_global(namespace, "made", frame.op(torch.neg, x))
+    effects.set_global(namespace, "old", None)
+    effects.set_cell(CellVariable(None, cell, source=Constant(cell, "total")), C(5))
+    effects.set_cell(CellVariable(None, emptied), None)
+    frame.print(frame.returns(C(None))).body([ones()])
+    assert list(namespace) == ["made"]
+    assert torch.equal(namespace["made"], -ones())
+    assert cell.cell_contents == 5
+    with pytest.raises(ValueError, match="empty"):
+        emptied.cell_contents  # noqa: B018
+
+
+def test_the_old_contents_of_a_cell_are_read_before_it_is_written() -> None:
+    cell = types.CellType(ones() * 3)
+    frame = FrameBuilder()
+    x = frame.tensor("x")
+    old = frame.tensor("old", CellContents(Constant(cell, "state")))
+    frame.side_effects.set_cell(CellVariable(None, cell, source=Constant(cell, "state")), frame.op(torch.add, x, old))
+    residual = frame.print(frame.returns(old))
+    for expected in (4.0, 5.0):
+        assert torch.equal(residual.body([ones()]), torch.full((2,), expected - 1))
+        assert torch.equal(cell.cell_contents, torch.full((2,), expected))
+
+
+def test_containers_keep_their_identity() -> None:
+    frame = FrameBuilder()
+    x = frame.tensor("x")
+    frame.parameters += ["xs", "d"]
+    xs = ListVariable([C(1)], source=Local("xs"), original=())
+    mapping = DictVariable({}, source=Local("d"))
+    xs.items += [frame.op(torch.neg, x), xs]
+    mapping.items[DictKey("xs", C("xs"))] = xs
+    frame.side_effects.contents_changed(xs)
+    frame.side_effects.contents_changed(mapping)
+    real: list[Any] = []
+    real_mapping: dict[str, Any] = {"gone": 1}
+    assert frame.print(frame.returns(xs)).body([ones(), real, real_mapping]) is real
+    assert real[0] == 1
+    assert torch.equal(real[1], -ones())
+    assert real[2] is real
+    assert list(real_mapping) == ["xs"]
+    assert real_mapping["xs"] is real
+
+
+def test_an_object_made_in_the_frame_is_the_same_in_the_result_and_in_effects() -> None:
+    frame = FrameBuilder()
+    box = frame.object("m", Box)
+    made = ObjectVariable(None, Box)
+    frame.side_effects.set_attr(made, "count", C(1))
+    frame.side_effects.set_attr(box, "child", made)
+    frame.side_effects.set_attr(made, "parent", box)
+    frame.side_effects.set_attr(made, "count", C(2))
+    value = Box()
+    child = frame.print(frame.returns(made)).body([value])
+    assert value.__dict__["child"] is child
+    assert child.__dict__ == {"count": 2, "parent": value}
+
+
+def test_a_list_iterator_is_placed_behind_new_contents() -> None:
+    frame = FrameBuilder()
+    xs = frame.tensors("xs", 2, given_up=True)
+    last = xs.items[1]
+    frame.op(torch.neg, xs.items[0])
+    xs.items[:] = [C("a"), last, C("b")]
+    frame.side_effects.contents_changed(xs)
+    real: list[Any] = [ones(), ones()]
+    iterator = frame.print(frame.returns(SequenceIterator(xs, 2))).body([real])
+    assert list(iterator) == ["b"]
+
+
+# Breaks
+
+
+def _first_step(boxed: list[Any]) -> Any:
+    return None, list(boxed)
+
+
+def _drive(step: Any, boxed: list[Any]) -> Any:
+    while step is not None:
+        step, boxed = step(boxed)
+    return boxed
+
+
+def test_a_break_hands_on_cells_stack_and_locals() -> None:
+    frame = FrameBuilder()
+    x = frame.tensor("x")
+    y = frame.op(torch.neg, x)
+    cell = CellVariable(y)
+    traced = frame.breaks({"x": x, "n": C(3)}, stack=[BuiltinVariable(len), Null(), y], cells={"c": cell})
+    residual = frame.print(traced, break_function=_first_step, drive=_drive)
+    assert "# graph break: `if` on a tensor value (train.py:37 in step)" in residual.source
+    value = ones()
+    made_cell, function, top, first, number = residual.body([value])
+    assert type(made_cell) is types.CellType
+    assert made_cell.cell_contents is top
+    assert function is len
+    assert first is value
+    assert number == 3
+    step, values = frame.print(traced, root=False, break_function=_first_step).body([value])
+    assert step is _first_step
+    assert len(values) == 5
+
+
+def test_the_frame_point_tells_which_values_travel() -> None:
+    frame = FrameBuilder()
+    x = frame.tensor("x")
+    cells = {"a": CellVariable(C(1)), "b": CellVariable(C(2))}
+    traced = frame.breaks({"x": x, "dead": C(0)}, stack=[C("s")], cells=cells)
+    point = FramePoint(_first_step.__code__, 7, ("value",), ("x",), ("b",))
+    residual = frame.print(traced, root=False, break_function=_first_step, point=point)
+    value = ones()
+    _, (cell, top, local) = residual.body([value])
+    assert (cell.cell_contents, top) == (2, "s")
+    assert local is value
+
+
+def test_the_callee_of_a_break_is_replaced_by_its_compiled_form() -> None:
+    def helper() -> None: ...
+
+    frame = FrameBuilder()
+    function = FunctionVariable(helper, source=Local(frame.parameter("f")))
+    traced = frame.breaks({}, stack=[Null(), function], cells={"c": CellVariable(C(1))}, compiled_callee=1)
+    residual = frame.print(traced, root=False, break_function=_first_step, dispatcher_for=lambda f: ("compiled", f))
+    _, (_, callee) = residual.body([helper])
+    assert callee == ("compiled", helper)
+
+
+def test_open_contexts_are_entered_last_and_in_order() -> None:
+    log: list[str] = []
+
+    class Context:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def __enter__(self) -> None:
+            log.append(f"enter {self.name} {box.__dict__['count']}")
+
+        def __exit__(self, *exception: object) -> None:
+            log.append(f"exit {self.name}")
+
+    frame = FrameBuilder()
+    target = frame.object("m", Box)
+    frame.side_effects.set_attr(target, "count", C(9))
+    outer, inner = ContextVariable(Context, ("outer",)), ContextVariable(Context, ("inner",))
+    traced = frame.breaks({"ctx": outer}, stack=[ContextExitVariable(outer), ContextExitVariable(inner)])
+    box = Box()
+    residual = frame.print(traced, root=False, break_function=_first_step)
+    _, (leave, _, context) = residual.body([box])
+    assert log == ["enter outer 9", "enter inner 9"]
+    assert leave.__self__ is context
+
+
+# Errors of the graph
+
+
+def _failing(boxed: list[Any]) -> Any:
+    boxed.clear()
+    raise RuntimeError("out of memory")
+
+
+def _counting_frame() -> tuple[FrameBuilder, VariableTracker]:
+    frame = FrameBuilder()
+    x = frame.tensor("x")
+    box = frame.object("m", Box)
+    frame.side_effects.set_attr(box, "count", C(1))
+    return frame, frame.op(torch.neg, x)
+
+
+def test_without_effects_an_error_passes_through() -> None:
+    frame = FrameBuilder()
+    residual = frame.print(frame.returns(frame.op(torch.neg, frame.tensor("x"))), graph=_failing, replay_native=print)
+    assert "try" not in residual.source
+    with pytest.raises(RuntimeError, match="out of memory"):
+        residual.body([ones()])
+
+
+def test_with_pending_effects_the_frame_runs_again_as_written() -> None:
+    frame, result = _counting_frame()
+    runs: list[list[Any]] = []
+
+    def native(boxed: list[Any]) -> str:
+        runs.append(boxed)
+        return "native"
+
+    residual = frame.print(frame.returns(result), graph=_failing, replay_native=native)
+    x, box = ones(), Box()
+    assert residual.body([x, box]) == "native"
+    assert runs == [[x, box]]
+    assert box.__dict__ == {"count": 0}
+
+
+def test_a_frame_with_handlers_runs_again_so_that_they_see_the_error() -> None:
+    frame = FrameBuilder()
+    traced = frame.returns(frame.op(torch.neg, frame.tensor("x")))
+    residual = frame.print(traced, graph=_failing, replay_native=lambda boxed: "handled", has_handlers=True)
+    x = ones()
+    assert residual.body([x]) == "handled"
+
+
+def test_arguments_die_early_even_if_the_frame_might_run_again() -> None:
+    frame, result = _counting_frame()
+    residual = frame.print(frame.returns(result), graph=_failing, replay_native=lambda boxed: "native")
+    with pytest.raises(RuntimeError, match="out of memory") as caught:
+        residual.body([ones(), Box()])
+    assert "already been freed" in caught.value.__notes__[0]
+
+
+def test_the_value_is_right_when_the_graph_does_not_fail() -> None:
+    frame, result = _counting_frame()
+    box = Box()
+    made = frame.print(frame.returns(result), replay_native=lambda boxed: "native").body([ones(), box])
+    assert torch.equal(made, -ones())
+    assert box.__dict__ == {"count": 1}
+
+
+@pytest.mark.parametrize("why", ["given up", "written", "no native form"])
+def test_a_frame_that_cannot_run_again_says_what_was_lost(why: str) -> None:
+    frame, result = _counting_frame()
+    if why == "given up":
+        frame.op(torch.neg, frame.tensors("xs", 1, given_up=True).items[0])
+    if why == "written":
+        next(iter(frame.graph.nodes)).meta["mutates"] = True
+    native = None if why == "no native form" else print
+    residual = frame.print(frame.returns(result), graph=_failing, replay_native=native)
+    with pytest.raises(RuntimeError, match="out of memory") as caught:
+        residual.body([ones(), Box(), [ones()]][: len(frame.parameters)])
+    assert caught.value.__notes__ == ["The changes to `m.count` of Net.step before this error were not replayed."]
+
+
+def test_hold_and_revive() -> None:
+    x, items = ones(), [1]
+    held = hold(x, items)
+    error = RuntimeError("first")
+    values = revive(error, held)
+    assert values[0] is x
+    assert values[1] is items
+    del x, values
+    with pytest.raises(RuntimeError, match="first"):
+        revive(error, held)
+
+
+# Readability
+
+
+def test_a_whole_program(golden: Callable[[str, str], None]) -> None:
+    frame = FrameBuilder()
+    x = frame.tensor("x")
+    xs = frame.tensors("xs", 2, given_up=True)
+    model = ModuleVariable(Box, Box, source=Local(frame.parameter("self")))
+    assert model.source is not None
+    weight = frame.tensor("weight", Item(InstanceAttr(model.source, "_parameters"), "weight"))
+    product = frame.op(torch.mul, frame.op(torch.add, x, xs.items[0]), weight)
+    xs.items[:] = [xs.items[1], product]
+    frame.side_effects.contents_changed(xs)
+    frame.side_effects.set_attr(model, "calls", C(3))
+    residual = frame.print(
+        frame.breaks({"x": x, "out": product}, stack=[BuiltinVariable(torch.relu), Null()]),
+        break_function=_first_step,
+        drive=_drive,
+    )
+    golden(residual.source, "residual/break.py.txt")

@@ -1,0 +1,40 @@
+"""Tests of minidynamo/tracer/traced_frame.py."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from minidynamo.guards.source import Local
+from minidynamo.tracer.traced_frame import Break, Null, Return
+from tests.tracer.frame_builder import BREAK, FrameBuilder
+
+
+def test_a_frame_records_inputs_outputs_and_its_end() -> None:
+    frame = FrameBuilder()
+    x = frame.tensor("x")
+    result = frame.op(torch.neg, x)
+    traced = frame.returns(result)
+    assert isinstance(traced.exit, Return)
+    assert traced.exit.value is result
+    assert traced.outputs == (result,)
+    assert [(given.source, given.variable, given.given_up) for given in traced.inputs] == [(Local("x"), x, False)]
+    assert traced.graph is not None
+
+
+def test_a_break_tells_where_and_why() -> None:
+    frame = FrameBuilder()
+    x = frame.tensor("x")
+    cut = frame.breaks({"x": x}, stack=[Null(), x], compiled_callee=1).exit
+    assert isinstance(cut, Break)
+    assert cut.diagnostic is BREAK
+    assert cut.compiled_callee == 1
+    assert cut.stack[1] is x
+
+
+def test_records_are_compared_by_identity_and_cannot_be_changed() -> None:
+    frame = FrameBuilder()
+    traced = frame.returns(frame.tensor("x"))
+    assert traced != dataclasses.replace(traced)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        traced.name = "other"  # type: ignore[misc]
