@@ -88,6 +88,11 @@ def all_(iterable, /):
     return True
 
 
+def sum_of_numbers(numbers: tuple[complex, ...], start: complex) -> complex:
+    """What `sum` gives; the tracer runs it."""
+    return sum(numbers, start)
+
+
 @twin_of(sum)
 def sum_(iterable, /, start=0):
     if isinstance(start, (str, bytes, bytearray)):
@@ -98,7 +103,7 @@ def sum_(iterable, /, start=0):
         # Leading numbers are known now and go through the real sum, which adds floats with compensation from 3.12 on.
         while position < len(items) and isinstance(items[position], (int, float, complex)):
             position += 1
-        start = sum(tuple(items[:position]), start)
+        start = sum_of_numbers(tuple(items[:position]), start)
     for item in items[position:]:
         start = start + item
     return start
@@ -621,6 +626,7 @@ def torch_assert(condition, message):
 
 # Pure functions of constants that twins call; the tracer runs them.
 FOLDED_BY_POLYFILLS = (
+    sum_of_numbers,
     combination_positions,
     replacement_positions,
     permutation_positions,

@@ -150,7 +150,7 @@ def branch_on_a_float(x, threshold):
     return x - threshold
 
 
-@programs(graphs=1, breaks=0)
+@programs(breaks=0, graphs=0)
 def unary_plus_and_not(x):
     return +x, not [], not 0.0, ~5
 

@@ -120,7 +120,7 @@ def decorating_while_tracing(x):
     return inner(x), inner.__name__
 
 
-@programs()
+@programs(graphs=0)
 def function_attributes(x):
     return x, scale.__name__, scale.__defaults__, scale.__code__.co_argcount, callable(scale), callable(3)
 

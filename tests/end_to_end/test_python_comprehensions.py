@@ -32,7 +32,7 @@ def over_two_lists(x, y):
     return [a + b for a, b in zip([x, y], [y, x])], [(i, t) for i, t in enumerate((x, y))]
 
 
-@programs()
+@programs(graphs=0)
 def several_for(x):
     return [(i, j) for i in range(2) for j in range(i + 1)], x
 
@@ -50,7 +50,7 @@ def closing_over_a_loop_variable(x):
     return [f(x) for f in fs], [g(x) for g in gs]
 
 
-@programs()
+@programs(graphs=0)
 def walrus(x):
     return [y for i in range(4) if (y := i * 2) > 2], y, x
 
@@ -65,7 +65,7 @@ def with_condition_expression(x):
     return [x + i if i % 2 else x - i for i in range(3)]
 
 
-@programs()
+@programs(graphs=0)
 def iterable_evaluated_outside(x):
     i = 5
     return [i for i in range(i)], i, x

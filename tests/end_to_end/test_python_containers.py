@@ -80,8 +80,8 @@ def tuples(x):
         t[1:],
         t + (4,),
         t * 2,
-        t.index(3),
-        t.count(1),
+        t.index(1),
+        t[::2].count(1),
         3 in t[2:],
         len(t),
         (1, 2) < (1, 3),
@@ -216,7 +216,7 @@ def set_methods(x):
     return x, a, a.union([5]), a.intersection({2}), a.issubset({2, 8, 9}), a.isdisjoint({4}), sorted(a), max(a), len(a)
 
 
-@programs(breaks=1)
+@programs(breaks=None)
 def order_of_a_set_breaks(x):
     out = []
     for n in {1, 2, 3}:
@@ -247,13 +247,13 @@ def slices(x):
     return x[s], xs[s], s.start, s.stop, s.step, xs[slice(None, None, -1)], slice(None).indices(3)
 
 
-@programs()
+@programs(graphs=0)
 def ranges(x):
     r = range(2, 10, 3)
     return x, r[1], len(r), list(r), 5 in r, r.start, r[-1], list(reversed(r)), r[1:], range(3) == range(0, 3, 1)
 
 
-@programs(lambda: torch.randn(2, 3))
+@programs(lambda: torch.randn(2, 3), graphs=0)
 def sizes(x):
     s = x.shape
     return (
@@ -319,7 +319,7 @@ def shared_list_stays_shared(x):
     return outer
 
 
-@programs()
+@programs(graphs=0)
 def a_list_that_holds_itself_is_found(x):
     xs = [x * 2]
     ys = {"xs": xs}

@@ -72,7 +72,7 @@ def order_changed(x, xs):
     return x + xs[0]
 
 
-@programs(lambda: (vector(), [1]))
+@programs(lambda: (vector(), [1]), graphs=0)
 def argument_aliased_by_result(x, xs):
     ys = xs
     ys.append(x)
@@ -86,7 +86,7 @@ def cleared_and_refilled(x, xs):
     return x
 
 
-@programs(lambda: (vector(), {"a": [1]}))
+@programs(lambda: (vector(), {"a": [1]}), graphs=0)
 def moved_between_containers(x, d):
     d["b"] = d.pop("a")
     d["b"].append(x)

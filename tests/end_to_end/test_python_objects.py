@@ -310,7 +310,7 @@ def class_attributes(x):
     return x + Scaler.default + Child.default, Scaler.make.__name__, Scaler.__name__
 
 
-@programs(lambda: (vector(), Scaler(2)), lambda: (vector(), None), graphs=2, recompiles=1)
+@programs(lambda: (vector(), Scaler(2)), lambda: (vector(), None), graphs=1, recompiles=1)
 def optional_object(x, s):
     return x if s is None else s(x)
 

@@ -20,7 +20,7 @@ def f_strings(x):
     return x + 1, f"{n}", f"{n:>5}|{n!r}|{n + 1:03d}", f"{1.5:.3f} {'a'!s} {'b'!r}", f"{x.dtype}", f"{[1, 2]}"
 
 
-@programs()
+@programs(graphs=0)
 def nested_format(x):
     width = 6
     return x, f"{3.14159:{width}.{2}f}", f"{'mid':^{width}}"
@@ -41,23 +41,23 @@ def string_methods(x):
     )
 
 
-@programs()
+@programs(graphs=0)
 def join_and_split(x):
     return x, "-".join(["a", "b"]), ["a", "b", "c"], "a=b=c".partition("="), ",".join([str(i) for i in range(3)])
 
 
-@programs()
+@programs(graphs=0)
 def percent_and_format(x):
     return x, "%d %s" % (3, "a"), "{} {name:>4}".format(1, name="b"), "%.2f" % 1.234
 
 
-@programs()
+@programs(graphs=0)
 def slicing_text(x):
     s = "abcdef"
     return x, s[1:3], s[::-1], s[-1], len(s), s * 2, s + "g", "c" in s, s[2]
 
 
-@programs()
+@programs(graphs=0)
 def iterating_text(x):
     out = []
     for c in "abc":
@@ -77,17 +77,17 @@ def text_argument_is_guarded(x, name):
     return getattr(torch, name)(x)
 
 
-@programs()
+@programs(graphs=0)
 def text_of_constants(x):
     return x, str(None), str(True), repr("a"), str((1, "b")), repr([1.0]), str({"a": 1}), ascii("é"), chr(65), ord("A")
 
 
-@programs()
+@programs(graphs=0)
 def text_comparison(x):
     return x, "a" < "b", "a" == "a", "abc" >= "abd", sorted(["b", "a"]), max("hello")
 
 
-@programs()
+@programs(graphs=0)
 def encode_and_decode(x):
     return x, "hé".encode(), b"abc".decode(), b"abc"[1], b"a" + b"b", "12".zfill(4), "a1".isalnum(), "7".isdigit()
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from minidynamo.tracer import polyfills, registry
 from minidynamo.tracer.constants import as_constant
-from minidynamo.tracer.handlers.values import constant, expect_constant, is_constant
+from minidynamo.tracer.handlers.values import class_has, constant, expect_constant, is_constant
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
@@ -58,14 +58,14 @@ def _cannot_trace(tx: Tracer, what: VariableTracker, why: VariableTracker) -> Va
 
 @registry.function(len)
 def _len(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
-    if not hasattr(obj.python_type, "__len__"):
+    if not class_has(obj.python_type, "__len__"):
         tx.raises(TypeError(f"object of type '{obj.python_type.__name__}' has no len()"))
     return tx.call_method(obj, "__len__")
 
 
 @registry.function(callable)
 def _callable(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
-    return ConstantVariable(hasattr(obj.python_type, "__call__"))  # noqa: B004 (the class decides, as in callable)
+    return ConstantVariable(class_has(obj.python_type, "__call__"))
 
 
 # --- numbers and text -----------------------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ def _bool(tx: Tracer, obj: VariableTracker | None = None, /) -> VariableTracker:
 def _number(cls: type, special: str) -> registry.Handler:
     def convert(tx: Tracer, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
         if len(args) == 1 and not kwargs and not is_constant(args[0]):
-            if not hasattr(args[0].python_type, special):
+            if not class_has(args[0].python_type, special):
                 tx.break_graph(
                     "MD236",
                     f"`{cls.__name__}` of `{args[0].python_type.__name__}`",

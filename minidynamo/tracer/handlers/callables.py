@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import functools
 
+from minidynamo.compat import docstring
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Attr
 from minidynamo.tracer import registry
 from minidynamo.tracer.constants import key_of
 from minidynamo.tracer.handlers.values import expect_constant
@@ -24,6 +27,15 @@ def _partial(
     if isinstance(function, PartialVariable):  # functools flattens these too
         return PartialVariable(function.function, [*function.args, *args], {**function.keywords, **keywords})
     return PartialVariable(function, list(args), dict(keywords))
+
+
+@registry.attributes(FunctionVariable)
+def _function_code(tx: Tracer, obj: FunctionVariable, name: str) -> VariableTracker | None:
+    if name != "__code__" or obj.source is None:
+        return None
+    source = Attr(obj.source, name)
+    tx.guard(source, GuardKind.IDENTITY, obj.value.__code__)
+    return ConstantVariable(obj.value.__code__, source=source)
 
 
 @registry.attributes(PartialVariable)
@@ -53,18 +65,34 @@ def _update_wrapper(
             fix="wrap the function outside of the compiled one",
         )
     given = functools.WRAPPER_ASSIGNMENTS if assigned is None else expect_constant(tx, assigned, "`assigned`")
-    own = {}
-    if isinstance(wrapped, FunctionVariable):
-        own = vars(wrapped.value)
-    elif isinstance(wrapped, NestedFunctionVariable):
-        wrapper.attributes.update(wrapped.attributes)
     for name in given:
-        if isinstance(wrapped, NestedFunctionVariable) or hasattr(getattr(wrapped, "value", None), name):
+        value = _attribute(tx, wrapped, name)
+        if value is not None:
+            wrapper.attributes[name] = value
+    if isinstance(wrapped, NestedFunctionVariable):
+        wrapper.attributes.update(wrapped.attributes)
+    elif isinstance(wrapped, FunctionVariable):
+        for name in vars(wrapped.value):
             wrapper.attributes[name] = tx.getattr(wrapped, name)
-    for name in own:
-        wrapper.attributes[name] = tx.getattr(wrapped, name)
     wrapper.attributes["__wrapped__"] = wrapped
     return wrapper
+
+
+def _attribute(tx: Tracer, wrapped: VariableTracker, name: str) -> VariableTracker | None:
+    """A field that every function has, or None where the wrapped object has none."""
+    if isinstance(wrapped, FunctionVariable) and wrapped.source is not None and hasattr(wrapped.value, name):
+        return tx.wrap(getattr(wrapped.value, name), Attr(wrapped.source, name))
+    if not isinstance(wrapped, NestedFunctionVariable):
+        tx.break_graph("MD240", "`functools.wraps` of what is not a function", why="Its fields are not known.")
+    if name in wrapped.attributes:
+        return wrapped.attributes[name]
+    if name == "__doc__":
+        return ConstantVariable(docstring(wrapped.code))
+    if name in ("__annotations__", "__annotate__", "__type_params__"):
+        if wrapped.annotations is not None:
+            tx.break_graph("MD240", "`functools.wraps` of a function with annotations made here", why="They are lost.")
+        return None
+    return tx.getattr(wrapped, name)
 
 
 @registry.function(functools.wraps)

@@ -13,8 +13,9 @@ import operator
 
 import torch
 
+from minidynamo.guards.source import Constant, InstanceAttr
 from minidynamo.tracer import registry
-from minidynamo.tracer.constants import NotConstant, as_constant
+from minidynamo.tracer.constants import as_constant, is_constant_value
 from minidynamo.tracer.handlers.values import constant, is_constant, not_implemented
 from minidynamo.tracer.polyfills import FOLDED_BY_POLYFILLS
 from minidynamo.tracer.protocol import Tracer
@@ -95,7 +96,7 @@ def _enum_attribute(tx: Tracer, obj: ConstantVariable, name: str) -> VariableTra
     inherited = name in ("name", "value") and inspect.getattr_static(type(obj.value), name) is vars(enum.Enum)[name]
     if not inherited and name not in ("_name_", "_value_"):
         return None
-    try:
-        return constant(getattr(obj.value, name))
-    except NotConstant:
-        tx.break_graph("MD230", f"`.{name}` of an enum member that holds an object", why="Only constants are tracked.")
+    value = getattr(obj.value, name)
+    if is_constant_value(value):
+        return ConstantVariable(value)
+    return tx.wrap(value, InstanceAttr(Constant(obj.value, str(obj.value)), f"_{name.strip('_')}_"))

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.tracer import registry
-from minidynamo.tracer.handlers.values import expect_constant
+from minidynamo.tracer.handlers.values import class_has, expect_constant
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
@@ -31,8 +32,8 @@ def _iter(tx: Tracer, obj: VariableTracker, sentinel: VariableTracker | None = N
     if sentinel is not None:
         tx.break_graph("MD242", "`iter` with a sentinel", why="How often it calls is not known.", fix="write the loop")
     cls = obj.python_type
-    iterable = getattr(cls, "__iter__", None) is not None
-    if not iterable and hasattr(cls, "__getitem__"):
+    iterable = class_has(cls, "__iter__")
+    if not iterable and class_has(cls, "__getitem__"):
         tx.break_graph(
             "MD242",
             f"looping over `{cls.__name__}`, which has `__getitem__` and no `__iter__`",
@@ -46,7 +47,7 @@ def _iter(tx: Tracer, obj: VariableTracker, sentinel: VariableTracker | None = N
 
 @registry.function(next)
 def _next(tx: Tracer, iterator: VariableTracker, default: VariableTracker | None = None, /) -> VariableTracker:
-    if not hasattr(iterator.python_type, "__next__"):
+    if not class_has(iterator.python_type, "__next__"):
         tx.raises(TypeError(f"'{iterator.python_type.__name__}' object is not an iterator"))
     item = tx.next_item(iterator)
     if item is not None:
@@ -62,7 +63,7 @@ def _reversed(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
         except TypeError as error:
             tx.raises(error)
         return SequenceIterator(tuple(ConstantVariable(value) for value in values))
-    if not hasattr(obj.python_type, "__reversed__") and not isinstance(obj, TupleVariable):
+    if not class_has(obj.python_type, "__reversed__") and not isinstance(obj, TupleVariable):
         tx.break_graph(
             "MD242", f"`reversed` of `{obj.python_type.__name__}`", why="It has no `__reversed__`.", fix="use a list"
         )
@@ -133,7 +134,9 @@ def _next_of_sequence(tx: Tracer, iterator: SequenceIterator) -> VariableTracker
     live = isinstance(iterator.sequence, ListVariable)
     items = iterator.sequence.items if isinstance(iterator.sequence, ListVariable) else iterator.sequence
     if items and iterator.mapping is not None and len(iterator.mapping.items) != len(items):
-        tx.raises(RuntimeError("dictionary changed size during iteration"))
+        # A rebuilt iterator would not remember the size: the whole frame has to run as written.
+        what = "graph break: a dict changes its size while it is looped over"
+        raise SkipFrame(Diagnostic("MD202", what, "RuntimeError: dictionary changed size during iteration"))
     if not 0 <= iterator.position < len(items):
         iterator.sequence = ()  # an exhausted iterator stays exhausted, whatever happens to the list
         return None

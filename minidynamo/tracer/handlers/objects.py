@@ -78,6 +78,11 @@ def _union(tx: Tracer, self: ClassVariable, other: VariableTracker) -> VariableT
     return tx.wrap(made, Constant(made, "union"))
 
 
+@registry.method(object, "__lt__", "__le__", "__gt__", "__ge__")
+def _no_order(tx: Tracer, self: VariableTracker, other: VariableTracker) -> VariableTracker:
+    return not_implemented()
+
+
 @registry.function(type)
 def _type(tx: Tracer, obj: VariableTracker, /, *rest: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
     if rest or kwargs:
@@ -93,8 +98,7 @@ def _super(
 ) -> VariableTracker:
     if cls is None:
         frame = tx.frames[-1]
-        cls = frame.local_variables.get("__class__")
-        receiver = frame.local_variables.get(frame.code.co_varnames[0]) if frame.code.co_varnames else None
+        cls, receiver = frame.read("__class__"), frame.read(frame.code.co_varnames[0])
     if not isinstance(cls, ClassVariable) or receiver is None:
         tx.break_graph(
             "MD237", "an unbound `super`", why="It needs a class and an object.", fix="write super() in a method"

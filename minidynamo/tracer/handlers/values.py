@@ -46,6 +46,11 @@ def constant(value: Any) -> VariableTracker:
     return from_constant(value)
 
 
+def class_has(cls: type, name: str) -> bool:
+    """Whether instances of `cls` have the special method; unlike `hasattr`, the metaclass does not count."""
+    return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None) is not None
+
+
 def not_implemented() -> VariableTracker:
     """What a binary special method answers for an operand that it does not know."""
     return ConstantVariable(NotImplemented)
@@ -76,7 +81,7 @@ def expect_constant(tx: Tracer, variable: VariableTracker, what: str) -> Any:
 
 def expect_index(tx: Tracer, key: VariableTracker, owner: str) -> int | slice:
     """An int or slice for indexing a list, tuple or deque named `owner`; raises natively what Python raises."""
-    if isinstance(key, ObjectVariable) and hasattr(key.cls, "__index__"):
+    if isinstance(key, ObjectVariable) and class_has(key.cls, "__index__"):
         key = tx.call_method(key, "__index__")
     value = expect_constant(tx, key, f"an index into a {owner}")
     if not isinstance(value, int | slice):

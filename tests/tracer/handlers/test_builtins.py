@@ -13,7 +13,7 @@ def test_same_as_eager(program):
     program.check()
 
 
-@programs()
+@programs(graphs=0)
 def numbers(x):
     return (
         x,

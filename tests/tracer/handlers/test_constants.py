@@ -17,7 +17,7 @@ def test_same_as_eager(program):
     program.check()
 
 
-@programs()
+@programs(graphs=0)
 def math_of_numbers(x):
     return (
         x,
@@ -78,7 +78,7 @@ class Flag(enum.IntFlag):
     Y = 2
 
 
-@programs(lambda: (vector(), Mode.B))
+@programs(lambda: (vector(), Mode.B), graphs=0)
 def enums(x, mode):
     return (
         x,
@@ -106,7 +106,7 @@ def flags_and_ranges(x):
     )
 
 
-@programs()
+@programs(graphs=0)
 def numbers_meet_other_kinds(x):
     return (
         2 * [x],

@@ -22,7 +22,7 @@ def exhausted_iterators_stay_exhausted(x):
     return x + 1, a, next(it, "end"), list(it)
 
 
-@programs()
+@programs(graphs=0)
 def iterators_see_changes_of_the_list(x):
     xs = [1, 2, 3]
     it, back = iter(xs), reversed(xs)
@@ -64,7 +64,7 @@ def map_over_several(x):
     return list(map(lambda a, b: a * b, [x, 2], (3, 4, 5))), dict(map(lambda p: (p, 1), "ab"))
 
 
-@programs()
+@programs(graphs=0)
 def iter_of_iter(x):
     it = enumerate([x], 5)
     return iter(it) is it, list(it), [list(z) for z in zip("ab", range(2))]
@@ -111,7 +111,7 @@ def iterator_argument(x, it):
     return [x * n for n in it]
 
 
-@programs()
+@programs(graphs=0)
 def iterator_returned(x):
     xs = [x + 1, 2]
     it = iter(xs)

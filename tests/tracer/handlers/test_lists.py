@@ -16,7 +16,7 @@ def test_same_as_eager(program):
     program.check()
 
 
-@programs()
+@programs(graphs=0)
 def slices_of_all_kinds(x):
     xs = [0, 1, 2, 3, 4, 5, x]
     a = xs[::-2], xs[-3:], xs[10:], xs[:-10], xs[2:2], xs[5:1:-1]
@@ -81,13 +81,13 @@ def sort_is_stable_and_reversed(x):
     return rows, x + 1
 
 
-@programs()
+@programs(graphs=0)
 def negative_and_boolean_indices(x):
     xs = [1, x, 3]
     return xs[-1], xs[True], xs[-3], xs.pop(-2)
 
 
-@programs()
+@programs(graphs=0)
 def multiplication(x):
     xs = [x]
     xs *= 3
@@ -120,14 +120,14 @@ def deque_argument(x, q):
     return q[0]
 
 
-@programs()
+@programs(graphs=0)
 def sizes(x):
     s = torch.Size([2, 3])
     t = s + (4,)
     return x, t, type(t) is torch.Size, type(s[1:]) is torch.Size, s * 2, s.numel(), type((1,) + s) is torch.Size
 
 
-@programs()
+@programs(graphs=0)
 def unpacking(x):
     (a, *b), c = [1, 2, 3], x
     d, e = deque([4, 5])
