@@ -34,6 +34,11 @@ SPLIT = """
 """
 
 
+def splittable() -> frozenset[OpOverload]:
+    """Every operator that `decomposition_table` would split; as `keep` it leaves all of them whole."""
+    return frozenset(decomposition_table())
+
+
 def decomposition_table(keep: Collection[OpOverload] = ()) -> dict[OpOverload, Callable[..., Any]]:
     """Operator overload -> function that computes it with smaller operators; without those in `keep`.
 

@@ -97,6 +97,19 @@ class Emitter:
         return node if value.dtype == like.dtype else self.emit(aten._to_copy.default, node, dtype=like.dtype)
 
 
+def same_layout(a: Any, b: Any, memory: bool = False) -> bool:
+    """Whether two fake values have the same shape, strides, dtype and device; with `memory`, also the same place."""
+    if a is b:
+        return True
+    if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)) or a.layout is not torch.strided:
+        return False
+    if (a.shape, a.dtype, a.device, b.layout) != (b.shape, b.dtype, b.device, a.layout) or a.stride() != b.stride():
+        return False
+    if not memory:
+        return True
+    return a.storage_offset() == b.storage_offset() and a.untyped_storage()._cdata == b.untyped_storage()._cdata
+
+
 def _strides(value: torch.Tensor) -> list[int]:
     """The strides that matter: those of dimensions with more than one element."""
     return [stride for size, stride in zip(value.shape, value.stride()) if size > 1]

@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from minidynamo import compat
-from minidynamo.autograd.emitter import Emitter
+from minidynamo.autograd.emitter import Emitter, same_layout
 from minidynamo.autograd.joint import Trace
 from minidynamo.autograd.mutation import (
     UNDECLARED,
@@ -232,7 +232,7 @@ class _Pass:
     def emit_like(self, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
         """Emit `node` with new arguments; its fake value still holds if theirs do."""
         assert callable(node.target)
-        inputs = [old.meta.get("val") is self.current_node(old).meta["val"] for old in node.all_input_nodes]
+        inputs = [same_layout(old.meta.get("val"), self.current_node(old).meta["val"]) for old in node.all_input_nodes]
         if "val" in node.meta and all(inputs):
             return self.emitter.emit_known(node.target, args, kwargs, node.meta["val"])
         return self.emitter.emit(node.target, *args, **kwargs)
@@ -244,7 +244,7 @@ class _Pass:
         parent = self.result.values[source]
         step = ViewStep(op, tuple(rest), tuple(node.kwargs.items()))
         viewed = self.result.read(parent)
-        if viewed.meta["val"] is source.meta["val"]:
+        if same_layout(viewed.meta["val"], source.meta["val"], memory=True):
             made = self.emitter.emit_known(op, (viewed, *rest), node.kwargs, node.meta["val"])
         else:
             made = self.emitter.emit(op, viewed, *rest, **node.kwargs)
