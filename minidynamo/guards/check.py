@@ -59,7 +59,7 @@ def write_condition(
     watched = names.watched()
     if not shared:
         return Condition(" and ".join(texts) or "True", names.values, watched, settings)
-    function = f"guards_{number}"
+    function = Namespace(parameters, suffix=f"_{number}").fresh("guards")
     read = {guard.source.root() for guard in guards} | _roots_of_expected(guards)
     used = [parameter for parameter in parameters if Local(parameter) in read]
     check = artifacts.load("guards", name, _function(function, used, texts), names.values, function)
@@ -73,14 +73,18 @@ _FIRST_OF_A_VALUE = (GuardKind.TYPE, GuardKind.IDENTITY, GuardKind.EQUALS, Guard
 
 
 def ordered(guards: Sequence[Guard]) -> list[Guard]:
-    """The guards without duplicates in the order of their checks: a value before what is read from it."""
+    """The guards in the order of their checks: a value before what is read from it.
+
+    Duplicates are left out, and the class of what is checked as a tensor, which covers it.
+    """
     unique: dict[tuple[Source, GuardKind, object], Guard] = {}
     for guard in guards:
         literal = type(guard.expected) in (str, int, float)
         token = None if guard.kind is GuardKind.TENSOR else guard.expected if literal else id(guard.expected)
         unique.setdefault((guard.source, guard.kind, token), guard)
     tensors = {guard.source for guard in unique.values() if guard.kind is GuardKind.TENSOR}
-    return sorted(unique.values(), key=lambda guard: _rank(guard, tensors))
+    needed = [g for g in unique.values() if not (g.kind is GuardKind.TYPE and g.source in tensors)]
+    return sorted(needed, key=lambda guard: _rank(guard, tensors))
 
 
 def _rank(guard: Guard, tensors: set[Source]) -> tuple[int, int, int]:

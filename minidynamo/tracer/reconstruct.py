@@ -20,6 +20,7 @@ import torch
 
 from minidynamo.errors import Diagnostic, InternalError
 from minidynamo.guards.names import Namespace
+from minidynamo.guards.source import Constant
 from minidynamo.guards.writers import CONTAINERS
 from minidynamo.tracer.generators import GeneratorVariable
 from minidynamo.tracer.reachable import is_outside, parts
@@ -103,6 +104,8 @@ class Rebuilder:
             return self._known[variable]
         if isinstance(variable, ConstantVariable):
             return self.literal(variable.value)
+        if isinstance(variable.source, Constant):
+            return self.constant(variable.source.value, variable.source.name)
         if isinstance(variable, CellVariable) and variable.cell is not None:
             return self.names.constant(variable.cell, "cell")
         build = _BUILDERS.get(type(variable))
@@ -163,7 +166,7 @@ class Rebuilder:
             return f"{self.names.constant(torch, 'torch')}.{str(value).removeprefix('torch.')}"
         return self.constant(value)
 
-    def constant(self, value: object) -> str:
+    def constant(self, value: object, hint: str = "") -> str:
         """Text for an object that is known now and lives on: its path in a library, or a name of its own."""
         if isinstance(value, type) and value in _TYPE_NAMES:
             return self.names.constant(value, _TYPE_NAMES[value])
@@ -179,7 +182,7 @@ class Rebuilder:
                 if root == "builtins":
                     return self.names.constant(value, name)
                 return ".".join(filter(None, (self.names.constant(sys.modules[root], root), rest, name)))
-        return self.names.constant(value, name)
+        return self.names.constant(value, hint or name)
 
 
 def _contains_itself(variable: VariableTracker, graph: Mapping[VariableTracker, list[VariableTracker]]) -> bool:

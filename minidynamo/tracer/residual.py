@@ -27,6 +27,7 @@ from minidynamo.boxed import mark_boxed
 from minidynamo.bytecode.layout import FramePoint
 from minidynamo.guards.names import Namespace
 from minidynamo.guards.reader import Reader
+from minidynamo.guards.source import Constant
 from minidynamo.tracer.reachable import is_outside, needed_by, reachable, target_of
 from minidynamo.tracer.reconstruct import Rebuilder, refill
 from minidynamo.tracer.side_effects import (
@@ -176,7 +177,7 @@ class _Program:
 
         What is not needed behind the graph is given to it and forgotten.
         """
-        outside = [(v, v.source) for v in self.found if v.source is not None and not isinstance(v, ConstantVariable)]
+        outside = [(v, v.source) for v in self.found if v.source is not None and not _is_constant(v)]
         inputs = [given.source for given in self.traced.inputs] if self.graph is not None else []
         counting = Reader((), Namespace(self.parameters))
         for source in dict.fromkeys([*(source for _, source in outside), *inputs]):
@@ -276,6 +277,11 @@ class _Program:
         """The place of a stack slot among the values that travel."""
         cells = len(leave.cells if self.around.point is None else self.around.point.cells)
         return cells + sum(not isinstance(value, Null) for value in leave.stack[:slot])
+
+
+def _is_constant(variable: VariableTracker) -> bool:
+    """Whether the value is known now, so that its place need not be read."""
+    return isinstance(variable, ConstantVariable) or isinstance(variable.source, Constant)
 
 
 # Effects
