@@ -36,7 +36,7 @@ from minidynamo.variables.callables import (
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable, TupleVariable
 from minidynamo.variables.contexts import ContextExitVariable
-from minidynamo.variables.objects import ClassVariable, ModuleVariable, ObjectVariable
+from minidynamo.variables.objects import ClassVariable, ModuleVariable, ObjectVariable, OpaqueVariable
 from minidynamo.variables.tensors import TensorVariable
 
 Args = list[VariableTracker]
@@ -156,6 +156,9 @@ def call_built_in(
     tx: Tracer, receiver: VariableTracker, name: str, args: Args, kwargs: Kwargs, cls: type
 ) -> VariableTracker:
     """Call the built-in method that `cls` has under `name`, with `receiver` as its self."""
+    if isinstance(receiver, OpaqueVariable) and lookup_on_class(cls, name)[1] is not object:
+        why = "minidynamo passes objects of this class on but cannot look into them."
+        tx.break_graph("MD206", f"{cls.__name__}.{name} is used", why=why)
     storage = receiver.storage if isinstance(receiver, ObjectVariable) else None
     if storage is not None and lookup_on_class(cls, name)[1] is not object:
         receiver, cls = storage, storage.python_type

@@ -114,9 +114,13 @@ def set_add(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("SET_UPDATE")
 def set_update(frame: Frame, instruction: Instruction) -> None:
-    items = frame.tx.unpack(frame.pop())
-    for item in items:
-        frame.peek(instruction.argval).items.setdefault(hash_key(frame, item))
+    other = frame.pop()
+    if isinstance(other, SetVariable):  # the constant of a set display, whose order must not matter
+        keys = list(other.items)
+    else:
+        keys = [hash_key(frame, item) for item in frame.tx.unpack(other)]
+    for key in keys:
+        frame.peek(instruction.argval).items.setdefault(key)
 
 
 @opcode("MAP_ADD")

@@ -18,7 +18,7 @@ from minidynamo.variables.containers import DictVariable, TupleVariable
 
 def pop_callable(frame: Frame) -> tuple[VariableTracker, list[VariableTracker]]:
     """The callable below the arguments, and the `self` that was pushed apart from it, if any."""
-    upper, lower = frame.stack.pop(), frame.stack.pop()
+    upper, lower = (v if isinstance(v, Null) else frame.look_at(v) for v in (frame.stack.pop(), frame.stack.pop()))
     function, receiver = (lower, upper) if NULL_ABOVE_CALLABLE or not isinstance(lower, Null) else (upper, lower)
     assert isinstance(function, VariableTracker)
     return function, [] if isinstance(receiver, Null) else [receiver]

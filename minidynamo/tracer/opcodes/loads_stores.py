@@ -33,7 +33,7 @@ def pop_top(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("COPY")
 def copy(frame: Frame, instruction: Instruction) -> None:
-    frame.push(frame.peek(instruction.argval))
+    frame.push(frame.stack[-instruction.argval])
 
 
 @opcode("SWAP")
@@ -115,7 +115,7 @@ def store_fast(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("DELETE_FAST")
 def delete_fast(frame: Frame, instruction: Instruction) -> None:
-    if instruction.argval not in frame.unread:
+    if instruction.argval not in frame.local_slots:
         read_local(frame, instruction.argval)
     frame.write_local(instruction.argval, None)
 
