@@ -135,7 +135,7 @@ def _next_of_sequence(tx: Tracer, iterator: SequenceIterator) -> VariableTracker
     items = iterator.sequence.items if isinstance(iterator.sequence, ListVariable) else iterator.sequence
     if items and iterator.mapping is not None and len(iterator.mapping.items) != len(items):
         # A rebuilt iterator would not remember the size: the whole frame has to run as written.
-        what = "graph break: a dict changes its size while it is looped over"
+        what = "the frame runs as written: a dict changes its size while it is looped over"
         raise SkipFrame(Diagnostic("MD202", what, "RuntimeError: dictionary changed size during iteration"))
     if not 0 <= iterator.position < len(items):
         iterator.sequence = ()  # an exhausted iterator stays exhausted, whatever happens to the list
