@@ -38,7 +38,7 @@ def disable(fn: F | None = None, *, reason: str = "") -> F | Callable[[F], F]:
         return fn(*args, **kwargs)
 
     setattr(disabled, DISABLED, reason or "it is marked with minidynamo.disable")
-    return disabled  # type: ignore[return-value]
+    return disabled
 
 
 def allow_in_graph(fn: F) -> F:

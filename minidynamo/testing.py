@@ -59,7 +59,7 @@ class CompileCounterWithBackend(CompileCounter):
 
     def __init__(self, backend: str | Backend) -> None:
         super().__init__()
-        self.backend = resolve(backend).compiler
+        self.backend = resolve(backend).run
 
     def compile(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         return self.backend(gm, example_inputs)

@@ -48,7 +48,7 @@ from minidynamo.variables.callables import (
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable
 from minidynamo.variables.contexts import ContextExitVariable
-from minidynamo.variables.objects import ModuleVariable
+from minidynamo.variables.objects import ModuleVariable, UnreadVariable
 from minidynamo.variables.tensors import TensorVariable
 
 __all__ = ["FrameRequest", "SkipFrame", "StackSlot", "trace_frame"]
@@ -129,6 +129,7 @@ def _attempt(request: FrameRequest, stop: _Stop | None) -> TracedFrame:
         return _finish(tx, request, frame, end)
     finally:
         set_grad_enabled(entry_grad_mode)
+        tx.forget_values()
 
 
 def _root_frame(tx: Trace, request: FrameRequest) -> Frame:
@@ -136,15 +137,24 @@ def _root_frame(tx: Trace, request: FrameRequest) -> Frame:
     cells: dict[str, CellVariable] = {}
     frame = Frame(tx, request.code, request.namespace, {}, cells, tx.chain, trusted=trusted, index=request.index)
     tx.chain.frames.append(frame)
-    frame.unread = dict(request.arguments)
+    for name, value in request.arguments.items():
+        frame.local_slots[name] = UnreadVariable(value, source=Local(name))
     for name, cell in request.cells.items():
         source: Source = Local(name) if request.index else Constant(cell, name)
         tracked = tx.wrap(cell, source)
         assert isinstance(tracked, CellVariable)
         cells[name] = tracked
     for slot in request.stack:
-        frame.push(NULL if slot is None else tx.wrap(slot.value, Local(slot.name)))
+        frame.push(_stack_value(tx, slot))
     return frame
+
+
+def _stack_value(tx: Trace, slot: StackSlot | None) -> VariableTracker | Null:
+    if slot is None:
+        return NULL
+    # A cell on its way to a closure is known by identity, not by contents: wrapping it guards nothing.
+    source = Local(slot.name)
+    return tx.wrap(slot.value, source) if isinstance(slot.value, CellType) else UnreadVariable(slot.value, source=source)
 
 
 def _run(request: FrameRequest, frame: Frame, stop: _Stop | None) -> None:
@@ -173,12 +183,11 @@ def _break(request: FrameRequest, frame: Frame, stop: _Stop | None) -> Break:
         what = f"{request.name or code.co_name} runs as written: it cannot be cut at a graph break"
         raise SkipFrame(Diagnostic("MD220", what, why=reason.capitalize() + ".", where=stop.diagnostic.where))
     live = live_locals(code, index)
-    local_variables = {**frame.unread_variables(), **frame.local_slots}
     cells = {name: CellVariable() for name in code.co_cellvars} | frame.cells
     return Break(
         index,
         tuple(frame.stack),
-        {name: value for name, value in local_variables.items() if name in live},
+        {name: value for name, value in frame.local_slots.items() if name in live},
         cells,
         stop.diagnostic,
         _compiled_callee(frame, index) if stop.in_callee else None,
@@ -192,6 +201,8 @@ def _compiled_callee(frame: Frame, index: int) -> int | None:
     if position is None:
         return None
     callee = frame.stack[position]
+    if isinstance(callee, UnreadVariable):
+        return position
     function = callee.function if isinstance(callee, MethodVariable) else callee
     own = isinstance(function, FunctionVariable) and not is_trusted_module(function.value.__module__)
     nested = isinstance(function, NestedFunctionVariable)

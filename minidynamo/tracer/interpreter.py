@@ -12,13 +12,13 @@ from typing import Any
 from minidynamo.bytecode.instructions import Instruction, decode, location
 from minidynamo.errors import Diagnostic, SkipFrame, UserLocation
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import CellContents, Local
+from minidynamo.guards.source import CellContents
 from minidynamo.tracer.opcodes.table import OPCODES, UNSUPPORTED
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.traced_frame import Null
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable
-from minidynamo.variables.objects import OpaqueVariable
+from minidynamo.variables.objects import UnreadVariable
 
 NULL = Null()
 STEP_LIMIT = 500_000
@@ -35,9 +35,9 @@ class FrameChain:
 class Frame:
     """A Python frame whose values are trackers.
 
-    `trusted` frames run library code, whose functions, classes and modules are not guarded. `unread` holds the real
-    arguments of a root frame that the program has not looked at yet: those need no guard. `result` is set by the
-    instruction that returns; `keyword_names` by KW_NAMES for the call that follows.
+    `trusted` frames run library code, whose functions, classes and modules are not guarded. Locals and stack slots of a
+    root frame may be unread: `pop` and `read_local` look at them, so what the program only moves needs no guard.
+    `result` is set by the instruction that returns; `keyword_names` by KW_NAMES for the call that follows.
     """
 
     def __init__(
@@ -62,11 +62,16 @@ class Frame:
         self.instructions = decode(code)
         self.index = index
         self.next_index = index
-        self.unread: dict[str, Any] = {}
         self.stack: list[VariableTracker | Null] = []
         self.keyword_names: tuple[str, ...] = ()
         self.result: VariableTracker | None = None
         self.yielded: VariableTracker | None = None
+
+    def forget_values(self) -> None:
+        """Let go of what the frame holds, at the end of the trace."""
+        self.stack.clear()
+        self.local_slots.clear()
+        self.cells.clear()
 
     @property
     def instruction(self) -> Instruction:
@@ -83,7 +88,7 @@ class Frame:
         """The bound plain locals, and the contents of filled cells, by name."""
         contents = {name: self.read_cell(cell) for name, cell in self.cells.items()}
         filled = {name: value for name, value in contents.items() if value is not None}
-        return {**self.unread_variables(), **self.local_slots, **filled}
+        return {**self.local_slots, **filled}
 
     def read(self, name: str) -> VariableTracker | None:
         """What the local, cell or free variable `name` holds; None when it holds nothing."""
@@ -100,21 +105,19 @@ class Frame:
             cell.contents = self.tx.wrap(value, CellContents(cell.source) if cell.source else None)
         return cell.contents
 
-    def unread_variables(self) -> dict[str, VariableTracker]:
-        """Trackers that pass the unread arguments on without knowing, or guarding, anything about them."""
-        return {name: OpaqueVariable(value, source=Local(name)) for name, value in self.unread.items()}
+    def look_at(self, variable: VariableTracker) -> VariableTracker:
+        """The tracker to work with; an unread value is wrapped, and guarded, now."""
+        return self.tx.wrap(variable.value, variable.source) if isinstance(variable, UnreadVariable) else variable
 
     def read_local(self, name: str) -> VariableTracker | None:
         """The value of a plain local; None when it is not bound."""
         value = self.local_slots.get(name)
-        if value is None and name in self.unread:
-            value = self.local_slots[name] = self.tx.wrap(self.unread.pop(name), Local(name))
+        if isinstance(value, UnreadVariable):
+            value = self.local_slots[name] = self.look_at(value)
         return value
 
     def write_local(self, name: str, value: VariableTracker | None) -> None:
         """Bind a plain local, or unbind it with None."""
-        if self.unread:
-            self.unread.pop(name, None)
         if value is None:
             self.local_slots.pop(name, None)
         else:
@@ -160,15 +163,18 @@ class Frame:
         self.stack.append(variable)
 
     def pop(self) -> VariableTracker:
-        """Take the top value, which is not NULL."""
+        """Take the top value, which is not NULL, to look at it."""
         variable = self.stack.pop()
         assert not isinstance(variable, Null)
-        return variable
+        return self.look_at(variable)
 
     def pop_many(self, count: int) -> list[VariableTracker]:
         """Take the top `count` values, the lowest first."""
         return [self.pop() for _ in range(count)][::-1]
 
     def peek(self, depth: int = 1) -> Any:
-        """The value `depth` places from the top (1 is the top)."""
-        return self.stack[-depth]
+        """The value `depth` places from the top (1 is the top), to look at it."""
+        variable = self.stack[-depth]
+        if isinstance(variable, UnreadVariable):
+            variable = self.stack[-depth] = self.look_at(variable)
+        return variable

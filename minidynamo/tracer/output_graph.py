@@ -114,6 +114,11 @@ class OutputGraph:
         """The tracker of the value at `source`, if there is one already."""
         return self.by_source.get(source)
 
+    def forget_values(self) -> None:
+        """Let go of the user's objects. The parts of a trace refer to each other and wait for the garbage collector."""
+        for table in (self._alive, self._real, self.by_identity, self.by_source):
+            table.clear()  # type: ignore[attr-defined]
+
     # Inputs
 
     def tensor_input(self, value: torch.Tensor, source: Source) -> TensorVariable:

@@ -47,6 +47,13 @@ class Trace:
         own = [frame for frame in frames if not frame.trusted]
         return own[-1].location if own else frames[0].location if frames else None
 
+    def forget_values(self) -> None:
+        """Let go of the user's objects at the end, so that those which die in the first call die as in later ones."""
+        for frame in self.frames:
+            frame.forget_values()
+        self.chain.frames.clear()
+        self.graph.forget_values()
+
     def call(
         self,
         function: VariableTracker | Callable[..., Any],

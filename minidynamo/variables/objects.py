@@ -64,3 +64,11 @@ class OpaqueVariable(VariableTracker):
     @property
     def python_type(self) -> type:
         return type(self.value)
+
+
+@dataclass(eq=False)
+class UnreadVariable(OpaqueVariable):
+    """A value that a frame was entered with and has only moved so far: nothing about it is guarded.
+
+    Looking at it makes another tracker, with guards; frames do that when the program takes it off the stack.
+    """
