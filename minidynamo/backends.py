@@ -140,10 +140,10 @@ def _run(name: str, backend: Backend, gm: torch.fx.GraphModule, example_inputs: 
         return compiled
     if not callable(compiled):
         what = f"backend {name!r} returned {type(compiled).__name__}, not a callable"
-        raise BackendError(Diagnostic("MD502", what, fix="Return a function that takes the graph's inputs."))
+        raise BackendError(Diagnostic("MD520", what, fix="Return a function that takes the graph's inputs."))
     notice(
         Diagnostic(
-            "MD403",
+            "MD521",
             f"backend {name!r} returned a function that is not boxed",
             why="It is called with separate arguments, so no input can be freed before it returns.",
             fix="Wrap it: return minidynamo.make_boxed_func(fn), or take one list and clear it.",
@@ -155,7 +155,7 @@ def _run(name: str, backend: Backend, gm: torch.fx.GraphModule, example_inputs: 
 def _failure(name: str, error: Exception) -> Diagnostic:
     cause = str(error).strip().splitlines()
     return Diagnostic(
-        "MD502",
+        "MD520",
         f"backend {name!r} failed: {type(error).__name__}",
         why=cause[0] if cause else "",
         fix='Run the function as written with on_error="eager", or choose another backend=.',

@@ -26,6 +26,9 @@ set_grad_enabled = torch._C._set_grad_enabled
 # Path of torch's Python extension; what it was linked against (libtorch, OpenMP) can be looked up through it.
 NATIVE_LIBRARY: str = torch._C.__file__
 
+# What torch.jit.trace is doing; nn.Module.__call__ asks.
+tracing_state = torch._C._get_tracing_state
+
 # Guards. `tensor_guards` makes one C++ object that checks many tensors (class, dtype, device, dispatch keys, shape,
 # strides, requires_grad); `state_guard` one that checks grad mode, autocast, default dtype and determinism.
 _dynamo_guards = torch._C._dynamo.guards

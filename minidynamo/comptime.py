@@ -13,6 +13,8 @@ from typing import Any, NoReturn, TextIO
 
 import torch
 
+from minidynamo import steering
+from minidynamo.errors import Diagnostic, InternalError
 from minidynamo.tracer import registry
 from minidynamo.tracer.constants import NotConstant, as_constant
 from minidynamo.tracer.protocol import FrameView, Tracer
@@ -148,12 +150,8 @@ def _graph_break(tx: Tracer) -> VariableTracker:
 
 
 def _break(tx: Tracer, message: str) -> NoReturn:
-    tx.break_graph(
-        "MD202",
-        f"graph break asked for: {message}" if message else "graph break asked for by comptime",
-        why="The program asks for it at this line.",
-        fix="Remove the call to keep one graph.",
-    )
+    tx.call(steering.graph_break, [ConstantVariable(message)])
+    raise InternalError(Diagnostic("MD299", "a graph break was asked for and did not happen"))
 
 
 def _real_function(tx: Tracer, fn: VariableTracker) -> Callable[[ComptimeContext], object]:

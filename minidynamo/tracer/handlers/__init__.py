@@ -10,6 +10,7 @@ from minidynamo.tracer.handlers import (
     lists,
     objects,
     sets,
+    steering,
     tensors,
     torch_functions,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "objects",
     "polyfills",
     "sets",
+    "steering",
     "tensors",
     "torch_functions",
 ]

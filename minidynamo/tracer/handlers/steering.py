@@ -1,0 +1,29 @@
+"""Owns what the steering functions mean while a program is captured.
+
+What they do when the program runs as written is in `minidynamo/steering.py`.
+"""
+
+from __future__ import annotations
+
+from minidynamo import compat, steering
+from minidynamo.tracer import registry
+from minidynamo.tracer.constants import NotConstant, as_constant
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
+
+registry.function(compat.tracing_state)(lambda tx: ConstantVariable(None))
+
+
+@registry.function(steering.graph_break)
+def _graph_break(tx: Tracer, message: VariableTracker | None = None) -> VariableTracker:
+    try:
+        reason = "" if message is None else as_constant(message)
+    except NotConstant:
+        reason = ""
+    tx.break_graph(
+        "MD223",
+        f"the program asks for it: {reason}" if reason else "the program asks for it",
+        why="Everything before this line is one graph, everything behind it another.",
+        fix="Remove the call to keep one graph.",
+    )
