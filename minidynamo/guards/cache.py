@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from minidynamo.guards.check import Condition, write_condition
-from minidynamo.guards.failures import GuardFailure, describe, failures
+from minidynamo.guards.failures import GuardFailure, describe, expectation, failures
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.names import is_weakly_referable
 from minidynamo.guards.source import Source
@@ -82,7 +82,7 @@ class Entry:
         changed = "" if found else self.written.settings.difference()
         if changed:
             state = Guard(Source(), GuardKind.GLOBAL_STATE)
-            found.append(GuardFailure(state, "the settings it was compiled under", f"another {changed}"))
+            found.append(GuardFailure(state, expectation(state), f"another {changed}"))
         return found
 
     def describe(self) -> str:

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from minidynamo.guards.check import conjuncts, ordered
-from minidynamo.guards.guard import Guard, GuardKind, TensorFacts
-from minidynamo.guards.names import Namespace
+from minidynamo.guards.guard import GlobalState, Guard, GuardKind, TensorFacts
+from minidynamo.guards.names import Namespace, name_of
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import Source
 from minidynamo.guards.state import differences
@@ -57,7 +57,7 @@ def failures(guards: Sequence[Guard], arguments: Mapping[str, Any], backend: obj
 def describe(guards: Sequence[Guard]) -> str:
     """One line per guard: what, what it must be, and the user's line that made it necessary."""
     lines: dict[str, None] = {}
-    for guard in guards:
+    for guard in ordered(guards):
         text = f"{subject(guard)}: {expectation(guard)}"
         lines[f"{text:<70}  # {guard.where}" if guard.where else text] = None
     return "\n".join(lines)
@@ -87,12 +87,24 @@ def brief(value: object) -> str:
         return f"{type(value).__name__} of {len(value)}"  # type: ignore[arg-type]
     if isinstance(value, types.FunctionType):
         return f"function {value.__qualname__}"
-    name = getattr(value, "__name__", None) if isinstance(value, _NAMED) else None
-    return f"function {name}" if name else f"{type(value).__name__} object"
+    kind = "module" if isinstance(value, types.ModuleType) else "function" if isinstance(value, _BUILT_IN) else ""
+    return f"{kind} {name_of(value)}" if kind else f"{type(value).__name__} object"
 
 
-# Callables of C, whose names no user code computes.
-_NAMED = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+_BUILT_IN = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+
+
+def _settings(state: GlobalState | None) -> str:
+    """The interpreter-wide settings, those that are rare only when they are on."""
+    if state is None:
+        return "the settings it was compiled under"
+    words = [f"grad mode {'on' if state.grad_enabled else 'off'}"]
+    words += ["inference mode"] * state.inference_mode
+    words += [f"autocast to {dtype} on {device}" for device, _, dtype in state.autocast]
+    words.append(f"default {state.default_dtype} on {state.default_device}")
+    words += ["deterministic algorithms"] * state.deterministic
+    words += [f"torch function modes: {state.torch_function_modes}"] * bool(state.torch_function_modes)
+    return ", ".join(words)
 
 
 def _tensor(facts: TensorFacts) -> str:
@@ -130,7 +142,7 @@ _EXPECTED: dict[GuardKind, Callable[[Any], str]] = {
     GuardKind.CELL_EMPTY: lambda _: "no value yet",
     GuardKind.SAME_OBJECT: lambda other: f"the same object as `{other.display()}`",
     GuardKind.DISTINCT_OBJECTS: lambda others: f"another object than {', '.join(f'`{o.display()}`' for o in others)}",
-    GuardKind.GLOBAL_STATE: lambda _: "the settings it was compiled under",
+    GuardKind.GLOBAL_STATE: _settings,
 }
 
 

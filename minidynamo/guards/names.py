@@ -8,6 +8,7 @@ from __future__ import annotations
 import builtins
 import keyword
 import re
+import types
 import weakref
 from collections.abc import Iterable
 from typing import Any
@@ -16,6 +17,31 @@ from typing import Any
 def is_weakly_referable(value: object) -> bool:
     """Whether there can be a weak reference to `value`."""
     return bool(type(value).__weakrefoffset__)
+
+
+# Objects that know their own name and module without running code of the user's.
+_NAMED = (
+    type,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.ModuleType,
+)
+
+
+def name_of(value: object) -> str:
+    """The name of a class, function or module; for everything else that of its class."""
+    name = getattr(value, "__name__", None) if isinstance(value, _NAMED) else None
+    return name if isinstance(name, str) else type(value).__name__
+
+
+def module_of(value: object) -> str:
+    """The name of the module that a class, function or module belongs to; empty for everything else."""
+    if isinstance(value, types.ModuleType):
+        return name_of(value)
+    module = getattr(value, "__module__", None) if isinstance(value, _NAMED) else None
+    return module if isinstance(module, str) else ""
 
 
 class Namespace:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from minidynamo.guards.guard import Guard, GuardKind
-from minidynamo.guards.names import Namespace
+from minidynamo.guards.names import Namespace, module_of, name_of
 from minidynamo.guards.source import Constant, Derived, Local, Source, TypeOf
 
 _LIBRARIES = frozenset({"torch", "builtins", *sys.stdlib_module_names}) - {"__main__"}
@@ -84,7 +84,7 @@ class Reader:
 
         What a library module holds anyway is named directly, everything else is referred to weakly if its type allows.
         """
-        hint = str(getattr(value, "__name__", None) or type(value).__name__)
+        hint = name_of(value)
         if not _is_from_library(value):
             weak = self.names.weak(value, hint)
             if weak is not None:
@@ -106,7 +106,8 @@ class Reader:
 
 
 def _is_from_library(value: object) -> bool:
-    module = str(getattr(value, "__module__", "") or "")
-    if module.partition(".")[0] not in _LIBRARIES or module not in sys.modules:
+    """Whether torch or the standard library holds the object for good, under its own name."""
+    module = sys.modules.get(module_of(value))
+    if module is None or module_of(value).partition(".")[0] not in _LIBRARIES:
         return False
-    return getattr(sys.modules[module], str(getattr(value, "__name__", "")), None) is value
+    return value is module or vars(module).get(name_of(value)) is value

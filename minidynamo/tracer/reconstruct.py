@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from minidynamo.errors import Diagnostic, InternalError
-from minidynamo.guards.names import Namespace
+from minidynamo.guards.names import Namespace, module_of, name_of
 from minidynamo.guards.source import Constant
 from minidynamo.guards.writers import CONTAINERS
 from minidynamo.tracer.generators import GeneratorVariable
@@ -170,9 +170,9 @@ class Rebuilder:
         """Text for an object that is known now and lives on: its path in a library, or a name of its own."""
         if isinstance(value, type) and value in _TYPE_NAMES:
             return self.names.constant(value, _TYPE_NAMES[value])
-        name = str(getattr(value, "__name__", None) or type(value).__name__)
-        for module in (getattr(value, "__module__", None), "torch", "torch.nn.functional", "torch.Tensor"):
-            root, _, rest = str(module).partition(".")
+        name = name_of(value)
+        for module in (module_of(value), "torch", "torch.nn.functional", "torch.Tensor"):
+            root, _, rest = module.partition(".")
             if root not in _LIBRARIES or root not in sys.modules:
                 continue
             owner: Any = sys.modules[root]

@@ -95,9 +95,17 @@ def test_every_kind_can_be_described() -> None:
         K.BACKEND: "eager",
     }
     assert set(expected) == set(GuardKind)
-    lines = describe([Guard(X, kind, value) for kind, value in expected.items()]).splitlines()
-    assert len(lines) == len(GuardKind)
-    assert all(": " in line for line in lines)
+    lines = [describe([Guard(X, kind, value)]) for kind, value in expected.items()]
+    assert all(": " in line and "\n" not in line for line in lines)
+
+
+def test_rare_settings_are_named_when_they_are_on() -> None:
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16), torch.device("meta"):
+        (line,) = describe([Guard(Source(), K.GLOBAL_STATE, current())]).splitlines()
+    assert line == (
+        "global state: grad mode off, inference mode, autocast to torch.bfloat16 on cpu, "
+        "default torch.float32 on meta, torch function modes: 1"
+    )
 
 
 def test_listing_names_the_users_line_once() -> None:
@@ -133,7 +141,9 @@ def test_interpreter_state_and_backend() -> None:
     guard = Guard(Source(), K.GLOBAL_STATE, current())
     with torch.no_grad():
         (words,) = _words(guard)
-    assert words == "global state: expected the settings it was compiled under, got grad_enabled is False, was True"
+    assert words == (
+        "global state: expected grad mode on, default torch.float32 on cpu, got grad_enabled is False, was True"
+    )
     backend = Guard(Source(), K.BACKEND, "native")
     assert failures([backend], {}) == []
     assert [str(f) for f in failures([backend], {}, backend="eager")] == ["backend: expected 'native', got 'eager'"]
@@ -157,5 +167,6 @@ def test_brief_never_shows_the_inside_of_users_objects() -> None:
     assert brief(Loud()) == "Loud object"
     assert brief([Loud()]) == "list of 1"
     assert brief(Net) == "class Net"
+    assert brief(torch.nn) == "module torch.nn"
     assert brief(torch.zeros(2)) == "float32[2] on cpu"
     assert len(brief("x" * 1000)) < 60

@@ -3,7 +3,9 @@
 import gc
 import weakref
 
-from minidynamo.guards.names import Namespace
+import torch
+
+from minidynamo.guards.names import Namespace, module_of, name_of
 
 
 class Thing:
@@ -56,3 +58,15 @@ def test_weak_names_hold_nothing_alive() -> None:
     gc.collect()
     assert alive() is None
     assert names.weak(3, "three") is None
+
+
+def test_only_classes_functions_and_modules_are_asked_for_their_name() -> None:
+    class Hostile:
+        def __getattr__(self, name: str) -> object:
+            raise AssertionError("user code ran")
+
+    assert (name_of(Hostile()), module_of(Hostile())) == ("Hostile", "")
+    assert (name_of(Hostile), module_of(Hostile)) == ("Hostile", __name__)
+    assert (name_of(gc), module_of(gc)) == ("gc", "gc")
+    assert name_of(torch.relu) == "relu"
+    assert name_of(3) == "int"

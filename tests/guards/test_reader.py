@@ -70,5 +70,6 @@ def test_library_objects_are_named_and_others_referred_to_weakly() -> None:
     assert reader.reference(torch.nn.Linear) == ("Linear", False)
     assert reader.reference(collections.OrderedDict) == ("OrderedDict", False)
     assert reader.reference(list) == ("list", False)
+    assert reader.reference(torch.nn) == ("torch_nn", False)
     assert reader.reference(Net) == ("Net_ref", True)
     assert reader.reference(5) == ("int_1", False)
