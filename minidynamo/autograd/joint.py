@@ -108,10 +108,11 @@ def trace_joint(
     except MinidynamoError:
         raise
     except Exception as error:
+        text = (str(error) or repr(error)).splitlines()[0]
         raise BackendError(
             Diagnostic(
                 "MD401",
-                f"the graph cannot be traced for autograd: {str(error).splitlines()[0] if str(error) else error!r}",
+                f"the graph cannot be traced for autograd: {text}",
                 why="Torch raised this while the graph and its gradients ran on tensors without data.",
                 fix="Run the function without minidynamo to see whether torch raises the same there.",
             )

@@ -21,7 +21,8 @@ def graph_of(program, args, stolen=()):
     """A torch-level graph that calls `program`, and fake example inputs like `args`."""
     mode, graph = FakeTensorMode(), fx.Graph()
     try:
-        results = len(program(*_copies(args)))
+        with torch.set_grad_enabled(torch.is_grad_enabled()):
+            results = len(program(*_copies(args)))
     except RuntimeError:  # it will fail again when it is traced
         results = 0
     placeholders = [graph.placeholder(f"arg{i}") for i in range(len(args))]

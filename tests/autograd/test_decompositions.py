@@ -1,0 +1,68 @@
+"""Tests of minidynamo/autograd/decompositions.py."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from minidynamo.autograd.decompositions import decomposition_table, splittable
+from minidynamo.autograd.mutation import mutation_of
+from minidynamo.compat import OpOverload
+from minidynamo.config import config
+from tests.autograd.programs import assert_same, graphs, inputs, targets
+
+aten = torch.ops.aten
+
+COMPOSITE = {
+    "gelu": lambda x, y: F.gelu(x),
+    "gelu_tanh": lambda x, y: F.gelu(x, approximate="tanh"),
+    "silu": lambda x, y: F.silu(x),
+    "hardswish": lambda x, y: F.hardswish(x) + F.hardsigmoid(y) + F.hardtanh(x * 3),
+    "elu": lambda x, y: F.elu(x) + F.selu(y) + F.celu(x),
+    "leaky": lambda x, y: F.leaky_relu(x) + F.relu6(y),
+    "softplus": lambda x, y: F.softplus(x) + F.mish(y) + F.logsigmoid(x),
+    "softshrink": lambda x, y: F.softshrink(x) + F.tanhshrink(y) + F.softsign(x),
+    "softmax": lambda x, y: F.softmax(x, -1) * F.log_softmax(y, 0),
+    "layer_norm": lambda x, y: F.layer_norm(x, (5,), y[0], y[1]),
+    "group_norm": lambda x, y: F.group_norm(x.view(2, 2, 5), 2),
+    "glu": lambda x, y: F.glu(x[:, :4]).sum() * y,
+    "losses": lambda x, y: F.mse_loss(x, y) + F.smooth_l1_loss(x, y) + F.huber_loss(x, y),
+    "bce": lambda x, y: F.binary_cross_entropy(x.sigmoid(), y.sigmoid()),
+    "soft_margin": lambda x, y: F.soft_margin_loss(x, y.detach().sign()),
+    "nll": lambda x, y: F.nll_loss(x.log_softmax(-1), torch.tensor([1, 0, 2, 3]), y[0].detach().abs()),
+    "indexing": lambda x, y: x[1:3].sum() + y[0] + x.select(1, 2).sum(),
+    "sigmoid_tanh": lambda x, y: x.sigmoid() * y.tanh() * x.relu(),
+    "threshold": lambda x, y: F.threshold(x, 0.1, 20.0) + y.clamp(-0.5, 0.5),
+}
+
+
+@pytest.mark.parametrize("name", COMPOSITE)
+def test_split_operations_compute_the_same(name):
+    assert_same(lambda x, y: (COMPOSITE[name](x, y),), inputs((4, 5), (4, 5)), tolerance=3e-6)
+
+
+@pytest.mark.parametrize("name", COMPOSITE)
+def test_graphs_hold_functional_aten_operations_only(name):
+    made = graphs(lambda x, y: (COMPOSITE[name](x, y),), inputs((4, 5), (4, 5))()[0])
+    for gm in (made.forward, made.backward):
+        for node in gm.graph.nodes:
+            if node.op == "call_function" and isinstance(node.target, OpOverload):
+                assert str(node.target).startswith("aten."), node.target
+                assert mutation_of(node.target) is None, node.target
+
+
+def test_keep_leaves_operations_whole():
+    program, args = lambda x, y: (F.softmax(F.gelu(x) * y, -1),), inputs((4, 5), (4, 5))()[0]
+    split = targets(graphs(program, args).forward)
+    assert "aten._softmax.default" not in split and "aten.amax.default" in split
+    assert aten._softmax.default in splittable()
+    table = decomposition_table([aten._softmax.default])
+    assert aten._softmax.default not in table and aten._log_softmax.default in table
+    with config.patch(decompose=False):
+        assert decomposition_table() == {}
+        assert "aten._softmax.default" in targets(graphs(program, args).forward)
+
+
+def test_products_and_convolutions_stay_whole():
+    table = decomposition_table()
+    for op in (aten.addmm.default, aten.convolution.default, aten.native_batch_norm.default, aten.bmm.default):
+        assert op not in table
