@@ -207,7 +207,7 @@ def sets(x):
     )
 
 
-@programs()
+@programs(graphs=0)
 def set_methods(x):
     a = {1, 2, 3}
     a.difference_update({1})

@@ -15,7 +15,15 @@ from typing import Any
 import torch
 
 from minidynamo.tracer import polyfills, registry
-from minidynamo.tracer.handlers.values import constant, expect_constant, expect_index, none, not_implemented
+from minidynamo.tracer.constants import as_constant
+from minidynamo.tracer.handlers.values import (
+    constant,
+    expect_constant,
+    expect_index,
+    is_constant,
+    none,
+    not_implemented,
+)
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
@@ -255,6 +263,17 @@ for _cls, _changes in _CHANGES.items():
         registry.method(_cls, _name)(_changing(_change))
 
 
+class _TracedKey:
+    """A sort key that is not a constant: `sorted` asks it for `<`, which is traced."""
+
+    def __init__(self, tx: Tracer, variable: VariableTracker) -> None:
+        self.tx = tx
+        self.variable = variable
+
+    def __lt__(self, other: _TracedKey) -> bool:
+        return self.tx.truth(self.tx.call(operator.lt, [self.variable, other.variable]))
+
+
 @registry.method(list, "sort")
 def _sort(
     tx: Tracer,
@@ -266,10 +285,9 @@ def _sort(
 ) -> VariableTracker:
     by_item = key is None or (isinstance(key, ConstantVariable) and key.value is None)
     descending = reverse is not None and tx.truth(reverse)
-    keys = []
-    for item in list(self.items):
-        found = item if by_item or key is None else tx.call(key, [item])
-        keys.append(expect_constant(tx, found, "a sort key"))
+    found = [item if by_item or key is None else tx.call(key, [item]) for item in list(self.items)]
+    known = all(is_constant(each) for each in found)
+    keys = [as_constant(each) if known else _TracedKey(tx, each) for each in found]
     try:
         order = sorted(range(len(keys)), key=keys.__getitem__, reverse=descending)
     except TypeError as error:

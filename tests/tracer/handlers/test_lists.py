@@ -106,7 +106,7 @@ def deques(x):
     return x + 1, q, q.count("a"), q.index("b"), list(reversed(q)), deque([1]) == deque([1]), deque([1]) + deque([2])
 
 
-@programs(graphs=0, breaks=1)
+@programs(graphs=0, breaks=None)
 def deque_with_a_bound_breaks(x):
     q = deque([1], maxlen=1)
     q.append(x)
