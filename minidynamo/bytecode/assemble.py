@@ -7,6 +7,7 @@ be taken over with their raw arguments; only additional locals move the cells be
 from __future__ import annotations
 
 import dis
+import functools
 import inspect
 import types
 from collections.abc import Sequence
@@ -63,8 +64,10 @@ def assemble(
     for item in items:
         if isinstance(item, Op):
             instruction = _concrete(item, spans[position], labels)
-            caches = [ConcreteInstr("CACHE", 0, location=instruction.location)] * instruction.use_cache_opcodes()
-            concrete.extend([instruction, *caches])
+            concrete.append(instruction)
+            caches = _caches(item.opname)
+            if caches:
+                concrete.extend([ConcreteInstr("CACHE", 0, location=instruction.location)] * caches)
             position += 1
     concrete.exception_table = _exception_table([i for i in items if isinstance(i, Op)], spans, labels)
     concrete.consts = [*template.co_consts, *constants]
@@ -118,21 +121,26 @@ def _argument(op: Op, span: range, labels: dict[Label, int]) -> int:
 
 def _length(op: Op, argument: int) -> int:
     """Code units: EXTENDED_ARGs, the operation, its caches."""
-    return max(1, (argument.bit_length() + 7) // 8) + ConcreteInstr(op.opname, *_given(op, 0)).use_cache_opcodes()
+    return max(1, (argument.bit_length() + 7) // 8) + _caches(op.opname)
 
 
-def _given(op: Op, argument: int) -> tuple[int, ...]:
-    return (argument,) if op.arg is not None or op.jump is not None else ()
+@functools.cache
+def _caches(opname: str) -> int:
+    """Code units behind an operation that the interpreter keeps what it has learned in."""
+    try:
+        count: int = ConcreteInstr(opname, 0).use_cache_opcodes()
+    except ValueError:  # it takes no argument
+        count = ConcreteInstr(opname).use_cache_opcodes()
+    return count
 
 
 def _concrete(op: Op, span: range, labels: dict[Label, int]) -> ConcreteInstr:
     place = InstrLocation.from_positions(op.positions) if op.positions.lineno else None
-    made = ConcreteInstr(op.opname, *_given(op, _argument(op, span, labels)), location=place)
+    if op.arg is None and op.jump is None:
+        return ConcreteInstr(op.opname, location=place)
     # A jump keeps the EXTENDED_ARGs it once needed, even where a shorter distance would do in the end.
-    extended = len(span) - 1 - made.use_cache_opcodes()
-    if extended:
-        made = ConcreteInstr(op.opname, made.arg, location=place, extended_args=extended)
-    return made
+    extended = len(span) - 1 - _caches(op.opname)
+    return ConcreteInstr(op.opname, _argument(op, span, labels), location=place, extended_args=extended or None)
 
 
 def _exception_table(ops: list[Op], spans: list[range], labels: dict[Label, int]) -> list[ExceptionTableEntry]:
