@@ -76,6 +76,14 @@ def test_interpreter_state_is_checked_both_ways(enter: Any, with_tensor: bool) -
     assert _holds(outside, x=x)
 
 
+def test_one_default_device_is_not_another() -> None:
+    with torch.device("meta"):
+        condition = write_condition([Guard(STATE, K.GLOBAL_STATE, current())], ())
+        assert _holds(condition)
+    with torch.device("cpu"):
+        assert not _holds(condition)
+
+
 def test_a_condition_can_be_written_in_another_state_than_it_expects() -> None:
     x = torch.zeros(3)
     guards = [_tensor(Local("x"), x), Guard(STATE, K.GLOBAL_STATE, current())]
