@@ -63,7 +63,7 @@ def lower_arange(builder: Builder, *bounds: Number, **kwargs: Any) -> Value:
     return _progression(builder, start, step)
 
 
-@lowering("iota")
+@lowering("prims.iota")
 def lower_iota(builder: Builder, length: int, *, start: int = 0, step: int = 1, **kwargs: Any) -> Value:
     """`length` integers from `start`."""
     return _progression(builder, start, step)

@@ -44,12 +44,14 @@ class Row:
 
     Tensors arrive in the dtype that eager computes in: `compute` says whether that follows from the "result", from
     the "promoted" arguments (comparisons), or whether each keeps its "own". `rounds` says that eager rounds numbers
-    and 0-dim tensors to a half type before it computes.
+    and 0-dim tensors to a half type before it computes. `half` is False where it rounds to the half type in the
+    middle of the operation; half types are then left to torch.
     """
 
     formula: Callable[..., V]
     compute: str = "result"
     rounds: bool = False
+    half: bool = True
 
 
 def unary(name: str) -> Callable[[V], V]:
@@ -67,20 +69,13 @@ def binary(name: str) -> Callable[[V | Number, V | Number], V]:
     return lambda a, b: apply(name, a, b)
 
 
-def _add(a: V | Number, b: V | Number, *, alpha: Number = 1) -> V:
+def _add(a: V | Number, b: V | Number, alpha: Number = 1) -> V:
     if alpha == 1:
         return apply("add", a, b)
     first = a if isinstance(a, V) else b
     assert isinstance(first, V)
     a, b = (x if isinstance(x, V) else const(x, first.dtype) for x in (a, b))
     return fma(const(alpha, first.dtype), b, a)
-
-
-def _divide(a: V | Number, b: V | Number, *, rounding_mode: str | None = None) -> V:
-    if rounding_mode is None:
-        return apply("div", a, b)
-    operation = {"floor": "floordiv", "trunc": "truncdiv"}[rounding_mode]
-    return _whole_division(operation)(a, b)
 
 
 def _whole_division(operation: str) -> Callable[[V | Number, V | Number], V]:
@@ -124,11 +119,10 @@ def _nan_to_num(x: V, nan: Number | None = None, posinf: Number | None = None, n
 ROWS: dict[str, Row] = {
     # arithmetic
     "add": Row(_add, rounds=True),
-    "sub": Row(lambda a, b, *, alpha=1: apply("sub", a, b) if alpha == 1 else _add(a, b, alpha=-alpha), rounds=True),
+    "sub": Row(lambda a, b, alpha=1: apply("sub", a, b) if alpha == 1 else _add(a, b, alpha=-alpha), rounds=True),
     "rsub": Row(lambda a, b, alpha=1: apply("sub", b, a) if alpha == 1 else fma(a, -alpha, b), rounds=True),
     "mul": Row(binary("mul")),
-    "div": Row(_divide),
-    "floor_divide": Row(_whole_division("floordiv")),
+    "floor_divide": Row(_whole_division("floordiv"), half=False),
     "remainder": Row(_whole_division("remainder"), rounds=True),
     "fmod": Row(_whole_division("fmod"), rounds=True),
     "pow": Row(_power, rounds=True),
@@ -231,6 +225,8 @@ ROWS: dict[str, Row] = {
 def lower_row(row: Row, builder: Builder, *args: Any, **kwargs: Any) -> Value:
     """Apply a row to the arguments of an ATen call."""
     tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, Value)]
+    if not row.half and opmath(builder.out.dtype) != builder.out.dtype:
+        raise NotLowered
     shape = torch.broadcast_shapes(*(t.shape for t in tensors))
     common = builder.out.dtype
     if row.compute == "promoted":
@@ -267,6 +263,19 @@ for _name, _row in ROWS.items():
     registry.add(_name, functools.partial(lower_row, _row))
 
 
+DIVISIONS = {
+    None: Row(binary("div")),
+    "floor": ROWS["floor_divide"],
+    "trunc": Row(_whole_division("truncdiv"), half=False),
+}
+
+
+@registry.lowering("div")
+def lower_div(builder: Builder, a: Value, b: Value | Number, *, rounding_mode: str | None = None) -> Value:
+    """True division, or division rounded down or to zero."""
+    return lower_row(DIVISIONS[rounding_mode], builder, a, b)
+
+
 @registry.lowering("where")
 def lower_where(builder: Builder, condition: Value, a: Value | Number, b: Value | Number) -> Value:
     """aten.where with three arguments."""
@@ -288,7 +297,7 @@ def lower_masked_fill(builder: Builder, x: Value, mask: Value, value: Value | Nu
     return lower_where(builder, mask, value, x)
 
 
-@registry.lowering("_to_copy", "convert_element_type")
+@registry.lowering("_to_copy", "prims.convert_element_type")
 def lower_cast(builder: Builder, x: Value, *args: Any, **kwargs: Any) -> Value:
     """A conversion; devices and layouts that change never come here."""
     return builder.compute(x.shape, lambda at: V(x.load(at)), builder.out.dtype)

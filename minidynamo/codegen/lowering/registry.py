@@ -5,6 +5,7 @@ The lowerings themselves are in the files next to this one; importing the packag
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -45,22 +46,21 @@ def add(name: str, function: Lowering, *, view: bool = False) -> None:
 
 def find(target: Any) -> Lowering | None:
     """The lowering of the target of an FX node, if it has one."""
-    if isinstance(target, OpOverload) and target.namespace == "aten":
-        return LOWERINGS.get(base_name(target))
-    return None
+    return LOWERINGS.get(base_name(target)) if isinstance(target, OpOverload) else None
 
 
 def is_view(target: Any) -> bool:
     """Whether `target` is lowered as a change of coordinates."""
-    return isinstance(target, OpOverload) and target.namespace == "aten" and base_name(target) in VIEWS
+    return isinstance(target, OpOverload) and base_name(target) in VIEWS
 
 
 def base_name(target: OpOverload) -> str:
-    """`"add"` for aten.add.Tensor."""
-    return str(target.overloadpacket.__name__)
+    """`"add"` for aten.add.Tensor, and the name with its namespace for what is not ATen: `"prims.iota"`."""
+    name = str(target.overloadpacket.__name__)
+    return name if target.namespace == "aten" else f"{target.namespace}.{name}"
 
 
 def lowered_ops() -> frozenset[OpOverload]:
-    """Every ATen overload that need not be decomposed before it comes here."""
-    packets = (getattr(torch.ops.aten, name, None) for name in LOWERINGS)
-    return frozenset(getattr(p, overload) for p in packets if p is not None for overload in p.overloads())
+    """Every overload that need not be decomposed before it comes here."""
+    packets = (operator.attrgetter(name if "." in name else f"aten.{name}")(torch.ops) for name in LOWERINGS)
+    return frozenset(getattr(packet, overload) for packet in packets for overload in packet.overloads())

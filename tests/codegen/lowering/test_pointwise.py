@@ -1,0 +1,205 @@
+"""Elementwise operations: each row of the table against eager, in every dtype it takes."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+from torch import fx
+
+from minidynamo.codegen.compile_graph import compile_graph
+from minidynamo.codegen.ir.loops import Extern
+from minidynamo.codegen.lowering.pointwise import ROWS, promoted
+from minidynamo.codegen.lowering.values import Value
+from tests.codegen.graphs import check, compare, lower, trace
+
+aten = torch.ops.aten
+
+EXACT = {
+    "add", "sub", "rsub", "mul", "div", "floor_divide", "remainder", "fmod", "square", "neg", "abs", "sign", "sgn",
+    "reciprocal", "addcmul", "addcdiv", "lerp", "maximum", "minimum", "clamp", "clamp_min", "clamp_max", "copysign",
+    "floor", "ceil", "trunc", "round", "frac", "relu", "leaky_relu", "hardtanh", "hardsigmoid", "hardswish",
+    "threshold", "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "logical_and", "logical_or", "logical_xor",
+    "logical_not", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "bitwise_left_shift",
+    "bitwise_right_shift", "nan_to_num", "threshold_backward", "leaky_relu_backward", "hardtanh_backward",
+    "native_dropout_backward",
+}  # fmt: skip
+"""Arithmetic, which is bitwise equal to eager; functions may differ in the last places."""
+
+POSITIVE = {"log", "log2", "log10", "log1p", "sqrt", "rsqrt", "lgamma", "acosh", "pow"}
+NOT_ZERO = {"bitwise_left_shift", "bitwise_right_shift", "floor_divide", "remainder", "fmod", "div"}
+
+SIZE = 1024
+"""A whole number of eager's vectors: behind the last whole one eager rounds half types in other places."""
+
+
+def sample(dtype: torch.dtype, positive: bool, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    if dtype.is_floating_point:
+        x = torch.randn(SIZE, generator=generator) * 2
+        return (x.abs() + 0.01 if positive else x).to(dtype)
+    return torch.randint(
+        1 if positive else 0 if dtype in (torch.uint8, torch.bool) else -9, 10, (SIZE,), generator=generator
+    ).to(dtype)
+
+
+SCALARS = {
+    "number": (3, 1.7),
+    "float": (1, 0.37),
+    "bool": (False, False),
+    "int": (2, 2),
+    "Optional[number]": (-1, -0.5),
+}
+
+
+def arguments(op: Any, name: str, dtype: torch.dtype) -> list[Any]:
+    """Tensors for the tensor arguments of an overload, plain numbers for the required rest."""
+    made: list[Any] = []
+    for k, argument in enumerate(op._schema.arguments):
+        kind = str(argument.type)
+        if name == "native_dropout_backward" and argument.name == "mask":
+            made.append(sample(torch.bool, False, k))
+        elif kind in ("Tensor", "Optional[Tensor]") and not argument.has_default_value():
+            whole = not dtype.is_floating_point
+            made.append(sample(dtype, name in POSITIVE or (whole and name in NOT_ZERO), k))
+        elif argument.has_default_value() or argument.kwarg_only:
+            break
+        elif kind in SCALARS:
+            made.append(SCALARS[kind][dtype.is_floating_point])
+        else:
+            made.append(None)
+    return made
+
+
+def overloads(name: str) -> list[Any]:
+    """Functional overloads that take a tensor first or second."""
+    packet = getattr(aten, name)
+    found = [getattr(packet, overload) for overload in packet.overloads()]
+    return [
+        op
+        for op in found
+        if not op._schema.is_mutable and any(str(a.type) == "Tensor" for a in op._schema.arguments[:2])
+    ]
+
+
+VARIANTS: dict[str, list[dict[str, Any]]] = {
+    "div": [{"rounding_mode": "floor"}, {"rounding_mode": "trunc"}],
+    "gelu": [{"approximate": "tanh"}],
+    "gelu_backward": [{"approximate": "tanh"}],
+    "add": [{"alpha": 3}],
+    "sub": [{"alpha": 3}],
+    "addcmul": [{"value": 2}],
+    "addcdiv": [{"value": 2}],
+}
+
+
+def cases(dtype: torch.dtype) -> list[tuple[str, Any, list[Any], torch.Tensor]]:
+    """Every call that eager accepts: label, function of tensors only, tensors, result."""
+    found = []
+    for name in (*ROWS, "div"):
+        for op in overloads(name):
+            args = arguments(op, name, dtype)
+            tensors = [a for a in args if isinstance(a, torch.Tensor)]
+            for extra in ({}, *VARIANTS.get(name, ())):
+                call = functools.partial(call_with, op, args, extra)
+                try:
+                    expected = call(*tensors)
+                except (RuntimeError, TypeError):
+                    continue  # eager does not take this dtype or keyword
+                found.append((f"{op} {extra or ''}", call, tensors, expected))
+    return found
+
+
+def call_with(op: Any, args: list[Any], extra: dict[str, Any], *tensors: torch.Tensor) -> torch.Tensor:
+    given = iter(tensors)
+    return op(*(next(given) if isinstance(a, torch.Tensor) else a for a in args), **extra)
+
+
+def one_graph(calls: list[tuple[str, Any, list[Any], torch.Tensor]]) -> tuple[fx.GraphModule, list[torch.Tensor]]:
+    """All calls in one graph, so that one library holds all kernels."""
+
+    def function(*tensors: torch.Tensor) -> list[torch.Tensor]:
+        given = iter(tensors)
+        return [call(*(next(given) for _ in own)) for _, call, own, _ in calls]
+
+    tensors = [t for _, _, own, _ in calls for t in own]
+    return trace(function, *tensors), tensors
+
+
+DTYPES = [
+    torch.float32,
+    torch.float64,
+    torch.bfloat16,
+    torch.float16,
+    torch.int64,
+    torch.int32,
+    torch.uint8,
+    torch.bool,
+]
+TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-14, torch.bfloat16: 1e-2, torch.float16: 2e-3}
+
+
+@pytest.mark.parametrize("target", [pytest.param("cpp", marks=pytest.mark.cpp), "triton"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_row(dtype, target):
+    calls = cases(dtype)
+    assert len({label.split(".")[1] for label, *_ in calls}) > (20 if dtype == torch.bool else 35)
+    gm, tensors = one_graph(calls)
+    results = compile_graph(gm, tensors, target=target).call(list(tensors))
+    wrong = []
+    for (label, _, _, expected), result in zip(calls, results, strict=True):
+        exact = label.split(".")[1] in EXACT or not expected.dtype.is_floating_point
+        tolerance = 0 if exact else TOLERANCE[expected.dtype]
+        if result.dtype != expected.dtype or not torch.allclose(result, expected, tolerance, tolerance, True):
+            wrong.append(label)
+    assert wrong == []
+
+
+@pytest.mark.cpp
+@pytest.mark.parametrize("exponent", [0, 1, 2, 3, 0.5, -0.5, -1, -2])
+def test_powers_with_a_shortcut(exponent):
+    check(lambda x: x**exponent, torch.rand(SIZE) + 0.1)
+
+
+@pytest.mark.cpp
+def test_special_values():
+    x = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1.5, -2.5])
+    check(
+        lambda x: (x.relu(), x.sign(), x.clamp(-1, 1), torch.maximum(x, x.flip(0)), x.round(), x.isnan(), x.isinf(),
+                   x.nan_to_num(), torch.where(x > 0, x, 1.0), x.bool(), x.fmod(2), x.remainder(2)),
+        x, exact=True,
+    )  # fmt: skip
+
+
+@pytest.mark.cpp
+def test_casts():
+    x = torch.tensor([300.7, -1.5, 0.0, 2.5])
+    dtypes = (torch.int64, torch.int32, torch.int8, torch.bool, torch.float64, torch.float16, torch.bfloat16)
+    check(lambda x: [x.to(d) for d in dtypes], x, exact=True)
+
+
+@pytest.mark.cpp
+def test_zero_dim_tensors_act_like_numbers():
+    half = torch.randn(SIZE).bfloat16()
+    check(lambda x, s: (x * s, x / s, x + s, x < s), half, torch.tensor(0.123456789), exact=True)
+
+
+def test_integer_division_by_a_tensor_is_left_to_torch():
+    program = lower(lambda x, y: x // y, torch.arange(4), torch.ones(4, dtype=torch.int64))
+    assert isinstance(program.nodes[0], Extern)
+
+
+def test_promoted():
+    ints = Value.whole(lower(lambda x: x + 1, torch.arange(3)).buffers["x_1"])
+    assert promoted([ints, 0.5]) == torch.float32
+    assert promoted([ints, 2]) == torch.int64
+    assert promoted([ints]) == torch.int64
+
+
+@pytest.mark.cpp
+def test_masked_fill_and_copies():
+    x = torch.randn(3, 4)
+    check(lambda x: (x.masked_fill(x > 0, -1.0), x.t().clone(memory_format=torch.contiguous_format)), x, exact=True)
+    compare([x], [x], exact=True)
