@@ -95,16 +95,6 @@ def stores_last(body: Sequence[Statement]) -> tuple[Statement, ...]:
     return (*first, *last)
 
 
-def lookups_of(index: Index) -> Iterator[Lookup]:
-    """The reads from memory inside an index, divisions included, but not what stands inside a read."""
-    for atom, _ in index.terms:
-        match atom:
-            case Lookup():
-                yield atom
-            case FloorDiv() | Mod():
-                yield from lookups_of(atom.base)
-
-
 def extent_of(axes: Iterable[Var]) -> int:
     """The number of values that `axes` take together."""
     return math.prod(v.extent for v in axes)
@@ -140,12 +130,14 @@ class ExpressionPrinter:
     operations: Mapping[str, str | Mapping[str, str]]
 
     def __init__(self) -> None:
-        # What a Ref and a hoisted Lookup are called at this place of the kernel.
+        # What a Ref and an expression that was computed before are called at this place of the kernel.
         self.names: dict[str, str] = {}
-        self.lookups: dict[Lookup, str] = {}
+        self.hoisted: dict[Expr, str] = {}
 
     def expr(self, e: Expr) -> str:
         """The text of an expression, in parentheses where it needs them."""
+        if e in self.hoisted:
+            return self.hoisted[e]
         match e:
             case Op():
                 return self.operation(e)
@@ -190,7 +182,7 @@ class ExpressionPrinter:
             case Mod():
                 return f"({self.group(atom.base)} % {atom.modulus})"
             case Lookup():
-                return self.lookups[atom] if atom in self.lookups else self.expr(atom.value)
+                return self.expr(atom.value)
 
     # Bases are never negative, so that every language's division does.
     floor_division = "/"

@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from minidynamo.codegen.ir.expr import Ref, walk
 from minidynamo.codegen.ir.index import Var, as_index, flatten, row_major
 from minidynamo.codegen.ir.loops import Accumulate, Kernel, Let, Loop, Statement, Store
 from minidynamo.codegen.printers.base import (
@@ -23,7 +22,7 @@ from minidynamo.codegen.printers.base import (
     layout_of,
     stores_last,
 )
-from minidynamo.codegen.printers.cpp_expressions import TYPES, CppExpressions, expressions_of, unguarded_lookups
+from minidynamo.codegen.printers.cpp_expressions import TYPES, CppExpressions, expressions_of, invariants
 from minidynamo.codegen.printers.cpp_folds import BETTER, Fold
 from minidynamo.config import config
 
@@ -137,16 +136,16 @@ class _KernelPrinter(CppExpressions):
             self.loop(ordered)
 
     def hoist(self, loop: Loop) -> None:
-        """Name the lookups that are the same in all iterations of `loop`, so that they are read and checked once."""
+        """Name what is the same in all iterations of `loop`, so that it is read, checked and computed once."""
         inner = {*loop.axes, *((self.items.along,) if self.items.along is not None else ())}
-        local = {s.name for s in loop.body if isinstance(s, (Let, Accumulate))}
-        for lookup in dict.fromkeys(unguarded_lookups(loop.body)):
-            refs = {e.name for e in walk(lookup.value) if isinstance(e, Ref)}
-            if lookup in self.lookups or inner & lookup.value.variables() or local & refs or (refs and self.column):
-                continue
-            name = f"at_{len(self.lookups)}"
-            self.lines(f"const int64_t {name} = {self.expr(lookup.value)};")
-            self.lookups[lookup] = name
+        named = [s for s in self.kernel.statements() if isinstance(s, (Let, Accumulate))]
+        # Columns have an array of every value of a row, kept values an array over the row.
+        varying = {s.name for s in named if self.column or (isinstance(s, Let) and s.kept)}
+        for e in invariants(loop.body, inner, varying) if extent_of(inner) > 1 else ():
+            if e not in self.hoisted:
+                name = f"h_{len(self.hoisted)}"
+                self.lines(f"const {TYPES[e.dtype]} {name} = {self.expr(e)};")
+                self.hoisted[e] = name
 
     # ---- loops ----
 

@@ -6,14 +6,14 @@ Loops are laid out in `cpp.py`; the functions that the tables name stand in `run
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence, Set
 
 import torch
 
-from minidynamo.codegen.ir.expr import Cast, Const, Expr, IndexValue, Load, Op, children
-from minidynamo.codegen.ir.index import Lookup
-from minidynamo.codegen.ir.loops import Accumulate, Statement, Store
-from minidynamo.codegen.printers.base import ExpressionPrinter, lookups_of, shortest
+from minidynamo.codegen.ir.expr import Cast, Const, Expr, IndexValue, Load, Op, Ref, children, cost, loads, walk
+from minidynamo.codegen.ir.index import Var
+from minidynamo.codegen.ir.loops import Accumulate, Let, Statement, Store
+from minidynamo.codegen.printers.base import ExpressionPrinter, shortest
 
 TYPES = {
     torch.float32: "float",
@@ -107,8 +107,8 @@ class CppExpressions(ExpressionPrinter):
     operations = OPERATIONS
 
     def may_fail(self, e: Expr) -> bool:
-        """Whether evaluating `e` here can record a failure; hoisted lookups have done so before."""
-        return any(map(_can_fail, _reachable(e, {lookup.value for lookup in self.lookups})))
+        """Whether evaluating `e` here can record a failure; what was hoisted has done so before."""
+        return any(map(_can_fail, _reachable(e, self.hoisted)))
 
     def operation(self, e: Op) -> str:
         text = super().operation(e)
@@ -140,6 +140,9 @@ class CppExpressions(ExpressionPrinter):
         return f"cast<{TYPES[e.dtype]}>((int64_t)({self.index(e.index)}))"
 
 
+WORTH_NAMING = 4  # as OPS counts costs
+
+
 def expressions_of(s: Statement) -> tuple[Expr, ...]:
     """Everything that a statement evaluates, its indices included."""
     if isinstance(s, Store):
@@ -165,17 +168,22 @@ def _reachable(e: Expr, known: Container[Expr]) -> Iterator[Expr]:
             yield from _reachable(child, known)
 
 
-def unguarded_lookups(body: Sequence[Statement]) -> Iterator[Lookup]:
-    """Every lookup that is evaluated in each iteration: those below a guarded load may not be read elsewhere."""
+def invariants(body: Sequence[Statement], inner: Set[Var], varying: Set[str]) -> Iterator[Expr]:
+    """The largest expressions in `body` that are the same for all values of `inner` and worth computing only once.
 
-    def visit(e: Expr) -> Iterator[Lookup]:
+    `varying` names the values from other loops that change with `inner`.
+    The address of a guarded load is left out: it may not be evaluated elsewhere.
+    """
+    varying = varying | {s.name for s in body if isinstance(s, (Let, Accumulate))}
+
+    def visit(e: Expr) -> Iterator[Expr]:
         if isinstance(e, Load) and e.valid is not None:
             yield from visit(e.valid)
-            return
-        for index in e.index if isinstance(e, Load) else (e.index,) if isinstance(e, IndexValue) else ():
-            yield from (lookup for lookup in lookups_of(index))
-        for child in children(e):
-            yield from visit(child)
+        elif inner & e.variables() or any(isinstance(part, Ref) and part.name in varying for part in walk(e)):
+            for child in children(e):
+                yield from visit(child)
+        elif cost(e) >= WORTH_NAMING or any(loads(e)):
+            yield e
 
     for s in body:
         for e in expressions_of(s):

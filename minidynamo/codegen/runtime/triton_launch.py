@@ -1,4 +1,4 @@
-"""Owns running printed Triton kernels: on a GPU, on CPU tensors under Triton's interpreter, and compiling without a GPU.
+"""Owns starting printed Triton kernels: on a GPU, interpreted on CPU tensors, or only compiled, without a GPU.
 
 It does not print kernels. Triton is imported on first use.
 """

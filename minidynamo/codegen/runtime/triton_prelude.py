@@ -1,4 +1,4 @@
-# mypy: allow-untyped-defs, allow-untyped-calls
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs
 """Owns the device functions that printed Triton kernels call: what Triton has no single operation for.
 
 Plain functions here; `triton_launch` makes device functions of them, for a GPU or for Triton's interpreter. `tl` and
@@ -85,12 +85,12 @@ def power_int(base, exponent):
     return result
 
 
-def shift_left(a, by, width: tl.constexpr):
+def shift_left(a, by, width):
     inside = (by >= 0) & (by < width)
     return tl.where(inside, a << tl.where(inside, by, 0), 0).to(a.dtype)
 
 
-def shift_right(a, by, width: tl.constexpr):
+def shift_right(a, by, width):
     return a >> tl.where((by < 0) | (by >= width), width - 1, by).to(a.dtype)
 
 

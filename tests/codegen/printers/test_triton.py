@@ -1,4 +1,4 @@
-"""Kernels printed for Triton: run by its interpreter, compared with torch, and compiled to machine code without a GPU."""
+"""Kernels printed for Triton: interpreted and compared with torch, and compiled to machine code without a GPU."""
 
 import pytest
 import torch

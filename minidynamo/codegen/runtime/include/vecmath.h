@@ -48,7 +48,7 @@ INLINE float to_float(bfloat16 x) { return bits_as<float>((uint32_t)x << 16); }
 INLINE bfloat16 to_bfloat16(float x) {
   uint32_t bits = bits_as<uint32_t>(x);
   uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-  return (bfloat16)(uint16_t)(x != x ? 0x7fc0 | (bits >> 16) : rounded);
+  return (bfloat16)(uint16_t)(x != x ? 0x7fc0 : rounded);
 }
 
 INLINE float to_float(half x) {
@@ -223,59 +223,72 @@ template <class T> INLINE T m_floordiv(T a, T b) {
 }
 
 // ---- exponentials ----
-// 2^n for -126 <= n <= 127
-INLINE float power_of_two(int32_t n) { return bits_as<float>((n + 127) << 23); }
-// x * 2^n, rounded once
-INLINE float scale(float x, int32_t n) { return x * power_of_two(n >> 1) * power_of_two(n - (n >> 1)); }
+// Arguments that overflow or vanish are sorted out at the end: until then their values may be anything.
 
 // A float this large has no fraction bits: adding it rounds to an integer, which stands in the low bits of the sum.
 constexpr float ROUNDER = 0x1.8p23f;
 // ln 2 in two parts; n times the first is exact
 constexpr float LN2_HIGH = 0.693359375f, LN2_LOW = -2.12194440054690583e-4f;
 
-// x = n ln 2 + r, |r| <= ln(2)/2; n is also a bit pattern, which is harmless for NaN
+// x = n ln 2 + r, |r| <= ln(2)/2; `exponent` is n in the place of a float's exponent
 struct Reduced {
   float r;
-  int32_t n;
+  uint32_t exponent;
 };
 INLINE Reduced reduce_exponent(float x) {
   float shifted = fast_fma(x, 1.44269504088896341f, ROUNDER), n = shifted - ROUNDER;
-  float r = fast_fma(n, -LN2_LOW, fast_fma(n, -LN2_HIGH, x));
-  return {r, bits_as<int32_t>(shifted) - bits_as<int32_t>(ROUNDER)};
+  return {fast_fma(n, -LN2_LOW, fast_fma(n, -LN2_HIGH, x)), bits_as<uint32_t>(shifted) << 23};
 }
-// e^r - 1 - r on [-ln(2)/2, ln(2)/2]
-INLINE float exp_tail(float r) {
-  return r * r * polynomial(r, 0.499999930506902f, 0.166665147919480f, 0.0416684568175069f, 0.00836941879479940f,
-                            0.00138131423231875f);
+// x 2^n for |n| <= 126
+INLINE float scale_inside(float x, uint32_t exponent) { return x * bits_as<float>(0x3f800000 + exponent); }
+// x 2^n, rounded once, for |n| <= 150; `small` says that n < 0
+INLINE float scale(float x, uint32_t exponent, bool small) {
+  float last = small ? 0x1p-64f : 0x1p64f;
+  return x * bits_as<float>(0x7f000000 - bits_as<uint32_t>(last) + exponent) * last;
 }
-INLINE float clamp(float x, float low, float high) {
-  x = x < low ? low : x;
-  return x > high ? high : x;
+// e^r on [-ln(2)/2, ln(2)/2]
+INLINE float exp_near(float r) {
+  float tail = polynomial(r, 0.499999930506902f, 0.166665147919480f, 0.0416684568175069f, 0.00836941879479940f,
+                          0.00138131423231875f);
+  return fast_fma(r * r, tail, r) + 1.f;
+}
+INLINE float exp_inside(float x) {
+  Reduced e = reduce_exponent(x);
+  return scale_inside(exp_near(e.r), e.exponent);
 }
 
 INLINE float m_exp(float x) {
-  Reduced e = reduce_exponent(clamp(x, -104.f, 89.f));
-  return scale(exp_tail(e.r) + e.r + 1.f, e.n);
+  Reduced e = reduce_exponent(x);
+  float result = scale(exp_near(e.r), e.exponent, x < 0);
+  result = x < -104.f ? 0.f : result;
+  return x > 88.8f ? INF : result;
 }
 
 INLINE float m_exp2(float x) {
-  x = clamp(x, -150.f, 129.f);
   float shifted = x + ROUNDER, r = x - (shifted - ROUNDER);
   // 2^r - 1 - r ln 2 on [-1/2, 1/2]
   float tail = r * r * polynomial(r, 0.240226511811733f, 0.0555035965534436f, 0.00961801843039851f,
                                   0.00133915829014153f, 0.000154732164408344f);
   float high = r * 0.693147182464599609f;
   float low = fast_fma(r, 0.693147182464599609f, -high) + r * -1.90465421212591e-9f;
-  return scale(tail + low + high + 1.f, bits_as<int32_t>(shifted) - bits_as<int32_t>(ROUNDER));
+  float result = scale(tail + low + high + 1.f, bits_as<uint32_t>(shifted) << 23, x < 0);
+  result = x < -151.f ? 0.f : result;
+  return x >= 128.f ? INF : result;
 }
 
-INLINE float m_expm1(float x) {
-  Reduced e = reduce_exponent(clamp(x, -18.f, 89.f));
-  float q = e.r + e.r * e.r * polynomial(e.r, 0.500000006570282f, 0.166665380158116f, 0.0416662665865870f,
-                                         0.00836724674886475f, 0.00139475949845381f);
+// e^x - 1 for -18 <= x <= 88.8
+INLINE float expm1_inside(float x) {
+  Reduced e = reduce_exponent(x);
+  float q = fast_fma(e.r * e.r, polynomial(e.r, 0.500000006570282f, 0.166665380158116f, 0.0416662665865870f,
+                                           0.00836724674886475f, 0.00139475949845381f), e.r);
   // Half of 2^n is always a float, also for the largest n.
-  float h = power_of_two(e.n - 1);
-  float result = 2.f * fast_fma(h, q, h - 0.5f);
+  float h = bits_as<float>(0x3f000000 + e.exponent);
+  return 2.f * fast_fma(h, q, h - 0.5f);
+}
+INLINE float m_expm1(float x) {
+  float result = expm1_inside(x);
+  result = x < -18.f ? -1.f : result;
+  result = x > 88.8f ? INF : result;
   return x == 0 ? x : result;
 }
 
@@ -286,9 +299,9 @@ INLINE float over_sum(float numerator, float a, float b) {
 }
 
 INLINE float m_tanh(float x) {
-  // Beyond 9.02 the result rounds to 1. The clamp keeps NaN.
-  float t = m_expm1(2.f * clamp(__builtin_fabsf(x), 0.f, 10.f));
-  return __builtin_copysignf(over_sum(t, t, 2.f), x);
+  float t = expm1_inside(2.f * __builtin_fabsf(x)), result = over_sum(t, t, 2.f);
+  result = __builtin_fabsf(x) > 10.f ? 1.f : result;
+  return __builtin_copysignf(result, x);
 }
 
 INLINE float m_sigmoid(float x) {
@@ -359,7 +372,7 @@ INLINE float m_erf(float x) {
                                       8.34522559487397e-5f), x);
   // log(1 - erf(a)) on 0.92 <= a <= 4, where erf rounds to 1
   float t = a > 4.f ? 4.f : a;
-  float tail = m_exp(polynomial(t, 0.000174683189056012f, -1.12951492414000f, -0.633346919810118f, -0.108280073749224f,
+  float tail = exp_inside(polynomial(t, 0.000174683189056012f, -1.12951492414000f, -0.633346919810118f, -0.108280073749224f,
                                 0.0251194166711787f, -0.00417105871332136f, 0.000434461676607726f,
                                 -2.10949643390908e-5f));
   return a < 0.925f ? near : __builtin_copysignf(1.f - tail, x);
