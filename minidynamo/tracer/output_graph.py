@@ -161,7 +161,7 @@ class OutputGraph:
         return node
 
     def _tensor(self, value: torch.Tensor, source: Source, node: torch.fx.Node) -> TensorVariable:
-        fake = self.fake_mode.from_tensor(value, static_shapes=True)
+        fake = self._fake(value)
         variable = TensorVariable(node, fake, type(value), source=source)
         node.meta["example_value"] = fake
         self._by_fake[id(fake)] = variable
@@ -169,6 +169,20 @@ class OutputGraph:
         self._real[variable] = value
         self.remember(value, variable)
         return variable
+
+    def _fake(self, value: torch.Tensor) -> torch.Tensor:
+        """A fake tensor with the facts that guards check, and no others: not its views, not its gradient."""
+        with self.fake_mode:
+            fake = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+            if isinstance(value, torch.nn.Parameter):
+                return torch.nn.Parameter(fake, value.requires_grad)
+            overlaps = any(stride == 0 and size > 1 for size, stride in zip(value.shape, value.stride()))
+            if value.requires_grad and (value.is_leaf or overlaps):
+                fake.requires_grad_()
+            elif value.requires_grad:
+                with torch.enable_grad():  # computed by autograd, so that it may be written to
+                    fake.mul_(torch.ones((), dtype=value.dtype, device=value.device, requires_grad=True))
+        return fake
 
     # Operations
 

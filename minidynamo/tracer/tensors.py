@@ -18,7 +18,7 @@ from minidynamo.variables.objects import ClassVariable
 from minidynamo.variables.tensors import TensorVariable
 
 # Facts that are known while tracing; reading one guards the tensor.
-_FLAGS = "cpu cuda meta mps xpu xla sparse sparse_csr quantized nested mkldnn inference leaf"
+_FLAGS = "cpu cuda meta mps xpu xla sparse sparse_csr quantized nested mkldnn"
 FACTS = frozenset(("shape", "dtype", "device", "layout", "ndim", "requires_grad", "itemsize", "nbytes", "names"))
 FACTS |= {f"is_{flag}" for flag in _FLAGS.split()}
 
@@ -54,6 +54,10 @@ METHOD_BREAKS: dict[str, tuple[str, str]] = {
     "set_": (_CHANGES, "x.copy_(y)"),
     "share_memory_": (_CHANGES, ""),
     "pin_memory": ("It allocates memory outside the graph.", ""),
+    "is_inference": ("Guards do not check it.", ""),
+    "is_conj": ("Guards do not check it.", ""),
+    "is_neg": ("Guards do not check it.", ""),
+    "storage_offset": ("Guards do not check where in its storage a tensor starts.", ""),
     "data_ptr": ("An address is only known when the graph runs.", ""),
     "storage": ("Storage is only there when the graph runs.", ""),
     "untyped_storage": ("Storage is only there when the graph runs.", ""),
@@ -70,6 +74,8 @@ def tensor_attribute(tx: Tracer, obj: TensorVariable, name: str) -> VariableTrac
         return from_constant(getattr(tx.graph.use(obj), name))
     if name in COMPUTED:
         return tx.emit(getattr, [obj, from_constant(name)])
+    if name == "is_leaf":
+        return _is_leaf(tx, obj)
     if name == "grad":
         return _grad(tx, obj)
     if name == "__class__":
@@ -87,6 +93,13 @@ def tensor_attribute(tx: Tracer, obj: TensorVariable, name: str) -> VariableTrac
     if obj.source is not None:
         tx.guard(obj.source, GuardKind.MISSING_ATTR, name)
     return None
+
+
+def _is_leaf(tx: Tracer, obj: TensorVariable) -> VariableTracker:
+    fake = tx.graph.use(obj)
+    if fake.requires_grad and obj.source is not None and obj.cls is not torch.nn.Parameter:
+        tx.break_graph("MD212", "`is_leaf` of an argument is used", why="Guards do not tell leaves from other tensors.")
+    return from_constant(fake.is_leaf)
 
 
 def _grad(tx: Tracer, obj: TensorVariable) -> VariableTracker:

@@ -94,9 +94,16 @@ def _constant(graph: OutputGraph, value: Any, source: Source | None) -> Constant
 
 def _tensor(graph: OutputGraph, value: torch.Tensor, source: Source) -> VariableTracker:
     graph.guard(source, GuardKind.TYPE, type(value))
-    if value.layout is not torch.strided or value.is_quantized or value.is_nested or is_functorch_wrapped(value):
+    if not _is_plain(value):
         return _opaque(graph, value, source)
     return graph.tensor_input(value, source)
+
+
+def _is_plain(value: torch.Tensor) -> bool:
+    """Whether dtype, device, shape, strides and requires_grad say everything about it but its values."""
+    if value.layout is not torch.strided or value.is_quantized or value.is_nested or is_functorch_wrapped(value):
+        return False
+    return not (value.is_conj() or value.is_neg() or value.is_inference())
 
 
 # Containers
@@ -124,7 +131,7 @@ def _list(graph: OutputGraph, value: list[Any], source: Source) -> VariableTrack
 
 
 def _is_list_of_tensors(value: list[Any]) -> bool:
-    tensors = sum(type(item) in (torch.Tensor, torch.nn.Parameter) and item.layout is torch.strided for item in value)
+    tensors = sum(type(item) in (torch.Tensor, torch.nn.Parameter) and _is_plain(item) for item in value)
     constants = sum(is_constant_value(item) for item in value)
     return tensors > 0 and tensors + constants == len(value)
 
