@@ -68,6 +68,11 @@ class Entry:
         return self.written.text
 
     @property
+    def condition_source(self) -> str:
+        """The text of the function that the condition calls, one guard per line; empty when there is none."""
+        return self.written.function_source
+
+    @property
     def namespace(self) -> dict[str, Any]:
         """The objects that the condition names."""
         return self.written.namespace

@@ -31,13 +31,15 @@ class Condition:
 
     `text` is an expression over the frame's argument names and the names in `namespace`; it binds no local. `watched`
     are weak references to the objects it compares by identity: when one is dead the condition never holds again.
-    `settings` are the interpreter-wide ones that it checks beyond the guards.
+    `settings` are the interpreter-wide ones that it checks beyond the guards; `function_source` is the text of the
+    function that `text` calls, empty when the guards stand in `text` themselves.
     """
 
     text: str
     namespace: dict[str, Any]
     watched: tuple[weakref.ref[Any], ...]
     settings: KernelSettings
+    function_source: str = ""
 
 
 def write_condition(
@@ -62,9 +64,10 @@ def write_condition(
     function = Namespace(parameters, suffix=f"_{number}").fresh("guards")
     read = {guard.source.root() for guard in guards} | _roots_of_expected(guards)
     used = [parameter for parameter in parameters if Local(parameter) in read]
-    check = artifacts.load("guards", name, _function(function, used, texts), names.values, function)
+    source = _function(function, used, texts)
+    check = artifacts.load("guards", name, source, names.values, function)
     del names.values[function]  # a function that its own globals hold would be a reference cycle
-    return Condition(f"{function}({', '.join(used)})", {function: check}, watched, settings)
+    return Condition(f"{function}({', '.join(used)})", {function: check}, watched, settings, source)
 
 
 # What fails most often and costs least comes first; relations between values come last.

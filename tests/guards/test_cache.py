@@ -25,6 +25,7 @@ def _entry(value: object, number: int = 0) -> Entry:
 def test_an_entry_holds_what_the_dispatcher_needs() -> None:
     entry = _entry(None)
     assert entry.condition == "x is None"
+    assert entry.condition_source == ""
     assert entry.body is _body
     assert entry.backend_key == "eager"
     assert entry.graphs == ()

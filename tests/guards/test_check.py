@@ -116,6 +116,8 @@ def test_shared_reads_move_into_a_function_whose_locals_do_not_stay() -> None:
     assert condition.text == "guards_4(h)"
     check = condition.namespace["guards_4"]
     assert list(condition.namespace) == ["guards_4"]
+    assert condition.function_source.startswith("def guards_4(h):")
+    assert "type(h) is Holder_ref() is not None" in condition.function_source
     assert "guards_4" not in check.__globals__
     holder = Holder()
     assert check(holder)
