@@ -499,6 +499,15 @@ def pairwise(iterable, /):
     return zip(items[:-1], items[1:])
 
 
+def batched(iterable, n):
+    items = list(iterable)
+    return iter([tuple(items[start : start + n]) for start in range(0, len(items), n)])
+
+
+if hasattr(itertools, "batched"):  # from Python 3.12 on
+    twin_of(itertools.batched)(batched)
+
+
 @twin_of(itertools.starmap)
 def starmap(function, iterable, /):
     return iter([function(*args) for args in iterable])

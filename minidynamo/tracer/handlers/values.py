@@ -103,9 +103,9 @@ def expect_key(tx: Tracer, variable: VariableTracker) -> DictKey:
         name = variable.python_type.__name__
         tx.break_graph(
             "MD232",
-            f"`{name}` as a dict key or set element",
+            f"a {name} with its own `__eq__` or `__hash__` is a dict key or set element",
             why=f"`{name}` decides itself when two of its objects are equal.",
-            fix="use a number, a string or a tuple of them as the key",
+            fix="Use a number, a string or a tuple of them as the key.",
         )
     return key_of(variable)
 
