@@ -154,7 +154,9 @@ def _stack_value(tx: Trace, slot: StackSlot | None) -> VariableTracker | Null:
         return NULL
     # A cell on its way to a closure is known by identity, not by contents: wrapping it guards nothing.
     source = Local(slot.name)
-    return tx.wrap(slot.value, source) if isinstance(slot.value, CellType) else UnreadVariable(slot.value, source=source)
+    return (
+        tx.wrap(slot.value, source) if isinstance(slot.value, CellType) else UnreadVariable(slot.value, source=source)
+    )
 
 
 def _run(request: FrameRequest, frame: Frame, stop: _Stop | None) -> None:

@@ -21,6 +21,8 @@ from minidynamo.variables.callables import CellVariable
 from minidynamo.variables.objects import UnreadVariable
 
 NULL = Null()
+# Instructions that put values together without looking at them.
+_PASS_ON = {"LOAD_FAST", "LOAD_CONST", "BUILD_TUPLE", "BUILD_LIST", "BUILD_MAP", "BUILD_CONST_KEY_MAP"}
 STEP_LIMIT = 500_000
 
 
@@ -171,6 +173,15 @@ class Frame:
     def pop_many(self, count: int) -> list[VariableTracker]:
         """Take the top `count` values, the lowest first."""
         return [self.pop() for _ in range(count)][::-1]
+
+    def take_many(self, count: int) -> list[VariableTracker]:
+        """Like `pop_many`, for a new container; when that is only returned, its items are not looked at."""
+        following = (instruction.opname for instruction in self.instructions[self.next_index :])
+        then = next(opname for opname in following if opname not in _PASS_ON)
+        if then != "RETURN_VALUE" or len(self.chain.frames) > 1:
+            return self.pop_many(count)
+        taken = [self.stack.pop() for _ in range(count)][::-1]
+        return [variable for variable in taken if not isinstance(variable, Null)]
 
     def peek(self, depth: int = 1) -> Any:
         """The value `depth` places from the top (1 is the top), to look at it."""

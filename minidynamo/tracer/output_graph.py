@@ -199,9 +199,9 @@ class OutputGraph:
         node_args, fake_args = self._convert(args)
         converted = {name: self._argument(value) for name, value in kwargs.items()}
         fake_kwargs = {name: pair[1] for name, pair in converted.items()}
-        versions = [(fake, fake._version) for fake in _tensors((fake_args, fake_kwargs))]
+        versions = [(fake, _version(fake)) for fake in _tensors((fake_args, fake_kwargs))]
         result = self._run(target, fake_args, fake_kwargs)
-        mutates = any(fake._version != version for fake, version in versions)
+        mutates = any(version is None or _version(fake) != version for fake, version in versions)
         if not mutates and result is not None and not any(True for _ in _tensors(result)):
             return _constant_result(result)
         node_kwargs = {name: pair[0] for name, pair in converted.items()}
@@ -332,6 +332,11 @@ def tensor_facts(value: torch.Tensor) -> TensorFacts:
         value.requires_grad,
         dispatch_keys(value),
     )
+
+
+def _version(fake: torch.Tensor) -> int | None:
+    """How often the tensor was written to; None when that is not counted."""
+    return None if fake.is_inference() else fake._version
 
 
 def _lost_elements(variable: ListVariable) -> bool:

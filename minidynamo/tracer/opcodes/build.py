@@ -46,12 +46,12 @@ def hash_key(frame: Frame, variable: VariableTracker) -> DictKey:
 
 @opcode("BUILD_TUPLE")
 def build_tuple(frame: Frame, instruction: Instruction) -> None:
-    frame.push(TupleVariable(frame.pop_many(instruction.argval)))
+    frame.push(TupleVariable(frame.take_many(instruction.argval)))
 
 
 @opcode("BUILD_LIST")
 def build_list(frame: Frame, instruction: Instruction) -> None:
-    frame.push(ListVariable(frame.pop_many(instruction.argval)))
+    frame.push(ListVariable(frame.take_many(instruction.argval)))
 
 
 @opcode("BUILD_SET")
@@ -61,15 +61,16 @@ def build_set(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("BUILD_MAP")
 def build_map(frame: Frame, instruction: Instruction) -> None:
-    values = frame.pop_many(2 * instruction.argval)
-    frame.push(DictVariable({hash_key(frame, key): value for key, value in zip(values[::2], values[1::2])}))
+    values = frame.take_many(2 * instruction.argval)
+    keys = [hash_key(frame, frame.look_at(key)) for key in values[::2]]
+    frame.push(DictVariable(dict(zip(keys, values[1::2]))))
 
 
 @opcode("BUILD_CONST_KEY_MAP")
 def build_const_key_map(frame: Frame, instruction: Instruction) -> None:
     keys = frame.pop()
     assert isinstance(keys, SequenceVariable)
-    values = frame.pop_many(instruction.argval)
+    values = frame.take_many(instruction.argval)
     frame.push(DictVariable({hash_key(frame, key): value for key, value in zip(keys.items, values)}))
 
 

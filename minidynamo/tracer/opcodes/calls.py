@@ -21,7 +21,7 @@ def pop_callable(frame: Frame) -> tuple[VariableTracker, list[VariableTracker]]:
     upper, lower = (v if isinstance(v, Null) else frame.look_at(v) for v in (frame.stack.pop(), frame.stack.pop()))
     function, receiver = (lower, upper) if NULL_ABOVE_CALLABLE or not isinstance(lower, Null) else (upper, lower)
     assert isinstance(function, VariableTracker)
-    return function, [] if isinstance(receiver, Null) else [receiver]
+    return frame.look_at(function), [] if isinstance(receiver, Null) else [frame.look_at(receiver)]
 
 
 def callable_position(frame: Frame, instruction: Instruction) -> int | None:

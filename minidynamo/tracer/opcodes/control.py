@@ -78,7 +78,10 @@ def for_iter(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("RETURN_VALUE")
 def return_value(frame: Frame, instruction: Instruction) -> None:
-    frame.result = frame.pop()
+    value = frame.stack.pop()
+    assert isinstance(value, VariableTracker)
+    # What the root frame returns as it came needs no look; a caller that is traced may look at it.
+    frame.result = value if len(frame.chain.frames) == 1 else frame.look_at(value)
 
 
 @opcode("RETURN_CONST")
