@@ -274,24 +274,38 @@ class _Pass:
     def mutate(self, node: fx.Node, op: OpOverload, mutation: Mutation) -> None:
         """Emit the functional twin of `op` and assign what it returns to the written arguments."""
         named = named_arguments(op, node.args, node.kwargs)
-        written = [named[name] for name in mutation.arguments if named.get(name) is not None]
+        self.refuse_written_twice(op, mutation, named)
         if op is aten.copy_.default:
             new = [self.copied(named["self"], named["src"])]
         elif op in (aten.zero_.default, aten.fill_.Scalar):
             new = [self.emitter.emit(aten.full_like.default, self.current(named["self"]), named.get("value", 0))]
         else:
             new = self.call_functional(op, mutation, named)
-        results = len(new) - len(written)
-        for target, value in zip(written, new[results:]):
-            self.assign(target, value)
-        if isinstance(node.meta.get("val"), (list, tuple)):
-            # What is returned is the plain results, or the written arguments themselves.
-            aliases = [self.result.values[target] for target in written] if not results else []
-            self.result.nodes[node] = aliases or new[:results]
-        elif results:
-            self.fresh(node, new[0])
-        elif written and isinstance(written[0], fx.Node):
-            self.result.values[node] = self.result.values[written[0]]
+        for name, value in zip(mutation.arguments, new[mutation.own_results :]):
+            if named[name] is not None:
+                self.assign(named[name], value)
+        own = iter(new)
+        made = [next(own) if name is None else self.result.values[named[name]] for name in mutation.returns]
+        if len(made) != 1 or isinstance(node.meta.get("val"), (list, tuple)):
+            self.result.nodes[node] = made
+        elif isinstance(made[0], Value):
+            self.result.values[node] = made[0]
+        else:
+            self.fresh(node, made[0])
+
+    def refuse_written_twice(self, op: OpOverload, mutation: Mutation, named: dict[str, Any]) -> None:
+        """Two arguments in the same memory see each other's writes; values do not."""
+
+        def bases(value: Any) -> list[Base]:
+            found: list[Base] = []
+            fx.map_arg(value, lambda node: found.append(self.result.values[node].base))
+            return found
+
+        written = bases([named[name] for name in mutation.arguments])
+        # What an operator of torch reads it reads before it writes; of others one cannot know.
+        read = [] if op.namespace == "aten" else bases([v for k, v in named.items() if k not in mutation.arguments])
+        if len(set(written)) < len(written) or set(written) & set(read):
+            raise refuse(f"`{op}` is given the same memory twice, and writes to it")
 
     def call_functional(self, op: OpOverload, mutation: Mutation, named: dict[str, Any]) -> list[Any]:
         functional = mutation.functional
@@ -313,7 +327,7 @@ class _Pass:
         if isinstance(made.meta["val"], torch.Tensor):
             return [made]
         elements = [self.emitter.element(made, i) for i in range(len(made.meta["val"]))]
-        if mutation.results + len(mutation.arguments) == 1:  # one list in, one list out
+        if mutation.own_results + len(mutation.arguments) == 1:  # one list in, one list out
             return [elements]
         return elements
 
@@ -342,8 +356,8 @@ class _Pass:
     def refuse_shared_inputs(self) -> None:
         """Two inputs in the same memory are two bases here, so neither may be written."""
         owners: dict[Any, list[Base]] = {}
-        for value in self.result.inputs.values():
-            traced = self.trace.primals[value.base.input or 0].meta["val"]
+        for index, value in self.result.inputs.items():
+            traced = self.trace.primals[index].meta["val"]
             owners.setdefault(traced.untyped_storage()._cdata, []).append(value.base)
         for bases in owners.values():
             if len(bases) > 1 and any(base.version for base in bases):

@@ -1,11 +1,12 @@
 """Owns the question which arguments an ATen operator writes to, and which operator computes the same without writing.
 
-It reads schemas only; values and graphs are the business of `functionalize`.
+It reads schemas, and writes one where an operator has no functional form; graphs are the business of `functionalize`.
 """
 
 from __future__ import annotations
 
 import functools
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,14 +29,19 @@ RENAMED = {"aten::normal_": "aten::normal_functional", "aten::zero_": "aten::zer
 
 @dataclass(frozen=True)
 class Mutation:
-    """`arguments`: names of what is written, in schema order. `results` are the operator's own results that are not
-    the written arguments. `functional` returns those results, then the new values; None if there is no such operator.
-    `dropped`: arguments that the functional operator does not take (`out=`)."""
+    """`arguments`: names of what is written, in schema order. `returns`: for each result the name of the argument that
+    it is, or None for a result of its own. `functional` returns the latter, then the new values of `arguments`; None if
+    there is no such operator. `dropped`: arguments that the functional operator does not take (`out=`)."""
 
     arguments: tuple[str, ...]
-    results: int
+    returns: tuple[str | None, ...]
     functional: OpOverload | None
     dropped: tuple[str, ...]
+
+    @property
+    def own_results(self) -> int:
+        """How many results are not written arguments."""
+        return self.returns.count(None)
 
 
 def is_undeclared_write(op: Any, args: tuple[Any, ...]) -> bool:
@@ -50,10 +56,14 @@ def mutation_of(op: OpOverload) -> Mutation | None:
     written = [arg for arg in schema.arguments if arg.alias_info is not None and arg.alias_info.is_write]
     if not written:
         return None
-    results = sum(1 for result in schema.returns if result.alias_info is None)
+    marks = {mark: arg.name for arg in written for mark in arg.alias_info.before_set}
+    returns = tuple(r.alias_info and marks[next(iter(r.alias_info.before_set))] for r in schema.returns)
     dropped = tuple(arg.name for arg in written if arg.is_out)
     names = tuple(arg.name for arg in written)
-    return Mutation(names, results, _functional_variant(op, dropped, results + len(written)), dropped)
+    functional = _functional_variant(op, dropped, returns.count(None) + len(written))
+    if functional is None and not is_metadata_mutation(op):
+        functional, dropped = functional_twin(op), ()
+    return Mutation(names, returns, functional, dropped)
 
 
 def _functional_variant(op: OpOverload, dropped: tuple[str, ...], results: int) -> OpOverload | None:
@@ -89,6 +99,41 @@ def is_view(op: OpOverload) -> bool:
 def is_metadata_mutation(op: OpOverload) -> bool:
     """Whether `op` changes its argument's shape, strides or storage rather than its data."""
     return torch.Tag.inplace_view in op.tags or op in METADATA
+
+
+# How a schema marks an argument that is written or viewed: `(a!)`, `(a -> *)`.
+_MARK = r"\(\w+!?(?: -> [^)]*)?\)"
+_library = torch.library.Library("minidynamo", "FRAGMENT")
+
+
+def functional_twin(op: OpOverload) -> OpOverload | None:
+    """A new operator that copies what `op` would write to, runs `op` on the copies, and returns its results, then the
+    copies. It makes a user's own writing operator functional. None if an argument that is written may be None."""
+    schema = compat.schema_of(op)
+    written = [arg.name for arg in schema.arguments if arg.alias_info is not None and arg.alias_info.is_write]
+    text, _, returned = str(schema).partition("(")[2].rpartition(") -> ")
+    parameters = re.sub(_MARK, "", text)
+    types = [re.findall(rf"(\S+) {name}\b", parameters)[0] for name in written]
+    if any("?" in kind for kind in types):
+        return None
+    plain = [kind for kind in returned.strip("()").split(", ") if kind and not re.search(_MARK, f"{kind})")]
+    name = re.sub(r"\W", "_", f"functional_{schema.name}_{schema.overload_name}")
+    _library.define(f"{name}({parameters}) -> ({', '.join(plain + types)})")
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        named = named_arguments(op, args, kwargs)
+        copies = {key: _copied(named[key]) for key in written}
+        made = op(**{**named, **copies})
+        results = (*(made[: len(plain)] if isinstance(made, tuple) else [made] * len(plain)), *copies.values())
+        return results[0] if len(results) == 1 else results
+
+    _library.impl(name, run, "CompositeExplicitAutograd")
+    twin: OpOverload = getattr(torch.ops.minidynamo, name).default
+    return twin
+
+
+def _copied(value: Any) -> Any:
+    return [item.clone() for item in value] if isinstance(value, (list, tuple)) else value.clone()
 
 
 METADATA = frozenset({aten.set_.source_Tensor, aten.set_.source_Storage, aten.resize_.default, aten.resize_as_.default})

@@ -5,12 +5,15 @@ import torch
 
 from minidynamo.autograd.mutation import (
     UNDECLARED,
+    functional_twin,
     is_metadata_mutation,
     is_undeclared_write,
     is_view,
     mutation_of,
     named_arguments,
 )
+from minidynamo.errors import BackendError
+from tests.autograd.programs import assert_same, graphs, inputs
 
 aten = torch.ops.aten
 
@@ -45,7 +48,8 @@ def test_each_writing_operator_has_a_functional_twin(name):
 
 def test_what_is_written_and_what_is_returned():
     norm = mutation_of(aten._native_batch_norm_legit.default)
-    assert (norm.arguments, norm.results) == (("running_mean", "running_var"), 3)
+    assert (norm.arguments, norm.returns) == (("running_mean", "running_var"), (None, None, None))
+    assert mutation_of(aten.add_.Tensor).returns == ("self",)
     assert mutation_of(aten.max.dim_max).dropped == ("max", "max_values")
     assert mutation_of(aten.add.Tensor) is None
 
@@ -72,3 +76,51 @@ def test_arguments_by_name_include_defaults():
     named = named_arguments(aten.bernoulli_.float, ("x",), {})
     assert named["self"] == "x" and named["p"] == 0.5
     assert named_arguments(aten.add_.Tensor, ("x", "y"), {"alpha": 2})["alpha"] == 2
+
+
+@pytest.fixture(scope="module")
+def own_operators():
+    library = torch.library.Library("minidynamo_test_mutation", "DEF")
+    library.define("scale_(Tensor(a!) x, float s=3.0) -> ()")
+    library.define("mixed(Tensor(a!) x, Tensor(b!)[] ys, Tensor z, *, int k=2) -> (Tensor, Tensor(a!))")
+    library.define("maybe(Tensor(a!)? x, Tensor y) -> Tensor")
+
+    def mixed(x, ys, z, k=2):
+        x.add_(z)
+        for y in ys:
+            y.mul_(k)
+        return z + k, x
+
+    library.impl("scale_", lambda x, s=3.0: None, "Meta")
+    library.impl("scale_", lambda x, s=3.0: (x.mul_(s), None)[1], "CPU")
+    library.impl("mixed", mixed, "CompositeExplicitAutograd")
+    yield torch.ops.minidynamo_test_mutation
+    library._destroy()
+
+
+def test_a_writing_operator_of_the_user_gets_a_twin(own_operators):
+    twin = mutation_of(own_operators.mixed.default).functional
+    x, y, z = torch.ones(2), torch.ones(2), torch.ones(2)
+    plain, new_x, (new_y,) = twin(x, [y], z, k=5)
+    assert torch.equal(plain, torch.full((2,), 6.0)) and torch.equal(new_x, torch.full((2,), 2.0))
+    assert torch.equal(new_y, torch.full((2,), 5.0)) and torch.equal(x, y)
+    assert torch.equal(mutation_of(own_operators.scale_.default).functional(x), torch.full((2,), 3.0))
+    assert functional_twin(own_operators.maybe.default) is None
+
+
+def test_programs_with_writing_operators_of_the_user(own_operators):
+    def program(x, y):
+        a = x * 2
+        with torch.no_grad():
+            own_operators.scale_(a)
+            out, _ = own_operators.mixed(a, [y], x)
+        return a, out, y * 1
+
+    assert_same(program, inputs((3, 4), (3, 4), grad=False))
+
+    def twice(x, y):
+        own_operators.mixed(x, [x], y)
+        return (y,)
+
+    with pytest.raises(BackendError, match="same memory twice"):
+        graphs(twice, inputs((3, 4), (3, 4), grad=False)()[0])

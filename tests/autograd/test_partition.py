@@ -1,5 +1,6 @@
 """Tests of minidynamo/autograd/partition.py: what is saved, what is computed again, and how long things live."""
 
+import os
 import subprocess
 import sys
 import time
@@ -117,22 +118,18 @@ def test_forward_and_backward_fit_together():
     assert all(n.users for n in placeholders[: len(made.partition.sources)])
 
 
+def description():
+    """Everything the partition of a block decides, as text."""
+    program, values = module_program(Block())
+    made = graphs(program, [torch.ones(2, 5, 16, requires_grad=True), *values()[0]])
+    return f"{made.signature.saved}{made.forward.code}{made.backward.code}"
+
+
 def test_the_choice_does_not_depend_on_the_hash_seed():
-    script = (
-        "import torch; from tests.autograd.programs import *; from tests.autograd.test_aot import Block;"
-        "p, v = module_program(Block()); g = graphs(p, [torch.ones(2, 5, 16, requires_grad=True), *v()[0]]);"
-        "print(g.signature.saved, g.forward.code, g.backward.code)"
-    )
-    texts = {
-        subprocess.run(
-            [sys.executable, "-c", script],
-            env={"PYTHONHASHSEED": seed, "PYTHONPATH": "."},
-            capture_output=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2")
-    }
-    assert len(texts) == 1
+    script = "from tests.autograd import test_partition; print(test_partition.description(), end='')"
+    env = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": "."}
+    other = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, check=True, text=True)
+    assert other.stdout == description()
 
 
 def test_a_thousand_nodes_take_less_than_a_third_of_a_second():
@@ -149,9 +146,9 @@ def test_a_thousand_nodes_take_less_than_a_third_of_a_second():
     tangents = [n for n in inputs if n.name.startswith("tangents")]
     result = next(n for n in joint.nodes if n.name.startswith("sum_"))
     gradients = [n for n in joint.nodes if not n.users and n is not result]
-    start = time.perf_counter()
+    start = time.thread_time()
     partition(joint, network_inputs, tangents, [result], [], gradients, set())
-    assert time.perf_counter() - start < 0.6  # measured 0.1; the machine may be busy
+    assert time.thread_time() - start < 0.6  # measured 0.2; caches and neighbours cost a little
 
 
 class Peak(TorchDispatchMode):
