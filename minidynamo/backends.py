@@ -8,6 +8,7 @@ then takes one list, empties it and frees each input behind its last use. Nothin
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch.fx
@@ -18,7 +19,7 @@ from minidynamo.boxed import is_boxed, make_boxed, make_boxed_func
 from minidynamo.codegen.compile_graph import compile_graph
 from minidynamo.codegen.lowering.registry import lowered_ops
 from minidynamo.config import config
-from minidynamo.errors import ArgumentError, BackendError, Diagnostic, UnknownName, nearest
+from minidynamo.errors import ArgumentError, BackendError, Diagnostic, GraphRefused, UnknownName, nearest
 from minidynamo.events import notice, phase
 from minidynamo.options import GraphCompiler
 
@@ -30,13 +31,22 @@ def eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[.
     return make_boxed(gm)
 
 
+def _with_autograd(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **stages: Any) -> Callable[..., Any]:
+    """`aot_compile`, or the graph operation by operation, after one notice, when the autograd stage refuses it."""
+    try:
+        return aot_compile(gm, example_inputs, **stages)
+    except GraphRefused as refused:
+        notice(replace(refused.diagnostic, what=f"a graph runs operation by operation: {refused.diagnostic.what}"))
+        return make_boxed(gm)
+
+
 def aot_eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """Our autograd stage, with ATen operations run one by one."""
 
     def run(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         return make_boxed(graph)
 
-    return aot_compile(gm, example_inputs, forward=run, backward=run, inference=run)
+    return _with_autograd(gm, example_inputs, forward=run, backward=run, inference=run)
 
 
 def _generated(target: str) -> Backend:
@@ -48,7 +58,7 @@ def _generated(target: str) -> Backend:
 
             return compile_stage
 
-        return aot_compile(
+        return _with_autograd(
             gm,
             example_inputs,
             forward=compiler("forward"),

@@ -12,6 +12,7 @@ The exception tree::
      +-- BackendError          a backend raised, or a kernel did not compile
      |    +-- ToolchainMissing     there is no working C++ compiler
      |    +-- KernelBuildError     the compiler refused a kernel
+     |    +-- GraphRefused         the autograd stage cannot express a graph that eager can run
      +-- InternalError         a bug in minidynamo
      +-- ArgumentError         (also TypeError) a bad argument to a public function
      +-- UnknownName           (also ValueError) a name that is not in a table
@@ -140,6 +141,10 @@ class ToolchainMissing(BackendError):
 
 class KernelBuildError(BackendError):
     """A compiler refused a kernel that minidynamo wrote."""
+
+
+class GraphRefused(BackendError):
+    """The autograd stage cannot express a graph; nothing has been run. Backends run it operation by operation."""
 
 
 class InternalError(MinidynamoError):

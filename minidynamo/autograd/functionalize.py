@@ -30,7 +30,7 @@ from minidynamo.autograd.mutation import (
 from minidynamo.autograd.signature import ViewStep
 from minidynamo.autograd.views import ELEMENT_INVERSES, INVERSES
 from minidynamo.compat import OpOverload
-from minidynamo.errors import BackendError, Diagnostic
+from minidynamo.errors import GraphRefused, Diagnostic
 
 aten = torch.ops.aten
 
@@ -121,7 +121,7 @@ def functionalize(trace: Trace, names: Sequence[str], flat: Sequence[Any]) -> Fu
     """The graph of `trace` without mutation. Its placeholders are `names`, one per value of `flat`; then tangents,
     then constants.
 
-    Raises BackendError MD402 for a write that cannot be expressed as a value: to the shape or storage of an input,
+    Raises GraphRefused MD402 for a write that cannot be expressed as a value: to the shape or storage of an input,
     through an operator without functional twin, or to an input that shares memory with another input.
     """
     return _Pass(trace).run(names, flat)
@@ -364,9 +364,9 @@ class _Pass:
                 raise refuse("an input is written that shares memory with another input")
 
 
-def refuse(what: str) -> BackendError:
+def refuse(what: str) -> GraphRefused:
     """The error for a mutation that has no functional form."""
-    return BackendError(
+    return GraphRefused(
         Diagnostic(
             "MD402",
             what,

@@ -23,7 +23,7 @@ from torch.fx.experimental.proxy_tensor import (
 from minidynamo.autograd.inputs import InputLayout
 from minidynamo.autograd.locations import LocatingInterpreter, LocationRecorder
 from minidynamo.compat import FakeTensor, FakeTensorMode, OpOverload
-from minidynamo.errors import BackendError, Diagnostic, MinidynamoError
+from minidynamo.errors import GraphRefused, Diagnostic, MinidynamoError
 
 
 @dataclass
@@ -94,7 +94,7 @@ def trace_joint(
 ) -> Trace:
     """Trace `gm` on the fake values `flat`, and its gradients if any result requires grad.
 
-    Runs under the grad mode in force. Raises BackendError MD401 when torch refuses the program, and MD404 when outputs
+    Runs under the grad mode in force. Raises GraphRefused MD401 when torch refuses the program, and MD404 when outputs
     share memory in a way that cannot be rebuilt.
     """
     mode = next((value.fake_mode for value in flat if isinstance(value, FakeTensor)), None) or FakeTensorMode()
@@ -109,7 +109,7 @@ def trace_joint(
         raise
     except Exception as error:
         text = (str(error) or repr(error)).splitlines()[0]
-        raise BackendError(
+        raise GraphRefused(
             Diagnostic(
                 "MD401",
                 f"the graph cannot be traced for autograd: {text}",
@@ -277,8 +277,8 @@ def _autograd_root(value: torch.Tensor) -> torch.Tensor:
     return value if value._base is None else value._base
 
 
-def _cannot_rebuild(what: str) -> BackendError:
-    return BackendError(
+def _cannot_rebuild(what: str) -> GraphRefused:
+    return GraphRefused(
         Diagnostic(
             "MD404",
             what,

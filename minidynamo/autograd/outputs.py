@@ -15,7 +15,7 @@ from torch import fx
 from minidynamo.autograd.functionalize import FunctionalGraph, Value
 from minidynamo.autograd.joint import Family, Trace, TracedOutput
 from minidynamo.autograd.signature import InputMutation, OutputPlan, ViewStep
-from minidynamo.errors import BackendError, Diagnostic
+from minidynamo.errors import GraphRefused, Diagnostic
 
 aten = torch.ops.aten
 _ALIAS = ViewStep(aten.alias.default)
@@ -36,7 +36,7 @@ class Results:
 def plan_outputs(trace: Trace, functional: FunctionalGraph) -> Results:
     """Results, outputs and mutations of `functional`, the functional form of `trace`.
 
-    Raises BackendError MD404 for outputs that share memory without being views of one another.
+    Raises GraphRefused MD404 for outputs that share memory without being views of one another.
     """
     return _Planner(trace, functional).plan()
 
@@ -129,8 +129,8 @@ def _memory(node: fx.Node) -> Any:
     return value.untyped_storage()._cdata
 
 
-def _shares(what: str) -> BackendError:
-    return BackendError(
+def _shares(what: str) -> GraphRefused:
+    return GraphRefused(
         Diagnostic(
             "MD404",
             what,
