@@ -30,7 +30,7 @@ from minidynamo.autograd.mutation import (
 from minidynamo.autograd.signature import ViewStep
 from minidynamo.autograd.views import ELEMENT_INVERSES, INVERSES
 from minidynamo.compat import OpOverload
-from minidynamo.errors import GraphRefused, Diagnostic
+from minidynamo.errors import Diagnostic, GraphRefused
 
 aten = torch.ops.aten
 

@@ -23,7 +23,7 @@ from torch.fx.experimental.proxy_tensor import (
 from minidynamo.autograd.inputs import InputLayout
 from minidynamo.autograd.locations import LocatingInterpreter, LocationRecorder
 from minidynamo.compat import FakeTensor, FakeTensorMode, OpOverload
-from minidynamo.errors import GraphRefused, Diagnostic, MinidynamoError
+from minidynamo.errors import Diagnostic, GraphRefused, MinidynamoError
 
 
 @dataclass

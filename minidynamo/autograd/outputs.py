@@ -15,7 +15,7 @@ from torch import fx
 from minidynamo.autograd.functionalize import FunctionalGraph, Value
 from minidynamo.autograd.joint import Family, Trace, TracedOutput
 from minidynamo.autograd.signature import InputMutation, OutputPlan, ViewStep
-from minidynamo.errors import GraphRefused, Diagnostic
+from minidynamo.errors import Diagnostic, GraphRefused
 
 aten = torch.ops.aten
 _ALIAS = ViewStep(aten.alias.default)
