@@ -133,11 +133,11 @@ def delinearize(flat: Index, shape: Sequence[int]) -> tuple[Index, ...]:
     coordinates: list[Index] = []
     inner = 1
     for position in reversed(range(len(shape))):
+        size = shape[position]
         quotient = flat // inner
-        coordinates.append(quotient if position == 0 else quotient % shape[position])
-        inner *= max(shape[position], 1)
-    if shape and shape[0] == 1:
-        coordinates[-1] = Index()
+        # The outermost coordinate needs no remainder; a dimension of at most one element has no other than zero.
+        coordinates.append(Index() if size <= 1 else quotient if position == 0 else quotient % size)
+        inner *= max(size, 1)
     return tuple(reversed(coordinates))
 
 

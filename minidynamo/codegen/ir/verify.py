@@ -128,7 +128,7 @@ def _verify_loops(node: Loops, program: LoopProgram, known: set[str]) -> None:
         _require(len(load.index) == len(buffer.shape), "a load has one coordinate per dimension", node)
         if load.valid is None:
             for i, size in zip(load.index, buffer.shape):
-                _require(_inside(i, size) or node.out.numel == 0, f"{i} stays below {size}", node)
+                _require(_inside(i, size) or 0 in {v.extent for v in node.axes}, f"{i} stays below {size}", node)
     if node.combine is None:
         _require(node.body.dtype == node.out.dtype, "the value has the dtype of its buffer", node)
 
@@ -140,8 +140,6 @@ def _all(expr: Expr) -> Iterable[Expr]:
 
 
 def _inside(index: Index, size: int) -> bool:
-    if any(v.extent == 0 for v in index.variables()):
-        return True
     low, high = index.bounds()
     return low >= 0 and high < size
 
@@ -201,15 +199,17 @@ def _verify_memory(kernel: Kernel) -> None:
     written = {b.name for b in kernel.writes}
     stored: set[str] = set()
     for loop in kernel.loops:
+        runs = all(v.extent for v in (*kernel.rows, *loop.axes))
         now = {s.buffer for s in loop.body if isinstance(s, Store)}
         for s in loop.body:
             for e in _all(s.value):
                 if isinstance(e, Load):
                     _require(e.buffer in buffers and len(e.index) == 1, f"the load of {e.buffer}", kernel)
                     _require(e.buffer not in stored, f"{e.buffer} is read behind the loop that writes it", kernel)
-                    fits = e.valid is not None or _inside(e.index[0], _span(buffers[e.buffer]))
+                    fits = not runs or e.valid is not None or _inside(e.index[0], _span(buffers[e.buffer]))
                     _require(fits, f"{e.index[0]} stays inside {e.buffer}", kernel)
             if isinstance(s, Store):
-                _require(_inside(s.index, _span(buffers[s.buffer])), f"{s.index} stays inside {s.buffer}", kernel)
+                fits = not runs or _inside(s.index, _span(buffers[s.buffer]))
+                _require(fits, f"{s.index} stays inside {s.buffer}", kernel)
         stored |= now
     _require(stored == written, "writes are the buffers that are stored", kernel)

@@ -124,7 +124,7 @@ def _join(kernel: Kernel, *, rows: bool) -> Kernel:
     while True:
         columns = next((loop.axes for loop in kernel.loops if loop.axes), ())
         axes = kernel.rows if rows else columns
-        if k + 1 >= len(axes):
+        if k + 1 >= len(axes) or 0 in {v.extent for v in axes}:
             return kernel
         outer, inner = axes[len(axes) - k - 2], axes[len(axes) - k - 1]
         joined = Var(f"{outer.name}{inner.name}", outer.extent * inner.extent)

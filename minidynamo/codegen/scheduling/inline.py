@@ -27,6 +27,7 @@ def inline(program: LoopProgram) -> LoopProgram:
     needed = set(names_in(program.outputs)) | set(program.inputs)
     needed |= {name for n in program.nodes if not isinstance(n, Loops) for name in reads(n)}
     mutated = {n.out.name for n in program.nodes if isinstance(n, Loops) and n.out.name in program.inputs}
+    folds = {n.out.name for n in program.nodes if isinstance(n, Loops) and n.combine is not None}
     readers: dict[str, list[int]] = {}
     for k, node in enumerate(program.nodes):
         for name in reads(node):
@@ -35,6 +36,8 @@ def inline(program: LoopProgram) -> LoopProgram:
         producer_now = nodes[k]
         if not isinstance(producer_now, Loops) or producer_now.combine is not None or made(producer) in needed:
             continue
+        if folds.intersection(reads(producer_now)):
+            continue  # it belongs into the kernel of the fold, whatever order its reader has
         users = readers.get(made(producer), [])
         if all(_may_inline(producer_now, k, u, nodes, lifetimes, mutated, len(users)) for u in users):
             for u in users:

@@ -1,0 +1,67 @@
+"""Folds: every operation, dtype and corner against eager."""
+
+import pytest
+import torch
+
+from tests.codegen.graphs import check
+
+pytestmark = pytest.mark.cpp
+
+X = torch.randn(4, 5, 6, generator=torch.Generator().manual_seed(1))
+
+
+def everything(x):
+    return (
+        x.sum(), x.sum((0, 2)), x.sum(1, keepdim=True), x.amax(0), x.amin((1, 2)), x.amax(), x.max(), x.min(),
+        *x.max(1), *x.min(-1, keepdim=True), x.argmax(), x.argmin(2, keepdim=True), x.any(), x.any(1), x.all(0),
+    )  # fmt: skip
+
+
+def of_floats(x):
+    return x.mean(), x.mean((0, 1)), x.prod(1), x.prod(), x.logsumexp(1), x.logsumexp((0, 2), keepdim=True)
+
+
+def spread(x):
+    return (
+        x.var(), x.var(1), x.var(0, correction=0), x.std((1, 2), keepdim=True), x.std(2, unbiased=False),
+        *torch.var_mean(x, 1), *torch.var_mean(x, (0, 2), keepdim=True),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+def test_floats(dtype):
+    check(everything, X.to(dtype))
+    check(of_floats, X.to(dtype))
+    check(spread, X.to(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8], ids=str)
+def test_integers(dtype):
+    check(everything, (X * 3).abs().to(dtype), exact=True)
+    check(lambda x: (x.prod(1), x.sum(dtype=torch.float32), x.sum(0, dtype=torch.int32)), (X * 3).abs().to(dtype))
+
+
+def test_bools():
+    check(lambda x: (x.sum(), x.any(0), x.all((1, 2)), x.sum(1, dtype=torch.float32)), X > 0, exact=True)
+
+
+def test_special_values():
+    x = X.clone()
+    x[0, 0, 0] = torch.nan
+    x[1, 2] = -torch.inf
+    x[2, 1] = torch.inf
+    check(lambda x: (*everything(x), x.logsumexp(2)), x)
+
+
+def test_first_of_equals_wins():
+    x = torch.tensor([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0]])
+    check(lambda x: (x.argmax(1), x.argmin(0), x.argmax(), *x.max(0)), x, exact=True)
+
+
+def test_dimensions_of_size_one_and_scalars():
+    check(lambda x: (x.sum(0), x.amax(0), x.argmax(0), *x.max(0), x.mean()), X[:1])
+    check(lambda x: (x.sum(), x.amax(), x.argmax(), *x.max(0), x.mean(), x.prod()), X[0, 0, 0])
+
+
+def test_empty():
+    check(lambda x: (x.sum(), x.sum(0), x.sum(1), x.prod(0), x.any(0), x.all(), x.mean(1), x.amax(1)), torch.ones(0, 3))

@@ -1,0 +1,111 @@
+"""The memory planner: allocation, reuse, writing in place, freeing. No device is needed."""
+
+import torch
+
+from minidynamo.codegen.ir.loops import Extern, Kernel
+from minidynamo.codegen.memory.plan import Allocate, Free, Launch, Return, Reuse
+from minidynamo.codegen.memory.planner import may_overwrite, plan_memory, same_layout
+from minidynamo.codegen.scheduling.schedule import schedule
+from tests.codegen.graphs import kernels, lower
+
+X = torch.ones(4, 4)
+
+
+def plan(function, *args):
+    program, steps = schedule(lower(function, *args), join=True, verify=True)
+    return plan_memory(steps, program, "test")
+
+
+def steps_of(kind, plan):
+    return [s for s in plan.steps if isinstance(s, kind)]
+
+
+def names(plan):
+    """Kinds of steps in order, with the names that they bring or take."""
+    found = []
+    for s in plan.steps:
+        match s:
+            case Allocate() | Reuse():
+                found.append((type(s).__name__, s.buffer.name))
+            case Free():
+                found.append(("Free", *s.names))
+            case Extern():
+                found.append(("Extern", s.out))
+            case _:
+                found.append((type(s).__name__,))
+    return found
+
+
+def test_unused_inputs_go_first_and_the_rest_behind_last_use():
+    assert names(plan(lambda x, y, z: (x @ y) + x, *torch.ones(3, 4, 4))) == [
+        ("Free", "z_1"), ("Extern", "mm"), ("Free", "y_1"), ("Allocate", "add"), ("Launch",), ("Free", "x_1", "mm"),
+        ("Return",),
+    ]  # fmt: skip
+
+
+def test_intermediate_is_overwritten_in_place():
+    made = plan(lambda x: x.softmax(0).softmax(1), X)
+    first, second = steps_of(Launch, made)
+    (step,) = steps_of(Reuse, made)
+    assert len(steps_of(Allocate, made)) == 1
+    assert step.source == first.args[-1]
+    assert second.args == (step.buffer.name, step.buffer.name)
+
+
+def test_dead_buffer_goes_to_the_next_kernel():
+    made = plan(lambda x: x.softmax(1).flip(0).softmax(1).flip(0).softmax(1), X)
+    first, second, third = steps_of(Launch, made)
+    (step,) = steps_of(Reuse, made)
+    assert step.source == first.args[-1] and step.buffer.name == third.args[-1]
+    assert third.args[0] == second.args[-1]
+
+
+def test_nothing_dead_is_held_across_an_extern():
+    made = plan(lambda x, y: (x.softmax(1).flip(0).softmax(1) @ y).flip(0).softmax(1), *torch.ones(2, 4, 4))
+    order = names(made)
+    assert order.index(("Free", "_softmax")) < order.index(("Extern", "mm"))
+
+
+def test_inputs_and_results_of_externs_are_never_overwritten():
+    made = plan(lambda x, y: ((x @ y) + 1).exp(), *torch.ones(2, 4, 4))
+    assert len(steps_of(Allocate, made)) == 1
+    assert steps_of(Reuse, made) == []
+
+
+def test_a_buffer_with_a_living_view_is_not_reused():
+    made = plan(lambda x: [(a := (x + 1)).view(16), a.cumsum(0) * 2, a + 3], X)
+    assert all(step.source != "add" for step in steps_of(Reuse, made))
+
+
+def test_empty_tensors_are_allocated_but_not_computed():
+    made = plan(lambda x: x + 1, torch.ones(0, 4))
+    assert steps_of(Launch, made) == [] and len(steps_of(Allocate, made)) == 1
+
+
+def test_outputs_are_never_freed():
+    made = plan(lambda x: (x, x + 1, (x + 1).sum(0)), X)
+    freed = {name for step in steps_of(Free, made) for name in step.names}
+    assert freed.isdisjoint({v.name for v in made.outputs})
+    assert isinstance(made.steps[-1], Return)
+
+
+def test_peak_is_not_above_one_tensor_per_living_value():
+    made = plan(lambda x: (((x @ x).relu() @ x).relu() @ x).relu(), X)
+    assert made.peak_bytes() == 3 * 64
+
+
+def test_may_overwrite_needs_the_same_place():
+    same = kernels(lambda x: x + 1, X)[0]
+    assert may_overwrite(same, "x_1", "add")
+    turned = kernels(lambda x: x.t() + x, X)[0]
+    assert not may_overwrite(turned, "x_1", "add")
+    row = kernels(lambda x: x.softmax(1), X)[0]
+    assert may_overwrite(row, "x_1", "_softmax")
+    two = kernels(lambda x: (x + 1, (x + 1) * x.flip(0)), X)[0]
+    assert not may_overwrite(two, "x_1", "add")
+
+
+def test_same_layout():
+    a, b = (k.writes[0] for k in kernels(lambda x: (x + 1, (x * 2).t().clone().sum(0)), X)[:1] * 2)
+    assert same_layout(a, b)
+    assert isinstance(kernels(lambda x: x + 1, X)[0], Kernel)

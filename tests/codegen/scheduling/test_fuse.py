@@ -1,0 +1,95 @@
+"""Fusion: what shares a kernel, what must not, and in which order everything runs."""
+
+import torch
+
+from minidynamo.codegen.ir.loops import Extern, Kernel
+from tests.codegen.graphs import kernels, scheduled
+
+F = torch.nn.functional
+X = torch.ones(8, 16)
+
+
+def outline(function, *args, join=True):
+    """Per step the names that a kernel stores, or the extern call."""
+    found = []
+    for step in scheduled(function, *args, join=join):
+        found.append([b.name for b in step.writes] if isinstance(step, Kernel) else step.out)
+    return found
+
+
+def test_values_used_inside_and_outside_are_one_kernel():
+    assert outline(lambda x: ((e := x.exp()), e * 2, e + e.sum(1, keepdim=True)), X) == [["exp", "mul", "add"]]
+
+
+def test_neighbours_on_the_same_memory_are_one_kernel():
+    assert outline(lambda x: (x.exp(), x.sum(1), x.amax(1)), X) == [["exp", "sum_1", "amax"]]
+
+
+def test_independent_small_kernels_are_one():
+    assert outline(lambda x, y: (x + 1, y * 2), torch.ones(8), torch.ones(8)) == [["add", "mul"]]
+
+
+def test_a_reader_at_other_places_is_a_kernel_of_its_own():
+    assert outline(lambda x: (e := x.exp()) * 2 + e.flip(0), X) == [["exp"], ["add"]]
+
+
+def test_rows_and_columns_are_two_kernels():
+    assert len(kernels(lambda x: (x.exp().sum(0), x.exp().sum(1)), X)) == 2
+
+
+def test_no_circle_through_an_extern():
+    # Both the first and the last operation read x; joining them would need mm before and behind the kernel.
+    result = outline(lambda x: ((a := x.exp()), x + a @ a), torch.ones(8, 8))
+    assert result == [["exp"], "mm", ["add"]]
+
+
+def test_no_circle_through_a_kernel():
+    result = outline(lambda x: ((a := x.exp()), (b := a.flip(0).sin()) * 2, a + b.t()), torch.ones(8, 8))
+    names = [n for step in result for n in step]
+    assert names.index("exp") < names.index("sin")
+
+
+def test_extern_calls_keep_their_order():
+    def function(x):
+        a = torch.ops.aten.bernoulli.p(x, 0.5)
+        b = torch.ops.aten.bernoulli.p(x, 0.5)
+        return b + 1, a * 2
+
+    calls = [s.out for s in scheduled(function, X) if isinstance(s, Extern)]
+    assert calls == ["bernoulli", "bernoulli_1"]
+
+
+def test_a_value_is_made_before_the_extern_that_followed_it():
+    assert outline(lambda x, y: (x + 1) * (y @ y), *torch.ones(2, 4, 4)) == [["add"], "mm", ["mul"]]
+
+
+def test_old_value_of_an_input_is_read_before_it_is_overwritten():
+    def function(x):
+        old = x.flip(0).exp()
+        torch.ops.aten.copy_.default(x, x * 2)
+        return old
+
+    assert outline(function, X) == [["exp"], ["x_1"]]
+
+
+def test_store_into_an_input_shares_the_kernel_of_its_value():
+    def function(x):
+        new = x * 2
+        torch.ops.aten.copy_.default(x, new)
+        return new
+
+    assert outline(function, X) == [["mul", "x_1"]]
+
+
+def test_few_long_rows_draw_in_nothing_large():
+    x = torch.ones(2, 1 << 17)
+    assert len(kernels(lambda x: (x.exp() * 2, x.argmax(1)), x)) == 2
+
+
+def test_without_joining_each_nest_is_a_kernel():
+    assert len(outline(lambda x: x.exp() * 2 + 1, X, join=False)) == 3
+
+
+def test_results_do_not_depend_on_hashing():
+    function = lambda x: (x.exp(), x.sum(1), x.t().softmax(0), x @ x.t(), x.sin() + x.amax(1, keepdim=True))  # noqa: E731
+    assert outline(function, X) == outline(function, X)

@@ -1,0 +1,74 @@
+"""Inlining: what is computed where it is read, and what is not."""
+
+import torch
+
+from minidynamo.codegen.ir.expr import loads
+from minidynamo.codegen.ir.loops import Loops
+from minidynamo.codegen.ir.verify import verify_program
+from minidynamo.codegen.scheduling.dead import remove_unused
+from minidynamo.codegen.scheduling.inline import inline
+from tests.codegen.graphs import lower
+
+X = torch.ones(4, 5)
+
+
+def inlined(function, *args):
+    program = inline(remove_unused(lower(function, *args)))
+    verify_program(program)
+    return [n.out.name for n in program.nodes if isinstance(n, Loops)], program
+
+
+def test_single_use_is_inlined_through_views():
+    names, program = inlined(lambda x: (x.exp().t()[1:] + 1).sum(0), X)
+    assert names == ["sum_1"]
+    (load,) = loads(program.nodes[0].body)
+    assert [str(i) for i in load.index] == ["i1", "i0 + 1"]
+
+
+def test_expensive_values_are_not_computed_twice():
+    assert inlined(lambda x: (e := x.exp()) * 2 + e.flip(0), X)[0] == ["exp", "add"]
+    assert inlined(lambda x: (e := x + 1) * 2 + e.flip(0), X)[0] == ["add_1"]
+
+
+def test_expensive_values_are_not_computed_once_per_broadcast_element():
+    assert inlined(lambda x, b: x + b.exp(), X, torch.ones(5))[0] == ["exp", "add"]
+    assert inlined(lambda x, b: x + b * 2, X, torch.ones(5))[0] == ["add"]
+
+
+def test_outputs_and_arguments_of_externs_stay():
+    assert inlined(lambda x: ((y := x + 1), y * 2), X)[0] == ["add", "mul"]
+    assert inlined(lambda x: (x + 1) @ x.t(), X)[0] == ["add"]
+
+
+def test_what_reads_a_fold_stays_with_it():
+    assert inlined(lambda x: x.softmax(1).flip(0) * 2, X)[0][-2:] == ["_softmax", "mul"]
+
+
+def test_no_input_lives_longer():
+    names, _ = inlined(lambda x, y: (x + 1) * (y @ y), *torch.ones(2, 4, 4))
+    assert names == ["add", "mul"]
+    names, _ = inlined(lambda x, y: ((x + 1) * (y @ y), x), *torch.ones(2, 4, 4))
+    assert names == ["mul"]
+
+
+def test_constants_are_always_inlined():
+    assert inlined(lambda x: (x + torch.arange(5) * 2, x * torch.full((4, 5), 2.0)), X)[0] == ["add", "mul_1"]
+
+
+def test_expressions_do_not_grow_without_limit():
+    def doubling(x):
+        for _ in range(30):
+            x = x + x
+        return x
+
+    assert len(inlined(doubling, X)[0]) > 10
+
+
+def test_stores_into_two_inputs_keep_their_order():
+    def swap(x, y):
+        kept = x + 0
+        torch.ops.aten.copy_.default(x, y)
+        torch.ops.aten.copy_.default(y, kept)
+        return ()
+
+    assert inlined(swap, *torch.ones(2, 3))[0] == ["add", "x_1", "y_1"]

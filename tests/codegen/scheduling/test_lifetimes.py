@@ -1,0 +1,42 @@
+"""Lifetimes: segments between extern calls, and which reads may move."""
+
+import torch
+
+from minidynamo.codegen.ir.loops import Extern, Name
+from minidynamo.codegen.scheduling.lifetimes import Lifetimes, made, names_in, reads
+from tests.codegen.graphs import lower
+
+
+def test_names_in_nested_arguments():
+    assert list(names_in(((Name("a"), 3), [Name("b"), None]))) == ["a", "b"]
+
+
+def test_reads_and_made():
+    program = lower(lambda x, y: (x * x + y) @ y, *torch.ones(2, 3, 3))
+    mul, add, mm = program.nodes
+    assert [(made(n), reads(n)) for n in (mul, add, mm)] == [
+        ("mul", ("x_1",)), ("add", ("mul", "y_1")), ("mm", ("add", "y_1")),
+    ]  # fmt: skip
+
+
+def test_a_read_moves_only_to_where_the_value_lives_anyway():
+    program = lower(lambda x, y, w: ((x + 1) * (y @ w), y), *torch.ones(3, 4, 4))
+    lifetimes = Lifetimes(program)
+    assert lifetimes.segments == [0, 0, 1]
+    assert not lifetimes.may_read_later("x_1", 0, 1)
+    assert lifetimes.may_read_later("y_1", 0, 1)
+    assert lifetimes.may_read_later("x_1", 0, 0)
+
+
+def test_reading_a_view_is_reading_its_source():
+    program = lower(lambda x, w: ((x + 1) * 2, w @ w, x.t()), *torch.ones(2, 4, 4))
+    assert Lifetimes(program).may_read_later("x_1", 0, 1)
+
+
+def test_no_read_moves_across_a_write():
+    call = Extern("none", "fill", (Name("x_1"),), mutates=("x_1",))
+    program = lower(lambda x, w: (x + 1) * (w @ w) * x, *torch.ones(2, 4, 4))
+    nodes = (program.nodes[0], call, *program.nodes[1:])
+    lifetimes = Lifetimes(type(program)(program.inputs, nodes, program.outputs, program.buffers))
+    assert not lifetimes.may_read_later("x_1", 0, 1)
+    assert lifetimes.may_read_later("x_1", 1, 2)

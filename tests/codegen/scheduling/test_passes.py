@@ -1,0 +1,47 @@
+"""Passes over columns: when values are made, made again, or kept."""
+
+import torch
+
+from minidynamo.codegen.ir.loops import Loops
+from minidynamo.codegen.scheduling.domain import domain_of, place_all
+from minidynamo.codegen.scheduling.passes import find_passes
+from tests.codegen.graphs import lower
+
+
+def passes(function, *args, needed=frozenset(), may_keep=True):
+    nodes = [n for n in lower(function, *args).nodes if isinstance(n, Loops)]
+    domain = domain_of(nodes)
+    placed = place_all(nodes, domain)
+    assert placed is not None
+    return find_passes(placed, domain, frozenset(needed), frozenset(), may_keep)
+
+
+X = torch.ones(4, 6)
+
+
+def test_softmax_has_three_passes_and_keeps_the_exponentials():
+    found = passes(lambda x: x.softmax(1), X, needed={"_softmax"})
+    assert found.count == 3
+    assert found.kept == {"_softmax_map"}
+    assert dict(found.first) == {"_softmax_max": 0, "_softmax_map": 1, "_softmax_sum": 1, "_softmax": 2}
+
+
+def test_cheap_values_are_made_again():
+    found = passes(lambda x: (y := x + 1) / y.sum(1, keepdim=True), X, needed={"div"})
+    assert found.kept == frozenset()
+    assert found.extra["add"] == {1}
+
+
+def test_nothing_is_kept_where_columns_are_outside():
+    found = passes(lambda x: x.softmax(1), X, needed={"_softmax"}, may_keep=False)
+    assert found.kept == frozenset() and found.extra["_softmax_map"] == {2}
+
+
+def test_values_needed_late_are_made_late():
+    found = passes(lambda x: x.sum(1, keepdim=True) * x.exp(), X, needed={"mul"})
+    assert found.first["exp"] == found.first["mul"] == 1
+
+
+def test_row_values_stand_between_passes():
+    found = passes(lambda x: x - x.mean(1, keepdim=True), X, needed={"sub"})
+    assert found.first["mean_sum"] == 0 and found.first["mean"] == 0 and found.first["sub"] == 1
