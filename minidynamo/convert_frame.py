@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import torch.fx
 
 from minidynamo import artifacts
+from minidynamo.bytecode.analysis import slot_effects
 from minidynamo.bytecode.breaks import drive, make_break
 from minidynamo.bytecode.instructions import decode
 from minidynamo.bytecode.layout import CELL, NULL, VALUE, FramePoint, frame_point
@@ -86,9 +87,17 @@ class FrameToConvert:
             cells,
             index=point.index,
             stack=stack,
+            steal=options.steal - _rebound(code),
             fullgraph=options.fullgraph,
             name=self.name,
         )
+
+
+def _rebound(code: types.CodeType) -> frozenset[str]:
+    """The locals that are assigned to: behind a graph break they may hold something else than the argument."""
+    return frozenset(
+        name for instruction in decode(code) for operation, name in slot_effects(instruction) if "STORE" in operation
+    )
 
 
 @dataclass(frozen=True)

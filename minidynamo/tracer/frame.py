@@ -188,12 +188,18 @@ def _break(request: FrameRequest, frame: Frame, stop: _Stop | None) -> Break:
     cells = {name: CellVariable() for name in code.co_cellvars} | frame.cells
     return Break(
         index,
-        tuple(frame.stack),
-        {name: value for name, value in frame.local_slots.items() if name in live},
+        tuple(value if isinstance(value, Null) else _known(frame, value) for value in frame.stack),
+        {name: _known(frame, value) for name, value in frame.local_slots.items() if name in live},
         cells,
         stop.diagnostic,
         _compiled_callee(frame, index) if stop.in_callee else None,
     )
+
+
+def _known(frame: Frame, value: VariableTracker) -> VariableTracker:
+    """The tracker of a value that was not read under this name, if it was read under another one."""
+    found = frame.tx.graph.known(value.source) if isinstance(value, UnreadVariable) and value.source else None
+    return value if found is None else found
 
 
 def _compiled_callee(frame: Frame, index: int) -> int | None:
