@@ -147,7 +147,7 @@ class Item(Derived):
 
 
 @dataclass(frozen=True)
-class BaseItem(Derived):
+class StorageItem(Derived):
     """An element of a container subclass, read through `owner` (list, tuple, dict) so that overrides do not run."""
 
     key: Hashable

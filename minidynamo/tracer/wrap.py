@@ -15,7 +15,7 @@ import torch
 
 from minidynamo.compat import OpOverload, OpOverloadPacket, is_functorch_wrapped
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Attr, BaseItem, Constant, InstanceAttr, Item, Local, Source
+from minidynamo.guards.source import Attr, Constant, InstanceAttr, Item, Local, Source, StorageItem
 from minidynamo.tracer.constants import is_constant_value, key_of
 from minidynamo.tracer.output_graph import OutputGraph
 from minidynamo.variables.base import VariableTracker
@@ -156,7 +156,7 @@ def _tuple(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> Variab
     variable = TupleVariable([], type(value), source=source)
     graph.remember(value, variable)
     plain = tuple.__getitem__ is type(value).__getitem__
-    place: Callable[[int], Source] = lambda k: Item(source, k) if plain else BaseItem(source, k, tuple)  # noqa: E731
+    place: Callable[[int], Source] = lambda k: Item(source, k) if plain else StorageItem(source, k, tuple)  # noqa: E731
     variable.items = _contents(graph, tuple.__iter__(value), source, place)
     return variable
 
@@ -167,7 +167,7 @@ def _tuple_subclass(graph: OutputGraph, value: tuple[Any, ...], source: Source) 
     graph.guard(source, GuardKind.LENGTH, len(value))
     variable = ObjectVariable(value, type(value), source=source)
     graph.remember(value, variable)
-    items = _contents(graph, tuple.__iter__(value), source, lambda k: BaseItem(source, k, tuple))
+    items = _contents(graph, tuple.__iter__(value), source, lambda k: StorageItem(source, k, tuple))
     variable.storage = TupleVariable(items, source=source)
     return variable
 
@@ -177,7 +177,7 @@ def _list_subclass(graph: OutputGraph, value: list[Any], source: Source) -> Vari
     graph.guard(source, GuardKind.LENGTH, list.__len__(value))
     variable = ObjectVariable(value, type(value), source=source)
     graph.remember(value, variable)
-    items = _contents(graph, list.__iter__(value), source, lambda k: BaseItem(source, k, list))
+    items = _contents(graph, list.__iter__(value), source, lambda k: StorageItem(source, k, list))
     variable.storage = ListVariable(items, original=tuple(items), source=source)
     return variable
 
@@ -224,7 +224,7 @@ def _dict(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
     owner = collections.OrderedDict if issubclass(cls, collections.OrderedDict) else dict
     for key, real in zip(keys, raw):
         assert key is not None
-        place = Item(source, real) if builtin else BaseItem(source, real, owner)
+        place = Item(source, real) if builtin else StorageItem(source, real, owner)
         storage.items[key] = wrap(graph, value[real] if builtin else dict.__getitem__(value, real), place)
     if isinstance(value, collections.defaultdict) and builtin:
         storage.default_factory = wrap(graph, value.default_factory, Attr(source, "default_factory"))

@@ -7,7 +7,6 @@ import pytest
 from minidynamo.guards.names import Namespace
 from minidynamo.guards.source import (
     Attr,
-    BaseItem,
     CellContents,
     Constant,
     Derived,
@@ -15,6 +14,7 @@ from minidynamo.guards.source import (
     Item,
     Local,
     Source,
+    StorageItem,
     TypeOf,
     global_source,
     key_expression,
@@ -47,7 +47,7 @@ CASES = [
     (Item(Item(Item(InstanceAttr(Local("p"), "x"), 1), 1), "k"), "p.__dict__['x'][1][1]['k']", "p.x[1][1]['k']", 5),
     (TypeOf(Local("p")), "type(p)", "type(p)", Point),
     (Attr(TypeOf(Local("p")), "__mro__"), "type(p).__mro__", "type(p).__mro__", Point.__mro__),
-    (BaseItem(Local("xs"), 1, list), "list.__getitem__(xs, 1)", "xs[1]", 8),
+    (StorageItem(Local("xs"), 1, list), "list.__getitem__(xs, 1)", "xs[1]", 8),
     (CellContents(Constant(_cell(4), "n")), "n.cell_contents", "n", 4),
     (global_source(G, "factor"), "G['factor']", "factor", 3),
 ]
