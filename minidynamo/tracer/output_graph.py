@@ -117,7 +117,7 @@ class OutputGraph:
     def forget_values(self) -> None:
         """Let go of the user's objects. The parts of a trace refer to each other and wait for the garbage collector."""
         for table in (self._alive, self._real, self.by_identity, self.by_source):
-            table.clear()  # type: ignore[attr-defined]
+            table.clear()
 
     # Inputs
 

@@ -1,0 +1,99 @@
+import functools
+
+import pytest
+import torch
+
+from minidynamo import disable
+from tests.end_to_end.programs import Programs, two_vectors, vector
+from tests.tracer.capture import capture, guards_on, targets
+
+programs = Programs()
+
+
+@pytest.mark.parametrize("program", programs)
+def test_same_as_eager(program):
+    program.check()
+
+
+def scaled(x, factor=2, *, offset=torch.ones(4)):
+    return x * factor + offset
+
+
+def recursive(n, x):
+    return x if n == 0 else recursive(n - 1, x + n)
+
+
+class Multiplier:
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __call__(self, x):
+        return x * self.factor
+
+
+@programs(lambda: (vector(), Multiplier(3), scaled, functools.partial(scaled, factor=5), torch.relu, vector().add))
+def callables_as_arguments(x, obj, function, partial, builtin, method):
+    return obj(x) + function(x) + partial(x, offset=1) + builtin(x) + method(x)
+
+
+@programs()
+def recursion(x):
+    return recursive(5, x)
+
+
+@programs()
+def unbound_methods(x):
+    words = []
+    list.append(words, "a")
+    return torch.Tensor.add(x, 1), str.upper("a"), dict.fromkeys("ab", 1), words, "-".join(["a", "b"])
+
+
+@programs(graphs=None, breaks=None)
+def too_deep(x):
+    return recursive(100, x)
+
+
+@programs(graphs=0, breaks=1)
+def not_callable_raises(x):
+    five = 5
+    return five(x)
+
+
+@disable
+def as_written(x):
+    return x + 1
+
+
+@programs(graphs=2, breaks=1)
+def disabled_function(x):
+    return as_written(x * 2) * 3
+
+
+@programs(two_vectors)
+def operator_functions(x, y):
+    return functools.reduce(lambda a, b: a + b, [x, y, x]), max(3, 4), divmod(7, 2)
+
+
+def test_a_function_argument_is_guarded_by_its_code():
+    def apply(f, x):
+        return f(x)
+
+    def make(n):
+        return lambda x: x + n
+
+    traced = capture(apply, make(3), torch.ones(2))
+    assert "f.__code__" in {guard.source.display() for guard in traced.guards}
+    assert guards_on(traced, "f.__closure__[0]")
+
+
+def test_a_global_function_is_guarded_by_identity():
+    traced = capture(lambda x: scaled(x), torch.ones(4))
+    assert next(iter(guards_on(traced, "scaled").values())) is scaled
+
+
+def test_torch_functions_become_nodes_as_written():
+    def several(x):
+        return torch.nn.functional.gelu(torch.relu(x) @ x).sum(0).exp_()
+
+    assert targets(capture(several, torch.ones(2, 2)))[0] is torch.relu
+    assert targets(capture(several, torch.ones(2, 2)))[2:] == [torch.nn.functional.gelu, "sum", "exp_"]

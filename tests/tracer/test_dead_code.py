@@ -1,0 +1,38 @@
+import torch
+
+from tests.tracer.capture import capture, targets
+
+
+def test_unused_pure_operations_go():
+    def f(x):
+        x.sin()
+        torch.relu(x + 1)
+        return x * 2
+
+    assert len(targets(capture(f, torch.ones(2)))) == 1
+
+
+def test_writes_random_numbers_and_unknown_operations_stay():
+    def f(x, y):
+        x.add_(1)
+        torch.rand(3)
+        torch.nn.functional.dropout(x)
+        torch.add(x, 1, out=y)
+        y[0] = 3
+        return x
+
+    assert len(targets(capture(f, torch.ones(2), torch.ones(2)))) == 5
+
+
+def test_nothing_but_grad_mode_is_no_graph():
+    def f(x):
+        with torch.no_grad():
+            x + 1
+        return x
+
+    assert capture(f, torch.ones(2)).graph is None
+
+
+def test_unused_inputs_are_dropped():
+    traced = capture(lambda x, y: (x + 1, y.sin() is None)[0], torch.ones(2), torch.ones(2))
+    assert [graph_input.source.display() for graph_input in traced.inputs] == ["x"]
