@@ -112,11 +112,11 @@ def shortest(value: float, dtype: torch.dtype) -> str:
     if dtype is torch.float64:
         return repr(value)
     for digits in range(1, 10):
-        text = f"{value:.{digits}g}"
+        text = repr(float(f"{value:.{digits}g}"))
         with contextlib.suppress(OverflowError):
             if struct.unpack("f", struct.pack("f", float(text)))[0] == value:
                 break
-    return text if any(c in text for c in ".e") else f"{text}.0"
+    return text
 
 
 class ExpressionPrinter:

@@ -289,8 +289,8 @@ class _KernelPrinter(ExpressionPrinter):
     def identity(self, s: Accumulate) -> str:
         """The value that changes no fold."""
         dtype, combine = self.fold_type(s), self.combine(s)
-        if combine in ("sum", "prod"):
-            value: float = 1 if combine == "prod" else 0
+        if combine in ("sum", "prod") or s.dtype is torch.bool:
+            value: float = 1 if combine in ("prod", "min") else 0
         elif dtype.is_floating_point:
             value = -math.inf if combine in ("max", "argmax") else math.inf
         else:
@@ -382,7 +382,7 @@ class _KernelPrinter(ExpressionPrinter):
     def index_value(self, e: IndexValue) -> str:
         if not e.index.terms:
             return self.const(Const(float(e.index.const) if e.dtype.is_floating_point else e.index.const, e.dtype))
-        return f"({self.index(e.index)}).to({TYPES[e.dtype]})"
+        return f"{self.group(e.index)}.to({TYPES[e.dtype]})"
 
 
 def _flat(flat: Var, axes: Sequence[Var]) -> dict[Var, Index]:

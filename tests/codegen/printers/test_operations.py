@@ -135,16 +135,14 @@ def test_operations_in_cpp(dtype):
     compare(dtype, inputs, outputs)
 
 
-@pytest.mark.parametrize("dtype", TABLES, ids=str)
+# Compiling all of them for three GPUs takes half a minute in double precision.
+SLOW = [pytest.param(t, marks=pytest.mark.slow) if t is torch.float64 else t for t in TABLES]
+
+
+@pytest.mark.parametrize("dtype", SLOW, ids=str)
 def test_operations_in_triton(dtype):
     kernel, inputs = kernel_of(dtype), inputs_of(dtype)
     outputs = empty_outputs(kernel)
     source, spec = triton.print_kernels([kernel]), triton.launch_spec(kernel)
     triton_launch.launchers(source, [spec], interpret=True)[kernel.name](*inputs, *outputs.values())
     compare(dtype, inputs, outputs)
-
-
-@pytest.mark.parametrize("dtype", TABLES, ids=str)
-def test_operations_compile_for_gpus(dtype):
-    kernel = kernel_of(dtype)
-    assert triton_launch.check_offline(triton.print_kernels([kernel]), triton.launch_spec(kernel))

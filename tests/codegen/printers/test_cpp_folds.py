@@ -1,0 +1,53 @@
+"""Reductions in C++: where they start, how they take a value in, of which type they are."""
+
+import pytest
+import torch
+
+from minidynamo.codegen.ir.expr import Const
+from minidynamo.codegen.ir.index import Index
+from minidynamo.codegen.ir.loops import Accumulate
+from minidynamo.codegen.printers.cpp_folds import Fold
+
+
+def fold(combine: str, dtype: torch.dtype, sum_block: int = 0) -> Fold:
+    position = Index((), 3) if combine.startswith("arg") else None
+    value = Const(False, dtype) if dtype is torch.bool else Const(0, dtype)
+    return Fold.of(Accumulate("s", combine, value, dtype, position), sum_block)
+
+
+def test_a_short_float_sum_stays_a_float():
+    short = fold("sum", torch.float32)
+    assert (short.type, short.current) == ("float", "sum_s")
+    assert short.step("", "x", "") == ["sum_s = sum_s + x;"]
+
+
+def test_a_long_float_sum_goes_to_a_double_in_blocks():
+    long = fold("sum", torch.float32, 128)
+    assert (long.type, long.current) == ("double", "part_s")
+    assert long.value("") == "cast<float>(sum_s)"
+
+
+@pytest.mark.parametrize(("combine", "dtype"), [("max", torch.float32), ("sum", torch.int64), ("sum", torch.float64)])
+def test_nothing_else_is_split(combine, dtype):
+    assert not fold(combine, dtype, 128).parted
+
+
+@pytest.mark.parametrize(("combine", "clause"), [("max", "|"), ("min", "&"), ("any", "|"), ("all", "&")])
+def test_extremes_of_bools_are_any_and_all(combine, clause):
+    made = fold(combine, torch.bool)
+    assert (made.clause, made.type) == (clause, "int32_t")
+
+
+def test_half_types_are_compared_as_floats():
+    made = fold("max", torch.bfloat16)
+    assert made.type == "float"
+    assert made.step("", "x", "") == ["max_s = maximum(max_s, to_float(x));"]
+    assert made.value("") == "cast<bfloat16>(max_s)"
+
+
+def test_a_position_is_kept_with_the_value_it_belongs_to():
+    made = fold("argmin", torch.float32)
+    assert made.declarations() == ["int64_t argmin_s", "float best_s"]
+    assert made.start("[j]") == ["argmin_s[j] = -1", "best_s[j] = 0"]
+    assert made.step("[j]", "x", "k")[-1] == "argmin_s[j] = take_s ? k : argmin_s[j];"
+    assert made.clause == ""

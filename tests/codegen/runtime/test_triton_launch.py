@@ -1,0 +1,58 @@
+"""Starting Triton kernels: interpreted whatever the environment says, and compiled without a GPU."""
+
+import pytest
+import torch
+
+from minidynamo.codegen.runtime import triton_launch
+from minidynamo.codegen.runtime.triton_launch import LaunchSpec
+from minidynamo.errors import BackendError
+
+SOURCE = """@jit
+def double(p_x, p_out, ROWS: tl.constexpr):
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    tl.store(p_out + row, tl.load(p_x + row, row < 3000) * 2, row < 3000)
+"""
+SPEC = LaunchSpec("double", (("p_x", "*fp32"), ("p_out", "*fp32")), 3000, 256, 0, 4, False)
+
+
+def test_interpreted_on_cpu_tensors():
+    x, out = torch.randn(3000), torch.empty(3000)
+    triton_launch.launchers(SOURCE, [SPEC], interpret=True)["double"](x, out)
+    assert torch.equal(out, x * 2)
+
+
+def test_nothing_is_started_for_no_rows():
+    spec = LaunchSpec("double", SPEC.pointers, 0, 256, 0, 4, False)
+    out = torch.full((3,), 7.0)
+    triton_launch.launchers(SOURCE, [spec], interpret=True)["double"](out, out)
+    assert out.tolist() == [7.0] * 3
+
+
+def test_compiled_for_every_target_without_a_gpu():
+    assert triton_launch.check_offline(SOURCE, SPEC) == ("cubin", "cubin", "hsaco")
+    ptx = triton_launch.compile_offline(SOURCE, SPEC, ("cuda", 80, 32))["ptx"]
+    assert "sm_80" in ptx
+
+
+def test_arithmetic_is_not_contracted():
+    source = SOURCE.replace("* 2,", "* 2 + 1,").replace("double", "contracted")
+    spec = LaunchSpec("contracted", SPEC.pointers, 3000, 256, 0, 4, False)
+    assert "fma" not in triton_launch.compile_offline(source, spec, ("cuda", 80, 32))["ptx"]
+
+
+def test_without_triton_the_error_says_so(monkeypatch):
+    def missing(name):
+        raise ImportError(f"No module named {name!r}")
+
+    monkeypatch.setattr(triton_launch.importlib, "import_module", missing)
+    triton_launch.triton_modules.cache_clear()
+    with pytest.raises(BackendError, match="Triton is not installed") as caught:
+        triton_launch.triton_modules()
+    assert caught.value.code == "MD504"
+
+
+@pytest.mark.gpu
+def test_on_a_gpu():
+    x, out = torch.randn(3000, device="cuda"), torch.empty(3000, device="cuda")
+    triton_launch.launchers(SOURCE, [SPEC], interpret=False)["double"](x, out)
+    assert torch.equal(out, x * 2)
