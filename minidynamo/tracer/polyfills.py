@@ -1,32 +1,22 @@
-"""Owns the polyfills: plain Python twins of builtins and library functions, which are traced instead of them.
+"""Owns the polyfills: plain Python twins of builtins and methods of containers, which are traced instead of them.
 
 It knows nothing of trackers; a twin is ordinary Python with the signature and the results of what it stands for, and
-the registry maps the one to the other. Generators are not traced, so a twin of a lazy function takes its items at once
-and returns an iterator over the finished list. What a twin cannot do it hands to `cannot_trace`, which breaks the
-graph.
+the registry maps the one to the other. What a twin cannot do it hands to `cannot_trace`, which breaks the graph.
 """
 
 # Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
 # mypy: allow-untyped-defs, allow-untyped-calls
 # Loops instead of generator expressions, and no library function inside its own twin.
-# ruff: noqa: SIM110, SIM401, RUF007
+# ruff: noqa: SIM110, SIM401
 
 from __future__ import annotations
 
 import collections
-import copy
-import dataclasses
-import enum
 import functools
-import itertools
-import math
 import operator
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import torch
-
-from minidynamo.compat import torch_assert as real_assert
 from minidynamo.tracer import registry
 
 Twin = TypeVar("Twin", bound=Callable[..., Any])
@@ -42,6 +32,20 @@ def twin_of(*originals: Callable[..., Any]) -> Callable[[Twin], Twin]:
             if owner is not None:
                 handler = functools.partial(_call_twin, twin=twin)
                 registry.method(owner, original.__name__)(handler)
+        return twin
+
+    return register
+
+
+# A class method is a new object at each access, so these are found by class and name.
+CLASS_METHODS: dict[tuple[type, str], Callable[..., Any]] = {}
+
+
+def class_method_twin(cls: type, name: str) -> Callable[[Twin], Twin]:
+    """Trace the decorated function wherever the program reads the class method `cls.name`."""
+
+    def register(twin: Twin) -> Twin:
+        CLASS_METHODS[cls, name] = twin
         return twin
 
     return register
@@ -93,6 +97,9 @@ def sum_of_numbers(numbers: tuple[complex, ...], start: complex) -> complex:
     return sum(numbers, start)
 
 
+registry.fold(sum_of_numbers)
+
+
 @twin_of(sum)
 def sum_(iterable, /, start=0):
     if isinstance(start, (str, bytes, bytearray)):
@@ -136,24 +143,12 @@ def max_(*args, key=None, **default):
     return _extreme(operator.gt, args, key, default)
 
 
-@twin_of(operator.abs)
-def operator_abs(a, /):
-    return abs(a)
-
-
 @twin_of(sorted)
 def sorted_(iterable, /, *, key=None, reverse=False):
     # Only without a key do equal items of a set not exist, so that its order cannot show.
     result = _all_items(iterable) if key is None else list(iterable)
     result.sort(key=key, reverse=reverse)
     return result
-
-
-@twin_of(math.prod)
-def math_prod(iterable, /, *, start=1):
-    for item in iterable:
-        start = start * item
-    return start
 
 
 # --- list, tuple and deque ----------------------------------------------------------------------------------------
@@ -270,6 +265,7 @@ def dict_ior(self, other, /):
     return self
 
 
+@class_method_twin(dict, "fromkeys")
 def dict_fromkeys(iterable, value=None, /):
     result = {}
     for key in iterable:
@@ -390,261 +386,3 @@ def set_isdisjoint(self, other, /):
         if item in self:
             return False
     return True
-
-
-# --- functools, itertools, copy -----------------------------------------------------------------------------------
-
-
-@twin_of(functools.reduce)
-def reduce(function, iterable, /, *initial):
-    items = list(initial) + list(iterable)
-    if not items:
-        cannot_trace("`reduce` of nothing", "it raises TypeError")
-    result = items[0]
-    for item in items[1:]:
-        result = function(result, item)
-    return result
-
-
-@twin_of(itertools.chain)
-def chain(*iterables):
-    return chain_from_iterable(iterables)
-
-
-def chain_from_iterable(iterables, /):
-    return iter([item for iterable in iterables for item in iterable])
-
-
-@twin_of(itertools.repeat)
-def repeat(object, *times):
-    if not times:
-        cannot_trace("`itertools.repeat` without end", "its items are only known one by one")
-    return iter([object] * times[0])
-
-
-@twin_of(itertools.islice)
-def islice(iterable, /, *bounds):
-    part = slice(*bounds)
-    start = 0 if part.start is None else part.start
-    step = 1 if part.step is None else part.step
-    source = iter(iterable)
-    if part.stop is None:
-        return iter(list(source)[start::step])
-    taken = []
-    # Not one item more than islice itself takes: the source may be used again afterwards.
-    for _, item in zip(range(part.stop), source):
-        taken.append(item)
-    return iter(taken[start::step])
-
-
-@twin_of(itertools.accumulate)
-def accumulate(iterable, func=None, *, initial=None):
-    items = list(iterable) if initial is None else [initial, *iterable]
-    function = operator.add if func is None else func
-    result = items[:1]
-    for item in items[1:]:
-        result.append(function(result[-1], item))
-    return iter(result)
-
-
-@twin_of(itertools.product)
-def product(*iterables, repeat=1):
-    pools = [tuple(pool) for pool in iterables] * repeat
-    rows: list[tuple[Any, ...]] = [()]
-    for pool in pools:
-        rows = [(*row, item) for row in rows for item in pool]
-    return iter(rows)
-
-
-def _pick(make_positions, iterable, r):
-    # Which positions are picked depends on the number of items alone, so that is done for real.
-    pool = tuple(iterable)
-    positions = make_positions(len(pool), len(pool) if r is None else r)
-    return iter([tuple([pool[i] for i in row]) for row in positions])
-
-
-def combination_positions(length: int, r: int) -> tuple[tuple[int, ...], ...]:
-    """The positions that itertools.combinations picks from `length` items."""
-    return tuple(itertools.combinations(range(length), r))
-
-
-def replacement_positions(length: int, r: int) -> tuple[tuple[int, ...], ...]:
-    """The positions that itertools.combinations_with_replacement picks from `length` items."""
-    return tuple(itertools.combinations_with_replacement(range(length), r))
-
-
-def permutation_positions(length: int, r: int) -> tuple[tuple[int, ...], ...]:
-    """The positions that itertools.permutations picks from `length` items."""
-    return tuple(itertools.permutations(range(length), r))
-
-
-@twin_of(itertools.combinations)
-def combinations(iterable, r):
-    return _pick(combination_positions, iterable, r)
-
-
-@twin_of(itertools.combinations_with_replacement)
-def combinations_with_replacement(iterable, r):
-    return _pick(replacement_positions, iterable, r)
-
-
-@twin_of(itertools.permutations)
-def permutations(iterable, r=None):
-    return _pick(permutation_positions, iterable, r)
-
-
-@twin_of(itertools.pairwise)
-def pairwise(iterable, /):
-    items = list(iterable)
-    return zip(items[:-1], items[1:])
-
-
-def batched(iterable, n):
-    items = list(iterable)
-    return iter([tuple(items[start : start + n]) for start in range(0, len(items), n)])
-
-
-if hasattr(itertools, "batched"):  # from Python 3.12 on
-    twin_of(itertools.batched)(batched)
-
-
-@twin_of(itertools.starmap)
-def starmap(function, iterable, /):
-    return iter([function(*args) for args in iterable])
-
-
-@twin_of(itertools.zip_longest)
-def zip_longest(*iterables, fillvalue=None):
-    columns = [list(column) for column in iterables]
-    length = 0
-    for column in columns:
-        length = max(length, len(column))
-    for column in columns:
-        column.extend([fillvalue] * (length - len(column)))
-    return zip(*columns)
-
-
-@twin_of(itertools.filterfalse)
-def filterfalse(function, iterable, /):
-    return iter([item for item in iterable if not (item if function is None else function(item))])
-
-
-@twin_of(itertools.compress)
-def compress(data, selectors):
-    return iter([item for item, selected in zip(data, selectors) if selected])
-
-
-@twin_of(itertools.takewhile)
-def takewhile(predicate, iterable, /):
-    taken = []
-    for item in iterable:
-        if not predicate(item):
-            break
-        taken.append(item)
-    return iter(taken)
-
-
-@twin_of(itertools.dropwhile)
-def dropwhile(predicate, iterable, /):
-    kept = []
-    dropping = True
-    for item in iterable:
-        dropping = dropping and bool(predicate(item))
-        if not dropping:
-            kept.append(item)
-    return iter(kept)
-
-
-@twin_of(operator.itemgetter)
-def itemgetter(item, /, *items):
-    if not items:
-        return lambda obj: obj[item]
-    return lambda obj: tuple([obj[key] for key in (item, *items)])
-
-
-@twin_of(copy.copy)
-def copy_copy(x):
-    # Instances of other classes say how they are copied in too many ways.
-    if type(x) in (list, dict, set, collections.deque, collections.OrderedDict, collections.defaultdict):
-        return x.copy()
-    if isinstance(x, (int, float, complex, str, bytes, tuple, frozenset, type(None), slice, range)):
-        return x
-    return cannot_trace("`copy.copy` of this object", "its class decides how it is copied")
-
-
-# --- dataclasses and enums ----------------------------------------------------------------------------------------
-
-
-def field_names(cls: type) -> tuple[str, ...]:
-    """The names of a dataclass's fields."""
-    return tuple(field.name for field in dataclasses.fields(cls))
-
-
-def init_field_names(cls: type) -> tuple[str, ...] | None:
-    """The names of a dataclass's fields; None when its `__init__` takes others or fewer than these."""
-    declared = vars(cls)["__dataclass_fields__"].values()
-    exact = all(field.init and field._field_type.name != "_FIELD_INITVAR" for field in declared)
-    return field_names(cls) if exact else None
-
-
-@twin_of(dataclasses.replace)
-def dataclass_replace(obj, /, **changes):
-    names = init_field_names(type(obj))
-    if names is None:
-        return cannot_trace("`dataclasses.replace` of this class", "some fields are not arguments of `__init__`")
-    values = {name: getattr(obj, name) for name in names}
-    values.update(changes)
-    return type(obj)(**values)
-
-
-@twin_of(dataclasses.asdict)
-def dataclass_asdict(obj, *, dict_factory=dict):
-    return dict_factory([(name, _plain(getattr(obj, name), dict_factory)) for name in field_names(type(obj))])
-
-
-def _plain(value, dict_factory):
-    if isinstance(value, (int, float, complex, str, bytes, type(None))):
-        return value
-    if hasattr(type(value), "__dataclass_fields__"):
-        return dataclass_asdict(value, dict_factory=dict_factory)
-    if type(value) in (list, tuple):
-        return type(value)([_plain(item, dict_factory) for item in value])
-    if type(value) is dict:
-        return {_plain(key, dict_factory): _plain(item, dict_factory) for key, item in value.items()}
-    return cannot_trace("`dataclasses.asdict` of such a field", "it copies the value deeply")
-
-
-@twin_of(enum.EnumType.__iter__)
-def enum_iter(cls):
-    return iter([cls._member_map_[name] for name in cls._member_names_])
-
-
-# --- torch --------------------------------------------------------------------------------------------------------
-
-
-@twin_of(torch.numel)
-def numel(input):
-    return input.numel()
-
-
-@twin_of(real_assert)
-def torch_assert(condition, message):
-    if not condition:
-        cannot_trace("an assertion that fails", "it raises AssertionError")
-
-
-# Pure functions of constants that twins call; the tracer runs them.
-FOLDED_BY_POLYFILLS = (
-    sum_of_numbers,
-    combination_positions,
-    replacement_positions,
-    permutation_positions,
-    field_names,
-    init_field_names,
-)
-
-# A class method is a new object at each access, so these are found by class and name.
-CLASS_METHODS: dict[tuple[type, str], Callable[..., Any]] = {
-    (dict, "fromkeys"): dict_fromkeys,
-    (itertools.chain, "from_iterable"): chain_from_iterable,
-}

@@ -1,7 +1,5 @@
 import collections
 import copy
-import functools
-import itertools
 import math
 import operator
 
@@ -21,11 +19,9 @@ CASES = {
     min: [(NUMBERS,), (3, 1, 2), (WORDS, {"key": len}), ([], {"default": 7}), ({3, 1},)],
     max: [(NUMBERS,), (3, 1, 2), (WORDS, {"key": len}), ([], {"default": None}), ([1, 1.0],)],
     sorted: [(NUMBERS,), (WORDS, {"key": len, "reverse": True}), ({3, 1, 2},)],
-    math.prod: [([],), (NUMBERS,), ([2, 3], {"start": 5})],
     list.index: [([1, 2, 1], 1), ([1, 2, 1], 1, 1), ([1, 2, 1], 1, -1), ([1, 2, 3], 2, 0, 2)],
     list.count: [([1, 2, 1], 1), ([], 1), ([math.nan], math.nan)],
     list.__contains__: [([1, 2], 2), ([1, 2], 3), ([math.nan], math.nan)],
-    functools.reduce: [(operator.sub, NUMBERS), (operator.sub, NUMBERS, 100), (operator.add, [], 1)],
     dict.get: [({1: 2}, 1), ({1: 2}, 3), ({1: 2}, 3, 4)],
     set.union: [({1, 2}, [2, 3], (4,)), (set(),)],
     frozenset.union: [(frozenset({1}), [2])],
@@ -35,25 +31,6 @@ CASES = {
     set.issubset: [({1, 2}, [1, 2, 3]), ({1, 2}, [1])],
     set.issuperset: [({1, 2}, [1]), ({1, 2}, [3])],
     set.isdisjoint: [({1, 2}, [3]), ({1, 2}, [2])],
-    copy.copy: [([1],), ({1: 2},), ((1, 2),), ("a",)],
-}
-
-LAZY_CASES = {
-    itertools.chain: [([1], (2, 3)), ()],
-    itertools.repeat: [(1, 3), (1, 0)],
-    itertools.islice: [(NUMBERS, 3), (NUMBERS, 2, 5), (NUMBERS, 1, None, 2), (NUMBERS, 0, 7, 3), (NUMBERS, 20)],
-    itertools.accumulate: [(NUMBERS,), (NUMBERS, operator.mul), (NUMBERS, {"initial": 100}), ([],)],
-    itertools.product: [([1, 2], "ab"), ([1, 2], {"repeat": 2}), ()],
-    itertools.combinations: [("abcd", 2), ("ab", 3)],
-    itertools.combinations_with_replacement: [("abc", 2)],
-    itertools.permutations: [("abc",), ("abc", 2)],
-    itertools.pairwise: [(NUMBERS,), ([],)],
-    itertools.starmap: [(operator.add, [(1, 2), (3, 4)])],
-    itertools.zip_longest: [([1, 2], [3]), ([1], [2, 3], {"fillvalue": 0}), ()],
-    itertools.filterfalse: [(None, [0, 1, 2]), (lambda x: x > 3, NUMBERS)],
-    itertools.compress: [("abc", [1, 0, 1])],
-    itertools.takewhile: [(lambda x: x < 4, NUMBERS)],
-    itertools.dropwhile: [(lambda x: x < 4, NUMBERS)],
 }
 
 # Methods that change their first argument: what must agree is that argument and the result.
@@ -77,7 +54,7 @@ CHANGING_CASES = {
 }
 
 
-def flatten(cases):
+def calls_of(cases):
     for original, calls in cases.items():
         for number, call in enumerate(calls):
             kwargs = call[-1] if call and isinstance(call[-1], dict) and all(type(k) is str for k in call[-1]) else {}
@@ -85,21 +62,14 @@ def flatten(cases):
             yield pytest.param(original, args, kwargs, id=f"{original.__qualname__}-{number}")
 
 
-@pytest.mark.parametrize("original, args, kwargs", list(flatten(CASES)))
+@pytest.mark.parametrize("original, args, kwargs", list(calls_of(CASES)))
 def test_twin_gives_what_the_original_gives(original, args, kwargs):
     expected = original(*args, **kwargs)
     actual = POLYFILLS[id(original)](*args, **kwargs)
     assert type(actual) is type(expected) and actual == expected
 
 
-@pytest.mark.parametrize("original, args, kwargs", list(flatten(LAZY_CASES)))
-def test_lazy_twin_gives_the_same_items(original, args, kwargs):
-    twin = POLYFILLS[id(original)](*args, **kwargs)
-    assert iter(twin) is twin
-    assert list(twin) == list(original(*args, **kwargs))
-
-
-@pytest.mark.parametrize("original, args, kwargs", list(flatten(CHANGING_CASES)))
+@pytest.mark.parametrize("original, args, kwargs", list(calls_of(CHANGING_CASES)))
 def test_changing_twin_leaves_what_the_original_leaves(original, args, kwargs):
     for_original, for_twin = copy.deepcopy(args), copy.deepcopy(args)
     expected = original(*for_original, **kwargs)
@@ -111,31 +81,12 @@ def test_changing_twin_leaves_what_the_original_leaves(original, args, kwargs):
 
 def test_class_methods():
     assert polyfills.CLASS_METHODS[dict, "fromkeys"]("ab", 0) == dict.fromkeys("ab", 0)
-    assert list(polyfills.CLASS_METHODS[itertools.chain, "from_iterable"]([[1], [2, 3]])) == [1, 2, 3]
 
 
 def test_extending_a_list_by_itself_ends():
     xs = [1, 2]
     polyfills.list_extend(xs, xs)
     assert xs == [1, 2, 1, 2]
-
-
-def test_islice_takes_no_item_more_than_asked_for():
-    source = iter(NUMBERS)
-    assert list(polyfills.islice(source, 2)) == NUMBERS[:2]
-    assert next(source) == NUMBERS[2]
-
-
-def test_takewhile_takes_one_item_more():
-    source = iter([1, 5, 2])
-    assert list(polyfills.takewhile(lambda x: x < 4, source)) == [1]
-    assert next(source) == 2
-
-
-@pytest.mark.parametrize("items", [3, (2, 0)])
-def test_itemgetter(items):
-    keys = items if isinstance(items, tuple) else (items,)
-    assert polyfills.itemgetter(*keys)(NUMBERS) == operator.itemgetter(*keys)(NUMBERS)
 
 
 @pytest.mark.parametrize("left, right", [([1, 2], [1, 3]), ([1], [1, 2]), ([2], [1, 2]), ([1, 2], [1, 2]), ([], [])])
@@ -156,11 +107,8 @@ def test_equality_of_containers():
     "call",
     [
         lambda: polyfills.min_([]),
-        lambda: polyfills.reduce(operator.add, []),
-        lambda: polyfills.repeat(1),
         lambda: polyfills.sequence_index([1], 2),
         lambda: polyfills.sum_([], ""),
-        lambda: polyfills.copy_copy(object()),
     ],
 )
 def test_what_a_twin_cannot_do_it_refuses(call):

@@ -1,6 +1,6 @@
 """Handlers: what calls of functions and methods mean while tracing, one file per family; importing it registers all."""
 
-from minidynamo.tracer import module_polyfills, polyfills
+from minidynamo.tracer import library_polyfills, module_polyfills, polyfills
 from minidynamo.tracer.handlers import (
     builtins,
     callables,
@@ -21,6 +21,7 @@ __all__ = [
     "constants",
     "dicts",
     "iterators",
+    "library_polyfills",
     "lists",
     "module_polyfills",
     "objects",

@@ -17,7 +17,6 @@ from minidynamo.guards.source import Constant, InstanceAttr
 from minidynamo.tracer import registry
 from minidynamo.tracer.constants import as_constant, is_constant_value
 from minidynamo.tracer.handlers.values import constant, is_constant, not_implemented
-from minidynamo.tracer.polyfills import FOLDED_BY_POLYFILLS
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
@@ -31,7 +30,6 @@ _MATH = [
 ]
 registry.fold(*_MATH)
 registry.fold(ascii, bin, chr, hash, hex, oct, ord, range, bytes, operator.index)
-registry.fold(*FOLDED_BY_POLYFILLS)
 registry.fold(
     torch.broadcast_shapes,
     torch.can_cast,
