@@ -15,12 +15,12 @@ from torch import fx
 from minidynamo.autograd import runtime
 from minidynamo.autograd.decompositions import decomposition_table
 from minidynamo.autograd.functionalize import FunctionalGraph, functionalize
-from minidynamo.autograd.inputs import InputLayout, flatten_inputs, layout_of
+from minidynamo.autograd.inputs import InputLayout, flatten_inputs, layout_of, unflatten_inputs
 from minidynamo.autograd.joint import Trace, trace_joint
 from minidynamo.autograd.outputs import Results, plan_outputs
 from minidynamo.autograd.partition import Partition, ancestors, forward_graph, partition
 from minidynamo.autograd.signature import GraphSignature
-from minidynamo.boxed import BoxedCallable
+from minidynamo.boxed import BoxedCallable, make_boxed
 from minidynamo.compat import OpOverload
 from minidynamo.events import phase
 
@@ -56,6 +56,9 @@ def aot_compile(
     inputs. `backward` is called at the first backward; what it raises reaches the user there, so a caller that wants
     eager execution instead must return an eager callable itself. `keep` are operators that are not to be decomposed.
 
+    A graph that writes to inputs assumes that they lie in separate memory. Each call checks that; inputs that share
+    memory with a written one are run by the torch-level graph, operation by operation.
+
     The result has an attribute `signature` (GraphSignature). Raises BackendError MD401, MD402 or MD404 for a program
     that this stage cannot handle; then nothing has been run or changed.
     """
@@ -73,6 +76,9 @@ def aot_compile(
             lambda: backward(late, _examples(late)),
             graphs.tangents,
         )
+    if graphs.signature.mutations:
+        written = {mutation.index for mutation in graphs.signature.mutations}
+        call = runtime.checking_memory(written, call, lambda: unflatten_inputs(graphs.layout, make_boxed(gm)))
     entry = flatten_inputs(graphs.layout, call)
     entry.signature = graphs.signature  # type: ignore[attr-defined]
     return entry
@@ -97,18 +103,16 @@ def _split(layout: InputLayout, trace: Trace, functional: FunctionalGraph, resul
         made = forward_graph(graph, inputs, results.nodes, results.copies, overwritten)
         without_grad = torch.is_grad_enabled() and any(trace.requires_grad.values())
         return AotGraphs(layout, _signature(layout, functional, results), _module(made), None, None, (), without_grad)
-    # An input without gradient stays with autograd only if it is a leaf: behind others lies history to walk into.
-    kept = [i for i, node in trace.gradients.items() if node is not None or trace.is_leaf[i]]
     gradients = [
-        None if (node := trace.gradients[i]) is None else functional.read(functional.values[node]) for i in kept
+        None if node is None else functional.read(functional.values[node]) for node in trace.gradients.values()
     ]
     parts = partition(graph, inputs, functional.tangents, results.nodes, results.copies, gradients, overwritten)
     sources = tuple(_tangents_of(node, functional.tangents) for node in gradients)
     signature = replace(
         _signature(layout, functional, results, parts),
-        gradients=tuple(kept),
+        gradients=tuple(trace.gradients),
         gradient_sources=sources,
-        hidden=tuple(i for i in trace.gradients if i not in kept),
+        unreached=tuple(i for i, node in trace.gradients.items() if node is None),
     )
     tangents = tuple(node.meta["val"] for node in functional.tangents)
     return AotGraphs(layout, signature, _module(parts.forward), _module(parts.backward), parts, tangents)

@@ -91,6 +91,17 @@ def flatten_inputs(layout: InputLayout, call: BoxedCallable) -> BoxedCallable:
     return mark_boxed(artifacts.load("runtime", "flatten", "\n".join(lines), namespace, "call"))
 
 
+def unflatten_inputs(layout: InputLayout, call: BoxedCallable) -> BoxedCallable:
+    """The reverse of `flatten_inputs`: a boxed callable of a flat list that hands values as in `layout` to `call`."""
+
+    def run(flat: list[Any]) -> Any:
+        args = layout.unflatten(flat)
+        flat.clear()
+        return call(args)
+
+    return mark_boxed(run)
+
+
 def reject_structure(value: object, length: int) -> None:
     """Raise TypeError for an argument that is not the list that the graph was compiled for."""
     found = f"a list of {len(value)}" if isinstance(value, list) else type(value).__name__

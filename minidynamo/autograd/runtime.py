@@ -9,7 +9,7 @@ Backward is compiled at the first backward call, under a lock: a graph that is n
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -44,11 +44,39 @@ def training_call(
     function = _make_function(signature, forward, saved, _Lazy(compile_backward), tangents)
     apply = compat.raw_apply(function)
     gradients = signature.gradients
+    unreached = [place for place, i in enumerate(gradients) if i in signature.unreached]
 
     def run(args: list[Any]) -> Any:
         return apply(args, *[args[i] for i in gradients])
 
-    return _finishing(signature, _with_constants(signature, run))
+    def run_detached(args: list[Any]) -> Any:
+        known = [args[i] for i in gradients]
+        for place in unreached:
+            if not known[place].is_leaf:
+                known[place] = None  # autograd would walk into its history without bringing a gradient
+        return apply(args, *known)
+
+    return _finishing(signature, _with_constants(signature, run_detached if unreached else run))
+
+
+def checking_memory(
+    written: Collection[int], call: BoxedCallable, make_eager: Callable[[], BoxedCallable]
+) -> BoxedCallable:
+    """`call`, unless an input in `written` shares memory with another input: then what `make_eager` returns."""
+    eager = _Lazy(make_eager)
+
+    def check(args: list[Any]) -> Any:
+        places = [arg.untyped_storage()._cdata for arg in args if isinstance(arg, torch.Tensor)]
+        if len(set(places)) < len(places) and _is_shared(args, written):
+            return eager(args)
+        return call(args)
+
+    return mark_boxed(check)
+
+
+def _is_shared(args: list[Any], written: Collection[int]) -> bool:
+    places = [arg.untyped_storage()._cdata if isinstance(arg, torch.Tensor) else None for arg in args]
+    return any(places.count(places[i]) > 1 for i in written)
 
 
 def _make_function(
@@ -63,7 +91,7 @@ def _make_function(
     others = [i for i in range(results) if i not in differentiable]
     saved_inputs = [i for kind, i in saved if kind == "input"]
     saved_results = [i for kind, i in saved if kind == "result"]
-    hidden = set(signature.hidden)
+    unreached = set(signature.unreached)
     prepare = [_Tangent(value) for value in tangents]
 
     class CompiledFunction(torch.autograd.Function):
@@ -72,7 +100,7 @@ def _make_function(
         @staticmethod
         def forward(ctx: Any, args: list[Any], *_: torch.Tensor) -> tuple[torch.Tensor, ...]:
             # An input whose history autograd shall not walk into must not be saved together with it.
-            kept = [args[i].detach() if i in hidden else args[i] for i in saved_inputs]
+            kept = [args[i].detach() if i in unreached and not args[i].is_leaf else args[i] for i in saved_inputs]
             made = forward_graph(args)
             visible = tuple(made[:results])
             ctx.save_for_backward(*kept, *[made[i] for i in saved_results], *made[results:])

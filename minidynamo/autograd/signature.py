@@ -76,12 +76,12 @@ class GraphSignature:
     """How to call a compiled graph. Inputs are numbered as in the flat list: lists are spelled out.
 
     `results` counts what the compiled graph returns to the runtime: new data of mutated inputs, then outputs.
-    `differentiable_results` are those that backward receives a gradient for. `gradients` are the inputs that autograd
-    must know of, in the order of backward's results; an input with a static gradient of None is among them only if it
-    is a leaf. `gradient_sources` are, for each of them, the positions in `differentiable_results` that it depends on:
-    when none of those was used it gets None, as in eager. `hidden` are inputs that require grad and are not among
-    `gradients`. `constants` are tensors of the user's code that are appended
-    to the inputs, `given_up` the inputs whose lists were given up.
+    `differentiable_results` are those that backward receives a gradient for. `gradients` are the inputs that require
+    grad, in the order of backward's results. `gradient_sources` are, for each of them, the positions in
+    `differentiable_results` that it depends on: when none of those was used it gets None, as in eager. `unreached` are
+    those that never get a gradient: autograd is told of them only if they are leaves, since behind others lies history
+    that it would walk into. `constants` are tensors of the user's code that are appended to the inputs, `given_up` the
+    inputs whose lists were given up.
     """
 
     inputs: tuple[str, ...]
@@ -91,7 +91,7 @@ class GraphSignature:
     differentiable_results: tuple[int, ...] = ()
     gradients: tuple[int, ...] = ()
     gradient_sources: tuple[tuple[int, ...], ...] = ()
-    hidden: tuple[int, ...] = ()
+    unreached: tuple[int, ...] = ()
     constants: tuple[torch.Tensor, ...] = ()
     saved: tuple[SavedValue, ...] = ()
     given_up: tuple[int, ...] = ()

@@ -3,7 +3,7 @@
 import pytest
 from torch import fx
 
-from minidynamo.autograd.inputs import InputLayout, flatten_inputs, layout_of
+from minidynamo.autograd.inputs import InputLayout, flatten_inputs, layout_of, unflatten_inputs
 from minidynamo.boxed import mark_boxed
 
 LAYOUT = InputLayout(("x", "xs", "y"), (None, 2, None), (False, True, False))
@@ -65,3 +65,9 @@ def test_another_structure_is_refused(args, words):
     entry = flatten_inputs(LAYOUT, mark_boxed(lambda flat: flat))
     with pytest.raises(TypeError, match=words):
         entry(args)
+
+
+def test_flat_values_become_lists_again():
+    flat = [1, 2, 3, 4]
+    assert unflatten_inputs(LAYOUT, lambda args: tuple(args))(flat) == (1, [2, 3], 4)
+    assert flat == []

@@ -157,6 +157,35 @@ def test_an_inner_tensor_without_gradient_is_detached():
     assert torch.equal(base.grad, torch.full((3,), 5.0))
 
 
+def test_leaf_or_not_is_seen_at_each_call():
+    """One compiled graph: a leaf stays with autograd, an inner tensor that comes later is detached."""
+    x, base = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+    call = compile_program(detach_program, [x, torch.ones(3, requires_grad=True)])
+    middle = base.exp()
+    call([x, middle])[0].sum().backward()
+    middle.sum().backward()
+    torch.testing.assert_close(base.grad, base.detach().exp())
+    (y,) = call([x, base])
+    assert sum(function is not None for function, _ in y.grad_fn.next_functions) == 2
+
+
+def test_written_inputs_that_share_memory_run_operation_by_operation():
+    def program(xs, y):
+        xs[0].add_(1)
+        return xs[1] * 2, y + 1
+
+    call = compile_program(program, [[torch.ones(3), torch.ones(3)], torch.ones(3)], stolen=[0])
+    for share in (False, True):
+        a, y = torch.ones(3), torch.ones(3)
+        xs = [a, a.view(3) if share else torch.ones(3)]
+        first, second = call([xs, y])
+        assert xs == [] and torch.equal(a, torch.full((3,), 2.0)) and torch.equal(second, torch.full((3,), 2.0))
+        assert torch.equal(first, torch.full((3,), 4.0 if share else 2.0))
+    y = torch.ones(6)
+    first, second = call([[torch.ones(3), y[:3]], y[3:]])  # shared, but not with what is written
+    assert torch.equal(first, torch.full((3,), 2.0)) and torch.equal(second, torch.full((3,), 2.0))
+
+
 def test_stolen_lists_are_emptied_and_their_elements_die():
     """STL-1 and STL-3 on the graphs for inference and training."""
     seen = []
