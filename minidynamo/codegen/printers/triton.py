@@ -362,6 +362,8 @@ class _KernelPrinter(ExpressionPrinter):
         index = e.index[0]
         if e.valid is not None:
             return f"tl.load({self.address(e.buffer, index)}, {self.mask} & {self.expr(e.valid)}, 0)"
+        if self.inside and self.column.extent == 0:  # nothing may be read, not even what all columns share
+            return f"tl.load({self.address(e.buffer, index)}, mask)"
         masks = {self.row: "row_mask", self.column: "column_mask"}
         needed = [mask for var, mask in masks.items() if var in index.variables()]
         place = f"p_{e.buffer} + {self.group(index)}" if index != Index() else f"p_{e.buffer}"
