@@ -164,3 +164,39 @@ def loop_variable_lives_on(x):
 @programs(graphs=0)
 def enumerate_of_enumerate(x):
     return [(i, j, v) for i, (j, v) in enumerate(enumerate("ab", 5), -1)], x
+
+
+@programs()
+def lazy_itertools(x):
+    log = []
+
+    def note(v):
+        log.append(v)
+        return v
+
+    for v in itertools.chain(map(note, [1, 2]), [3]):
+        log.append(["body", v])
+    for v in itertools.takewhile(lambda u: note(u) < 3, [1, 2, 3, 4]):
+        log.append(["body", v])
+    for v in itertools.islice(map(note, range(10)), 1, 6, 2):
+        log.append(["body", v])
+    return x + 1, log
+
+
+@programs()
+def endless_itertools(x):
+    pairs = list(zip(itertools.count(1), [x, x + 1], itertools.cycle("ab"), itertools.repeat(None)))
+    numbers = []
+    for n in itertools.count(10, 5):
+        if n > 20:
+            break
+        numbers.append(n)
+    return pairs, numbers
+
+
+@programs(breaks=None, graphs=None)
+def break_in_a_loop_over_itertools(x):
+    for a, b in itertools.product([1, 2], [3]):
+        x = x * a + b
+        print(a, b)
+    return x

@@ -134,15 +134,12 @@ def test_globals_changed():
     assert first + 3 == TOTAL and SEEN[-3:] == [first + 1, first + 2, first + 3]
 
 
-@programs(lambda: (vector(), [1]))
+@programs(lambda: (vector(), [1]), breaks=1, graphs=None)
 def change_before_a_break(x, xs):
     xs.append(2)
     y = x + len(xs)
     xs.append(float(y.sum().item()) * 0)
     return y, xs
-
-
-programs[-1].values[0].expected.update(graphs=None, breaks=1)
 
 
 class Chain:
