@@ -473,6 +473,11 @@ def write_plain(tx: Tracer, obj: ObjectVariable, name: str, value: VariableTrack
     found, owner = lookup_on_class(obj.cls, name)
     if owner is not None and is_data_descriptor(found) and not isinstance(found, types.MemberDescriptorType):
         guard_class_attribute(tx, obj.cls, owner, name, found)
+        method = "__set__" if value is not None else "__delete__"
+        if isinstance(lookup_on_class(type(found), method)[0], types.FunctionType):
+            descriptor = tx.wrap(found, class_source(owner, name))
+            tx.call_method(descriptor, method, [obj] if value is None else [obj, value])
+            return
         function = getattr(found, "fset" if value is not None else "fdel", None)
         if not isinstance(found, property) or function is None:
             tx.break_graph("MD206", f"writing `{name}` of a {obj.cls.__name__} cannot be captured")

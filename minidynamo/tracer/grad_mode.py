@@ -66,22 +66,20 @@ def _flag(tx: Tracer, mode: VariableTracker) -> bool:
 
 @registry.function(*(factory.__enter__ for factory in _MODES))
 def _enter(tx: Tracer, context: VariableTracker) -> VariableTracker:
-    context = _made_while_tracing(tx, context)
-    mode = _MODES[context.factory]
+    mode = _MODES[context.python_type]
     if mode is not None:
-        context.saved = torch.is_grad_enabled()
+        before = torch.is_grad_enabled()
+        if isinstance(context, ContextVariable):
+            context.saved = before
+        else:
+            tx.call(setattr, [context, ConstantVariable("prev"), ConstantVariable(before)])
         tx.graph.set_grad_mode(mode)
     return ConstantVariable(None)
 
 
 @registry.function(*(factory.__exit__ for factory in _MODES))
 def _exit(tx: Tracer, context: VariableTracker, *error: VariableTracker) -> VariableTracker:
-    context = _made_while_tracing(tx, context)
-    tx.graph.set_grad_mode(context.saved)
+    """A manager made outside (or open at the break before this frame) keeps the mode to go back to in `prev`."""
+    saved = context.saved if isinstance(context, ContextVariable) else as_constant(tx.getattr(context, "prev"))
+    tx.graph.set_grad_mode(saved)
     return ConstantVariable(None)
-
-
-def _made_while_tracing(tx: Tracer, context: VariableTracker) -> ContextVariable:
-    if not isinstance(context, ContextVariable):
-        tx.break_graph("MD213", "a context manager that was made outside is entered", fix="with torch.no_grad(): ...")
-    return context

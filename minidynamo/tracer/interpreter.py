@@ -172,15 +172,24 @@ class Frame:
 
     def pop_many(self, count: int) -> list[VariableTracker]:
         """Take the top `count` values, the lowest first."""
-        return [self.pop() for _ in range(count)][::-1]
+        start = len(self.stack) - count
+        taken = self.stack[start:]
+        del self.stack[start:]
+        return [self.look_at(variable) for variable in taken if not isinstance(variable, Null)]
+
+    def only_returns(self) -> bool:
+        """Whether the root frame is about to put values together and return them, without looking at any."""
+        following = (instruction.opname for instruction in self.instructions[self.next_index :])
+        then = next(opname for opname in following if opname not in _PASS_ON)
+        return then == "RETURN_VALUE" and len(self.chain.frames) == 1
 
     def take_many(self, count: int) -> list[VariableTracker]:
         """Like `pop_many`, for a new container; when that is only returned, its items are not looked at."""
-        following = (instruction.opname for instruction in self.instructions[self.next_index :])
-        then = next(opname for opname in following if opname not in _PASS_ON)
-        if then != "RETURN_VALUE" or len(self.chain.frames) > 1:
+        if not self.only_returns():
             return self.pop_many(count)
-        taken = [self.stack.pop() for _ in range(count)][::-1]
+        start = len(self.stack) - count
+        taken = self.stack[start:]
+        del self.stack[start:]
         return [variable for variable in taken if not isinstance(variable, Null)]
 
     def peek(self, depth: int = 1) -> Any:

@@ -1,3 +1,6 @@
+# Programs are written as users write them, not as a linter would.
+# ruff: noqa: B009, B010, RUF012, UP008
+
 import collections
 import enum
 
@@ -90,7 +93,7 @@ def order_of_lookup(x, t):
     return t.x, t.twice, t.shared, t.both, t.read, t.made[0], t.static(1), t.of(x).x, t.method(2), t.read_too
 
 
-@programs(lambda: (vector(), Thing(vector())))
+@programs(lambda: (vector(), Thing(vector())), graphs=0)
 def instance_before_class(x, t):
     t.shared = 9
     t.method = lambda: x

@@ -1,3 +1,6 @@
+# Programs are written as users write them, not as a linter would.
+# ruff: noqa: B008
+
 import functools
 
 import pytest

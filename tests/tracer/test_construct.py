@@ -5,7 +5,7 @@ import typing
 import pytest
 import torch
 
-from tests.end_to_end.programs import Programs, vector
+from tests.end_to_end.programs import Programs
 
 programs = Programs()
 

@@ -19,6 +19,7 @@ from minidynamo.tracer.trace_rules import is_library_value
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable
 from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.objects import UnreadVariable
 
 
 @opcode("NOP", "RESUME", "PRECALL", "COPY_FREE_VARS")
@@ -63,7 +64,9 @@ def load_assertion_error(frame: Frame, instruction: Instruction) -> None:
 
 
 def read_local(frame: Frame, name: str) -> VariableTracker:
-    value = frame.local_slots.get(name)  # not looked at: it may only be passed on
+    value = frame.local_slots.get(name)
+    if isinstance(value, UnreadVariable) and not frame.only_returns():
+        value = frame.read_local(name)
     if value is None:
         frame.tx.raises(UnboundLocalError(f"cannot access local variable {name!r}"))
     return value

@@ -1,3 +1,6 @@
+# Programs are written as users write them, not as a linter would.
+# ruff: noqa: B033, C416, F841, PIE800
+
 import pytest
 
 from tests.end_to_end.programs import Programs, vector

@@ -1,3 +1,6 @@
+# Programs are written as users write them, not as a linter would.
+# ruff: noqa: I001, PLC0415
+
 import sys
 
 import pytest

@@ -1,3 +1,6 @@
+# Programs are written as users write them, not as a linter would.
+# ruff: noqa: B023, F821, RET504
+
 import pytest
 import torch
 

@@ -1,3 +1,6 @@
+# Programs are written as users write them, not as a linter would.
+# ruff: noqa: UP031
+
 import pytest
 
 from tests.end_to_end.programs import Programs, two_vectors, vector
