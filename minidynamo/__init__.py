@@ -16,6 +16,7 @@ from minidynamo.boxed import is_boxed, make_boxed_func
 from minidynamo.comptime import comptime
 from minidynamo.config import config
 from minidynamo.events import on_event
+from minidynamo.observe import progress as _progress
 from minidynamo.steering import allow_in_graph, disable, graph_break, is_compiling
 
 __all__ = [
@@ -38,3 +39,5 @@ __all__ = [
     "uncompile",
     "why",
 ]
+
+_progress.install()

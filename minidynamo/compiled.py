@@ -122,9 +122,11 @@ class CompiledFunction:
             weakly(dispatcher.run_as_written),
         )
         publish("compile_start", dispatcher.name)
-        with self._timed():
-            conversion = convert_frame(frame, values, self)
-        publish("compile_end", dispatcher.name)
+        try:
+            with self._timed():
+                conversion = convert_frame(frame, values, self)
+        finally:
+            publish("compile_end", dispatcher.name)
         return self._record(conversion)
 
     def _record(self, conversion: Conversion) -> Entry | Native:

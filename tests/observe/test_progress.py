@@ -2,11 +2,16 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
+import subprocess
+import sys
 import threading
 import time
 
 import pytest
+import torch
 
+import minidynamo
 from minidynamo.config import config
 from minidynamo.events import on_event, phase, publish
 from minidynamo.observe import progress
@@ -82,6 +87,33 @@ def test_compiles_in_two_threads_share_the_line(display):
     assert display.opened == 1
     assert any("and 1 more" in line for line in display.lines)
     assert "there" in display.lines[-1]
+
+
+def test_a_compile_that_fails_ends_the_line(display):
+    def f(x):
+        time.sleep(0)
+        return x + 1
+
+    with pytest.raises(minidynamo.errors.Unsupported):
+        minidynamo.compile(f, backend="eager", fullgraph=True)(torch.ones(1))
+
+
+def test_the_package_shows_the_line_by_itself(tmp_path):
+    program = (
+        "import time, torch, minidynamo\n"
+        "def slow(gm, inputs):\n    time.sleep(2.6)\n    return minidynamo.make_boxed_func(gm.forward)\n"
+        "minidynamo.compile(lambda x: x + 1, backend=slow)(torch.ones(1))\n"
+    )
+    for wanted in ("1", "auto"):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "MINIDYNAMO_PROGRESS": wanted},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        assert ("minidynamo: compiling <lambda>" in done.stderr) == (wanted == "1")
 
 
 def test_an_end_without_a_start_is_ignored(display):
