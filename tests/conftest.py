@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from minidynamo.config import config
+from minidynamo.events import forget_notices
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -54,6 +55,12 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def seed() -> None:
     """Random inputs are the same whichever tests run before."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def fresh_notices() -> None:
+    """What a test is told does not depend on which tests ran before."""
+    forget_notices()
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from minidynamo.tracer.opcodes import (
     loads_stores,
     operators,
 )
-from minidynamo.tracer.reachable import reachable, target_of
+from minidynamo.tracer.reachable import has_other_keys, reachable, target_of
 from minidynamo.tracer.side_effects import ContentsChanged
 from minidynamo.tracer.trace import Trace
 from minidynamo.tracer.trace_rules import is_trusted_module
@@ -48,6 +48,7 @@ from minidynamo.variables.callables import (
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable
 from minidynamo.variables.contexts import ContextExitVariable
+from minidynamo.variables.iterators import DictIterator
 from minidynamo.variables.objects import ModuleVariable, UnreadVariable
 from minidynamo.variables.tensors import TensorVariable
 
@@ -229,6 +230,9 @@ def _finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break)
     if any(isinstance(v, GeneratorVariable) and v.started for v in found):
         what = f"{request.name or request.code.co_name} runs as written: a generator outlives its graph"
         raise SkipFrame(Diagnostic("MD222", what, why="A generator that has started cannot be handed over."))
+    if any(isinstance(v, DictIterator) and v.keys and has_other_keys(tx.side_effects, v) for v in found):
+        what = f"{request.name or request.code.co_name} runs as written: a dict gets other keys while it is looped over"
+        raise SkipFrame(Diagnostic("MD202", what, why="Going on with the loop raises RuntimeError."))
     tx.side_effects.journal[:] = journal
     _guard_changed_apart(tx)
     outputs = tuple(v for v in found if isinstance(v, TensorVariable) and v.source is None)

@@ -29,7 +29,7 @@ from minidynamo.variables.containers import (
     TupleVariable,
 )
 from minidynamo.variables.contexts import ContextExitVariable
-from minidynamo.variables.iterators import EnumerateIterator, MapIterator, SequenceIterator, ZipIterator
+from minidynamo.variables.iterators import DictIterator, EnumerateIterator, MapIterator, SequenceIterator, ZipIterator
 from minidynamo.variables.objects import ModuleVariable, ObjectVariable
 
 
@@ -115,6 +115,15 @@ def _visit(roots: Iterable[VariableTracker], found: dict[VariableTracker, None],
         todo.extend(list(parts(variable, side_effects))[::-1])
 
 
+def has_other_keys(side_effects: SideEffects, iterator: DictIterator) -> bool:
+    """Whether the dict has other keys than when the loop over it began, so that going on raises, or skips some."""
+    keys = iterator.mapping.items
+    if len(keys) != len(iterator.keys):
+        return True
+    ordered = reversed(iterator.keys) if iterator.is_reversed else iterator.keys
+    return side_effects.is_changed(iterator.mapping) and tuple(keys) != tuple(ordered)
+
+
 def _keys_and_values(variable: DictVariable) -> Iterator[VariableTracker | None]:
     for key, value in variable.items.items():
         yield key.variable
@@ -147,6 +156,7 @@ _PARTS: dict[type[VariableTracker], Callable[[Any], Iterable[VariableTracker | N
     ObjectVariable: lambda v: (v.storage,),
     ModuleVariable: lambda v: (),
     SequenceIterator: _sequence_iterator,
+    DictIterator: lambda v: (v.mapping,),
     ZipIterator: lambda v: v.iterators,
     EnumerateIterator: lambda v: (v.iterator,),
     MapIterator: lambda v: (v.function, *v.iterators),

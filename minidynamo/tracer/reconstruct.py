@@ -13,7 +13,7 @@ import math
 import sys
 import types
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -46,11 +46,19 @@ from minidynamo.variables.containers import (
     TupleVariable,
 )
 from minidynamo.variables.contexts import ContextExitVariable, ContextVariable
-from minidynamo.variables.iterators import EnumerateIterator, MapIterator, SequenceIterator, ZipIterator
+from minidynamo.variables.iterators import DictIterator, EnumerateIterator, MapIterator, SequenceIterator, ZipIterator
 from minidynamo.variables.objects import ClassVariable, ObjectVariable, PythonModuleVariable
 
 # Classes whose own names ("cell", "function") say less than those under which `types` has them.
 _TYPE_NAMES = {types.CellType: "CellType", types.FunctionType: "FunctionType", types.MethodType: "MethodType"}
+# Iterators, by class: what makes one, and of what. Those over ranges and text are made of all their items at once.
+_ITERABLES: dict[type, tuple[Callable[..., Any], type]] = {
+    type(make(iterable())): (make, iterable)
+    for make, iterable in ((iter, list), (iter, tuple), (iter, set), (iter, collections.deque))
+}
+_ITERABLES |= {type(reversed(iterable())): (reversed, iterable) for iterable in (tuple, list, collections.deque)}
+_RANGES = (type(iter(range(0))), type(iter(range(2**70))))
+_TEXTS = (type(iter("a")), type(iter(chr(233))))
 _LIBRARIES = ("torch", "builtins", "operator", "math", "functools", "itertools", "collections", "types", "copy")
 
 
@@ -78,6 +86,7 @@ class Rebuilder:
         self._uses = Counter(needed)
         self._cyclic: set[VariableTracker] = set()
         self._unfilled: list[tuple[VariableTracker, str]] = []
+        self._refilled: set[VariableTracker] = set()
         self._depth = 0
         self._survey()
 
@@ -123,7 +132,7 @@ class Rebuilder:
             return text
         if self._uses[variable] > 1 and not text.isidentifier():
             text = self.assign(_hint(variable), text)
-        if self._uses[variable] > 1:
+        if self._uses[variable] > 1 or isinstance(variable, DictIterator):
             self._known[variable] = text
         return text
 
@@ -142,6 +151,13 @@ class Rebuilder:
             _, fill = _FILLERS[type(variable)]
             fill(self, variable, name)
             self._depth -= 1
+
+    def refill_once(self, container: VariableTracker) -> list[str]:
+        """Statements that give a container from outside its new contents; none when that was done before."""
+        if container in self._refilled:
+            return []
+        self._refilled.add(container)
+        return refill(self, container, self.value(container))
 
     def values(self, variables: Iterable[VariableTracker]) -> str:
         """Comma-separated expressions."""
@@ -405,8 +421,7 @@ def advance(iterator: Any, count: int) -> Any:
 def _sequence_iterator(rebuild: Rebuilder, variable: SequenceIterator) -> str:
     sequence = variable.sequence
     if not isinstance(sequence, ListVariable):
-        rest = _tuple_literal([rebuild.value(item) for item in sequence[variable.position :]])
-        return f"{rebuild.constant(iter)}({rest})"
+        return _iterator_over(rebuild, variable.cls, sequence[variable.position :])
     is_reversed = variable.cls is type(reversed([]))
     make = rebuild.constant(reversed if is_reversed else iter)
     text = f"{make}({rebuild.value(sequence)})"
@@ -419,6 +434,45 @@ def _sequence_iterator(rebuild: Rebuilder, variable: SequenceIterator) -> str:
     else:
         rebuild.late.append(f"{rebuild.constant(advance)}({name}, {variable.position})")
     return name
+
+
+def _iterator_over(rebuild: Rebuilder, cls: type, items: Sequence[VariableTracker]) -> str:
+    """A new iterator of the class over the items."""
+    values: Any = [item.value for item in items if isinstance(item, ConstantVariable)]
+    make = iter
+    if cls in _RANGES:
+        step = values[1] - values[0] if len(values) > 1 else 1
+        text = repr(range(values[0], values[-1] + step, step)) if values else "range(0)"
+    elif cls in _TEXTS:
+        text = "".join(values)
+        if text.isascii() and cls is not _TEXTS[0]:  # what made the class another one is behind it
+            return f"{rebuild.constant(advance)}({rebuild.constant(iter)}({chr(233) + text!r}), 1)"
+        text = repr(text)
+    elif cls is type(iter(b"")):
+        text = repr(bytes(values))
+    elif cls in _ITERABLES:
+        make, iterable = _ITERABLES[cls]
+        in_order = items[::-1] if make is reversed else items
+        text = _tuple_literal([rebuild.value(item) for item in in_order])
+        text = text if iterable is tuple else f"{rebuild.constant(iterable)}({text})"
+    else:
+        raise _cannot_rebuild(SequenceIterator(tuple(items), cls=cls))
+    return f"{rebuild.constant(make)}({text})"
+
+
+def _dict_iterator(rebuild: Rebuilder, variable: DictIterator) -> str:
+    make = rebuild.constant(reversed if variable.is_reversed else iter)
+    view = "" if variable.kind == "keys" else f".{variable.kind}()"
+    if not variable.keys:  # exhausted for good
+        ordered = variable.mapping.cls is collections.OrderedDict
+        return f"{make}({rebuild.constant(collections.OrderedDict if ordered else dict)}(){view})"
+    # The dict must have its final contents: the iterator remembers how many there are.
+    if is_outside(variable.mapping) and rebuild.side_effects.is_changed(variable.mapping):
+        rebuild.lines += rebuild.refill_once(variable.mapping)
+    text = f"{make}({rebuild.value(variable.mapping)}{view})"
+    if variable.position:
+        text = f"{rebuild.constant(advance)}({text}, {variable.position})"
+    return rebuild.assign(_hint(variable), text)
 
 
 def _zip(rebuild: Rebuilder, variable: ZipIterator) -> str:
@@ -497,6 +551,7 @@ _BUILDERS: dict[type[VariableTracker], Callable[[Rebuilder, Any], str]] = {
     GeneratorVariable: _generator,
     ObjectVariable: _object,
     SequenceIterator: _sequence_iterator,
+    DictIterator: _dict_iterator,
     ZipIterator: _zip,
     EnumerateIterator: _enumerate,
     MapIterator: _map,
@@ -521,5 +576,6 @@ _HINTS: dict[type[VariableTracker], str] = {
     MethodVariable: "method",
     BoundBuiltin: "method",
     SequenceIterator: "iterator",
+    DictIterator: "iterator",
     ContextVariable: "context",
 }

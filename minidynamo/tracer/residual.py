@@ -29,7 +29,7 @@ from minidynamo.guards.names import Namespace
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import Constant
 from minidynamo.tracer.reachable import is_outside, needed_by, reachable, target_of
-from minidynamo.tracer.reconstruct import Rebuilder, refill
+from minidynamo.tracer.reconstruct import Rebuilder
 from minidynamo.tracer.side_effects import (
     AttrDeleted,
     AttrSet,
@@ -43,6 +43,7 @@ from minidynamo.tracer.traced_frame import Break, Null, Return, TracedFrame
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable
+from minidynamo.variables.iterators import DictIterator
 from minidynamo.variables.objects import ClassVariable
 
 Boxed = Callable[[list[Any]], Any]
@@ -148,6 +149,9 @@ class _Program:
         loads = self.load()
         call = self.call_graph()
         rebuild = Rebuilder(self.names, self.traced.side_effects, self.known, self.needed())
+        for variable in self.found:
+            if isinstance(variable, DictIterator):
+                rebuild.value(variable)
         stores = [line for effect in self.effects for line in replay(rebuild, effect)]
         leaving = [rebuild.value(value) for value in self.leaving]
         self.bound += rebuild.bound
@@ -261,7 +265,7 @@ class _Program:
             dispatcher_for = self.names.constant(self.around.dispatcher_for, "dispatcher_for")
             leaving[position] = f"{dispatcher_for}({leaving[position]})"
         step = self.names.constant(self.around.break_function, "break_function")
-        comment = f"# graph break: {leave.diagnostic.what}"
+        comment = f"# graph break: {leave.diagnostic.what.removeprefix('graph break: ')}"
         comment += f" ({leave.diagnostic.where})" if leave.diagnostic.where else ""
         values = f"[{', '.join(leaving)}]"
         if not self.around.root:
@@ -296,7 +300,7 @@ def replay(rebuild: Rebuilder, effect: Effect) -> list[str]:
 
 
 def _contents(rebuild: Rebuilder, effect: ContentsChanged) -> list[str]:
-    return refill(rebuild, effect.container, rebuild.value(effect.container))
+    return rebuild.refill_once(effect.container)
 
 
 def _set_attr(rebuild: Rebuilder, effect: AttrSet) -> list[str]:

@@ -5,28 +5,48 @@ It does not advance them; `tracer/handlers/iterators.py` does.
 
 from __future__ import annotations
 
+import collections
 from dataclasses import dataclass
+from typing import Any
 
 from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.containers import DictVariable, ListVariable
+from minidynamo.variables.containers import DictKey, DictVariable, ListVariable
 
 
 @dataclass(eq=False)
 class SequenceIterator(VariableTracker):
     """An iterator over a sequence; it sees changes of a list while it runs, as Python's does.
 
-    `sequence` is a ListVariable, or a tuple of the items for everything else. `mapping` is the dict that is looped
-    over: like Python's, the loop raises when its size changes.
+    `sequence` is a ListVariable, or a tuple of the items for everything else; `()` when it is exhausted.
     """
 
     sequence: ListVariable | tuple[VariableTracker, ...]
     position: int = 0
     cls: type = type(iter([]))
-    mapping: DictVariable | None = None
 
     @property
     def python_type(self) -> type:
         return self.cls
+
+
+@dataclass(eq=False)
+class DictIterator(VariableTracker):
+    """An iterator over a dict or over a view of `kind` of it: it sees new values, and must not see other keys.
+
+    `keys` are those that the dict had when the loop began, in the order of the loop; `()` when it is exhausted.
+    """
+
+    mapping: DictVariable
+    kind: str
+    keys: tuple[DictKey, ...]
+    position: int = 0
+    is_reversed: bool = False
+
+    @property
+    def python_type(self) -> type:
+        plain: Any = collections.OrderedDict() if self.mapping.cls is collections.OrderedDict else {}
+        view = getattr(plain, self.kind)()
+        return type(reversed(view) if self.is_reversed else iter(view))
 
 
 @dataclass(eq=False)

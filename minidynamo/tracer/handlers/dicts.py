@@ -18,7 +18,7 @@ from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictKey, DictVariable, DictViewVariable, SetVariable, TupleVariable
-from minidynamo.variables.iterators import SequenceIterator
+from minidynamo.variables.iterators import DictIterator
 
 OrderedDict = collections.OrderedDict
 defaultdict = collections.defaultdict
@@ -291,13 +291,12 @@ def view_items(view: DictViewVariable) -> list[VariableTracker]:
 
 @mapping_method("__iter__")
 def _iter(tx: Tracer, self: DictVariable) -> VariableTracker:
-    return SequenceIterator(tuple(view_items(DictViewVariable(self, "keys"))), cls=type(iter({})), mapping=self)
+    return DictIterator(self, "keys", tuple(self.items))
 
 
 @mapping_method("__reversed__")
 def _reversed(tx: Tracer, self: DictVariable) -> VariableTracker:
-    items = view_items(DictViewVariable(self, "keys"))
-    return SequenceIterator(tuple(reversed(items)), cls=type(reversed({})))
+    return DictIterator(self, "keys", tuple(reversed(self.items)), is_reversed=True)
 
 
 def view_method(name: str, kinds: tuple[str, ...] = tuple(VIEWS)) -> Callable[[registry.F], registry.F]:
@@ -320,13 +319,12 @@ def _view_len(tx: Tracer, self: DictViewVariable) -> VariableTracker:
 
 @view_method("__iter__")
 def _view_iter(tx: Tracer, self: DictViewVariable) -> VariableTracker:
-    cls = type(iter(getattr({}, self.kind)()))
-    return SequenceIterator(tuple(view_items(self)), cls=cls, mapping=self.mapping)
+    return DictIterator(self.mapping, self.kind, tuple(self.mapping.items))
 
 
 @view_method("__reversed__")
 def _view_reversed(tx: Tracer, self: DictViewVariable) -> VariableTracker:
-    return SequenceIterator(tuple(reversed(view_items(self))), cls=type(reversed(getattr({}, self.kind)())))
+    return DictIterator(self.mapping, self.kind, tuple(reversed(self.mapping.items)), is_reversed=True)
 
 
 @view_method("__contains__")

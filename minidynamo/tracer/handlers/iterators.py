@@ -5,25 +5,29 @@ Iterators of containers are made by the containers' `__iter__` handlers; itertoo
 
 from __future__ import annotations
 
+import collections
 from typing import Any
 
 from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.tracer import registry
 from minidynamo.tracer.handlers.values import class_has, expect_constant
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.reachable import has_other_keys
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable, TupleVariable
-from minidynamo.variables.iterators import EnumerateIterator, MapIterator, SequenceIterator, ZipIterator
+from minidynamo.variables.iterators import DictIterator, EnumerateIterator, MapIterator, SequenceIterator, ZipIterator
 
 LIST_REVERSED: type = type(reversed([0]))
 # How many items of a range or text are unrolled; a trace of more would not end in reasonable time.
 LONGEST = 100_000
-_ITERATED: tuple[Any, ...] = ([0], (), {0: 0}, {0: 0}.values(), {0: 0}.items(), {0}, range(0), "", b"")
+_DICTS: tuple[Any, ...] = ({}, collections.OrderedDict())
+_VIEWS: list[Any] = [view for d in _DICTS for view in (d.keys(), d.values(), d.items())]
+_ITERATED: list[Any] = [[], (), set(), collections.deque(), range(0), range(2**70), "", chr(233), b"", *_VIEWS]
 _ITERATORS: list[type] = [
     *(zip, enumerate, map, filter, reversed),
     *(type(iter(container)) for container in _ITERATED),
-    *(type(reversed(container)) for container in _ITERATED[:5] if not isinstance(container, tuple)),
+    *(type(reversed(container)) for container in ([], collections.deque(), *_VIEWS)),
 ]
 
 
@@ -62,7 +66,7 @@ def _reversed(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
             values = tuple(reversed(obj.value))
         except TypeError as error:
             tx.raises(error)
-        return SequenceIterator(tuple(ConstantVariable(value) for value in values))
+        return SequenceIterator(tuple(ConstantVariable(value) for value in values), cls=type(reversed(obj.value)))
     if not class_has(obj.python_type, "__reversed__") and not isinstance(obj, TupleVariable):
         tx.break_graph(
             "MD242", f"`reversed` of `{obj.python_type.__name__}`", why="It has no `__reversed__`.", fix="use a list"
@@ -133,16 +137,29 @@ for _cls in (str, bytes, range):
 def _next_of_sequence(tx: Tracer, iterator: SequenceIterator) -> VariableTracker | None:
     live = isinstance(iterator.sequence, ListVariable)
     items = iterator.sequence.items if isinstance(iterator.sequence, ListVariable) else iterator.sequence
-    if items and iterator.mapping is not None and len(iterator.mapping.items) != len(items):
-        # A rebuilt iterator would not remember the size: the whole frame has to run as written.
-        what = "the frame runs as written: a dict changes its size while it is looped over"
-        raise SkipFrame(Diagnostic("MD202", what, "RuntimeError: dictionary changed size during iteration"))
     if not 0 <= iterator.position < len(items):
         iterator.sequence = ()  # an exhausted iterator stays exhausted, whatever happens to the list
         return None
     item = items[iterator.position]
     iterator.position += -1 if live and iterator.cls is LIST_REVERSED else 1
     return item
+
+
+@registry.advance(DictIterator)
+def _next_of_dict(tx: Tracer, iterator: DictIterator) -> VariableTracker | None:
+    mapping = iterator.mapping
+    if iterator.keys and has_other_keys(tx.side_effects, iterator):
+        # A rebuilt iterator would not remember the size: the whole frame has to run as written.
+        what = "the frame runs as written: a dict gets other keys while it is looped over"
+        raise SkipFrame(Diagnostic("MD202", what, "RuntimeError: dictionary changed size during iteration"))
+    if iterator.position >= len(iterator.keys):
+        iterator.keys = ()
+        return None
+    key = iterator.keys[iterator.position]
+    iterator.position += 1
+    if iterator.kind == "keys":
+        return key.variable
+    return mapping.items[key] if iterator.kind == "values" else TupleVariable([key.variable, mapping.items[key]])
 
 
 @registry.advance(ZipIterator)

@@ -81,7 +81,8 @@ def _iter(tx: Tracer, self: SequenceVariable) -> VariableTracker:
 def _reversed(tx: Tracer, self: SequenceVariable) -> VariableTracker:
     if self.cls is list:
         return SequenceIterator(self, len(self.items) - 1, type(reversed([])))  # type: ignore[arg-type]
-    return SequenceIterator(tuple(reversed(self.items)), cls=type(reversed(())))
+    cls = type(reversed(self.cls())) if isinstance(self, ListVariable) else reversed
+    return SequenceIterator(tuple(reversed(self.items)), cls=cls)
 
 
 @method(SEQUENCES, "__getitem__")

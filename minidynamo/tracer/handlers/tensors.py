@@ -28,7 +28,7 @@ def _len(tx: Tracer, self: TensorVariable) -> VariableTracker:
 def _iter(tx: Tracer, self: TensorVariable) -> VariableTracker:
     if not tx.graph.use(self).shape:
         tx.raises(TypeError("iteration over a 0-d tensor"))
-    return SequenceIterator(tuple(tx.unpack(tx.emit("unbind", [self, ConstantVariable(0)]))))
+    return SequenceIterator(tuple(tx.unpack(tx.emit("unbind", [self, ConstantVariable(0)]))), cls=type(iter(())))
 
 
 @registry.method(torch.Tensor, "__reversed__")
