@@ -105,7 +105,7 @@ def assertion(x):
 
 @programs(graphs=0, breaks=1)
 def missing_global_raises(x):
-    return no_such_name  # noqa: F821
+    return no_such_name
 
 
 def test_globals_are_guarded_and_written_back():

@@ -1,0 +1,68 @@
+import math
+
+import pytest
+import torch
+
+from minidynamo import allow_in_graph, compile, disable
+from minidynamo.tracer.frame import REGISTERED
+from minidynamo.tracer.trace_rules import Action, is_trusted_class, is_trusted_module, rule_for
+
+
+def users(x):
+    return x
+
+
+async def coroutine(x):
+    return x
+
+
+@disable
+def refused(x):
+    return x
+
+
+@allow_in_graph
+def opaque_to_us(x):
+    return x
+
+
+@pytest.mark.parametrize(
+    ("value", "action"),
+    [
+        (torch.relu, Action.IN_GRAPH),
+        (torch.nn.functional.layer_norm, Action.IN_GRAPH),
+        (torch.nn.functional.max_pool2d, Action.IN_GRAPH),
+        (torch.einsum, Action.IN_GRAPH),
+        (torch.special.erf, Action.IN_GRAPH),
+        (torch.linalg.norm, Action.IN_GRAPH),
+        (torch.fft.rfft, Action.IN_GRAPH),
+        (torch.ops.aten.relu.default, Action.IN_GRAPH),
+        (torch.zeros, Action.IN_GRAPH),
+        (opaque_to_us, Action.IN_GRAPH),
+        (math.sqrt, Action.FOLD),
+        (len, Action.HANDLER),
+        (sum, Action.POLYFILL),
+        (users, Action.INLINE),
+        (torch.nn.Linear.forward, Action.INLINE),
+        (compile(users), Action.UNWRAP),
+        (coroutine, Action.BREAK),
+        (refused, Action.BREAK),
+        (torch.manual_seed, Action.BREAK),
+        (torch.set_num_threads, Action.BREAK),
+        (id.__class__, Action.BREAK),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_rules(value, action):
+    assert REGISTERED
+    rule = rule_for(value)
+    assert rule.action is action
+    assert bool(rule.reason) == (action is Action.BREAK)
+
+
+def test_libraries_are_trusted_and_users_are_not():
+    assert is_trusted_module("torch.nn.modules.linear") and is_trusted_module("collections.abc")
+    assert (
+        not is_trusted_module("__main__") and not is_trusted_module("torchvision_like") and not is_trusted_module(None)
+    )
+    assert is_trusted_class(dict) and not is_trusted_class(type("Mine", (), {"__module__": "mine"}))
