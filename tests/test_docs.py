@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import io
 import re
 import tomllib
 import warnings
@@ -65,7 +67,7 @@ def test_every_error_example_gives_its_code(code, tmp_path, monkeypatch, md_rese
 
 
 def codes_of(example: str, *, may_raise: bool = True) -> set[str]:
-    """The codes of what an example raises, warns of or reports.
+    """The codes of what an example raises, warns of, reports or prints.
 
     An example that only defines `f` is compiled and called, as the head of docs/errors.md says.
     """
@@ -79,8 +81,9 @@ def codes_of(example: str, *, may_raise: bool = True) -> set[str]:
     unsubscribe = on_event(note)
     namespace = {"__name__": "example"}
     run(PRELUDE, namespace, ROOT / "docs" / "errors.md")
+    printed = io.StringIO()
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), contextlib.redirect_stdout(printed):
             warnings.simplefilter("ignore")
             run(example, namespace, ROOT / "docs" / "errors.md")
             if "f" in namespace and "minidynamo." not in example:
@@ -95,7 +98,7 @@ def codes_of(example: str, *, may_raise: bool = True) -> set[str]:
             raise
     finally:
         unsubscribe()
-    return seen
+    return seen | set(re.findall(r"\bMD\d{3}\b", printed.getvalue()))
 
 
 def test_every_code_has_its_entry_and_every_entry_its_code():
