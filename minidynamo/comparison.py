@@ -118,9 +118,7 @@ def _children(path: str, value: Any) -> list[tuple[str, Any]]:
     return []
 
 
-def assert_equal_observations(
-    call: str, expected: Observation, actual: Observation, tolerance: dict[str, Any]
-) -> None:
+def assert_equal_observations(call: str, expected: Observation, actual: Observation, tolerance: dict[str, Any]) -> None:
     """Raise AssertionError, naming `call` and the path, at the first difference from `expected`."""
     _same(f"{call}: exception type", type(expected.error), type(actual.error))
     _same(f"{call}: exception text", str(expected.error), str(actual.error))
