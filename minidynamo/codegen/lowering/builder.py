@@ -13,7 +13,7 @@ import torch
 from minidynamo.codegen.ir.expr import rename
 from minidynamo.codegen.ir.index import Index, Var, as_index, flatten, row_major
 from minidynamo.codegen.ir.loops import Buffer, Loops, Node
-from minidynamo.codegen.lowering.formula import V, const, opmath
+from minidynamo.codegen.lowering.formula import V, const, identity, opmath
 from minidynamo.codegen.lowering.values import Coordinates, Value, dimensions
 
 Formula = Callable[..., V]
@@ -73,7 +73,8 @@ class Builder:
         keepdim: bool = False,
         dtype: torch.dtype | None = None,
     ) -> Value:
-        """Fold `formula(*values)` over `dims` of the broadcast shape. Folds of one element are just it."""
+        """Fold `formula(*values)` over `dims` of the broadcast shape. A fold of one element is the
+        element, a fold of nothing its identity."""
         shape = torch.broadcast_shapes(*(v.shape for v in values))
         axes = dimensions(shape, "i")
         at = tuple(as_index(v) for v in axes)
@@ -83,6 +84,9 @@ class Builder:
         index = [Index() if d in folded else at[d] for d in range(len(shape)) if keepdim or d not in folded]
         positional = combine.startswith("arg")
         folded = {d for d in folded if shape[d] != 1}
+        if any(shape[d] == 0 for d in folded):
+            nothing = V(identity(combine, body.dtype))
+            return self.compute(size, lambda _: nothing, dtype)
         if not folded:
             single = const(0, torch.int64) if positional else body
             only = Loops(self._buffer(combine, size, dtype or single.dtype), axes, tuple(index), single.expr)

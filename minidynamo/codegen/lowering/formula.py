@@ -51,6 +51,18 @@ def literal(value: Number, dtype: torch.dtype) -> Const:
     return Const(whole, dtype)
 
 
+def identity(combine: str, dtype: torch.dtype) -> Const:
+    """What a fold of nothing gives, and what changes no fold."""
+    if combine in ("max", "min"):
+        if dtype.is_floating_point:
+            return literal(-math.inf if combine == "max" else math.inf, dtype)
+        if dtype == torch.bool:
+            return literal(combine == "min", dtype)
+        limits = torch.iinfo(dtype)
+        return literal(limits.min if combine == "max" else limits.max, dtype)
+    return literal({"sum": 0, "prod": 1, "any": False, "all": True}[combine], dtype)
+
+
 @dataclass(frozen=True)
 class V:
     """An expression with Python's operators."""

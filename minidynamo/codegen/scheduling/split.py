@@ -10,10 +10,10 @@ import math
 
 import torch
 
-from minidynamo.codegen.ir.expr import Expr, IndexValue, Load, Op, mask
+from minidynamo.codegen.ir.expr import IndexValue, Load, Op, mask
 from minidynamo.codegen.ir.index import Var, as_index, delinearize
 from minidynamo.codegen.ir.loops import Buffer, LoopProgram, Loops, Node
-from minidynamo.codegen.lowering.formula import literal
+from minidynamo.codegen.lowering.formula import identity, literal
 
 FEW_RESULTS = 64
 """With at least this many results there is enough to do side by side."""
@@ -62,17 +62,6 @@ def _chunks(extents: list[int]) -> int:
     return min(CHUNKS, total)
 
 
-def _identity(combine: str, dtype: torch.dtype) -> Expr:
-    if combine in ("max", "min"):
-        if dtype.is_floating_point:
-            return literal(-math.inf if combine == "max" else math.inf, dtype)
-        if dtype == torch.bool:
-            return literal(combine == "min", dtype)
-        limits = torch.iinfo(dtype)
-        return literal(limits.min if combine == "max" else limits.max, dtype)
-    return literal({"sum": 0, "prod": 1, "any": False, "all": True}[combine], dtype)
-
-
 def _halves(node: Loops, name: str) -> tuple[Loops, Loops]:
     extents = [v.extent for v in node.reduced]
     total = math.prod(extents)
@@ -85,7 +74,7 @@ def _halves(node: Loops, name: str) -> tuple[Loops, Loops]:
     assert dtype is not None and node.combine is not None
     if chunks * length != total:
         inside = Op("lt", (IndexValue(flat, torch.int64), literal(total, torch.int64)), torch.bool)
-        body = Op("where", (inside, mask(body, inside), _identity(node.combine, dtype)), dtype)
+        body = Op("where", (inside, mask(body, inside), identity(node.combine, dtype)), dtype)
     shape = tuple(v.extent for v in node.ranges)
     strides = tuple(math.prod(shape[k + 1 :]) for k in range(len(shape)))
     partial = Buffer(name, (chunks, *shape), (math.prod(shape), *strides), dtype, node.out.device)

@@ -2,7 +2,7 @@
 
 import torch
 
-from minidynamo.codegen.ir.expr import Cast, Load
+from minidynamo.codegen.ir.expr import Cast, Const, Load
 from minidynamo.codegen.ir.loops import Buffer, Loops
 from minidynamo.codegen.lowering.builder import Builder
 from minidynamo.codegen.lowering.values import Value
@@ -52,6 +52,12 @@ def test_fold_of_one_element_is_pointwise():
     assert last(builder).combine is None
     builder.reduce("argmax", lambda v: v, x, dims=[0], keepdim=True)
     assert last(builder).combine is None and last(builder).out.dtype == torch.int64
+
+
+def test_fold_of_nothing_is_its_identity():
+    builder, x = start(0, 4)
+    assert builder.reduce("prod", lambda v: v, x, dims=[0]).shape == (4,)
+    assert last(builder).combine is None and last(builder).body == Const(1.0, torch.float32)
 
 
 def test_adopt_renames_everywhere():

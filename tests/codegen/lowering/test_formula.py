@@ -14,6 +14,7 @@ from minidynamo.codegen.lowering.formula import (
     clamp,
     const,
     fma,
+    identity,
     integer_power,
     literal,
     number,
@@ -44,6 +45,13 @@ P = V(Ref("p", torch.bool))
 def test_literals_are_rounded_or_wrapped(value, dtype, expected):
     made = literal(value, dtype).value
     assert made == expected and type(made) is type(expected)
+
+
+def test_identities():
+    assert identity("max", torch.float32).value == -math.inf
+    assert identity("min", torch.int8).value == 127
+    assert identity("max", torch.bool).value is False
+    assert (identity("sum", torch.int64).value, identity("all", torch.bool).value) == (0, True)
 
 
 def test_numbers_take_the_dtype_of_the_operand():
