@@ -64,7 +64,7 @@ def copy_copy(x):
     # Instances of other classes say how they are copied in too many ways.
     if type(x) in (list, dict, set, collections.deque, collections.OrderedDict, collections.defaultdict):
         return x.copy()
-    if isinstance(x, (int, float, complex, str, bytes, tuple, frozenset, type(None), slice, range)):
+    if type(x) in (bool, int, float, complex, str, bytes, tuple, frozenset, type(None), slice, range):
         return x
     return cannot_trace("`copy.copy` of this object", "its class decides how it is copied")
 

@@ -73,6 +73,17 @@ def _all_items(iterable):
     return unordered_items(iterable) if isinstance(iterable, (set, frozenset)) else list(iterable)
 
 
+def _ranked_items(iterable):
+    # Equal or incomparable items (NaN, sets) would show in which order the set gave them.
+    if not isinstance(iterable, (set, frozenset)):
+        return list(iterable)
+    items = unordered_items(iterable)
+    for item in items:
+        if not isinstance(item, (int, float, str, bytes)) or item != item:
+            return list(iterable)
+    return items
+
+
 # --- builtins -----------------------------------------------------------------------------------------------------
 
 
@@ -119,7 +130,7 @@ def sum_(iterable, /, start=0):
 def _extreme(is_better, args, key, default):
     if not args or list(default) not in ([], ["default"]) or (default and len(args) > 1):
         cannot_trace("`min` or `max` with these arguments", "it raises TypeError")
-    items = (_all_items(args[0]) if key is None else list(args[0])) if len(args) == 1 else list(args)
+    items = (_ranked_items(args[0]) if key is None else list(args[0])) if len(args) == 1 else list(args)
     if not items:
         if not default:
             cannot_trace("`min` or `max` of nothing", "it raises ValueError")
@@ -145,8 +156,7 @@ def max_(*args, key=None, **default):
 
 @twin_of(sorted)
 def sorted_(iterable, /, *, key=None, reverse=False):
-    # Only without a key do equal items of a set not exist, so that its order cannot show.
-    result = _all_items(iterable) if key is None else list(iterable)
+    result = _ranked_items(iterable) if key is None else list(iterable)
     result.sort(key=key, reverse=reverse)
     return result
 

@@ -1,7 +1,7 @@
 """Owns the root of all variable trackers: what the tracer knows of one Python value.
 
-Trackers are plain records. No method of a tracker builds another tracker, calls the tracer or writes code; verbs live in
-`tracer/`. One Python object has one tracker during a trace, so `is` between trackers answers `is` between values.
+Trackers are plain records. No method of a tracker builds another tracker, calls the tracer or writes code; verbs live
+in `tracer/`. One Python object has one tracker during a trace, so `is` between trackers answers `is` between values.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ contents, not the history.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
@@ -14,7 +15,7 @@ from minidynamo.variables.base import VariableTracker
 
 @dataclass(eq=False)
 class SequenceVariable(VariableTracker):
-    """A sequence whose elements are tracked one by one. `cls` is the exact class (a namedtuple, torch.Size, deque...)."""
+    """A sequence whose elements are tracked one by one. `cls` is the exact class (a namedtuple, torch.Size, ...)."""
 
     items: list[VariableTracker]
     cls: type
@@ -81,7 +82,8 @@ class DictViewVariable(VariableTracker):
 
     @property
     def python_type(self) -> type:
-        return type(getattr({}, self.kind)())
+        plain: dict[None, None] = OrderedDict() if self.mapping.cls is OrderedDict else {}
+        return type(getattr(plain, self.kind)())
 
 
 @dataclass(eq=False)

@@ -13,6 +13,9 @@ from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import DictKey, DictVariable, ListVariable
 
 
+_LIST_ITERATOR = type(iter([]))
+
+
 @dataclass(eq=False)
 class SequenceIterator(VariableTracker):
     """An iterator over a sequence; it sees changes of a list while it runs, as Python's does.
@@ -22,7 +25,7 @@ class SequenceIterator(VariableTracker):
 
     sequence: ListVariable | tuple[VariableTracker, ...]
     position: int = 0
-    cls: type = type(iter([]))
+    cls: type = _LIST_ITERATOR
 
     @property
     def python_type(self) -> type:

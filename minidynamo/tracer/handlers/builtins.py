@@ -60,7 +60,17 @@ def _cannot_trace(tx: Tracer, what: VariableTracker, why: VariableTracker) -> Va
 def _len(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
     if not class_has(obj.python_type, "__len__"):
         tx.raises(TypeError(f"object of type '{obj.python_type.__name__}' has no len()"))
-    return tx.call_method(obj, "__len__")
+    return _expect_result(tx, tx.call_method(obj, "__len__"), "__len__", int)
+
+
+def _expect_result(tx: Tracer, result: VariableTracker, special: str, kind: type) -> VariableTracker:
+    """What a special method gave; Python raises when it is not of the class that the method promises."""
+    if not isinstance(result, ConstantVariable) or not isinstance(result.value, kind):
+        tx.raises(TypeError(f"{special} returned non-{kind.__name__} (type {result.python_type.__name__})"))
+    value: Any = result.value
+    if special == "__len__" and value < 0:
+        tx.raises(ValueError("__len__() should return >= 0"))
+    return result
 
 
 @registry.function(callable)
@@ -85,7 +95,7 @@ def _number(cls: type, special: str) -> registry.Handler:
                     f"`{cls.__name__}` of `{args[0].python_type.__name__}`",
                     why=f"The class has no `{special}` that could be traced.",
                 )
-            return tx.call_method(args[0], special)
+            return _expect_result(tx, tx.call_method(args[0], special), special, cls)
         values = [expect_constant(tx, arg, f"an argument of `{cls.__name__}`") for arg in args]
         keywords = {name: expect_constant(tx, arg, f"`{name}`") for name, arg in kwargs.items()}
         try:
@@ -108,7 +118,7 @@ def _written_in_python(cls: type, *names: str) -> bool:
 def _text(tx: Tracer, obj: VariableTracker, function: Callable[[Any], str], *special: str) -> VariableTracker:
     for name in special:
         if isinstance(obj, ObjectVariable) and _written_in_python(obj.cls, name):
-            return tx.call_method(obj, name)
+            return _expect_result(tx, tx.call_method(obj, name), name, str)
     if not is_constant(obj):
         tx.break_graph(
             "MD234",
@@ -134,7 +144,7 @@ def _repr(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
 def _format(tx: Tracer, value: VariableTracker, spec: VariableTracker | None = None, /) -> VariableTracker:
     how = "" if spec is None else expect_constant(tx, spec, "a format")
     if isinstance(value, ObjectVariable) and _written_in_python(value.cls, "__format__"):
-        return tx.call_method(value, "__format__", [ConstantVariable(how)])
+        return _expect_result(tx, tx.call_method(value, "__format__", [ConstantVariable(how)]), "__format__", str)
     if how == "" and not is_constant(value):
         return _str(tx, value)
     try:

@@ -84,6 +84,8 @@ def _zip(tx: Tracer, *iterables: VariableTracker, strict: VariableTracker | None
 @registry.function(enumerate)
 def _enumerate(tx: Tracer, iterable: VariableTracker, start: VariableTracker | None = None) -> VariableTracker:
     count = 0 if start is None else expect_constant(tx, start, "the start of `enumerate`")
+    if not isinstance(count, int):
+        tx.raises(TypeError(f"'{type(count).__name__}' object cannot be interpreted as an integer"))
     return EnumerateIterator(tx.call(iter, [iterable]), count)
 
 

@@ -128,3 +128,30 @@ def type_of_everything(x):
 def unsupported_polyfill_case_breaks(x, n):
     y = x + n
     return y, max([], default=0), [].copy() or min([y.shape[0]], default=1), eval("n")
+
+
+class Dishonest:
+    def __len__(self):
+        return 2.5
+
+    def __str__(self):
+        return 3
+
+    def __int__(self):
+        return "one"
+
+
+@programs(
+    lambda: (vector(), Dishonest(), len),
+    lambda: (vector(), Dishonest(), str),
+    lambda: (vector(), Dishonest(), int),
+    graphs=None,
+    breaks=None,
+)
+def special_methods_that_give_another_class_raise(x, o, function):
+    return function(o)
+
+
+@programs(graphs=0, breaks=1)
+def enumerate_from_a_fraction_raises(x):
+    return list(enumerate([x], 1.5))

@@ -131,3 +131,8 @@ def fromkeys_and_setdefault(x):
     d = dict.fromkeys(["a", "b"], x)
     d.setdefault("c", []).append(1)
     return d, d.get("a"), d.pop("zz", 3)
+
+
+@programs(graphs=0)
+def classes_of_views(x):
+    return [type(view) for d in ({}, OrderedDict()) for view in (d.keys(), d.values(), d.items(), iter(d.keys()))]

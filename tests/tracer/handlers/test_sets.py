@@ -67,3 +67,8 @@ def popping_from_many_breaks(x):
     y = x + 1
     s.pop()
     return y, len(s)
+
+
+@programs(graphs=0, breaks=None)
+def sorting_sets_of_sets_shows_their_order(x):
+    return len(sorted({frozenset([1]), frozenset([2])}))
