@@ -12,8 +12,7 @@ from typing import Any
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import DictKey, DictVariable, ListVariable
 
-
-_LIST_ITERATOR = type(iter([]))
+_LIST_ITERATOR: type = type(iter([]))
 
 
 @dataclass(eq=False)
