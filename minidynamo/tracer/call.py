@@ -98,7 +98,7 @@ def _call_unknown(tx: Tracer, value: Any, args: Args, kwargs: Kwargs, rule: Rule
     name = getattr(value, "__qualname__", None) or type(value).__name__
     needs_value = any(involves_tensor(arg) for arg in (*args, *kwargs.values()))
     tx.break_graph(
-        "MD207",
+        rule.code,
         f"{name}() cannot be captured",
         why=rule.reason,
         marker="it needs the values of tensors" if needs_value else "",

@@ -36,10 +36,11 @@ class Action(enum.Enum):
 
 @dataclass(frozen=True)
 class Rule:
-    """An action, for BREAK with its reason, for HANDLER and POLYFILL with the function to use."""
+    """An action, for BREAK with its reason and code, for HANDLER and POLYFILL with the function to use."""
 
     action: Action
     reason: str = ""
+    code: str = "MD207"
     function: Callable[..., Any] | None = None
 
 
@@ -62,6 +63,7 @@ _RUN_AS_WRITTEN = (
 )
 
 _ASYNCHRONOUS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_HEAP_TYPE = 1 << 9  # set for classes made at run time: all that are written in Python, and some made in C
 _LIBRARY_VALUES = (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType, types.MethodDescriptorType)
 
 
@@ -90,7 +92,7 @@ def _function_rule(value: types.FunctionType) -> Rule:
     if COMPILED in marks and isinstance(marks.get("__wrapped__"), types.FunctionType):
         return Rule(Action.UNWRAP)
     if value.__code__.co_flags & _ASYNCHRONOUS:
-        return Rule(Action.BREAK, "It is a coroutine, which an event loop drives.")
+        return Rule(Action.BREAK, "It is a coroutine, which an event loop drives.", "MD209")
     module = value.__module__ or ""
     if any(module == name or module.startswith(f"{name}.") for name in _RUN_AS_WRITTEN):
         return Rule(Action.BREAK, f"Functions of {module} run as written.")
@@ -124,6 +126,17 @@ def is_trusted_module(name: object) -> bool:
 def is_trusted_class(cls: type) -> bool:
     """Whether the class belongs to such a library."""
     return is_trusted_module(cls.__module__)
+
+
+def is_plain_class(cls: type) -> bool:
+    """Whether all that the instances hold is in their dictionary and slots: no class in the MRO keeps state in C."""
+    return all(base is object or _is_written_in_python(base) for base in cls.__mro__)
+
+
+def _is_written_in_python(cls: type) -> bool:
+    if not cls.__flags__ & _HEAP_TYPE or isinstance(cls.__dict__.get("__new__"), types.BuiltinFunctionType):
+        return False
+    return not any(isinstance(value, types.MethodDescriptorType) for value in cls.__dict__.values())
 
 
 def is_library_value(value: object) -> bool:

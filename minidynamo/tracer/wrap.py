@@ -18,6 +18,7 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, InstanceAttr, Item, Local, Source, StorageItem
 from minidynamo.tracer.constants import is_constant_value, key_of
 from minidynamo.tracer.output_graph import OutputGraph
+from minidynamo.tracer.trace_rules import is_plain_class
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
     BoundBuiltin,
@@ -321,13 +322,11 @@ def _same_object(tracker: Callable[..., VariableTracker]) -> Wrapper:
 # Objects
 
 _HEAP_TYPE = 1 << 9
-# Attributes that a class written in Python adds to `object`'s own; any other layout was made in C.
-_PLAIN_LAYOUT = object.__basicsize__
 
 
 def _object(graph: OutputGraph, value: object, source: Source) -> VariableTracker:
     cls = type(value)
-    if not all(base is object or base.__flags__ & _HEAP_TYPE for base in cls.__mro__):
+    if not is_plain_class(cls):
         return _opaque(graph, value, source)
     graph.guard(source, GuardKind.TYPE, cls)
     variable = ObjectVariable(value, cls, source=source)
