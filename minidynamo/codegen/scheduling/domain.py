@@ -74,6 +74,8 @@ def _coordinates(node: Loops, axes: tuple[Var, ...]) -> dict[Var, Index]:
 
 
 def _onto(node: Loops, axes: tuple[Var, ...]) -> Loops:
+    if node.axes == axes:
+        return node
     values = _coordinates(node, axes)
     return Loops(
         node.out,

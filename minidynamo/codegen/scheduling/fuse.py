@@ -54,8 +54,9 @@ class Fusion:
         self.group = list(range(len(self.nodes)))
         self.maker: dict[str, int] = {}
         self.readers: dict[str, list[int]] = {}
+        self.reads = [reads(node) for node in self.nodes]
         for k, node in enumerate(self.nodes):
-            for name in reads(node):
+            for name in self.reads[k]:
                 self.readers.setdefault(name, []).append(k)
             if made(node) not in program.inputs:
                 self.maker[made(node)] = k
@@ -64,7 +65,7 @@ class Fusion:
     def _predecessors(self, k: int) -> set[int]:
         """Nodes that must run before node k: those it reads, and readers of an input that it overwrites."""
         node = self.nodes[k]
-        found = {self.maker[name] for name in reads(node) if name in self.maker}
+        found = {self.maker[name] for name in self.reads[k] if name in self.maker}
         if isinstance(node, Loops) and node.out.name in self.program.inputs:
             found |= {r for r in self.readers.get(node.out.name, ()) if r < k}
         return found
@@ -81,9 +82,12 @@ class Fusion:
             return False
         joined = sorted(self.members[a] + self.members[b])
         nodes = [n for n in (self.nodes[k] for k in joined) if isinstance(n, Loops)]
-        if len(nodes) != len(joined) or not self._fits(nodes) or not self._keeps_time(joined):
+        if len(nodes) != len(joined) or not self._keeps_time(joined):
             return False
         if self._is_reached(a, b) or self._is_reached(b, a):
+            return False
+        names = {name for k in joined for name in (*self.reads[k], made(self.nodes[k]))}
+        if len(joined) > MOST_NODES or len(names) > MOST_BUFFERS or not self._fits(nodes):
             return False
         self.members[a] = joined
         del self.members[b]
@@ -92,9 +96,6 @@ class Fusion:
         return True
 
     def _fits(self, nodes: list[Loops]) -> bool:
-        names = {name for n in nodes for name in (*reads(n), n.out.name)}
-        if len(nodes) > MOST_NODES or len(names) > MOST_BUFFERS:
-            return False
         if len({n.out.device for n in nodes}) > 1:
             return False
         domain = domain_of(nodes)
@@ -120,7 +121,7 @@ class Fusion:
         inside = set(joined)
         for k in joined:
             node = self.nodes[k]
-            for name in reads(node):
+            for name in self.reads[k]:
                 allowed = self.lifetimes.may_read_later(name, self.lifetimes.segments[k], segment)
                 if self.maker.get(name) not in inside and not allowed:
                     return False
