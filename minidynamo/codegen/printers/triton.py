@@ -105,7 +105,7 @@ OPERATIONS: dict[str, str | Mapping[str, str]] = {
     "and": "({0} & {1})",
     "or": "({0} | {1})",
     "xor": "({0} ^ {1})",
-    "not": {"i": "(~{0})", "b": "({0} == 0)"},
+    "not": {"i": "({0} ^ {ones})", "b": "({0} == 0)"},
     "shl": "shift_left({0}, {1}, {width})",
     "shr": "shift_right({0}, {1}, {width})",
     "where": "tl.where({0}, {1}, {2})",
@@ -340,7 +340,8 @@ class _KernelPrinter(ExpressionPrinter):
         operands = [self.literal(a) if literal and isinstance(a, Const) else self.expr(a) for a in e.args]
         text = self.pattern(e)
         width = 8 * e.args[0].dtype.itemsize
-        return text.format(*operands, type=TYPES[e.dtype], width=width, mask=self.mask)
+        ones = f"tl.full([], {2**width - 1 if e.dtype is torch.uint8 else -1}, {TYPES[e.dtype]})"
+        return text.format(*operands, type=TYPES[e.dtype], width=width, ones=ones, mask=self.mask)
 
     def literal(self, e: Const) -> str:
         if not e.dtype.is_floating_point:
