@@ -18,7 +18,7 @@ from minidynamo.autograd.aot import aot_compile
 from minidynamo.boxed import is_boxed, make_boxed, make_boxed_func
 from minidynamo.codegen.compile_graph import compile_graph
 from minidynamo.codegen.lowering.registry import lowered_ops
-from minidynamo.config import config
+from minidynamo.config import config, with_changes
 from minidynamo.errors import ArgumentError, BackendError, Diagnostic, GraphRefused, UnknownName, nearest
 from minidynamo.events import notice, phase
 from minidynamo.options import GraphCompiler
@@ -51,9 +51,11 @@ def aot_eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callab
 
 def _generated(target: str) -> Backend:
     def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        settings = config.current  # a backward graph is compiled later, under the same settings
+
         def compiler(stage: str) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
             def compile_stage(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-                with phase("codegen"):
+                with phase("codegen"), config.using(settings):
                     return compile_graph(graph, inputs, target=target, name=stage).call
 
             return compile_stage
@@ -129,10 +131,10 @@ def resolve(backend: str | Backend, options: dict[str, Any] | None = None) -> Gr
 
 def _graph_compiler(name: str, backend: Backend, options: dict[str, Any]) -> GraphCompiler:
     def run(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        with config.patch(**options):
+        with config.using(with_changes(config.current, options)):
             return _run(name, backend, gm, example_inputs)
 
-    return GraphCompiler(name, (name, backend, tuple(sorted(options.items()))), run)
+    return GraphCompiler(name, backend, options, run)
 
 
 def _run(name: str, backend: Backend, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:

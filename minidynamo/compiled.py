@@ -12,7 +12,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -23,7 +23,7 @@ from minidynamo.dispatch import Dispatcher, Native, Stats, resume_dispatcher, ro
 from minidynamo.errors import Diagnostic, RecompileLimit
 from minidynamo.events import Event, notice, on_event, publish
 from minidynamo.guards.cache import Entry
-from minidynamo.guards.failures import GuardFailure
+from minidynamo.guards.recompiles import Recompile, explain, ranked_causes
 from minidynamo.options import CompileOptions
 from minidynamo.steering import COMPILED, DISABLED
 
@@ -41,9 +41,11 @@ def compile_function(
     `family`: the compiled function that calls it at a graph break; both then share counters and graphs.
     """
     record = CompiledFunction(fn, options, family)
-    dispatcher = root_dispatcher(fn, record.convert, name=record.name, stats=record.stats)
+    dispatcher = root_dispatcher(
+        fn, record.convert, name=record.name, stats=record.stats, backend_key=options.backend.key
+    )
     record.root = weakref.ref(dispatcher)
-    function: types.FunctionType = dispatcher.function
+    function = cast(types.FunctionType, dispatcher.function)
     function.__dict__.update(record.attributes())
     all_compiled.add(record)
     return function
@@ -59,7 +61,7 @@ class CompiledFunction:
         self.stats: Stats = family.stats if family else Stats()
         self.graphs: list[torch.fx.GraphModule] = family.graphs if family else []
         self.breaks: list[Diagnostic] = family.breaks if family else []
-        self.recompiles: list[str] = family.recompiles if family else []
+        self.recompiles: list[Recompile] = family.recompiles if family else []
         self.root: Callable[[], Dispatcher | None] = lambda: None
         self._resumed: dict[FramePoint, Dispatcher] = {}
         self._callees: dict[types.FunctionType, types.FunctionType] = {}
@@ -84,7 +86,13 @@ class CompiledFunction:
         """The boxed function that goes on at `point`; one per point, so that a loop reuses it."""
         if point not in self._resumed:
             convert = functools.partial(weakly(self.convert), point=point)
-            self._resumed[point] = resume_dispatcher(point, self.py_func.__globals__, convert, stats=self.stats)
+            self._resumed[point] = resume_dispatcher(
+                point,
+                self.py_func.__globals__,
+                convert,
+                stats=self.stats,
+                backend_key=self.options.backend.key,
+            )
         return self._resumed[point].step()
 
     def called_at_break(self, target: Any) -> Any:
@@ -97,6 +105,8 @@ class CompiledFunction:
             return types.MethodType(self.called_at_break(call), target)
         if not isinstance(target, types.FunctionType) or DISABLED in vars(target) or COMPILED in vars(target):
             return target
+        if not all(name.isidentifier() for name in target.__code__.co_varnames):
+            return target  # a comprehension of Python 3.11, whose argument has no name that source text could have
         if target not in self._callees:
             same_code = sum(other.__code__ is target.__code__ for other in self._callees)
             if same_code >= _MOST_CALLEES_PER_CODE:
@@ -108,9 +118,10 @@ class CompiledFunction:
 
     def convert(self, dispatcher: Dispatcher, values: list[Any], point: FramePoint | None = None) -> Entry | Native:
         """Compile a call of the function, or of the frame that is entered at `point` behind a graph break."""
-        if dispatcher.entries:
-            self._explain_miss(dispatcher, values)
-        if len(dispatcher.entries) >= self.options.recompile_limit:
+        if dispatcher.misfits:
+            self.recompiles.append(explain(dispatcher.name, dispatcher.misfits))
+        key = self.options.backend.key()
+        if sum(entry.backend_key == key for entry in dispatcher.entries) >= self.options.recompile_limit:
             self._stop_compiling(dispatcher)
             return Native(for_good=True)
         frame = FrameToConvert(
@@ -158,24 +169,14 @@ class CompiledFunction:
         finally:
             stop()
 
-    def _explain_miss(self, dispatcher: Dispatcher, values: list[Any]) -> None:
-        """Note why no entry fits, the nearest one first."""
-        arguments = dict(zip(dispatcher.parameters, values))
-        misfits = sorted((entry.failures(arguments) for entry in dispatcher.entries), key=len)
-        nearest, others = misfits[0], len(misfits) - 1
-        count = len(dispatcher.entries)
-        text = f"MD301 recompiled {dispatcher.name} (version {count + 1}): {_reason(nearest)}"
-        if others:
-            text += f"\n  and {others} older version{'s' * (others > 1)} also differ{'s' * (others == 1)}"
-        self.recompiles.append(text)
-
     def _stop_compiling(self, dispatcher: Dispatcher) -> None:
         limit = self.options.recompile_limit
+        causes = ranked_causes(recompile for recompile in self.recompiles if recompile.name == dispatcher.name)
         diagnostic = Diagnostic(
             "MD302",
             f"stopped compiling `{dispatcher.name}`: {limit} versions exist (recompile_limit={limit})",
-            why=f"The last miss: {self.recompiles[-1].splitlines()[0]}" if self.recompiles else "",
-            fix="It runs as written from now on. Reasons: f.why(). Raise recompile_limit= if all versions are needed.",
+            why=f"What changed between calls: {causes}.\nIt runs as written from now on; f.why() tells each reason.",
+            fix="Keep that the same, or raise recompile_limit= if all versions are needed.",
         )
         if self.options.fullgraph:
             raise RecompileLimit(diagnostic)
@@ -206,7 +207,7 @@ class CompiledFunction:
         """Why the function was compiled more than once: one paragraph per recompile, latest first."""
         if not self.recompiles:
             return f"{self.name} was not recompiled."
-        return "\n".join(reversed(self.recompiles))
+        return "\n".join(recompile.diagnostic().render() for recompile in reversed(self.recompiles))
 
     def reset(self) -> None:
         """Forget all entries; the next call compiles again. The counters start from zero."""
@@ -218,7 +219,3 @@ class CompiledFunction:
         vars(self.stats).update(vars(fresh))
         for kept in (self.graphs, self.breaks, self.recompiles, self._texts):
             kept.clear()
-
-
-def _reason(misfit: list[GuardFailure]) -> str:
-    return "; ".join(map(str, misfit[:3])) or "no guard differs any more"

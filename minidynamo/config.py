@@ -7,9 +7,10 @@ others only change what is shown or where files go.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,13 +85,25 @@ class Settings:
     """The current `Config`, shared by all threads. Attributes read through; `patch` changes them for a while."""
 
     def __init__(self, current: Config) -> None:
-        self.__dict__["_current"] = current
+        self.__dict__["_shared"] = current
+        self.__dict__["_here"] = contextvars.ContextVar("settings", default=None)
+        self.__dict__["_listeners"] = []
 
     @property
     def current(self) -> Config:
         """The record that is in force now."""
-        record: Config = self.__dict__["_current"]
+        record: Config = self.__dict__["_here"].get() or self.__dict__["_shared"]
         return record
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call `callback()` whenever the settings that all threads share have changed."""
+        self.__dict__["_listeners"].append(callback)
+
+    def _share(self, record: Config) -> None:
+        if record != self.__dict__["_shared"]:
+            self.__dict__["_shared"] = record
+            for callback in self.__dict__["_listeners"]:
+                callback()
 
     def __getattr__(self, name: str) -> Any:
         if name not in Config.__dataclass_fields__:
@@ -98,7 +111,17 @@ class Settings:
         return getattr(self.current, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        self.__dict__["_current"] = _replace(self.current, {name: value})
+        self._share(with_changes(self.__dict__["_shared"], {name: value}))
+
+    @contextlib.contextmanager
+    def using(self, record: Config) -> Iterator[None]:
+        """Inside the block `record` is in force, for this thread alone; graphs are compiled so."""
+        here = self.__dict__["_here"]
+        token = here.set(record)
+        try:
+            yield
+        finally:
+            here.reset(token)
 
     @contextlib.contextmanager
     def patch(self, **changes: Any) -> Iterator[None]:
@@ -106,19 +129,27 @@ class Settings:
 
         Raises UnknownName for a setting that does not exist and ArgumentError for a value of the wrong type.
         """
-        before = self.current
-        self.__dict__["_current"] = _replace(before, changes)
+        if self.__dict__["_here"].get() is not None:
+            with self.using(with_changes(self.current, changes)):
+                yield
+            return
+        before = self.__dict__["_shared"]
+        self._share(with_changes(before, changes))
         try:
             yield
         finally:
-            self.__dict__["_current"] = before
+            self._share(before)
 
 
 def _names() -> list[str]:
     return [f.name for f in dataclasses.fields(Config)]
 
 
-def _replace(record: Config, changes: dict[str, Any]) -> Config:
+def with_changes(record: Config, changes: dict[str, Any]) -> Config:
+    """The record with these fields set.
+
+    Raises UnknownName for a setting that does not exist and ArgumentError for a value of the wrong type.
+    """
     for name, value in changes.items():
         if name not in Config.__dataclass_fields__:
             what = f"minidynamo.config has no setting {name!r}"

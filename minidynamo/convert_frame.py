@@ -23,7 +23,7 @@ from minidynamo.bytecode.layout import CELL, NULL, VALUE, FramePoint, frame_poin
 from minidynamo.errors import BackendError, Diagnostic, GraphBreak, InternalError, SkipFrame, Unsupported
 from minidynamo.events import notice, phase, publish
 from minidynamo.guards.cache import Entry, make_entry
-from minidynamo.options import CompileOptions
+from minidynamo.options import BackendKey, CompileOptions
 from minidynamo.tracer.frame import FrameRequest, StackSlot, trace_frame
 from minidynamo.tracer.residual import print_residual
 from minidynamo.tracer.traced_frame import Break, Null, TracedFrame
@@ -118,6 +118,7 @@ def convert_frame(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwne
     on_error is "raise". A frame that cannot be captured comes back without entry, after one notice.
     """
     options = owner.options
+    key = options.backend.key()
     try:
         with phase("capture"):
             traced = trace_frame(frame.request(values, options))
@@ -135,11 +136,16 @@ def convert_frame(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwne
         if options.on_error == "raise":
             raise
         return _run_as_written(frame, error.diagnostic, replace(options, fullgraph=False))
-    with phase("residual"):
-        return _conversion(frame, traced, run, owner)
+    try:
+        with phase("residual"):
+            return _conversion(frame, traced, run, owner, key)
+    except Exception as error:
+        return _run_as_written(frame, _internal(frame, error), options, error)
 
 
-def _conversion(frame: FrameToConvert, traced: TracedFrame, run: Boxed | None, owner: FrameOwner) -> Conversion:
+def _conversion(
+    frame: FrameToConvert, traced: TracedFrame, run: Boxed | None, owner: FrameOwner, key: BackendKey
+) -> Conversion:
     cut = traced.exit if isinstance(traced.exit, Break) else None
     point = None if cut is None else _point_of(frame.fn.__code__, cut)
     if cut is not None:
@@ -154,7 +160,7 @@ def _conversion(frame: FrameToConvert, traced: TracedFrame, run: Boxed | None, o
         dispatcher_for=weakly(owner.called_at_break),
         drive=drive,
         replay_native=frame.run_as_written,
-        has_handlers=any(instruction.handler for instruction in decode(frame.fn.__code__)),
+        runs_again=owner.options.on_error == "eager" or any(i.handler for i in decode(frame.fn.__code__)),
     )
     with phase("guards"):
         entry = make_entry(
@@ -163,7 +169,7 @@ def _conversion(frame: FrameToConvert, traced: TracedFrame, run: Boxed | None, o
             residual.body,
             name=frame.name,
             number=frame.number,
-            backend_key=owner.options.backend.key,
+            backend_key=key,
         )
     return Conversion(frame.name, entry, traced.graph, None if cut is None else cut.diagnostic, residual.source)
 

@@ -32,18 +32,22 @@ import re
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from minidynamo import artifacts
 from minidynamo.bytecode.breaks import make_continue
 from minidynamo.bytecode.layout import FramePoint
+from minidynamo.config import config
+from minidynamo.errors import MinidynamoError
 from minidynamo.events import publish
 from minidynamo.guards.cache import Entry, in_order
+from minidynamo.guards.recompiles import Misfits
 
 Boxed = Callable[[list[Any]], Any]
 Step = Callable[[list[Any]], tuple[Any, Any]]
+BackendKey = Callable[[], Hashable]
 
 # One compile at a time in the whole process: capture switches state that all threads share, and two threads that
 # compile frames which need each other must not wait for each other.
@@ -77,15 +81,22 @@ class Native:
 
 
 def root_dispatcher(
-    fn: types.FunctionType, compile_entry: CompileEntry, *, name: str | None = None, stats: Stats | None = None
+    fn: types.FunctionType,
+    compile_entry: CompileEntry,
+    *,
+    name: str | None = None,
+    stats: Stats | None = None,
+    backend_key: BackendKey = lambda: None,
 ) -> Dispatcher:
     """The dispatcher of calls of `fn`; its function has the signature, defaults, attributes and names of `fn`.
 
     `compile_entry(dispatcher, values)` is asked at each miss for an Entry or Native. `values` are the arguments in the
     order of `dispatcher.parameters`; it must leave the list as it is and not keep it. The caller gets what it raises.
+    Only entries whose `backend_key` is what `backend_key()` gives are used; it is asked again when settings change.
     The function keeps the dispatcher alive, not the other way round.
     """
-    return Dispatcher(_RootFrame(fn, name or fn.__qualname__), compile_entry, stats, keeps_function=False)
+    frame = _RootFrame(fn, name or fn.__qualname__)
+    return Dispatcher(frame, compile_entry, stats, backend_key, keeps_function=False)
 
 
 def resume_dispatcher(
@@ -95,6 +106,7 @@ def resume_dispatcher(
     *,
     name: str | None = None,
     stats: Stats | None = None,
+    backend_key: BackendKey = lambda: None,
 ) -> Dispatcher:
     """The dispatcher of a frame that is entered at `point`; its function takes the list that `FramePoint` describes.
 
@@ -102,23 +114,33 @@ def resume_dispatcher(
     keeps the function alive, not the other way round.
     """
     frame = _ResumeFrame(point, namespace, name or f"{point.code.co_qualname}.resume_at_{point.index}")
-    return Dispatcher(frame, compile_entry, stats, keeps_function=True)
+    return Dispatcher(frame, compile_entry, stats, backend_key, keeps_function=True)
 
 
 class Dispatcher:
     """The entries of one frame and the function that chooses among them."""
 
     def __init__(
-        self, frame: _Frame, compile_entry: CompileEntry, stats: Stats | None, *, keeps_function: bool
+        self,
+        frame: _Frame,
+        compile_entry: CompileEntry,
+        stats: Stats | None,
+        backend_key: BackendKey,
+        *,
+        keeps_function: bool,
     ) -> None:
         self.name = frame.name
         self.parameters = frame.parameters
         self.stats = Stats() if stats is None else stats
         self.entries: list[Entry] = []
+        # While an entry is compiled: the guards of each older one that the call does not fulfil.
+        self.misfits: Misfits = ()
         # For `make_entry`: unique among all entries that this dispatcher ever had.
         self.next_number = 0
         self._frame = frame
         self._compile_entry = compile_entry
+        self._backend_key = backend_key
+        self._in_force = self._settings()
         self._generation = 0
         self._native_for_good = False
         self._busy = False
@@ -127,6 +149,7 @@ class Dispatcher:
         self._keeps_function = keeps_function
         self._kept: types.FunctionType | None = None
         self._function: Callable[[], types.FunctionType | None] = lambda: None
+        _live.add(self)
 
     @property
     def function(self) -> types.FunctionType:
@@ -180,9 +203,24 @@ class Dispatcher:
             self._native_for_good = False
             self._regenerate()
 
+    def settings_changed(self) -> None:
+        """Look at entries of the settings in force from now on; none when compiling is disabled."""
+        with _compiling:
+            if self._in_force != self._settings():
+                self._regenerate()
+
+    def _settings(self) -> tuple[Hashable, bool]:
+        return self._backend_key(), config.disable
+
     def miss(self, boxed: list[Any], generation: int) -> Any:
         """Serve a call that no entry of `generation` fits. Nothing but the list holds the arguments meanwhile."""
-        return self._resolve(boxed, generation)(boxed)
+        try:
+            body = self._resolve(boxed, generation)
+        except MinidynamoError as error:
+            if config.verbose:
+                raise
+            raise error.with_traceback(None)  # noqa: B904 (the cause is kept; our frames say nothing to the user)
+        return body(boxed)
 
     def _resolve(self, boxed: list[Any], generation: int) -> Boxed:
         """What takes the list instead: the body of a new entry, or the frame as the user wrote it."""
@@ -204,13 +242,15 @@ class Dispatcher:
 
     def _ask(self, boxed: list[Any]) -> Entry | Native:
         arguments = dict(zip(self.parameters, boxed))
-        failures = tuple(tuple(entry.failures(arguments)) for entry in self.entries)
+        key = self._backend_key()
+        failures = self.misfits = tuple(tuple(entry.failures(arguments, key)) for entry in self.entries)
         del arguments
         self._busy = True
         try:
             outcome = self._compile_entry(self, boxed)
         finally:
             self._busy = False
+            self.misfits = ()
         if isinstance(outcome, Entry):
             self.stats.compiles += 1
             if failures:
@@ -226,8 +266,9 @@ class Dispatcher:
     def _generate(self, namespace: dict[str, Any]) -> types.CodeType:
         """The code of a function for the current entries, with what it names put into `namespace`."""
         self._generation += 1
+        self._in_force = key, disabled = self._settings()
         names = self._frame.names
-        entries = in_order(self.entries)
+        entries = [entry for entry in in_order(self.entries) if entry.backend_key == key]
         self._withdraw(set(self._body_names).difference(entries), namespace)
         for entry in entries:
             namespace.update(entry.namespace)
@@ -235,7 +276,7 @@ class Dispatcher:
                 self._body_names[entry] = f"{names.body}{next(self._body_numbers)}"
                 namespace[self._body_names[entry]] = entry.body
         lines = list(self._frame.arrive)
-        if self._native_for_good:
+        if self._native_for_good or disabled:
             namespace[names.native] = self._frame.native
             lines += self._frame.leave(f"{names.native}({names.boxed})")
         else:
@@ -268,6 +309,15 @@ class Dispatcher:
 
 
 CompileEntry = Callable[[Dispatcher, list[Any]], Entry | Native]
+_live: weakref.WeakSet[Dispatcher] = weakref.WeakSet()
+
+
+def _settings_changed() -> None:
+    for dispatcher in tuple(_live):
+        dispatcher.settings_changed()
+
+
+config.on_change(_settings_changed)
 
 
 def _weak_method(method: Any) -> Callable[..., Any]:

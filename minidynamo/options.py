@@ -5,22 +5,49 @@ It checks nothing; `api.py` makes it from checked arguments.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch.fx
 
 from minidynamo.boxed import BoxedCallable
+from minidynamo.config import Config, config, with_changes
+
+
+@dataclass(frozen=True)
+class BackendKey:
+    """What decides, besides the program, about generated code: entries with other keys are not used.
+
+    `backend` is the backend itself, `settings` the name and value of each setting that changes code.
+    """
+
+    name: str
+    backend: Any
+    settings: tuple[tuple[str, Any], ...]
+
+    def __str__(self) -> str:
+        usual = dict(Config().code_key())
+        changed = [f"{name}={value!r}" for name, value in self.settings if usual[name] != value]
+        return f"{self.name} with {', '.join(changed)}" if changed else self.name
 
 
 @dataclass(frozen=True)
 class GraphCompiler:
-    """A backend as frames need it: `run(gm, example_inputs)` returns a boxed callable or raises BackendError."""
+    """A backend as frames need it: `run(gm, example_inputs)` returns a boxed callable or raises BackendError.
+
+    `options` are the settings that are in force while it works, whatever the others are.
+    """
 
     name: str
-    key: Any
+    backend: Any
+    options: Mapping[str, Any]
     run: Callable[[torch.fx.GraphModule, Sequence[Any]], BoxedCallable]
+
+    def key(self) -> BackendKey:
+        """What an entry that is compiled now depends on."""
+        settings = with_changes(config.current, dict(self.options)).code_key()
+        return BackendKey(self.name, self.backend, settings)
 
 
 @dataclass(frozen=True)

@@ -81,9 +81,9 @@ class Entry:
         """Whether the condition can still hold: no object that it compares by identity has died."""
         return all(reference() is not None for reference in self.written.watched)
 
-    def failures(self, arguments: Mapping[str, Any]) -> list[GuardFailure]:
-        """Why this version does not fit the arguments (by parameter name); empty when it does."""
-        found = failures(self.guards, arguments)
+    def failures(self, arguments: Mapping[str, Any], backend_key: Hashable = None) -> list[GuardFailure]:
+        """Why this version does not fit the arguments (by parameter name) and the backend; empty when it does."""
+        found = failures(self.guards, arguments, backend_key)
         changed = "" if found else self.written.settings.difference()
         if changed:
             state = Guard(Source(), GuardKind.GLOBAL_STATE)
@@ -110,6 +110,8 @@ def make_entry(
 
     `parameters` are the dispatcher's; `number` must be unique among the entries that a dispatcher ever had.
     """
+    if backend_key is not None:
+        guards = [Guard(Source(), GuardKind.BACKEND, backend_key), *guards]
     condition = write_condition(guards, parameters, name=name, number=number)
     return Entry(tuple(map(StoredGuard, guards)), condition, body, backend_key, tuple(graphs), dict(artifacts or {}))
 

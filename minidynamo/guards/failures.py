@@ -143,6 +143,7 @@ _EXPECTED: dict[GuardKind, Callable[[Any], str]] = {
     GuardKind.SAME_OBJECT: lambda other: f"the same object as `{other.display()}`",
     GuardKind.DISTINCT_OBJECTS: lambda others: f"another object than {', '.join(f'`{o.display()}`' for o in others)}",
     GuardKind.GLOBAL_STATE: _settings,
+    GuardKind.BACKEND: str,
 }
 
 
@@ -166,7 +167,7 @@ _MISSING = object()
 
 def _actual(guard: Guard, arguments: Mapping[str, Any], backend: object) -> str:
     if guard.kind is GuardKind.BACKEND:
-        return brief(backend)
+        return str(backend)
     if guard.kind is GuardKind.GLOBAL_STATE:
         return differences(guard.expected)
     names = Namespace(arguments)

@@ -69,7 +69,7 @@ def print_residual(
     dispatcher_for: Callable[[Any], Any] | None = None,
     drive: Callable[[Any, list[Any]], Any] | None = None,
     replay_native: Boxed | None = None,
-    has_handlers: bool = False,
+    runs_again: bool = False,
 ) -> Residual:
     """Print and load the program for `traced`; `parameters` name the items of the list that it takes.
 
@@ -78,10 +78,10 @@ def print_residual(
     `(None, value)` or `(break_function, list)` instead. `point` is the break's frame point: which values travel in the
     list, in which order (all, when None). `dispatcher_for` gives the compiled form of a function called at the break.
     `replay_native(list)` runs the frame as the user wrote it and ends as the residual does; it is used when the graph
-    raises, nothing has been written or given up, and either effects are pending or the frame `has_handlers` (try or
-    with regions). Raises InternalError for a value that the tracer should not have let through.
+    raises, nothing has been written or given up, and either effects are pending or `runs_again` (there are try or with
+    regions, or the user wants it). Raises InternalError for a value that the tracer should not have let through.
     """
-    surroundings = _Surroundings(root, break_function, point, dispatcher_for, drive, replay_native, has_handlers)
+    surroundings = _Surroundings(root, break_function, point, dispatcher_for, drive, replay_native, runs_again)
     program = _Program(traced, parameters, graph, surroundings)
     source = program.text()
     namespace = program.names.values
@@ -99,7 +99,7 @@ class _Surroundings:
     dispatcher_for: Callable[[Any], Any] | None
     drive: Callable[[Any, list[Any]], Any] | None
     replay_native: Boxed | None
-    has_handlers: bool
+    runs_again: bool
 
 
 class _Program:
@@ -211,7 +211,7 @@ class _Program:
     def recovers(self) -> bool:
         """Whether an error of the graph is answered by running the frame again as the user wrote it."""
         graph = self.traced.graph
-        if graph is None or self.around.replay_native is None or not (self.effects or self.around.has_handlers):
+        if graph is None or self.around.replay_native is None or not (self.effects or self.around.runs_again):
             return False
         gives_up = any(given.given_up for given in self.traced.inputs)
         return not gives_up and not any(node.meta.get("mutates") for node in graph.graph.nodes)

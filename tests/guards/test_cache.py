@@ -39,11 +39,11 @@ def test_an_entry_dies_with_an_object_it_compares_by_identity() -> None:
     assert entry.alive()
     namespace = dict(entry.namespace)
     assert eval(entry.condition, namespace, {"x": made})
-    assert [guard.expected for guard in entry.guards] == [made]
+    assert [guard.expected for guard in entry.guards] == ["eager", made]
     del made
     gc.collect()
     assert not entry.alive()
-    assert entry.guards == ()
+    assert [guard.expected for guard in entry.guards] == ["eager"]
     assert not eval(entry.condition, namespace, {"x": None})
 
 
@@ -94,4 +94,4 @@ def test_failures_name_guards_and_settings_beyond_them() -> None:
 
 
 def test_describe_lists_the_guards() -> None:
-    assert _entry(None).describe() == "object `x`: None"
+    assert _entry(None).describe() == "backend: eager\nobject `x`: None"

@@ -146,7 +146,7 @@ def test_interpreter_state_and_backend() -> None:
     )
     backend = Guard(Source(), K.BACKEND, "native")
     assert failures([backend], {}) == []
-    assert [str(f) for f in failures([backend], {}, backend="eager")] == ["backend: expected 'native', got 'eager'"]
+    assert [str(f) for f in failures([backend], {}, backend="eager")] == ["backend: expected native, got eager"]
 
 
 def test_class_attributes_and_closures_are_named_as_the_user_wrote_them() -> None:
