@@ -41,6 +41,7 @@ from minidynamo.variables.objects import (
 Wrapper = Callable[[OutputGraph, Any, Source], VariableTracker]
 
 _BY_VALUE = (int, float, complex, str, bytes, torch.device, range, slice, torch.finfo, torch.iinfo)
+_HOOK_TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _LARGEST_CONTAINER = 20_000
 
 
@@ -209,7 +210,9 @@ def _dict_key(graph: OutputGraph, key: object) -> DictKey | None:
 
 def _dict(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
     cls = type(value)
-    graph.guard(source, GuardKind.TYPE, cls)
+    # nn.Module makes its tables of hooks itself, and there are many of them: that they are empty is all that matters.
+    if value or not (isinstance(source, InstanceAttr) and source.name in _HOOK_TABLES):
+        graph.guard(source, GuardKind.TYPE, cls)
     raw = dict.keys(value) if isinstance(value, dict) else value.keys()
     keys = [_dict_key(graph, key) for key in raw]
     if len(keys) > _LARGEST_CONTAINER or any(key is None for key in keys):

@@ -1,6 +1,6 @@
 """Owns the opcodes that build containers and strings, and those that take them apart.
 
-Containers under construction are new, so nothing here is reported as a side effect.
+A container under construction is new, unless a graph break lies between its parts: then it arrives from outside.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from minidynamo.variables.containers import (
     SetVariable,
     TupleVariable,
 )
-from minidynamo.variables.objects import ObjectVariable
+from minidynamo.variables.objects import ObjectVariable, OpaqueVariable
 
 
 def hash_key(frame: Frame, variable: VariableTracker) -> DictKey:
@@ -95,22 +95,32 @@ def call_intrinsic(frame: Frame, instruction: Instruction) -> None:
 # Adding to a container that is being built; it lies `depth` values below what is added
 
 
+def under_construction(frame: Frame, depth: int) -> Any:
+    """The list, set or dict `depth` values from the top, about to change."""
+    container = frame.peek(depth)
+    if isinstance(container, OpaqueVariable):
+        frame.tx.break_graph("MD206", f"a large {container.python_type.__name__} is built across a graph break")
+    if container.source is not None:
+        frame.tx.side_effects.contents_changed(container)
+    return container
+
+
 @opcode("LIST_APPEND")
 def list_append(frame: Frame, instruction: Instruction) -> None:
     item = frame.pop()
-    frame.peek(instruction.argval).items.append(item)
+    under_construction(frame, instruction.argval).items.append(item)
 
 
 @opcode("LIST_EXTEND")
 def list_extend(frame: Frame, instruction: Instruction) -> None:
     items = frame.tx.unpack(frame.pop())
-    frame.peek(instruction.argval).items.extend(items)
+    under_construction(frame, instruction.argval).items.extend(items)
 
 
 @opcode("SET_ADD")
 def set_add(frame: Frame, instruction: Instruction) -> None:
     item = frame.pop()
-    frame.peek(instruction.argval).items.setdefault(hash_key(frame, item))
+    under_construction(frame, instruction.argval).items.setdefault(hash_key(frame, item))
 
 
 @opcode("SET_UPDATE")
@@ -121,20 +131,20 @@ def set_update(frame: Frame, instruction: Instruction) -> None:
     else:
         keys = [hash_key(frame, item) for item in frame.tx.unpack(other)]
     for key in keys:
-        frame.peek(instruction.argval).items.setdefault(key)
+        under_construction(frame, instruction.argval).items.setdefault(key)
 
 
 @opcode("MAP_ADD")
 def map_add(frame: Frame, instruction: Instruction) -> None:
     key, value = frame.pop_many(2)
-    frame.peek(instruction.argval).items[hash_key(frame, key)] = value
+    under_construction(frame, instruction.argval).items[hash_key(frame, key)] = value
 
 
 @opcode("DICT_UPDATE", "DICT_MERGE")
 def dict_update(frame: Frame, instruction: Instruction) -> None:
     other = frame.tx.call(dict, [frame.pop()])
     assert isinstance(other, DictVariable)
-    target: DictVariable = frame.peek(instruction.argval)
+    target: DictVariable = under_construction(frame, instruction.argval)
     for key, value in other.items.items():
         if instruction.opname == "DICT_MERGE" and key in target.items:
             frame.tx.raises(TypeError(f"got multiple values for keyword argument {key.token!r}"))

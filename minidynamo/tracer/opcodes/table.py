@@ -72,13 +72,13 @@ NEVER_SEEN = {
 
 
 def opcode(*names: str) -> Callable[[F], F]:
-    """Interpret these opcodes; names that the running Python lacks are fine, each may be registered once."""
+    """Interpret these opcodes, each registered once; names that the running Python lacks are fine."""
 
     def register(function: F) -> F:
         for name in names:
             if name in OPCODES:
                 raise ValueError(f"opcode {name} is registered twice")
-            if name in dis.opmap:
+            if name in dis.opmap and name not in NEVER_SEEN:
                 OPCODES[name] = function
         return function
 

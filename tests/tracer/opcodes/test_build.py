@@ -94,3 +94,16 @@ KEY = Key()
 @programs(graphs=0, breaks=2)
 def key_with_its_own_hash(x):
     return {KEY: 1}[KEY]
+
+
+@programs(graphs=None, breaks=None)
+def built_across_graph_breaks(x):
+    a = [1, 2]
+    parts = [*a, x.sum().item(), *a, x.mean().item()]
+    named = {"a": 1, **{"b": 2}, "c": x.max().item()}
+    return parts, named, {*a, x.min().item()}, [x[i].item() for i in range(3)]
+
+
+@programs(lambda: (vector(), iter([1, 2, 3])), graphs=None, breaks=None)
+def comprehensions_over_an_iterator(x, items):
+    return [x * n for n in items], {n for n in items}, {n: x + n for n in items}
