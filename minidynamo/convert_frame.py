@@ -78,13 +78,15 @@ class FrameToConvert:
             )
         point = self.point
         travelling = iter(zip(self.parameters, values))
-        cells = {name: next(travelling)[1] for name in point.cells}
+        cells = {name: next(travelling) for name in point.cells}
         stack = tuple(None if kind == NULL else StackSlot(*next(travelling)) for kind in point.stack)
+        slots = {name: next(travelling) for name in point.locals}
         return FrameRequest(
             code,
             self.fn.__globals__,
-            {name: next(travelling)[1] for name in point.locals},
-            cells,
+            {name: value for name, (_, value) in slots.items()},
+            {name: cell for name, (_, cell) in cells.items()},
+            parameters={name: parameter for name, (parameter, _) in (cells | slots).items()},
             index=point.index,
             stack=stack,
             steal=options.steal - _rebound(code),

@@ -75,7 +75,8 @@ class FrameRequest:
     `index` is the instruction to start at: 0 for a function that is called, else a resume point. `arguments` holds the
     bound plain locals by slot name (for a call: the parameters), `cells` the real cells by name: the closure of a
     called function; all cell and free variables of a resume point. `stack` is bottom first, None for NULL. `steal`
-    names list arguments that the caller gave up. With `fullgraph` the first graph break is raised.
+    names list arguments that the caller gave up. With `fullgraph` the first graph break is raised. `parameters` gives
+    the generated program's name of a slot whose own name differs from it (not every slot is called by an identifier).
     """
 
     code: CodeType
@@ -87,6 +88,11 @@ class FrameRequest:
     steal: frozenset[str] = frozenset()
     fullgraph: bool = False
     name: str = ""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+    def local(self, slot: str) -> Local:
+        """Where the value of a slot arrives."""
+        return Local(self.parameters.get(slot, slot))
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,9 +145,9 @@ def _root_frame(tx: Trace, request: FrameRequest) -> Frame:
     frame = Frame(tx, request.code, request.namespace, {}, cells, tx.chain, trusted=trusted, index=request.index)
     tx.chain.frames.append(frame)
     for name, value in request.arguments.items():
-        frame.local_slots[name] = UnreadVariable(value, source=Local(name))
+        frame.local_slots[name] = UnreadVariable(value, source=request.local(name))
     for name, cell in request.cells.items():
-        source: Source = Local(name) if request.index else Constant(cell, name)
+        source: Source = request.local(name) if request.index else Constant(cell, name)
         tracked = tx.wrap(cell, source)
         assert isinstance(tracked, CellVariable)
         cells[name] = tracked
