@@ -1,4 +1,4 @@
-"""Owns what every test gets: options, marks, the golden fixture and a cache folder of its own.
+"""Owns what every test gets: options, marks, the golden fixture, a cache folder, and machine code of Triton kernels.
 
 It does not compare results with eager; `minidynamo.testing` does.
 """
@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import importlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from minidynamo.codegen.runtime import triton_launch
+from minidynamo.codegen.runtime.triton_launch import LaunchSpec
 from minidynamo.config import config
 from minidynamo.events import forget_notices
 
@@ -61,6 +63,22 @@ def seed() -> None:
 def fresh_notices() -> None:
     """What a test is told does not depend on which tests ran before."""
     forget_notices()
+
+
+@pytest.fixture(autouse=True)
+def machine_code(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every Triton kernel that a test makes is compiled for GPUs behind it, which needs none; each text once."""
+    printed: list[tuple[str, LaunchSpec]] = []
+    original = triton_launch.launchers
+
+    def recording(source: str, specs: Sequence[LaunchSpec], *, interpret: bool) -> dict[str, Callable[..., None]]:
+        printed.extend((source, spec) for spec in specs)
+        return original(source, specs, interpret=interpret)
+
+    monkeypatch.setattr(triton_launch, "launchers", recording)
+    yield
+    for source, spec in printed:
+        assert triton_launch.check_offline(source, spec) == ("cubin", "cubin", "hsaco")
 
 
 @pytest.fixture
