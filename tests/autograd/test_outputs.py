@@ -50,7 +50,9 @@ def written_and_viewed(x, y):
     return v, z[0]
 
 
-@pytest.mark.parametrize("make", [inputs, intermediate_inputs, "data", "mixed"], ids=str)
+@pytest.mark.parametrize(
+    "make", [inputs, intermediate_inputs, "data", "mixed"], ids=["inputs", "intermediate", "data", "mixed"]
+)
 @pytest.mark.parametrize("name", SHARING)
 def test_outputs_share_memory_and_history_as_in_eager(name, make):
     shapes = ((4, 5), (4, 5))

@@ -155,7 +155,6 @@ OUTSIDE: list[Any] = [XS]
         (PythonModuleVariable(types), types),
         (FunctionVariable(_key), _key),
     ],
-    ids=str,
 )
 def test_plain_values(variable: VariableTracker, expected: object) -> None:
     made = _run(variable)
