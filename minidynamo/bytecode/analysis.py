@@ -16,6 +16,8 @@ UNCONDITIONAL_JUMPS = {"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERR
 LEAVES = {"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "INTERPRETER_EXIT"}
 
 _CALL_PARTS = ("KW_NAMES", "PRECALL", "CALL")
+# What the bool that TO_BOOL makes is there for.
+_ON_BOOL = {"POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE", "UNARY_NOT"}
 _SUSPENDING = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 # What the compiler ends handlers with: were these thought to raise, code behind a handler would seem to lie inside.
 _NEVER_RAISE = {"PUSH_EXC_INFO", "POP_EXCEPT", "COPY", "SWAP", "POP_TOP", "LOAD_CONST", "NOP", *UNCONDITIONAL_JUMPS}
@@ -25,18 +27,23 @@ _READS_ALL_LOCALS = {"locals", "vars", "dir", "eval", "exec", "_getframe", "curr
 
 
 def group_of(code: types.CodeType, index: int) -> range:
-    """The instructions that must run together with `index`: KW_NAMES, PRECALL and CALL are one call."""
+    """The instructions that must run together with `index`.
+
+    KW_NAMES, PRECALL and CALL are one call. A conversion to bool and the jump on it are one condition: cut between
+    them, what follows would be compiled once for True and once for False.
+    """
     instructions = decode(code)
     start = stop = index
-    if instructions[index].opname in _CALL_PARTS:
-        while start > 0 and _continues_call(instructions[start - 1], instructions[start]):
-            start -= 1
-        while stop + 1 < len(instructions) and _continues_call(instructions[stop], instructions[stop + 1]):
-            stop += 1
+    while start > 0 and _belong_together(code, instructions[start - 1], instructions[start]):
+        start -= 1
+    while stop + 1 < len(instructions) and _belong_together(code, instructions[stop], instructions[stop + 1]):
+        stop += 1
     return range(start, stop + 1)
 
 
-def _continues_call(first: Instruction, second: Instruction) -> bool:
+def _belong_together(code: types.CodeType, first: Instruction, second: Instruction) -> bool:
+    if first.opname == "TO_BOOL":
+        return second.opname in _ON_BOOL and second.index not in jump_targets(code)
     return first.opname in _CALL_PARTS[:2] and second.opname in _CALL_PARTS[1:] and first.opname != second.opname
 
 

@@ -1,7 +1,8 @@
 """Owns the decoded form of a function's bytecode: one `Instruction` per operation, the same shape on every Python.
 
 It does not analyse or change code. EXTENDED_ARG and CACHE are gone, specialised opcodes are back to their plain form,
-arguments are decoded (names, constants, operator symbols), and jumps lead to indices instead of byte offsets.
+arguments are decoded (names, constants, operator symbols), and jumps lead to indices instead of byte offsets. A
+comparison that ends in a bool (since 3.13) is two operations, so that what it compares does not depend on the Python.
 
 What `argval` and `flag` hold:
 
@@ -11,7 +12,7 @@ What `argval` and `flag` hold:
                                 the attribute; flag: method form, two values are pushed
     LOAD_CONST, KW_NAMES, ...   the constant
     jumps and FOR_ITER          the index of the target (FOR_ITER: what runs once the iterator is exhausted)
-    COMPARE_OP                  the symbol, "<"; flag: the result is converted to bool
+    COMPARE_OP                  the symbol, "<"; where it also converts the result to bool, a TO_BOOL follows
     IS_OP, CONTAINS_OP          "is", "is not", "in", "not in"; flag: negated
     BINARY_OP                   the symbol, "+" or "+="
     CALL_INTRINSIC_1, _2        the intrinsic's name
@@ -26,7 +27,7 @@ import dis
 import functools
 import types
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from minidynamo.errors import UserLocation
@@ -47,7 +48,7 @@ DUAL_OPS = {
 
 METHOD_FORM_OPS = {"LOAD_ATTR", "LOAD_SUPER_ATTR"} if _HAS_END_FOR else {"LOAD_METHOD"}
 _LOW_BIT_FLAG = {"LOAD_GLOBAL", "IS_OP", "CONTAINS_OP"} | (METHOD_FORM_OPS - {"LOAD_METHOD"})
-_COMPARE_TO_BOOL = 16
+_COMPARE_TO_BOOL = 16 if NULL_ABOVE_CALLABLE else 0
 _SYMBOLS = {"IS_OP": ("is", "is not"), "CONTAINS_OP": ("in", "not in")}
 _SHOWN_AS_TEXT = {"BINARY_OP", "CALL_INTRINSIC_1", "CALL_INTRINSIC_2"}
 _JUMPS = {*dis.hasjrel, *dis.hasjabs}
@@ -99,8 +100,14 @@ def decode(code: types.CodeType) -> tuple[Instruction, ...]:
     index_of = _indices(raw)
     handlers = _handlers(code, index_of)
     names = slot_names(code)
-    real = [i for i in raw if i.opname != "EXTENDED_ARG"]
-    return tuple(_instruction(code, k, i, index_of, handlers, names) for k, i in enumerate(real))
+    decoded: list[Instruction] = []
+    for i in raw:
+        if i.opname != "EXTENDED_ARG":
+            decoded.append(_instruction(code, len(decoded), i, index_of, handlers, names))
+        if _ends_in_bool(i):
+            opcode, index = dis.opmap["TO_BOOL"], len(decoded)
+            decoded.append(replace(decoded[-1], index=index, opname="TO_BOOL", opcode=opcode, arg=None, argval=None))
+    return tuple(decoded)
 
 
 def slot_names(code: types.CodeType) -> tuple[str, ...]:
@@ -129,8 +136,13 @@ def _indices(raw: list[dis.Instruction]) -> dict[int, int]:
     index_of, index = {}, 0
     for instruction in raw:
         index_of[instruction.offset] = index
-        index += instruction.opname != "EXTENDED_ARG"
+        index += (instruction.opname != "EXTENDED_ARG") + _ends_in_bool(instruction)
     return index_of
+
+
+def _ends_in_bool(raw: dis.Instruction) -> bool:
+    """Whether a comparison also converts its result."""
+    return raw.opname == "COMPARE_OP" and bool(raw.arg and raw.arg & _COMPARE_TO_BOOL)
 
 
 def _instruction(
@@ -145,8 +157,8 @@ def _instruction(
     if raw.opcode in _JUMPS:
         target = index_of[raw.argval] + (len(EXHAUSTED_SKIP) if raw.opname == "FOR_ITER" else 0)
     flag = raw.opname == "LOAD_METHOD" or (raw.opname in _LOW_BIT_FLAG and bool(arg and arg & 1))
-    if raw.opname == "COMPARE_OP":
-        flag = NULL_ABOVE_CALLABLE and bool(arg and arg & _COMPARE_TO_BOOL)
+    if _ends_in_bool(raw):
+        arg = (raw.arg or 0) & ~_COMPARE_TO_BOOL
     handler = next((h for start, end, h in handlers if start <= raw.offset < end), None)
     positions = raw.positions or dis.Positions()
     argval = target if target is not None else _argval(code, raw, names)

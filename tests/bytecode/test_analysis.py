@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 
 import pytest
 
@@ -44,6 +45,22 @@ def test_calls_are_one_group():
             assert all(group_of(code, k) == group for k in group)
         else:
             assert group == range(instruction.index, instruction.index + 1)
+
+
+def test_a_conversion_to_bool_and_what_needs_the_bool_are_one_group():
+    def f(a, b):
+        if a and a < b:
+            return not a
+        return a < b
+
+    code = f.__code__
+    decoded = decode(code)
+    for instruction in decoded:
+        if instruction.opname in ("POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE", "UNARY_NOT"):
+            converted = decoded[instruction.index - 1].opname == "TO_BOOL"
+            assert converted is (sys.version_info >= (3, 13))
+            group = range(instruction.index - converted, instruction.index + 1)
+            assert all(group_of(code, k) == group for k in group)
 
 
 def test_first_index_is_behind_resume():

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import dis
+import itertools
+import sys
 
 import pytest
 
@@ -15,9 +17,12 @@ def ops(fn, *names):
 
 @pytest.mark.parametrize("fn", {fn for fn, _, _ in corpus.CASES}, ids=lambda fn: fn.__qualname__)
 def test_offsets_and_indices_agree_with_dis(fn):
-    real = [i for i in dis.get_instructions(fn) if i.opname not in ("EXTENDED_ARG", "CACHE")]
+    real = [(i.opname, i.offset) for i in dis.get_instructions(fn) if i.opname not in ("EXTENDED_ARG", "CACHE")]
     decoded = decode(fn.__code__)
-    assert [(i.opname, i.offset) for i in decoded] == [(i.opname, i.offset) for i in real]
+    # The second half of a comparison that ends in a bool has the comparison's offset.
+    halves = {second.index for first, second in itertools.pairwise(decoded) if first.offset == second.offset}
+    assert [(i.opname, i.offset) for i in decoded if i.index not in halves] == real
+    assert {decoded[index].opname for index in halves} <= {"TO_BOOL"}
     assert [i.index for i in decoded] == list(range(len(decoded)))
     for instruction in decoded:
         assert instruction.target is None or 0 <= instruction.target < len(decoded)
@@ -45,6 +50,19 @@ def test_operators_and_comparisons_are_symbols():
     assert [i.argval for i in ops(f, "COMPARE_OP")] == ["<"]
     assert [(i.argval, i.flag) for i in ops(f, "IS_OP")] == [("is not", True), ("is", False)]
     assert [(i.argval, i.flag) for i in ops(f, "CONTAINS_OP")] == [("in", False), ("not in", True)]
+
+
+def test_a_comparison_that_ends_in_a_bool_is_two_operations():
+    def f(a, b):
+        if a < b:
+            return a
+        return a <= b
+
+    decoded = decode(f.__code__)
+    assert [i.argval for i in ops(f, "COMPARE_OP")] == ["<", "<="]
+    first, second = (decoded[i.index + 1].opname for i in ops(f, "COMPARE_OP"))
+    assert first == "TO_BOOL" or (sys.version_info < (3, 13) and first.startswith("POP_JUMP"))
+    assert second == "RETURN_VALUE"
 
 
 def test_calls_tell_names_constants_and_method_form():

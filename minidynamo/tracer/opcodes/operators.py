@@ -84,8 +84,7 @@ def to_bool(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("COMPARE_OP")
 def compare_op(frame: Frame, instruction: Instruction) -> None:
-    result = frame.tx.call(COMPARISONS[instruction.argval], frame.pop_many(2))
-    frame.push(ConstantVariable(frame.tx.truth(result)) if instruction.flag else result)
+    frame.push(frame.tx.call(COMPARISONS[instruction.argval], frame.pop_many(2)))
 
 
 @opcode("IS_OP")
