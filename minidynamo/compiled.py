@@ -118,12 +118,12 @@ class CompiledFunction:
 
     def convert(self, dispatcher: Dispatcher, values: list[Any], point: FramePoint | None = None) -> Entry | Native:
         """Compile a call of the function, or of the frame that is entered at `point` behind a graph break."""
-        if dispatcher.misfits:
-            self.recompiles.append(explain(dispatcher.name, dispatcher.misfits))
+        missed = [explain(dispatcher.name, dispatcher.misfits)] if dispatcher.misfits else []
         key = self.options.backend.key()
         if sum(entry.backend_key == key for entry in dispatcher.entries) >= self.options.recompile_limit:
-            self._stop_compiling(dispatcher)
+            self._stop_compiling(dispatcher, missed)
             return Native(for_good=True)
+        self.recompiles += missed
         frame = FrameToConvert(
             self.py_func,
             dispatcher.parameters,
@@ -169,9 +169,9 @@ class CompiledFunction:
         finally:
             stop()
 
-    def _stop_compiling(self, dispatcher: Dispatcher) -> None:
+    def _stop_compiling(self, dispatcher: Dispatcher, missed: list[Recompile]) -> None:
         limit = self.options.recompile_limit
-        causes = ranked_causes(recompile for recompile in self.recompiles if recompile.name == dispatcher.name)
+        causes = ranked_causes([*(r for r in self.recompiles if r.name == dispatcher.name), *missed])
         diagnostic = Diagnostic(
             "MD302",
             f"stopped compiling `{dispatcher.name}`: {limit} versions exist (recompile_limit={limit})",

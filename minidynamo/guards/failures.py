@@ -123,6 +123,7 @@ _SUBJECTS: dict[GuardKind, str] = {
     GuardKind.MISSING_ATTR: "attributes of",
     GuardKind.NO_INSTANCE_ATTR: "attributes of",
     GuardKind.CLASS_ATTR: "class attributes of",
+    GuardKind.CLASS_NAMES: "names in class",
     GuardKind.CELL_EMPTY: "variable",
     GuardKind.SAME_OBJECT: "object",
     GuardKind.DISTINCT_OBJECTS: "object",
@@ -139,6 +140,7 @@ _EXPECTED: dict[GuardKind, Callable[[Any], str]] = {
     GuardKind.MISSING_ATTR: lambda name: f"no `{name}`",
     GuardKind.NO_INSTANCE_ATTR: lambda name: f"`{name}` from the class, not from the instance",
     GuardKind.CLASS_ATTR: lambda pair: f"`{pair[0]}` to be {brief(pair[1])}",
+    GuardKind.CLASS_NAMES: lambda names: f"the {len(names)} it had",
     GuardKind.CELL_EMPTY: lambda _: "no value yet",
     GuardKind.SAME_OBJECT: lambda other: f"the same object as `{other.display()}`",
     GuardKind.DISTINCT_OBJECTS: lambda others: f"another object than {', '.join(f'`{o.display()}`' for o in others)}",
@@ -199,6 +201,12 @@ def _actual_attribute(name: str, found: Any) -> str:
     return f"`{name}` in the instance" if name in found.__dict__ else f"`{name}` in the class"
 
 
+def _changed_names(names: Sequence[str], found: Mapping[str, Any]) -> str:
+    added, lost = (", ".join(f"`{name}`" for name in a if name not in b) for a, b in ((found, names), (names, found)))
+    words = [f"{added} in addition"] * bool(added) + [f"{lost} missing"] * bool(lost)
+    return ", ".join(words) or "another order"
+
+
 def _actual_class_attribute(pair: tuple[str, object], cls: Any) -> str:
     try:
         return f"{brief(class_attribute(cls, pair[0]))}{' (another object)' if callable(pair[1]) else ''}"
@@ -223,6 +231,7 @@ _ACTUAL: dict[GuardKind, Callable[[Any, Any], str]] = {
     GuardKind.MISSING_ATTR: _actual_attribute,
     GuardKind.NO_INSTANCE_ATTR: _actual_attribute,
     GuardKind.CLASS_ATTR: _actual_class_attribute,
+    GuardKind.CLASS_NAMES: lambda names, cls: _changed_names(names, cls.__dict__),
     GuardKind.CELL_EMPTY: lambda _, cell: brief(cell.cell_contents),
     GuardKind.SAME_OBJECT: lambda _, found: "another object",
     GuardKind.DISTINCT_OBJECTS: lambda _, found: "the same object",

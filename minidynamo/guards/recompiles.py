@@ -31,6 +31,7 @@ _ADVICE: dict[GuardKind, str] = {
     GuardKind.MISSING_ATTR: _SAME_CLASS,
     GuardKind.NO_INSTANCE_ATTR: _SAME_CLASS,
     GuardKind.CLASS_ATTR: _SAME_CLASS,
+    GuardKind.CLASS_NAMES: _SAME_CLASS,
     GuardKind.CELL_EMPTY: "Assign the closed-over variable before the first call.",
     GuardKind.SAME_OBJECT: "Pass separate tensors or containers in each call, or the same one in each.",
     GuardKind.DISTINCT_OBJECTS: "Pass separate tensors or containers in each call, or the same one in each.",
@@ -57,7 +58,7 @@ class Recompile:
         """What the user is told: the difference, the line of theirs that made it matter, and advice."""
         what = f"recompiled {self.name} (version {self.version}): {self.difference or 'nothing differs any more'}"
         folded = [_count(self.more, "more difference")] if self.more else []
-        folded += [f"{_count(self.others, 'older version')} fit less"] if self.others else []
+        folded += [f"{_count(self.others, 'older version')} fitted less"] if self.others else []
         if self.difference is None:
             return Diagnostic("MD301", what, why=", ".join(folded))
         guard = self.difference.guard
@@ -66,7 +67,7 @@ class Recompile:
 
 def explain(name: str, misfits: Misfits) -> Recompile:
     """The record of a recompile, from the guards that failed in each existing version."""
-    nearest = min(misfits, key=len)
+    nearest = min(reversed(misfits), key=len)  # of several the latest
     difference = nearest[0] if nearest else None
     return Recompile(name, len(misfits) + 1, difference, max(0, len(nearest) - 1), len(misfits) - 1)
 

@@ -190,6 +190,12 @@ def _class_attr(reader: Reader, guard: Guard) -> list[str]:
     return [*lines, _is(reader, f"{_class_dict(reader, owner)}[{name!r}]", expected)]
 
 
+def _class_names(reader: Reader, guard: Guard) -> list[str]:
+    cls = reader.class_at(guard.source)
+    found = f"{reader.read(guard.source)}.__dict__" if cls is None else _class_dict(reader, cls)
+    return [f"[*{found}] == {reader.constant([*guard.expected], 'class_names')}"]
+
+
 def _cell_empty(reader: Reader, guard: Guard) -> list[str]:
     return [f"{reader.constant(is_empty, 'is_empty')}({reader.read(guard.source)})"]
 
@@ -224,6 +230,7 @@ WRITERS: dict[GuardKind, Callable[[Reader, Guard], list[str]]] = {
     GuardKind.MISSING_ATTR: _missing_attr,
     GuardKind.NO_INSTANCE_ATTR: _no_instance_attr,
     GuardKind.CLASS_ATTR: _class_attr,
+    GuardKind.CLASS_NAMES: _class_names,
     GuardKind.CELL_EMPTY: _cell_empty,
     GuardKind.SAME_OBJECT: _same_object,
     GuardKind.DISTINCT_OBJECTS: _distinct_objects,

@@ -123,6 +123,8 @@ def _object(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | Non
         return _read_descriptor(tx, obj, name, found, owner)
     stored = _in_instance(tx, obj, name)
     if stored is not None:
+        if owner is not None:
+            guard_class_attribute(tx, cls, owner, name, found)  # it must not become a data descriptor
         return stored
     if owner is not None:
         guard_class_attribute(tx, cls, owner, name, found)
@@ -485,6 +487,8 @@ def write_plain(tx: Tracer, obj: ObjectVariable, name: str, value: VariableTrack
         setter = tx.wrap(function, Attr(class_source(owner, name), field))
         tx.call(setter, [obj] if value is None else [obj, value])
         return
+    if owner is not None:
+        guard_class_attribute(tx, obj.cls, owner, name, found)
     store_attribute(tx, obj, name, value)
 
 

@@ -18,6 +18,7 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, InstanceAttr, Item, Local, Source, StorageItem
 from minidynamo.tracer.constants import is_constant_value, key_of
 from minidynamo.tracer.output_graph import OutputGraph
+from minidynamo.tracer.trace_rules import is_trusted_class
 from minidynamo.tracer.trace_rules import is_plain_class
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
@@ -167,6 +168,7 @@ def _tuple_subclass(graph: OutputGraph, value: tuple[Any, ...], source: Source) 
     if type(value).__flags__ & _HEAP_TYPE == 0:  # torch.return_types and other structures made in C
         return _opaque(graph, value, source)
     graph.guard(source, GuardKind.LENGTH, len(value))
+    _guard_names(graph, type(value))
     variable = ObjectVariable(value, type(value), source=source)
     graph.remember(value, variable)
     items = _contents(graph, tuple.__iter__(value), source, lambda k: StorageItem(source, k, tuple))
@@ -177,6 +179,7 @@ def _tuple_subclass(graph: OutputGraph, value: tuple[Any, ...], source: Source) 
 def _list_subclass(graph: OutputGraph, value: list[Any], source: Source) -> VariableTracker:
     graph.guard(source, GuardKind.TYPE, type(value))
     graph.guard(source, GuardKind.LENGTH, list.__len__(value))
+    _guard_names(graph, type(value))
     variable = ObjectVariable(value, type(value), source=source)
     graph.remember(value, variable)
     items = _contents(graph, list.__iter__(value), source, lambda k: StorageItem(source, k, list))
@@ -213,7 +216,8 @@ def _dict(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
     # nn.Module makes its tables of hooks itself, and there are many of them: that they are empty is all that matters.
     if value or not (isinstance(source, InstanceAttr) and source.name in _HOOK_TABLES):
         graph.guard(source, GuardKind.TYPE, cls)
-    raw = dict.keys(value) if isinstance(value, dict) else value.keys()
+    owner = collections.OrderedDict if issubclass(cls, collections.OrderedDict) else dict
+    raw = [*owner.__iter__(value)] if isinstance(value, dict) else [*value]
     keys = [_dict_key(graph, key) for key in raw]
     if len(keys) > _LARGEST_CONTAINER or any(key is None for key in keys):
         return _opaque(graph, value, source)
@@ -221,11 +225,11 @@ def _dict(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
         graph.guard(source, GuardKind.DICT_KEYS, tuple(raw))
     else:
         graph.guard(source, GuardKind.LENGTH, 0)
+    _guard_names(graph, cls)
     builtin = cls in (dict, collections.OrderedDict, collections.defaultdict, types.MappingProxyType)
     storage = DictVariable({}, cls if builtin else dict, source=source)
     variable: VariableTracker = storage if builtin else ObjectVariable(value, cls, storage, source=source)
     graph.remember(value, variable)
-    owner = collections.OrderedDict if issubclass(cls, collections.OrderedDict) else dict
     for key, real in zip(keys, raw):
         assert key is not None
         place = Item(source, real) if builtin else StorageItem(source, real, owner)
@@ -312,6 +316,18 @@ def _cell(graph: OutputGraph, value: types.CellType, source: Source) -> Variable
     return variable
 
 
+def _guard_names(graph: OutputGraph, cls: type) -> None:
+    """A name that a class gets later may hide what was found elsewhere, or be looked for by Python itself."""
+    for base in cls.__mro__:
+        if not is_trusted_class(base):
+            graph.guard(Constant(base, base.__name__), GuardKind.CLASS_NAMES, tuple(base.__dict__))
+
+
+def _class(graph: OutputGraph, value: type, source: Source) -> VariableTracker:
+    _guard_names(graph, value)
+    return _same_object(ClassVariable)(graph, value, source)
+
+
 def _same_object(tracker: Callable[..., VariableTracker]) -> Wrapper:
     def wrapper(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
         graph.guard(source, GuardKind.IDENTITY, value)
@@ -332,6 +348,7 @@ def _object(graph: OutputGraph, value: object, source: Source) -> VariableTracke
     if not is_plain_class(cls):
         return _opaque(graph, value, source)
     graph.guard(source, GuardKind.TYPE, cls)
+    _guard_names(graph, cls)
     variable = ObjectVariable(value, cls, source=source)
     graph.remember(value, variable)
     return variable
@@ -339,6 +356,7 @@ def _object(graph: OutputGraph, value: object, source: Source) -> VariableTracke
 
 def _module(graph: OutputGraph, value: torch.nn.Module, source: Source) -> VariableTracker:
     graph.guard(source, GuardKind.TYPE, type(value))
+    _guard_names(graph, type(value))
     variable = ModuleVariable(value, type(value), source=source)
     graph.remember(value, variable)
     return variable
@@ -382,7 +400,7 @@ _EXACT: dict[type, Wrapper] = {
 _SUBCLASSES: tuple[tuple[type, Wrapper], ...] = (
     (torch.Tensor, _opaque),
     (torch.nn.Module, _module),
-    (type, _same_object(ClassVariable)),
+    (type, _class),
     (types.ModuleType, _same_object(PythonModuleVariable)),
     (list, _list_subclass),
     (tuple, _tuple),

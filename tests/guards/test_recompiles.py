@@ -22,7 +22,7 @@ def test_the_nearest_version_is_named_and_the_others_are_counted() -> None:
     head, *rest = text.splitlines()
     assert head.startswith("MD301 recompiled step (version 4): value of `n`: expected 3, got 4")
     assert head.endswith("train.py:7 in step")
-    assert "2 older versions fit less" in text
+    assert "2 older versions fitted less" in text
     assert "pass what varies as a tensor" in rest[-1] and "explain MD301" in rest[-1]
 
 

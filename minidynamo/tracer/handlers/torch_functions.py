@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from minidynamo import steering
+from minidynamo.compat import MODULE_CALL
 from minidynamo.tracer import registry
 from minidynamo.tracer.handlers.values import constant
 from minidynamo.tracer.protocol import Tracer
@@ -22,7 +23,6 @@ from minidynamo.variables.tensors import TensorVariable
 _FIXED_ANSWERS: dict[Any, bool] = {
     torch.jit.is_scripting: False,  # type: ignore[attr-defined]
     torch.jit.is_tracing: False,  # type: ignore[attr-defined]
-    torch.compiler.is_compiling: True,
     torch.compiler.is_dynamo_compiling: False,
     torch.compiler.is_exporting: False,
     steering.is_compiling: True,
@@ -38,6 +38,12 @@ def _answer(value: bool) -> registry.Handler:
 
 for _function, _value in _FIXED_ANSWERS.items():
     registry.function(_function)(_answer(_value))
+
+
+@registry.function(torch.compiler.is_compiling)
+def _is_compiling(tx: Tracer) -> VariableTracker:
+    # nn.Module's own call asks in order to leave out hooks that must run when forward raises.
+    return ConstantVariable(tx.frames[-1].code is not MODULE_CALL.__code__)
 
 
 @registry.function(

@@ -9,10 +9,11 @@ import importlib.util
 import sys
 
 from minidynamo.bytecode.instructions import Instruction
-from minidynamo.guards.source import Constant
+from minidynamo.guards.source import Constant, Item, Source
 from minidynamo.tracer.constants import as_constant
 from minidynamo.tracer.interpreter import Frame
 from minidynamo.tracer.opcodes.table import opcode
+from minidynamo.tracer.trace_rules import is_trusted_module
 
 
 @opcode("IMPORT_NAME")
@@ -32,7 +33,10 @@ def import_name(frame: Frame, instruction: Instruction) -> None:
     if not names and not level:
         name = name.partition(".")[0]
     module = sys.modules[name]
-    frame.push(frame.tx.wrap(module, Constant(module, name.rpartition(".")[2])))
+    source: Source = Constant(module, name.rpartition(".")[2])
+    if not is_trusted_module(name):
+        source = Item(Constant(sys.modules, "sys.modules"), name)
+    frame.push(frame.tx.wrap(module, source))
 
 
 @opcode("IMPORT_FROM")
