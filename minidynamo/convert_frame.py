@@ -6,6 +6,7 @@ name. What a resumed frame or a called function goes through is asked of the fra
 
 from __future__ import annotations
 
+import functools
 import traceback
 import types
 import weakref
@@ -152,6 +153,8 @@ def _conversion(
     point = None if cut is None else _point_of(frame.fn.__code__, cut)
     if cut is not None:
         publish("graph_break", frame.name, diagnostic=cut.diagnostic)
+    # An error of the graph may be meant for a handler; then it is no news that the frame ran again.
+    handles = any(instruction.handler for instruction in decode(frame.fn.__code__))
     residual = print_residual(
         traced,
         parameters=frame.parameters,
@@ -162,7 +165,8 @@ def _conversion(
         dispatcher_for=weakly(owner.called_at_break),
         drive=drive,
         replay_native=frame.run_as_written,
-        runs_again=owner.options.on_error == "eager" or any(i.handler for i in decode(frame.fn.__code__)),
+        runs_again=owner.options.on_error == "eager" or handles,
+        ran_again=None if handles else functools.partial(_ran_again, frame.name),
     )
     with phase("guards"):
         entry = make_entry(
@@ -202,6 +206,17 @@ def _run_as_written(
     notice(diagnostic)
     publish("fallback", frame.name, diagnostic=diagnostic)
     return Conversion(frame.name, None)
+
+
+def _ran_again(name: str, failure: str) -> None:
+    diagnostic = Diagnostic(
+        "MD523",
+        f"the compiled graph of {name} failed, and the call ran again as written",
+        why=f"{failure.partition(chr(10))[0]}\nThe same program without the graph raises nothing.",
+        fix="Repair the backend, or leave the function as it is with @minidynamo.disable.",
+    )
+    notice(diagnostic)
+    publish("fallback", name, diagnostic=diagnostic)
 
 
 def _not_whole(diagnostic: Diagnostic) -> Diagnostic:

@@ -70,6 +70,7 @@ def print_residual(
     drive: Callable[[Any, list[Any]], Any] | None = None,
     replay_native: Boxed | None = None,
     runs_again: bool = False,
+    ran_again: Callable[[str], None] | None = None,
 ) -> Residual:
     """Print and load the program for `traced`; `parameters` name the items of the list that it takes.
 
@@ -79,9 +80,12 @@ def print_residual(
     list, in which order (all, when None). `dispatcher_for` gives the compiled form of a function called at the break.
     `replay_native(list)` runs the frame as the user wrote it and ends as the residual does; it is used when the graph
     raises, nothing has been written or given up, and either effects are pending or `runs_again` (there are try or with
-    regions, or the user wants it). Raises InternalError for a value that the tracer should not have let through.
+    regions, or the user wants it); when it then ends without an error, `ran_again` is told what the graph had raised.
+    Raises InternalError for a value that the tracer should not have let through.
     """
-    surroundings = _Surroundings(root, break_function, point, dispatcher_for, drive, replay_native, runs_again)
+    surroundings = _Surroundings(
+        root, break_function, point, dispatcher_for, drive, replay_native, runs_again, ran_again
+    )
     program = _Program(traced, parameters, graph, surroundings)
     source = program.text()
     namespace = program.names.values
@@ -100,6 +104,7 @@ class _Surroundings:
     drive: Callable[[Any, list[Any]], Any] | None
     replay_native: Boxed | None
     runs_again: bool
+    ran_again: Callable[[str], None] | None
 
 
 class _Program:
@@ -238,16 +243,23 @@ class _Program:
         error = self.names.fresh("error")
         if self.recovers:
             revived = f"{self.held} = {self.names.constant(revive, 'revive')}({error}, {self.held})"
-            native = self.names.constant(self.around.replay_native, "run_as_written")
+            native = f"{self.names.constant(self.around.replay_native, 'run_as_written')}({self.held})"
+            told, again = [], [f"    return {native}"]
+            if self.around.ran_again is not None:
+                failure, value = self.names.fresh("failure"), self.names.fresh("value")
+                ran_again = self.names.constant(self.around.ran_again, "ran_again")
+                told = [f'    {failure} = f"{{type({error}).__name__}}: {{{error}}}"']
+                again = [f"    {value} = {native}", f"    {ran_again}({failure})", f"    return {value}"]
             return [
                 "try:",
                 f"    {call}",
                 f"except Exception as {error}:",
                 f"    {revived}",
+                *told,
                 "else:",
                 f"    {self.held} = None",
                 f"if {self.held} is not None:",
-                f"    return {native}({self.held})",
+                *again,
             ]
         if not self.effects:
             return [call]
