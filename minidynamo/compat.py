@@ -34,6 +34,8 @@ tracing_state = torch._C._get_tracing_state
 _dynamo_guards = torch._C._dynamo.guards
 dispatch_keys = torch._C._dispatch_keys
 torch_function_mode_count = torch._C._len_torch_function_stack
+torch_dispatch_mode_count = torch._C._len_torch_dispatch_stack
+torch_dispatch_mode_at = torch._C._get_dispatch_stack_at
 torch_function_mode_at = torch._C._get_function_stack_at
 legacy_default_device = torch._C._get_default_device
 state_guard = _dynamo_guards.GlobalStateGuard
@@ -53,6 +55,8 @@ def tensor_guards(examples: tuple[torch.Tensor, ...]) -> typing.Any:
 # under; `FakeTensor` carries the mode it belongs to.
 FakeTensor = torch._subclasses.fake_tensor.FakeTensor
 FakeTensorMode = torch._subclasses.fake_tensor.FakeTensorMode
+# Whether autograd can hand the gradients to a Function's backward in one list, which it may empty.
+HAS_BOXED_GRADIENTS = hasattr(torch.autograd.Function, "boxed_grads_call")
 get_decompositions = torch._decomp.get_decompositions
 
 

@@ -90,17 +90,16 @@ class FrameToConvert:
             parameters={name: parameter for name, (parameter, _) in (cells | slots).items()},
             index=point.index,
             stack=stack,
-            steal=options.steal - _rebound(code),
+            steal=options.steal - _written_slots(code),
             fullgraph=options.fullgraph,
             name=self.name,
         )
 
 
-def _rebound(code: types.CodeType) -> frozenset[str]:
-    """The locals that are assigned to: behind a graph break they may hold something else than the argument."""
-    return frozenset(
-        name for instruction in decode(code) for operation, name in slot_effects(instruction) if "STORE" in operation
-    )
+def _written_slots(code: types.CodeType) -> frozenset[str]:
+    """The locals that are assigned to or deleted: they may stop holding the argument before the frame ends."""
+    effects = [effect for instruction in decode(code) for effect in slot_effects(instruction)]
+    return frozenset(name for operation, name in effects if operation.startswith(("STORE", "DELETE")))
 
 
 @dataclass(frozen=True)
@@ -165,6 +164,7 @@ def _conversion(
         dispatcher_for=weakly(owner.called_at_break),
         drive=drive,
         replay_native=frame.run_as_written,
+        kept=frozenset(frame.fn.__code__.co_varnames) - _written_slots(frame.fn.__code__),
         runs_again=owner.options.on_error == "eager" or handles,
         ran_again=None if handles else functools.partial(_ran_again, frame.name),
     )

@@ -40,10 +40,11 @@ from minidynamo import artifacts
 from minidynamo.bytecode.breaks import make_continue
 from minidynamo.bytecode.layout import FramePoint
 from minidynamo.config import config
-from minidynamo.errors import MinidynamoError
-from minidynamo.events import publish
+from minidynamo.errors import Diagnostic, MinidynamoError
+from minidynamo.events import notice, publish
 from minidynamo.guards.cache import Entry, in_order
 from minidynamo.guards.recompiles import Misfits
+from minidynamo.guards.state import mode_in_charge
 
 Boxed = Callable[[list[Any]], Any]
 Step = Callable[[list[Any]], tuple[Any, Any]]
@@ -229,7 +230,8 @@ class Dispatcher:
                 return self._frame.bind(self.function)
             self.stats.misses += 1
             # Capturing a frame may run it, where a value is needed at once.
-            outcome = Native(for_good=False) if self._busy else self._ask(boxed)
+            as_written = self._busy or self._is_taken_over()
+            outcome = Native(for_good=False) if as_written else self._ask(boxed)
             if isinstance(outcome, Entry):
                 self.install(outcome)
                 return outcome.body
@@ -239,6 +241,14 @@ class Dispatcher:
                 self._native_for_good = True
                 self._regenerate()
             return self._frame.native
+
+    def _is_taken_over(self) -> bool:
+        """Whether a mode is open that decides what operations mean; the user is told once."""
+        mode = mode_in_charge()
+        if mode:
+            what = f"{self.name} runs as written while a {mode} is active"
+            notice(Diagnostic("MD303", what, why="The mode decides what each operation means."))
+        return bool(mode)
 
     def _ask(self, boxed: list[Any]) -> Entry | Native:
         arguments = dict(zip(self.parameters, boxed))

@@ -20,7 +20,7 @@ from minidynamo.guards.guard import GlobalState, Guard, GuardKind
 from minidynamo.guards.names import Namespace
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import Local, Source
-from minidynamo.guards.state import KernelSettings, current, default_device
+from minidynamo.guards.state import KernelSettings, current, current_mode_devices
 from minidynamo.guards.tensors import attribute_checks, batched_checker
 from minidynamo.guards.writers import WRITERS
 
@@ -142,19 +142,20 @@ def _tensor_conjuncts(guards: Sequence[Guard], reader: Reader, batched: bool) ->
 def _state_conjuncts(
     expected: GlobalState, reader: Reader, settings: KernelSettings | None, has_batch: bool
 ) -> list[str]:
-    """The check of interpreter-wide settings; a batched tensor check already covers the inference mode."""
+    """The check of interpreter-wide settings; a batched tensor check covers inference and dispatch modes."""
     if settings is None:
         return [f"{reader.constant(current, 'current_state')}() == {reader.constant(expected, 'state')}"]
     texts = [f"{reader.constant(settings.unchanged, 'check_state')}()"]
     count = f"{reader.constant(compat.torch_function_mode_count, 'count_function_modes')}()"
-    texts.append(f"{count} == {expected.torch_function_modes}" if expected.torch_function_modes else f"not {count}")
+    texts.append(f"{count} == {len(expected.mode_devices)}" if expected.mode_devices else f"not {count}")
     if not has_batch:
         is_inference = reader.constant(torch.is_inference_mode_enabled, "is_inference_mode")
         texts.append(f"{is_inference}() is {expected.inference_mode}")
+        texts.append(f"not {reader.constant(compat.torch_dispatch_mode_count, 'count_dispatch_modes')}()")
     # The default device is that of a function mode, or else of the deprecated default tensor type.
-    if expected.torch_function_modes:
-        device = reader.constant(expected.default_device, "device")
-        texts.append(f"{reader.constant(default_device, 'default_device')}() == {device}")
+    if expected.mode_devices:
+        devices = reader.constant(expected.mode_devices, "devices")
+        texts.append(f"{reader.constant(current_mode_devices, 'mode_devices')}() == {devices}")
     elif compat.HAS_ACCELERATOR_TENSOR_TYPES:
         legacy = reader.constant(compat.legacy_default_device, "default_device")
         texts.append(f"{legacy}() == {str(expected.default_device)!r}")

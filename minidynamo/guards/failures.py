@@ -103,7 +103,6 @@ def _settings(state: GlobalState | None) -> str:
     words += [f"autocast to {dtype} on {device}" for device, _, dtype in state.autocast]
     words.append(f"default {state.default_dtype} on {state.default_device}")
     words += ["deterministic algorithms"] * state.deterministic
-    words += [f"torch function modes: {state.torch_function_modes}"] * bool(state.torch_function_modes)
     return ", ".join(words)
 
 

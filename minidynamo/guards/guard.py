@@ -67,7 +67,7 @@ class GlobalState:
     default_dtype: torch.dtype
     default_device: torch.device
     deterministic: bool
-    torch_function_modes: int
+    mode_devices: tuple[torch.device, ...]  # of each `torch.device` context, outermost first
 
 
 @dataclass(frozen=True)

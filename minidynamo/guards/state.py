@@ -29,18 +29,30 @@ def current() -> GlobalState:
         default_dtype=torch.get_default_dtype(),
         default_device=default_device(),
         deterministic=torch.are_deterministic_algorithms_enabled(),
-        torch_function_modes=compat.torch_function_mode_count(),
+        mode_devices=current_mode_devices(),
     )
 
 
 def default_device() -> torch.device:
     """The device of tensors made without one. Unlike `torch.get_default_device` it makes no tensor to find out."""
-    for index in reversed(range(compat.torch_function_mode_count())):
-        mode: Any = compat.torch_function_mode_at(index)
-        if isinstance(mode, compat.DeviceContext):
-            device: torch.device = mode.device
-            return device
-    return torch.device(compat.legacy_default_device())
+    devices = current_mode_devices()
+    return devices[-1] if devices else torch.device(compat.legacy_default_device())
+
+
+def current_mode_devices() -> tuple[torch.device, ...]:
+    """The device of each `torch.device` context that is open, the outermost first."""
+    return tuple(mode.device for mode in _function_modes() if isinstance(mode, compat.DeviceContext))
+
+
+def mode_in_charge() -> str:
+    """The class of an open mode that takes over what operations mean; empty when there is none."""
+    modes = [compat.torch_dispatch_mode_at(index) for index in range(compat.torch_dispatch_mode_count())]
+    modes += [mode for mode in _function_modes() if not isinstance(mode, compat.DeviceContext)]
+    return type(modes[-1]).__qualname__ if modes else ""
+
+
+def _function_modes() -> list[Any]:
+    return [compat.torch_function_mode_at(index) for index in range(compat.torch_function_mode_count())]
 
 
 def differences(expected: GlobalState) -> str:

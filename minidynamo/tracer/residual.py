@@ -69,6 +69,7 @@ def print_residual(
     dispatcher_for: Callable[[Any], Any] | None = None,
     drive: Callable[[Any, list[Any]], Any] | None = None,
     replay_native: Boxed | None = None,
+    kept: frozenset[str] = frozenset(),
     runs_again: bool = False,
     ran_again: Callable[[str], None] | None = None,
 ) -> Residual:
@@ -81,10 +82,10 @@ def print_residual(
     `replay_native(list)` runs the frame as the user wrote it and ends as the residual does; it is used when the graph
     raises, nothing has been written or given up, and either effects are pending or `runs_again` (there are try or with
     regions, or the user wants it); when it then ends without an error, `ran_again` is told what the graph had raised.
-    Raises InternalError for a value that the tracer should not have let through.
+    `kept` are the parameters that the frame as written holds to its end. Raises InternalError for a value that the tracer should not have let through.
     """
     surroundings = _Surroundings(
-        root, break_function, point, dispatcher_for, drive, replay_native, runs_again, ran_again
+        root, break_function, point, dispatcher_for, drive, replay_native, kept, runs_again, ran_again
     )
     program = _Program(traced, parameters, graph, surroundings)
     source = program.text()
@@ -103,6 +104,7 @@ class _Surroundings:
     dispatcher_for: Callable[[Any], Any] | None
     drive: Callable[[Any, list[Any]], Any] | None
     replay_native: Boxed | None
+    kept: frozenset[str]
     runs_again: bool
     ran_again: Callable[[str], None] | None
 
@@ -200,8 +202,10 @@ class _Program:
             self.known[variable] = name
         if self.recovers:
             self.held = self.names.fresh("held")
-            hold_text = self.names.constant(hold, "hold")
-            lines.append(f"{self.held} = {hold_text}({', '.join(self.parameters)})")
+            kept = self.around.kept
+            weak = self.names.constant(weakly_held, "weakly_held") if set(self.parameters) - kept else ""
+            held = [name if name in kept else f"{weak}({name})" for name in self.parameters]
+            lines.append(f"{self.held} = [{', '.join(held)}]")
         if self.graph is not None:
             lines.append(f"{self.args} = [{', '.join([reader.read(source) for source in inputs])}]")
         names = [*self.parameters, *reader.temporaries()]
@@ -375,15 +379,19 @@ def lost_effects(effects: Sequence[Effect]) -> str:
 # Called by residual programs
 
 
-def hold(*values: Any) -> list[tuple[bool, Any]]:
-    """The arguments of a frame, in case it has to run again; tensors weakly, so that they die when eager frees them."""
-    return [(True, weakref.ref(v)) if isinstance(v, torch.Tensor) else (False, v) for v in values]
+class HeldTensor(weakref.ref[torch.Tensor]):
+    """A tensor argument, in case its frame has to run again; it dies when it would in the frame as written."""
 
 
-def revive(error: BaseException, held: list[tuple[bool, Any]]) -> list[Any]:
+def weakly_held(value: Any) -> Any:
+    """An argument that the frame may give up before its end: tensors weakly, everything else as it is."""
+    return HeldTensor(value) if isinstance(value, torch.Tensor) else value
+
+
+def revive(error: BaseException, held: list[Any]) -> list[Any]:
     """The arguments again. Raises `error`, with a note, when one of them is gone."""
-    values = [reference() if is_weak else reference for is_weak, reference in held]
-    if any(is_weak and value is None for (is_weak, _), value in zip(held, values)):
+    values = [value() if isinstance(value, HeldTensor) else value for value in held]
+    if any(value is None and isinstance(was, HeldTensor) for value, was in zip(values, held)):
         error.add_note("minidynamo could not run the function again as written: an argument has already been freed.")
         raise error
     return values

@@ -18,8 +18,7 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, InstanceAttr, Item, Local, Source, StorageItem
 from minidynamo.tracer.constants import is_constant_value, key_of
 from minidynamo.tracer.output_graph import OutputGraph
-from minidynamo.tracer.trace_rules import is_trusted_class
-from minidynamo.tracer.trace_rules import is_plain_class
+from minidynamo.tracer.trace_rules import is_plain_class, is_trusted_class
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
     BoundBuiltin,

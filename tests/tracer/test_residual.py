@@ -10,7 +10,7 @@ import torch
 
 from minidynamo.bytecode.layout import FramePoint
 from minidynamo.guards.source import CellContents, Constant, InstanceAttr, Item, Local
-from minidynamo.tracer.residual import hold, revive
+from minidynamo.tracer.residual import revive, weakly_held
 from minidynamo.tracer.traced_frame import Null
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, CellVariable, FunctionVariable
@@ -497,7 +497,7 @@ def test_a_frame_that_cannot_run_again_says_what_was_lost(why: str) -> None:
 
 def test_hold_and_revive() -> None:
     x, items = ones(), [1]
-    held = hold(x, items)
+    held = [weakly_held(x), weakly_held(items)]
     error = RuntimeError("first")
     values = revive(error, held)
     assert values[0] is x
