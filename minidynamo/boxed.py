@@ -6,10 +6,8 @@ the graph names. The eager and aot_eager backends run such programs.
 
 from __future__ import annotations
 
-import keyword
 import math
 import operator
-import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -18,6 +16,7 @@ from torch import fx
 
 from minidynamo import artifacts, compat
 from minidynamo.errors import Diagnostic, InternalError
+from minidynamo.names import Namespace
 
 BoxedCallable = Callable[[list[Any]], Any]
 
@@ -60,7 +59,7 @@ def make_boxed(gm: fx.GraphModule, name: str = "graph") -> BoxedCallable:
     """
     program = _Program(gm)
     source = program.print()
-    return mark_boxed(artifacts.load("graph", name, source, program.namespace, "call"))
+    return mark_boxed(artifacts.load("graph", name, source, program.names.values, "call"))
 
 
 class _Program:
@@ -69,33 +68,11 @@ class _Program:
     def __init__(self, gm: fx.GraphModule) -> None:
         self.gm = gm
         self.nodes = list(gm.graph.nodes)
-        self.namespace: dict[str, Any] = {}
-        self.bound: dict[Any, str] = {}
-        self.taken = {node.name for node in self.nodes} | {"call"}
-        self.args = self.fresh("args")
+        self.names = Namespace({node.name for node in self.nodes} | {"call"})
+        self.args = self.names.fresh("args")
         self.hoisted = [node for node in self.nodes if _is_stolen_element(node)]
         self.dying = _last_uses(self.nodes, self.hoisted)
         self.location: object = None
-
-    def fresh(self, hint: str) -> str:
-        """An identifier like `hint` that nothing else in this program uses."""
-        stem = re.sub(r"\W", "_", hint)
-        if not stem or stem[0].isdigit() or keyword.iskeyword(stem):
-            stem = f"_{stem}"
-        name, count = stem, 0
-        while name in self.taken:
-            count += 1
-            name = f"{stem}_{count}"
-        self.taken.add(name)
-        return name
-
-    def bind(self, hint: str, value: Any) -> str:
-        """The global name of `value`; one name per object."""
-        key = (hint, id(value))
-        if key not in self.bound:
-            self.bound[key] = self.fresh(hint)
-            self.namespace[self.bound[key]] = value
-        return self.bound[key]
 
     def print(self) -> str:
         body = self.prologue()
@@ -110,7 +87,7 @@ class _Program:
     def prologue(self) -> list[str]:
         inputs = [node for node in self.nodes if node.op == "placeholder"]
         lines = [f"if {self.args}.__class__ is not list:"]
-        lines.append(f"    {self.bind('reject_unboxed', reject_unboxed)}({self.args})")
+        lines.append(f"    {self.names.constant(reject_unboxed, 'reject_unboxed')}({self.args})")
         if inputs:
             lines.append(f"{', '.join(node.name for node in inputs)}{',' * (len(inputs) == 1)} = {self.args}")
         lines.append(f"{self.args}.clear()")
@@ -128,7 +105,7 @@ class _Program:
             lines.append(f"{node.name}.clear()")
             return [*lines, f"del {node.name}"] if node.users else lines
         # Something uses the list as a whole: it gets a list of its own.
-        given = self.fresh(f"{node.name}_given")
+        given = self.names.fresh(f"{node.name}_given")
         return [*lines, f"{given} = {node.name}", f"{node.name} = [*{given}]", f"{given}.clear()", f"del {given}"]
 
     def location_comment(self, node: fx.Node) -> list[str]:
@@ -153,17 +130,17 @@ class _Program:
             return self.expression(node.args[0])
         if node.op == "get_attr":
             assert isinstance(node.target, str)
-            return self.bind(node.target, operator.attrgetter(node.target)(self.gm))
+            return self.names.constant(operator.attrgetter(node.target)(self.gm), node.target)
         args = [self.expression(arg) for arg in node.args]
         args += [f"{key}={self.expression(arg)}" for key, arg in node.kwargs.items()]
         if node.op == "call_method":
             return f"{args[0]}.{node.target}({', '.join(args[1:])})"
         if node.op == "call_module":
             assert isinstance(node.target, str)
-            return f"{self.bind(node.target, self.gm.get_submodule(node.target))}({', '.join(args)})"
+            return f"{self.names.constant(self.gm.get_submodule(node.target), node.target)}({', '.join(args)})"
         if node.target is operator.getitem:
             return f"{args[0]}[{args[1]}]"
-        return f"{self.bind(_function_hint(node.target), node.target)}({', '.join(args)})"
+        return f"{self.names.constant(node.target, _function_hint(node.target))}({', '.join(args)})"
 
     def expression(self, value: Any) -> str:
         """Python text for an argument: nodes by name, containers and constants spelled out, the rest bound."""
@@ -172,7 +149,7 @@ class _Program:
         if isinstance(value, tuple):
             items = ", ".join(map(self.expression, value))
             if hasattr(value, "_fields") or type(value).__module__.startswith("torch.return_types"):
-                return f"{self.bind(type(value).__name__, type(value))}({items})"
+                return f"{self.names.constant(type(value), type(value).__name__)}({items})"
             return f"({items}{',' * (len(value) == 1)})"
         if isinstance(value, list):
             return f"[{', '.join(map(self.expression, value))}]"
@@ -180,7 +157,7 @@ class _Program:
             return "{" + ", ".join(f"{self.expression(k)}: {self.expression(v)}" for k, v in value.items()) + "}"
         if isinstance(value, slice):
             parts = ", ".join(self.expression(part) for part in (value.start, value.stop, value.step))
-            return f"{self.bind('slice', slice)}({parts})"
+            return f"{self.names.constant(slice, 'slice')}({parts})"
         if value is None or value is ... or type(value) in (bool, int, str, bytes):
             return "..." if value is ... else repr(value)
         if type(value) is float and math.isfinite(value):
@@ -189,13 +166,13 @@ class _Program:
             raise InternalError(
                 Diagnostic("MD405", f"a graph holds the proxy {value!r}, which only exists while tracing")
             )
-        return self.bind(_constant_hint(value), value)
+        return self.names.constant(value, _constant_hint(value))
 
     def restoring_grad_mode(self, body: list[str]) -> list[str]:
         """An error in the middle of a graph that switches the grad mode must not leave it switched."""
-        before = self.fresh("grad_mode")
-        is_enabled = self.bind("is_grad_enabled", torch.is_grad_enabled)
-        switch = self.bind("set_grad_enabled", compat.set_grad_enabled)
+        before = self.names.fresh("grad_mode")
+        is_enabled = self.names.constant(torch.is_grad_enabled, "is_grad_enabled")
+        switch = self.names.constant(compat.set_grad_enabled, "set_grad_enabled")
         return [
             f"{before} = {is_enabled}()",
             "try:",

@@ -13,8 +13,8 @@ from typing import Any
 from minidynamo.guards.check import Condition, write_condition
 from minidynamo.guards.failures import GuardFailure, describe, expectation, failures
 from minidynamo.guards.guard import Guard, GuardKind
-from minidynamo.guards.names import is_weakly_referable
 from minidynamo.guards.source import Source
+from minidynamo.names import is_weakly_referable
 
 
 class StoredGuard:

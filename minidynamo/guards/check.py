@@ -17,12 +17,12 @@ import torch
 
 from minidynamo import artifacts, compat
 from minidynamo.guards.guard import GlobalState, Guard, GuardKind
-from minidynamo.guards.names import Namespace
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import Local, Source
 from minidynamo.guards.state import KernelSettings, current, current_mode_devices
 from minidynamo.guards.tensors import attribute_checks, batched_checker
 from minidynamo.guards.writers import WRITERS
+from minidynamo.names import Namespace
 
 
 @dataclass(frozen=True)

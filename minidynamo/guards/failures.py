@@ -16,12 +16,12 @@ import torch
 
 from minidynamo.guards.check import conjuncts, ordered
 from minidynamo.guards.guard import GlobalState, Guard, GuardKind, TensorFacts
-from minidynamo.guards.names import Namespace, name_of
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import Source
 from minidynamo.guards.state import differences
 from minidynamo.guards.tensors import facts_of
 from minidynamo.guards.writers import class_attribute
+from minidynamo.names import Namespace, name_of
 
 
 @dataclass(frozen=True)

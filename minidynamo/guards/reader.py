@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 from minidynamo.guards.guard import Guard, GuardKind
-from minidynamo.guards.names import Namespace, module_of, name_of
 from minidynamo.guards.source import Constant, Derived, Local, Source, TypeOf
+from minidynamo.names import Namespace, module_of, name_of
 
 _LIBRARIES = frozenset({"torch", "builtins", *sys.stdlib_module_names}) - {"__main__"}
 

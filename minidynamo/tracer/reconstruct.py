@@ -19,9 +19,9 @@ from typing import Any
 import torch
 
 from minidynamo.errors import Diagnostic, InternalError
-from minidynamo.guards.names import Namespace, module_of, name_of
 from minidynamo.guards.source import Constant
 from minidynamo.guards.writers import CONTAINERS
+from minidynamo.names import Namespace, module_of, name_of
 from minidynamo.tracer.generators import GeneratorVariable
 from minidynamo.tracer.reachable import is_outside, parts
 from minidynamo.tracer.side_effects import SideEffects

@@ -25,9 +25,9 @@ import torch
 from minidynamo import artifacts
 from minidynamo.boxed import mark_boxed
 from minidynamo.bytecode.layout import FramePoint
-from minidynamo.guards.names import Namespace
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import Constant
+from minidynamo.names import Namespace
 from minidynamo.tracer.reachable import is_outside, needed_by, reachable, target_of
 from minidynamo.tracer.reconstruct import Rebuilder
 from minidynamo.tracer.side_effects import (

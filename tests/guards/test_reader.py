@@ -5,7 +5,7 @@ import collections
 import torch
 
 from minidynamo.guards.guard import Guard, GuardKind
-from minidynamo.guards.names import Namespace
+from minidynamo.names import Namespace
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import Constant, InstanceAttr, Item, Local, TypeOf
 

@@ -4,7 +4,7 @@ import collections
 
 import pytest
 
-from minidynamo.guards.names import Namespace
+from minidynamo.names import Namespace
 from minidynamo.guards.source import (
     Attr,
     CellContents,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from minidynamo.guards.names import Namespace
+from minidynamo.names import Namespace
 from minidynamo.guards.tensors import attribute_checks, batched_checker, example, facts_of
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from minidynamo.errors import InternalError
-from minidynamo.guards.names import Namespace
+from minidynamo.names import Namespace
 from minidynamo.guards.source import Local
 from minidynamo.tracer.reconstruct import Rebuilder, advance, refill
 from minidynamo.tracer.side_effects import SideEffects

@@ -5,9 +5,7 @@ Order, reuse and lifetimes were decided by the memory planner; this file writes 
 
 from __future__ import annotations
 
-import keyword
 import math
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +15,7 @@ from minidynamo import compat
 from minidynamo.codegen.ir.loops import Buffer, Extern, GetItem, Name
 from minidynamo.codegen.memory.plan import Allocate, Free, HostProgram, Launch, Return, Reuse, Step
 from minidynamo.codegen.printers.base import Lines
+from minidynamo.names import Namespace
 
 
 def print_host(
@@ -36,12 +35,10 @@ class _HostPrinter:
         self.launchers = launchers
         self.by_address = by_address
         self.lines = Lines("    ")
-        self.namespace: dict[str, Any] = dict(program.constants)
-        self.taken = {*_names_of(program), *program.constants, "call"}
-        self.bound: dict[Any, str] = {}
+        self.names = Namespace({*_names_of(program), *program.constants, "call"})
 
     def print(self) -> tuple[str, dict[str, Any]]:
-        args = self.free_name("args")
+        args = self.names.fresh("args")
         self.lines(f"# The host program of {self.program.name}.")
         with self.lines.block(f"def call({args}):"):
             inputs = self.program.inputs
@@ -51,7 +48,7 @@ class _HostPrinter:
             for step in self.program.steps:
                 self.lines(self.step(step))
         self.lines("", "", "call._boxed_call = True")
-        return self.lines.text(), self.namespace
+        return self.lines.text(), {**self.program.constants, **self.names.values}
 
     def step(self, step: Step) -> str:
         match step:
@@ -61,12 +58,12 @@ class _HostPrinter:
                 return f"{step.buffer.name} = {step.source}; del {step.source}"
             case Launch():
                 address = ".data_ptr()" if self.by_address else ""
-                launcher = self.bind(self.launchers[step.kernel.name], step.kernel.name)
+                launcher = self.names.constant(self.launchers[step.kernel.name], step.kernel.name)
                 return f"{launcher}({', '.join(name + address for name in step.args)})"
             case Extern():
                 arguments = [self.value(a) for a in step.args]
                 arguments += [f"{key}={self.value(a)}" for key, a in step.kwargs]
-                function = self.bind(compat.operator_function(step.op), _operator_name(step.op))
+                function = self.names.constant(compat.operator_function(step.op), _operator_name(step.op))
                 return f"{step.out} = {function}({', '.join(arguments)})"
             case GetItem():
                 return f"{step.out} = {step.source}[{step.index}]"
@@ -79,8 +76,8 @@ class _HostPrinter:
     def allocation(self, buffer: Buffer) -> str:
         shape, stride, dtype = buffer.shape, buffer.stride, self.value(buffer.dtype)
         if buffer.device.type == "cpu":
-            return f"{self.bind(compat.empty_strided_cpu, 'empty_cpu')}({shape}, {stride}, {dtype})"
-        empty = self.bind(torch.empty_strided, "empty_strided")
+            return f"{self.names.constant(compat.empty_strided_cpu, 'empty_cpu')}({shape}, {stride}, {dtype})"
+        empty = self.names.constant(torch.empty_strided, "empty_strided")
         return f"{empty}({shape}, {stride}, dtype={dtype}, device={self.value(buffer.device)})"
 
     def value(self, value: Any) -> str:
@@ -95,29 +92,9 @@ class _HostPrinter:
             case None | bool() | int() | float() | str():
                 return repr(value)
             case torch.dtype():
-                return self.bind(value, str(value).removeprefix("torch."))
+                return self.names.constant(value, str(value).removeprefix("torch."))
             case _:
-                return self.bind(value, str(value))
-
-    def bind(self, value: Any, wanted: str) -> str:
-        """The name under which `value` stands in the namespace."""
-        key = value if isinstance(value, torch.device) else id(value)
-        if key not in self.bound:
-            name = self.free_name(wanted)
-            self.bound[key] = name
-            self.namespace[name] = value
-        return self.bound[key]
-
-    def free_name(self, wanted: str) -> str:
-        """An identifier like `wanted` that nothing else has."""
-        stem = re.sub(r"\W+", "_", wanted).strip("_") or "value"
-        name = f"_{stem}" if stem[0].isdigit() or keyword.iskeyword(stem) else stem
-        serial = 0
-        while name in self.taken:
-            serial += 1
-            name = f"{stem}_{serial}"
-        self.taken.add(name)
-        return name
+                return self.names.constant(value, str(value))
 
 
 def _operator_name(op: Any) -> str:

@@ -1,11 +1,11 @@
-"""Tests of minidynamo/guards/names.py."""
+"""Tests of minidynamo/names.py."""
 
 import gc
 import weakref
 
 import torch
 
-from minidynamo.guards.names import Namespace, module_of, name_of
+from minidynamo.names import Namespace, module_of, name_of
 
 
 class Thing:

@@ -1,4 +1,4 @@
-"""Owns the names of objects that generated guards and residual programs need and that have no literal form.
+"""Owns the names of objects that generated Python needs and that have no literal form.
 
 It does not print anything; writers ask it for identifiers and hand its values to the generated code as globals.
 """
