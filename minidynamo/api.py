@@ -9,17 +9,17 @@ import functools
 import inspect
 import types
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any, TypeVar, overload
 
 import torch
 
 from minidynamo import backends
-from minidynamo.compat import MODULE_CALL
+from minidynamo.compat import MODULE_CALL, TORCH_COMPILE_MARKS, OpOverload, OpOverloadPacket
 from minidynamo.compiled import CompiledFunction, all_compiled, compile_function
 from minidynamo.config import config
-from minidynamo.errors import ArgumentError, Diagnostic, UnknownName, nearest
+from minidynamo.errors import ArgumentError, ConflictingArguments, Diagnostic, UnknownName, nearest
 from minidynamo.events import forget_notices, notice
 from minidynamo.options import CompileOptions
 from minidynamo.steering import COMPILED
@@ -64,7 +64,9 @@ def compile(fn_or_module: Any = None, **keywords: Any) -> Any:
         name: the name in messages and file names.
 
     Raises ArgumentError (a TypeError) for an unknown keyword, a bad type, or something that cannot be compiled;
-    UnknownName (a ValueError) for an unknown backend, mode or option.
+    UnknownName (a ValueError) for an unknown backend, mode or option; ConflictingArguments (also a RuntimeError) for
+    `mode` with `options`. What is callable but not written in Python, and generator and async functions, come back
+    unchanged with one notice.
     """
     options = _check_keywords(**keywords)
     if fn_or_module is None:
@@ -79,7 +81,7 @@ def _check_keywords(
     dynamic: bool | None = None,
     mode: str | None = None,
     options: dict[str, Any] | None = None,
-    steal: Iterable[str] = (),
+    steal: Collection[str] = (),
     on_error: str = "raise",
     recompile_limit: int = 8,
     name: str | None = None,
@@ -92,10 +94,15 @@ def _check_keywords(
     _check_type("dynamic", dynamic, bool, type(None))
     _check_type("mode", mode, str, type(None))
     _check_type("options", options, dict, type(None))
+    _check_type("on_error", on_error, str)
     _check_type("recompile_limit", recompile_limit, int)
     _check_type("name", name, str, type(None))
+    if recompile_limit < 1:
+        what = f"recompile_limit= must be at least 1, not {recompile_limit}"
+        raise ArgumentError(Diagnostic("MD103", what, fix="To compile nothing, set minidynamo.config.disable."))
     if mode is not None and options is not None:
-        raise ArgumentError(Diagnostic("MD103", "mode= and options= exclude each other", fix="Keep one of them."))
+        what = "mode= and options= exclude each other"
+        raise ConflictingArguments(Diagnostic("MD103", what, fix="Keep one of them."))
     if dynamic:
         raise ArgumentError(
             Diagnostic(
@@ -108,10 +115,10 @@ def _check_keywords(
     _check_choice("mode", mode or "default", _MODES)
     _check_choice("on_error", on_error, _ON_ERROR)
     _check_options(options or {})
-    if isinstance(steal, str) or not all(isinstance(local, str) for local in steal):
+    if not isinstance(steal, (tuple, list, set, frozenset)) or not all(isinstance(local, str) for local in steal):
         raise ArgumentError(Diagnostic("MD103", "steal= takes names of list arguments", fix='Write steal=("xs",).'))
     return CompileOptions(
-        backend=backends.resolve(config.backend if backend is None else backend, options),
+        backend=backends.resolve(config.backend if backend is None else backend, options, on_error=on_error),
         fullgraph=fullgraph,
         steal=frozenset(steal),
         on_error=on_error,
@@ -124,7 +131,7 @@ def _check_type(keyword: str, value: object, *types: type) -> None:
     if type(value) not in types:
         wanted = " or ".join("None" if t is type(None) else t.__name__ for t in types)
         what = f"{keyword}= must be {wanted}, not {type(value).__name__}"
-        raise ArgumentError(Diagnostic("MD103", what, fix=f"Pass a {wanted}."))
+        raise ArgumentError(Diagnostic("MD103", what, fix=f"Pass {keyword}= as {wanted}, or leave it out."))
 
 
 def _check_choice(keyword: str, value: str, known: tuple[str, ...]) -> None:
@@ -156,18 +163,21 @@ def _compile(target: Any, *, options: CompileOptions) -> Any:
         return types.MethodType(_compile(target.__func__, options=options), target.__self__)
     if isinstance(target, types.FunctionType):
         return _compile_function(target, options)
-    if isinstance(target, (types.BuiltinFunctionType, types.BuiltinMethodType, types.MethodDescriptorType)):
-        return _unchanged(target, "it is written in C; there is no bytecode to capture")
+    if isinstance(target, type) or not callable(target):
+        raise ArgumentError(_not_compilable(target))
     call = inspect.getattr_static(type(target), "__call__", None)
-    if isinstance(call, types.FunctionType) and not isinstance(target, type):
+    if isinstance(call, types.FunctionType) and not isinstance(target, (OpOverload, OpOverloadPacket)):
         return types.MethodType(_compile(call, options=options), target)
-    raise ArgumentError(_not_compilable(target))
+    return _unchanged(target, "it is written in C; there is no bytecode to capture")
 
 
 def _not_compilable(target: object) -> Diagnostic:
     if isinstance(target, type):
         what = f"minidynamo.compile got the class {target.__name__}"
         return Diagnostic("MD104", what, fix="Compile an instance, or decorate the method that does the work.")
+    if isinstance(target, property):
+        what = "minidynamo.compile got a property"
+        return Diagnostic("MD104", what, fix="Decorate the function: @property above, @minidynamo.compile below.")
     what = f"minidynamo.compile got {type(target).__name__}, which is not callable"
     return Diagnostic("MD104", what, fix="Pass a function, a method or an nn.Module.")
 
@@ -182,6 +192,8 @@ def _compile_function(fn: types.FunctionType, options: CompileOptions) -> types.
     compiled = vars(fn).get(COMPILED)
     if isinstance(compiled, CompiledFunction):
         fn = compiled.py_func
+    if any(mark in vars(fn) for mark in TORCH_COMPILE_MARKS):
+        return _unchanged(fn, "torch.compile made it, or it is disabled for torch.compile; compile the original")
     if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
         return _unchanged(fn, "async functions hand control to an event loop in the middle")
     if inspect.isgeneratorfunction(fn):
@@ -218,6 +230,10 @@ def compiled_record(target: Any) -> CompiledFunction:
 
     Raises ArgumentError for something that was not compiled.
     """
+    if isinstance(target, functools.partial):
+        return compiled_record(target.func)
+    if isinstance(target, (staticmethod, classmethod)):
+        return compiled_record(target.__func__)
     if isinstance(target, torch.nn.Module):
         target = target.__dict__.get("_compiled_call_impl")
     record = getattr(target, COMPILED, None)
@@ -235,13 +251,21 @@ def reset(target: Any = None) -> None:
     forget_notices()
 
 
-def uncompile(target: T) -> T:
+def uncompile(target: Any) -> Any:
     """Give back what `compile` was given: the original function, or the module without its compiled call."""
     record = compiled_record(target)
     if isinstance(target, torch.nn.Module):
         del target.__dict__["_compiled_call_impl"]
         return target
-    return record.py_func  # type: ignore[return-value]
+    if isinstance(target, functools.partial):
+        return functools.partial(uncompile(target.func), *target.args, **target.keywords)
+    if isinstance(target, (staticmethod, classmethod)):
+        return type(target)(record.py_func)
+    if isinstance(target, types.MethodType):
+        owner = target.__self__
+        is_its_call = inspect.getattr_static(type(owner), "__call__", None) is record.py_func
+        return owner if is_its_call else types.MethodType(record.py_func, owner)
+    return record.py_func
 
 
 def stats(target: Any) -> Any:

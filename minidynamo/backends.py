@@ -7,15 +7,17 @@ then takes one list, empties it and frees each input behind its last use. Nothin
 
 from __future__ import annotations
 
+import contextvars
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch.fx
 
-from minidynamo import compat
+from minidynamo import artifacts, compat
 from minidynamo.autograd.aot import aot_compile
-from minidynamo.boxed import is_boxed, make_boxed, make_boxed_func
+from minidynamo.autograd.decompositions import masked, splittable
+from minidynamo.boxed import BoxedCallable, is_boxed, make_boxed, make_boxed_func, mark_boxed
 from minidynamo.codegen.compile_graph import compile_graph
 from minidynamo.codegen.lowering.registry import lowered_ops
 from minidynamo.config import config, with_changes
@@ -24,6 +26,9 @@ from minidynamo.events import notice, phase
 from minidynamo.options import GraphCompiler
 
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+
+# What the function whose graph is being compiled asked for. A backward graph is compiled when nobody can start over.
+_on_error: contextvars.ContextVar[str] = contextvars.ContextVar("on_error", default="raise")
 
 
 def eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -46,17 +51,24 @@ def aot_eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callab
     def run(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         return make_boxed(graph)
 
-    return _with_autograd(gm, example_inputs, forward=run, backward=run, inference=run)
+    return _with_autograd(gm, example_inputs, forward=run, backward=run, inference=run, keep=splittable())
 
 
 def _generated(target: str) -> Backend:
     def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        settings = config.current  # a backward graph is compiled later, under the same settings
+        settings, on_error = config.current, _on_error.get()  # a backward graph is compiled later, under the same
 
         def compiler(stage: str) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
             def compile_stage(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-                with phase("codegen"), config.using(settings):
-                    return compile_graph(graph, inputs, target=target, name=stage).call
+                try:
+                    with phase("codegen"), config.using(settings):
+                        return compile_graph(graph, inputs, target=target, name=stage).call
+                except Exception as error:
+                    failure = _in_stage(stage, error)
+                    if stage != "backward" or on_error == "raise":
+                        raise failure from (error.__cause__ or error)
+                    notice(failure.diagnostic)
+                    return make_boxed(graph)
 
             return compile_stage
 
@@ -66,7 +78,7 @@ def _generated(target: str) -> Backend:
             forward=compiler("forward"),
             backward=compiler("backward"),
             inference=compiler("inference"),
-            keep=lowered_ops(),
+            keep=lowered_ops() - masked(),
         )
 
     return backend
@@ -113,8 +125,13 @@ def register_backend(backend: Backend, name: str | None = None) -> Backend:
     return backend
 
 
-def resolve(backend: str | Backend, options: dict[str, Any] | None = None) -> GraphCompiler:
+def resolve(
+    backend: str | Backend, options: dict[str, Any] | None = None, *, on_error: str | None = None
+) -> GraphCompiler:
     """Look a backend up; `options` are config fields that are set while it works.
+
+    `on_error` "eager" lets a backward graph that cannot be compiled run operation by operation; None leaves that to
+    whoever is compiling already.
 
     Raises UnknownName for a name that is not registered, ArgumentError for something that is neither name nor callable.
     """
@@ -122,17 +139,21 @@ def resolve(backend: str | Backend, options: dict[str, Any] | None = None) -> Gr
         if backend not in _registry:
             what = f"there is no backend named {backend!r}.{nearest(backend, _registry)}"
             raise UnknownName(Diagnostic("MD102", what, fix=f"Use one of {', '.join(list_backends())}, or a callable."))
-        return _graph_compiler(backend, _registry[backend], options or {})
+        return _graph_compiler(backend, _registry[backend], options or {}, on_error)
     if not callable(backend):
         what = f"backend must be a name or a callable, not {type(backend).__name__}"
         raise ArgumentError(Diagnostic("MD102", what, fix=f"Use one of {', '.join(list_backends())}, or a callable."))
-    return _graph_compiler(getattr(backend, "__name__", type(backend).__name__), backend, options or {})
+    return _graph_compiler(getattr(backend, "__name__", type(backend).__name__), backend, options or {}, on_error)
 
 
-def _graph_compiler(name: str, backend: Backend, options: dict[str, Any]) -> GraphCompiler:
+def _graph_compiler(name: str, backend: Backend, options: dict[str, Any], on_error: str | None) -> GraphCompiler:
     def run(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        with config.using(with_changes(config.current, options)):
-            return _run(name, backend, gm, example_inputs)
+        token = _on_error.set(on_error or _on_error.get())
+        try:
+            with config.using(with_changes(config.current, options)):
+                return _run(name, backend, gm, example_inputs)
+        finally:
+            _on_error.reset(token)
 
     return GraphCompiler(name, backend, options, run)
 
@@ -147,28 +168,59 @@ def _run(name: str, backend: Backend, gm: torch.fx.GraphModule, example_inputs: 
     except BackendError:
         raise
     except Exception as error:
-        raise BackendError(_failure(name, error)) from error
-    if is_boxed(compiled):
-        return compiled
+        raise BackendError(_failure(name, gm, error)) from error
     if not callable(compiled):
         what = f"backend {name!r} returned {type(compiled).__name__}, not a callable"
         raise BackendError(Diagnostic("MD520", what, fix="Return a function that takes the graph's inputs."))
-    notice(
-        Diagnostic(
-            "MD521",
-            f"backend {name!r} returned a function that is not boxed",
-            why="It is called with separate arguments, so no input can be freed before it returns.",
-            fix="Wrap it: return minidynamo.make_boxed_func(fn), or take one list and clear it.",
+    if backend in _BUILT_IN:
+        return compiled
+    if not is_boxed(compiled):
+        notice(
+            Diagnostic(
+                "MD521",
+                f"backend {name!r} returned a function that is not boxed",
+                why="It is called with separate arguments, so no input can be freed before it returns.",
+                fix="Wrap it: return minidynamo.make_boxed_func(fn), or take one list and clear it.",
+            )
         )
-    )
-    return make_boxed_func(compiled)
+        compiled = make_boxed_func(compiled)
+    return _checked(name, gm, compiled)
 
 
-def _failure(name: str, error: Exception) -> Diagnostic:
-    cause = str(error).strip().splitlines()
+_BUILT_IN = tuple(_registry.values())
+
+
+def _checked(name: str, gm: torch.fx.GraphModule, compiled: BoxedCallable) -> BoxedCallable:
+    """`compiled`, raising BackendError (MD522) when what it returns is not what the graph returns."""
+    wanted = len(next(node.args[0] for node in gm.graph.nodes if node.op == "output"))
+
+    def call(args: list[Any]) -> Any:
+        results = compiled(args)
+        if not isinstance(results, (tuple, list)) or len(results) != wanted:
+            came = type(results).__name__
+            came += f" of {len(results)}" if isinstance(results, (tuple, list)) else ""
+            what = f"the graph of backend {name!r} returned a {came}; the captured graph returns a tuple of {wanted}"
+            raise BackendError(Diagnostic("MD522", what, fix="Return the graph's outputs in order, in a tuple."))
+        return results
+
+    return mark_boxed(call)
+
+
+def _failure(name: str, gm: torch.fx.GraphModule, error: Exception) -> Diagnostic:
+    path = artifacts.write("refused", name, gm.print_readable(print_output=False))
     return Diagnostic(
         "MD520",
         f"backend {name!r} failed: {type(error).__name__}",
-        why=cause[0] if cause else "",
+        why=f"{str(error).strip().partition(chr(10))[0]}\nStage: the captured graph, which is in {path}",
         fix='Run the function as written with on_error="eager", or choose another backend=.',
     )
+
+
+def _in_stage(stage: str, error: Exception) -> BackendError:
+    """`error` as a BackendError that says which graph was being compiled, and where its texts are."""
+    where = f"Stage: code generation of the {stage} graph, whose texts are in {artifacts.code_dir()}"
+    if isinstance(error, BackendError):
+        return type(error)(replace(error.diagnostic, why=f"{error.diagnostic.why}\n{where}".strip()))
+    what = f"no code could be generated for a graph: {type(error).__name__}"
+    why = f"{str(error).strip().partition(chr(10))[0]}\n{where}"
+    return BackendError(Diagnostic("MD520", what, why, 'Run the function as written with on_error="eager".'))

@@ -18,7 +18,7 @@ import torch
 from minidynamo import artifacts
 from minidynamo.codegen.runtime.toolchain import find_toolchain
 from minidynamo.config import config
-from minidynamo.errors import ToolchainMissing, nearest
+from minidynamo.errors import KernelBuildError, ToolchainMissing, nearest
 
 # In an installed package the page lies beside the code, in a checkout in docs/.
 ERROR_PAGES = (Path(__file__).parent / "errors.md", Path(__file__).parent.parent / "docs" / "errors.md")
@@ -98,6 +98,10 @@ def check_compiler() -> Iterator[Row]:
     except ToolchainMissing as error:
         yield NOTE, "C++ compiler", f"{error.diagnostic.what}; CPU code runs with torch's own kernels"
         yield NOTE, "", error.diagnostic.fix
+        return
+    except KernelBuildError as error:
+        yield BAD, "C++ compiler", error.diagnostic.why
+        yield BAD, "", error.diagnostic.fix
         return
     yield OK, "C++ compiler", f"{toolchain.command}: {toolchain.version}"
     features = [name for name in CPU_FEATURES if name in toolchain.cpu.split()]

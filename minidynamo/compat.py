@@ -26,6 +26,9 @@ set_grad_enabled = torch._C._set_grad_enabled
 # Path of torch's Python extension; what it was linked against (libtorch, OpenMP) can be looked up through it.
 NATIVE_LIBRARY: str = torch._C.__file__
 
+# Attributes of functions that torch.compile made, or that are disabled for it; such functions are never traced into.
+TORCH_COMPILE_MARKS = ("_torchdynamo_orig_callable", "_torchdynamo_disable")
+
 # What torch.jit.trace is doing; nn.Module.__call__ asks.
 tracing_state = torch._C._get_tracing_state
 

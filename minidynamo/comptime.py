@@ -6,15 +6,16 @@ break makes the tracer start over, what was told already is not told again.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TextIO
 
 import torch
 
 from minidynamo import steering
-from minidynamo.errors import Diagnostic, InternalError
+from minidynamo.errors import ComptimeError, Diagnostic, InternalError, MinidynamoError
 from minidynamo.tracer import registry
 from minidynamo.tracer.constants import NotConstant, as_constant
 from minidynamo.tracer.protocol import FrameView, Tracer
@@ -66,10 +67,10 @@ class ComptimeContext:
         self._depth = depth
 
     def _frame(self, stacklevel: int) -> FrameView:
-        depth = self._depth + stacklevel
-        if not 0 < depth <= len(self._tx.frames):
-            raise IndexError(f"stacklevel={stacklevel}: only {len(self._tx.frames)} frames are being captured")
-        return self._tx.frames[-depth]
+        outer = len(self._tx.frames) - self._depth
+        if not 0 <= stacklevel <= outer:
+            raise IndexError(f"stacklevel={stacklevel}: {outer} frames are being captured around this one")
+        return self._tx.frames[-self._depth - stacklevel]
 
     def get_local(self, name: str, *, stacklevel: int = 0) -> ComptimeVar:
         """The local or closed-over variable `name`, `stacklevel` frames further out. Raises KeyError if unbound."""
@@ -84,7 +85,8 @@ class ComptimeContext:
         _break(self._tx, message)
 
     def parent(self) -> ComptimeContext:
-        """The context of the calling frame."""
+        """The context of the calling frame. Raises IndexError when that is not being captured."""
+        self._frame(1)
         return ComptimeContext(self._tx, self._depth + 1)
 
     def print_graph(self, *, verbose: bool = False, file: TextIO | None = None) -> None:
@@ -123,9 +125,10 @@ for _convenience in (print_graph, print_locals, graph_break):
 
 @registry.function(comptime)
 def _comptime(tx: Tracer, fn: VariableTracker, fallback_fn: VariableTracker | None = None) -> VariableTracker:
-    callback = _real_function(tx, fn)
-    if tx.attempt == 0:
-        callback(ComptimeContext(tx))
+    with _errors_of_the_user():
+        callback = _real_function(tx, fn)
+        if tx.attempt == 0:
+            callback(ComptimeContext(tx))
     return ConstantVariable(None)
 
 
@@ -140,7 +143,8 @@ def _print_graph(tx: Tracer) -> VariableTracker:
 def _print_locals(tx: Tracer, stacklevel: VariableTracker | None = None) -> VariableTracker:
     if tx.attempt == 0:
         level = 0 if stacklevel is None else as_constant(stacklevel)
-        ComptimeContext(tx).print_locals(stacklevel=level)
+        with _errors_of_the_user():
+            ComptimeContext(tx).print_locals(stacklevel=level)
     return ConstantVariable(None)
 
 
@@ -152,6 +156,19 @@ def _graph_break(tx: Tracer) -> VariableTracker:
 def _break(tx: Tracer, message: str) -> NoReturn:
     tx.call(steering.graph_break, [ConstantVariable(message)])
     raise InternalError(Diagnostic("MD299", "a graph break was asked for and did not happen"))
+
+
+@contextlib.contextmanager
+def _errors_of_the_user() -> Iterator[None]:
+    """What a callback raises ends the compile; it is no reason to run as written in silence."""
+    try:
+        yield
+    except MinidynamoError:
+        raise
+    except Exception as error:
+        what = f"a comptime callback raised {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        fix = "Repair the callback; its own error is the cause of this one."
+        raise ComptimeError(Diagnostic("MD107", what, fix=fix)) from error
 
 
 def _real_function(tx: Tracer, fn: VariableTracker) -> Callable[[ComptimeContext], object]:

@@ -21,7 +21,7 @@ from minidynamo.bytecode.analysis import slot_effects
 from minidynamo.bytecode.breaks import drive, make_break
 from minidynamo.bytecode.instructions import decode
 from minidynamo.bytecode.layout import CELL, NULL, VALUE, FramePoint, frame_point
-from minidynamo.errors import BackendError, Diagnostic, GraphBreak, InternalError, SkipFrame, Unsupported
+from minidynamo.errors import BackendError, ComptimeError, Diagnostic, GraphBreak, InternalError, SkipFrame, Unsupported
 from minidynamo.events import notice, phase, publish
 from minidynamo.guards.cache import Entry, make_entry
 from minidynamo.options import BackendKey, CompileOptions
@@ -128,6 +128,8 @@ def convert_frame(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwne
         return _run_as_written(frame, skip.diagnostic, options)
     except GraphBreak as cut:
         raise Unsupported(_not_whole(cut.diagnostic)) from None
+    except ComptimeError:
+        raise
     except Exception as error:
         return _run_as_written(frame, _internal(frame, error), options, error)
     try:

@@ -10,11 +10,13 @@ The exception tree::
      +-- Unsupported           the function cannot be captured as the user asked
      +-- RecompileLimit        too many versions of one function
      +-- BackendError          a backend raised, or a kernel did not compile
-     |    +-- ToolchainMissing     there is no working C++ compiler
-     |    +-- KernelBuildError     the compiler refused a kernel
+     |    +-- ToolchainMissing     there is no C++ compiler
+     |    +-- KernelBuildError     the compiler refused a kernel, or does not run
      |    +-- GraphRefused         the autograd stage cannot express a graph that eager can run
+     +-- ComptimeError         a comptime callback raised
      +-- InternalError         a bug in minidynamo
      +-- ArgumentError         (also TypeError) a bad argument to a public function
+     |    +-- ConflictingArguments (also RuntimeError) arguments that exclude each other
      +-- UnknownName           (also ValueError) a name that is not in a table
 """
 
@@ -136,15 +138,19 @@ class BackendError(MinidynamoError):
 
 
 class ToolchainMissing(BackendError):
-    """CPU kernels cannot be built: no C++ compiler was found, or it does not run."""
+    """CPU kernels cannot be built: no C++ compiler was found. Graphs run with torch's own kernels instead."""
 
 
 class KernelBuildError(BackendError):
-    """A compiler refused a kernel that minidynamo wrote."""
+    """A compiler refused a kernel that minidynamo wrote, or does not run at all."""
 
 
 class GraphRefused(BackendError):
     """The autograd stage cannot express a graph; nothing has been run. Backends run it operation by operation."""
+
+
+class ComptimeError(MinidynamoError):
+    """A comptime callback raised; `__cause__` is what it raised. Nothing has been compiled or run."""
 
 
 class InternalError(MinidynamoError):
@@ -153,6 +159,10 @@ class InternalError(MinidynamoError):
 
 class ArgumentError(MinidynamoError, TypeError):
     """An argument of a public function has the wrong name or type."""
+
+
+class ConflictingArguments(ArgumentError, RuntimeError):
+    """Two arguments of a public function exclude each other; torch raises RuntimeError for these."""
 
 
 class UnknownName(MinidynamoError, ValueError):

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from minidynamo.compat import OPERATOR_NAMESPACES, OpOverload, OpOverloadPacket
+from minidynamo.compat import OPERATOR_NAMESPACES, TORCH_COMPILE_MARKS, OpOverload, OpOverloadPacket
 from minidynamo.steering import COMPILED, DISABLED, IN_GRAPH
 from minidynamo.tracer.registry import FOLDABLE, FUNCTIONS, POLYFILLS
 
@@ -91,6 +91,8 @@ def _function_rule(value: types.FunctionType) -> Rule:
         return Rule(Action.IN_GRAPH)
     if COMPILED in marks and isinstance(marks.get("__wrapped__"), types.FunctionType):
         return Rule(Action.UNWRAP)
+    if any(mark in marks for mark in TORCH_COMPILE_MARKS):
+        return Rule(Action.BREAK, "torch.compile made it, or it is disabled for torch.compile.")
     if value.__code__.co_flags & _ASYNCHRONOUS:
         return Rule(Action.BREAK, "It is a coroutine, which an event loop drives.", "MD209")
     module = value.__module__ or ""

@@ -70,18 +70,25 @@ class Toolchain:
                 raise KernelBuildError(_build_failure(command, source, str(error))) from error
         if done.returncode != 0 or not output.exists():
             said = done.stderr.strip() or f"exit status {done.returncode}, no message"
-            raise KernelBuildError(_build_failure(command, source, said))
+            cause = subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
+            raise KernelBuildError(_build_failure(command, source, said)) from cause
 
 
 def find_toolchain() -> Toolchain:
-    """The compiler named by `config.cxx`, or the first of c++, g++ and clang++ on the PATH.
+    """The compiler named by `config.cxx`, or the first of c++, g++ and clang++ on the PATH that runs.
 
-    Raises ToolchainMissing (MD501) when there is none or when it does not answer `--version`.
+    Raises ToolchainMissing (MD501) when there is none, KernelBuildError (MD502) when none answers `--version`.
     """
+    broken = None
     for name in (config.cxx,) if config.cxx else CANDIDATES:
         path = shutil.which(name)
         if path is not None:
-            return _probe(path)
+            try:
+                return _probe(path)
+            except KernelBuildError as error:
+                broken = broken or error
+    if broken is not None:
+        raise broken
     looked_for = config.cxx or ", ".join(CANDIDATES)
     raise ToolchainMissing(
         Diagnostic(
@@ -103,12 +110,12 @@ def _probe(path: str) -> Toolchain:
     else:
         reason = done.stderr.strip()
     if not version:
-        raise ToolchainMissing(
+        raise KernelBuildError(
             Diagnostic(
-                "MD501",
-                f"the C++ compiler {path} does not run",
+                "MD502",
+                f"a kernel did not compile: the C++ compiler {path} does not run",
                 why=f"`{path} --version` failed: {_excerpt(reason, 2) or 'it printed nothing'}",
-                fix="Install a working one (apt install g++) or name it: MINIDYNAMO_CXX=/path/to/g++",
+                fix="Install a working one (apt install g++), name it in MINIDYNAMO_CXX, or say on_error='eager'.",
             )
         )
     cpu = _cpu()

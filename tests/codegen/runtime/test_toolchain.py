@@ -25,8 +25,20 @@ def test_a_compiler_that_does_not_run_is_named(tmp_path):
     broken = tmp_path / "broken-g++"
     broken.write_text("#!/bin/sh\necho no licence >&2\nexit 1\n")
     broken.chmod(0o755)
-    with config.patch(cxx=str(broken)), pytest.raises(ToolchainMissing, match="no licence"):
+    with config.patch(cxx=str(broken)), pytest.raises(KernelBuildError, match="no licence") as caught:
         toolchain.find_toolchain()
+    assert caught.value.code == "MD502" and str(broken) in str(caught.value)
+
+
+@pytest.mark.cpp
+def test_a_broken_compiler_is_passed_over_when_another_one_runs(tmp_path, monkeypatch):
+    broken = tmp_path / "c++"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    working = toolchain.find_toolchain().command
+    (tmp_path / "g++").symlink_to(working)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert toolchain.find_toolchain().command == str(tmp_path / "g++")
 
 
 def test_a_compiler_that_fails_later_gives_its_message(tmp_path):
