@@ -20,7 +20,7 @@ from minidynamo.autograd.joint import Trace, trace_joint
 from minidynamo.autograd.outputs import Results, plan_outputs
 from minidynamo.autograd.partition import Partition, ancestors, forward_graph, partition
 from minidynamo.autograd.signature import GraphSignature
-from minidynamo.boxed import BoxedCallable, make_boxed
+from minidynamo.boxed import BoxedCallable, make_boxed, mark_boxed
 from minidynamo.compat import OpOverload
 from minidynamo.events import phase
 
@@ -76,12 +76,24 @@ def aot_compile(
             lambda: backward(late, _examples(late)),
             graphs.tangents,
         )
+        if not torch.is_grad_enabled():
+            call = _with_grad(call)
     if graphs.signature.mutations:
         written = {mutation.index for mutation in graphs.signature.mutations}
         call = runtime.checking_memory(written, call, lambda: unflatten_inputs(graphs.layout, make_boxed(gm)))
     entry = flatten_inputs(graphs.layout, call)
     entry.signature = graphs.signature  # type: ignore[attr-defined]
     return entry
+
+
+def _with_grad(call: BoxedCallable) -> BoxedCallable:
+    """For a graph that is entered with the grad mode off and switches it on itself: autograd must see the call."""
+
+    def run(args: list[Any]) -> Any:
+        with torch.enable_grad():
+            return call(args)
+
+    return mark_boxed(run)
 
 
 def aot_graphs(gm: fx.GraphModule, example_inputs: Sequence[Any], *, keep: Collection[OpOverload] = ()) -> AotGraphs:
