@@ -1,7 +1,8 @@
 """Owns the list of ATen operations that are split into smaller ones while the joint graph is traced.
 
 Listed is what becomes pointwise operations and reductions, which code generation fuses. Left whole are matrix
-products, convolutions, pooling, attention and batch norm: their kernels are faster than their parts.
+products, convolutions, pooling, attention and batch norm's forward: their kernels are faster than their parts. Batch
+norm's backward is split because torch's kernel takes scratch memory as large as its input.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ SPLIT = """
     hardsigmoid hardsigmoid_backward hardswish hardswish_backward hardtanh_backward huber_loss_backward
     leaky_relu_backward log_sigmoid_backward log_sigmoid_forward logit_backward
     mish_backward mse_loss mse_loss_backward
-    native_dropout native_dropout_backward native_group_norm_backward native_layer_norm_backward
+    native_batch_norm_backward native_dropout native_dropout_backward native_group_norm_backward
+    native_layer_norm_backward
     nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward
     rrelu_with_noise_backward select_backward sigmoid_backward silu silu_backward slice_backward
     smooth_l1_loss smooth_l1_loss_backward soft_margin_loss soft_margin_loss_backward softplus_backward
@@ -32,6 +34,17 @@ SPLIT = """
     _softmax _softmax_backward_data _log_softmax _log_softmax_backward_data
     tanh_backward threshold_backward unfold_backward
 """
+
+
+# Their parts let forward keep a mask of one byte per element, where the whole would read the activation again.
+MASKED = """
+    hardtanh_backward leaky_relu_backward threshold_backward
+"""
+
+
+def masked() -> frozenset[OpOverload]:
+    """Operators that are better split even where code generation knows them whole: less is kept for backward."""
+    return frozenset(getattr(aten, name).default for name in MASKED.split())
 
 
 def splittable() -> frozenset[OpOverload]:

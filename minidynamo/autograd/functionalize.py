@@ -28,6 +28,7 @@ from minidynamo.autograd.mutation import (
     named_arguments,
 )
 from minidynamo.autograd.signature import ViewStep
+from minidynamo.autograd.unread import without_unread
 from minidynamo.autograd.views import ELEMENT_INVERSES, INVERSES
 from minidynamo.compat import OpOverload
 from minidynamo.errors import Diagnostic, GraphRefused
@@ -220,9 +221,7 @@ class _Pass:
     def copy(self, node: fx.Node) -> None:
         """An operation that neither writes nor views."""
         args, kwargs = self.current(node.args), self.current(node.kwargs)
-        if node.target is aten.native_batch_norm_backward.default and node.args[7]:
-            # In training it does not read the running statistics; naming them would keep them for backward.
-            args = (*args[:3], None, None, *args[5:])
+        args = without_unread(self.emitter, node.target, args)  # naming a tensor would keep it for backward
         made = self.emit_like(node, args, kwargs)
         if isinstance(node.meta.get("val"), (list, tuple)):
             self.result.nodes[node] = made

@@ -97,6 +97,9 @@ def _make_function(
     class CompiledFunction(torch.autograd.Function):
         """One node of autograd's graph for the whole compiled graph. Its first argument is the list of all inputs."""
 
+        # Autograd hands all gradients in in one list and keeps none itself, so they die inside backward as well.
+        boxed_grads_call = True
+
         @staticmethod
         def forward(ctx: Any, args: list[Any], *_: torch.Tensor) -> tuple[torch.Tensor, ...]:
             # An input whose history autograd shall not walk into must not be saved together with it.
@@ -110,12 +113,15 @@ def _make_function(
             return visible
 
         @staticmethod
-        def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        def backward(ctx: Any, *given: Any) -> tuple[torch.Tensor | None, ...]:
+            gradients: list[torch.Tensor | None] = given[0] if compat.HAS_BOXED_GRADIENTS else list(given)
+            del given
             args = list(ctx.saved_tensors)
             # Unless the user retains the graph, autograd lets go now, and each value dies at its last use.
             ctx.maybe_clear_saved_tensors()
             unused = {place for place, i in enumerate(differentiable) if gradients[i] is None}
             args += [fit(gradients[i]) for fit, i in zip(prepare, differentiable)]
+            gradients.clear()
             made = _refuse_second_derivative(backward_graph, args) if torch.is_grad_enabled() else backward_graph(args)
             if unused:
                 made = [None if s and unused.issuperset(s) else g for s, g in zip(signature.gradient_sources, made)]

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from minidynamo.autograd.decompositions import decomposition_table, splittable
+from minidynamo.autograd.decompositions import decomposition_table, masked, splittable
 from minidynamo.autograd.mutation import mutation_of
 from minidynamo.compat import OpOverload
 from minidynamo.config import config
@@ -66,3 +66,11 @@ def test_products_and_convolutions_stay_whole():
     table = decomposition_table()
     for op in (aten.addmm.default, aten.convolution.default, aten.native_batch_norm.default, aten.bmm.default):
         assert op not in table
+
+
+def test_what_is_masked_is_kept_as_a_mask():
+    """One byte per element, where the result of relu is not kept for something else."""
+    args = inputs((4, 5))()[0]
+    assert masked() < splittable()
+    saved = graphs(lambda x: (F.relu(x.exp() + x.sin()).sum(1),), args).signature.saved
+    assert torch.bool in [value.dtype for value in saved]

@@ -8,6 +8,7 @@ import torch
 from torch import fx
 
 from minidynamo.boxed import is_boxed, mark_boxed
+from minidynamo.compat import HAS_BOXED_GRADIENTS
 from minidynamo.errors import Unsupported
 from tests.autograd.programs import assert_same, compile_program, inputs, interpret
 
@@ -51,6 +52,17 @@ def test_saved_tensors_die_at_their_last_use_in_backward():
     y.backward()
     assert alive == [6, 5, 5, 4, 4, 3, 3, 2, 2, 2, 2]
     assert torch.equal(x.grad, torch.autograd.grad(five_sines(x)[0], x)[0])
+
+
+@pytest.mark.skipif(not HAS_BOXED_GRADIENTS, reason="autograd hands gradients in one by one")
+def test_a_gradient_that_comes_in_dies_at_its_last_use_in_backward():
+    """Autograd's own operations let go of it no later."""
+    x = torch.randn(6, requires_grad=True)
+    call = compile_program(lambda x: (x.sin().cos(),), [x], backward=counting)
+    (y,) = call([x])
+    alive.clear()
+    (y * 2).sum().backward()
+    assert alive[-1] == 1  # x, which the test holds
 
 
 def test_a_retained_graph_keeps_its_saved_tensors():

@@ -239,6 +239,8 @@ class GraphLowering:
             return tuple(self.real[n] for n in node.all_input_nodes if n in self.real)
         schema = node.target._schema
         shared = {s for r in schema.returns if r.alias_info is not None for s in r.alias_info.before_set}
+        if not shared and registry.is_view(node.target):  # the schema of `_unsafe_view` says nothing
+            return tuple(self.real[n] for n in node.all_input_nodes[:1] if n in self.real)
         return tuple(self._schema_names(node, lambda info: bool(shared & set(info.before_set))))
 
     def _mutates(self, node: fx.Node) -> tuple[str, ...]:

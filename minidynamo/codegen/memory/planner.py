@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minidynamo.codegen.ir.expr import loads
-from minidynamo.codegen.ir.loops import Buffer, Extern, Kernel, LoopProgram, Store
+from minidynamo.codegen.ir.loops import Buffer, Extern, GetItem, Kernel, LoopProgram, Store
 from minidynamo.codegen.memory.liveness import Call, analyze
 from minidynamo.codegen.memory.plan import Allocate, Free, HostProgram, Launch, Return, Reuse, Step
+from minidynamo.compat import OpOverload
 
 
 def plan_memory(schedule: Sequence[Call], program: LoopProgram, name: str) -> HostProgram:
@@ -41,13 +42,15 @@ def may_overwrite(kernel: Kernel, read: str, written: str) -> bool:
 
 
 class Planner:
-    """One walk over a schedule. `own` are tensors that were allocated here and are alive under that name."""
+    """One walk over a schedule. `own` are tensors that were made here and are alive under that name."""
 
     def __init__(self, schedule: Sequence[Call], program: LoopProgram) -> None:
         self.schedule = schedule
         self.program = program
         self.live = analyze(schedule, program.inputs, program.outputs)
         self.own: dict[str, Buffer] = {}
+        # Results of extern calls, tuples among them, that share memory with nothing.
+        self.fresh: set[str] = set()
         self.steps: list[Step] = []
         # Dead tensors that only views have been made since; the next kernel may take them over.
         self.waiting: list[str] = []
@@ -64,12 +67,24 @@ class Planner:
                     self._free(self.waiting)
                     self.waiting = []
                 self.steps.append(call)
+                if self._is_new(call) and call.layout is not None:
+                    self.own[call.out] = call.layout
             dead = [n for n in self.live.dying(k) if n not in taken and n not in self.program.constants]
             self.waiting += [n for n in dead if self._is_reusable(n, k)]
             self._free([n for n in dead if n not in self.waiting])
         self._free(self.waiting)
         self.steps.append(Return(self.program.outputs))
         return self.steps
+
+    def _is_new(self, call: Extern | GetItem) -> bool:
+        """Whether the result lies in memory that nothing else knows. Torch's own operators declare what they alias;
+        what others promise is not relied on."""
+        if isinstance(call, GetItem):
+            return call.source in self.fresh
+        new = isinstance(call.op, OpOverload) and call.op.namespace == "aten" and not call.aliases and not call.mutates
+        if new:
+            self.fresh.add(call.out)
+        return new
 
     def _free(self, names: Sequence[str]) -> None:
         if names:

@@ -11,6 +11,14 @@ from tests.codegen.graphs import kernels, lower
 X = torch.ones(4, 4)
 
 
+@torch.library.custom_op("minidynamo_test_planner::same", mutates_args=())
+def same(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+
+same.register_fake(torch.clone)
+
+
 def plan(function, *args):
     program, steps = schedule(lower(function, *args), join=True, verify=True)
     return plan_memory(steps, program, "test")
@@ -38,7 +46,7 @@ def names(plan):
 
 def test_unused_inputs_go_first_and_the_rest_behind_last_use():
     assert names(plan(lambda x, y, z: (x @ y) + x, *torch.ones(3, 4, 4))) == [
-        ("Free", "z_1"), ("Extern", "mm"), ("Free", "y_1"), ("Allocate", "add"), ("Launch",), ("Free", "x_1", "mm"),
+        ("Free", "z_1"), ("Extern", "mm"), ("Free", "y_1"), ("Reuse", "add"), ("Launch",), ("Free", "x_1"),
         ("Return",),
     ]  # fmt: skip
 
@@ -66,9 +74,43 @@ def test_nothing_dead_is_held_across_an_extern():
     assert order.index(("Free", "_softmax")) < order.index(("Extern", "mm"))
 
 
-def test_inputs_and_results_of_externs_are_never_overwritten():
-    made = plan(lambda x, y: ((x @ y) + 1).exp(), *torch.ones(2, 4, 4))
+def test_inputs_are_never_overwritten():
+    made = plan(lambda x: (x + 1).sum(0), X)
+    assert steps_of(Reuse, made) == []
+    made = plan(lambda x: x + 1, X)
     assert len(steps_of(Allocate, made)) == 1
+
+
+def test_dead_results_of_externs_are_overwritten():
+    made = plan(lambda x, y: ((x @ y) + 1).exp(), *torch.ones(2, 4, 4))
+    assert steps_of(Allocate, made) == []
+    (step,) = steps_of(Reuse, made)
+    assert step.source == "mm"
+
+
+def test_dead_elements_of_a_tuple_are_overwritten():
+    made = plan(lambda x: x.sort(1)[0] * 2, X)
+    (step,) = steps_of(Reuse, made)
+    assert step.source == "getitem"
+
+
+def test_a_living_result_of_an_extern_is_not_overwritten():
+    made = plan(lambda x, y: [m := x @ y, m.view(16), m + 1], *torch.ones(2, 4, 4))
+    assert steps_of(Reuse, made) == []
+
+
+def test_an_unsafe_view_keeps_what_it_views():
+    def program(x, y):
+        view = torch.ops.aten._unsafe_view(x + 1, [2, 8])
+        return (y * 2, view @ view.t())
+
+    made = plan(program, *torch.ones(2, 4, 4))
+    assert steps_of(Extern, made)[0].aliases == ("add",)
+    assert all(step.source != "add" for step in steps_of(Reuse, made))
+
+
+def test_what_other_libraries_return_is_never_overwritten():
+    made = plan(lambda x: torch.ops.minidynamo_test_planner.same(x) + 1, X)
     assert steps_of(Reuse, made) == []
 
 

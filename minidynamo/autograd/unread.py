@@ -1,0 +1,56 @@
+"""Owns the list of operators that take a tensor and never read its data.
+
+Backward operators of pooling and padding ask their forward's input for its shape alone; eager keeps the whole tensor
+for that. Here they get a stand-in of the same shape that takes the memory of one number, so forward keeps nothing. What
+is kept otherwise is `partition`'s choice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from minidynamo.autograd.emitter import Emitter
+
+aten = torch.ops.aten
+
+# Operator -> position of the argument of which only shape, dtype and device matter.
+SHAPE_ONLY = {
+    aten.max_pool2d_with_indices_backward.default: 1,
+    aten.max_pool3d_with_indices_backward.default: 1,
+    aten.adaptive_max_pool2d_backward.default: 1,
+    aten.adaptive_max_pool3d_backward.default: 1,
+    aten.avg_pool2d_backward.default: 1,
+    aten.avg_pool3d_backward.default: 1,
+    aten._adaptive_avg_pool2d_backward.default: 1,
+    aten._adaptive_avg_pool3d_backward.default: 1,
+    aten.reflection_pad1d_backward.default: 1,
+    aten.reflection_pad2d_backward.default: 1,
+    aten.reflection_pad3d_backward.default: 1,
+    aten.replication_pad1d_backward.default: 1,
+    aten.replication_pad2d_backward.default: 1,
+    aten.replication_pad3d_backward.default: 1,
+}
+
+
+def without_unread(emitter: Emitter, op: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments of a call of `op` with a stand-in, or None, for each tensor that it does not read."""
+    if op is aten.native_batch_norm_backward.default and args[7]:
+        return (*args[:3], None, None, *args[5:])  # in training it does not read the running statistics
+    position = SHAPE_ONLY.get(op)
+    if position is None or not _may_be_replaced(args[position]):
+        return args
+    return (*args[:position], _stand_in(emitter, args[position].meta["val"]), *args[position + 1 :])
+
+
+def _may_be_replaced(node: fx.Node) -> bool:
+    value = node.meta["val"]
+    # The result takes over another memory format, which a stand-in cannot show.
+    return value.layout is torch.strided and value.is_contiguous() and value.numel() > 1
+
+
+def _stand_in(emitter: Emitter, like: torch.Tensor) -> fx.Node:
+    number = emitter.emit(aten.full.default, [], 0, dtype=like.dtype, device=like.device)
+    return emitter.emit(aten.expand.default, number, list(like.shape))
