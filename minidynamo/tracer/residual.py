@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import types
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,8 +81,10 @@ def print_residual(
     list, in which order (all, when None). `dispatcher_for` gives the compiled form of a function called at the break.
     `replay_native(list)` runs the frame as the user wrote it and ends as the residual does; it is used when the graph
     raises, nothing has been written or given up, and either effects are pending or `runs_again` (there are try or with
-    regions, or the user wants it); when it then ends without an error, `ran_again` is told what the graph had raised.
-    `kept` are the parameters that the frame as written holds to its end. Raises InternalError for a value that the tracer should not have let through.
+    regions, or the user wants it) or the graph was to write; when it then ends without an error, `ran_again` is told
+    what the graph had raised.
+    `kept` are the parameters that the frame as written holds to its end. Raises InternalError for a value that the
+    tracer should not have let through.
     """
     surroundings = _Surroundings(
         root, break_function, point, dispatcher_for, drive, replay_native, kept, runs_again, ran_again
@@ -130,6 +132,7 @@ class _Program:
         self.bound: list[str] = []  # names that hold values when the frame ends
         self.args = self.names.fresh("args")
         self.held = ""
+        self.versions = ""
 
     def _leaving(self) -> list[VariableTracker]:
         """The values with which the frame ends, in the order in which they travel."""
@@ -202,12 +205,15 @@ class _Program:
             self.known[variable] = name
         if self.recovers:
             self.held = self.names.fresh("held")
-            kept = self.around.kept
-            weak = self.names.constant(weakly_held, "weakly_held") if set(self.parameters) - kept else ""
+            kept: Collection[str] = self.around.kept
+            weak = self.names.constant(weakly_held, "weakly_held") if set(self.parameters).difference(kept) else ""
             held = [name if name in kept else f"{weak}({name})" for name in self.parameters]
             lines.append(f"{self.held} = [{', '.join(held)}]")
         if self.graph is not None:
             lines.append(f"{self.args} = [{', '.join([reader.read(source) for source in inputs])}]")
+        if self.recovers and self.writes:
+            self.versions = self.names.fresh("versions")
+            lines.append(f"{self.versions} = {self.names.constant(versions_of, 'versions_of')}({self.args})")
         names = [*self.parameters, *reader.temporaries()]
         kept = set(self.known.values())
         self.bound += [name for name in names if name in kept]
@@ -219,11 +225,16 @@ class _Program:
     @property
     def recovers(self) -> bool:
         """Whether an error of the graph is answered by running the frame again as the user wrote it."""
-        graph = self.traced.graph
-        if graph is None or self.around.replay_native is None or not (self.effects or self.around.runs_again):
+        if self.graph is None or self.around.replay_native is None:
             return False
         gives_up = any(given.given_up for given in self.traced.inputs)
-        return not gives_up and not any(node.meta.get("mutates") for node in graph.graph.nodes)
+        return not gives_up and (bool(self.effects) or self.around.runs_again or self.writes)
+
+    @property
+    def writes(self) -> bool:
+        """Whether the graph writes to a tensor; it may be one of its inputs."""
+        graph = self.traced.graph
+        return graph is not None and any(node.meta.get("mutates") for node in graph.graph.nodes)
 
     def call_graph(self) -> list[str]:
         if self.graph is None:
@@ -245,8 +256,11 @@ class _Program:
     def guarded(self, call: str) -> list[str]:
         """The call of the graph, with what has to happen when it raises."""
         error = self.names.fresh("error")
+        lost = f"{lost_effects(self.effects)} of {self.traced.name} before this error were not replayed."
         if self.recovers:
-            revived = f"{self.held} = {self.names.constant(revive, 'revive')}({error}, {self.held})"
+            arguments = [error, self.held, *[repr(lost)] * bool(self.effects)]
+            arguments += [f"versions={self.versions}"] if self.versions else []
+            revived = f"{self.held} = {self.names.constant(revive, 'revive')}({', '.join(arguments)})"
             native = f"{self.names.constant(self.around.replay_native, 'run_as_written')}({self.held})"
             told, again = [], [f"    return {native}"]
             if self.around.ran_again is not None:
@@ -267,8 +281,7 @@ class _Program:
             ]
         if not self.effects:
             return [call]
-        note = f"{lost_effects(self.effects)} of {self.traced.name} before this error were not replayed."
-        return ["try:", f"    {call}", f"except Exception as {error}:", f"    {error}.add_note({note!r})", "    raise"]
+        return ["try:", f"    {call}", f"except Exception as {error}:", f"    {error}.add_note({lost!r})", "    raise"]
 
     # The end
 
@@ -388,10 +401,26 @@ def weakly_held(value: Any) -> Any:
     return HeldTensor(value) if isinstance(value, torch.Tensor) else value
 
 
-def revive(error: BaseException, held: list[Any]) -> list[Any]:
-    """The arguments again. Raises `error`, with a note, when one of them is gone."""
+Versions = list[tuple[HeldTensor, int | None]]
+
+
+def versions_of(args: list[Any]) -> Versions:
+    """How often each tensor that a graph is given has been written to; None where torch does not count."""
+    tensors = [t for arg in args for t in (arg if isinstance(arg, list) else [arg]) if isinstance(t, torch.Tensor)]
+    return [(HeldTensor(tensor), None if tensor.is_inference() else tensor._version) for tensor in tensors]
+
+
+def revive(error: BaseException, held: list[Any], lost: str = "", versions: Versions = []) -> list[Any]:  # noqa: B006
+    """The arguments again. When one is gone or a tensor has been written to, raises `error`, noting what is `lost`."""
     values = [value() if isinstance(value, HeldTensor) else value for value in held]
+    reason = ""
     if any(value is None and isinstance(was, HeldTensor) for value, was in zip(values, held)):
-        error.add_note("minidynamo could not run the function again as written: an argument has already been freed.")
-        raise error
-    return values
+        reason = "an argument has already been freed"
+    if any((tensor := ref()) is None or version is None or tensor._version != version for ref, version in versions):
+        reason = "a tensor was written to before"
+    if not reason:
+        return values
+    error.add_note(f"minidynamo could not run the function again as written: {reason}.")
+    if lost:
+        error.add_note(lost)
+    raise error
