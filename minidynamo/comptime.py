@@ -192,6 +192,12 @@ def _real_cell(tx: Tracer, cell: CellVariable) -> types.CellType:
 
 
 def _graph_text(graph: torch.fx.Graph, verbose: bool) -> str:
+    if verbose:
+        for node in graph.nodes:
+            where = node.meta.get("user_location")
+            if where is not None:  # in the form in which FX looks for it
+                line = f'File "{where.filename}", line {where.lineno}, in {where.function}'
+                node.meta.setdefault("stack_trace", f"{line}\n    {where.source_line().strip()}\n")
     text = graph.python_code("self", verbose=verbose).src
     return text.strip("\n")
 

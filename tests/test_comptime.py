@@ -1,0 +1,242 @@
+"""Callbacks that run while a function is captured: once, at their place, with the frame in view."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+
+import pytest
+import torch
+
+import minidynamo
+from minidynamo import comptime
+from minidynamo.errors import ComptimeError, Unsupported
+from minidynamo.testing import CompileCounter
+
+eager = functools.partial(minidynamo.compile, backend="eager")
+
+
+def printed(capsys, fn, *args, calls=1, **keywords):
+    """What `calls` calls of the compiled function print, and the function."""
+    compiled = eager(fn, **keywords)
+    for _ in range(calls):
+        torch.testing.assert_close(compiled(*args), fn(*args))
+    return capsys.readouterr().out, compiled
+
+
+def on_locals(x):
+    y = x * 2
+    n = 3
+    several = [x, y]
+    d = {"a": 1, 2: (x,)}
+    s = "q"
+    comptime.print_locals()
+    return y + n + len(several) + len(d) + len(s)
+
+
+def test_both_imports_give_the_callable():
+    assert importlib.import_module("minidynamo.comptime").comptime is comptime is minidynamo.comptime
+
+
+def test_print_graph_shows_the_graph_so_far(capsys):
+    def f(x):
+        y = x * 2
+        comptime.print_graph()
+        return y + 3
+
+    text, compiled = printed(capsys, f, torch.ones(2), calls=2)
+    assert text.count("def forward") == 1 and "x * 2" in text and "+ 3" not in text
+    assert compiled.stats.graphs == 1
+
+
+def test_print_graph_can_name_the_users_lines(capsys):
+    def f(x):
+        y = x * 2
+        comptime(lambda ctx: ctx.print_graph(verbose=True))
+        return y + 3
+
+    text, _ = printed(capsys, f, torch.ones(2))
+    assert "y = x * 2" in text and "test_comptime.py" in text
+
+
+def test_print_locals_in_the_order_of_binding(capsys):
+    text, _ = printed(capsys, on_locals, torch.ones(2), calls=2)
+    tensor = "Tensor(shape=(2,), dtype=torch.float32)"
+    assert text.splitlines() == [
+        f"x = {tensor}",
+        f"y = {tensor}",
+        "n = 3",
+        f"several = [{tensor}, {tensor}]",
+        "d = {'a': 1, 2: (" + tensor + ",)}",
+        "s = 'q'",
+    ]
+
+
+def test_a_graph_break_on_request():
+    def f(x):
+        y = x + 1
+        comptime.graph_break()
+        return y * 2
+
+    def g(x):
+        y = x + 1
+        comptime(lambda ctx: ctx.graph_break("for a reason"))
+        return y * 2
+
+    for fn, reason in ((f, "the program asks for it"), (g, "for a reason")):
+        counter = CompileCounter()
+        compiled = minidynamo.compile(fn, backend=counter)
+        assert compiled(torch.ones(1)).item() == 4 and compiled(torch.ones(1)).item() == 4
+        assert (counter.frame_count, compiled.stats.graph_breaks) == (2, 1)
+        with pytest.raises(Unsupported, match=reason):
+            eager(fn, fullgraph=True)(torch.ones(1))
+
+
+def test_an_empty_callback_costs_nothing():
+    counter = CompileCounter()
+
+    def f(x):
+        comptime(lambda ctx: None)
+        return x + 1
+
+    assert minidynamo.compile(f, backend=counter, fullgraph=True)(torch.ones(1)).item() == 2
+    assert (counter.frame_count, counter.op_count) == (1, 1)
+
+
+def test_as_a_decorator_with_free_variables(capsys):
+    def f(x):
+        z = 5
+        w = x + z
+
+        @comptime
+        def callback(ctx):
+            print(z, w, ctx.get_local("z").as_python_constant(), ctx.get_local("w").as_fake().size(0))
+
+        assert callback is None
+        return w
+
+    compiled = eager(f)
+    compiled(torch.ones(2)), compiled(torch.ones(2))
+    assert capsys.readouterr().out == "5 Tensor(shape=(2,), dtype=torch.float32) 5 2\n"
+
+
+def test_values_as_the_tracer_knows_them():
+    seen = {}
+
+    def f(x):
+        y = x.double()
+        n = [1, 2]
+
+        @comptime
+        def _(ctx):
+            for name in ("y", "n"):
+                variable = ctx.get_local(name)
+                seen[name] = variable.is_proxy(), variable.python_type(), repr(variable)
+            seen["targets"] = [node.target for node in ctx.graph().nodes if node.op.startswith("call")]
+            seen["fake"] = ctx.get_local("y").as_fake()
+
+        return y + sum(n)
+
+    assert eager(f)(torch.ones(2)).tolist() == [4.0, 4.0]
+    assert seen["y"] == (True, torch.Tensor, "Tensor(shape=(2,), dtype=torch.float64)")
+    assert seen["n"] == (False, list, "[1, 2]")
+    assert seen["targets"] == ["double"] and seen["fake"].dtype is torch.float64
+
+
+def test_once_per_capture_and_again_at_a_recompile(capsys):
+    def f(x):
+        y = x + 1
+        comptime(lambda ctx: print("before"))
+        minidynamo.graph_break()
+        comptime(lambda ctx: print("behind"))
+        return y * 2
+
+    text, compiled = printed(capsys, f, torch.ones(2), calls=3)
+    assert text == "before\nbehind\n"
+    compiled(torch.ones(3))
+    assert capsys.readouterr().out == "before\nbehind\n"
+
+
+def inner(x):
+    k = 7
+    comptime(lambda ctx: print(ctx.get_local("k"), ctx.parent().get_local("q"), ctx.get_local("q", stacklevel=1)))
+    comptime.print_locals(1)
+    return x + k
+
+
+def test_the_calling_frame(capsys):
+    def outer(x):
+        q = 42
+        return inner(x) + q
+
+    text, _ = printed(capsys, outer, torch.ones(1))
+    assert text.splitlines() == ["7 42 42", "x = Tensor(shape=(1,), dtype=torch.float32)", "q = 42"]
+
+
+def test_where_nothing_is_captured(capsys):
+    def f(x):
+        comptime(lambda ctx: print("captured"), lambda: print("as written"))
+        comptime.print_graph(), comptime.print_locals(), comptime.graph_break()
+        return x
+
+    f(torch.ones(1))
+    assert capsys.readouterr().out == "as written\n"
+    eager(f)(torch.ones(1))  # a frame without operations is captured as well
+    assert capsys.readouterr().out.startswith("captured\n")
+
+
+BAD = [
+    (lambda ctx: ctx.print_locals(stacklevel=3), IndexError, "stacklevel=3"),
+    (lambda ctx: ctx.get_local("x", stacklevel=-1), IndexError, "stacklevel=-1"),
+    (lambda ctx: ctx.parent(), IndexError, "stacklevel=1"),
+    (lambda ctx: ctx.get_local("nothing"), KeyError, "nothing"),
+    (lambda ctx: ctx.get_local("n").as_fake(), TypeError, "needs a tensor, and this is 3"),
+    (lambda ctx: ctx.get_local("x").as_python_constant(), TypeError, "not known while compiling"),
+    (lambda ctx: 1 / 0, ZeroDivisionError, "division by zero"),
+    (lambda: None, TypeError, "positional argument"),
+]
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize(("callback", "cause", "says"), BAD)
+def test_what_a_callback_raises_ends_the_compile(callback, cause, says, fullgraph):
+    ran = []
+
+    def f(x):
+        n = 3
+        ran.append(n)
+        comptime(callback)
+        return x + n
+
+    compiled = eager(f, fullgraph=fullgraph)
+    for _ in range(2):
+        with pytest.raises(ComptimeError, match=says) as caught:
+            compiled(torch.ones(1))
+        assert type(caught.value.__cause__) is cause and cause.__name__ in str(caught.value)
+        assert caught.value.code == "MD107" and ran == []
+
+
+def test_a_callback_may_handle_its_own_errors():
+    seen = []
+
+    def callback(ctx):
+        try:
+            ctx.parent()
+        except IndexError as error:
+            seen.append(str(error))
+
+    def f(x):
+        comptime(callback)
+        return x + 1
+
+    eager(f)(torch.ones(1))
+    assert len(seen) == 1
+
+
+def test_something_that_is_no_function():
+    def f(x):
+        comptime(3)
+        return x + 1
+
+    with pytest.raises(ComptimeError, match="needs a Python function with one argument, not 3"):
+        eager(f)(torch.ones(1))

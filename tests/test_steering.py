@@ -1,0 +1,65 @@
+"""The steering functions when the code runs as written, and the marks that the tracer finds.
+
+What they do while tracing is tested in tests/tracer/handlers/test_steering.py.
+"""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+
+import minidynamo
+from minidynamo.steering import DISABLED, IN_GRAPH
+from minidynamo.testing import CompileCounter
+
+
+def add_one(x: torch.Tensor, n: int = 1) -> torch.Tensor:
+    "Documented."
+    return x + n
+
+
+def test_outside_of_a_compile_they_do_nothing():
+    assert minidynamo.is_compiling() is False
+    assert minidynamo.graph_break() is None and minidynamo.graph_break("for a reason") is None
+
+
+@pytest.mark.parametrize(
+    "disabled",
+    [minidynamo.disable(add_one), minidynamo.disable(add_one, reason="it is short"), minidynamo.disable()(add_one)],
+)
+def test_disable_returns_a_function_that_looks_the_same(disabled):
+    assert disabled is not add_one and disabled.__wrapped__ is add_one and DISABLED not in vars(add_one)
+    assert (disabled.__name__, disabled.__doc__) == ("add_one", "Documented.")
+    assert inspect.signature(disabled) == inspect.signature(add_one)
+    assert disabled(torch.zeros(1), n=2).item() == 2
+    assert vars(disabled)[DISABLED]
+
+
+def test_a_disabled_function_is_a_break_with_its_reason():
+    lookup = minidynamo.disable(add_one, reason="it talks to a database")
+    counter = CompileCounter()
+    compiled = minidynamo.compile(lambda x: lookup(x * 2) * 3, backend=counter)
+    assert compiled(torch.ones(1)).item() == 9
+    assert (counter.frame_count, counter.op_count) == (2, 2)
+    assert "it talks to a database" in compiled.__minidynamo__.breaks[0].render()
+
+
+def test_a_compiled_function_can_be_disabled_and_the_other_way_round():
+    counter = CompileCounter()
+    outer = minidynamo.disable(minidynamo.compile(add_one, backend=counter))
+    assert outer(torch.ones(1)).item() == 2 and counter.frame_count == 1
+    inner = minidynamo.compile(minidynamo.disable(add_one), backend=counter)
+    assert inner(torch.ones(1)).item() == 2
+
+
+def test_allow_in_graph_marks_the_function_itself():
+    def scaled(x, factor):
+        return x * factor + 1
+
+    assert minidynamo.allow_in_graph(scaled) is scaled and vars(scaled)[IN_GRAPH]
+    counter = CompileCounter()
+    compiled = minidynamo.compile(lambda x: scaled(x, 2) - 1, backend=counter, fullgraph=True)
+    assert compiled(torch.ones(1)).item() == 2
+    assert scaled in [node.target for node in counter.graphs[0].graph.nodes]
