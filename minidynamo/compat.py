@@ -6,8 +6,11 @@ release is met in this file alone.
 
 from __future__ import annotations
 
+import functools
 import importlib
+import logging
 import sys
+import threading
 import types
 import typing
 
@@ -55,9 +58,7 @@ def tensor_guards(examples: tuple[torch.Tensor, ...]) -> typing.Any:
 
 
 # Autograd. `raw_apply(F)` is `F.apply` without its check for functorch transforms, which a compiled graph never runs
-# under; `FakeTensor` carries the mode it belongs to.
-FakeTensor = torch._subclasses.fake_tensor.FakeTensor
-FakeTensorMode = torch._subclasses.fake_tensor.FakeTensorMode
+# under.
 # Whether autograd can hand the gradients to a Function's backward in one list, which it may empty.
 HAS_BOXED_GRADIENTS = hasattr(torch.autograd.Function, "boxed_grads_call")
 get_decompositions = torch._decomp.get_decompositions
@@ -74,13 +75,26 @@ def schema_of(op: typing.Any) -> typing.Any:
     return op._schema
 
 
-# Tracing. Fake tensors have everything but data; these errors say why an operation has no fake result.
+# Tracing. Fake tensors have everything but data, and carry the mode they belong to; these errors say why an operation has no fake result.
 FakeTensor = torch._subclasses.fake_tensor.FakeTensor
 FakeTensorMode = torch._subclasses.fake_tensor.FakeTensorMode
+@functools.cache
+def load_fake_tensors() -> None:
+    """Import what the first fake mode imports: that takes seconds, and it keeps every frame below it alive.
+
+    A thread of its own has no frames of the user's, whose locals would not die before the garbage collector runs.
+    """
+    thread = threading.Thread(target=FakeTensorMode)
+    thread.start()
+    thread.join()
+
+
 DataDependentOutput = torch._subclasses.fake_tensor.DataDependentOutputException
 DynamicOutputShape = torch._subclasses.fake_tensor.DynamicOutputShapeException
 UnsupportedFakeTensor = torch._subclasses.fake_tensor.UnsupportedFakeTensorException
 UnsupportedOperator = torch._subclasses.fake_tensor.UnsupportedOperatorException
+# Logs a traceback for each call on fake tensors that raises, which is how the tracer finds out that the call would.
+fake_tensor_log = logging.getLogger("torch._subclasses.fake_tensor")
 is_functorch_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 
 # Namespaces whose functions compute tensors from tensors and nothing else.

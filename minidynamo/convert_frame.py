@@ -21,6 +21,7 @@ from minidynamo.bytecode.analysis import slot_effects
 from minidynamo.bytecode.breaks import drive, make_break
 from minidynamo.bytecode.instructions import decode
 from minidynamo.bytecode.layout import CELL, NULL, VALUE, FramePoint, frame_point
+from minidynamo.compat import load_fake_tensors
 from minidynamo.errors import BackendError, ComptimeError, Diagnostic, GraphBreak, InternalError, SkipFrame, Unsupported
 from minidynamo.events import notice, phase, publish
 from minidynamo.guards.cache import Entry, make_entry
@@ -121,6 +122,7 @@ def convert_frame(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwne
     """
     options = owner.options
     key = options.backend.key()
+    load_fake_tensors()
     try:
         with phase("capture"):
             traced = trace_frame(frame.request(values, options))
@@ -145,6 +147,8 @@ def convert_frame(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwne
             return _conversion(frame, traced, run, owner, key)
     except Exception as error:
         return _run_as_written(frame, _internal(frame, error), options, error)
+    finally:
+        traced.side_effects.forget()
 
 
 def _conversion(

@@ -133,6 +133,11 @@ class SideEffects:
         """Whether `set_cell` was reported for it."""
         return any(isinstance(effect, CellSet) and effect.cell is cell for effect in self.journal)
 
+    def forget(self) -> None:
+        """Let go of everything when the residual program is printed: it refers to the user's objects."""
+        for table in (self.journal, self._attributes, self._globals, self._changed):
+            table.clear()
+
     def call_later(self, function: VariableTracker, *args: VariableTracker, **kwargs: VariableTracker) -> None:
         """Report a call to make after the graph has run, in journal order."""
         self.journal.append(Called(function, args, kwargs))
