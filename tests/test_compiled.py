@@ -1,0 +1,195 @@
+"""What a compiled function tells of itself, and what the record behind it keeps and lets go."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+
+import pytest
+import torch
+
+import minidynamo
+from minidynamo.compiled import all_compiled
+from minidynamo.errors import RecompileLimit
+from minidynamo.events import MinidynamoNotice, on_event
+from minidynamo.testing import CompileCounter
+
+
+def double(x):
+    return x * 2
+
+
+def with_break(x):
+    y = x + 1
+    minidynamo.graph_break("on purpose")
+    return y * 2
+
+
+def compiled(fn, **keywords):
+    return minidynamo.compile(fn, **({"backend": "eager"} | keywords))
+
+
+def test_counters_and_graphs():
+    f = compiled(with_break)
+    assert f.graphs == [] and f.stats.misses == 0
+    f(torch.ones(2)), f(torch.ones(2))
+    stats = f.stats
+    assert (stats.misses, stats.compiles, stats.recompiles, stats.graphs, stats.graph_breaks) == (2, 2, 0, 2, 1)
+    assert (stats.native_runs, stats.fallbacks) == (0, 0)
+    targets = [[n.target.__name__ for n in g.graph.nodes if n.op == "call_function"] for g in f.graphs]
+    assert targets == [["add"], ["mul"]]
+    f(torch.ones(3))
+    assert (stats.compiles, stats.recompiles, len(f.graphs)) == (4, 2, 4)
+
+
+def test_seconds_are_those_of_this_function():
+    f, other = compiled(double, backend="aot_eager"), compiled(double)
+    f(torch.ones(2)), other(torch.ones(2))
+    assert {"capture", "autograd", "residual", "guards"} <= set(f.stats.seconds_by_phase)
+    assert "autograd" not in other.stats.seconds_by_phase
+    assert all(seconds >= 0 for seconds in f.stats.seconds_by_phase.values())
+    before = dict(f.stats.seconds_by_phase)
+    f(torch.ones(2))
+    assert f.stats.seconds_by_phase == before
+
+
+def test_guards_name_what_is_checked_and_the_users_line():
+    f = compiled(with_break)
+    assert f.guards() == ""
+    f(torch.ones(2))
+    text = f.guards()
+    line = with_break.__code__.co_firstlineno + 1
+    assert "with_break [0]" in text and f"test_compiled.py:{line}" in text
+    assert "resume_at" in text and "float32" in text
+    f(torch.ones(3))
+    assert "with_break [1]" in f.guards()
+
+
+def test_code_shows_dispatchers_and_residual_programs():
+    f = compiled(with_break)
+    assert "# dispatcher of with_break" in f.code() and "# residual program" not in f.code()
+    f(torch.ones(2))
+    text = f.code()
+    assert text.count("# dispatcher of with_break") == 2  # the function and its resume point
+    assert text.count("# residual program of with_break") == 2
+    assert "def with_break(x):" in text and "# graph break: the program asks for it: on purpose" in text
+    for part in text.split("\n# ")[1:]:
+        compile(part.partition("\n")[2], "part", "exec")
+
+
+def test_why_is_latest_first():
+    f = compiled(lambda x, n: x + n, name="adds")
+    x = torch.ones(2)
+    assert f.why() == "adds was not recompiled."
+    f(x, 1), f(x, 2), f(x.double(), 1)
+    first, second = f.why().index("got float64[2]"), f.why().index("`n`: expected 1, got 2")
+    assert first < second and f.why().count("MD301 recompiled adds") == 2
+
+
+def test_a_callee_behind_a_break_shares_counters_and_graphs_with_its_caller():
+    f = compiled(lambda x: with_break(x + 1) - 1)
+    assert f(torch.ones(1)).item() == 5
+    assert f.stats.graph_breaks >= 1 and len(f.graphs) == f.stats.graphs == 4
+    f.reset()
+    assert (f.stats.compiles, f.graphs, f.guards()) == (0, [], "")
+    assert f(torch.ones(1)).item() == 5 and f.stats.graphs == 4
+
+
+def test_fresh_closures_over_one_code_object_are_not_compiled_for_ever():
+    def make(n):
+        def callee(x):
+            y = x + n
+            minidynamo.graph_break()
+            return y * n
+
+        return callee
+
+    counter = CompileCounter()
+    f = compiled(lambda x, callee: callee(x) + 1, backend=counter, recompile_limit=100)
+    for n in range(30):
+        assert f(torch.ones(1), make(n)).item() == (1 + n) * n + 1
+    compiled_at_first = counter.frame_count
+    for n in range(30):
+        assert f(torch.ones(1), make(n)).item() == (1 + n) * n + 1
+    assert len(f.__minidynamo__._callees) == 8
+    assert counter.frame_count <= compiled_at_first + 60  # the caller's own frames; none for the callees
+
+
+def test_the_recompile_limit_is_an_error_with_fullgraph():
+    f = compiled(lambda x, n: x + n, recompile_limit=2, fullgraph=True, name="adds")
+    x = torch.ones(1)
+    f(x, 1), f(x, 2)
+    with pytest.raises(RecompileLimit, match="2 versions exist") as caught:
+        f(x, 3)
+    assert caught.value.code == "MD302"
+    assert f(x, 1).item() == 2
+
+
+def test_the_limit_counts_for_each_backend_and_each_setting_on_its_own():
+    f = compiled(double, recompile_limit=1)
+    f(torch.ones(1))
+    with minidynamo.config.patch(fuse=False):
+        f(torch.ones(1))
+    assert f.stats.compiles == 2
+    with pytest.warns(MinidynamoNotice, match="MD302"):
+        f(torch.ones(2))
+
+
+def test_compiles_are_published():
+    seen = []
+    stop = on_event(lambda event: seen.append((event.kind, event.name)))
+    f = compiled(double)
+    f(torch.ones(1))
+    f(torch.ones(1))
+    stop()
+    assert seen.count(("compile_start", "double")) == seen.count(("compile_end", "double")) == 1
+    assert seen.index(("compile_start", "double")) < seen.index(("phase_start", "capture"))
+
+
+def test_compile_end_is_published_when_the_compile_fails():
+    seen = []
+    stop = on_event(lambda event: seen.append(event.kind))
+    with pytest.raises(minidynamo.errors.BackendError):
+        compiled(double, backend=lambda gm, inputs: 1 / 0)(torch.ones(1))
+    stop()
+    assert seen.count("compile_start") == seen.count("compile_end") == 1
+
+
+@pytest.mark.parametrize("program", [double, with_break])
+def test_everything_dies_with_the_function_at_once(program):
+    gc.collect()
+    gc.disable()
+    try:
+        f = compiled(program)
+        f(torch.ones(2))
+        record = weakref.ref(f.__minidynamo__)
+        assert record() in all_compiled
+        function = weakref.ref(f)
+        del f
+        assert function() is None
+        gc.collect()  # graph modules are cycles of their own
+        assert record() is None
+    finally:
+        gc.enable()
+
+
+def test_a_compiled_module_dies_with_its_last_reference():
+    module = minidynamo.compile(torch.nn.Linear(2, 2), backend="eager")
+    module(torch.ones(2))
+    gone = weakref.ref(module.weight)
+    del module
+    gc.collect()
+    assert gone() is None
+
+
+def test_two_threads_share_entries_and_count_once():
+    counter = CompileCounter()
+    f = compiled(with_break, backend=counter)
+    results = []
+    threads = [threading.Thread(target=lambda: results.append(f(torch.ones(1)).item())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [4.0] * 4 and counter.frame_count == 2
