@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from minidynamo.compat import FakeTensorMode, dispatch_keys, set_grad_enabled
+from minidynamo.compat import FakeTensorMode, dispatch_keys, fake_tensor_log, set_grad_enabled
 from minidynamo.errors import UserLocation
 from minidynamo.guards.guard import Guard, GuardKind, TensorFacts
 from minidynamo.guards.source import Constant, Item, Local, Source
@@ -215,6 +215,7 @@ class OutputGraph:
         return self._track(result, node)
 
     def _run(self, target: Callable[..., Any] | str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        logged, fake_tensor_log.disabled = fake_tensor_log.disabled, True
         try:
             with self.fake_mode:
                 if isinstance(target, str):
@@ -222,6 +223,8 @@ class OutputGraph:
                 return target(*args, **kwargs)
         except Exception as error:
             raise CallFailed(str(error)) from error
+        finally:
+            fake_tensor_log.disabled = logged
 
     def set_grad_mode(self, enabled: bool) -> None:
         """Switch grad mode, here and in the graph."""

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+import minidynamo
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Local
 from minidynamo.tracer.output_graph import CallFailed, NotInGraph, OutputGraph, tensor_facts
@@ -112,3 +113,13 @@ def test_tracing_draws_no_random_numbers(graph):
     graph.emit(torch.nn.functional.dropout, [x], {})
     graph.emit(torch.randn, [ConstantVariable(3)], {})
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_a_call_that_raises_on_fake_tensors_logs_nothing(caplog):
+    def f(a, b):
+        return a @ b
+
+    compiled = minidynamo.compile(f, backend="eager")
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        compiled(torch.ones(2, 3), torch.ones(2, 3))
+    assert not caplog.records
