@@ -189,6 +189,7 @@ def _list_subclass(graph: OutputGraph, value: list[Any], source: Source) -> Vari
 def _deque(graph: OutputGraph, value: collections.deque[Any], source: Source) -> VariableTracker:
     graph.guard(source, GuardKind.TYPE, type(value))
     graph.guard(source, GuardKind.LENGTH, len(value))
+    graph.guard(Attr(source, "maxlen"), GuardKind.EQUALS, value.maxlen)
     if value.maxlen is not None:
         return _opaque(graph, value, source)
     variable = ListVariable([], collections.deque, source=source)
