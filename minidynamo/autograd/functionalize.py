@@ -321,7 +321,8 @@ class _Pass:
         renamed = {name: value for name, value in renamed.items() if value is not None}
         if functional is aten.bernoulli.p:
             # In place it draws in the order of memory; the functional operator does so for contiguous tensors only.
-            return [self.emitter.in_memory_order(args[0], args[0].meta["val"], functional, *args[1:], **renamed)]
+            drawn = self.emitter.in_memory_order(args[0], args[0].meta["val"], functional, *args[1:], **renamed)
+            return [self.as_mask(drawn)]
         made = self.emitter.emit(functional, *args, **renamed)
         if isinstance(made.meta["val"], torch.Tensor):
             return [made]
@@ -330,10 +331,21 @@ class _Pass:
             return [elements]
         return elements
 
+    def as_mask(self, drawn: fx.Node) -> fx.Node:
+        """Zeros and ones by way of bool, so that forward keeps one byte per element of a dropout for backward."""
+        value = drawn.meta["val"]
+        if not self.trace.training or value.dtype.itemsize == 1:
+            return drawn
+        return self.emitter.emit(aten._to_copy.default, self.emitter.emit(aten.ne.Scalar, drawn, 0), dtype=value.dtype)
+
     def copied(self, target: fx.Node, source: Any) -> fx.Node:
         """The data of `target` after `target.copy_(source)`."""
         like = target.meta["val"]
-        node: fx.Node = self.current(source)
+        if isinstance(source, fx.Node):
+            node: fx.Node = self.current(source)
+        else:
+            exact = {bool: torch.bool, int: torch.int64, float: torch.float64}[type(source)]
+            node = self.emitter.emit(aten.scalar_tensor.default, source, dtype=exact, device=like.device)
         if tuple(node.meta["val"].shape) != tuple(like.shape):
             node = self.emitter.emit(aten.expand.default, node, list(like.shape))
         return self.emitter.cast(node, like)

@@ -1,14 +1,15 @@
 """Owns the choice of what forward keeps for backward, and the split of the joint graph at it.
 
-The choice is a minimum cut: edges weigh as many bytes as keeping a value costs, inputs are free, and only cheap
-pointwise operations and views may be computed a second time. Backward computes them right where they are needed, so
-that they never live longer than what eager would have kept. It does not compile anything.
+The choice is a minimum cut: edges weigh as many bytes as keeping a value costs, inputs are free, and only views,
+cheap pointwise operations, and dearer ones that read a kept value, may be computed a second time. Backward computes
+them right where they are needed, so that they never live longer than what eager would have kept. It does not compile
+anything.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,11 +26,17 @@ aten = torch.ops.aten
 # Pointwise operations that cost no more than reading their arguments.
 _CHEAP_NAMES = """
     _to_copy _unsafe_view abs add arange bitwise_and bitwise_not bitwise_or bitwise_xor clamp clamp_max clamp_min
-    clone copysign eq fill full full_like ge gt le logical_and logical_not logical_or logical_xor lt masked_fill
-    maximum minimum mul ne neg ones ones_like relu rsub scalar_tensor sign square sub threshold_backward where
-    zeros zeros_like
+    clone copysign div eq fill full full_like ge gt le logical_and logical_not logical_or logical_xor lt masked_fill
+    maximum minimum mul ne neg ones ones_like reciprocal relu rsqrt rsub scalar_tensor sign sqrt square sub
+    threshold_backward where zeros zeros_like
 """
 CHEAP = frozenset(_CHEAP_NAMES.split())
+# Activations and their parts, which are worth their memory once: backward computes them from a value that is kept, but never one
+# from another.
+_MODERATE_NAMES = """
+    elu erf exp gelu hardsigmoid hardswish hardtanh leaky_relu log1p mish sigmoid silu softplus tanh
+"""
+MODERATE = frozenset(_MODERATE_NAMES.split())
 
 
 @dataclass
@@ -70,16 +77,32 @@ def is_effect(node: fx.Node) -> bool:
     return is_random(node) or returns_nothing
 
 
-def is_recomputable(node: fx.Node) -> bool:
-    """Whether a value of forward may be computed again in backward."""
+def recomputable(graph: fx.Graph) -> set[fx.Node]:
+    """The values of `graph` that may be computed again in backward."""
+    # How many moderate operations lie between each of them and what cannot be computed again.
+    depths: dict[fx.Node, int] = {}
+    for node in graph.nodes:
+        price = _price(node)
+        if price is not None:
+            depth = price + max((depths.get(source, 0) for source in node.all_input_nodes), default=0)
+            if price == 0 or depth == 1:
+                depths[node] = depth
+    return set(depths)
+
+
+def _price(node: fx.Node) -> int | None:
+    """What a second computation costs: nothing, one moderate operation, or too much."""
     op = node.target
     if op is operator.getitem:  # costs nothing once the tuple is there
-        return True
+        return 0
     if not isinstance(op, OpOverload):
-        return False
+        return None
     if is_view(op):
-        return True
-    return config.recompute and not is_random(node) and op.overloadpacket.__name__ in CHEAP
+        return 0
+    if not config.recompute or is_random(node):
+        return None
+    name = op.overloadpacket.__name__
+    return 0 if name in CHEAP else 1 if name in MODERATE else None
 
 
 def forward_graph(
@@ -88,20 +111,32 @@ def forward_graph(
     returned: list[fx.Node],
     copies: list[tuple[fx.Node, fx.Node]],
     overwritten: Iterable[fx.Node] = (),
+    kept: Collection[fx.Node] = (),
 ) -> fx.Graph:
     """What `returned` and `copies` need of `graph`, plus random operations, in the same order, with `inputs` as
     placeholders. New data of `copies` is copied into their placeholders behind everything else; what is returned lies
-    in the memory of none of `overwritten`."""
+    in the memory of none of `overwritten`. `kept` is returned behind `returned`, and what only it needs is computed as
+    soon as possible, so that what it is computed from can die."""
     behind = _tangent_dependent(graph, set(inputs))
     effects = [node for node in graph.nodes if is_effect(node) and node not in behind]
     needed = ancestors([*returned, *(new for _, new in copies), *effects])
+    early = ancestors(kept) - needed
     made = fx.Graph()
     env: dict[fx.Node, fx.Node] = {node: made.node_copy(node) for node in inputs}
+
+    def emit(node: fx.Node) -> None:
+        pending = [node]
+        while pending:
+            ready = pending.pop()
+            env[ready] = made.node_copy(ready, env.__getitem__)
+            unlocked = [user for user in ready.users if user in early and user not in env]
+            pending += [user for user in reversed(unlocked) if all(i in env for i in user.all_input_nodes)]
+
     for node in graph.nodes:
-        if node in needed and node.op != "placeholder":
-            env[node] = made.node_copy(node, env.__getitem__)
+        if (node in needed or node in early) and node not in env:
+            emit(node)
     occupied = {_memory(placeholder) for placeholder in overwritten}
-    outputs = [_kept(made, env[node], node, occupied) for node in returned]
+    outputs = [_kept(made, env[node], node, occupied) for node in (*returned, *kept)]
     for placeholder, new in copies:
         made.call_function(aten.copy_.default, (env[placeholder], env[new])).meta["val"] = placeholder.meta["val"]
     made.output(tuple(outputs))
@@ -168,9 +203,9 @@ def partition(
     places = {"input": inputs, "result": results}
     sources = [(kind, places[kind].index(n)) for kind, n in placed] + [("extra", i) for i in range(len(rest))]
     made = Partition(fx.Graph(), fx.Graph(), saved, sources)
-    made.forward = forward_graph(graph, inputs, [*results, *rest], copies, overwritten)
+    made.forward = forward_graph(graph, inputs, results, copies, overwritten, rest)
     made.backward = _backward_graph(graph, saved, tangents, gradients, behind)
-    made.values = [_record(node, node in required, node in overwritten) for node in saved]
+    made.values = [_record(node, node in required, node in overwritten, node in network.recomputable) for node in saved]
     return made
 
 
@@ -187,6 +222,7 @@ class _Network:
         results: set[fx.Node],
         gradients: set[fx.Node],
     ) -> None:
+        self.recomputable = recomputable(graph)
         self.candidates = [node for node in graph.nodes if node in wanted and node not in behind]
         self.behind = behind & wanted
         self.required = required
@@ -206,7 +242,7 @@ class _Network:
             inner, outer = (i, "in"), (i, "out")
             weight = self.weight(node)
             net.add_edge(inner, outer, **({} if weight is None else {"capacity": weight}))
-            if node.op == "placeholder" or (node in self.required and not is_recomputable(node)):
+            if node.op == "placeholder" or (node in self.required and node not in self.recomputable):
                 net.add_edge("source", inner)
             if node in self.gradients or any(user in self.behind for user in node.users):
                 net.add_edge(outer, "sink")
@@ -273,7 +309,7 @@ def _backward_graph(
     return made
 
 
-def _record(node: fx.Node, required: bool, overwritten: bool) -> SavedValue:
+def _record(node: fx.Node, required: bool, overwritten: bool, is_recomputable: bool) -> SavedValue:
     value = node.meta["val"]
     op = "input" if node.op == "placeholder" else str(node.target)
     if overwritten:
@@ -284,7 +320,7 @@ def _record(node: fx.Node, required: bool, overwritten: bool) -> SavedValue:
         reason = "random numbers do not come out the same a second time"
     elif not required:
         reason = "only backward needs it, and it is smaller than what it is computed from"
-    elif is_recomputable(node):
+    elif is_recomputable:
         reason = "keeping it costs fewer bytes than keeping what it is computed from"
     else:
         reason = "too expensive to compute a second time"

@@ -41,23 +41,47 @@ def test_cheap_values_are_computed_again_from_inputs():
 
 def test_expensive_values_are_saved():
     def program(x, w):
-        return (torch.exp(x @ w) * x.sum(),)
+        return (torch.tan(x @ w) * x.sum(),)
 
     made = graphs(program, [ones(3, 3), ones(3, 3)]).signature.saved
     by_op = {value.op: value for value in made}
-    assert "aten.exp.default" in by_op and "aten.mm.default" not in by_op
-    assert by_op["aten.exp.default"].reason == "too expensive to compute a second time"
+    assert "aten.tan.default" in by_op and "aten.mm.default" not in by_op
+    assert by_op["aten.tan.default"].reason == "too expensive to compute a second time"
     assert by_op["input"].reason.startswith("an input")
-    assert by_op["aten.exp.default"].bytes == 36
+    assert by_op["aten.tan.default"].bytes == 36
 
 
 def test_views_of_one_tensor_cost_one_tensor():
     def program(x, w):
         q, k, v = (x @ w).chunk(3, -1)
-        return ((q * k).exp() * v,)
+        return ((q * k).tan() * v,)
 
     made = graphs(program, [ones(4, 4), ones(4, 12)]).signature.saved
-    assert sorted(value.op for value in made) == ["aten.exp.default", "aten.mm.default", "input", "input"]
+    assert sorted(value.op for value in made) == ["aten.mm.default", "aten.tan.default", "input", "input"]
+
+
+def test_activations_are_computed_again_from_what_is_kept():
+    def program(x, w, v):
+        return (F.gelu(x @ w) @ v,)
+
+    made = graphs(program, [ones(3, 3)] * 3).signature.saved
+    assert [value.op for value in made if value.op != "input"] == ["aten.mm.default"]
+
+
+def test_activations_are_not_computed_from_one_another():
+    def program(x):
+        for _ in range(4):
+            x = x.sigmoid() * 2
+        return (x,)
+
+    made = graphs(program, [ones(3)])
+    assert len([t for t in targets(made.backward) if t == "aten.sigmoid.default"]) <= 2
+    assert len([value for value in made.signature.saved if value.op != "input"]) >= 2
+
+
+def test_dropout_keeps_a_mask_of_one_byte_per_element():
+    made = graphs(lambda x: (F.dropout(x * 2, 0.5),), [ones(50)]).signature.saved
+    assert [(value.dtype, value.bytes) for value in made if value.op != "input"] == [(torch.bool, 50)]
 
 
 def test_random_values_are_saved_and_never_drawn_again():
@@ -200,3 +224,11 @@ def test_ancestors():
     x, y = graph.placeholder("x"), graph.placeholder("y")
     z = graph.call_function(torch.add, (x, 1))
     assert ancestors([z]) == {x, z} and y not in ancestors([z])
+
+
+def test_a_mask_is_computed_where_its_input_can_die():
+    def program(x, w):
+        return (((x @ w).relu().sum(1) @ w[0, :3]).sin(),)
+
+    made = targets(graphs(program, [ones(3, 3), ones(3, 3)]).forward)
+    assert made.index("aten.le.Scalar") == made.index("aten.relu.default") + 1
