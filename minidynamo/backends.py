@@ -116,11 +116,11 @@ def register_backend(backend: Backend, name: str | None = None) -> Backend:
     """
     if not callable(backend):
         what = f"register_backend got {type(backend).__name__}, not a callable"
-        raise ArgumentError(Diagnostic("MD102", what, fix="Pass a function (gm, example_inputs) -> callable."))
+        raise ArgumentError(Diagnostic("MD108", what, fix="Pass a function (gm, example_inputs) -> callable."))
     label = str(name or getattr(backend, "__name__", type(backend).__name__))
     if _registry.get(label, backend) is not backend:
         what = f"a backend named {label!r} exists already"
-        raise ArgumentError(Diagnostic("MD102", what, fix="Choose another name=."))
+        raise ArgumentError(Diagnostic("MD108", what, fix="Choose another name=."))
     _registry[label] = backend
     return backend
 

@@ -64,7 +64,7 @@ def test_registering_a_backend(monkeypatch):
     for backend, name, says in ((mine, "eager", "exists already"), (3, None, "got int, not a callable")):
         with pytest.raises(ArgumentError, match=says) as caught:
             minidynamo.register_backend(backend, name)
-        assert caught.value.code == "MD102"
+        assert caught.value.code == "MD108"
     with pytest.raises(UnknownName, match="Did you mean 'other'"):
         minidynamo.compile(program, backend="othr")
 

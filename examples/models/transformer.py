@@ -47,7 +47,8 @@ class Layer(nn.Module):
         """(batch, tokens, width) to the same shape."""
         x = x + self.dropout(self.attention(self.norm_attention(x)))
         hidden = functional.gelu(self.widen(self.norm_mlp(x)))
-        return x + self.dropout(self.narrow(hidden))
+        x = x + self.dropout(self.narrow(hidden))
+        return x
 
 
 class Transformer(nn.Module):

@@ -200,7 +200,8 @@ def _getitem(tx: Tracer, obj: VariableTracker, key: VariableTracker, /) -> Varia
         if result is not None:
             return result
     if isinstance(obj, ClassVariable) and not _has_method(obj, "__getitem__"):
-        tx.break_graph("MD206", f"the generic alias {obj.value.__name__}[...] is made")
+        what = f"making the generic alias {obj.value.__name__}[...]"
+        tx.break_graph("MD241", what, why="Types are not made while tracing.", fix="make it outside")
     return _subscript(tx, obj, "__getitem__", key)
 
 

@@ -5,9 +5,9 @@ import collections
 import torch
 
 from minidynamo.guards.guard import Guard, GuardKind
-from minidynamo.names import Namespace
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import Constant, InstanceAttr, Item, Local, TypeOf
+from minidynamo.names import Namespace
 
 MODULES = InstanceAttr(Local("m"), "_modules")
 FIRST = InstanceAttr(Item(MODULES, "a"), "_parameters")

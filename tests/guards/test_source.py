@@ -4,7 +4,6 @@ import collections
 
 import pytest
 
-from minidynamo.names import Namespace
 from minidynamo.guards.source import (
     Attr,
     CellContents,
@@ -19,6 +18,7 @@ from minidynamo.guards.source import (
     global_source,
     key_expression,
 )
+from minidynamo.names import Namespace
 
 G = {"factor": 3}
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from minidynamo.names import Namespace
 from minidynamo.guards.tensors import attribute_checks, batched_checker, example, facts_of
+from minidynamo.names import Namespace
 
 
 class Sub(torch.Tensor):

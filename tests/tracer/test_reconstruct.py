@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from minidynamo.errors import InternalError
-from minidynamo.names import Namespace
 from minidynamo.guards.source import Local
+from minidynamo.names import Namespace
 from minidynamo.tracer.reconstruct import Rebuilder, advance, refill
 from minidynamo.tracer.side_effects import SideEffects
 from minidynamo.variables.base import VariableTracker
