@@ -31,8 +31,8 @@ _CHEAP_NAMES = """
     threshold_backward where zeros zeros_like
 """
 CHEAP = frozenset(_CHEAP_NAMES.split())
-# Activations and their parts, which are worth their memory once: backward computes them from a value that is kept, but never one
-# from another.
+# Activations and their parts, which are worth their memory once: backward computes them from a value that is kept, but
+# never one from another.
 _MODERATE_NAMES = """
     elu erf exp gelu hardsigmoid hardswish hardtanh leaky_relu log1p mish sigmoid silu softplus tanh
 """
