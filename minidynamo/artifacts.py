@@ -63,7 +63,11 @@ def _write_atomically(path: Path, text: str) -> None:
 
 def load(kind: str, name: str, source: str, namespace: dict[str, Any], function: str) -> types.FunctionType:
     """Write Python `source`, execute it in `namespace`, and return the function it defines under `function`."""
-    path = write(kind, name, source)
-    exec(compile(source, path, "exec"), namespace)
+    execute(write(kind, name, source), source, namespace)
     made: types.FunctionType = namespace[function]
     return made
+
+
+def execute(path: str, source: str, namespace: dict[str, Any]) -> None:
+    """Execute Python `source`, which was written to `path`, in `namespace`."""
+    exec(compile(source, path, "exec"), namespace)

@@ -113,7 +113,7 @@ class _Program:
         if where is None or where == self.location:
             return []
         self.location = where
-        return [f"# {where}: {where.source_line().strip()}".rstrip(": ")]
+        return [f"# {where.comment()}"]
 
     def statement(self, node: fx.Node) -> str:
         text = self.value(node)

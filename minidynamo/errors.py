@@ -54,6 +54,12 @@ class UserLocation:
         # Columns count UTF-8 bytes, as CPython stores them.
         return line.encode()[self.col : self.end_col].decode(errors="replace")
 
+    def comment(self) -> str:
+        """`train.py:37 in step: x = y + 1`, on one line and fit for a comment in any language: without the folder, and
+        without a backslash at the end, which would continue a comment in C++.
+        """
+        return " ".join(f"{self}: {self.source_line()}".split()).rstrip(" :\\")
+
 
 @dataclass(frozen=True)
 class Diagnostic:

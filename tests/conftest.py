@@ -71,9 +71,9 @@ def machine_code(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     printed: list[tuple[str, LaunchSpec]] = []
     original = triton_launch.launchers
 
-    def recording(source: str, specs: Sequence[LaunchSpec], *, interpret: bool) -> dict[str, Callable[..., None]]:
+    def recording(source: str, specs: Sequence[LaunchSpec], **how: Any) -> dict[str, Callable[..., None]]:
         printed.extend((source, spec) for spec in specs)
-        return original(source, specs, interpret=interpret)
+        return original(source, specs, **how)
 
     monkeypatch.setattr(triton_launch, "launchers", recording)
     yield

@@ -82,3 +82,15 @@ def test_the_tree_in_the_docstring_is_complete():
 def test_nearest():
     assert nearest("nativ", ["native", "cpp"]) == " Did you mean 'native'?"
     assert nearest("zzz", ["native", "cpp"]) == ""
+
+
+def test_a_location_fits_into_a_comment(tmp_path):
+    file = tmp_path / "train.py"
+    file.write_text("x = y + \\\n  \\\n\tz\x0c + 'a  b'\n")
+    lines = [UserLocation(str(file), line, "step").comment() for line in range(1, 5)]
+    assert lines == [
+        "train.py:1 in step: x = y +",
+        "train.py:2 in step",
+        "train.py:3 in step: z + 'a b'",
+        "train.py:4 in step",
+    ]

@@ -98,7 +98,7 @@ def build(program: HostProgram, target: str, name: str, paths: dict[str, str]) -
     with phase("triton"):
         on_cpu = all(k.device.type == "cpu" for k in kernels)
         specs = [triton.launch_spec(k) for k in kernels]
-        return source, triton_launch.launchers(source, specs, interpret=on_cpu)
+        return source, triton_launch.launchers(source, specs, interpret=on_cpu, path=paths["kernel"])
 
 
 def choose_target(gm: fx.GraphModule, target: str) -> str:

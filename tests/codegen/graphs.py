@@ -5,6 +5,7 @@ It is not a test itself.
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,11 +18,40 @@ from minidynamo.codegen.ir.loops import Kernel, LoopProgram
 from minidynamo.codegen.ir.verify import verify_program
 from minidynamo.codegen.lowering.graph import lower_graph
 from minidynamo.codegen.scheduling.schedule import Step, schedule
+from minidynamo.errors import UserLocation
 
 
 def trace(function: Callable[..., Any], *args: Any) -> fx.GraphModule:
     """The ATen graph of `function`, with fake tensors in `meta["val"]`."""
     return make_fx(function, tracing_mode="fake")(*args)
+
+
+STEP = """def step(x, y):
+    z = torch.relu(x + y) * 2
+    return torch.softmax(z, -1) @ y, \\
+        z.sum(0)
+"""
+LINES = {"add": 2, "relu": 2, "mul": 2, "_softmax": 3, "mm": 3, "sum": 4}
+"""Operation -> line of STEP."""
+
+
+def located() -> fx.GraphModule:
+    """The graph of STEP, whose nodes know the user's lines."""
+    namespace: dict[str, Any] = {"torch": torch}
+    exec(STEP, namespace)
+    linecache.cache["/home/somebody/train.py"] = (len(STEP), None, STEP.splitlines(keepends=True), "train.py")
+    gm = trace(namespace["step"], torch.ones(8, 8), torch.ones(8, 8))
+    for node in gm.graph.nodes:
+        if node.op == "call_function":
+            line = LINES[node.target.overloadpacket.__name__]
+            node.meta["user_location"] = UserLocation("/home/somebody/train.py", line, "step")
+    return gm
+
+
+def located_kernels() -> list[Kernel]:
+    """The kernels of STEP."""
+    steps = schedule(lower_graph(located()), join=True, verify=True)[1]
+    return [step for step in steps if isinstance(step, Kernel)]
 
 
 def lower(function: Callable[..., Any], *args: Any) -> LoopProgram:

@@ -7,7 +7,7 @@ Nothing here transforms anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 
 from minidynamo.codegen.ir.expr import Expr
 from minidynamo.codegen.ir.index import Index, Var
+from minidynamo.errors import UserLocation
 
 COMBINES = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
 """How a reduction folds values. max and min return NaN if one is NaN; argmax and argmin give the position of the
@@ -48,6 +49,31 @@ class Buffer:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """One operation of the ATen graph: its position there, its name without overload, and the user's line."""
+
+    position: int
+    op: str
+    where: UserLocation | None = None
+
+
+Origins = tuple[Origin, ...]
+"""What a part of the IR was made from, in graph order. Two parts that compute the same are equal whatever they were
+made from, so origins take no part in comparisons and hashes."""
+
+
+def merge(*origins: Iterable[Origin]) -> Origins:
+    """All of them in graph order, each once."""
+    found = {origin.position: origin for each in origins for origin in each}
+    return tuple(found[position] for position in sorted(found))
+
+
+def comments(origins: Origins) -> tuple[str, ...]:
+    """The user's lines that `origins` name, each once."""
+    return tuple(dict.fromkeys(origin.where.comment() for origin in origins if origin.where is not None))
+
+
+@dataclass(frozen=True)
 class Loops:
     """`out[index] = combine over reduced of body`, for all values of `axes`.
 
@@ -64,6 +90,7 @@ class Loops:
     combine: str | None = None
     accumulate: torch.dtype | None = None
     position: Index | None = None
+    origins: Origins = field(default=(), compare=False)
 
     @property
     def ranges(self) -> tuple[Var, ...]:
@@ -97,6 +124,7 @@ class Extern:
     aliases: tuple[str, ...] = ()
     mutates: tuple[str, ...] = ()
     layout: Buffer | None = None
+    origins: Origins = field(default=(), compare=False)
 
     @property
     def is_view(self) -> bool:
@@ -113,6 +141,7 @@ class GetItem:
     index: int
     aliases: tuple[str, ...] = ()
     layout: Buffer | None = None
+    origins: Origins = field(default=(), compare=False)
 
 
 Node = Loops | Extern | GetItem
@@ -140,6 +169,7 @@ class Let:
     name: str
     value: Expr
     kept: bool = False
+    origins: Origins = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
@@ -155,6 +185,7 @@ class Accumulate:
     value: Expr
     dtype: torch.dtype
     position: Index | None = None
+    origins: Origins = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
@@ -164,6 +195,7 @@ class Store:
     buffer: str
     index: Index
     value: Expr
+    origins: Origins = field(default=(), compare=False)
 
 
 Statement = Let | Accumulate | Store
@@ -204,6 +236,11 @@ class Kernel:
         """The number of innermost iterations of the largest loop."""
         largest = max((_product(loop.axes) for loop in self.loops), default=1)
         return _product(self.rows) * largest
+
+    @property
+    def origins(self) -> Origins:
+        """Everything that the kernel computes."""
+        return merge(*(s.origins for s in self.statements()))
 
     def statements(self) -> Iterator[Statement]:
         """Every statement in program order."""

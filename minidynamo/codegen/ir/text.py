@@ -5,7 +5,7 @@ Nothing parses it and no printer uses it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -24,8 +24,10 @@ from minidynamo.codegen.ir.loops import (
     Loops,
     Name,
     Node,
+    Origins,
     Statement,
     Store,
+    comments,
 )
 
 DTYPES = {
@@ -139,8 +141,19 @@ def node_text(node: Node) -> str:
 def program_text(program: LoopProgram) -> str:
     """A whole loop program."""
     inputs = [buffer_text(program.buffers[n]) if n in program.buffers else n for n in program.inputs]
-    rows = [f"inputs {', '.join(inputs)}", *map(node_text, program.nodes)]
+    rows = [f"inputs {', '.join(inputs)}", *_commented((node.origins, node_text(node)) for node in program.nodes)]
     return "\n".join([*rows, f"return {argument_text(program.outputs)}"]) + "\n"
+
+
+def _commented(parts: Iterable[tuple[Origins, str]]) -> Iterator[str]:
+    """The parts below the user's lines that they come from; equal lines of neighbours once."""
+    said: tuple[str, ...] = ()
+    for origins, text in parts:
+        texts = comments(origins)
+        if texts and texts != said:
+            yield from (f"# {line}" for line in texts)
+            said = texts
+        yield text
 
 
 def _statement_text(s: Statement) -> str:
@@ -160,7 +173,7 @@ def _for(axes: Iterable[Var], vector: Var | None) -> str:
 
 
 def _loop_lines(loop: Loop, vector: Var | None) -> list[str]:
-    lines = [_statement_text(s) for s in loop.body]
+    lines = list(_commented((s.origins, _statement_text(s)) for s in loop.body))
     return [_for(loop.axes, vector), *("  " + line for line in lines)] if loop.axes else lines
 
 

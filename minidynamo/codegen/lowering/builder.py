@@ -12,7 +12,7 @@ import torch
 
 from minidynamo.codegen.ir.expr import rename
 from minidynamo.codegen.ir.index import Index, Var, as_index, flatten, row_major
-from minidynamo.codegen.ir.loops import Buffer, Loops, Node
+from minidynamo.codegen.ir.loops import Buffer, Loops, Node, Origins
 from minidynamo.codegen.lowering.formula import V, const, identity, opmath
 from minidynamo.codegen.lowering.values import Coordinates, Value, dimensions
 
@@ -29,6 +29,8 @@ class Builder:
         self.device = torch.device("cpu")
         # Sizes, strides and dtype of the first result of the ATen call being lowered, as eager would have them.
         self.result: Buffer | None = None
+        # The call being lowered.
+        self.origins: Origins = ()
 
     @property
     def out(self) -> Buffer:
@@ -116,6 +118,6 @@ class Builder:
         return Buffer(self.fresh(hint), tuple(shape), row_major(shape), dtype, self.device)
 
     def _add(self, node: Loops) -> Value:
-        self.nodes.append(node)
+        self.nodes.append(dataclasses.replace(node, origins=self.origins))
         self.buffers[node.out.name] = node.out
         return Value.whole(node.out)

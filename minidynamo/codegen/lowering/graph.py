@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from minidynamo.codegen.ir.index import as_index
-from minidynamo.codegen.ir.loops import Buffer, Extern, GetItem, LoopProgram, Loops, Name
+from minidynamo.codegen.ir.loops import Buffer, Extern, GetItem, LoopProgram, Loops, Name, Origin, Origins
 from minidynamo.codegen.ir.text import DTYPES
 from minidynamo.codegen.lowering import registry
 from minidynamo.codegen.lowering.builder import Builder
@@ -65,6 +65,7 @@ class GraphLowering:
         self.constants: dict[str, Any] = {}
         self.names: set[str] = set()
         self.mutated: set[str] = set()
+        self.positions = {node: k for k, node in enumerate(gm.graph.nodes)}
 
     def run(self) -> LoopProgram:
         """Walk all nodes."""
@@ -104,6 +105,12 @@ class GraphLowering:
             self.builder.buffers[name] = layout
             self.values[node] = Value.whole(layout)
         return name
+
+    def _origins(self, node: fx.Node) -> Origins:
+        """Where what is computed for `node` comes from."""
+        target = node.target
+        op = target.overloadpacket.__name__ if isinstance(target, OpOverload) else getattr(target, "__name__", "call")
+        return (Origin(self.positions[node], str(op).strip("_"), node.meta.get("user_location")),)
 
     # Calls
 
@@ -150,6 +157,7 @@ class GraphLowering:
         builder.prefix = name
         builder.result = next((layout_of(name, f) for f in fakes if f is not None), None)
         builder.device = builder.out.device
+        builder.origins = self._origins(node)
         args = fx.map_arg(node.args, self._value)
         kwargs = fx.map_arg(node.kwargs, self._value)
         try:
@@ -196,9 +204,10 @@ class GraphLowering:
         if node.target is operator.getitem and isinstance(args[0], Name):
             source = node.args[0]
             aliases = self._aliases(source) if isinstance(source, fx.Node) else ()
-            self.builder.nodes.append(GetItem(name, args[0].name, args[1], aliases, layout))
+            self.builder.nodes.append(GetItem(name, args[0].name, args[1], aliases, layout, self._origins(node)))
             return
-        extern = Extern(name, node.target, args, kwargs, self._aliases(node), self._mutates(node), layout)
+        aliases, mutates = self._aliases(node), self._mutates(node)
+        extern = Extern(name, node.target, args, kwargs, aliases, mutates, layout, self._origins(node))
         self.builder.nodes.append(extern)
 
     def materialize(self, node: fx.Node, *, output: bool = False) -> str:
@@ -276,6 +285,6 @@ class GraphLowering:
         axes = dimensions(buffer.shape, "i")
         at = tuple(as_index(v) for v in axes)
         body = V(value.broadcast_load(at)).to(buffer.dtype)
-        self.builder.nodes.append(Loops(buffer, axes, at, body.expr))
+        self.builder.nodes.append(Loops(buffer, axes, at, body.expr, origins=self._origins(node)))
         self.values[node] = layout
         return True

@@ -10,27 +10,36 @@ import contextlib
 import math
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import torch
 
 from minidynamo.codegen.ir.expr import Cast, Const, Expr, IndexValue, Load, Op, Ref, loads
 from minidynamo.codegen.ir.index import FloorDiv, Index, Lookup, Mod, Var
-from minidynamo.codegen.ir.loops import Kernel, Let, Statement, Store
+from minidynamo.codegen.ir.loops import Kernel, Let, Origins, Statement, Store, comments
 
 
 class Lines:
-    """Text that is written line by line, with indentation."""
+    """Text that is written line by line, with indentation. `comment` is what starts a comment."""
 
-    def __init__(self, indent: str) -> None:
+    def __init__(self, indent: str, comment: str) -> None:
         self._indent = indent
+        self._comment = comment
+        self._said: tuple[str, ...] = ()
         self._depth = 0
         self._lines: list[str] = []
 
     def __call__(self, *lines: str) -> None:
         """Append lines at the current depth."""
         self._lines += [self._indent * self._depth + line if line else "" for line in lines]
+
+    def origins(self, origins: Origins) -> None:
+        """Say which lines of the user's program follow, unless that was said last."""
+        texts = comments(origins)
+        if texts and texts != self._said:
+            self(*(f"{self._comment} {text}" for text in texts))
+            self._said = texts
 
     @contextlib.contextmanager
     def block(self, head: str, foot: str | None = None) -> Iterator[None]:
@@ -88,8 +97,8 @@ def stores_last(body: Sequence[Statement]) -> tuple[Statement, ...]:
     for n, s in enumerate(body):
         if isinstance(s, Store):
             name = f"{s.buffer}_store{n}"
-            first.append(Let(name, s.value))
-            last.append(Store(s.buffer, s.index, Ref(name, s.value.dtype)))
+            first.append(Let(name, s.value, origins=s.origins))
+            last.append(replace(s, value=Ref(name, s.value.dtype)))
         else:
             first.append(s)
     return (*first, *last)

@@ -38,7 +38,7 @@ def entry_name(kernel: Kernel) -> str:
 
 def print_kernels(kernels: Sequence[Kernel]) -> str:
     """The source of a library with one entry point per kernel."""
-    lines = Lines("  ")
+    lines = Lines("  ", "//")
     lines('#include "vecmath.h"')
     for kernel in kernels:
         lines("")
@@ -163,6 +163,7 @@ class _KernelPrinter(CppExpressions):
             with self.vector_loop(self.items.along, self.first, self.after, loop.body):
                 for s in loop.body:
                     if isinstance(s, Let) and self.column:
+                        self.lines.origins(s.origins)
                         self.lines(f"v_{s.name}{self.here} = {self.expr(s.value)};")
                         self.names[s.name] = f"v_{s.name}{self.here}"
                     else:
@@ -257,6 +258,7 @@ class _KernelPrinter(CppExpressions):
         remaining = iter(folds)
         for s in loop.body:
             if isinstance(s, Accumulate):
+                self.lines.origins(s.origins)
                 position = "" if s.position is None else self.index(s.position)
                 self.lines(*next(remaining).step(self.here, self.expr(s.value), position))
                 continue
@@ -284,6 +286,7 @@ class _KernelPrinter(CppExpressions):
     # ---- statements and expressions ----
 
     def statement(self, s: Statement) -> None:
+        self.lines.origins(s.origins)
         match s:
             case Let():
                 self.lines(f"const {TYPES[s.value.dtype]} v_{s.name} = {self.expr(s.value)};")

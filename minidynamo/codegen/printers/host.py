@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from minidynamo import compat
-from minidynamo.codegen.ir.loops import Buffer, Extern, GetItem, Name
+from minidynamo.codegen.ir.loops import Buffer, Extern, GetItem, Name, Origins
 from minidynamo.codegen.memory.plan import Allocate, Free, HostProgram, Launch, Return, Reuse, Step
 from minidynamo.codegen.printers.base import Lines
 from minidynamo.names import Namespace
@@ -34,7 +34,7 @@ class _HostPrinter:
         self.program = program
         self.launchers = launchers
         self.by_address = by_address
-        self.lines = Lines("    ")
+        self.lines = Lines("    ", "#")
         self.names = Namespace({*_names_of(program), *program.constants, "call"})
 
     def print(self) -> tuple[str, dict[str, Any]]:
@@ -46,6 +46,7 @@ class _HostPrinter:
                 self.lines(f"{', '.join(inputs)}{',' if len(inputs) == 1 else ''} = {args}")
             self.lines(f"{args}.clear()")
             for step in self.program.steps:
+                self.lines.origins(origins_of(step))
                 self.lines(self.step(step))
         self.lines("", "", "call._boxed_call = True")
         return self.lines.text(), {**self.program.constants, **self.names.values}
@@ -95,6 +96,16 @@ class _HostPrinter:
                 return self.names.constant(value, str(value).removeprefix("torch."))
             case _:
                 return self.names.constant(value, str(value))
+
+
+def origins_of(step: Step) -> Origins:
+    """What a step computes; nothing for those that only move names."""
+    match step:
+        case Launch():
+            return step.kernel.origins
+        case Extern() | GetItem():
+            return step.origins
+    return ()
 
 
 def _operator_name(op: Any) -> str:

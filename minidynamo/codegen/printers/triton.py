@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -59,7 +60,7 @@ OPERATIONS: dict[str, str | Mapping[str, str]] = {
     "sign": "sign({0})",
     "min": {"f": "minimum({0}, {1})", "i": "minimum({0}, {1})", "b": "({0} & {1})"},
     "max": {"f": "maximum({0}, {1})", "i": "maximum({0}, {1})", "b": "({0} | {1})"},
-    "fma": "tl.fma({0}, {1}, {2})",
+    "fma": "libdevice.fma({0}, {1}, {2})",
     "floor": "tl.floor({0})",
     "ceil": "tl.ceil({0})",
     "trunc": "libdevice.trunc({0})",
@@ -129,7 +130,7 @@ NARROW_COLUMNS = 64  # rows of a tile that runs across memory
 
 def print_kernels(kernels: Sequence[Kernel]) -> str:
     """Python source with one function per kernel. `triton_launch` binds the names that it uses and decorates it."""
-    lines = Lines("    ")
+    lines = Lines("    ", "#")
     for kernel in kernels:
         lines("", "")
         _KernelPrinter(kernel, lines).print()
@@ -247,14 +248,15 @@ class _KernelPrinter(ExpressionPrinter):
         value = s.value.substitute(self.flat)
         match s:
             case Let():
-                return Let(s.name, value, s.kept)
+                return replace(s, value=value)
             case Store():
-                return Store(s.buffer, s.index.substitute(self.flat), value)
+                return replace(s, index=s.index.substitute(self.flat), value=value)
             case Accumulate():
                 position = None if s.position is None else s.position.substitute(self.flat)
-                return Accumulate(s.name, s.combine, value, s.dtype, position)
+                return replace(s, value=value, position=position)
 
     def statement(self, s: Statement) -> None:
+        self.lines.origins(s.origins)
         match s:
             case Let():
                 self.lines(f"v_{s.name} = {self.expr(s.value)}")
@@ -313,6 +315,7 @@ class _KernelPrinter(ExpressionPrinter):
             self.lines(f"place_{s.name} = tl.full([ROWS, COLUMNS], {2**62}, tl.int64)")
 
     def fold(self, s: Accumulate) -> None:
+        self.lines.origins(s.origins)
         value, place = self.folded(s)
         if s.position is None:
             self.lines(f"fold_{s.name} = {FOLDS[self.combine(s)].format(f'fold_{s.name}', value)}")

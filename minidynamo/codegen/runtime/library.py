@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -55,9 +56,14 @@ def load(source: str, entries: Sequence[str]) -> dict[str, Entry]:
     return {name: _entry(library, name) for name in entries}
 
 
+def without_comments(source: str) -> str:
+    """`source` without the lines that are comments: where the user's lines stand changes nothing that is built."""
+    return re.sub(r"^[ \t]*//.*\n", "", source, flags=re.MULTILINE)
+
+
 def _open(source: str) -> ctypes.PyDLL:
     toolchain = find_toolchain()
-    key_text = f"{toolchain.describe()}\n{source}"
+    key_text = f"{toolchain.describe()}\n{without_comments(source)}"
 
     def build(output: Path) -> None:
         written = output.with_name("kernels.cpp")

@@ -9,6 +9,7 @@ import functools
 import hashlib
 import importlib
 import math
+import re
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -91,22 +92,33 @@ def _environment(interpret: bool) -> types.MappingProxyType[str, Any]:
     return types.MappingProxyType(names)
 
 
-def _functions(source: str, specs: Sequence[LaunchSpec], interpret: bool) -> dict[str, Any]:
+def _functions(source: str, specs: Sequence[LaunchSpec], *, interpret: bool, path: str | None = None) -> dict[str, Any]:
+    """Triton's functions for the kernels in a file."""
     namespace = dict(_environment(interpret))
-    # Triton reads a kernel's source through its file name and takes the module's name into its cache key.
-    namespace["__name__"] = f"minidynamo_kernels_{hashlib.blake2b(source.encode(), digest_size=8).hexdigest()}"
-    if not specs:
-        return {}
-    artifacts.load("kernel_triton", specs[0].name, source, namespace, specs[0].name)
-    return {spec.name: namespace[spec.name] for spec in specs}
+    # Triton reads a kernel's source through its file name and takes that and the module's name into its cache key.
+    key = hashlib.blake2b(_blank_comments(source).encode(), digest_size=8).hexdigest()
+    namespace["__name__"] = f"minidynamo_kernels_{key}"
+    artifacts.execute(path or artifacts.write("kernel", specs[0].name, source), source, namespace)
+    functions = {spec.name: namespace[spec.name] for spec in specs}
+    if not interpret:
+        for function in functions.values():
+            function._unsafe_update_src(_blank_comments(function.src))
+    return functions
 
 
-def launchers(source: str, specs: Sequence[LaunchSpec], *, interpret: bool) -> dict[str, Callable[..., None]]:
-    """A function per kernel that takes its tensors and starts it.
+def _blank_comments(source: str) -> str:
+    """`source` with empty lines for comments: line numbers stay, and where the user's lines stand changes no key."""
+    return re.sub(r"^[ ]*#.*$", "", source, flags=re.MULTILINE)
+
+
+def launchers(
+    source: str, specs: Sequence[LaunchSpec], *, interpret: bool, path: str | None = None
+) -> dict[str, Callable[..., None]]:
+    """A function per kernel that takes its tensors and starts it. `path` is the file with `source`; None writes one.
 
     With `interpret` it runs at once on CPU tensors under Triton's interpreter, whatever TRITON_INTERPRET says.
     """
-    functions = _functions(source, specs, interpret)
+    functions = _functions(source, specs, interpret=interpret, path=path)
     make = _interpreted if interpret else _compiled
     return {spec.name: make(functions[spec.name], spec) for spec in specs}
 

@@ -97,7 +97,7 @@ def _replace_variables(kernel: Kernel, values: Mapping[Var, Index]) -> Kernel:
     def changed(s: Statement) -> Statement:
         value = s.value.substitute(values)
         if isinstance(s, Store):
-            return Store(s.buffer, s.index.substitute(values), value)
+            return dataclasses.replace(s, index=s.index.substitute(values), value=value)
         if isinstance(s, Accumulate) and s.position is not None:
             return dataclasses.replace(s, value=value, position=s.position.substitute(values))
         return dataclasses.replace(s, value=value)

@@ -77,15 +77,12 @@ def _onto(node: Loops, axes: tuple[Var, ...]) -> Loops:
     if node.axes == axes:
         return node
     values = _coordinates(node, axes)
-    return Loops(
-        node.out,
-        axes,
-        tuple(i.substitute(values) for i in node.index),
-        node.body.substitute(values),
-        node.reduced,
-        node.combine,
-        node.accumulate,
-        None if node.position is None else node.position.substitute(values),
+    return dataclasses.replace(
+        node,
+        axes=axes,
+        index=tuple(i.substitute(values) for i in node.index),
+        body=node.body.substitute(values),
+        position=None if node.position is None else node.position.substitute(values),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 from minidynamo.codegen.ir.expr import EXPENSIVE, Expr, Load, cost, loads, mask, rewrite, walk
-from minidynamo.codegen.ir.loops import LoopProgram, Loops, Node
+from minidynamo.codegen.ir.loops import LoopProgram, Loops, Node, merge
 from minidynamo.codegen.scheduling.dead import remove_unused
 from minidynamo.codegen.scheduling.lifetimes import Lifetimes, made, names_in, reads
 
@@ -117,4 +117,5 @@ def substitute(producer: Loops, user: Loops) -> Loops:
     def replaced(e: Expr) -> Expr | None:
         return expression_at(producer, e) if isinstance(e, Load) and e.buffer == producer.out.name else None
 
-    return dataclasses.replace(user, body=rewrite(user.body, replaced))
+    origins = merge(producer.origins, user.origins)
+    return dataclasses.replace(user, body=rewrite(user.body, replaced), origins=origins)

@@ -87,7 +87,8 @@ class KernelBuilder:
             if p.node.combine is not None:
                 folds.append(self._fold(p.node, value))
             else:
-                lets.append(Let(name, value, kept=name in self.passes.kept and bool(self.group.domain.columns)))
+                kept = name in self.passes.kept and bool(self.group.domain.columns)
+                lets.append(Let(name, value, kept, p.node.origins))
                 if name in self.needed and t == self.passes.first[name]:
                     stores.append(self._store(p.node))
         return share_loads([*lets, *folds, *stores], self._fresh)
@@ -100,9 +101,10 @@ class KernelBuilder:
             if self.passes.first[name] != t or not (p.is_row or node.combine is not None):
                 continue
             if p.is_row:
-                lets.append(Let(name, self._value(node)))
+                lets.append(Let(name, self._value(node), origins=node.origins))
             elif _fold_dtype(node) != node.out.dtype:
-                lets.append(Let(name, Cast(Ref(f"{name}_fold", _fold_dtype(node)), node.out.dtype)))
+                fold = Ref(f"{name}_fold", _fold_dtype(node))
+                lets.append(Let(name, Cast(fold, node.out.dtype), origins=node.origins))
             if name in self.needed:
                 stores.append(self._store(node))
         return share_loads([*lets, *stores], self._fresh)
@@ -110,10 +112,11 @@ class KernelBuilder:
     def _fold(self, node: Loops, value: Expr) -> Accumulate:
         assert node.combine is not None and node.accumulate is not None
         name = node.out.name if _fold_dtype(node) == node.out.dtype else f"{node.out.name}_fold"
-        return Accumulate(name, node.combine, value, node.accumulate, node.position)
+        return Accumulate(name, node.combine, value, node.accumulate, node.position, node.origins)
 
     def _store(self, node: Loops) -> Store:
-        return Store(node.out.name, flatten(node.index, node.out.stride), Ref(node.out.name, node.out.dtype))
+        value = Ref(node.out.name, node.out.dtype)
+        return Store(node.out.name, flatten(node.index, node.out.stride), value, node.origins)
 
     def _value(self, node: Loops) -> Expr:
         def replaced(e: Expr) -> Expr | None:
@@ -141,7 +144,7 @@ def share_loads(body: Sequence[Statement], fresh: Callable[[str], str]) -> tuple
         for load in loads(s.value):
             if counts[load] > 1 and load not in names:
                 names[load] = Ref(fresh(load.buffer), load.dtype)
-                result.append(Let(names[load].name, load))
+                result.append(Let(names[load].name, load, origins=s.origins))
         result.append(dataclasses.replace(s, value=rewrite(s.value, names.get)))
     return tuple(result)
 
@@ -161,7 +164,7 @@ def fold_into_stores(loops: Sequence[Loop]) -> tuple[Loop, ...]:
         value = next((s for s in loop.body if isinstance(last, Store) and _defines(s, last.value)), None)
         if single and isinstance(last, Store) and isinstance(value, Let) and uses[value.name] == 1 and not value.kept:
             rest = tuple(s for s in loop.body[:-1] if s is not value)
-            loop = Loop(loop.axes, (*rest, Store(last.buffer, last.index, value.value)))
+            loop = Loop(loop.axes, (*rest, dataclasses.replace(last, value=value.value)))
         result.append(loop)
     return tuple(result)
 

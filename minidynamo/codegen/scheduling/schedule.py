@@ -5,10 +5,10 @@ Each step is in a file of its own; this one names kernels and passes results on.
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Sequence
 
-from minidynamo.codegen.ir.loops import Extern, GetItem, Kernel, LoopProgram, Loops
+from minidynamo.codegen.ir.loops import Extern, GetItem, Kernel, LoopProgram, Loops, Origins, merge
 from minidynamo.codegen.ir.verify import verify_kernel, verify_program
 from minidynamo.codegen.scheduling.dead import remove_unused
 from minidynamo.codegen.scheduling.fuse import Group, Item, fuse
@@ -18,6 +18,9 @@ from minidynamo.codegen.scheduling.lifetimes import names_in, reads
 from minidynamo.codegen.scheduling.split import split_reductions
 
 Step = Kernel | Extern | GetItem
+
+LONGEST_NAME = 48
+"""Names of kernels show in profiles, which cut them; what identifies a kernel is the number at the end."""
 
 
 def optimize(program: LoopProgram, *, join: bool) -> LoopProgram:
@@ -41,7 +44,7 @@ def schedule(program: LoopProgram, *, join: bool, verify: bool) -> tuple[LoopPro
             made = [n.out.name for n in item.nodes]
             outside = _needed(items, item, program)
             needed = [name for name in made if name in outside]
-            name = f"{_kernel_name(needed or made)}_{k}"
+            name = f"{kernel_name(merge(*(n.origins for n in item.nodes)))}_{k}"
             kernel = build_kernel(item, name, program.buffers, frozenset(needed), inputs.intersection(made))
             if verify:
                 verify_kernel(kernel)
@@ -63,7 +66,9 @@ def _needed(items: list[Item], own: Group, program: LoopProgram) -> set[str]:
     return found
 
 
-def _kernel_name(stored: Sequence[str]) -> str:
-    """Named after the operations whose results it stores, without the numbers that FX appends."""
-    parts = dict.fromkeys(re.sub(r"(_\d+)+$", "", name).strip("_") for name in stored)
-    return "_".join(list(parts)[-3:])[-48:].strip("_") or "kernel"
+def kernel_name(origins: Origins) -> str:
+    """The operations that a kernel computes, in graph order; those that do not fit are counted."""
+    names = list(dict.fromkeys(re.sub(r"\W+", "_", origin.op) for origin in origins))
+    shown = list(itertools.takewhile(lambda n: len("_".join(names[: names.index(n) + 1])) <= LONGEST_NAME, names))
+    more = len(names) - len(shown)
+    return "_".join([*shown, *([f"and_{more}_more"] if more else [])]) or "kernel"

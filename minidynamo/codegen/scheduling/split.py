@@ -79,6 +79,6 @@ def _halves(node: Loops, name: str) -> tuple[Loops, Loops]:
     strides = tuple(math.prod(shape[k + 1 :]) for k in range(len(shape)))
     partial = Buffer(name, (chunks, *shape), (math.prod(shape), *strides), dtype, node.out.device)
     at = (as_index(chunk), *(as_index(v) for v in node.ranges))
-    first = Loops(partial, (chunk, *node.ranges, inner), at, body, (inner,), node.combine, dtype)
+    first = Loops(partial, (chunk, *node.ranges, inner), at, body, (inner,), node.combine, dtype, origins=node.origins)
     second = dataclasses.replace(node, axes=(*node.ranges, chunk), reduced=(chunk,), body=Load(name, at, dtype))
     return first, second

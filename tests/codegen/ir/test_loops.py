@@ -3,7 +3,8 @@
 import torch
 
 from minidynamo.codegen.ir.index import Var
-from minidynamo.codegen.ir.loops import Buffer, Extern, Kernel, Loop
+from minidynamo.codegen.ir.loops import Buffer, Extern, GetItem, Kernel, Loop, Loops, Origin, comments, merge
+from minidynamo.errors import UserLocation
 from tests.codegen.graphs import kernels, lower
 
 CPU = torch.device("cpu")
@@ -34,3 +35,22 @@ def test_kernel_arguments_and_work():
 def test_extern_that_writes_is_not_a_view():
     assert Extern("t", "op", (), aliases=("x",)).is_view
     assert not Extern("t", "op", (), aliases=("x",), mutates=("x",)).is_view
+
+
+def test_origins_are_merged_in_graph_order_and_change_nothing():
+    where = UserLocation("/a/b/train.py", 3, "step")
+    a, b, c = Origin(4, "add", where), Origin(7, "mul", where), Origin(9, "neg")
+    assert merge((b, c), (a, b)) == (a, b, c)
+    assert comments((a, b, c)) == ("train.py:3 in step",)
+    assert GetItem("t", "x", 0) == GetItem("t", "x", 0, origins=(a,))
+    assert hash(GetItem("t", "x", 0)) == hash(GetItem("t", "x", 0, origins=(a,)))
+
+
+def test_every_part_of_a_program_has_an_origin():
+    program = lower(lambda x: (torch.topk(x.sin().softmax(-1), 2)[0] + 1).sum(), torch.ones(300, 300))
+    others = [node for node in program.nodes if not isinstance(node, Loops)]
+    assert [node.origins[0].op for node in others] == ["topk", "getitem", "getitem"]
+    assert all(len(node.origins) == 1 for node in program.nodes)
+    for kernel in kernels(lambda x: (x.sin().softmax(-1) * x.mean(0)).sum(), torch.ones(300, 300)):
+        assert all(s.origins for s in kernel.statements())
+        assert kernel.origins

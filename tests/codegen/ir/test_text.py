@@ -3,7 +3,8 @@
 import torch
 
 from minidynamo.codegen.ir.text import kernel_text, program_text
-from tests.codegen.graphs import kernels, lower
+from minidynamo.codegen.lowering.graph import lower_graph
+from tests.codegen.graphs import kernels, located, located_kernels, lower
 
 F = torch.nn.functional
 
@@ -27,3 +28,8 @@ def test_loop_programs(golden):
 def test_kernels(golden):
     for name, (function, *args) in PROGRAMS.items():
         golden("\n".join(map(kernel_text, kernels(function, *args))), f"loops/{name}.kernels.txt")
+
+
+def test_lines_of_the_user_are_named_once_where_they_begin(golden):
+    golden(program_text(lower_graph(located())), "loops/located.program.txt")
+    golden("\n".join(map(kernel_text, located_kernels())), "loops/located.kernels.txt")

@@ -7,16 +7,27 @@ import torch
 
 from minidynamo.codegen.ir.expr import Const, Ref
 from minidynamo.codegen.ir.index import Var, as_index
-from minidynamo.codegen.ir.loops import Let, Store
+from minidynamo.codegen.ir.loops import Let, Origin, Store
 from minidynamo.codegen.printers.base import ExpressionPrinter, Form, Lines, layout_of, shortest, stores_last
+from minidynamo.errors import UserLocation
 from tests.codegen.printers import printer_cases as cases
 
 
 def test_lines_are_indented_by_blocks():
-    lines = Lines("  ")
+    lines = Lines("  ", "//")
     with lines.block("for (;;) {", "}"):
         lines("a;", "b;")
     assert lines.text() == "for (;;) {\n  a;\n  b;\n}\n"
+
+
+def test_neighbours_from_one_line_are_told_once():
+    lines = Lines("  ", "//")
+    first, second = (Origin(n, "add", UserLocation("/a/b.py", n, "f")) for n in (1, 2))
+    for origins in ((first,), (first,), (), (first, second), (first,)):
+        lines.origins(origins)
+        lines("x;")
+    head, both = "// b.py:1 in f\n", "// b.py:1 in f\n// b.py:2 in f\n"
+    assert lines.text() == f"{head}x;\nx;\nx;\n{both}x;\n{head}x;\n"
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import torch
 from minidynamo.codegen.printers import cpp
 from minidynamo.codegen.runtime import library
 from minidynamo.config import config
+from tests.codegen.graphs import located_kernels
 from tests.codegen.printers import printer_cases as kernels
 
 pytestmark = pytest.mark.cpp
@@ -93,3 +94,9 @@ def test_text_of_a_column_kernel(golden):
 
 def test_text_of_a_pointwise_kernel(golden):
     golden(cpp.print_kernels([kernels.embedding(50, 20, 33).kernel]), "codegen/embedding.cpp.txt")
+
+
+def test_text_with_lines_of_the_user(golden):
+    text = cpp.print_kernels(located_kernels())
+    golden(text, "codegen/located.cpp.txt")
+    assert "somebody" not in text

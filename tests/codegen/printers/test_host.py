@@ -1,5 +1,6 @@
 """Host programs printed as Python: what they say, what they return, and when they let go."""
 
+import functools
 import weakref
 
 import torch
@@ -8,8 +9,12 @@ from minidynamo import artifacts
 from minidynamo.codegen.ir.expr import Const, Op
 from minidynamo.codegen.ir.index import Var
 from minidynamo.codegen.ir.loops import Extern, GetItem, Name, Store
+from minidynamo.codegen.lowering.graph import lower_graph
 from minidynamo.codegen.memory.plan import Allocate, Free, HostProgram, Launch, Return, Reuse
+from minidynamo.codegen.memory.planner import plan_memory
 from minidynamo.codegen.printers.host import print_host
+from minidynamo.codegen.scheduling.schedule import schedule
+from tests.codegen.graphs import located
 from tests.codegen.printers import printer_cases as cases
 
 aten = torch.ops.aten
@@ -113,3 +118,10 @@ def test_constants_are_bound_and_addresses_are_passed():
     call, _ = load(program, {"double": lambda *addresses: seen.append(addresses)}, by_address=True)
     (out,) = call([])
     assert seen == [(table.data_ptr(), out.data_ptr())]
+
+
+def test_text_with_lines_of_the_user(golden):
+    loops, steps = schedule(lower_graph(located()), join=True, verify=True)
+    program = plan_memory(steps, loops, "located")
+    source, _ = print_host(program, {k.name: functools.partial(len) for k in program.kernels}, by_address=True)
+    golden(source, "codegen/located.host.txt")

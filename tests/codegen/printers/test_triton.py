@@ -6,6 +6,7 @@ import torch
 from minidynamo.codegen.printers import triton
 from minidynamo.codegen.runtime import triton_launch
 from minidynamo.errors import KernelBuildError
+from tests.codegen.graphs import located_kernels
 from tests.codegen.printers import printer_cases as kernels
 
 NAMES = list(kernels.cases())
@@ -51,3 +52,7 @@ def test_text_of_a_row_kernel(golden):
 
 def test_text_of_a_column_kernel(golden):
     golden(triton.print_kernels([kernels.columns(2, 300, 70).kernel]), "codegen/columns.triton.txt")
+
+
+def test_text_with_lines_of_the_user(golden):
+    golden(triton.print_kernels(located_kernels()), "codegen/located.triton.txt")

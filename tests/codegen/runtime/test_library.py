@@ -120,3 +120,10 @@ def test_a_refused_source_names_command_message_and_file(tmp_path):
     assert caught.value.code == "MD502"
     assert "nothing" in text and "-O3" in text and str(tmp_path) in text
     assert list(disk_cache.entries()) == []
+
+
+def test_comments_build_nothing_new():
+    library.load(ADD, ["add"])
+    library.load(ADD.replace("  for", "  // train.py:3 in step: x + 1\n  for"), ["add"])
+    assert len(list(disk_cache.entries())) == 1
+    assert library.without_comments("a;  // b\n  // c\n\t//\nd;\n") == "a;  // b\nd;\n"

@@ -56,3 +56,9 @@ def test_on_a_gpu():
     x, out = torch.randn(3000, device="cuda"), torch.empty(3000, device="cuda")
     triton_launch.launchers(SOURCE, [SPEC], interpret=False)["double"](x, out)
     assert torch.equal(out, x * 2)
+
+
+def test_comments_change_no_key():
+    commented = [SOURCE.replace("    tl.store", f"    # train.py:{n}: y = x * 2\n    tl.store") for n in (3, 14)]
+    keys = {triton_launch._functions(text, [SPEC], interpret=False)["double"].cache_key for text in commented}
+    assert len(keys) == 1

@@ -2,16 +2,22 @@
 
 import torch
 
-from minidynamo.codegen.ir.loops import Extern, Kernel
-from minidynamo.codegen.scheduling.schedule import optimize
+from minidynamo.codegen.ir.loops import Extern, Kernel, Origin
+from minidynamo.codegen.scheduling.schedule import kernel_name, optimize
 from tests.codegen.graphs import lower, scheduled
 
 X = torch.ones(8, 8)
 
 
-def test_kernels_are_named_after_what_they_store():
+def test_kernels_are_named_after_what_they_compute():
     steps = scheduled(lambda x: (x.softmax(1) @ x).relu() * 2, X)
-    assert [s.name if isinstance(s, Kernel) else s.out for s in steps] == ["softmax_0", "mm", "mul_2"]
+    assert [s.name if isinstance(s, Kernel) else s.out for s in steps] == ["softmax_0", "mm", "relu_mul_2"]
+
+
+def test_long_names_are_cut_between_operations():
+    origins = tuple(Origin(k, op) for k, op in enumerate(["convolution_backward", "native_group_norm", *"abcdefgha"]))
+    assert kernel_name(origins) == "convolution_backward_native_group_norm_a_b_c_d_e_and_3_more"
+    assert kernel_name(()) == "kernel"
 
 
 def test_names_are_distinct():
