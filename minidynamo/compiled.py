@@ -20,7 +20,7 @@ from minidynamo.bytecode.layout import FramePoint
 from minidynamo.compat import MODULE_CALL
 from minidynamo.convert_frame import Conversion, FrameToConvert, convert_frame, weakly
 from minidynamo.dispatch import Dispatcher, Native, Stats, resume_dispatcher, root_dispatcher
-from minidynamo.errors import Diagnostic, RecompileLimit
+from minidynamo.errors import ArgumentError, Diagnostic, RecompileLimit
 from minidynamo.events import Event, notice, on_event, publish
 from minidynamo.guards.cache import Entry
 from minidynamo.guards.recompiles import Recompile, explain, ranked_causes
@@ -118,6 +118,8 @@ class CompiledFunction:
 
     def convert(self, dispatcher: Dispatcher, values: list[Any], point: FramePoint | None = None) -> Entry | Native:
         """Compile a call of the function, or of the frame that is entered at `point` behind a graph break."""
+        if point is None:
+            self._check_stolen(dict(zip(dispatcher.parameters, values)))
         missed = [explain(dispatcher.name, dispatcher.misfits)] if dispatcher.misfits else []
         key = self.options.backend.key()
         if sum(entry.backend_key == key for entry in dispatcher.entries) >= self.options.recompile_limit:
@@ -139,6 +141,14 @@ class CompiledFunction:
         finally:
             publish("compile_end", dispatcher.name)
         return self._record(conversion)
+
+    def _check_stolen(self, arguments: dict[str, Any]) -> None:
+        for name in sorted(self.options.steal):
+            found = arguments.get(name)
+            if found is not None and not isinstance(found, list):
+                what = f"steal= names `{name}` of {self.name}, which is a {type(found).__name__}, not a list"
+                why = "Only a list can be emptied by the one who is given it."
+                raise ArgumentError(Diagnostic("MD107", what, why=why, fix=f"Pass list({name})."))
 
     def _record(self, conversion: Conversion) -> Entry | Native:
         if conversion.graph is not None:

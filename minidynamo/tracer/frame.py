@@ -36,7 +36,7 @@ from minidynamo.tracer.reachable import has_other_keys, reachable, target_of
 from minidynamo.tracer.side_effects import ContentsChanged
 from minidynamo.tracer.trace import Trace
 from minidynamo.tracer.trace_rules import is_trusted_module
-from minidynamo.tracer.traced_frame import Break, Null, Return, TracedFrame
+from minidynamo.tracer.traced_frame import Break, GraphInput, Null, Return, TracedFrame
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
     BuiltinVariable,
@@ -175,13 +175,24 @@ def _run(request: FrameRequest, frame: Frame, stop: _Stop | None) -> None:
         except SkipFrame:
             raise
         except GraphBreak as error:
-            if request.fullgraph:
+            if request.fullgraph and not _ends_program(frame, error):
                 raise
             # A call may be several instructions; the cut is before the first of them.
             group = group_of(frame.code, frame.index)
             in_callee = len(frame.chain.frames) > 1
             raise _Stopped(_Stop(step - (frame.index - group.start), error.diagnostic, in_callee)) from error
         step += 1
+
+
+def _ends_program(frame: Frame, error: GraphBreak) -> bool:
+    """Whether the program raises here, and no handler is in sight: nothing follows."""
+    frames = frame.chain.frames
+    if any(f.instructions[f.index].handler for f in frames):
+        return False
+    innermost = frames[-1]
+    following = innermost.instructions[group_of(innermost.code, innermost.index).stop :]
+    raised = error.diagnostic.code == "MD211" and following[0].opname == "RAISE_VARARGS"  # `raise E(...)`
+    return raised or error.diagnostic.code == "MD202"
 
 
 def _break(request: FrameRequest, frame: Frame, stop: _Stop | None) -> Break:
@@ -243,9 +254,28 @@ def _finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break)
     _guard_changed_apart(tx)
     outputs = tuple(v for v in found if isinstance(v, TensorVariable) and v.source is None)
     changed = [e.container for e in journal if isinstance(e, ContentsChanged)]
+    stolen = _stolen_lists(tx, request)
     graph, inputs = tx.graph.finish(outputs, [v for v in changed if isinstance(v, ListVariable)])
+    _empty(tx, stolen, end, inputs)
     name = request.name or request.code.co_name
     return TracedFrame(name, tuple(tx.graph.guards), graph, inputs, outputs, tx.side_effects, end)
+
+
+def _stolen_lists(tx: Trace, request: FrameRequest) -> list[ListVariable]:
+    """The lists that the caller gave up, also those that the program has not looked at."""
+    names = sorted(request.steal & request.arguments.keys())
+    found = [tx.wrap(request.arguments[name], Local(name)) for name in names]
+    return [variable for variable in found if isinstance(variable, ListVariable)]
+
+
+def _empty(tx: Trace, stolen: Iterable[ListVariable], end: Return | Break, inputs: Iterable[GraphInput]) -> None:
+    """Lists that were given up are empty at the end, whether the graph took them or not."""
+    handled = [given.variable for given in inputs if given.given_up]
+    handled += end.local_variables.values() if isinstance(end, Break) else ()
+    for variable in stolen:
+        if variable not in handled:
+            variable.items = []
+            tx.side_effects.contents_changed(variable)
 
 
 def _restore_grad_mode(tx: Trace, end: Return | Break) -> None:
