@@ -80,7 +80,7 @@ def fused_multiply_add(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> tor
         low, lowest = _two_sum(c, rest)
         high, lower = _two_sum(product, low)
         fused = high + _to_odd(*_two_sum(lowest, lower))
-    # Where halves overflow, and for the sign of zero.
+    # Where halves overflow (numbers above 2**996), and for the sign of zero.
     fused = np.where(np.isfinite(fused) & (fused != 0), fused, product + c)
     return torch.from_numpy(fused).to(x.dtype)
 
