@@ -1,0 +1,78 @@
+"""Owns the comparison of histories: what a program gives call after call while the world around it changes.
+
+A history is a generator function. It is run once with `compiled` as the identity and once with `minidynamo.compile`,
+and must yield the same things: it defines what it calls, changes something, calls again. Errors that a call raises are
+caught with `attempt` and compared by class and text.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import minidynamo
+
+History = Callable[[Callable[..., Any]], Iterator[Any]]
+
+
+class Histories(list[Any]):
+    """A list of pytest parameters; as a decorator it adds a history."""
+
+    def __call__(self, history: History) -> History:
+        self.append(pytest.param(history, id=history.__name__))
+        return history
+
+
+def vector() -> torch.Tensor:
+    return torch.arange(3.0)
+
+
+def attempt(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What a call returns, or the exception that it raises."""
+    try:
+        return fn(*args, **kwargs)
+    except Exception as error:
+        return error
+
+
+def compare(history: History, backend: str) -> None:
+    """Check that compiling changes nothing of what the history yields."""
+
+    def as_written(fn: Any = None, **options: Any) -> Any:
+        return functools.partial(as_written, **options) if fn is None else fn
+
+    expected = _run(history, as_written)
+    actual = _run(history, functools.partial(minidynamo.compile, backend=backend))
+    for step, (wanted, found) in enumerate(zip(expected, actual, strict=True)):
+        assert found == wanted, f"step {step}: eager gives {wanted}, compiled gives {found}"
+
+
+def _run(history: History, compiled: Callable[..., Any]) -> list[Any]:
+    torch.manual_seed(0)
+    return [described(value) for value in history(compiled)]
+
+
+def described(value: Any) -> Any:
+    """A value as plain data, taken now: later changes do not show."""
+    if isinstance(value, torch.Tensor):
+        data = value.detach()
+        data = data if data.layout is torch.strided else data.to_dense()
+        text = "" if data.is_meta else repr(data.tolist())
+        stride = value.stride() if value.layout is torch.strided else None
+        facts = (type(value).__name__, value.dtype, tuple(value.shape), stride, value.requires_grad, value.is_leaf)
+        return "tensor", *facts, text
+    if isinstance(value, BaseException):
+        return type(value).__name__, str(value)
+    if isinstance(value, (list, tuple)):
+        return type(value).__name__, [described(item) for item in value]
+    if isinstance(value, dict):
+        return type(value).__name__, [(described(key), described(item)) for key, item in value.items()]
+    if isinstance(value, (set, frozenset)):
+        return type(value).__name__, sorted(map(repr, value))
+    if value is None or isinstance(value, (int, float, complex, str, bytes, torch.dtype, torch.device)):
+        return type(value).__name__, repr(value)
+    return type(value).__name__
