@@ -6,19 +6,82 @@ show them even when the disk cannot be written.
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
+import functools
 import itertools
 import linecache
 import os
 import re
 import tempfile
 import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import platformdirs
 
 from minidynamo.config import config
 from minidynamo.events import publish
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+STAGES = {
+    "dispatch": "dispatcher",
+    "guards": "guards",
+    "residual": "residual program",
+    "graph": "captured graph",
+    "aten": "ATen graph",
+    "loops": "loops and kernels",
+    "kernel": "source of the kernels",
+    "host": "host program",
+}
+"""The kinds of texts that a compiled function is made of, in the order in which a call passes through them."""
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A text that was written. `kind` is often one of STAGES; `name` says whose it is."""
+
+    kind: str
+    name: str
+    path: str
+    text: str
+
+    def section(self) -> str:
+        """The text below a heading with its file."""
+        return f"# {STAGES.get(self.kind, self.kind)} of {self.name}: {self.path}\n{self.text}"
+
+
+_collected: contextvars.ContextVar[list[Artifact] | None] = contextvars.ContextVar("collected", default=None)
+
+
+@contextlib.contextmanager
+def collected() -> Iterator[list[Artifact]]:
+    """The list of all texts that are written in the `with` block, and by what was made `collecting` in it."""
+    texts: list[Artifact] = []
+    token = _collected.set(texts)
+    try:
+        yield texts
+    finally:
+        _collected.reset(token)
+
+
+def collecting(function: Callable[P, R]) -> Callable[P, R]:
+    """`function`, whose texts belong to whoever collects now, whenever it is called."""
+    texts = _collected.get()
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        token = _collected.set(texts)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _collected.reset(token)
+
+    return call
 
 
 def cache_dir() -> Path:
@@ -39,7 +102,7 @@ _serial = itertools.count()
 def write(kind: str, name: str, text: str, suffix: str = ".py") -> str:
     """Write `text` to a new file and return its path.
 
-    `kind` is the stage (guards, residual, graph, loops, kernel, host); `name` says whose it is. A folder that cannot
+    `kind` is one of STAGES or says what else it is; `name` says whose it is. A folder that cannot
     be written does not stop a compile: the text then lives in `linecache` only.
     """
     stem = re.sub(r"\W+", "_", name).strip("_") or "unnamed"
@@ -51,6 +114,9 @@ def write(kind: str, name: str, text: str, suffix: str = ".py") -> str:
         pass
     # A modification time of None tells linecache.checkcache to keep the entry, whatever happens to the file.
     linecache.cache[str(path)] = (len(text), None, text.splitlines(keepends=True), str(path))
+    texts = _collected.get()
+    if texts is not None:
+        texts.append(Artifact(kind, name, str(path), text))
     publish("artifact", kind, path=str(path), text=text)
     return str(path)
 

@@ -23,6 +23,7 @@ from minidynamo.codegen.lowering.registry import lowered_ops
 from minidynamo.config import config, with_changes
 from minidynamo.errors import ArgumentError, BackendError, Diagnostic, GraphRefused, UnknownName, nearest
 from minidynamo.events import notice, phase
+from minidynamo.graph_text import graph_text
 from minidynamo.options import GraphCompiler
 
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
@@ -38,11 +39,24 @@ def eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[.
 
 def _with_autograd(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **stages: Any) -> Callable[..., Any]:
     """`aot_compile`, or the graph operation by operation, after one notice, when the autograd stage refuses it."""
+    for stage in ("forward", "backward", "inference"):
+        stages[stage] = artifacts.collecting(_shown(stage, stages[stage]))
     try:
         return aot_compile(gm, example_inputs, **stages)
     except GraphRefused as refused:
         notice(replace(refused.diagnostic, what=f"a graph runs operation by operation: {refused.diagnostic.what}"))
         return make_boxed(gm)
+
+
+def _shown(stage: str, compiler: Callable[..., Any]) -> Callable[..., Any]:
+    """`compiler`, which gets its graph after the graph's text has been written."""
+
+    def compile_stage(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        artifacts.write("aten", stage, graph_text(graph))
+        compiled: Callable[..., Any] = compiler(graph, inputs)
+        return compiled
+
+    return compile_stage
 
 
 def aot_eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:

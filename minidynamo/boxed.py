@@ -51,7 +51,7 @@ def reject_unboxed(args: object) -> None:
 def make_boxed(gm: fx.GraphModule, name: str = "graph") -> BoxedCallable:
     """A boxed plain function that runs the graph of `gm` node by node.
 
-    The function is Python source in a file of its own (kind "graph"). It unpacks its list, empties it, drops unused
+    The function is Python source in a file of its own (kind "host"). It unpacks its list, empties it, drops unused
     inputs, and deletes each value behind its last use. The elements of a list placeholder whose node says `steal_arg`
     are taken out first and the list is emptied, so that they die at their last use as well.
 
@@ -59,7 +59,7 @@ def make_boxed(gm: fx.GraphModule, name: str = "graph") -> BoxedCallable:
     """
     program = _Program(gm)
     source = program.print()
-    return mark_boxed(artifacts.load("graph", name, source, program.names.values, "call"))
+    return mark_boxed(artifacts.load("host", name, source, program.names.values, "call"))
 
 
 class _Program:

@@ -16,11 +16,12 @@ from typing import Any, cast
 
 import torch
 
+from minidynamo.artifacts import STAGES, Artifact, collected
 from minidynamo.bytecode.layout import FramePoint
 from minidynamo.compat import MODULE_CALL
 from minidynamo.convert_frame import Conversion, FrameToConvert, convert_frame, weakly
 from minidynamo.dispatch import Dispatcher, Native, Stats, resume_dispatcher, root_dispatcher
-from minidynamo.errors import ArgumentError, Diagnostic, RecompileLimit
+from minidynamo.errors import ArgumentError, Diagnostic, RecompileLimit, UnknownName, nearest
 from minidynamo.events import Event, notice, on_event, publish
 from minidynamo.guards.cache import Entry
 from minidynamo.guards.recompiles import Recompile, explain, ranked_causes
@@ -65,7 +66,8 @@ class CompiledFunction:
         self.root: Callable[[], Dispatcher | None] = lambda: None
         self._resumed: dict[FramePoint, Dispatcher] = {}
         self._callees: dict[types.FunctionType, types.FunctionType] = {}
-        self._texts: list[tuple[str, str]] = []
+        # Per frame point (None: the root), what was written for each entry.
+        self._texts: dict[FramePoint | None, list[list[Artifact]]] = {}
 
     def attributes(self) -> dict[str, Any]:
         """What the compiled function carries."""
@@ -136,10 +138,12 @@ class CompiledFunction:
         )
         publish("compile_start", dispatcher.name)
         try:
-            with self._timed():
+            with self._timed(), collected() as texts:
                 conversion = convert_frame(frame, values, self)
         finally:
             publish("compile_end", dispatcher.name)
+        if conversion.entry is not None:
+            self._texts.setdefault(point, []).append(texts)
         return self._record(conversion)
 
     def _check_stolen(self, arguments: dict[str, Any]) -> None:
@@ -160,7 +164,6 @@ class CompiledFunction:
         if conversion.entry is None:
             self.stats.fallbacks += 1
             return Native(for_good=True)
-        self._texts.append((conversion.name, conversion.residual))
         return conversion.entry
 
     @contextlib.contextmanager
@@ -207,11 +210,25 @@ class CompiledFunction:
                 parts.append(f"{dispatcher.name} [{number}]\n{entry.describe()}\n")
         return "\n".join(parts)
 
-    def code(self) -> str:
-        """The generated Python: each dispatcher, then the residual program of each entry, in order of compilation."""
-        parts = [f"# dispatcher of {d.name}\n{d.source()}" for d in self._dispatchers()]
-        parts += [f"# residual program of {name}\n{text}" for name, text in self._texts]
-        return "\n".join(parts)
+    def code(self, kind: str | None = None) -> str:
+        """What was generated, each text below a heading with its file, in the order in which a call passes through it.
+
+        A dispatcher is followed by the texts of its entries. A backward graph is there once it has been compiled.
+        `kind` restricts it to one of `artifacts.STAGES`; another raises UnknownName.
+        """
+        if kind is not None and kind not in STAGES:
+            fix = f"Use one of {', '.join(STAGES)}."
+            raise UnknownName(Diagnostic("MD102", f"code() knows no kind {kind!r}.{nearest(kind, STAGES)}", fix=fix))
+        shown: list[Artifact] = []
+        # The text of a dispatcher changes with each entry; what was collected may be an old one.
+        order = [stage for stage in STAGES if stage != "dispatch"]
+        root = self.root()
+        for point, dispatcher in [*([(None, root)] if root is not None else []), *self._resumed.items()]:
+            path = dispatcher.function.__code__.co_filename
+            shown.append(Artifact("dispatch", dispatcher.name, path, dispatcher.source()))
+            for texts in self._texts.get(point, ()):
+                shown += sorted((t for t in texts if t.kind in order), key=lambda text: order.index(text.kind))
+        return "\n".join(text.section() for text in shown if kind in (None, text.kind))
 
     def why(self) -> str:
         """Why the function was compiled more than once: one paragraph per recompile, latest first."""

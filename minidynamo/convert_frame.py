@@ -24,6 +24,7 @@ from minidynamo.bytecode.layout import CELL, NULL, VALUE, FramePoint, frame_poin
 from minidynamo.compat import load_fake_tensors
 from minidynamo.errors import BackendError, ComptimeError, Diagnostic, GraphBreak, InternalError, SkipFrame, Unsupported
 from minidynamo.events import notice, phase, publish
+from minidynamo.graph_text import graph_text
 from minidynamo.guards.cache import Entry, make_entry
 from minidynamo.options import BackendKey, CompileOptions
 from minidynamo.tracer.frame import FrameRequest, StackSlot, trace_frame
@@ -111,7 +112,6 @@ class Conversion:
     entry: Entry | None
     graph: torch.fx.GraphModule | None = None
     graph_break: Diagnostic | None = None
-    residual: str = ""
 
 
 def convert_frame(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwner) -> Conversion:
@@ -126,6 +126,8 @@ def convert_frame(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwne
     try:
         with phase("capture"):
             traced = trace_frame(frame.request(values, options))
+            if traced.graph is not None:
+                artifacts.write("graph", frame.name, graph_text(traced.graph))
     except SkipFrame as skip:
         return _run_as_written(frame, skip.diagnostic, options)
     except GraphBreak as cut:
@@ -183,7 +185,7 @@ def _conversion(
             number=frame.number,
             backend_key=key,
         )
-    return Conversion(frame.name, entry, traced.graph, None if cut is None else cut.diagnostic, residual.source)
+    return Conversion(frame.name, entry, traced.graph, None if cut is None else cut.diagnostic)
 
 
 def _point_of(code: types.CodeType, cut: Break) -> FramePoint:

@@ -63,3 +63,16 @@ def test_each_text_is_announced(folder):
     (event,) = seen
     assert (event.kind, event.name) == ("artifact", "graph")
     assert (event.data["path"], event.data["text"]) == (path, "text")
+
+
+def test_texts_are_collected_where_they_are_written_and_later(folder):
+    with artifacts.collected() as outer:
+        artifacts.write("graph", "f", "1")
+        with artifacts.collected() as inner:
+            path = artifacts.write("host", "f", "2")
+            later = artifacts.collecting(lambda name: artifacts.write("aten", name, "3"))
+    artifacts.write("graph", "f", "4")
+    later("g")
+    assert [text.text for text in outer] == ["1"]
+    assert [(text.kind, text.name, text.text) for text in inner] == [("host", "f", "2"), ("aten", "g", "3")]
+    assert inner[0].section() == f"# host program of f: {path}\n2"

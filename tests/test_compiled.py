@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import gc
+import re
 import threading
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
 
 import minidynamo
+from minidynamo import artifacts
 from minidynamo.compiled import all_compiled
-from minidynamo.errors import RecompileLimit
+from minidynamo.errors import RecompileLimit, UnknownName
 from minidynamo.events import MinidynamoNotice, on_event
 from minidynamo.testing import CompileCounter
 
@@ -193,3 +196,52 @@ def test_two_threads_share_entries_and_count_once():
     for thread in threads:
         thread.join()
     assert results == [4.0] * 4 and counter.frame_count == 2
+
+
+def headings(text):
+    return [line.partition(":")[0] for line in text.splitlines() if re.match(r"# [\w ]+ of [^:]+: /", line)]
+
+
+@pytest.mark.cpp
+def test_code_shows_every_stage_in_the_order_of_the_data():
+    f = compiled(double, backend="cpp")
+    x = torch.ones(4, requires_grad=True)
+    out = f(x)
+    forward = ["# ATen graph of forward", "# loops and kernels of forward", "# source of the kernels of forward"]
+    start = ["# dispatcher of double", "# residual program of double", "# captured graph of double"]
+    assert headings(f.code()) == [*start, *forward, "# host program of forward"]
+    out.sum().backward()
+    assert headings(f.code()) == [
+        *start, *(name.replace("forward", stage) for name in forward for stage in ("forward", "backward")),
+        "# host program of forward", "# host program of backward",
+    ]  # fmt: skip
+    for line in f.code().splitlines():
+        if re.match(r"# [\w ]+ of [^:]+: /", line):
+            text = Path(line.partition(": ")[2]).read_text()
+            assert text in f.code()
+
+
+@pytest.mark.cpp
+def test_code_of_one_kind():
+    f = compiled(double, backend="cpp")
+    f(torch.ones(4))
+    sections = {kind: f.code(kind) for kind in artifacts.STAGES}
+    assert sections["guards"] == ""
+    assert all(sections[kind] for kind in artifacts.STAGES if kind != "guards")
+    assert "x * 2" in sections["graph"] and "aten.mul" in sections["aten"] and "* 2.0f" in sections["kernel"]
+    line = double.__code__.co_firstlineno + 1
+    for kind in ("graph", "aten", "loops", "kernel", "host"):
+        assert f"test_compiled.py:{line} in double: return x * 2" in sections[kind]
+    with pytest.raises(UnknownName, match="Did you mean 'kernel'"):
+        f.code("kernels")
+
+
+def test_code_of_frames_behind_a_break():
+    f = compiled(with_break)
+    f(torch.ones(2))
+    stages = ["residual program", "captured graph", "host program"]
+    described = [line.partition(" of ")[0].removeprefix("# ") for line in headings(f.code())]
+    assert described == ["dispatcher", *stages, "dispatcher", *stages]
+    assert len(set(headings(f.code("dispatch")))) == 2
+    f.reset()
+    assert headings(f.code("host")) == []

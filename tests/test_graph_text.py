@@ -1,0 +1,34 @@
+"""The readable text of graphs: lines of the user once where they begin, no folders."""
+
+import linecache
+
+import torch
+from torch import fx
+
+from minidynamo.errors import UserLocation
+from minidynamo.graph_text import graph_text
+
+PROGRAM = "def f(x):\n    y = x.sin() + 1\n    return y * 2\n"
+
+
+def test_lines_of_the_user_stand_above_what_they_became():
+    linecache.cache["/home/somebody/f.py"] = (len(PROGRAM), None, PROGRAM.splitlines(keepends=True), "f.py")
+    gm = fx.symbolic_trace(lambda x: (x.sin() + 1) * 2)
+    for node, line, col in zip([n for n in gm.graph.nodes if n.op.startswith("call")], (2, 2, 3), (8, 4, 11)):
+        node.meta["user_location"] = UserLocation("/home/somebody/f.py", line, "f", col, col + 1)
+        node.meta["val"] = torch.empty(4, 2, device="meta")
+    lines = [line.partition(";")[0].strip() for line in graph_text(gm).splitlines()]
+    start = lines.index("# f.py:2 in f: y = x.sin() + 1")
+    assert lines[start:] == [
+        "# f.py:2 in f: y = x.sin() + 1",
+        'sin: "f32[4, 2]" = x.sin()',
+        'add: "f32[4, 2]" = sin + 1',
+        "# f.py:3 in f: return y * 2",
+        'mul: "f32[4, 2]" = add * 2',
+        "return mul",
+    ]
+
+
+def test_a_graph_without_lines():
+    text = graph_text(fx.symbolic_trace(lambda x: x + 1))
+    assert "x + 1" in text and "#" not in text
