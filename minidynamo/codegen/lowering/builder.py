@@ -86,8 +86,8 @@ class Builder:
         index = [Index() if d in folded else at[d] for d in range(len(shape)) if keepdim or d not in folded]
         positional = combine.startswith("arg")
         folded = {d for d in folded if shape[d] != 1}
-        if any(shape[d] == 0 for d in folded):
-            nothing = V(identity(combine, body.dtype))
+        if 0 in shape:  # folds of nothing, or none at all
+            nothing = const(0, torch.int64) if positional else V(identity(combine, body.dtype))
             return self.compute(size, lambda _: nothing, dtype)
         if not folded:
             single = const(0, torch.int64) if positional else body

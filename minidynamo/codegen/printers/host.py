@@ -60,7 +60,7 @@ class _HostPrinter:
             case Launch():
                 address = ".data_ptr()" if self.by_address else ""
                 launcher = self.names.constant(self.launchers[step.kernel.name], step.kernel.name)
-                return f"{launcher}({', '.join(name + address for name in step.args)})"
+                return f"{self.announced(step)}{launcher}({', '.join(name + address for name in step.args)})"
             case Extern():
                 arguments = [self.value(a) for a in step.args]
                 arguments += [f"{key}={self.value(a)}" for key, a in step.kwargs]
@@ -73,6 +73,16 @@ class _HostPrinter:
             case Return():
                 values = [self.value(v) for v in step.values]
                 return f"return ({', '.join(values)}{',' if len(values) == 1 else ''})"
+
+    def announced(self, step: Launch) -> str:
+        """A statement in front of a launch that tells autograd, and who may want to run the program again, about the
+        inputs that the kernel is going to write."""
+        stores = zip(step.kernel.arguments[len(step.kernel.reads) :], step.args[len(step.kernel.reads) :])
+        written = [name for buffer, name in stores if buffer.name == name and name in self.program.inputs]
+        if not written:
+            return ""
+        increment = self.names.constant(compat.increment_version, "increment_version")
+        return f"{increment}(({', '.join(written)},)); "
 
     def allocation(self, buffer: Buffer) -> str:
         shape, stride, dtype = buffer.shape, buffer.stride, self.value(buffer.dtype)

@@ -377,7 +377,8 @@ class _KernelPrinter(ExpressionPrinter):
     def cast(self, e: Cast) -> str:
         value = self.expr(e.value)
         if e.dtype is torch.bool:
-            return f"({value} != 0)"
+            # The interpreter has bfloat16 as bits, and those of -0.0 are not zero.
+            return f"(from_bfloat16({value}) != 0)" if e.value.dtype is torch.bfloat16 else f"({value} != 0)"
         if e.dtype is torch.bfloat16 and e.value.dtype is not torch.float32:
             value = self.expr(Cast(e.value, torch.float32))
         if torch.bfloat16 in (e.dtype, e.value.dtype):

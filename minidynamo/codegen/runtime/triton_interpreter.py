@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import triton.language as tl
 from triton.runtime.errors import InterpreterError
-from triton.runtime.interpreter import TensorHandle
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, interpreter_builder
 
 
 def run(kernel: Callable[..., None], tensors: Sequence[torch.Tensor], constants: Mapping[str, int]) -> None:
@@ -29,6 +29,15 @@ def run(kernel: Callable[..., None], tensors: Sequence[torch.Tensor], constants:
         if isinstance(cause, IndexError):
             raise cause from None
         raise
+
+
+def _binary_op(lhs: TensorHandle, rhs: TensorHandle, op: Callable[..., Any]) -> TensorHandle:
+    """The interpreter's own, which gives comparisons the type of what they compare."""
+    made = InterpreterBuilder.binary_op(interpreter_builder, lhs, rhs, op)
+    return TensorHandle(made.data, tl.int1) if made.data.dtype == np.bool_ else made
+
+
+interpreter_builder.binary_op = _binary_op
 
 
 def tensor_like(data: np.ndarray[Any, Any], dtype: Any) -> Any:

@@ -70,11 +70,22 @@ INLINE half to_half(float x) {
   return (half)(uint16_t)(sign | result);
 }
 
-// cast<To>(x): torch's conversion; anything to bool compares with zero
+// Zero, which the compiler cannot know. It would take the way of a float to an integer and back for a rounding to zero,
+// but that keeps large numbers and the sign of zero.
+EXPORT int minidynamo_zero;
+int minidynamo_zero = 0;
+
+// cast<To>(x): torch's conversion; anything to bool compares with zero. A float beyond the range of an integer type is
+// what the processor makes of it in the wider type that torch goes through.
 template <class To> struct Cast {
-  template <class From> INLINE To from(From x) { return (To)x; }
-  INLINE To from(half x) { return (To)to_float(x); }
-  INLINE To from(bfloat16 x) { return (To)to_float(x); }
+  template <class From> INLINE To from(From x) {
+    constexpr bool to_integer = (To)0.5 == 0, from_float = (From)0.5 != 0, is_unsigned = (To)-1 > 0;
+    if constexpr (!to_integer || !from_float) return (To)x;
+    else if constexpr (sizeof(To) == 8 || (is_unsigned && sizeof(From) == 8)) return (To)((int64_t)x ^ minidynamo_zero);
+    else return (To)((int32_t)x ^ minidynamo_zero);
+  }
+  INLINE To from(half x) { return from(to_float(x)); }
+  INLINE To from(bfloat16 x) { return from(to_float(x)); }
 };
 template <> struct Cast<bool> {
   template <class From> INLINE bool from(From x) { return x != 0; }
