@@ -139,7 +139,7 @@ _EXPECTED: dict[GuardKind, Callable[[Any], str]] = {
     GuardKind.MISSING_ATTR: lambda name: f"no `{name}`",
     GuardKind.NO_INSTANCE_ATTR: lambda name: f"`{name}` from the class, not from the instance",
     GuardKind.CLASS_ATTR: lambda pair: f"`{pair[0]}` to be {brief(pair[1])}",
-    GuardKind.CLASS_NAMES: lambda names: f"the {len(names)} it had",
+    GuardKind.CLASS_NAMES: lambda made_of: f"the {len(made_of[0])} it had",
     GuardKind.CELL_EMPTY: lambda _: "no value yet",
     GuardKind.SAME_OBJECT: lambda other: f"the same object as `{other.display()}`",
     GuardKind.DISTINCT_OBJECTS: lambda others: f"another object than {', '.join(f'`{o.display()}`' for o in others)}",
@@ -203,7 +203,7 @@ def _actual_attribute(name: str, found: Any) -> str:
 def _changed_names(names: Sequence[str], found: Mapping[str, Any]) -> str:
     added, lost = (", ".join(f"`{name}`" for name in a if name not in b) for a, b in ((found, names), (names, found)))
     words = [f"{added} in addition"] * bool(added) + [f"{lost} missing"] * bool(lost)
-    return ", ".join(words) or "another order"
+    return ", ".join(words) or "another order, or other bases"
 
 
 def _actual_class_attribute(pair: tuple[str, object], cls: Any) -> str:
@@ -230,7 +230,7 @@ _ACTUAL: dict[GuardKind, Callable[[Any, Any], str]] = {
     GuardKind.MISSING_ATTR: _actual_attribute,
     GuardKind.NO_INSTANCE_ATTR: _actual_attribute,
     GuardKind.CLASS_ATTR: _actual_class_attribute,
-    GuardKind.CLASS_NAMES: lambda names, cls: _changed_names(names, cls.__dict__),
+    GuardKind.CLASS_NAMES: lambda made_of, cls: _changed_names(made_of[0], cls.__dict__),
     GuardKind.CELL_EMPTY: lambda _, cell: brief(cell.cell_contents),
     GuardKind.SAME_OBJECT: lambda _, found: "another object",
     GuardKind.DISTINCT_OBJECTS: lambda _, found: "the same object",

@@ -30,7 +30,7 @@ class GuardKind(enum.Enum):
     MISSING_ATTR = "missing attribute"  # a name that neither the instance's dictionary nor its class has
     NO_INSTANCE_ATTR = "not in instance"  # a name that the instance's dictionary lacks (it was found on the class)
     CLASS_ATTR = "class attribute"  # (name, object): looking the name up on the class (a class source) gives the object
-    CLASS_NAMES = "class names"  # a tuple of the names in the dictionary of the class at the source, in order
+    CLASS_NAMES = "class names"  # (names, bases): the names in the dictionary of the class at the source, and its bases
     CELL_EMPTY = "empty cell"  # None; the source is the cell
     SAME_OBJECT = "same object"  # another Source that holds the same object
     DISTINCT_OBJECTS = "distinct objects"  # tuple of other Sources, none of which holds this object

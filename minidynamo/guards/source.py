@@ -173,6 +173,17 @@ class TypeOf(Derived):
 
 
 @dataclass(frozen=True)
+class Result(Derived):
+    """What a library function gives that is called without arguments and changes nothing."""
+
+    def expression(self, names: Names) -> str:
+        return f"{self.of.expression(names)}()"
+
+    def display(self) -> str:
+        return f"{self.of.display()}()"
+
+
+@dataclass(frozen=True)
 class CellContents(Derived):
     """What a closure cell holds."""
 

@@ -191,9 +191,14 @@ def _class_attr(reader: Reader, guard: Guard) -> list[str]:
 
 
 def _class_names(reader: Reader, guard: Guard) -> list[str]:
+    names, bases = guard.expected
     cls = reader.class_at(guard.source)
-    found = f"{reader.read(guard.source)}.__dict__" if cls is None else _class_dict(reader, cls)
-    return [f"[*{found}] == {reader.constant([*guard.expected], 'class_names')}"]
+    name, weak = (reader.read(guard.source), False) if cls is None else reader.reference(cls)
+    cls_text = f"{name}()" if weak else name
+    texts = [f"[*{cls_text}.__dict__] == {reader.constant([*names], 'class_names')}"]
+    if bases != (object,):  # these nobody can replace
+        texts.append(f"{cls_text}.__bases__ is {reader.constant(bases, 'bases')}")
+    return texts
 
 
 def _cell_empty(reader: Reader, guard: Guard) -> list[str]:

@@ -320,7 +320,7 @@ def _guard_names(graph: OutputGraph, cls: type) -> None:
     """A name that a class gets later may hide what was found elsewhere, or be looked for by Python itself."""
     for base in cls.__mro__:
         if not is_trusted_class(base):
-            graph.guard(Constant(base, base.__name__), GuardKind.CLASS_NAMES, tuple(base.__dict__))
+            graph.guard(Constant(base, base.__name__), GuardKind.CLASS_NAMES, (tuple(base.__dict__), base.__bases__))
 
 
 def _class(graph: OutputGraph, value: type, source: Source) -> VariableTracker:

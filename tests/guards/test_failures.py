@@ -92,7 +92,7 @@ def test_every_kind_can_be_described() -> None:
         K.DISTINCT_OBJECTS: (Local("y"),),
         K.CLASS_ATTR: ("step", Net.step),
         K.GLOBAL_STATE: current(),
-        K.CLASS_NAMES: ("step",),
+        K.CLASS_NAMES: (("step",), (object,)),
         K.BACKEND: "eager",
     }
     assert set(expected) == set(GuardKind)
@@ -104,8 +104,7 @@ def test_rare_settings_are_named_when_they_are_on() -> None:
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16), torch.device("meta"):
         (line,) = describe([Guard(Source(), K.GLOBAL_STATE, current())]).splitlines()
     assert line == (
-        "global state: grad mode off, inference mode, autocast to torch.bfloat16 on cpu, "
-        "default torch.float32 on meta"
+        "global state: grad mode off, inference mode, autocast to torch.bfloat16 on cpu, default torch.float32 on meta"
     )
 
 

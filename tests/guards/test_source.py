@@ -1,6 +1,7 @@
 """Tests of minidynamo/guards/source.py."""
 
 import collections
+import sys
 
 import pytest
 
@@ -12,6 +13,7 @@ from minidynamo.guards.source import (
     InstanceAttr,
     Item,
     Local,
+    Result,
     Source,
     StorageItem,
     TypeOf,
@@ -49,6 +51,7 @@ CASES = [
     (Attr(TypeOf(Local("p")), "__mro__"), "type(p).__mro__", "type(p).__mro__", Point.__mro__),
     (StorageItem(Local("xs"), 1, list), "list.__getitem__(xs, 1)", "xs[1]", 8),
     (CellContents(Constant(_cell(4), "n")), "n.cell_contents", "n", 4),
+    (Result(Constant(sys.getrecursionlimit, "limit")), "limit()", "limit()", sys.getrecursionlimit()),
     (global_source(G, "factor"), "G['factor']", "factor", 3),
 ]
 

@@ -240,3 +240,21 @@ def test_helpers() -> None:
     assert not lacks_attribute(Derived, "shared")
     with pytest.raises(KeyError):
         class_attribute(Derived, "gone")
+
+
+def test_names_and_bases_of_a_class() -> None:
+    class Other(Base): ...
+
+    class Changing(Base):
+        a = 1
+
+    guard = Guard(Constant(Changing, "Changing"), K.CLASS_NAMES, (tuple(vars(Changing)), Changing.__bases__))
+    assert _holds(guard)
+    Changing.a = 2
+    assert _holds(guard)
+    Changing.b = 1  # type: ignore[attr-defined]
+    assert not _holds(guard)
+    del Changing.b  # type: ignore[attr-defined]
+    assert _holds(guard)
+    Changing.__bases__ = (Other,)
+    assert not _holds(guard)
