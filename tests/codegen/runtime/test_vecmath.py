@@ -130,3 +130,15 @@ def test_half_types_convert_as_torch_does(entries, name, dtype):
     assert out[~finite].isnan().all()
     assert torch.equal(back[finite].view(torch.int32), out[finite].float().view(torch.int32))
     assert back[~finite].isnan().all()
+
+
+@pytest.mark.parametrize("name", ["sin", "cos", "tan"])
+def test_angles_next_to_multiples_of_a_quarter_turn(entries, name):
+    k = torch.randint(1, 2**31, (SAMPLES,)).double() * 2.0 ** torch.randint(-31, 90, (SAMPLES,))
+    x = (k.ceil() * (math.pi / 2)).float()
+    # Among all floats this one is nearest to a multiple of pi/2, relative to its size.
+    x[0] = 16367173 * 2.0**72
+    out = torch.empty(SAMPLES)
+    entries[name](x.data_ptr(), out.data_ptr())
+    exact = {"sin": torch.sin, "cos": torch.cos, "tan": torch.tan}[name](x.double())
+    assert ulps(out, exact).max() <= 1.0

@@ -390,40 +390,46 @@ INLINE float m_erf(float x) {
 }
 
 // ---- circular functions: reduced and evaluated in double, rounded once at the end ----
+// The bits of 2/pi behind the point, 32 in a word
+constexpr uint64_t TWO_OVER_PI[] = {0xa2f9836e, 0x4e441529, 0xfc2757d1, 0xf534ddc0, 0xdb629599, 0x3c439041, 0xfe5163ab};
+
+// x (2/pi), less a multiple of 4, is x (high + low) for every x of one exponent: bits of 2/pi whose product with all such
+// x is a multiple of 4 are left out. `high` has 29 of those that follow, so that its product with a float is exact, `low`
+// the next 53. Below 2^20 none is left out, so the first row will do for all smaller exponents.
+constexpr int FIRST_EXPONENT = 147, ANGLE_ROWS = 256 - FIRST_EXPONENT;
+struct AngleTable {
+  double high[ANGLE_ROWS], low[ANGLE_ROWS];
+};
+constexpr AngleTable angle_table() {
+  AngleTable table = {};
+  for (int row = 0; row < ANGLE_ROWS - 1; row++) {
+    int last = FIRST_EXPONENT + row - 152, skipped = last < 0 ? 0 : last;
+    uint64_t window[3] = {};  // 96 bits from there on
+    for (int k = 0; k < 3; k++) {
+      int word = skipped / 32 + k, shift = skipped % 32;
+      window[k] = (TWO_OVER_PI[word] << 32 | TWO_OVER_PI[word + 1]) << shift >> 32;
+    }
+    double unit = 1;
+    for (int k = 0; k < skipped; k++) unit /= 2;
+    uint64_t low = (window[0] & 7) << 50 | window[1] << 18 | window[2] >> 14;
+    table.high[row] = (double)(window[0] >> 3) * unit * 0x1p-29;
+    table.low[row] = (double)low * unit * 0x1p-82;
+  }
+  table.high[ANGLE_ROWS - 1] = 1;  // infinity less infinity is NaN
+  return table;
+}
+constexpr AngleTable ANGLES = angle_table();
+
 // x = quadrant * pi/2 + r, |r| <= pi/4
 struct Angle {
   double r;
   int32_t quadrant;
 };
-
-// 2/pi in words of 32 bits; the first bit of word 2 is worth 1/2. Choices instead of a table, which would keep a loop
-// from vectorizing.
-INLINE uint64_t two_over_pi(uint32_t word) {
-  uint32_t low = word == 2 ? 0xa2f9836e : word == 3 ? 0x4e441529 : word == 4 ? 0xfc2757d1 : 0;
-  uint32_t high = word == 5 ? 0xf534ddc0 : word == 6 ? 0xdb629599 : word == 7 ? 0x3c439041 : 0xfe5163ab;
-  return word < 5 ? low : high;
-}
-
 INLINE Angle reduce_angle(float x) {
-  // Below 2^20 the product with the first part of pi/2, of 33 bits, is exact.
-  double n = __builtin_rint((double)x * 0.63661977236758134308);
-  double near = fast_fma(n, -6.07710050650619224932e-11, fast_fma(n, -1.57079632673412561417, (double)x));
-  // Above, x = m 2^e: of m 2^e (2/pi) only the part below 4 counts, which is m times a window of 96 bits of 2/pi.
-  uint32_t bits = bits_as<uint32_t>(x) & 0x7fffffff;
-  int32_t e = (int32_t)(bits >> 23) - 150;
-  uint32_t first = e < -62 ? 0 : (uint32_t)(e + 62);  // first bit of the window; bit 64 is worth 1/2
-  uint32_t word = first >> 5, shift = first & 31;
-  uint64_t a = two_over_pi(word), b = two_over_pi(word + 1), c = two_over_pi(word + 2), d = two_over_pi(word + 3);
-  uint64_t high = ((a << 32 | b) << shift) | (c << shift >> 32), low = (c << 32 | d) << shift >> 32;
-  uint64_t m = (bits & 0x7fffff) | 0x800000;
-  uint64_t product = m * high + (m * low >> 32);  // in units of 2^-62; multiples of 4 have dropped out
-  uint64_t whole = (product + (1ull << 61)) >> 62;
-  double far = (double)(int64_t)(product - (whole << 62)) * (0x1p-62 * 1.5707963267948966);
-  bool small = bits < 0x49800000;
-  int32_t quadrant = x < 0 ? -(int32_t)whole : (int32_t)whole;
-  double r = x < 0 ? -far : far;
-  r = bits >= 0x7f800000 ? (double)NOT_A_NUMBER : r;
-  return {small ? near : r, small ? (int32_t)n : quadrant};
+  int32_t above = (int32_t)(bits_as<uint32_t>(x) >> 23 & 255) - FIRST_EXPONENT;
+  int64_t row = above < 0 ? 0 : above;  // an index of 64 bits is one that GCC knows how to read a vector with
+  double turns = (double)x * ANGLES.high[row], n = __builtin_rint(turns);
+  return {fast_fma((double)x, ANGLES.low[row], turns - n) * 1.5707963267948966, (int32_t)n};
 }
 INLINE double sin_near(double r) {
   double z = r * r;
