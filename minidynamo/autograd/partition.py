@@ -37,6 +37,9 @@ _MODERATE_NAMES = """
     elu erf exp gelu hardsigmoid hardswish hardtanh leaky_relu log1p mish sigmoid silu softplus tanh
 """
 MODERATE = frozenset(_MODERATE_NAMES.split())
+# What is computed again lives beside what it is computed from. In a loop that runs on, such as a recurrent net, nothing
+# would be kept of the state but all that it was ever computed from.
+LONGEST_CHAIN = 8
 
 
 @dataclass
@@ -79,30 +82,31 @@ def is_effect(node: fx.Node) -> bool:
 
 def recomputable(graph: fx.Graph) -> set[fx.Node]:
     """The values of `graph` that may be computed again in backward."""
-    # How many moderate operations lie between each of them and what cannot be computed again.
-    depths: dict[fx.Node, int] = {}
+    # The pointwise operations that computing each of them again may come to.
+    chains: dict[fx.Node, frozenset[fx.Node]] = {}
     for node in graph.nodes:
-        price = _price(node)
-        if price is not None:
-            depth = price + max((depths.get(source, 0) for source in node.all_input_nodes), default=0)
-            if price == 0 or depth == 1:
-                depths[node] = depth
-    return set(depths)
+        again = is_free(node)
+        if again or is_pointwise(node):
+            chain = frozenset() if again else frozenset([node])
+            chain = chain.union(*(chains.get(source, ()) for source in node.all_input_nodes))
+            moderate = sum(_name(one) in MODERATE for one in chain)
+            if again or (len(chain) <= LONGEST_CHAIN and moderate <= 1):
+                chains[node] = chain
+    return set(chains)
 
 
-def _price(node: fx.Node) -> int | None:
-    """What a second computation costs: nothing, one moderate operation, or too much."""
-    op = node.target
-    if op is operator.getitem:  # costs nothing once the tuple is there
-        return 0
-    if not isinstance(op, OpOverload):
-        return None
-    if is_view(op):
-        return 0
-    if not config.recompute or is_random(node):
-        return None
-    name = op.overloadpacket.__name__
-    return 0 if name in CHEAP else 1 if name in MODERATE else None
+def is_free(node: fx.Node) -> bool:
+    """Whether `node` only takes apart or views what is there."""
+    return node.target is operator.getitem or (isinstance(node.target, OpOverload) and is_view(node.target))
+
+
+def is_pointwise(node: fx.Node) -> bool:
+    """Whether a second computation of `node` may be worth the memory."""
+    return config.recompute and not is_random(node) and _name(node) in CHEAP | MODERATE
+
+
+def _name(node: fx.Node) -> str:
+    return str(node.target.overloadpacket.__name__) if isinstance(node.target, OpOverload) else ""
 
 
 def forward_graph(

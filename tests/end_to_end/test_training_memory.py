@@ -1,0 +1,122 @@
+"""A training step of a compiled model needs no more memory than the same step in eager, and gives the same gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import minidynamo
+from benchmarks.memory import peak_bytes
+
+BACKENDS = ["aot_eager", pytest.param("native", marks=pytest.mark.cpp)]
+
+
+def perceptron():
+    layers = nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.Tanh(), nn.Linear(128, 128), nn.GELU()
+    return nn.Sequential(*layers, nn.Linear(128, 10)), torch.rand(64, 64)
+
+
+def convolutions(activation, pool):
+    features = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), activation(), pool(2), nn.Conv2d(8, 8, 3), activation()
+    )
+    return nn.Sequential(features, nn.Flatten(), nn.Linear(288, 10)), torch.rand(16, 3, 16, 16)
+
+
+class Recurrent(nn.Module):
+    """A gated unit that is called in a loop."""
+
+    def __init__(self):
+        super().__init__()
+        self.read, self.remember, self.head = nn.Linear(16, 64), nn.Linear(32, 64), nn.Linear(32, 10)
+
+    def forward(self, x):
+        h = x.new_zeros(x.shape[0], 32)
+        for t in range(5):
+            z, n = (self.read(x[:, t]) + self.remember(h)).chunk(2, -1)
+            z = z.sigmoid()
+            h = z * h + (1 - z) * n.tanh()
+        return self.head(h)
+
+
+class Cells(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell, self.head = nn.LSTMCell(16, 32), nn.Linear(32, 10)
+
+    def forward(self, x):
+        state = None
+        for t in range(4):
+            state = self.cell(x[:, t], state)
+        return self.head(state[0])
+
+
+class Residual(nn.Module):
+    """Pre-norm residual layers with dropout."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(4))
+        self.norm, self.head, self.dropout = nn.LayerNorm(64), nn.Linear(64, 10), nn.Dropout(0.2)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + self.dropout(F.silu(layer(self.norm(x))))
+        return self.head(x)
+
+
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(50, 32), nn.Linear(32, 10)
+        self.layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, dropout=0.1, norm_first=True)
+
+    def forward(self, x):
+        return self.head(self.layer(self.embed(x)).mean(1))
+
+
+MODELS = {
+    "perceptron": perceptron,
+    "relu and max pool": lambda: convolutions(nn.ReLU, nn.MaxPool2d),
+    "relu in place": lambda: convolutions(lambda: nn.ReLU(inplace=True), nn.MaxPool2d),
+    "leaky relu and mean pool": lambda: convolutions(nn.LeakyReLU, nn.AvgPool2d),
+    "recurrent": lambda: (Recurrent(), torch.rand(32, 5, 16)),
+    "cells": lambda: (Cells(), torch.rand(32, 4, 16)),
+    "residual": lambda: (Residual(), torch.rand(64, 64)),
+    "encoder": lambda: (Encoder(), torch.randint(50, (16, 8))),
+}
+
+
+def train(make, backend):
+    """Loss, gradients and peak memory of a third step."""
+    torch.manual_seed(0)
+    model, x = make()
+    classes = torch.randint(10, (x.shape[0],))
+    if backend is not None:
+        minidynamo.compile(model, backend=backend, fullgraph=True)
+    losses = []
+
+    def step():
+        model.zero_grad(set_to_none=True)
+        torch.manual_seed(1)
+        loss = F.cross_entropy(model(x), classes)
+        loss.backward()
+        losses.append(loss.item())
+        return [p.grad for p in model.parameters()]
+
+    step()
+    gradients = [g.clone() for g in step()]
+    model.zero_grad(set_to_none=True)
+    return losses, gradients, peak_bytes(lambda: [step(), model.zero_grad(set_to_none=True)] and None)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_step_needs_no_more_memory_than_in_eager(name, backend):
+    losses, gradients, peak = train(MODELS[name], None)
+    got_losses, got_gradients, got_peak = train(MODELS[name], backend)
+    torch.testing.assert_close(got_losses, losses, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(got_gradients, gradients, rtol=1e-4, atol=1e-5)
+    assert got_peak <= peak
