@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import typing
 import weakref
 
 import pytest
