@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import abc
 import functools
 import threading
 import typing
