@@ -1,4 +1,4 @@
-"""Programs of tensors that generated kernels once got wrong: their values, what they write, and what autograd learns."""
+"""Programs that generated kernels once got wrong: their values, what they write, and what autograd learns of it."""
 
 from __future__ import annotations
 
@@ -83,3 +83,14 @@ def test_an_inference_tensor_has_no_version_to_count(backend):
         x = torch.zeros(3)
         minidynamo.compile(lambda x: x.add_(1), backend=backend)(x)
         assert x.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_strides_that_fake_tensors_do_not_foretell(backend):
+    def program(x, y):
+        return torch.relu(torch.div(x, torch.nn.functional.hardshrink(y.half()), rounding_mode="floor"))
+
+    x = torch.arange(48).reshape(2, 6, 1, 4) % 3 > 0
+    y = torch.arange(192.0).reshape(4, 4, 2, 6).permute(2, 3, 1, 0) - 90
+    actual = minidynamo.compile(program, backend=backend)(x, y)
+    assert torch.equal(actual.nan_to_num(), program(x, y).nan_to_num())

@@ -36,6 +36,7 @@ class _HostPrinter:
         self.by_address = by_address
         self.lines = Lines("    ", "#")
         self.names = Namespace({*_names_of(program), *program.constants, "call"})
+        self.addressed = _addressed(program)
 
     def print(self) -> tuple[str, dict[str, Any]]:
         args = self.names.fresh("args")
@@ -48,6 +49,8 @@ class _HostPrinter:
             for step in self.program.steps:
                 self.lines.origins(origins_of(step))
                 self.lines(self.step(step))
+                if isinstance(step, (Extern, GetItem)):
+                    self.check_strides(step)
         self.lines("", "", "call._boxed_call = True")
         return self.lines.text(), {**self.program.constants, **self.names.values}
 
@@ -84,6 +87,15 @@ class _HostPrinter:
         increment = self.names.constant(compat.increment_version, "increment_version")
         return f"{increment}(({', '.join(written)},)); "
 
+    def check_strides(self, step: Extern | GetItem) -> None:
+        """Kernels and backward graphs go by the strides in the graph; fake tensors do not foretell them for every
+        operation as it was built for this device."""
+        if step.layout is None or step.aliases or step.out not in self.addressed or step.layout.stride in ((), (1,)):
+            return
+        relaid = self.names.constant(with_strides, "with_strides")
+        self.lines(f"if {step.out}.stride() != {step.layout.stride}:")
+        self.lines(f"    {step.out} = {relaid}({step.out}, {step.layout.stride})")
+
     def allocation(self, buffer: Buffer) -> str:
         shape, stride, dtype = buffer.shape, buffer.stride, self.value(buffer.dtype)
         if buffer.device.type == "cpu":
@@ -116,6 +128,29 @@ def origins_of(step: Step) -> Origins:
         case Extern() | GetItem():
             return step.origins
     return ()
+
+
+def with_strides(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """`tensor`, or a copy with `strides` if its own differ in a dimension of more than one element."""
+    if all(have == want or n <= 1 for n, have, want in zip(tensor.shape, tensor.stride(), strides)):
+        return tensor
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+
+def _addressed(program: HostProgram) -> set[str]:
+    """Names whose strides somebody relies on: kernels, whoever gets the results, and views for them."""
+    names: set[str] = set()
+    for step in reversed(program.steps):
+        match step:
+            case Launch():
+                names.update(step.args)
+            case Return():
+                names.update(value.name for value in step.values if isinstance(value, Name))
+            case Reuse() if step.buffer.name in names:
+                names.add(step.source)
+            case Extern() | GetItem() if step.out in names:
+                names.update(step.aliases)
+    return names
 
 
 def _operator_name(op: Any) -> str:

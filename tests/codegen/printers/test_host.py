@@ -8,11 +8,11 @@ import torch
 from minidynamo import artifacts
 from minidynamo.codegen.ir.expr import Const, Op
 from minidynamo.codegen.ir.index import Var
-from minidynamo.codegen.ir.loops import Extern, GetItem, Name, Store
+from minidynamo.codegen.ir.loops import Buffer, Extern, GetItem, Name, Store
 from minidynamo.codegen.lowering.graph import lower_graph
 from minidynamo.codegen.memory.plan import Allocate, Free, HostProgram, Launch, Return, Reuse
 from minidynamo.codegen.memory.planner import plan_memory
-from minidynamo.codegen.printers.host import print_host
+from minidynamo.codegen.printers.host import print_host, with_strides
 from minidynamo.codegen.scheduling.schedule import schedule
 from tests.codegen.graphs import located
 from tests.codegen.printers import printer_cases as cases
@@ -125,3 +125,25 @@ def test_text_with_lines_of_the_user(golden):
     program = plan_memory(steps, loops, "located")
     source, _ = print_host(program, {k.name: functools.partial(len) for k in program.kernels}, by_address=True)
     golden(source, "codegen/located.host.txt")
+
+
+def test_strides_of_extern_results_are_those_of_the_graph():
+    made = torch.arange(6.0).reshape(2, 3)
+    layout = Buffer("made", (2, 3), (1, 2), torch.float32, made.device)
+    steps = (Extern("made", lambda: made, (), layout=layout), Return((Name("made"),)))
+    call, _ = load(HostProgram("strides", (), steps, (), ()))
+    (result,) = call([])
+    assert result.stride() == (1, 2)
+    assert torch.equal(result, made)
+    assert with_strides(made[:1], (7, 1)).data_ptr() == made.data_ptr()
+
+
+def test_writes_to_inputs_are_counted():
+    kernel, double = doubling("x", "y")
+    program = HostProgram("writes", ("x", "y"), (Launch(kernel, ("x", "y")), Return(())), (kernel,), ())
+    call, source = load(program, {"double": double})
+    assert "increment_version((y,))" in source
+    x, y = torch.ones(8), torch.zeros(8)
+    call([x, y])
+    assert (x._version, y.tolist()) == (0, [2.0] * 8)
+    assert y._version > 0
