@@ -304,6 +304,7 @@ class OutputGraph:
             if not node.users:
                 self.graph.erase_node(node)
                 continue
+            self._restore_example(node, variable)
             source = node.meta["source"]
             stolen = isinstance(source, Local) and source.name in self._steal
             given_up = isinstance(variable, ListVariable) and (stolen or variable in emptied)
@@ -311,6 +312,21 @@ class OutputGraph:
                 node.meta["steal_arg"] = True
             inputs.append(GraphInput(node, source, variable, given_up))
         return tuple(inputs)
+
+    def _restore_example(self, node: torch.fx.Node, variable: TensorVariable | ListVariable) -> None:
+        """An example shows an input as it arrives; the fake one may have been given another shape or history since."""
+        examples = node.meta["example_value"]
+        if isinstance(variable, TensorVariable):
+            node.meta["example_value"] = self._as_it_arrived(examples)
+        else:
+            node.meta["example_value"] = [self._as_it_arrived(example) for example in examples]
+
+    def _as_it_arrived(self, example: Any) -> Any:
+        real = self._real.get(self._by_fake[id(example)]) if id(example) in self._by_fake else None
+        if real is None:
+            return example
+        facts = (example.shape, example.stride(), example.dtype, example.requires_grad)
+        return example if facts == (real.shape, real.stride(), real.dtype, real.requires_grad) else self._fake(real)
 
     def _guard_distinct(self, inputs: Sequence[GraphInput]) -> None:
         """A graph may assume that its tensors are different objects: writing to one must not change another."""
