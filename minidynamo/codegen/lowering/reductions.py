@@ -146,9 +146,15 @@ def moments(builder: Builder, x: Value, dims: Sequence[int], keepdim: bool) -> t
 
 
 def _variance(
-    builder: Builder, x: Value, dim: Any, unbiased: bool | None, correction: float | None, keepdim: bool
+    builder: Builder,
+    x: Value,
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
 ) -> tuple[Value, Value]:
-    """Variance, and mean with its dimensions kept, in the computing dtype."""
+    """Variance, and mean with its dimensions kept, in the computing dtype. Arguments as those of aten.var."""
     if isinstance(dim, bool):
         dim, unbiased = None, dim
     lost = correction if correction is not None else float(unbiased is not False)
@@ -159,47 +165,21 @@ def _variance(
 
 
 @lowering("var")
-def lower_var(
-    builder: Builder,
-    x: Value,
-    dim: Any = None,
-    unbiased: bool | None = None,
-    keepdim: bool = False,
-    *,
-    correction: float | None = None,
-) -> Value:
+def lower_var(builder: Builder, x: Value, *args: Any, **kwargs: Any) -> Value:
     """The variance, in two passes over the data."""
-    variance = _variance(builder, x, dim, unbiased, correction, keepdim)[0]
-    return builder.map(lambda v: v, variance, dtype=x.dtype)
+    return builder.map(lambda v: v, _variance(builder, x, *args, **kwargs)[0], dtype=x.dtype)
 
 
 @lowering("std")
-def lower_std(
-    builder: Builder,
-    x: Value,
-    dim: Any = None,
-    unbiased: bool | None = None,
-    keepdim: bool = False,
-    *,
-    correction: float | None = None,
-) -> Value:
+def lower_std(builder: Builder, x: Value, *args: Any, **kwargs: Any) -> Value:
     """The square root of the variance."""
-    variance = _variance(builder, x, dim, unbiased, correction, keepdim)[0]
-    return builder.map(lambda v: apply("sqrt", v), variance, dtype=x.dtype)
+    return builder.map(lambda v: apply("sqrt", v), _variance(builder, x, *args, **kwargs)[0], dtype=x.dtype)
 
 
 @lowering("var_mean")
-def lower_var_mean(
-    builder: Builder,
-    x: Value,
-    dim: Any = None,
-    unbiased: bool | None = None,
-    keepdim: bool = False,
-    *,
-    correction: float | None = None,
-) -> tuple[Value, Value]:
+def lower_var_mean(builder: Builder, x: Value, *args: Any, **kwargs: Any) -> tuple[Value, Value]:
     """Variance and mean."""
-    variance, mean = _variance(builder, x, dim, unbiased, correction, keepdim)
+    variance, mean = _variance(builder, x, *args, **kwargs)
     flat = mean.reshape(variance.shape)
     return builder.map(lambda v: v, variance, dtype=x.dtype), builder.map(lambda m: m, flat, dtype=x.dtype)
 

@@ -15,9 +15,36 @@ from enum import Enum
 
 import torch
 
-from minidynamo.codegen.ir.expr import Cast, Const, Expr, IndexValue, Load, Op, Ref, loads
+from minidynamo.codegen.ir.expr import OPS, Cast, Const, Expr, IndexValue, Load, Op, Ref, loads
 from minidynamo.codegen.ir.index import FloorDiv, Index, Lookup, Mod, Var
 from minidynamo.codegen.ir.loops import Kernel, Let, Origins, Statement, Store, comments
+
+SAME = {
+    "add": "({0} + {1})",
+    "sub": "({0} - {1})",
+    "mul": "({0} * {1})",
+    "neg": "(-{0})",
+    "isnan": "({0} != {0})",
+    "eq": "({0} == {1})",
+    "ne": "({0} != {1})",
+    "lt": "({0} < {1})",
+    "le": "({0} <= {1})",
+    "gt": "({0} > {1})",
+    "ge": "({0} >= {1})",
+}
+"""Operations that every target spells in one way; a row of an `ExpressionPrinter`'s table."""
+
+LIBRARY = (
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh",
+    "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "lgamma", "trunc", "atan2", "hypot", "copysign", "fma",
+)  # fmt: skip
+"""Operations that every target has as a function with C's name for it, perhaps behind a prefix."""
+
+
+def library_calls(prefix: str) -> dict[str, str]:
+    """The rows for LIBRARY, of functions with names that start with `prefix`."""
+    operands = {name: ", ".join(f"{{{k}}}" for k in range(OPS[name].arity)) for name in LIBRARY}
+    return {name: f"{prefix}{name}({text})" for name, text in operands.items()}
 
 
 class Lines:

@@ -13,7 +13,7 @@ import torch
 from minidynamo.codegen.ir.expr import Cast, Const, Expr, IndexValue, Load, Op, Ref, children, cost, loads, walk
 from minidynamo.codegen.ir.index import Var
 from minidynamo.codegen.ir.loops import Accumulate, Let, Statement, Store
-from minidynamo.codegen.printers.base import ExpressionPrinter, shortest
+from minidynamo.codegen.printers.base import SAME, ExpressionPrinter, library_calls, shortest
 
 TYPES = {
     torch.float32: "float",
@@ -29,32 +29,22 @@ TYPES = {
 }
 
 OPERATIONS: dict[str, str | Mapping[str, str]] = {
-    "add": "({0} + {1})",
-    "sub": "({0} - {1})",
-    "mul": "({0} * {1})",
+    **SAME,
+    **library_calls("m_"),
     "div": "({0} / {1})",
     "floordiv": {"f": "m_floordiv({0}, {1})", "i": "floordiv({0}, {1}, failed)"},
     "truncdiv": {"f": "m_trunc({0} / {1})", "i": "truncdiv({0}, {1}, failed)"},
     "remainder": {"f": "m_remainder({0}, {1})", "i": "remainder_int({0}, {1}, failed)"},
     "fmod": {"f": "m_fmod({0}, {1})", "i": "fmod_int({0}, {1}, failed)"},
-    "neg": "(-{0})",
     "abs": "absolute({0})",
     "sign": "sign_of({0})",
     "min": {"f": "minimum({0}, {1})", "i": "minimum({0}, {1})", "b": "({0} && {1})"},
     "max": {"f": "maximum({0}, {1})", "i": "maximum({0}, {1})", "b": "({0} || {1})"},
-    "fma": "m_fma({0}, {1}, {2})",
     "rsqrt": "(1 / m_sqrt({0}))",
     "reciprocal": "(1 / {0})",
     "round": "m_rint({0})",
     "pow": {"f": "m_pow({0}, {1})", "i": "power_int({0}, {1})"},
-    "isnan": "({0} != {0})",
     "isinf": "(absolute({0}) == INF)",
-    "eq": "({0} == {1})",
-    "ne": "({0} != {1})",
-    "lt": "({0} < {1})",
-    "le": "({0} <= {1})",
-    "gt": "({0} > {1})",
-    "ge": "({0} >= {1})",
     "and": {"i": "({0} & {1})", "b": "({0} && {1})"},
     "or": {"i": "({0} | {1})", "b": "({0} || {1})"},
     "xor": {"i": "({0} ^ {1})", "b": "({0} != {1})"},
@@ -65,34 +55,8 @@ OPERATIONS: dict[str, str | Mapping[str, str]] = {
     "check_index": "check_index({0}, {1}, failed)",
     "floor": "m_floor({0})",
     "ceil": "m_ceil({0})",
-    "trunc": "m_trunc({0})",
     "sqrt": "m_sqrt({0})",
-    "exp": "m_exp({0})",
-    "exp2": "m_exp2({0})",
-    "expm1": "m_expm1({0})",
-    "log": "m_log({0})",
-    "log2": "m_log2({0})",
-    "log10": "m_log10({0})",
-    "log1p": "m_log1p({0})",
-    "sin": "m_sin({0})",
-    "cos": "m_cos({0})",
-    "tan": "m_tan({0})",
-    "asin": "m_asin({0})",
-    "acos": "m_acos({0})",
-    "atan": "m_atan({0})",
-    "sinh": "m_sinh({0})",
-    "cosh": "m_cosh({0})",
-    "tanh": "m_tanh({0})",
-    "asinh": "m_asinh({0})",
-    "acosh": "m_acosh({0})",
-    "atanh": "m_atanh({0})",
-    "erf": "m_erf({0})",
-    "erfc": "m_erfc({0})",
-    "lgamma": "m_lgamma({0})",
     "sigmoid": "m_sigmoid({0})",
-    "atan2": "m_atan2({0}, {1})",
-    "hypot": "m_hypot({0}, {1})",
-    "copysign": "m_copysign({0}, {1})",
 }
 """Operation -> text. A pair of texts where kinds of operands differ."""
 

@@ -5,10 +5,19 @@ import struct
 import pytest
 import torch
 
-from minidynamo.codegen.ir.expr import Const, Ref
+from minidynamo.codegen.ir.expr import OPS, Const, Ref
 from minidynamo.codegen.ir.index import Var, as_index
 from minidynamo.codegen.ir.loops import Let, Origin, Store
-from minidynamo.codegen.printers.base import ExpressionPrinter, Form, Lines, layout_of, shortest, stores_last
+from minidynamo.codegen.printers.base import (
+    SAME,
+    ExpressionPrinter,
+    Form,
+    Lines,
+    layout_of,
+    library_calls,
+    shortest,
+    stores_last,
+)
 from minidynamo.errors import UserLocation
 from tests.codegen.printers import printer_cases as cases
 
@@ -28,6 +37,12 @@ def test_neighbours_from_one_line_are_told_once():
         lines("x;")
     head, both = "// b.py:1 in f\n", "// b.py:1 in f\n// b.py:2 in f\n"
     assert lines.text() == f"{head}x;\nx;\nx;\n{both}x;\n{head}x;\n"
+
+
+def test_rows_of_library_functions_have_their_operands():
+    rows = library_calls("m_")
+    assert (rows["sin"], rows["atan2"], rows["fma"]) == ("m_sin({0})", "m_atan2({0}, {1})", "m_fma({0}, {1}, {2})")
+    assert rows.keys() | SAME.keys() < OPS.keys() and not rows.keys() & SAME.keys()
 
 
 @pytest.mark.parametrize(
