@@ -57,6 +57,15 @@ def tensor_guards(examples: tuple[torch.Tensor, ...]) -> typing.Any:
     return _dynamo_guards.TensorGuards(*examples, dynamic_dims_sizes=None, dynamic_dims_strides=None)
 
 
+# The pack and unpack hooks that saved tensors go through now, or None.
+_saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+
+
+def has_saved_tensor_hooks() -> bool:
+    """Whether what autograd saves now goes through the user's hooks."""
+    return _saved_tensor_hooks(False) is not None
+
+
 # Autograd. `raw_apply(F)` is `F.apply` without its check for functorch transforms, which a compiled graph never runs
 # under.
 # Whether autograd can hand the gradients to a Function's backward in one list, which it may empty.
@@ -75,9 +84,12 @@ def schema_of(op: typing.Any) -> typing.Any:
     return op._schema
 
 
-# Tracing. Fake tensors have everything but data, and carry the mode they belong to; these errors say why an operation has no fake result.
+# Tracing. Fake tensors have everything but data, and carry the mode they belong to; these errors say why an operation
+# has no fake result.
 FakeTensor = torch._subclasses.fake_tensor.FakeTensor
 FakeTensorMode = torch._subclasses.fake_tensor.FakeTensorMode
+
+
 @functools.cache
 def load_fake_tensors() -> None:
     """Import what the first fake mode imports: that takes seconds, and it keeps every frame below it alive.

@@ -6,6 +6,7 @@ name. What a resumed frame or a called function goes through is asked of the fra
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import traceback
 import types
@@ -15,8 +16,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch.fx
+from torch.autograd.graph import saved_tensors_hooks
 
-from minidynamo import artifacts
+from minidynamo import artifacts, compat
 from minidynamo.bytecode.analysis import slot_effects
 from minidynamo.bytecode.breaks import drive, make_break
 from minidynamo.bytecode.instructions import decode
@@ -120,6 +122,17 @@ def convert_frame(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwne
     Raises Unsupported when fullgraph is asked for and the frame must be cut, BackendError when the backend fails and
     on_error is "raise". A frame that cannot be captured comes back without entry, after one notice.
     """
+    # The user's hooks are for what the program saves, not for what is saved while it is traced.
+    hooked = compat.has_saved_tensor_hooks()
+    with saved_tensors_hooks(_unchanged, _unchanged) if hooked else contextlib.nullcontext():
+        return _convert(frame, values, owner)
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+def _convert(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwner) -> Conversion:
     options = owner.options
     key = options.backend.key()
     load_fake_tensors()

@@ -36,7 +36,6 @@ class AotGraphs:
     forward: fx.GraphModule
     backward: fx.GraphModule | None
     partition: Partition | None
-    tangents: tuple[torch.Tensor, ...] = ()
     without_grad: bool = False
 
 
@@ -74,7 +73,7 @@ def aot_compile(
             compiled,
             graphs.partition.sources,
             lambda: backward(late, _examples(late)),
-            graphs.tangents,
+            _examples(late),
         )
         if not torch.is_grad_enabled():
             call = _with_grad(call)
@@ -114,7 +113,7 @@ def _split(layout: InputLayout, trace: Trace, functional: FunctionalGraph, resul
     if not trace.training:
         made = forward_graph(graph, inputs, results.nodes, results.copies, overwritten)
         without_grad = torch.is_grad_enabled() and any(trace.requires_grad.values())
-        return AotGraphs(layout, _signature(layout, functional, results), _module(made), None, None, (), without_grad)
+        return AotGraphs(layout, _signature(layout, functional, results), _module(made), None, None, without_grad)
     gradients = [
         None if node is None else functional.read(functional.values[node]) for node in trace.gradients.values()
     ]
@@ -126,8 +125,7 @@ def _split(layout: InputLayout, trace: Trace, functional: FunctionalGraph, resul
         gradient_sources=sources,
         unreached=tuple(i for i, node in trace.gradients.items() if node is None),
     )
-    tangents = tuple(node.meta["val"] for node in functional.tangents)
-    return AotGraphs(layout, signature, _module(parts.forward), _module(parts.backward), parts, tangents)
+    return AotGraphs(layout, signature, _module(parts.forward), _module(parts.backward), parts)
 
 
 def _tangents_of(gradient: fx.Node | None, tangents: list[fx.Node]) -> tuple[int, ...]:

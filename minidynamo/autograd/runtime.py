@@ -34,14 +34,15 @@ def training_call(
     forward: BoxedCallable,
     saved: Saved,
     compile_backward: Callable[[], BoxedCallable],
-    tangents: Sequence[torch.Tensor],
+    expected: Sequence[torch.Tensor],
 ) -> BoxedCallable:
     """A boxed callable around forward and backward graph.
 
     Forward returns the results of `signature`, then further values to save; `saved` says where each value that
-    backward takes comes from. `tangents` are fake values like the gradients that backward expects.
+    backward takes comes from. `expected` are fake values like those that backward takes: what was saved, then
+    gradients.
     """
-    function = _make_function(signature, forward, saved, _Lazy(compile_backward), tangents)
+    function = _make_function(signature, forward, saved, _Lazy(compile_backward), expected)
     apply = compat.raw_apply(function)
     gradients = signature.gradients
     unreached = [place for place, i in enumerate(gradients) if i in signature.unreached]
@@ -84,7 +85,7 @@ def _make_function(
     forward_graph: BoxedCallable,
     saved: Saved,
     backward_graph: BoxedCallable,
-    tangents: Sequence[torch.Tensor],
+    expected: Sequence[torch.Tensor],
 ) -> type[torch.autograd.Function]:
     results = signature.results
     differentiable = signature.differentiable_results
@@ -92,7 +93,8 @@ def _make_function(
     saved_inputs = [i for kind, i in saved if kind == "input"]
     saved_results = [i for kind, i in saved if kind == "result"]
     unreached = set(signature.unreached)
-    prepare = [_Tangent(value) for value in tangents]
+    fits = [_Fit(value) for value in expected]
+    restore, prepare = fits[: len(saved)], fits[len(saved) :]
 
     class CompiledFunction(torch.autograd.Function):
         """One node of autograd's graph for the whole compiled graph. Its first argument is the list of all inputs."""
@@ -108,6 +110,7 @@ def _make_function(
             visible = tuple(made[:results])
             ctx.save_for_backward(*kept, *[made[i] for i in saved_results], *made[results:])
             ctx.set_materialize_grads(False)
+            ctx.hooked = compat.has_saved_tensor_hooks()
             if others:
                 ctx.mark_non_differentiable(*[made[i] for i in others])
             return visible
@@ -119,6 +122,8 @@ def _make_function(
             args = list(ctx.saved_tensors)
             # Unless the user retains the graph, autograd lets go now, and each value dies at its last use.
             ctx.maybe_clear_saved_tensors()
+            if ctx.hooked:
+                args = [fit.restore(value) for fit, value in zip(restore, args)]
             unused = {place for place, i in enumerate(differentiable) if gradients[i] is None}
             args += [fit(gradients[i]) for fit, i in zip(prepare, differentiable)]
             gradients.clear()
@@ -130,8 +135,8 @@ def _make_function(
     return CompiledFunction
 
 
-class _Tangent:
-    """Turns what autograd hands in for one result into what the backward graph was compiled for."""
+class _Fit:
+    """Turns what autograd hands in for one value into what the backward graph was compiled for."""
 
     def __init__(self, like: torch.Tensor) -> None:
         self.shape, self.stride = tuple(like.shape), like.stride()
@@ -142,8 +147,20 @@ class _Tangent:
             return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device).zero_()
         if gradient.stride() == self.stride:
             return gradient
+        return self.copy(gradient)
+
+    def restore(self, saved: torch.Tensor) -> torch.Tensor:
+        """What the user's unpack hook returned for a saved tensor, which may have lost its dtype or strides."""
+        if saved.shape != self.shape:
+            came = f"returned a tensor of shape {tuple(saved.shape)} for one of shape {self.shape}"
+            raise RuntimeError(f"a hook for saved tensors {came}")
+        same = (saved.stride(), saved.dtype, saved.device) == (self.stride, self.dtype, self.device)
+        return saved if same else self.copy(saved)
+
+    def copy(self, value: torch.Tensor) -> torch.Tensor:
+        """`value` in the layout that the backward graph was compiled for."""
         fitting = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
-        return fitting.copy_(gradient)
+        return fitting.copy_(value)
 
 
 class _Lazy:

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from minidynamo import artifacts
+from minidynamo import artifacts, compat
 from minidynamo.boxed import mark_boxed
 from minidynamo.bytecode.layout import FramePoint
 from minidynamo.guards.reader import Reader
@@ -418,6 +418,8 @@ def revive(error: BaseException, held: list[Any], lost: str = "", versions: Vers
         reason = "an argument has already been freed"
     if any((tensor := ref()) is None or version is None or tensor._version != version for ref, version in versions):
         reason = "a tensor was written to before"
+    if compat.has_saved_tensor_hooks():
+        reason = "hooks have seen the tensors that were saved"
     if not reason:
         return values
     error.add_note(f"minidynamo could not run the function again as written: {reason}.")
