@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import inspect
+import os
+import re
 import threading
 import time
 import warnings
@@ -98,7 +101,23 @@ def notice(diagnostic: Diagnostic) -> None:
         if key in _noticed:
             return
         _noticed.add(key)
-    warnings.warn(diagnostic.render(), MinidynamoNotice, stacklevel=2)
+    warnings.warn(diagnostic.render(), MinidynamoNotice, stacklevel=_level_of_the_user())
+
+
+_PACKAGE = os.path.dirname(__file__) + os.sep
+_GENERATED = re.compile(r"\d{4,}_[a-z]+_\w+\.py")  # as artifacts.py names files
+
+
+def _level_of_the_user() -> int:
+    """For `warnings.warn` in the calling function: the innermost frame that is neither ours nor generated."""
+    frame = inspect.currentframe()
+    level = 0
+    while frame is not None:
+        filename = frame.f_code.co_filename
+        if not filename.startswith(_PACKAGE) and not _GENERATED.fullmatch(os.path.basename(filename)):
+            return level
+        frame, level = frame.f_back, level + 1
+    return 1
 
 
 def forget_notices() -> None:

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import sys
 import threading
 import time
 import warnings
 
 import pytest
+import torch
 
+import minidynamo
 from minidynamo import events
 from minidynamo.errors import Diagnostic
 from minidynamo.events import MinidynamoNotice, forget_notices, notice, on_event, phase, publish
@@ -80,3 +83,11 @@ def test_a_notice_is_shown_once_and_published_always(recorded):
 
 def test_every_kind_is_described():
     assert all(events.KINDS.values())
+
+
+def test_a_notice_points_to_the_users_line():
+    compiled = minidynamo.compile(lambda x: x + 1, backend=lambda gm, inputs: gm.forward)
+    with pytest.warns(MinidynamoNotice) as told:
+        line = sys._getframe().f_lineno + 1
+        compiled(torch.ones(1))
+    assert (told[0].filename, told[0].lineno) == (__file__, line)
