@@ -213,7 +213,8 @@ class CompiledFunction:
     def code(self, kind: str | None = None) -> str:
         """What was generated, each text below a heading with its file, in the order in which a call passes through it.
 
-        A dispatcher is followed by the texts of its entries. A backward graph is there once it has been compiled.
+        A dispatcher is followed by the texts of its entries; functions called at graph breaks come last. A backward
+        graph is there once it has been compiled.
         `kind` restricts it to one of `artifacts.STAGES`; another raises UnknownName.
         """
         if kind is not None and kind not in STAGES:
@@ -228,7 +229,9 @@ class CompiledFunction:
             shown.append(Artifact("dispatch", dispatcher.name, path, dispatcher.source()))
             for texts in self._texts.get(point, ()):
                 shown += sorted((t for t in texts if t.kind in order), key=lambda text: order.index(text.kind))
-        return "\n".join(text.section() for text in shown if kind in (None, text.kind))
+        sections = [text.section() for text in shown if kind in (None, text.kind)]
+        callees = [vars(callee)[COMPILED].code(kind) for callee in self._callees.values()]
+        return "\n".join([*sections, *filter(None, callees)])
 
     def why(self) -> str:
         """Why the function was compiled more than once: one paragraph per recompile, latest first."""

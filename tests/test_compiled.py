@@ -245,3 +245,14 @@ def test_code_of_frames_behind_a_break():
     assert len(set(headings(f.code("dispatch")))) == 2
     f.reset()
     assert headings(f.code("host")) == []
+
+
+def test_code_of_functions_called_at_a_break():
+    def called(x):
+        minidynamo.graph_break()
+        return x * 3
+
+    f = compiled(lambda x: called(x + 1) - 1)
+    f(torch.ones(2))
+    assert "x * 3" in f.code("graph")
+    assert any("called" in heading for heading in headings(f.code("dispatch")))

@@ -10,12 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import fx
 
+from minidynamo import artifacts
 from minidynamo.codegen.compile_graph import choose_target, compile_graph
 from minidynamo.codegen.ir.loops import Extern
+from minidynamo.codegen.runtime import disk_cache
 from minidynamo.config import config
-from minidynamo.errors import UnknownName
+from minidynamo.errors import UnknownName, UserLocation
 from minidynamo.events import MinidynamoNotice, forget_notices
-from tests.codegen.graphs import check, compare, flat, trace
+from tests.codegen.graphs import check, compare, flat, located, trace
 
 F = torch.nn.functional
 TARGETS = [pytest.param("cpp", marks=pytest.mark.cpp), "triton", "aten"]
@@ -192,13 +194,35 @@ def test_texts_of_all_stages():
     compiled = check(lambda x: torch.softmax(x + 1, -1), normal(3, 4))
     assert compiled.target == "cpp"
     assert "sum over" in compiled.loops_text
-    assert "kernel softmax_0" in compiled.kernel_text
-    assert "kernel_softmax_0" in compiled.kernel_source
+    assert "kernel add_softmax_0" in compiled.kernel_text
+    assert "kernel_add_softmax_0" in compiled.kernel_source
     assert "def call(args):" in compiled.host_source
     assert set(compiled.paths) == {"loops", "kernel", "host"}
     for path in compiled.paths.values():
         with open(path) as file:
             assert file.read()
+
+
+@pytest.mark.parametrize("target", [pytest.param("cpp", marks=pytest.mark.cpp), "triton"])
+def test_each_text_is_written_once(target):
+    with artifacts.collected() as texts:
+        compiled = check(*FUNCTIONS["softmax"], target=target)
+    assert [text.kind for text in texts] == ["loops", "kernel", "host"]
+    assert [text.path for text in texts] == [compiled.paths[kind] for kind in ("loops", "kernel", "host")]
+    assert texts[1].text == compiled.kernel_source
+
+
+@pytest.mark.cpp
+def test_where_the_users_lines_stand_changes_no_key(tmp_path):
+    gm = located()
+    with config.patch(cache_dir=str(tmp_path)):
+        first = compile_graph(gm, [], target="cpp").kernel_source
+        for node in gm.graph.nodes:
+            if "user_location" in node.meta:
+                node.meta["user_location"] = UserLocation("other.py", node.meta["user_location"].lineno + 5, "other")
+        second = compile_graph(gm, [], target="cpp").kernel_source
+        assert first != second
+        assert len(list(disk_cache.entries())) == 1
 
 
 def test_target_aten_has_no_kernels():
