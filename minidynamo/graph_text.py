@@ -9,7 +9,7 @@ import re
 
 from torch import fx
 
-_ASSIGNED = re.compile(r"(\s+)(\w+)\b.* = ")
+_ASSIGNED = re.compile(r"(\s+)(\w+)(?::| =)")
 
 # What torch says of nodes without stack traces; they have the user's lines in a form of their own.
 _NO_PLACES = "# No stacktrace found for following nodes"
