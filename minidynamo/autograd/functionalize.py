@@ -357,6 +357,9 @@ class _Pass:
                 self.assign(one, value)
             return
         value = self.result.values[target]
+        written = target.meta["val"]
+        if any(size > 1 and stride == 0 for size, stride in zip(written.shape, written.stride())):
+            raise refuse("a tensor is written whose elements share memory")  # fill_, zero_ and index_fill_ do that
         like = self.result.read(value).meta["val"]
         if tuple(new.meta["val"].shape) != tuple(like.shape):
             raise refuse("an operation with `out=` gives its output another shape")

@@ -61,7 +61,7 @@ INVERSES: dict[OpOverload, Inverse] = {
     aten.squeeze.default: _reshape_back,
     aten.squeeze.dim: _reshape_back,
     aten.squeeze.dims: _reshape_back,
-    # Torch refuses to write to a tensor whose elements overlap, so only an expand to the same number of elements comes.
+    # Nothing functional writes to a tensor whose elements overlap: an expand is to the same number of elements.
     aten.expand.default: _reshape_back,
     aten.transpose.int: _transpose_back,
     aten.t.default: _t_back,

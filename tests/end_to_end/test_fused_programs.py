@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import minidynamo
+from minidynamo.events import MinidynamoNotice
 from minidynamo.testing import assert_same_as_eager
 
 BACKENDS = [pytest.param("cpp", marks=pytest.mark.cpp), "triton"]
@@ -94,3 +95,21 @@ def test_strides_that_fake_tensors_do_not_foretell(backend):
     y = torch.arange(192.0).reshape(4, 4, 2, 6).permute(2, 3, 1, 0) - 90
     actual = minidynamo.compile(program, backend=backend)(x, y)
     assert torch.equal(actual.nan_to_num(), program(x, y).nan_to_num())
+
+
+@pytest.mark.cpp
+@pytest.mark.parametrize("write", ["fill_", "zero_"])
+def test_writes_to_elements_that_share_memory(write):
+    arguments = (2,) if write == "fill_" else ()
+
+    def through_a_view(x):
+        getattr(x.expand(4, 3), write)(*arguments)
+        return x + 1
+
+    def to_an_input(x):
+        getattr(x, write)(*arguments)
+        return x + 1
+
+    with pytest.warns(MinidynamoNotice, match="elements share memory"):
+        exactly(through_a_view, torch.zeros(1, 3), backend="cpp")
+        assert_same_as_eager(to_an_input, lambda: torch.zeros(1, 3).expand(4, 3), backend="cpp")
