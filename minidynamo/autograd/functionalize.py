@@ -247,7 +247,7 @@ class _Pass:
             made = self.emitter.emit_known(op, (viewed, *rest), node.kwargs, node.meta["val"])
         else:
             made = self.emitter.emit(op, viewed, *rest, **node.kwargs)
-        self.result.values[node] = Value(parent.base, made, parent.base.version, parent, step)
+        self.result.values[node] = Value(parent.base, _origin(made), parent.base.version, parent, step)
 
     def metadata_mutation(self, node: fx.Node, op: OpOverload) -> None:
         self.refuse_input_metadata(node)
@@ -376,6 +376,18 @@ class _Pass:
         for bases in owners.values():
             if len(bases) > 1 and any(base.version for base in bases):
                 raise refuse("an input is written that shares memory with another input")
+
+
+def _origin(view: fx.Node) -> fx.Node:
+    """The node that `view` is a view of and the same window as: gradients of transposed weights are transposed back."""
+    value, source = view.meta["val"], view
+    while isinstance(source.target, OpOverload) and is_view(source.target):
+        source = source.all_input_nodes[0]
+        old = source.meta["val"]
+        # Conjugation and negation are views, too, of which the layout tells nothing.
+        if same_layout(old, value, memory=True) and (old.is_conj(), old.is_neg()) == (value.is_conj(), value.is_neg()):
+            return source
+    return view
 
 
 def refuse(what: str) -> GraphRefused:

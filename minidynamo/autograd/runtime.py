@@ -145,7 +145,7 @@ class _Fit:
     def __call__(self, gradient: torch.Tensor | None) -> torch.Tensor:
         if gradient is None:  # the result was not used
             return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device).zero_()
-        if gradient.stride() == self.stride:
+        if gradient.stride() == self.stride and not gradient.is_neg():
             return gradient
         return self.copy(gradient)
 

@@ -380,3 +380,28 @@ def test_inputs_that_share_memory_may_be_read_but_not_written():
     gm, _ = graph_of(lambda a, b: (a.add_(1), b)[1:], [x, x])
     with pytest.raises(BackendError, match="shares memory with another input"):
         aot_graphs(gm, examples)
+
+
+def test_views_that_lead_back_are_left_out():
+    """Gradients of weights come transposed twice."""
+    made = graphs(lambda x, w: (torch.nn.functional.linear(x, w),), inputs((2, 3), (4, 3))()[0])
+    assert len([t for t in targets(made.backward) if t == "aten.t.default"]) == 1
+    made = graphs(lambda x: (x.sin().t().unsqueeze(0).squeeze(0).t() * 2,), inputs((2, 3))()[0])
+    assert not {"aten.t.default", "aten.squeeze.dim"} & set(targets(made.forward))
+
+
+def test_conjugates_are_not_left_out():
+    def program(x):
+        return x.conj() * 2, x.conj().t() @ x, x.conj().imag.neg() * 1, x.conj().conj() * 3
+
+    def make():
+        x = torch.randn(3, 3, dtype=torch.complex64, requires_grad=True)
+        return [x], [x]
+
+    got = compile_program(program, make()[0])
+    (x,), _ = make()
+    y = x.detach().clone().requires_grad_()
+    for outs, leaf in ((got([x]), x), (program(y), y)):
+        sum(out.abs().pow(2).sum() for out in outs).backward()
+        assert leaf.grad is not None
+    torch.testing.assert_close(x.grad, y.grad)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import fx
 
+import minidynamo
 from minidynamo.boxed import is_boxed, mark_boxed
 from minidynamo.compat import HAS_BOXED_GRADIENTS
 from minidynamo.errors import Unsupported
@@ -297,3 +298,24 @@ def test_constants_of_the_program_are_handed_in():
     assert_same(lambda x: (x * torch.tensor([1.0, 2.0, 3.0]),), inputs((2, 3)))
     assert_same(lambda x: (x * torch.tensor([1.0, 2.0, 3.0]),), inputs((2, 3), grad=False))
     assert_same(lambda x: (torch.tensor([1.0, 2.0]), x * 1), inputs((2, 3)))
+
+
+@pytest.mark.cpp
+def test_lazily_negated_gradients_are_made_before_kernels_read_them():
+    x, z = torch.randn(3, requires_grad=True), torch.randn(3, dtype=torch.complex64)
+    y = minidynamo.compile(lambda x: x.sin(), backend="cpp")(x)
+    (got,) = torch.autograd.grad(y, x, z.conj().imag.detach())
+    torch.testing.assert_close(got, -z.imag * x.detach().cos())
+
+
+def test_saved_tensor_hooks_may_return_another_dtype_but_no_other_shape():
+    x = torch.randn(3, 3, requires_grad=True)
+    call = compile_program(lambda x: (x.sin().tan(),), [x])
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.double().t(), lambda t: t.t()):
+        (y,) = call([x])
+    (got,) = torch.autograd.grad(y.sum(), x)
+    torch.testing.assert_close(got, torch.autograd.grad(x.sin().tan().sum(), x)[0])
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t[0], lambda t: t):
+        (y,) = call([x])
+    with pytest.raises(RuntimeError, match=r"returned a tensor of shape \(3,\) for one of shape \(3, 3\)"):
+        y.sum().backward()

@@ -34,8 +34,8 @@ def lower_graph(gm: fx.GraphModule, *, kernels: bool = True) -> LoopProgram:
 
 
 def layout_of(name: str, fake: Any) -> Buffer | None:
-    """The buffer that a strided tensor of a known dtype is; None for everything else."""
-    if not isinstance(fake, torch.Tensor) or fake.layout != torch.strided or fake.dtype not in DTYPES:
+    """The buffer that a strided tensor of a known dtype is; None for everything else, lazily negated tensors too."""
+    if not isinstance(fake, torch.Tensor) or fake.layout != torch.strided or fake.dtype not in DTYPES or fake.is_neg():
         return None
     if not all(isinstance(n, int) for n in (*fake.shape, *fake.stride())):
         return None

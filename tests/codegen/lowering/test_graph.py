@@ -86,6 +86,7 @@ def test_store_of_an_input_into_another_is_ordered():
 def test_layout_of():
     assert layout_of("x", torch.ones(2, 3).t()) == Buffer("x", (3, 2), (1, 3), torch.float32, torch.device("cpu"))
     assert layout_of("x", torch.ones(2).to_sparse()) is None
+    assert layout_of("x", torch.ones(2, dtype=torch.complex64).conj().imag) is None
     assert layout_of("x", 3) is None
 
 
