@@ -47,8 +47,8 @@ class Layer(nn.Module):
         """(batch, tokens, width) to the same shape."""
         x = x + self.dropout(self.attention(self.norm_attention(x)))
         hidden = functional.gelu(self.widen(self.norm_mlp(x)))
-        x = x + self.dropout(self.narrow(hidden))
-        return x
+        update: Tensor = self.dropout(self.narrow(hidden))
+        return x + update
 
 
 class Transformer(nn.Module):

@@ -334,7 +334,8 @@ def cases(size: int = 1) -> dict[str, Case]:
         columns(2, 300, 70), columns(1, 5, 700), embedding(50, 20, 33), padded(1000), reshaped(3, 4, 50), scalar(),
         full("sum", 70_000 * size), full("max", 3000), full("min", 3000), full("prod", 30), full("argmax", 3000),
         full("argmin", 3000, torch.int32), full("any", 3000, BOOL), full("all", 3000, BOOL), full("sum", 3000, I64),
-        full("sum", 0), full("any", 0, BOOL), full("all", 0, BOOL), full("max", 500, torch.int8), full("argmax", 400, BF16),
+        full("sum", 0), full("any", 0, BOOL), full("all", 0, BOOL), full("max", 500, torch.int8),
+        full("argmax", 400, BF16),
         half_chain(3000, BF16), half_chain(3000, F16),
         integers(1000, torch.int8), integers(1000, torch.uint8), integers(1000, torch.int32), integers(1000, I64),
     ]  # fmt: skip
