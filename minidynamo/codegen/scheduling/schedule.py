@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 
 from minidynamo.codegen.ir.loops import Extern, GetItem, Kernel, LoopProgram, Loops, Origins, merge
 from minidynamo.codegen.ir.verify import verify_kernel, verify_program
@@ -39,11 +40,13 @@ def schedule(program: LoopProgram, *, join: bool, verify: bool) -> tuple[LoopPro
     items = fuse(program, join=join)
     steps: list[Step] = []
     inputs = frozenset(program.inputs)
+    returned = frozenset(names_in(program.outputs))
+    readers = Counter(name for item in items for name in _reads(item))
     for k, item in enumerate(items):
         if isinstance(item, Group):
             made = [n.out.name for n in item.nodes]
-            outside = _needed(items, item, program)
-            needed = [name for name in made if name in outside]
+            own = _reads(item)
+            needed = [name for name in made if name in returned or readers[name] > (name in own)]
             name = f"{kernel_name(merge(*(n.origins for n in item.nodes)))}_{k}"
             kernel = build_kernel(item, name, program.buffers, frozenset(needed), inputs.intersection(made))
             if verify:
@@ -54,16 +57,10 @@ def schedule(program: LoopProgram, *, join: bool, verify: bool) -> tuple[LoopPro
     return program, steps
 
 
-def _needed(items: list[Item], own: Group, program: LoopProgram) -> set[str]:
-    """Every name that is read outside of one group."""
-    found = set(names_in(program.outputs))
-    for item in items:
-        if isinstance(item, Group):
-            if item is not own:
-                found.update(name for n in item.nodes for name in reads(n))
-        else:
-            found.update(reads(item))
-    return found
+def _reads(item: Item) -> frozenset[str]:
+    """Every name that is read by a kernel or an extern call."""
+    nodes = item.nodes if isinstance(item, Group) else (item,)
+    return frozenset(name for n in nodes for name in reads(n))
 
 
 def kernel_name(origins: Origins) -> str:
