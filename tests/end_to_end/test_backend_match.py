@@ -113,6 +113,6 @@ def test_the_recompile_limit_counts_per_backend():
     with minidynamo.config.patch(fuse=False):
         f(x, 1), f(x, 2)
     assert counter.frame_count == 4
-    with pytest.warns(MinidynamoNotice, match=r"value of `n` \(2 times\)"):
+    with pytest.warns(MinidynamoNotice, match=r"value of `n` \(3 times\)"):
         f(x, 3)
     assert counter.frame_count == 4
