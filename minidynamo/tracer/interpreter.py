@@ -22,7 +22,8 @@ from minidynamo.variables.objects import UnreadVariable
 
 NULL = Null()
 # Instructions that put values together without looking at them.
-_PASS_ON = {"LOAD_FAST", "LOAD_CONST", "BUILD_TUPLE", "BUILD_LIST", "BUILD_MAP", "BUILD_CONST_KEY_MAP"}
+_PASS_ON = {"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_LOAD_FAST", "LOAD_CONST"}
+_PASS_ON |= {"BUILD_TUPLE", "BUILD_LIST", "BUILD_MAP", "BUILD_CONST_KEY_MAP"}
 STEP_LIMIT = 500_000
 
 

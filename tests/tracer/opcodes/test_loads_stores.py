@@ -130,4 +130,6 @@ def test_arguments_that_are_only_passed_on_are_not_guarded():
     traced = capture(lambda x, n: (x + 1, n), torch.ones(2), 5)
     assert not guards_on(traced, "n")
     assert guards_on(capture(lambda x, n: x + n, torch.ones(2), 5), "n")
+    several = capture(lambda x, a, b, c, d: (x + 1, a, [b, c], {"d": d}), torch.ones(2), 1, 2, 3, 4)
+    assert not any(guards_on(several, name) for name in "abcd")
     assert vector().shape == (4,)
