@@ -63,3 +63,14 @@ def test_allow_in_graph_marks_the_function_itself():
     compiled = minidynamo.compile(lambda x: scaled(x, 2) - 1, backend=counter, fullgraph=True)
     assert compiled(torch.ones(1)).item() == 2
     assert scaled in [node.target for node in counter.graphs[0].graph.nodes]
+
+
+def test_functions_that_torch_compile_made_run_as_written():
+    theirs = torch.compile(add_one, backend="eager")
+    kept_out = torch.compiler.disable(add_one)
+    for inner in (theirs, kept_out):
+        counter = CompileCounter()
+        compiled = minidynamo.compile(lambda x, inner=inner: inner(x * 2) * 3, backend=counter)
+        assert compiled(torch.ones(1)).item() == 9
+        assert (counter.frame_count, counter.op_count) == (2, 2)
+        assert "torch.compile" in compiled.__minidynamo__.breaks[0].render()
