@@ -33,7 +33,7 @@ def test_floats_beyond_an_integer_type_become_what_eager_makes_of_them(dtype, wh
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("value", [7, -1.7, True, float("nan")])
+@pytest.mark.parametrize("value", [7, -1.7, True, float("nan"), float("inf")])
 def test_a_number_is_copied_into_a_tensor(value, backend):
     def program(x):
         y = x * 2
@@ -42,6 +42,7 @@ def test_a_number_is_copied_into_a_tensor(value, backend):
         return y
 
     exactly(program, torch.randn(4, 3), backend=backend)
+    exactly(program, torch.ones(4, 3, dtype=torch.int8), backend=backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

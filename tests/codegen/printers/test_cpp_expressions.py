@@ -45,7 +45,9 @@ def test_a_guarded_load_does_not_touch_memory():
 
 def test_casts_and_indices_as_values():
     printer = CppExpressions()
-    assert printer.expr(Cast(Const(1.0, torch.float32), torch.bool)) == "cast<bool>(1.0f)"
+    assert printer.expr(Cast(Load("x", (as_index(0),), torch.float32), torch.bool)) == "cast<bool>(p_x[0])"
+    assert printer.expr(Cast(Const(1.0, torch.float32), torch.bool)) == "true"
+    assert printer.expr(Cast(Const(float("nan"), torch.float32), torch.int8)) == "int8_t(0)"
     assert printer.expr(IndexValue(as_index(Var("i", 4)) * 2, torch.float32)) == "cast<float>((int64_t)(2 * i))"
 
 
