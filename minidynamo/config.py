@@ -16,6 +16,8 @@ from typing import Any
 
 from minidynamo.errors import ArgumentError, Diagnostic, UnknownName, nearest
 
+_PREFIX = "MINIDYNAMO_"
+
 
 def _option(default: Any, doc: str, *, changes_code: bool = False) -> Any:
     return field(default=default, metadata={"doc": doc, "changes_code": changes_code})
@@ -53,11 +55,16 @@ class Config:
     def from_environment(cls) -> Config:
         """The defaults, overridden by MINIDYNAMO_<FIELD> in upper case.
 
-        Raises UnknownName when a value cannot be read as the field's type.
+        Raises UnknownName for MINIDYNAMO_ with another name, and when a value cannot be read as the field's type.
         """
         values: dict[str, Any] = {}
+        known = [f"{_PREFIX}{name.upper()}" for name in _names()]
+        for name in os.environ:
+            if name.startswith(_PREFIX) and name not in known:
+                what = f"there is no setting {name}.{nearest(name, known)}"
+                raise UnknownName(Diagnostic("MD101", what, fix=f"Settings: {', '.join(_names())}."))
         for f in dataclasses.fields(cls):
-            text = os.environ.get(f"MINIDYNAMO_{f.name.upper()}")
+            text = os.environ.get(f"{_PREFIX}{f.name.upper()}")
             if text is not None:
                 values[f.name] = _parse(f.name, text, type(f.default))
         return cls(**values)

@@ -82,3 +82,9 @@ def test_there_are_few_settings_and_each_is_described():
     assert len(fields) <= 20
     assert all(field.metadata["doc"] for field in fields)
     assert len(Config.describe().splitlines()) == len(fields)
+
+
+def test_a_mistyped_variable_is_refused_instead_of_ignored(monkeypatch):
+    monkeypatch.setenv("MINIDYNAMO_TREADS", "3")
+    with pytest.raises(UnknownName, match=r"no setting MINIDYNAMO_TREADS\. Did you mean 'MINIDYNAMO_THREADS'"):
+        Config.from_environment()

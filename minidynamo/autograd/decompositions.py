@@ -61,4 +61,17 @@ def decomposition_table(keep: Collection[OpOverload] = ()) -> dict[OpOverload, C
         return {}
     packets = [getattr(aten, name) for name in SPLIT.split()]
     table = compat.get_decompositions(packets)
+    for op in (aten.native_batch_norm_backward.default, aten.native_group_norm_backward.default):
+        table[op] = _unless_mixed(table[op])
     return {op: split for op, split in table.items() if isinstance(op, OpOverload) and op not in keep}
+
+
+def _unless_mixed(split: Callable[..., Any]) -> Callable[..., Any]:
+    """`split`, but an operation on several floating dtypes stays whole: fake tensors then say something else of the
+    statistics that forward made than what torch's kernels return."""
+
+    def decide(*args: Any, **kwargs: Any) -> Any:
+        dtypes = {arg.dtype for arg in args if isinstance(arg, torch.Tensor)}
+        return split(*args, **kwargs) if len(dtypes) == 1 else NotImplemented
+
+    return decide

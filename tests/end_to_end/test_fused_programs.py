@@ -114,3 +114,29 @@ def test_writes_to_elements_that_share_memory(write):
     with pytest.warns(MinidynamoNotice, match="elements share memory"):
         exactly(through_a_view, torch.zeros(1, 3), backend="cpp")
         assert_same_as_eager(to_an_input, lambda: torch.zeros(1, 3).expand(4, 3), backend="cpp")
+
+
+@pytest.mark.parametrize("norm", ["batch_norm", "group_norm", "layer_norm"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_norms_of_mixed_dtypes(backend, dtype, norm):
+    def program(x, weight, bias):
+        x = x.relu()
+        if norm == "batch_norm":
+            return torch.nn.functional.batch_norm(x, None, None, weight, bias, training=True).sin()
+        if norm == "group_norm":
+            return torch.nn.functional.group_norm(x, 2, weight, bias).sin()
+        return torch.nn.functional.layer_norm(x, (4,), weight, bias).sin()
+
+    torch.manual_seed(0)
+    inputs = [torch.randn(3, 4, 5, 4, dtype=dtype), torch.randn(4), torch.randn(4)]
+    for x in inputs:
+        x.requires_grad_()
+    expected, actual = program(*inputs), minidynamo.compile(program, backend=backend)(*inputs)
+    close = {"rtol": 2e-2, "atol": 2e-2}
+    torch.testing.assert_close(actual, expected, **close)
+    cotangent = torch.randn_like(expected)
+    for found, wanted in zip(
+        torch.autograd.grad(actual, inputs, cotangent), torch.autograd.grad(expected, inputs, cotangent)
+    ):
+        torch.testing.assert_close(found, wanted, **close)

@@ -118,7 +118,7 @@ CASES: list[tuple[GuardKind, Any, list[Any], list[Any]]] = [
 
 
 @pytest.mark.parametrize(
-    ("kind", "expected", "good", "bad"), CASES, ids=[f"{case[0].value} {case[1]!r:.20}" for case in CASES]
+    ("kind", "expected", "good", "bad"), CASES, ids=[f"{number} {case[0].value}" for number, case in enumerate(CASES)]
 )
 def test_a_guard_holds_for_these_and_fails_for_those(
     kind: GuardKind, expected: Any, good: list[Any], bad: list[Any]

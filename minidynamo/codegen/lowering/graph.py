@@ -52,6 +52,16 @@ def is_dense(buffer: Buffer) -> bool:
     return True
 
 
+def _is_uncertain(node: fx.Node) -> bool:
+    """Whether fake tensors may be wrong about the dtype of what torch returns: an operation takes several floating
+    dtypes, as normalizations do. Kernels do not read such results."""
+    call = node.args[0] if node.target is operator.getitem else node
+    if not isinstance(call, fx.Node) or call.op != "call_function":
+        return False
+    values = (source.meta.get("val") for source in call.all_input_nodes)
+    return len({v.dtype for v in values if isinstance(v, torch.Tensor) and v.is_floating_point()}) > 1
+
+
 class GraphLowering:
     """One walk. `values` has the loop form of a node, `real` the host name of the tensor if it exists."""
 
@@ -100,7 +110,7 @@ class GraphLowering:
         """A real tensor (or other Python value) under a name of its own."""
         name = name or self._name(node)
         self.real[node] = name
-        layout = layout_of(name, node.meta.get("val"))
+        layout = None if _is_uncertain(node) else layout_of(name, node.meta.get("val"))
         if layout is not None:
             self.builder.buffers[name] = layout
             self.values[node] = Value.whole(layout)
@@ -140,6 +150,8 @@ class GraphLowering:
     def _is_supported(self, node: fx.Node) -> bool:
         """Whether all tensors around the call are plain ones that kernels know, on one device."""
         tensors = [n.meta.get("val") for n in node.all_input_nodes]
+        if any(n not in self.values for n in node.all_input_nodes):
+            return False
         made = node.meta.get("val")
         results = list(made) if isinstance(made, (tuple, list)) else [made]
         tensors += [t for t in results if t is not None]

@@ -32,7 +32,7 @@ def folded(monkeypatch, replaced: tuple[str, ...]) -> list[torch.Tensor]:
     places = [torch.empty(2, dtype=torch.int64) for _ in range(2)]
     namespace = dict(triton_launch._environment(True))
     spec = triton_launch.LaunchSpec("folds", (), 2, 2, 0, 4, False)
-    functions = triton_launch._functions(SOURCE, [spec], True)
+    functions = triton_launch._functions(SOURCE, [spec], interpret=True)
     triton_interpreter.run(functions["folds"][(1,)], [x, place, *floats, *places], {"ROWS": 2})
     assert isinstance(namespace["row_sum"], types.FunctionType) == bool(replaced)
     return [*floats, *places]
