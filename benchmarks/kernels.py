@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.measure import SYSTEMS, Limit, Result, interleaved
+from benchmarks.measure import SYSTEMS, Limit, Result, interleaved, keep_memory_mapped
 
 ROWS, COLUMNS = 4096, 1024
 LIMITS = (Limit("torch.compile", 1.0),)
@@ -46,6 +46,7 @@ def _programs() -> Iterator[tuple[str, Callable[..., Tensor], tuple[Tensor, ...]
 
 def measure(quick: bool) -> Iterator[Result]:
     """Milliseconds per call on 4096x1024 float32."""
+    keep_memory_mapped()
     for name, function, arguments in _programs():
         functions = {system: partial(make(function), *arguments) for system, make in SYSTEMS.items()}
         samples = interleaved(functions, rounds=5 if quick else 60, calls=2, scale=1e3)
