@@ -30,6 +30,7 @@ from minidynamo.tracer.opcodes import (
     generators,
     imports,
     loads_stores,
+    match,
     operators,
 )
 from minidynamo.tracer.reachable import has_other_keys, reachable, target_of
@@ -55,7 +56,7 @@ from minidynamo.variables.tensors import TensorVariable
 __all__ = ["FrameRequest", "SkipFrame", "StackSlot", "trace_frame"]
 
 REGISTERED = (
-    *(build, calls, control, exceptions_with, generators, imports, loads_stores, operators),
+    *(build, calls, control, exceptions_with, generators, imports, loads_stores, match, operators),
     *(grad_mode, handlers, module_polyfills, polyfills),
 )
 

@@ -5,7 +5,6 @@ A container under construction is new, unless a graph break lies between its par
 
 from __future__ import annotations
 
-import collections.abc
 import operator
 from typing import Any
 
@@ -210,20 +209,3 @@ def unpack_ex(frame: Frame, instruction: Instruction) -> None:
     frame.stack.extend(reversed(items[last:]))
     frame.push(ListVariable(items[before:last]))
     frame.stack.extend(reversed(items[:before]))
-
-
-@opcode("GET_LEN")
-def get_len(frame: Frame, instruction: Instruction) -> None:
-    frame.push(frame.tx.call(len, [frame.peek()]))
-
-
-@opcode("MATCH_SEQUENCE")
-def match_sequence(frame: Frame, instruction: Instruction) -> None:
-    cls = frame.peek().python_type
-    matches = issubclass(cls, collections.abc.Sequence) and not issubclass(cls, str | bytes | bytearray)
-    frame.push(ConstantVariable(matches))
-
-
-@opcode("MATCH_MAPPING")
-def match_mapping(frame: Frame, instruction: Instruction) -> None:
-    frame.push(ConstantVariable(issubclass(frame.peek().python_type, collections.abc.Mapping)))

@@ -17,7 +17,6 @@ OPCODES: dict[str, Callable[[Any, Any], None]] = {}
 _SUSPENDS = "coroutines and `yield from` run as written"
 _HANDLES = "it handles an exception: code inside `except` and `finally` after an error runs as written"
 _NAMESPACE = "it works on a class or module body, which runs as written"
-_MATCHES = "`match` patterns of this kind run as written"
 
 # An instruction that breaks the graph wherever it is met; the value says why.
 UNSUPPORTED = {
@@ -42,8 +41,6 @@ UNSUPPORTED = {
     "LOAD_FROM_DICT_OR_GLOBALS": _NAMESPACE,
     "LOAD_LOCALS": _NAMESPACE,
     "LOAD_NAME": _NAMESPACE,
-    "MATCH_CLASS": _MATCHES,
-    "MATCH_KEYS": _MATCHES,
     "POP_EXCEPT": _HANDLES,
     "PREP_RERAISE_STAR": _HANDLES,
     "PRINT_EXPR": "it only occurs at the interactive prompt",
