@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 
@@ -25,3 +26,8 @@ class ConvNet(nn.Module):
         """The score of each class."""
         scores: Tensor = self.head(self.features(images).flatten(1))
         return scores
+
+
+def example_inputs() -> tuple[Tensor]:
+    """A batch of digits."""
+    return (torch.rand(2, 1, 8, 8),)

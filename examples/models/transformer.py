@@ -78,3 +78,8 @@ class Transformer(nn.Module):
             x = layer(x)
         scores: Tensor = self.head(self.norm(x).mean(dim=1))
         return scores
+
+
+def example_inputs() -> tuple[Tensor]:
+    """A batch of digits."""
+    return (torch.rand(2, 1, 8, 8),)
