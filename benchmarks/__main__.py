@@ -13,12 +13,13 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import cold_start, kernels, memory, overhead
+from benchmarks import capture, cold_start, kernels, memory, overhead
 from benchmarks.measure import SYSTEMS, Result
 
 MEASUREMENTS: dict[str, Callable[[bool], Iterator[Result]]] = {
     "overhead": overhead.measure,
     "cold": cold_start.measure,
+    "capture": capture.measure,
     "kernels": kernels.measure,
     "memory": memory.measure,
 }
