@@ -1,7 +1,7 @@
 """Owns break and resume functions: a copy of a user's function that is entered at a frame point.
 
-It does not decide where a frame is cut or what happens there. Both kinds of function take the frame's values in one
-list (see `FramePoint`), empty it, and return `(next step, list)`, or `(None, value)` when the user's function returned.
+It does not decide where a frame is cut or what happens there. These functions take the frame's values in one list (see
+`FramePoint`), empty it, and return `(next step, list)`, or `(None, value)` when the user's function returned.
 
     break function                              continue function
       restore slots and stack                     restore slots and stack
@@ -85,10 +85,27 @@ def make_continue(point: FramePoint, namespace: dict[str, Any]) -> types.Functio
     return writer.function(f".continue_at_{point.index}")
 
 
-class _Writer:
-    """Writes the operations of one break or continue function."""
+def make_suspended(point: FramePoint, namespace: dict[str, Any], qualname: str) -> types.FunctionType:
+    """The function that makes a generator whose first `next` takes it to `point`, where it yields the topmost value.
 
-    def __init__(self, point: FramePoint, namespace: dict[str, Any], temporaries: int) -> None:
+    `point` lies at a YIELD_VALUE of a generator function; the list holds what is yielded there as well.
+    """
+    writer = _Writer(point, namespace, temporaries=len(point.stack), is_generator=True)
+    writer.restore()
+    writer.emit("JUMP_FORWARD", jump=writer.label(point.index))
+    writer.body()
+    made = writer.function("")
+    made.__qualname__ = qualname
+    return made
+
+
+class _Writer:
+    """Writes the operations of one break or continue function, or of a generator function entered at a point."""
+
+    def __init__(
+        self, point: FramePoint, namespace: dict[str, Any], temporaries: int, *, is_generator: bool = False
+    ) -> None:
+        self.is_generator = is_generator
         self.point = point
         self.code = point.code
         self.namespace = namespace
@@ -222,7 +239,7 @@ class _Writer:
         def add(opname: str, arg: int | None = None, to: Label | None = None) -> None:
             self.add(Op(opname, arg, to, region, instruction.positions))
 
-        if instruction.opname in ("RETURN_VALUE", "RETURN_CONST"):
+        if instruction.opname in ("RETURN_VALUE", "RETURN_CONST") and not self.is_generator:
             if instruction.opname == "RETURN_CONST":
                 add("LOAD_CONST", instruction.arg)
             add("LOAD_CONST", self.constant(None))

@@ -4,6 +4,7 @@
 import contextlib
 
 import pytest
+import torch
 
 from minidynamo.errors import SkipFrame
 from tests.end_to_end.programs import Programs, vector
@@ -65,9 +66,107 @@ def not_started_and_passed_to_a_break(x):
     return list(items), x + 1
 
 
-def test_a_started_generator_cannot_be_handed_over():
+@programs()
+def sent_to(x):
+    def total():
+        result = 0
+        while True:
+            value = yield result
+            if value is None:
+                return
+            result = result + value
+
+    running = total()
+    next(running)
+    return running.send(x), running.send(x + 1), iter(running) is running
+
+
+@programs()
+def looked_into_no_further_than_needed(x):
+    items = count(6)
+    return 2 in items, next(items), x + 1
+
+
+@programs()
+def endless(x):
+    def powers():
+        n = 1
+        while True:
+            yield x * n
+            n *= 2
+
+    items = powers()
+    first, second = next(items), next(items)
+    return first, second, [a for a, _ in zip(powers(), "abc")]
+
+
+@programs(backward=False)
+def started_and_returned(x):
+    def scaled(a, b=2, *c, d, **e):
+        for i in range(3):
+            try:
+                given = yield a * b + i
+                a = a if given is None else a + given
+            finally:
+                a = a + 1
+
+    items = scaled(x, 3, 4, d=x, z=1)
+    return next(items), items.send(x), items
+
+
+@programs(breaks=2)
+def started_before_a_break(x):
+    n = 0
+
+    def bumped():
+        nonlocal n
+        while n < 5:
+            n += 1
+            yield x * n
+
+    items = bumped()
+    first = next(items)
+    n = 3
+    print("break")
+    return first, next(items), n
+
+
+@programs(breaks=2)
+def used_up_before_a_break(x):
+    items = count(2)
+    kept = list(items)
+    print("break")
+    return x + 1, kept, list(items)
+
+
+@programs(graphs=2, breaks=3)
+def loop_with_a_break_in_its_body(x):
+    for value in (x * i for i in range(3)):
+        print("body")
+        x = x + value
+    return x
+
+
+@programs(graphs=2, breaks=2)
+def loop_with_a_break_in_the_generator(x):
+    def loud():
+        for i in range(3):
+            print("in", i)
+            yield x * i
+
+    total = x + 1
+    for value in loud():
+        total = total + value
+    return total
+
+
+def test_a_generator_inside_a_context_runs_as_written():
     def f(x):
-        items = count(3)
+        def quiet():
+            with torch.no_grad():
+                yield x * 2
+
+        items = quiet()
         next(items)
         return items
 

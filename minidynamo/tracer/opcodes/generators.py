@@ -1,14 +1,23 @@
-"""Owns the opcodes of generators that are inlined: making one, and yielding.
+"""Owns the opcodes of generators that are inlined: making one, yielding, and `yield from`.
 
-A frame that is a generator itself cannot be cut and runs as written.
+A frame that is a generator itself cannot be cut and runs as written. What `send` and `throw` do to a suspended frame is
+in `tracer/generators.py`.
 """
 
 from __future__ import annotations
 
+import dis
+import types
+
 from minidynamo.bytecode.instructions import Instruction
+from minidynamo.tracer.generators import GeneratorVariable, send
 from minidynamo.tracer.interpreter import Frame
 from minidynamo.tracer.opcodes.table import opcode
+from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
+
+# Since 3.12 the exhausted iterator stays below the value until END_SEND.
+_HAS_END_SEND = "END_SEND" in dis.opmap
 
 
 @opcode("RETURN_GENERATOR")
@@ -21,3 +30,41 @@ def return_generator(frame: Frame, instruction: Instruction) -> None:
 @opcode("YIELD_VALUE")
 def yield_value(frame: Frame, instruction: Instruction) -> None:
     frame.yielded = frame.pop()
+
+
+@opcode("GET_YIELD_FROM_ITER")
+def get_yield_from_iter(frame: Frame, instruction: Instruction) -> None:
+    if frame.peek().python_type is not types.GeneratorType:
+        frame.push(frame.tx.call(iter, [frame.pop()]))
+
+
+@opcode("SEND")
+def send_value(frame: Frame, instruction: Instruction) -> None:
+    value, iterator = frame.pop(), frame.peek()
+    item, returned = _send(frame, iterator, value)
+    if item is not None:
+        frame.push(item)
+        return
+    if not _HAS_END_SEND:
+        frame.pop()
+    frame.push(returned)
+    frame.jump(instruction.target)
+
+
+def _send(
+    frame: Frame, iterator: VariableTracker, value: VariableTracker
+) -> tuple[VariableTracker | None, VariableTracker]:
+    """The next item, or None and what the iterator returned."""
+    nothing = ConstantVariable(None)
+    if isinstance(iterator, GeneratorVariable):
+        item = send(frame.tx, iterator, value)
+        return item, iterator.returned or nothing
+    if isinstance(value, ConstantVariable) and value.value is None:
+        return frame.tx.next_item(iterator), nothing
+    return frame.tx.call_method(iterator, "send", [value]), nothing
+
+
+@opcode("END_SEND")
+def end_send(frame: Frame, instruction: Instruction) -> None:
+    value = frame.pop()
+    frame.stack[-1] = value
