@@ -14,8 +14,8 @@ F = TypeVar("F", bound=Callable[..., None])
 # opcode(frame, instruction); the frame's `next_index` already is that of the following instruction.
 OPCODES: dict[str, Callable[[Any, Any], None]] = {}
 
-_SUSPENDS = "coroutines and `yield from` run as written"
-_HANDLES = "it handles an exception: code inside `except` and `finally` after an error runs as written"
+_SUSPENDS = "coroutines and asynchronous generators run as written"
+_GROUPS = "`except*` takes an exception group apart, which runs as written"
 _NAMESPACE = "it works on a class or module body, which runs as written"
 
 # An instruction that breaks the graph wherever it is met; the value says why.
@@ -27,12 +27,10 @@ UNSUPPORTED = {
     "CLEANUP_THROW": _SUSPENDS,
     "DELETE_NAME": _NAMESPACE,
     "END_ASYNC_FOR": _SUSPENDS,
-    "END_SEND": _SUSPENDS,
     "EXIT_INIT_CHECK": "it only occurs in code that CPython makes for itself",
     "GET_AITER": _SUSPENDS,
     "GET_ANEXT": _SUSPENDS,
     "GET_AWAITABLE": _SUSPENDS,
-    "GET_YIELD_FROM_ITER": _SUSPENDS,
     "IMPORT_STAR": _NAMESPACE,
     "INTERPRETER_EXIT": "it only occurs in code that CPython makes for itself",
     "LOAD_BUILD_CLASS": "a class is made; classes made while tracing are not supported",
@@ -44,9 +42,6 @@ UNSUPPORTED = {
     "POP_EXCEPT": _HANDLES,
     "PREP_RERAISE_STAR": _HANDLES,
     "PRINT_EXPR": "it only occurs at the interactive prompt",
-    "PUSH_EXC_INFO": _HANDLES,
-    "RERAISE": _HANDLES,
-    "SEND": _SUSPENDS,
     "SETUP_ANNOTATIONS": _NAMESPACE,
     "STORE_NAME": _NAMESPACE,
     "WITH_EXCEPT_START": _HANDLES,
