@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from minidynamo.guards.source import Attr, Constant, Item, Source
+from minidynamo.steering import IN_GRAPH
 from minidynamo.tracer import registry
 from minidynamo.tracer.attributes import bind, guard_class_attribute, lookup_on_class
 from minidynamo.tracer.constants import CONSTANT_TYPES, NotConstant, as_constant, from_constant, key_of
@@ -43,12 +44,16 @@ Args = list[VariableTracker]
 Kwargs = dict[str, VariableTracker]
 
 INLINE_DEPTH = 60
+_CODE = (FunctionVariable, NestedFunctionVariable, MethodVariable, PartialVariable, ObjectVariable)
 
 
 def call(tx: Tracer, function: VariableTracker, args: Args, kwargs: Kwargs) -> VariableTracker:
     """Call any tracked callable."""
     act = _CALLS.get(type(function))
     if act is None:
+        handler = registry.find_method(function.python_type, "__call__")
+        if handler is not None:
+            return call_handler(tx, handler, [function, *args], kwargs)
         name = function.python_type.__name__
         tx.break_graph("MD206", f"a {name} is called", why="minidynamo cannot look into objects of this class.")
     return act(tx, function, args, kwargs)
@@ -63,9 +68,9 @@ def _call_real(tx: Tracer, function: FunctionVariable | BuiltinVariable, args: A
     if rule.action is Action.HANDLER:
         assert rule.function is not None
         return call_handler(tx, rule.function, args, kwargs)
-    if rule.action is Action.IN_GRAPH:
+    if rule.action is Action.IN_GRAPH and not _takes_code(value, args, kwargs):
         return tx.emit(value, args, kwargs)
-    if rule.action is Action.INLINE:
+    if rule.action in (Action.INLINE, Action.IN_GRAPH):
         assert isinstance(function, FunctionVariable)
         return inline_function(tx, function, args, kwargs)
     if rule.action is Action.POLYFILL:
@@ -78,6 +83,13 @@ def _call_real(tx: Tracer, function: FunctionVariable | BuiltinVariable, args: A
         )
         return tx.call(wrapped, args, kwargs)
     return _call_unknown(tx, value, args, kwargs, rule)
+
+
+def _takes_code(value: Any, args: Args, kwargs: Kwargs) -> bool:
+    """Whether a function of torch.nn.functional calls back into the program: a node cannot hold what it calls."""
+    if not isinstance(value, types.FunctionType) or IN_GRAPH in value.__dict__:
+        return False
+    return any(isinstance(arg, _CODE) for arg in (*args, *kwargs.values()))
 
 
 def _constant(value: object) -> Source:

@@ -31,6 +31,7 @@ from minidynamo.variables.containers import (
 from minidynamo.variables.contexts import ContextExitVariable
 from minidynamo.variables.iterators import DictIterator, EnumerateIterator, MapIterator, SequenceIterator, ZipIterator
 from minidynamo.variables.objects import ModuleVariable, ObjectVariable
+from minidynamo.variables.references import WeakReferenceVariable
 
 
 def parts(variable: VariableTracker, side_effects: SideEffects) -> Iterator[VariableTracker]:
@@ -162,4 +163,5 @@ _PARTS: dict[type[VariableTracker], Callable[[Any], Iterable[VariableTracker | N
     MapIterator: lambda v: (v.function, *v.iterators),
     GeneratorVariable: lambda v: (v.function, *v.args, *v.kwargs.values()),
     ContextExitVariable: lambda v: (v.context,),
+    WeakReferenceVariable: lambda v: (v.referent,),
 }

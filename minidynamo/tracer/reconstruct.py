@@ -12,6 +12,7 @@ import itertools
 import math
 import sys
 import types
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -48,6 +49,7 @@ from minidynamo.variables.containers import (
 from minidynamo.variables.contexts import ContextExitVariable, ContextVariable
 from minidynamo.variables.iterators import DictIterator, EnumerateIterator, MapIterator, SequenceIterator, ZipIterator
 from minidynamo.variables.objects import ClassVariable, ObjectVariable, PythonModuleVariable
+from minidynamo.variables.references import WeakReferenceVariable
 
 # Classes whose own names ("cell", "function") say less than those under which `types` has them.
 _TYPE_NAMES = {types.CellType: "CellType", types.FunctionType: "FunctionType", types.MethodType: "MethodType"}
@@ -361,6 +363,11 @@ def _super(rebuild: Rebuilder, variable: SuperVariable) -> str:
     return f"{rebuild.constant(super)}({rebuild.constant(variable.cls)}, {rebuild.value(variable.receiver)})"
 
 
+def _weak_reference(rebuild: Rebuilder, variable: WeakReferenceVariable) -> str:
+    assert variable.referent is not None
+    return f"{rebuild.constant(weakref.ref)}({rebuild.value(variable.referent)})"
+
+
 def _generator(rebuild: Rebuilder, variable: GeneratorVariable) -> str:
     """A generator that has not started is what its call gives."""
     if variable.started:
@@ -557,6 +564,7 @@ _BUILDERS: dict[type[VariableTracker], Callable[[Rebuilder, Any], str]] = {
     MapIterator: _map,
     ContextVariable: _context,
     ContextExitVariable: _context_exit,
+    WeakReferenceVariable: _weak_reference,
 }
 
 # Values that can be made first and filled later: how to make them empty, and how to fill them.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import functools
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +38,7 @@ from minidynamo.variables.objects import (
     OpaqueVariable,
     PythonModuleVariable,
 )
+from minidynamo.variables.references import WeakReferenceVariable
 
 Wrapper = Callable[[OutputGraph, Any, Source], VariableTracker]
 
@@ -338,6 +340,13 @@ def _same_object(tracker: Callable[..., VariableTracker]) -> Wrapper:
     return wrapper
 
 
+def _weak_reference(graph: OutputGraph, value: weakref.ref[Any], source: Source) -> VariableTracker:
+    graph.guard(source, GuardKind.TYPE, weakref.ref)
+    variable = WeakReferenceVariable(value, source=source)
+    graph.remember(value, variable)
+    return variable
+
+
 # Objects
 
 _HEAP_TYPE = 1 << 9
@@ -394,6 +403,7 @@ _EXACT: dict[type, Wrapper] = {
     types.ModuleType: _same_object(PythonModuleVariable),
     types.CellType: _cell,
     functools.partial: _partial,
+    weakref.ref: _weak_reference,
 }
 
 # Looked through in order when there is no entry for the exact class.

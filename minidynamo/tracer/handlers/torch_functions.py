@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from minidynamo import steering
-from minidynamo.compat import MODULE_CALL
+from minidynamo.compat import MODULE_CALL, torch_dispatch_mode_count
 from minidynamo.tracer import registry
 from minidynamo.tracer.handlers.values import constant
 from minidynamo.tracer.protocol import Tracer
@@ -20,16 +20,18 @@ from minidynamo.variables.containers import ListVariable, TupleVariable
 from minidynamo.variables.tensors import TensorVariable
 
 # What these answer while a program is captured.
-_FIXED_ANSWERS: dict[Any, bool] = {
+_FIXED_ANSWERS: dict[Any, int] = {
     torch.jit.is_scripting: False,  # type: ignore[attr-defined]
     torch.jit.is_tracing: False,  # type: ignore[attr-defined]
     torch.compiler.is_dynamo_compiling: False,
     torch.compiler.is_exporting: False,
     steering.is_compiling: True,
+    torch_dispatch_mode_count: 0,  # a frame runs as written while such a mode is open
+    torch.distributed.is_available: torch.distributed.is_available(),
 }
 
 
-def _answer(value: bool) -> registry.Handler:
+def _answer(value: int) -> registry.Handler:
     def handle(tx: Tracer) -> VariableTracker:
         return ConstantVariable(value)
 
@@ -40,10 +42,14 @@ for _function, _value in _FIXED_ANSWERS.items():
     registry.function(_function)(_answer(_value))
 
 
+# Code of torch that gives other results when it is told that it is compiled: nn.Module's own call leaves out hooks that
+# must run when forward raises, the encoder other values where the input is padded.
+_SAME_AS_EAGER = (MODULE_CALL.__code__, torch.nn.TransformerEncoder.forward.__code__)
+
+
 @registry.function(torch.compiler.is_compiling)
 def _is_compiling(tx: Tracer) -> VariableTracker:
-    # nn.Module's own call asks in order to leave out hooks that must run when forward raises.
-    return ConstantVariable(tx.frames[-1].code is not MODULE_CALL.__code__)
+    return ConstantVariable(tx.frames[-1].code not in _SAME_AS_EAGER)
 
 
 @registry.function(

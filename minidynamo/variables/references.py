@@ -1,0 +1,24 @@
+"""Owns the trackers of weak references.
+
+What reading one means is in `tracer/handlers/references.py`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+from minidynamo.variables.base import VariableTracker
+
+
+@dataclass(eq=False)
+class WeakReferenceVariable(VariableTracker):
+    """A weak reference: `value`, one that existed before the trace, or one made while tracing to `referent`."""
+
+    value: weakref.ref[Any] | None
+    referent: VariableTracker | None = None
+
+    @property
+    def python_type(self) -> type:
+        return weakref.ref

@@ -1,0 +1,111 @@
+"""Recurrent modules and cells are captured whole; sequences of different lengths break where lengths are needed."""
+
+# Programs are written as users write them, not as a linter would.
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from minidynamo import compile as compile_function
+from minidynamo.testing import CompileCounter, no_recompile
+from tests.end_to_end.programs import Programs
+
+programs = Programs()
+KINDS = (nn.RNN, nn.LSTM, nn.GRU)
+
+
+@pytest.mark.parametrize("program", programs)
+def test_same_as_eager(program):
+    program.check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"num_layers": 2, "bidirectional": True, "dropout": 0.25}, {"batch_first": True, "bias": False}],
+    ids=["plain", "deep", "without bias"],
+)
+def test_recurrent_module(kind, options):
+    outputs, state = {}, {}
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        module = kind(3, 4, **options)
+        counter = CompileCounter()
+        if compiled:
+            compile_function(module, backend=counter, fullgraph=True)
+        torch.manual_seed(1)
+        x = torch.randn(5, 2, 3, requires_grad=True)
+        first, hidden = module(x)
+        second, _ = module(x, hidden)
+        (first.sum() + second.sum()).backward()
+        outputs[compiled] = [first, second, x.grad, *(p.grad for p in module.parameters())]
+        state[compiled] = counter.frame_count
+    torch.testing.assert_close(outputs[True], outputs[False])
+    assert state == {False: 0, True: 2}  # with and without a hidden state
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_that_change_are_noticed(kind):
+    module = kind(3, 4)
+    reference = kind(3, 4)
+    compiled = compile_function(lambda x: module(x)[0], backend="eager")
+    x = torch.randn(5, 2, 3)
+    compiled(x)
+    module.weight_hh_l0 = nn.Parameter(torch.full_like(module.weight_hh_l0, 0.25))
+    torch.testing.assert_close(compiled(x), module(x)[0])
+    module.load_state_dict(reference.state_dict())
+    torch.testing.assert_close(compiled(x), reference(x)[0])
+    with torch.no_grad():
+        module.bias_ih_l0.mul_(3)
+    with no_recompile():
+        torch.testing.assert_close(compiled(x), module(x)[0])
+    module.double()
+    torch.testing.assert_close(compiled(x.double()), module(x.double())[0])
+
+
+def inputs(make, *shape):
+    return lambda: (make(), torch.randn(*shape))
+
+
+@programs(inputs(lambda: nn.LSTMCell(3, 4), 5, 2, 3))
+def loop_over_a_cell(cell, xs):
+    hidden, memory = torch.zeros(2, 4), torch.zeros(2, 4)
+    outputs = []
+    for x in xs:
+        hidden, memory = cell(x, (hidden, memory))
+        outputs.append(hidden)
+    return torch.stack(outputs), memory
+
+
+@programs(inputs(lambda: nn.GRUCell(3, 3), 2, 3))
+def cells_in_a_row(cell, x):
+    for _ in range(3):
+        x = cell(x)
+    return x
+
+
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(10, 4)
+        self.lstm = nn.LSTM(4, 4, bidirectional=True, batch_first=True)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, tokens):
+        self.lstm.flatten_parameters()
+        states, (hidden, _) = self.lstm(self.embedding(tokens))
+        return self.head(states), hidden[-1]
+
+
+@programs(lambda: (Tagger(), torch.tensor([[1, 2, 3], [4, 5, 0]])))
+def tagger(m, tokens):
+    return m(tokens)
+
+
+@programs(lambda: (nn.GRU(3, 4), torch.randn(5, 2, 3), torch.tensor([5, 3])), breaks=4)
+def sequences_of_different_lengths(gru, x, lengths):
+    packed = nn.utils.rnn.pack_padded_sequence(x, lengths)
+    states, hidden = gru(packed)
+    return nn.utils.rnn.pad_packed_sequence(states)[0] * 2, hidden
