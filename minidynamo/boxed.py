@@ -15,8 +15,10 @@ import torch
 from torch import fx
 
 from minidynamo import artifacts, compat
+from minidynamo.branching import is_cond, subgraphs_of
 from minidynamo.errors import Diagnostic, InternalError
 from minidynamo.names import Namespace
+from minidynamo.switches import is_switch, restore, settings
 
 BoxedCallable = Callable[[list[Any]], Any]
 
@@ -77,11 +79,11 @@ class _Program:
     def print(self) -> str:
         body = self.prologue()
         for node in self.nodes:
-            if node.op != "placeholder" and node not in self.hoisted:
+            if node.op != "placeholder" and node not in self.hoisted and not self.is_subgraph(node):
                 body += self.location_comment(node)
-                body.append(self.statement(node) + self.deletion(node))
-        if any(node.target is compat.set_grad_enabled for node in self.nodes):
-            body = self.restoring_grad_mode(body)
+                body += self.conditional(node) if is_cond(node) else [self.statement(node) + self.deletion(node)]
+        if any(is_switch(node.target) for node in self.nodes):
+            body = self.restoring_settings(body)
         return "\n".join([f"def call({self.args}):", *(f"    {line}" for line in body), ""])
 
     def prologue(self) -> list[str]:
@@ -120,6 +122,25 @@ class _Program:
         if node.op == "output":
             return f"return {text}"
         return f"{node.name} = {text}" if node.users else text
+
+    def is_subgraph(self, node: fx.Node) -> bool:
+        """Whether the node names a graph that runs as a part of another one."""
+        return node.op == "get_attr" and all(map(is_cond, node.users))
+
+    def conditional(self, node: fx.Node) -> list[str]:
+        """Run one of two graphs, which take the operands in a list: those that are not needed any more die inside."""
+        graphs = zip(("true_graph", "false_graph"), subgraphs_of(self.gm, node))
+        true_graph, false_graph = (self.names.constant(make_boxed(graph, name), name) for name, graph in graphs)
+        pred, operands = node.args[0], node.args[3]
+        given, chosen = self.names.fresh(f"{node.name}_operands"), self.names.fresh(f"{node.name}_graph")
+        dying = [dead for dead in self.dying.get(node, ()) if dead.op != "get_attr"]
+        lines = [
+            f"{chosen} = {true_graph} if {self.expression(pred)} else {false_graph}",
+            f"{given} = [{', '.join(self.expression(operand) for operand in operands)}]",  # type: ignore[union-attr]
+            *([f"del {', '.join(dead.name for dead in dying)}"] if dying else []),
+            f"{node.name} = {chosen}({given})",
+        ]
+        return lines if node.users else [*lines, f"del {node.name}"]
 
     def deletion(self, node: fx.Node) -> str:
         names = [dead.name for dead in self.dying.get(node, ())]
@@ -168,17 +189,15 @@ class _Program:
             )
         return self.names.constant(value, _constant_hint(value))
 
-    def restoring_grad_mode(self, body: list[str]) -> list[str]:
-        """An error in the middle of a graph that switches the grad mode must not leave it switched."""
-        before = self.names.fresh("grad_mode")
-        is_enabled = self.names.constant(torch.is_grad_enabled, "is_grad_enabled")
-        switch = self.names.constant(compat.set_grad_enabled, "set_grad_enabled")
+    def restoring_settings(self, body: list[str]) -> list[str]:
+        """An error in the middle of a graph that changes settings must not leave them changed."""
+        before = self.names.fresh("before")
         return [
-            f"{before} = {is_enabled}()",
+            f"{before} = {self.names.constant(settings, 'settings')}()",
             "try:",
             *(f"    {line}" for line in body),
             "except BaseException:",
-            f"    {switch}({before})",
+            f"    {self.names.constant(restore, 'restore')}({before})",
             "    raise",
         ]
 

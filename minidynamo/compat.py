@@ -25,6 +25,7 @@ PY313 = sys.version_info >= (3, 13)
 # Operators and grad mode, as FX graphs hold them.
 OpOverload = torch._ops.OpOverload
 set_grad_enabled = torch._C._set_grad_enabled
+set_default_dtype = torch._C._set_default_dtype
 
 # Path of torch's Python extension; what it was linked against (libtorch, OpenMP) can be looked up through it.
 NATIVE_LIBRARY: str = torch._C.__file__
@@ -45,11 +46,47 @@ torch_dispatch_mode_at = torch._C._get_dispatch_stack_at
 torch_function_mode_at = torch._C._get_function_stack_at
 legacy_default_device = torch._C._get_default_device
 state_guard = _dynamo_guards.GlobalStateGuard
+# Flags of backends that programs ask for without arguments.
+_FLAGS = (
+    *("cublas_allow_tf32", "cudnn_allow_tf32", "cudnn_benchmark", "cudnn_deterministic", "cudnn_enabled"),
+    *("deterministic_algorithms", "deterministic_algorithms_warn_only", "float32_matmul_precision"),
+    *(
+        "cudnn_sdp_enabled",
+        "flash_sdp_enabled",
+        "math_sdp_enabled",
+        "mem_efficient_sdp_enabled",
+    ),
+    *("mkldnn_enabled", "nnpack_enabled", "privateuse1_backend_name"),
+)
+GUARDED_QUESTIONS: tuple[typing.Any, ...] = tuple(
+    getattr(torch._C, f"_get_{flag}") for flag in _FLAGS if hasattr(torch._C, f"_get_{flag}")
+)
+is_autocast_available = torch._C._is_autocast_available
+# A context in which operations convert nothing, whatever autocast says.
+without_autocast = torch._C._DisableAutocast
+# Asked by library code that would have to hand its work to a torch function mode.
+is_function_mode_enabled = torch._C._is_torch_function_mode_enabled
 # Builds without an accelerator refuse torch.set_default_tensor_type() of another device.
 HAS_ACCELERATOR_TENSOR_TYPES = bool(torch.version.cuda or torch.version.hip)
 reinterpret_tensor = _dynamo_guards._reinterpret_tensor
 make_subclass = torch.Tensor._make_subclass
 DeviceContext = torch.utils._device.DeviceContext
+
+
+def open_devices() -> tuple[torch.device, ...]:
+    """The device of each `torch.device` context that is open, the outermost first."""
+    modes = [torch_function_mode_at(index) for index in range(torch_function_mode_count())]
+    return tuple(mode.device for mode in modes if isinstance(mode, DeviceContext))
+
+
+def enter_device(device: torch.device) -> None:
+    """What `with device:` does first."""
+    device.__enter__()
+
+
+def leave_device(device: torch.device) -> None:
+    """What `with device:` does last, without an error."""
+    device.__exit__(None, None, None)
 
 
 def tensor_guards(examples: tuple[torch.Tensor, ...]) -> typing.Any:
@@ -119,6 +156,10 @@ OPERATOR_NAMESPACES = (
 )
 OpOverloadPacket = torch._ops.OpOverloadPacket
 TensorBase = torch._C.TensorBase
+
+# Operators that take functions: torch's own `cond`, and the class of all of them.
+higher_order_cond = torch.ops.higher_order.cond
+HigherOrderOperator = torch._ops.HigherOrderOperator
 
 # torch.jit-compatible assertion.
 torch_assert = torch._assert

@@ -18,7 +18,8 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
 
 # What each room may import, besides itself and what its own rooms may import. Foundation files may import each other.
-FOUNDATION = {"errors", "config", "compat", "artifacts", "events", "names", "boxed", "graph_text", "options"}
+FOUNDATION = {"errors", "config", "compat", "artifacts", "events", "names", "boxed", "branching", "graph_text"}
+FOUNDATION |= {"options", "switches"}
 MAY_IMPORT = {
     **dict.fromkeys(FOUNDATION, FOUNDATION),
     "bytecode": FOUNDATION,
@@ -34,11 +35,12 @@ MAY_IMPORT = {
     "comptime": {"tracer"},
     "compiled": {"dispatch"},
     "api": {"dispatch", "backends", "comptime", "compiled"},
+    "conditional": {"api"},
     "observe": {"api"},
     "cli": {"api", "observe"},
     "comparison": FOUNDATION,
     "testing": {"api", "comparison"},
-    "__init__": {"observe", "cli", "testing"},
+    "__init__": {"conditional", "observe", "cli", "testing"},
     "__main__": {"cli"},
 }
 MAX_FILE_LINES = 800

@@ -5,6 +5,7 @@ The stages stand in `aot_compile` in order. The compilers are the caller's: this
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from minidynamo import compat
 from minidynamo.autograd import runtime
 from minidynamo.autograd.decompositions import decomposition_table
 from minidynamo.autograd.functionalize import FunctionalGraph, functionalize
@@ -19,10 +21,12 @@ from minidynamo.autograd.inputs import InputLayout, flatten_inputs, layout_of, u
 from minidynamo.autograd.joint import Trace, trace_joint
 from minidynamo.autograd.outputs import Results, plan_outputs
 from minidynamo.autograd.partition import Partition, ancestors, forward_graph, partition
+from minidynamo.autograd.segments import compile_segments, has_cond
 from minidynamo.autograd.signature import GraphSignature
 from minidynamo.boxed import BoxedCallable, make_boxed, mark_boxed
 from minidynamo.compat import OpOverload
 from minidynamo.events import phase
+from minidynamo.switches import AUTOCAST_DEVICES
 
 AtenCompiler = Callable[[fx.GraphModule, Sequence[Any]], BoxedCallable]
 
@@ -58,16 +62,22 @@ def aot_compile(
     A graph that writes to inputs assumes that they lie in separate memory. Each call checks that; inputs that share
     memory with a written one are run by the torch-level graph, operation by operation.
 
-    The result has an attribute `signature` (GraphSignature). Raises BackendError MD401, MD402 or MD404 for a program
-    that this stage cannot handle; then nothing has been run or changed.
+    A graph with `cond` in it is compiled in segments. The result of another one has an attribute `signature`
+    (GraphSignature). Raises BackendError MD401, MD402, MD404 or MD406 for a program that this stage cannot handle; then
+    nothing has been run or changed.
     """
+    if has_cond(gm):
+        again = functools.partial(aot_compile, forward=forward, backward=backward, inference=inference, keep=keep)
+        return compile_segments(gm, example_inputs, again)
     graphs = aot_graphs(gm, example_inputs, keep=keep)
     if graphs.partition is None or graphs.backward is None:
-        compiled = inference(graphs.forward, _examples(graphs.forward))
+        with compat.without_autocast():
+            compiled = inference(graphs.forward, _examples(graphs.forward))
         call = runtime.inference_call(graphs.signature, compiled, graphs.without_grad)
     else:
         late = graphs.backward
-        compiled = forward(graphs.forward, _examples(graphs.forward))
+        with compat.without_autocast():
+            compiled = forward(graphs.forward, _examples(graphs.forward))
         call = runtime.training_call(
             graphs.signature,
             compiled,
@@ -77,6 +87,8 @@ def aot_compile(
         )
         if not torch.is_grad_enabled():
             call = _with_grad(call)
+    if any(map(torch.is_autocast_enabled, AUTOCAST_DEVICES)):
+        call = _without_autocast(call)
     if graphs.signature.mutations:
         written = {mutation.index for mutation in graphs.signature.mutations}
         call = runtime.checking_memory(written, call, lambda: unflatten_inputs(graphs.layout, make_boxed(gm)))
@@ -95,15 +107,26 @@ def _with_grad(call: BoxedCallable) -> BoxedCallable:
     return mark_boxed(run)
 
 
+def _without_autocast(call: BoxedCallable) -> BoxedCallable:
+    """For a graph that is entered with autocast on: it holds the conversions already."""
+
+    def run(args: list[Any]) -> Any:
+        with compat.without_autocast():
+            return call(args)
+
+    return mark_boxed(run)
+
+
 def aot_graphs(gm: fx.GraphModule, example_inputs: Sequence[Any], *, keep: Collection[OpOverload] = ()) -> AotGraphs:
     """The graphs that `aot_compile` hands to its compilers, and how to call them. Compiles nothing."""
     with phase("autograd"):
         layout = layout_of(gm, example_inputs)
         flat = layout.flatten(example_inputs)
         trace = trace_joint(gm, layout, flat, decomposition_table(keep))
-        functional = functionalize(trace, layout.flat_names(), flat)
-        results = plan_outputs(trace, functional)
-        return _split(layout, trace, functional, results)
+        with compat.without_autocast():  # what it converts is in the traced graph
+            functional = functionalize(trace, layout.flat_names(), flat)
+            results = plan_outputs(trace, functional)
+            return _split(layout, trace, functional, results)
 
 
 def _split(layout: InputLayout, trace: Trace, functional: FunctionalGraph, results: Results) -> AotGraphs:

@@ -20,10 +20,12 @@ from torch.fx.experimental.proxy_tensor import (
     track_tensor_tree,
 )
 
+from minidynamo import compat
 from minidynamo.autograd.inputs import InputLayout
 from minidynamo.autograd.locations import LocatingInterpreter, LocationRecorder
 from minidynamo.compat import FakeTensor, FakeTensorMode, OpOverload
 from minidynamo.errors import Diagnostic, GraphRefused, MinidynamoError
+from minidynamo.switches import preserved, restore, settings
 
 
 @dataclass
@@ -141,8 +143,7 @@ class _Tracing:
 
     def trace(self, decompositions: dict[OpOverload, Callable[..., Any]]) -> Trace:
         with contextlib.ExitStack() as stack:
-            # A graph may switch the grad mode and end, or fail, with it switched.
-            stack.enter_context(torch.set_grad_enabled(torch.is_grad_enabled()))
+            stack.enter_context(preserved())
             traced = make_fx(self.run, decomposition_table=decompositions)(*[self.flat[i] for i in self.tensors])
         trace = self.result
         trace.owner, trace.graph = traced, traced.graph
@@ -170,14 +171,15 @@ class _Tracing:
             inputs = {i: self.as_input(i, leaf) for i, leaf in leaves.items()}
             histories = {i: value.grad_fn for i, value in inputs.items()}
             given = [inputs.get(i, value) for i, value in enumerate(self.flat)]
-            grad_mode = torch.is_grad_enabled()
+            before = settings()
             outputs = self.run_forward(recorder, given)
-            torch.set_grad_enabled(grad_mode)
+            restore(before)
             mutated = {i: v for i, v in inputs.items() if v.grad_fn is not histories[i]}
             families = self.classify(outputs, inputs)
             targets = [*mutated.values(), *(f.root for f in families if f.requires_grad and f.root is not None)]
             sources = {i: leaf for i, leaf in leaves.items() if leaf.requires_grad} if targets else {}
-            gradients = self.run_backward(targets, list(sources.values()))
+            with compat.without_autocast():  # which holds for what the program computes forward
+                gradients = self.run_backward(targets, list(sources.values()))
             recorder.enter(None)
         self.result.mutated_with_grad = dict.fromkeys(mutated)
         self.result.requires_grad = {i: value.requires_grad for i, value in inputs.items()}

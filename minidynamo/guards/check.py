@@ -19,7 +19,7 @@ from minidynamo import artifacts, compat
 from minidynamo.guards.guard import GlobalState, Guard, GuardKind
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import Local, Source
-from minidynamo.guards.state import KernelSettings, current, current_mode_devices
+from minidynamo.guards.state import KernelSettings, current
 from minidynamo.guards.tensors import attribute_checks, batched_checker
 from minidynamo.guards.writers import WRITERS
 from minidynamo.names import Namespace
@@ -155,7 +155,7 @@ def _state_conjuncts(
     # The default device is that of a function mode, or else of the deprecated default tensor type.
     if expected.mode_devices:
         devices = reader.constant(expected.mode_devices, "devices")
-        texts.append(f"{reader.constant(current_mode_devices, 'mode_devices')}() == {devices}")
+        texts.append(f"{reader.constant(compat.open_devices, 'open_devices')}() == {devices}")
     elif compat.HAS_ACCELERATOR_TENSOR_TYPES:
         legacy = reader.constant(compat.legacy_default_device, "default_device")
         texts.append(f"{legacy}() == {str(expected.default_device)!r}")

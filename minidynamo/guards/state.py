@@ -29,19 +29,14 @@ def current() -> GlobalState:
         default_dtype=torch.get_default_dtype(),
         default_device=default_device(),
         deterministic=torch.are_deterministic_algorithms_enabled(),
-        mode_devices=current_mode_devices(),
+        mode_devices=compat.open_devices(),
     )
 
 
 def default_device() -> torch.device:
     """The device of tensors made without one. Unlike `torch.get_default_device` it makes no tensor to find out."""
-    devices = current_mode_devices()
+    devices = compat.open_devices()
     return devices[-1] if devices else torch.device(compat.legacy_default_device())
-
-
-def current_mode_devices() -> tuple[torch.device, ...]:
-    """The device of each `torch.device` context that is open, the outermost first."""
-    return tuple(mode.device for mode in _function_modes() if isinstance(mode, compat.DeviceContext))
 
 
 def mode_in_charge() -> str:

@@ -9,7 +9,8 @@ import operator
 
 import torch.fx
 
-from minidynamo.compat import OPERATOR_NAMESPACES, set_grad_enabled
+from minidynamo.compat import OPERATOR_NAMESPACES
+from minidynamo.switches import is_switch
 
 # Operations that use a random number generator or update statistics without saying so in their schema.
 _IMPURE_WORDS = ("rand", "dropout", "rrelu", "bernoulli", "multinomial", "normal", "poisson", "binomial", "norm")
@@ -17,12 +18,12 @@ _IMPURE_NAMES = {"scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "rnn
 
 
 def remove_dead_code(graph: torch.fx.Graph) -> None:
-    """Erase unused pure nodes, last first, and grad mode switches when nothing else is left."""
+    """Erase unused pure nodes, last first, and switches of settings when nothing else is left."""
     for node in reversed(list(graph.nodes)):
         if not node.users and is_pure(node):
             graph.erase_node(node)
     calls = [node for node in graph.nodes if node.op in ("call_function", "call_method")]
-    if all(node.target is set_grad_enabled for node in calls):
+    if all(is_switch(node.target) for node in calls):
         for node in calls:
             graph.erase_node(node)
 
@@ -33,7 +34,7 @@ def is_pure(node: torch.fx.Node) -> bool:
         return False
     if node.op == "call_method":
         return not _may_be_impure(str(node.target))
-    if node.op != "call_function" or node.target is set_grad_enabled:
+    if node.op != "call_function" or is_switch(node.target):
         return False
     name = getattr(node.target, "__name__", "")
     if getattr(operator, name, None) is node.target:

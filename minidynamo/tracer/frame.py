@@ -7,20 +7,19 @@ the root frame, a second one starts afresh and ends there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import CellType, CodeType
 from typing import Any
 
-import torch
-
 from minidynamo.bytecode.analysis import cannot_cut, group_of, live_locals
-from minidynamo.compat import set_grad_enabled
 from minidynamo.errors import Diagnostic, GraphBreak, SkipFrame
 from minidynamo.guards import state
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Local, Source
+from minidynamo.switches import preserved, settings, way_to
 from minidynamo.tracer import grad_mode, handlers, module_polyfills, polyfills  # registered by being imported
-from minidynamo.tracer.generators import GeneratorVariable
+from minidynamo.tracer.exceptions import Raised
+from minidynamo.tracer.generators import GeneratorVariable, can_be_handed_over
 from minidynamo.tracer.interpreter import NULL, Frame
 from minidynamo.tracer.opcodes import (
     build,
@@ -49,6 +48,7 @@ from minidynamo.variables.callables import (
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable
 from minidynamo.variables.contexts import ContextExitVariable
+from minidynamo.variables.exceptions import ExceptionVariable
 from minidynamo.variables.iterators import DictIterator
 from minidynamo.variables.objects import ModuleVariable, UnreadVariable
 from minidynamo.variables.tensors import TensorVariable
@@ -126,9 +126,9 @@ def trace_frame(request: FrameRequest) -> TracedFrame:
         raise SkipFrame(again.stop.diagnostic) from None
 
 
+@preserved()
 def _attempt(request: FrameRequest, stop: _Stop | None) -> TracedFrame:
     tx = Trace(0 if stop is None else 1, request.steal)
-    entry_grad_mode = torch.is_grad_enabled()
     try:
         tx.graph.guard(Constant(None, "global state", hidden=True), GuardKind.GLOBAL_STATE, state.current())
         frame = _root_frame(tx, request)
@@ -136,7 +136,6 @@ def _attempt(request: FrameRequest, stop: _Stop | None) -> TracedFrame:
         end = Return(frame.result) if frame.result is not None else _break(request, frame, stop)
         return _finish(tx, request, frame, end)
     finally:
-        set_grad_enabled(entry_grad_mode)
         tx.forget_values()
 
 
@@ -167,22 +166,98 @@ def _stack_value(tx: Trace, slot: StackSlot | None) -> VariableTracker | Null:
     )
 
 
+class _Cuts:
+    """Where the root frame, at its present step, can be cut.
+
+    Where an exception is in flight it cannot be. It is cut before the instruction that raised instead, and Python runs
+    the handlers. `origins` has the last step before each raised exception at which a cut was possible.
+    """
+
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
+        self.origins: dict[ExceptionVariable, tuple[int, bool]] = {}
+        self._before_handlers: tuple[int, bool] | None = None
+
+    def note_raised(self, step: int) -> None:
+        """The program has raised exceptions in this step."""
+        raised = self.frame.chain.raised
+        new = [exception for exception in raised if exception not in self.origins]
+        in_callee = raised[new[-1]].in_callee if new else True
+        if self._possible() or self._before_handlers is None:
+            self._before_handlers = (self._first(step), in_callee)
+        self.origins |= dict.fromkeys(new, self._before_handlers)
+
+    def before(self, step: int, in_callee: bool) -> tuple[int, bool]:
+        """The step at which to cut for a break in this one, and whether the break is in a callee."""
+        cut = (self._first(step), in_callee)
+        if not self._possible() and self._before_handlers is not None:
+            cut = self._before_handlers
+        escaping = self.escaping(_values(self.frame, self.frame.index))
+        return min([cut, *(self.origins[exception] for exception in escaping)])
+
+    def escaping(self, roots: Iterable[VariableTracker]) -> list[ExceptionVariable]:
+        """The raised exceptions that outlive the graph, which has no tracebacks for them."""
+        if not self.origins:
+            return []
+        found, _ = reachable(roots, self.frame.tx.side_effects)
+        return [v for v in found if isinstance(v, ExceptionVariable) and v in self.origins]
+
+    def _possible(self) -> bool:
+        return cannot_cut(self.frame.code, group_of(self.frame.code, self.frame.index).start) is None
+
+    def _first(self, step: int) -> int:
+        # A call may be several instructions; the cut is before the first of them.
+        return step - (self.frame.index - group_of(self.frame.code, self.frame.index).start)
+
+
+def _values(frame: Frame, index: int) -> list[VariableTracker]:
+    """What the frame still needs at an instruction."""
+    live = live_locals(frame.code, index)
+    plain = [value for name, value in frame.local_slots.items() if name in live]
+    return [*(value for value in frame.stack if not isinstance(value, Null)), *plain, *frame.cells.values()]
+
+
 def _run(request: FrameRequest, frame: Frame, stop: _Stop | None) -> None:
     """Interpret the root frame until it returns or reaches the stop."""
-    step = 0
+    step, cuts = 0, _Cuts(frame)
     while frame.result is None and (stop is None or step < stop.step):
         try:
             frame.step()
         except SkipFrame:
             raise
+        except Raised as raised:
+            cuts.note_raised(step)
+            if not frame.handles(raised):
+                raise _Stopped(_stop(cuts.before(step, raised.in_callee), raised.diagnostic)) from raised
         except GraphBreak as error:
             if request.fullgraph and not _ends_program(frame, error):
                 raise
-            # A call may be several instructions; the cut is before the first of them.
-            group = group_of(frame.code, frame.index)
             in_callee = len(frame.chain.frames) > 1
-            raise _Stopped(_Stop(step - (frame.index - group.start), error.diagnostic, in_callee)) from error
+            raise _Stopped(_stop(cuts.before(step, in_callee), error.diagnostic)) from error
+        if len(frame.chain.raised) > len(cuts.origins):
+            cuts.note_raised(step)
         step += 1
+    if frame.result is not None:
+        _expect_no_exceptions(request, cuts, frame.result)
+
+
+def _stop(cut: tuple[int, bool], diagnostic: Diagnostic) -> _Stop:
+    step, in_callee = cut
+    return _Stop(step, diagnostic, in_callee)
+
+
+def _expect_no_exceptions(request: FrameRequest, cuts: _Cuts, result: VariableTracker) -> None:
+    escaping = cuts.escaping([result])
+    if not escaping:
+        return
+    first = min(escaping, key=cuts.origins.__getitem__)
+    what = f"graph break: a {first.cls.__name__} that was raised is kept"
+    why = "Its traceback exists only when Python itself raises it."
+    raised = cuts.frame.chain.raised[first].diagnostic
+    diagnostic = Diagnostic("MD202", what, why, where=raised.where)
+    if request.fullgraph:
+        raise GraphBreak(diagnostic)
+    raise _Stopped(_stop(cuts.origins[first], diagnostic))
 
 
 def _ends_program(frame: Frame, error: GraphBreak) -> bool:
@@ -237,7 +312,7 @@ def _compiled_callee(frame: Frame, index: int) -> int | None:
 
 
 def _finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) -> TracedFrame:
-    _restore_grad_mode(tx, end)
+    _keep_settings(tx, end)
     roots: list[VariableTracker] = []
     if isinstance(end, Return):
         roots.append(end.value)
@@ -245,9 +320,13 @@ def _finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break)
         roots += [value for value in end.stack if not isinstance(value, Null)]
         roots += [*end.local_variables.values(), *end.cells.values()]
     found, journal = reachable(roots, tx.side_effects)
-    if any(isinstance(v, GeneratorVariable) and v.started for v in found):
+    if any(isinstance(v, ExceptionVariable) and v.is_raised for v in found):
+        what = f"{request.name or request.code.co_name} runs as written: an exception that was raised is kept"
+        raise SkipFrame(Diagnostic("MD202", what, why="Its traceback exists only when Python itself raises it."))
+    if any(isinstance(v, GeneratorVariable) and not can_be_handed_over(v) for v in found):
         what = f"{request.name or request.code.co_name} runs as written: a generator outlives its graph"
-        raise SkipFrame(Diagnostic("MD222", what, why="A generator that has started cannot be handed over."))
+        why = "It has started, and waits in a `with` block or while it handles an exception."
+        raise SkipFrame(Diagnostic("MD222", what, why=why))
     if any(isinstance(v, DictIterator) and v.keys and has_other_keys(tx.side_effects, v) for v in found):
         what = f"{request.name or request.code.co_name} runs as written: a dict gets other keys while it is looped over"
         raise SkipFrame(Diagnostic("MD202", what, why="Going on with the loop raises RuntimeError."))
@@ -279,14 +358,16 @@ def _empty(tx: Trace, stolen: Iterable[ListVariable], end: Return | Break, input
             tx.side_effects.contents_changed(variable)
 
 
-def _restore_grad_mode(tx: Trace, end: Return | Break) -> None:
-    """A mode that was switched for good is switched again behind the graph, outside contexts that are still open."""
+def _keep_settings(tx: Trace, end: Return | Break) -> None:
+    """What was switched for good is switched again behind the graph, outside contexts that are still open."""
     stack: Iterable[VariableTracker | Null] = end.stack if isinstance(end, Break) else ()
     open_contexts = [value.context for value in stack if isinstance(value, ContextExitVariable)]
-    outermost = open_contexts[0].saved if open_contexts else torch.is_grad_enabled()
-    if outermost != tx.graph.entry_grad_mode:
-        switch = BuiltinVariable(set_grad_enabled, source=Constant(set_grad_enabled, "set_grad_enabled"))
-        tx.side_effects.call_later(switch, ConstantVariable(outermost))
+    left = settings()
+    if open_contexts:
+        left = replace(left, grad_enabled=open_contexts[0].saved)
+    for function, arguments in way_to(left, tx.graph.entry_settings):
+        switch = BuiltinVariable(function, source=Constant(function, function.__name__))
+        tx.side_effects.call_later(switch, *map(ConstantVariable, arguments))
 
 
 def _guard_changed_apart(tx: Trace) -> None:

@@ -47,13 +47,13 @@ def _set_grad_enabled(tx: Tracer, mode: VariableTracker) -> VariableTracker:
     """Switches at once; as a context manager it goes back at the end of the block."""
     enabled = _flag(tx, mode)
     before = torch.is_grad_enabled()
-    tx.graph.set_grad_mode(enabled)
+    tx.graph.switch(set_grad_enabled, enabled)
     return ContextVariable(torch.autograd.set_grad_enabled, (enabled,), saved=before)
 
 
 @registry.function(set_grad_enabled)
 def _private_set_grad_enabled(tx: Tracer, mode: VariableTracker) -> VariableTracker:
-    tx.graph.set_grad_mode(_flag(tx, mode))
+    tx.graph.switch(set_grad_enabled, _flag(tx, mode))
     return ConstantVariable(None)
 
 
@@ -73,7 +73,7 @@ def _enter(tx: Tracer, context: VariableTracker) -> VariableTracker:
             context.saved = before
         else:
             tx.call(setattr, [context, ConstantVariable("prev"), ConstantVariable(before)])
-        tx.graph.set_grad_mode(mode)
+        tx.graph.switch(set_grad_enabled, mode)
     return ConstantVariable(None)
 
 
@@ -81,5 +81,5 @@ def _enter(tx: Tracer, context: VariableTracker) -> VariableTracker:
 def _exit(tx: Tracer, context: VariableTracker, *error: VariableTracker) -> VariableTracker:
     """A manager made outside (or open at the break before this frame) keeps the mode to go back to in `prev`."""
     saved = context.saved if isinstance(context, ContextVariable) else as_constant(tx.getattr(context, "prev"))
-    tx.graph.set_grad_mode(saved)
+    tx.graph.switch(set_grad_enabled, saved)
     return ConstantVariable(None)

@@ -5,20 +5,23 @@ It interprets nothing and decides no rule; `trace.py` tells it what to record, `
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.fx
 
-from minidynamo.compat import FakeTensorMode, dispatch_keys, fake_tensor_log, set_grad_enabled
+from minidynamo.compat import FakeTensorMode, dispatch_keys, fake_tensor_log
 from minidynamo.errors import UserLocation
 from minidynamo.guards.guard import Guard, GuardKind, TensorFacts
 from minidynamo.guards.source import Constant, Item, Local, Source
+from minidynamo.switches import settings, way_to
 from minidynamo.tracer.constants import NotConstant, as_constant, from_constant
 from minidynamo.tracer.dead_code import remove_dead_code
+from minidynamo.tracer.subgraphs import Subgraph
 from minidynamo.tracer.traced_frame import GraphInput
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
@@ -29,6 +32,7 @@ from minidynamo.variables.containers import (
     SliceVariable,
     TupleVariable,
 )
+from minidynamo.variables.objects import ObjectVariable
 from minidynamo.variables.tensors import TensorVariable
 
 # Kinds of guard of which one source may carry several, told apart by what is expected.
@@ -54,7 +58,9 @@ class OutputGraph:
 
     def __init__(self, where: Callable[[], UserLocation | None], steal: frozenset[str] = frozenset()) -> None:
         self._where = where
-        self.graph = torch.fx.Graph()
+        self.graph = self._root = torch.fx.Graph()
+        self.subgraph: Subgraph | None = None
+        self._modules: dict[str, Any] = {}
         self.fake_mode = FakeTensorMode(allow_non_fake_inputs=False)
         self.by_source: dict[Source, VariableTracker] = {}
         self.by_identity: dict[int, VariableTracker] = {}
@@ -65,7 +71,7 @@ class OutputGraph:
         self._unguarded: dict[TensorVariable, TensorFacts] = {}
         self._real: dict[TensorVariable, torch.Tensor] = {}
         self._placeholders: list[tuple[torch.fx.Node, TensorVariable | ListVariable]] = []
-        self.entry_grad_mode = torch.is_grad_enabled()
+        self.entry_settings = settings()
 
     # Guards
 
@@ -145,7 +151,7 @@ class OutputGraph:
         for position, item in enumerate(value):
             known = constants.get(position) or self.by_identity.get(id(item))
             if known is None:
-                getitem = self.graph.call_function(operator.getitem, (node, position))
+                getitem = self._root.call_function(operator.getitem, (node, position))
                 getitem.meta["user_location"] = self._where()
                 known = self._tensor(item, Item(source, position), getitem)
             items.append(known)
@@ -155,8 +161,8 @@ class OutputGraph:
     def _placeholder(self, display: str) -> torch.fx.Node:
         name = re.sub(r"\W+", "_", display).strip("_") or "input"
         last = self._placeholders[-1][0] if self._placeholders else None
-        with self.graph.inserting_after(last):
-            node = self.graph.placeholder(name if not name[0].isdigit() else f"input_{name}")
+        with self._root.inserting_after(last):
+            node = self._root.placeholder(name if not name[0].isdigit() else f"input_{name}")
         node.meta["user_location"] = self._where()
         return node
 
@@ -180,8 +186,7 @@ class OutputGraph:
             if value.requires_grad and (value.is_leaf or overlaps):
                 fake.requires_grad_()
             elif value.requires_grad:
-                with torch.enable_grad():  # computed by autograd, so that it may be written to
-                    fake.mul_(torch.ones((), dtype=value.dtype, device=value.device, requires_grad=True))
+                _give_history(fake)
         return fake
 
     # Operations
@@ -202,6 +207,10 @@ class OutputGraph:
         versions = [(fake, _version(fake)) for fake in _tensors((fake_args, fake_kwargs))]
         result = self._run(target, fake_args, fake_kwargs)
         mutates = any(version is None or _version(fake) != version for fake, version in versions)
+        if self.subgraph is not None:
+            for fake, version in versions:
+                if version is not None and _version(fake) != version:
+                    self.subgraph.note_write(fake)
         if not mutates and result is not None and not any(True for _ in _tensors(result)):
             return _constant_result(result)
         node_kwargs = {name: pair[0] for name, pair in converted.items()}
@@ -226,12 +235,13 @@ class OutputGraph:
         finally:
             fake_tensor_log.disabled = logged
 
-    def set_grad_mode(self, enabled: bool) -> None:
-        """Switch grad mode, here and in the graph."""
-        if enabled != torch.is_grad_enabled():
-            node = self.graph.call_function(set_grad_enabled, (enabled,))
+    def switch(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Change a setting of torch, here and in the graph; nothing happens when it is so already."""
+        before = settings()
+        function(*arguments)
+        if settings() != before:
+            node = self.graph.call_function(function, arguments)
             node.meta["user_location"] = self._where()
-            set_grad_enabled(enabled)
 
     def _track(self, result: Any, node: torch.fx.Node) -> VariableTracker:
         if isinstance(result, torch.Tensor):
@@ -258,9 +268,12 @@ class OutputGraph:
     def _argument(self, variable: VariableTracker) -> tuple[Any, Any]:
         """What stands for a tracker in a node's arguments, and in a call on fake tensors."""
         if isinstance(variable, TensorVariable):
-            return variable.node, self.use(variable)
+            node = variable.node if self.subgraph is None else self.subgraph.node_of(variable)
+            return node, self.use(variable)
         if isinstance(variable, ConstantVariable):
             return variable.value, variable.value
+        if isinstance(variable, ObjectVariable) and variable.storage is not None:
+            return self._argument(variable.storage)  # torch looks at the container below
         if isinstance(variable, SequenceVariable):
             nodes, fakes = self._convert(variable.items)
             if variable.cls in (list, tuple, torch.Size):
@@ -279,16 +292,67 @@ class OutputGraph:
             raise NotInGraph(variable.python_type.__name__) from None
         return value, value
 
+    # Subgraphs
+
+    @contextlib.contextmanager
+    def open_subgraph(self, inputs: Iterable[TensorVariable]) -> Iterator[Subgraph]:
+        """Until the block ends, operations go into a graph of its own, which takes `inputs` and what else it reads."""
+        outer, outer_graph = self.subgraph, self.graph
+        self.subgraph = made = Subgraph()
+        self.graph = made.graph
+        made.take(inputs)
+        try:
+            yield made
+        finally:
+            self.subgraph, self.graph = outer, outer_graph
+
+    def close_subgraph(self, subgraph: Subgraph, outputs: Sequence[TensorVariable], name: str) -> torch.fx.Node:
+        """Let the subgraph return `outputs`; gives the node that stands for it in the graph around it."""
+        graph = subgraph.graph
+        output = graph.output(tuple(variable.node for variable in outputs))
+        output.meta["example_value"] = tuple(variable.fake for variable in outputs)
+        remove_dead_code(graph)
+        name = f"{name}_{len(self._modules) // 2}"
+        self._modules[name] = torch.fx.GraphModule(self._modules, graph)
+        return self.graph.create_node("get_attr", name, name=name)
+
+    def emit_on_subgraphs(
+        self,
+        target: Callable[..., Any],
+        name: str,
+        pred: TensorVariable,
+        subgraphs: Sequence[torch.fx.Node],
+        inputs: Iterable[TensorVariable],
+        results: Sequence[tuple[torch.Tensor, bool]],
+    ) -> list[VariableTracker]:
+        """Record `target(pred, *subgraphs, inputs)`, which gives a tuple; `results`: tensors like those in it, and
+        whether each requires grad."""
+        args = (self._argument(pred)[0], *subgraphs, tuple(self._argument(variable)[0] for variable in inputs))
+        node = self.graph.create_node("call_function", target, args, name=name)
+        fakes = tuple(self._computed(like, requires_grad) for like, requires_grad in results)
+        node.meta.update(user_location=self._where(), mutates=True, example_value=fakes)
+        tracked = self._track(fakes, node)
+        assert isinstance(tracked, TupleVariable)
+        return tracked.items
+
+    def _computed(self, like: torch.Tensor, requires_grad: bool) -> torch.Tensor:
+        with self.fake_mode:
+            fake = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
+            if requires_grad:
+                _give_history(fake)
+        return fake
+
     # The end
 
     def finish(
         self, outputs: Sequence[TensorVariable], changed_lists: Iterable[ListVariable]
     ) -> tuple[torch.fx.GraphModule | None, tuple[GraphInput, ...]]:
-        """Close the graph: restore grad mode, return `outputs`, drop what is not needed, find lists that are given up.
+        """Close the graph: restore settings, return `outputs`, drop what is not needed, find lists that are given up.
 
         None instead of a graph when nothing was captured; then `outputs` must be empty.
         """
-        self.set_grad_mode(self.entry_grad_mode)
+        for function, arguments in way_to(self.entry_settings, settings()):
+            self.switch(function, *arguments)
         output = self.graph.output(tuple(variable.node for variable in outputs))
         output.meta["example_value"] = tuple(variable.fake for variable in outputs)
         remove_dead_code(self.graph)
@@ -296,7 +360,7 @@ class OutputGraph:
         self._guard_distinct(inputs)
         if not any(node.op in ("call_function", "call_method") for node in self.graph.nodes):
             return None, ()
-        return torch.fx.GraphModule(torch.nn.Module(), self.graph), inputs
+        return torch.fx.GraphModule(self._modules, self.graph), inputs
 
     def _inputs(self, emptied: set[ListVariable]) -> tuple[GraphInput, ...]:
         inputs = []
@@ -351,6 +415,12 @@ def tensor_facts(value: torch.Tensor) -> TensorFacts:
         value.requires_grad,
         dispatch_keys(value),
     )
+
+
+def _give_history(fake: torch.Tensor) -> None:
+    """Let a fake tensor be one that autograd computed, so that it may be written to."""
+    with torch.enable_grad():
+        fake.mul_(torch.ones((), dtype=fake.dtype, device=fake.device, requires_grad=True))
 
 
 def _version(fake: torch.Tensor) -> int | None:

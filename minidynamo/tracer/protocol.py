@@ -6,7 +6,8 @@ nothing else of the tracer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import CodeType
 from typing import Any, NoReturn, Protocol
 
@@ -16,7 +17,9 @@ from minidynamo.errors import UserLocation
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.source import Source
 from minidynamo.tracer.side_effects import SideEffects
+from minidynamo.tracer.subgraphs import Subgraph
 from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.exceptions import ExceptionVariable
 from minidynamo.variables.tensors import TensorVariable
 
 
@@ -33,6 +36,10 @@ class FrameView(Protocol):
         """The bound plain locals, and the contents of filled cells, by name."""
         ...
 
+    def held(self) -> Sequence[VariableTracker]:
+        """What is on the stack, in locals and in cells, unread values included."""
+        ...
+
     def read(self, name: str) -> VariableTracker | None:
         """What the local, cell or free variable `name` holds; None when it holds nothing."""
         ...
@@ -45,6 +52,10 @@ class FrameView(Protocol):
     @property
     def location(self) -> UserLocation:
         """Where the frame is now."""
+        ...
+
+    def forget_words(self, exception: ExceptionVariable) -> None:
+        """An exception is made here: its message is not known when the frame stands for a library's own."""
         ...
 
 
@@ -69,12 +80,38 @@ class GraphView(Protocol):
         """The real tensor that a tracker was made from; None for one that the graph computes."""
         ...
 
-    def set_grad_mode(self, enabled: bool) -> None:
-        """Switch grad mode, for what is traced from now on and in the graph."""
+    def switch(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Change a setting of torch (see `switches.py`), for what is traced from now on and in the graph."""
         ...
 
     def use(self, tensor: TensorVariable) -> torch.Tensor:
         """The fake tensor of a tracker, whose facts are guarded from now on. The only way to look at `fake`."""
+        ...
+
+    @property
+    def subgraph(self) -> Subgraph | None:
+        """The innermost open subgraph."""
+        ...
+
+    def open_subgraph(self, inputs: Iterable[TensorVariable]) -> AbstractContextManager[Subgraph]:
+        """Until the block ends, operations go into a graph of its own, which takes `inputs` and what else it reads."""
+        ...
+
+    def close_subgraph(self, subgraph: Subgraph, outputs: Sequence[TensorVariable], name: str) -> torch.fx.Node:
+        """Let the subgraph return `outputs`; gives the node that stands for it in the graph around it."""
+        ...
+
+    def emit_on_subgraphs(
+        self,
+        target: Callable[..., Any],
+        name: str,
+        pred: TensorVariable,
+        subgraphs: Sequence[torch.fx.Node],
+        inputs: Iterable[TensorVariable],
+        results: Sequence[tuple[torch.Tensor, bool]],
+    ) -> list[VariableTracker]:
+        """Record `target(pred, *subgraphs, inputs)`, which gives a tuple; `results`: tensors like those in it, and
+        whether each requires grad."""
         ...
 
 
@@ -141,8 +178,11 @@ class Tracer(Protocol):
         """Cut the graph before the current instruction of the root frame, which then runs natively."""
         ...
 
-    def raises(self, error: BaseException) -> NoReturn:
-        """The program raises here: cut the graph so that it does so natively."""
+    def raises(self, error: BaseException | ExceptionVariable, *, exact: bool = False) -> NoReturn:
+        """The program raises here: while tracing where that is `exact`, else by a cut, so that Python itself does.
+
+        `exact`: Python would raise an error of this class with these `args`. A tracked exception is raised as it is.
+        """
         ...
 
     def truth(self, obj: VariableTracker) -> bool:

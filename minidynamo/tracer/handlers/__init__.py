@@ -1,27 +1,38 @@
 """Handlers: what calls of functions and methods mean while tracing, one file per family; importing it registers all."""
 
-from minidynamo.tracer import library_polyfills, module_polyfills, polyfills
+from minidynamo.tracer import itertools_polyfills, library_polyfills, module_polyfills, polyfills
 from minidynamo.tracer.handlers import (
     builtins,
     callables,
+    conditional,
     constants,
     dicts,
+    exceptions,
+    functions,
+    identity,
     iterators,
     lists,
     objects,
     references,
     sets,
     steering,
+    subclasses,
     tensors,
     torch_functions,
+    torch_settings,
 )
 
 __all__ = [
     "builtins",
     "callables",
+    "conditional",
     "constants",
     "dicts",
+    "exceptions",
+    "functions",
+    "identity",
     "iterators",
+    "itertools_polyfills",
     "library_polyfills",
     "lists",
     "module_polyfills",
@@ -30,6 +41,8 @@ __all__ = [
     "references",
     "sets",
     "steering",
+    "subclasses",
     "tensors",
     "torch_functions",
+    "torch_settings",
 ]

@@ -13,9 +13,11 @@ import operator
 
 import torch
 
+from minidynamo import compat
 from minidynamo.guards.source import Constant, InstanceAttr
 from minidynamo.tracer import registry
 from minidynamo.tracer.constants import as_constant, is_constant_value
+from minidynamo.tracer.exceptions import says, tracked
 from minidynamo.tracer.handlers.values import constant, is_constant, not_implemented
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
@@ -29,8 +31,9 @@ _MATH = [
     if callable(value) and value is not math.prod and not isinstance(value, type)
 ]
 registry.fold(*_MATH)
-registry.fold(ascii, bin, chr, hash, hex, oct, ord, range, bytes, operator.index)
+registry.fold(ascii, bin, chr, hex, oct, ord, range, bytes, operator.index)
 registry.fold(
+    compat.is_autocast_available,
     torch.broadcast_shapes,
     torch.can_cast,
     torch.device,
@@ -74,7 +77,7 @@ def _operator(cls: type, name: str) -> registry.Handler:
         try:
             return constant(real(as_constant(self), as_constant(other)))
         except (ArithmeticError, ValueError, TypeError, MemoryError) as error:
-            tx.raises(error)
+            tx.raises(tracked(error, exact=says(error)))
 
     return handle
 

@@ -10,9 +10,8 @@ from typing import Any
 import torch
 
 from minidynamo import steering
-from minidynamo.compat import MODULE_CALL, torch_dispatch_mode_count
+from minidynamo.compat import MODULE_CALL, is_function_mode_enabled, torch_dispatch_mode_count
 from minidynamo.tracer import registry
-from minidynamo.tracer.handlers.values import constant
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
@@ -26,6 +25,7 @@ _FIXED_ANSWERS: dict[Any, int] = {
     torch.compiler.is_dynamo_compiling: False,
     torch.compiler.is_exporting: False,
     steering.is_compiling: True,
+    is_function_mode_enabled: False,  # frames are not captured under modes other than `torch.device` contexts
     torch_dispatch_mode_count: 0,  # a frame runs as written while such a mode is open
     torch.distributed.is_available: torch.distributed.is_available(),
 }
@@ -84,8 +84,3 @@ def _is_floating_point(tx: Tracer, input: VariableTracker) -> VariableTracker:
 @registry.function(torch.is_complex)
 def _is_complex(tx: Tracer, input: VariableTracker) -> VariableTracker:
     return tx.getattr(tx.getattr(input, "dtype"), "is_complex")
-
-
-@registry.function(torch.get_default_dtype)
-def _get_default_dtype(tx: Tracer) -> VariableTracker:
-    return constant(torch.get_default_dtype())  # every entry guards the global state, this included

@@ -1,0 +1,133 @@
+"""Owns the interpreter-wide settings of torch that a captured program may change: what changes one, how to undo it.
+
+A switch is a call that changes such a setting and is a node in the graph: grad mode, autocast, the default dtype, the
+device of new tensors. It does not decide which calls of a program are switches of its own; the tracer does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from minidynamo import compat
+
+Call = tuple[Callable[..., Any], tuple[Any, ...]]
+
+AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of this thread at one moment."""
+
+    grad_enabled: bool
+    autocast: tuple[tuple[bool, torch.dtype], ...]  # for each device that has it
+    autocast_cache: bool
+    autocast_nesting: int
+    default_dtype: torch.dtype
+    devices: tuple[torch.device, ...]  # of each `torch.device` context that is open, the outermost first
+
+
+def settings() -> Settings:
+    """What is in force now."""
+    torch.autocast_increment_nesting()
+    return Settings(
+        torch.is_grad_enabled(),
+        tuple((torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in AUTOCAST_DEVICES),
+        torch.is_autocast_cache_enabled(),
+        torch.autocast_decrement_nesting(),
+        torch.get_default_dtype(),
+        compat.open_devices(),
+    )
+
+
+def leave_autocast() -> None:
+    """Leave a block of autocast: outside of all blocks its cache of converted weights is emptied."""
+    if torch.autocast_decrement_nesting() == 0:
+        torch.clear_autocast_cache()
+
+
+def enter_device(device: torch.device) -> None:
+    """Make new tensors on `device`, inside of the device contexts that are open."""
+    compat.enter_device(device)
+
+
+def leave_device() -> None:
+    """Leave the innermost device context."""
+    compat.leave_device(compat.open_devices()[-1])
+
+
+# Every call that may be a switch in a graph.
+SWITCHES: tuple[Callable[..., Any], ...] = (
+    compat.set_grad_enabled,
+    compat.set_default_dtype,
+    torch.set_autocast_enabled,
+    torch.set_autocast_dtype,
+    torch.set_autocast_cache_enabled,
+    torch.autocast_increment_nesting,
+    torch.autocast_decrement_nesting,
+    leave_autocast,
+    enter_device,
+    leave_device,
+)
+
+
+def is_switch(function: object) -> bool:
+    """Whether calling this changes a setting, and nothing else."""
+    return any(function is switch for switch in SWITCHES)
+
+
+def way_to(wanted: Settings, now: Settings) -> list[Call]:
+    """The switches that lead from one state to another. The cache of autocast is left alone: a block may go on."""
+    return [*_autocast(wanted, now), *_devices(wanted, now), *_plain(wanted, now)]
+
+
+def _plain(wanted: Settings, now: Settings) -> Iterator[Call]:
+    if wanted.default_dtype is not now.default_dtype:
+        yield compat.set_default_dtype, (wanted.default_dtype,)
+    if wanted.grad_enabled != now.grad_enabled:
+        yield compat.set_grad_enabled, (wanted.grad_enabled,)
+
+
+def _autocast(wanted: Settings, now: Settings) -> Iterator[Call]:
+    for device, (enabled, dtype), (enabled_now, dtype_now) in zip(AUTOCAST_DEVICES, wanted.autocast, now.autocast):
+        if enabled != enabled_now:
+            yield torch.set_autocast_enabled, (device, enabled)
+        if dtype is not dtype_now:
+            yield torch.set_autocast_dtype, (device, dtype)
+    if wanted.autocast_cache != now.autocast_cache:
+        yield torch.set_autocast_cache_enabled, (wanted.autocast_cache,)
+    further = wanted.autocast_nesting - now.autocast_nesting
+    yield from [(torch.autocast_increment_nesting, ())] * further
+    yield from [(torch.autocast_decrement_nesting, ())] * -further
+
+
+def _devices(wanted: Settings, now: Settings) -> Iterator[Call]:
+    same = 0
+    while same < min(len(wanted.devices), len(now.devices)) and wanted.devices[same] == now.devices[same]:
+        same += 1
+    yield from [(leave_device, ())] * (len(now.devices) - same)
+    yield from ((enter_device, (device,)) for device in wanted.devices[same:])
+
+
+def restore(wanted: Settings) -> None:
+    """Bring back the settings of an earlier moment, when what changed them is given up."""
+    for function, arguments in way_to(wanted, settings()):
+        function(*arguments)
+    if wanted.autocast_nesting == 0:
+        torch.clear_autocast_cache()
+
+
+@contextlib.contextmanager
+def preserved() -> Iterator[None]:
+    """Whatever is switched inside is switched back. A block of autocast that is open around it keeps its cache."""
+    before = settings()
+    torch.autocast_increment_nesting()
+    try:
+        yield
+    finally:
+        restore(before)

@@ -1,0 +1,122 @@
+"""Owns the torch functions that change or tell settings of the whole interpreter: autocast, default dtype and device.
+
+Grad mode is in `tracer/grad_mode.py`; what a setting is, and how the old one comes back, in `minidynamo/switches.py`.
+Context managers that torch wrote in Python (`torch.autocast`) are traced as they are, down to these functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from minidynamo import compat
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Constant, Result
+from minidynamo.guards.state import default_device
+from minidynamo.switches import enter_device, leave_autocast, leave_device
+from minidynamo.tracer import registry
+from minidynamo.tracer.handlers.values import constant, expect_constant, none
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
+
+# Questions about settings that the program may change itself; what they were on entry is guarded with the global state.
+_SWITCHED: tuple[Callable[..., Any], ...] = (
+    torch.is_autocast_enabled,
+    torch.get_autocast_dtype,
+    torch.is_autocast_cpu_enabled,
+    torch.get_autocast_cpu_dtype,
+    torch.get_autocast_gpu_dtype,
+    torch.is_autocast_cache_enabled,
+    torch.get_default_dtype,
+)
+
+# Questions without arguments whose answers nothing in a captured program changes: the answer is guarded.
+_GUARDED: tuple[Callable[..., Any], ...] = (
+    torch.cuda.device_count,
+    torch.cuda.is_available,
+    torch.backends.mps.is_available,
+    torch.are_deterministic_algorithms_enabled,
+    torch.get_float32_matmul_precision,
+    torch.get_num_threads,
+    torch.is_inference_mode_enabled,
+    *compat.GUARDED_QUESTIONS,
+)
+
+
+def _answered(question: Callable[..., Any], guarded: bool) -> registry.Handler:
+    name = getattr(question, "__name__", "question")
+
+    def handle(tx: Tracer, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
+        values = [expect_constant(tx, arg, f"an argument of {name}()") for arg in args]
+        named = {key: expect_constant(tx, arg, f"an argument of {name}()") for key, arg in kwargs.items()}
+        try:
+            answer = question(*values, **named)
+        except (RuntimeError, TypeError) as error:
+            tx.raises(error)
+        if guarded:
+            tx.guard(Result(Constant(question, name)), GuardKind.EQUALS, answer)
+        return constant(answer)
+
+    return handle
+
+
+for _question in _SWITCHED:
+    registry.function(_question)(_answered(_question, guarded=False))
+for _question in _GUARDED:
+    registry.function(_question)(_answered(_question, guarded=True))
+
+
+def _switch(function: Callable[..., Any]) -> registry.Handler:
+    """Change a setting for good: while tracing and, by a node, in the graph."""
+
+    def handle(tx: Tracer, *args: VariableTracker) -> VariableTracker:
+        values = [expect_constant(tx, arg, f"an argument of {function.__name__}()") for arg in args]
+        try:
+            tx.graph.switch(function, *values)
+        except (RuntimeError, TypeError) as error:
+            tx.raises(error)
+        return none()
+
+    return handle
+
+
+for _function in (
+    compat.set_default_dtype,
+    torch.set_autocast_enabled,
+    torch.set_autocast_dtype,
+    torch.set_autocast_cache_enabled,
+):
+    registry.function(_function)(_switch(_function))
+
+
+@registry.function(torch.autocast_increment_nesting)
+def _enter_autocast(tx: Tracer) -> VariableTracker:
+    tx.graph.switch(torch.autocast_increment_nesting)
+    return ConstantVariable(1)
+
+
+@registry.function(torch.autocast_decrement_nesting)
+def _leave_autocast(tx: Tracer) -> VariableTracker:
+    # How deep blocks are nested around the graph is only known when it runs: the switch empties the cache itself.
+    tx.graph.switch(leave_autocast)
+    return ConstantVariable(1)
+
+
+@registry.method(torch.device, "__enter__")
+def _enter_device(tx: Tracer, device: ConstantVariable) -> VariableTracker:
+    tx.graph.switch(enter_device, device.value)
+    return device
+
+
+@registry.method(torch.device, "__exit__")
+def _leave_device(tx: Tracer, device: ConstantVariable, *error: VariableTracker) -> VariableTracker:
+    tx.graph.switch(leave_device)
+    return none()
+
+
+@registry.function(torch.get_default_device)
+def _default_device(tx: Tracer) -> VariableTracker:
+    return ConstantVariable(default_device())
