@@ -21,6 +21,7 @@ import torch.utils._device
 
 PY312 = sys.version_info >= (3, 12)
 PY313 = sys.version_info >= (3, 13)
+PY314 = sys.version_info >= (3, 14)
 
 # Operators and grad mode, as FX graphs hold them.
 OpOverload = torch._ops.OpOverload
@@ -179,9 +180,9 @@ def operator_function(op: typing.Any) -> typing.Any:
 
 
 def docstring(code: types.CodeType) -> str | None:
-    """The docstring of a function with this code: its first constant; 3.13 says in a flag whether it has one."""
+    """The docstring of a function with this code: its first constant; 3.14 says in a flag whether it has one."""
     first = code.co_consts[0] if code.co_consts else None
-    has_docstring = bool(code.co_flags & _CO_HAS_DOCSTRING) if PY313 else True
+    has_docstring = bool(code.co_flags & _CO_HAS_DOCSTRING) if PY314 else True
     return first if has_docstring and isinstance(first, str) else None
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 
-from minidynamo.compat import docstring
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr
 from minidynamo.tracer import registry
@@ -86,11 +85,7 @@ def _attribute(tx: Tracer, wrapped: VariableTracker, name: str) -> VariableTrack
         tx.break_graph("MD240", "`functools.wraps` of what is not a function", why="Its fields are not known.")
     if name in wrapped.attributes:
         return wrapped.attributes[name]
-    if name == "__doc__":
-        return ConstantVariable(docstring(wrapped.code))
-    if name in ("__annotations__", "__annotate__", "__type_params__"):
-        if wrapped.annotations is not None:
-            tx.break_graph("MD240", "`functools.wraps` of a function with annotations made here", why="They are lost.")
+    if name in ("__annotate__", "__type_params__"):
         return None
     return tx.getattr(wrapped, name)
 

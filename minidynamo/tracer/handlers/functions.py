@@ -1,0 +1,71 @@
+"""Owns what the attributes of functions are: those of functions made while tracing, and the fields of all functions.
+
+Attributes that a program gave to a function are in `tracer/attributes.py`; calling one is in `tracer/call.py`.
+"""
+
+from __future__ import annotations
+
+import types
+
+from minidynamo.compat import docstring
+from minidynamo.tracer import registry
+from minidynamo.tracer.constants import key_of
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import CellVariable, MethodVariable, NestedFunctionVariable
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import DictVariable, TupleVariable
+
+
+@registry.attributes(NestedFunctionVariable)
+def _field(tx: Tracer, function: NestedFunctionVariable, name: str) -> VariableTracker | None:
+    """A field of a function that was made while tracing; None for what is not one, or was given another value."""
+    if name in function.attributes:
+        return None
+    if name == "__defaults__":
+        return function.defaults or ConstantVariable(None)
+    if name == "__kwdefaults__":
+        return function.kwdefaults or ConstantVariable(None)
+    if name == "__annotations__":
+        return annotations_of(function)
+    if name == "__doc__":
+        return ConstantVariable(docstring(function.code))
+    if name == "__code__":
+        return ConstantVariable(function.code)
+    if name == "__closure__":
+        cells: list[VariableTracker] = [*function.closure]
+        return TupleVariable(cells) if cells else ConstantVariable(None)
+    return None
+
+
+def annotations_of(function: NestedFunctionVariable) -> DictVariable:
+    """The dict of annotations, which is made when it is first asked for."""
+    given = function.annotations
+    if isinstance(given, DictVariable):
+        return given
+    items = given.items if isinstance(given, TupleVariable) else []  # names and values in turn
+    made = DictVariable({key_of(name): value for name, value in zip(items[::2], items[1::2])})
+    function.annotations = made
+    return made
+
+
+@registry.attributes(CellVariable)
+def _cell_contents(tx: Tracer, cell: CellVariable, name: str) -> VariableTracker | None:
+    """What a cell holds; a cell that nobody has looked into yet is Python's affair."""
+    return cell.contents if name == "cell_contents" else None
+
+
+@registry.method(types.FunctionType, "__call__")
+def _call_function(
+    tx: Tracer, function: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker
+) -> VariableTracker:
+    return tx.call(function, args, kwargs)
+
+
+@registry.method(types.FunctionType, "__get__")
+def _bind_function(
+    tx: Tracer, function: VariableTracker, receiver: VariableTracker, owner: VariableTracker | None = None, /
+) -> VariableTracker:
+    if isinstance(receiver, ConstantVariable) and receiver.value is None:
+        return function
+    return MethodVariable(function, receiver)

@@ -1,0 +1,83 @@
+# Programs are written as users write them, not as a linter would.
+
+import functools
+
+import pytest
+
+from tests.end_to_end.programs import Programs
+
+programs = Programs()
+
+
+@pytest.mark.parametrize("program", programs)
+def test_same_as_eager(program):
+    program.check()
+
+
+@programs()
+def fields(x):
+    def scale(a: int, b: "str" = 3, *, c=4) -> float:
+        "Scale it."
+        return a * b * c
+
+    code = scale.__code__.co_argcount, scale.__code__.co_varnames, scale.__doc__, scale.__module__, scale.__qualname__
+    return scale(x), scale.__defaults__, scale.__kwdefaults__, scale.__annotations__, code, scale.__closure__
+
+
+@programs()
+def changed_fields(x):
+    def scale(a, b: int = 3, *, c=4):
+        return a * b * c
+
+    scale.__kwdefaults__["c"] = 5
+    scale.__annotations__["d"] = float
+    scale.__name__ = "other"
+    scale.__doc__ = "Other."
+    scale.unit = x + 1
+    scale.count = 1
+    scale.count += 1
+    scale.gone = 3
+    del scale.gone
+    return scale(x), scale.__annotations__ is scale.__annotations__, scale.__name__, hasattr(scale, "gone"), scale
+
+
+@programs()
+def copied_fields(x):
+    def scale(a: int):
+        "Scale it."
+        return a * 2
+
+    @functools.wraps(scale)
+    def wrapper(*args):
+        return scale(*args) + 1
+
+    return wrapper(x), wrapper.__name__, wrapper.__doc__, wrapper.__annotations__, wrapper.__wrapped__(x), wrapper
+
+
+@programs()
+def called_and_bound(x):
+    def scale(self, factor):
+        return self * factor
+
+    return scale.__call__(x, 2), scale.__get__(x)(3), scale.__get__(None, int) is scale
+
+
+@programs()
+def cells(x):
+    n = 2
+
+    def read():
+        return n * x
+
+    return read(), [cell.cell_contents is x for cell in read.__closure__]
+
+
+@programs(breaks=None, graphs=None)
+def a_name_that_is_no_text(x):
+    def f():
+        return x + 1
+
+    try:
+        f.__name__ = 3
+    except TypeError as error:
+        return f(), str(error)
