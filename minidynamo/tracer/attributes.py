@@ -448,8 +448,8 @@ def write_attribute(tx: Tracer, obj: VariableTracker, name: str, value: Variable
         _write_object(tx, obj, name, value)
     elif isinstance(obj, PythonModuleVariable):
         tx.side_effects.set_global(vars(obj.value), name, value)
-    elif isinstance(obj, NestedFunctionVariable) and value is not None and not name.startswith("__"):
-        obj.attributes[name] = value
+    elif isinstance(obj, NestedFunctionVariable) and (not name.startswith("__") or (value and name in _FUNCTION_NAMES)):
+        _write_nested_function(tx, obj, name, value)
     elif isinstance(obj, FunctionVariable) and not name.startswith("__"):
         store_attribute(tx, obj, name, value)
     elif isinstance(obj, TensorVariable) and name == "grad" and obj.source is not None and value is not None:
@@ -520,3 +520,20 @@ def _object_getattribute(tx: Tracer, obj: VariableTracker, name: VariableTracker
     if stored is not None:
         return stored
     tx.break_graph("MD206", "object.__getattribute__ is called for an attribute of the class")
+# Fields of functions that are as easily replaced as attributes that the program invents.
+_FUNCTION_NAMES = ("__name__", "__qualname__", "__module__", "__doc__", "__wrapped__")
+
+
+def _write_nested_function(
+    tx: Tracer, function: NestedFunctionVariable, name: str, value: VariableTracker | None
+) -> None:
+    if value is not None:
+        if name in ("__name__", "__qualname__") and not issubclass(value.python_type, str):
+            tx.raises(TypeError(f"{name} must be set to a string object"), exact=True)
+        function.attributes[name] = value
+    elif name not in function.attributes:
+        raise_no_attribute(tx, function, name)
+    else:
+        del function.attributes[name]
+
+
