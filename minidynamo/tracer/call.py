@@ -65,6 +65,8 @@ def call(tx: Tracer, function: VariableTracker, args: Args, kwargs: Kwargs) -> V
 def _call_real(tx: Tracer, function: FunctionVariable | BuiltinVariable, args: Args, kwargs: Kwargs) -> VariableTracker:
     value = function.value
     rule = rule_for(value)
+    if rule.takes_itself:
+        args = [function, *args]
     if rule.action is Action.HANDLER:
         assert rule.function is not None
         return call_handler(tx, rule.function, args, kwargs)

@@ -29,7 +29,15 @@ from minidynamo.variables.containers import (
     TupleVariable,
 )
 from minidynamo.variables.contexts import ContextExitVariable
-from minidynamo.variables.iterators import DictIterator, EnumerateIterator, MapIterator, SequenceIterator, ZipIterator
+from minidynamo.variables.iterators import (
+    ChainIterator,
+    DictIterator,
+    EnumerateIterator,
+    MapIterator,
+    SequenceIterator,
+    SliceIterator,
+    ZipIterator,
+)
 from minidynamo.variables.objects import ModuleVariable, ObjectVariable
 from minidynamo.variables.references import WeakReferenceVariable
 
@@ -161,6 +169,8 @@ _PARTS: dict[type[VariableTracker], Callable[[Any], Iterable[VariableTracker | N
     ZipIterator: lambda v: v.iterators,
     EnumerateIterator: lambda v: (v.iterator,),
     MapIterator: lambda v: (v.function, *v.iterators),
+    ChainIterator: lambda v: (v.iterables, v.current),
+    SliceIterator: lambda v: (v.iterator,),
     GeneratorVariable: lambda v: (v.function, *v.args, *v.kwargs.values()),
     ContextExitVariable: lambda v: (v.context,),
     WeakReferenceVariable: lambda v: (v.referent,),

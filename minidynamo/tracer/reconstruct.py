@@ -47,7 +47,15 @@ from minidynamo.variables.containers import (
     TupleVariable,
 )
 from minidynamo.variables.contexts import ContextExitVariable, ContextVariable
-from minidynamo.variables.iterators import DictIterator, EnumerateIterator, MapIterator, SequenceIterator, ZipIterator
+from minidynamo.variables.iterators import (
+    ChainIterator,
+    DictIterator,
+    EnumerateIterator,
+    MapIterator,
+    SequenceIterator,
+    SliceIterator,
+    ZipIterator,
+)
 from minidynamo.variables.objects import ClassVariable, ObjectVariable, PythonModuleVariable
 from minidynamo.variables.references import WeakReferenceVariable
 
@@ -497,6 +505,25 @@ def _map(rebuild: Rebuilder, variable: MapIterator) -> str:
     return f"{rebuild.constant(filter if variable.filtering else map)}({arguments})"
 
 
+def _chain(rebuild: Rebuilder, variable: ChainIterator) -> str:
+    chain = rebuild.constant(itertools.chain)
+    rest = rebuild.value(variable.iterables)
+    if variable.current is not None:
+        rest = f"{chain}(({rebuild.value(variable.current)},), {rest})"
+    return f"{chain}.from_iterable({rest})"
+
+
+def _islice(rebuild: Rebuilder, variable: SliceIterator) -> str:
+    islice = rebuild.constant(itertools.islice)
+    if variable.iterator is None:
+        return f"{islice}((), 0)"
+    start, end = variable.wanted - variable.position, None
+    if variable.stop is not None:
+        end = variable.stop - variable.position
+        start = min(start, end)
+    return f"{islice}({rebuild.value(variable.iterator)}, {start}, {end}, {variable.step})"
+
+
 def _context(rebuild: Rebuilder, variable: ContextVariable) -> str:
     arguments = ", ".join(rebuild.literal(argument) for argument in variable.args)
     return f"{rebuild.constant(variable.factory)}({arguments})"
@@ -562,6 +589,8 @@ _BUILDERS: dict[type[VariableTracker], Callable[[Rebuilder, Any], str]] = {
     ZipIterator: _zip,
     EnumerateIterator: _enumerate,
     MapIterator: _map,
+    ChainIterator: _chain,
+    SliceIterator: _islice,
     ContextVariable: _context,
     ContextExitVariable: _context_exit,
     WeakReferenceVariable: _weak_reference,

@@ -6,6 +6,7 @@ It decides nothing: `trace_rules.py`, `call.py`, `attributes.py` and `iteration`
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import CodeType
 from typing import Any, TypeVar
 
 from minidynamo.tracer.protocol import Tracer
@@ -25,6 +26,8 @@ METHODS: dict[tuple[type, str], Handler] = {}
 ATTRIBUTES: dict[type[VariableTracker], AttributeHandler] = {}
 ADVANCE: dict[type[VariableTracker], Advance] = {}
 POLYFILLS: dict[int, Callable[..., Any]] = {}
+CODE_POLYFILLS: dict[CodeType, Callable[..., Any]] = {}
+INSTANCES: dict[type, Handler] = {}
 FOLDABLE: set[int] = set()
 FOLDABLE_TYPES: set[type] = set()
 _kept_alive: list[object] = []
@@ -83,6 +86,21 @@ def polyfill(*callables: Callable[..., Any]) -> Callable[[F], F]:
             _claim(POLYFILLS, id(target), twin, target)
             _kept_alive.append(target)
         return twin
+
+    return register
+
+
+def polyfill_code(code: CodeType, twin: Callable[..., Any]) -> None:
+    """Trace `twin(function, *args)` for calls of any function with this code, as a library's decorator makes them."""
+    CODE_POLYFILLS[code] = twin
+
+
+def instances(cls: type) -> Callable[[F], F]:
+    """Handle calls of the instances of a built-in class: `handler(tx, instance, *args, **kwargs)`."""
+
+    def register(handler: F) -> F:
+        _claim(INSTANCES, cls, handler, cls.__name__)
+        return handler
 
     return register
 

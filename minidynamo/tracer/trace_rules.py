@@ -19,7 +19,7 @@ import torch
 
 from minidynamo.compat import OPERATOR_NAMESPACES, TORCH_COMPILE_MARKS, OpOverload, OpOverloadPacket
 from minidynamo.steering import COMPILED, DISABLED, IN_GRAPH
-from minidynamo.tracer.registry import FOLDABLE, FUNCTIONS, POLYFILLS
+from minidynamo.tracer.registry import CODE_POLYFILLS, FOLDABLE, FUNCTIONS, INSTANCES, POLYFILLS
 
 
 class Action(enum.Enum):
@@ -36,12 +36,16 @@ class Action(enum.Enum):
 
 @dataclass(frozen=True)
 class Rule:
-    """An action, for BREAK with its reason and code, for HANDLER and POLYFILL with the function to use."""
+    """An action, for BREAK with its reason and code, for HANDLER and POLYFILL with the function to use.
+
+    `takes_itself`: that function takes what is called in front of its arguments.
+    """
 
     action: Action
     reason: str = ""
     code: str = "MD207"
     function: Callable[..., Any] | None = None
+    takes_itself: bool = False
 
 
 TRUSTED_PACKAGES = frozenset({"torch", "minidynamo", "builtins", *sys.stdlib_module_names}) - {"__main__"}
@@ -80,6 +84,8 @@ def rule_for(value: Any) -> Rule:
         return Rule(Action.IN_GRAPH)
     if isinstance(value, types.FunctionType):
         return _function_rule(value)
+    if type(value) in INSTANCES:
+        return Rule(Action.HANDLER, function=INSTANCES[type(value)], takes_itself=True)
     return Rule(Action.BREAK, "It is not written in Python, and minidynamo does not know it.")
 
 
@@ -95,6 +101,8 @@ def _function_rule(value: types.FunctionType) -> Rule:
         return Rule(Action.BREAK, "torch.compile made it, or it is disabled for torch.compile.")
     if value.__code__.co_flags & _ASYNCHRONOUS:
         return Rule(Action.BREAK, "It is a coroutine, which an event loop drives.", "MD209")
+    if value.__code__ in CODE_POLYFILLS:
+        return Rule(Action.POLYFILL, function=CODE_POLYFILLS[value.__code__], takes_itself=True)
     module = value.__module__ or ""
     if any(module == name or module.startswith(f"{name}.") for name in _RUN_AS_WRITTEN):
         return Rule(Action.BREAK, f"Functions of {module} run as written.")

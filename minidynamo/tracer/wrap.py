@@ -19,6 +19,7 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, InstanceAttr, Item, Local, Source, StorageItem
 from minidynamo.tracer.constants import is_constant_value, key_of
 from minidynamo.tracer.output_graph import OutputGraph
+from minidynamo.tracer.registry import INSTANCES
 from minidynamo.tracer.trace_rules import is_plain_class, is_trusted_class
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
@@ -78,6 +79,8 @@ def _wrapper(cls: type) -> Wrapper:
     exact = _EXACT.get(cls)
     if exact is not None:
         return exact
+    if cls in INSTANCES:
+        return _same_object(BuiltinVariable)
     for base, wrapper in _SUBCLASSES:
         if issubclass(cls, base):
             return wrapper

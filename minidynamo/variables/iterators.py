@@ -6,6 +6,7 @@ It does not advance them; `tracer/handlers/iterators.py` does.
 from __future__ import annotations
 
 import collections
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,3 +87,33 @@ class MapIterator(VariableTracker):
     @property
     def python_type(self) -> type:
         return filter if self.filtering else map
+
+
+@dataclass(eq=False)
+class ChainIterator(VariableTracker):
+    """itertools.chain: `iterables` is an iterator over what is chained, `current` the one that gives items now."""
+
+    iterables: VariableTracker
+    current: VariableTracker | None = None
+
+    @property
+    def python_type(self) -> type:
+        return itertools.chain
+
+
+@dataclass(eq=False)
+class SliceIterator(VariableTracker):
+    """itertools.islice: `iterator` has given `position` items, the one at `wanted` comes next.
+
+    `iterator` is None when it is exhausted, `stop` is None when there is no end.
+    """
+
+    iterator: VariableTracker | None
+    wanted: int
+    stop: int | None
+    step: int
+    position: int = 0
+
+    @property
+    def python_type(self) -> type:
+        return itertools.islice

@@ -1,6 +1,13 @@
 """Handlers: what calls of functions and methods mean while tracing, one file per family; importing it registers all."""
 
-from minidynamo.tracer import itertools_polyfills, library_polyfills, module_polyfills, polyfills
+from minidynamo.tracer import (
+    functools_polyfills,
+    itertools_polyfills,
+    library_polyfills,
+    module_polyfills,
+    operator_polyfills,
+    polyfills,
+)
 from minidynamo.tracer.handlers import (
     builtins,
     callables,
@@ -30,6 +37,7 @@ __all__ = [
     "dicts",
     "exceptions",
     "functions",
+    "functools_polyfills",
     "identity",
     "iterators",
     "itertools_polyfills",
@@ -37,6 +45,7 @@ __all__ = [
     "lists",
     "module_polyfills",
     "objects",
+    "operator_polyfills",
     "polyfills",
     "references",
     "sets",

@@ -1,31 +1,42 @@
-"""Owns iteration: making iterators, advancing them, and the builtins that are iterators themselves.
+"""Owns iteration: making iterators, advancing them, and those that are iterators themselves: zip, map, chain, islice.
 
-Iterators of containers are made by the containers' `__iter__` handlers; itertools is in `tracer/polyfills.py`.
+Iterators of containers are made by the containers' `__iter__` handlers; the rest of itertools is in
+`tracer/itertools_polyfills.py`.
 """
 
 from __future__ import annotations
 
 import collections
+import itertools
 from typing import Any
 
 from minidynamo.errors import Diagnostic, SkipFrame
-from minidynamo.tracer import registry
+from minidynamo.tracer import itertools_polyfills, registry
 from minidynamo.tracer.handlers.values import class_has, expect_constant
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.reachable import has_other_keys
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable, TupleVariable
-from minidynamo.variables.iterators import DictIterator, EnumerateIterator, MapIterator, SequenceIterator, ZipIterator
+from minidynamo.variables.iterators import (
+    ChainIterator,
+    DictIterator,
+    EnumerateIterator,
+    MapIterator,
+    SequenceIterator,
+    SliceIterator,
+    ZipIterator,
+)
 
 LIST_REVERSED: type = type(reversed([0]))
+TUPLE_ITERATOR: type = type(iter(()))
 # How many items of a range or text are unrolled; a trace of more would not end in reasonable time.
 LONGEST = 100_000
 _DICTS: tuple[Any, ...] = ({}, collections.OrderedDict())
 _VIEWS: list[Any] = [view for d in _DICTS for view in (d.keys(), d.values(), d.items())]
 _ITERATED: list[Any] = [[], (), set(), collections.deque(), range(0), range(2**70), "", chr(233), b"", *_VIEWS]
 _ITERATORS: list[type] = [
-    *(zip, enumerate, map, filter, reversed),
+    *(zip, enumerate, map, filter, reversed, itertools.chain, itertools.islice),
     *(type(iter(container)) for container in _ITERATED),
     *(type(reversed(container)) for container in ([], collections.deque(), *_VIEWS)),
 ]
@@ -34,7 +45,9 @@ _ITERATORS: list[type] = [
 @registry.function(iter)
 def _iter(tx: Tracer, obj: VariableTracker, sentinel: VariableTracker | None = None, /) -> VariableTracker:
     if sentinel is not None:
-        tx.break_graph("MD242", "`iter` with a sentinel", why="How often it calls is not known.", fix="write the loop")
+        if not class_has(obj.python_type, "__call__"):
+            tx.raises(TypeError("iter(v, w): v must be callable"))
+        return tx.call(itertools_polyfills.until, [obj, sentinel])
     cls = obj.python_type
     iterable = class_has(cls, "__iter__")
     if not iterable and class_has(cls, "__getitem__"):
@@ -99,6 +112,28 @@ def _map(tx: Tracer, function: VariableTracker, /, *iterables: VariableTracker) 
 @registry.function(filter)
 def _filter(tx: Tracer, function: VariableTracker, iterable: VariableTracker, /) -> VariableTracker:
     return MapIterator(function, [tx.call(iter, [iterable])], filtering=True)
+
+
+@registry.function(itertools.chain)
+def _chain(tx: Tracer, *iterables: VariableTracker) -> VariableTracker:
+    return ChainIterator(SequenceIterator(iterables, cls=TUPLE_ITERATOR))
+
+
+@registry.method(itertools.chain, "from_iterable")
+def _chain_from_iterable(tx: Tracer, cls: VariableTracker, iterables: VariableTracker, /) -> VariableTracker:
+    return ChainIterator(tx.call(iter, [iterables]))
+
+
+@registry.function(itertools.islice)
+def _islice(tx: Tracer, iterable: VariableTracker, /, *bounds: VariableTracker) -> VariableTracker:
+    given = [expect_constant(tx, bound, "a bound of `islice`") for bound in bounds]
+    try:
+        itertools.islice((), *given)
+    except (TypeError, ValueError) as error:
+        tx.raises(error)
+    start, stop, step = (0, *given, 1) if len(given) == 1 else (*given, 1)[:3]
+    iterator = tx.call(iter, [iterable])
+    return SliceIterator(iterator, start or 0, None if stop is None else stop, 1 if step is None else step)
 
 
 def _itself(tx: Tracer, self: VariableTracker) -> VariableTracker:
@@ -179,6 +214,35 @@ def _next_of_zip(tx: Tracer, iterator: ZipIterator) -> VariableTracker | None:
 
 def _any_left(tx: Tracer, columns: list[VariableTracker]) -> bool:
     return any(tx.next_item(column) is not None for column in columns)
+
+
+@registry.advance(ChainIterator)
+def _next_of_chain(tx: Tracer, chain: ChainIterator) -> VariableTracker | None:
+    while True:
+        if chain.current is None:
+            iterable = tx.next_item(chain.iterables)
+            if iterable is None:
+                return None
+            chain.current = tx.call(iter, [iterable])
+        item = tx.next_item(chain.current)
+        if item is not None:
+            return item
+        chain.current = None
+
+
+@registry.advance(SliceIterator)
+def _next_of_slice(tx: Tracer, part: SliceIterator) -> VariableTracker | None:
+    # Like the original it passes over what lies before `stop`, and takes nothing behind it.
+    while part.iterator is not None and (part.stop is None or part.position < part.stop):
+        item = tx.next_item(part.iterator)
+        if item is None:
+            break
+        part.position += 1
+        if part.position > part.wanted:
+            part.wanted += part.step
+            return item
+    part.iterator = None
+    return None
 
 
 @registry.advance(EnumerateIterator)

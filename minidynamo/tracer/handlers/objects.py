@@ -26,7 +26,7 @@ from minidynamo.variables.objects import ClassVariable, OpaqueVariable
 # Metaclasses that answer `isinstance` and `issubclass` from the class alone.
 _HONEST_METACLASSES = (type, abc.ABCMeta, enum.EnumType, type(torch.nn.Parameter), type(torch.nn.Buffer))
 # A number that changes whenever a class is registered with an abstract one.
-_ABC_REGISTRATIONS = Result(Constant(abc.get_cache_token, "abc.get_cache_token"))
+ABC_REGISTRATIONS = Result(Constant(abc.get_cache_token, "abc.get_cache_token"))
 _CHECKS = ("__instancecheck__", "__subclasscheck__")
 _HONEST_CHECKS = {id(getattr(metaclass, name)) for metaclass in _HONEST_METACLASSES for name in _CHECKS}
 
@@ -58,7 +58,7 @@ def _expect_honest(tx: Tracer, cls: type) -> None:
             fix="check against an ordinary class",
         )
     if isinstance(cls, abc.ABCMeta):  # other classes may be registered with it later
-        tx.guard(_ABC_REGISTRATIONS, GuardKind.EQUALS, abc.get_cache_token())
+        tx.guard(ABC_REGISTRATIONS, GuardKind.EQUALS, abc.get_cache_token())
 
 
 @registry.function(isinstance)

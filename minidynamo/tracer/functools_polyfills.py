@@ -1,0 +1,119 @@
+"""Owns the polyfills of functools: reduce, cmp_to_key, cached_property, and functions that choose by class.
+
+What a polyfill is, and those of the builtins, are in `polyfills.py`. `partial`, `wraps` and caches are handled in
+`handlers/callables.py`.
+"""
+
+# Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+from minidynamo.tracer import registry
+from minidynamo.tracer.polyfills import cannot_trace, twin_of
+
+_MISSING = object()
+
+
+@twin_of(functools.reduce)
+def reduce(function, iterable, /, *initial):
+    source = iter(iterable)
+    result = initial[0] if initial else next(source, _MISSING)
+    if result is _MISSING:
+        cannot_trace("`reduce` of nothing", "it raises TypeError")
+    for item in source:
+        result = function(result, item)
+    return result
+
+
+class ComparedKey:
+    """What `cmp_to_key` wraps an object in: two are compared by a function that gives a number."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, compare, obj):
+        self.compare = compare
+        self.obj = obj
+
+    def __lt__(self, other):
+        return self.compare(self.obj, other.obj) < 0
+
+    def __gt__(self, other):
+        return self.compare(self.obj, other.obj) > 0
+
+    def __le__(self, other):
+        return self.compare(self.obj, other.obj) <= 0
+
+    def __ge__(self, other):
+        return self.compare(self.obj, other.obj) >= 0
+
+    def __eq__(self, other):
+        return self.compare(self.obj, other.obj) == 0
+
+
+@twin_of(functools.cmp_to_key)
+def cmp_to_key(mycmp):
+    return lambda obj: ComparedKey(mycmp, obj)
+
+
+@twin_of(functools.cached_property.__get__)
+def cached_property_get(self, instance, owner=None):
+    if instance is None:
+        return self
+    if self.attrname is None:
+        return cannot_trace("a cached_property without a name", "it raises TypeError")
+    # It is read only while the instance's dictionary does not have it, and it is written there past any __setattr__.
+    value = self.func(instance)
+    object.__setattr__(instance, self.attrname, value)
+    return value
+
+
+@twin_of(functools.partialmethod.__get__)
+def partialmethod_get(self, obj, cls=None):
+    if obj is None or not hasattr(self.func, "__get__"):
+        return cannot_trace("a partialmethod that is read from a class", "it gives a function of its own")
+    return functools.partial(self.func.__get__(obj, cls), *self.args, **self.keywords)
+
+
+# --- functions that choose an implementation by the class of their first argument ---------------------------------
+
+
+def best_match(cls: type, classes: tuple[type, ...]) -> type:
+    """Which of the registered classes `functools.singledispatch` takes for an object of class `cls`."""
+    found: Any = functools._find_impl(cls, {key: key for key in classes})  # type: ignore[attr-defined]
+    return found  # type: ignore[no-any-return]
+
+
+def _implementation(generic, argument):
+    registered = generic.registry
+    return registered[best_match(argument.__class__, tuple(registered))]
+
+
+def single_dispatch(generic, /, *args, **kwargs):
+    """The call of a function that `functools.singledispatch` made."""
+    if not args:
+        return cannot_trace("a `singledispatch` function without positional arguments", "it raises TypeError")
+    return _implementation(generic, args[0])(*args, **kwargs)
+
+
+@twin_of(functools.singledispatchmethod.__get__)
+def single_dispatch_method(self, obj, cls=None):
+    def method(*args, **kwargs):
+        if not args:
+            return cannot_trace("a `singledispatchmethod` without positional arguments", "it raises an exception")
+        return _implementation(self.dispatcher, args[0]).__get__(obj, cls)(*args, **kwargs)
+
+    return method
+
+
+def _inner_code(function: Callable[..., Any], name: str) -> CodeType:
+    return next(c for c in function.__code__.co_consts if isinstance(c, CodeType) and c.co_name == name)
+
+
+# Each `singledispatch` function is a function object of its own, with the same code.
+registry.polyfill_code(_inner_code(functools.singledispatch, "wrapper"), single_dispatch)

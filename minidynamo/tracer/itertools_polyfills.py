@@ -1,0 +1,295 @@
+"""Owns the polyfills of itertools.
+
+What a polyfill is, and those of the builtins, are in `polyfills.py`. `chain` and `islice` have trackers of their own
+(`handlers/iterators.py`), because they can be handed over in the middle of a loop; other twins are generators.
+"""
+
+# Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
+# mypy: allow-untyped-defs, allow-untyped-calls
+# Loops instead of generator expressions, and no library function inside its own twin.
+# ruff: noqa: C417, RUF007, SIM110
+
+from __future__ import annotations
+
+import itertools
+import operator
+from typing import Any
+
+from minidynamo.tracer import registry
+from minidynamo.tracer.polyfills import cannot_trace, twin_of
+
+_END = object()
+
+
+def _is_settled(*iterables):
+    """Whether the items can never change, so that it cannot be seen when they are taken.
+
+    Then all are taken at once: an iterator over a finished list survives a graph break in the middle of a loop. All
+    else is taken as lazily as the original does.
+    """
+    for iterable in iterables:
+        if type(iterable) not in (tuple, range, str, bytes):
+            return False
+    return True
+
+
+_NO_LIMIT = object()
+
+
+@twin_of(itertools.repeat)
+def repeat(object, times=_NO_LIMIT):
+    return _repeat_forever(object) if times is _NO_LIMIT else iter([object] * times)
+
+
+def _repeat_forever(item):
+    while True:
+        yield item
+
+
+@twin_of(itertools.count)
+def count(start=0, step=1):
+    while True:
+        yield start
+        start = start + step
+
+
+@twin_of(itertools.cycle)
+def cycle(iterable, /):
+    return _cycled(iter(iterable))
+
+
+def _cycled(source):
+    items = []
+    for item in source:
+        items.append(item)
+        yield item
+    while items:
+        for item in items:
+            yield item
+
+
+@twin_of(itertools.accumulate)
+def accumulate(iterable, func=None, *, initial=None):
+    if func is None and _is_settled(iterable):
+        return iter(list(_accumulated(iter(iterable), operator.add, initial)))
+    return _accumulated(iter(iterable), operator.add if func is None else func, initial)
+
+
+def _accumulated(source, function, initial):
+    total = next(source, _END) if initial is None else initial
+    if total is _END:
+        return
+    yield total
+    for item in source:
+        total = function(total, item)
+        yield total
+
+
+@twin_of(itertools.product)
+def product(*iterables, repeat=1):
+    pools = [tuple(pool) for pool in iterables] * repeat
+    rows: list[tuple[Any, ...]] = [()]
+    for pool in pools:
+        rows = [(*row, item) for row in rows for item in pool]
+    return iter(rows)
+
+
+def _pick(make_positions, iterable, r):
+    # Which positions are picked depends on the number of items alone, so that is done for real.
+    pool = tuple(iterable)
+    positions = make_positions(len(pool), len(pool) if r is None else r)
+    return iter([tuple([pool[i] for i in row]) for row in positions])
+
+
+def combination_positions(length: int, r: int) -> tuple[tuple[int, ...], ...]:
+    """The positions that itertools.combinations picks from `length` items."""
+    return tuple(itertools.combinations(range(length), r))
+
+
+def replacement_positions(length: int, r: int) -> tuple[tuple[int, ...], ...]:
+    """The positions that itertools.combinations_with_replacement picks from `length` items."""
+    return tuple(itertools.combinations_with_replacement(range(length), r))
+
+
+def permutation_positions(length: int, r: int) -> tuple[tuple[int, ...], ...]:
+    """The positions that itertools.permutations picks from `length` items."""
+    return tuple(itertools.permutations(range(length), r))
+
+
+registry.fold(combination_positions, replacement_positions, permutation_positions)
+
+
+@twin_of(itertools.combinations)
+def combinations(iterable, r):
+    return _pick(combination_positions, iterable, r)
+
+
+@twin_of(itertools.combinations_with_replacement)
+def combinations_with_replacement(iterable, r):
+    return _pick(replacement_positions, iterable, r)
+
+
+@twin_of(itertools.permutations)
+def permutations(iterable, r=None):
+    return _pick(permutation_positions, iterable, r)
+
+
+@twin_of(itertools.pairwise)
+def pairwise(iterable, /):
+    if _is_settled(iterable):
+        items = list(iterable)
+        return zip(items[:-1], items[1:])
+    return _pairs(iter(iterable))
+
+
+def _pairs(source):
+    left = next(source, _END)
+    for right in source:
+        yield left, right
+        left = right
+
+
+def batched(iterable, n, *, strict=False):
+    if strict or n < 1:
+        cannot_trace("`itertools.batched` with these arguments", "it may raise ValueError")
+    return _batches(iter(iterable), n)
+
+
+def _batches(source, n):
+    batch = []
+    for item in source:
+        batch.append(item)
+        if len(batch) == n:
+            yield tuple(batch)
+            batch = []
+    if batch:
+        yield tuple(batch)
+
+
+if hasattr(itertools, "batched"):  # from Python 3.12 on
+    twin_of(itertools.batched)(batched)
+
+
+@twin_of(itertools.starmap)
+def starmap(function, iterable, /):
+    return map(lambda args: function(*args), iterable)
+
+
+@twin_of(itertools.filterfalse)
+def filterfalse(function, iterable, /):
+    return filter(lambda item: not (item if function is None else function(item)), iterable)
+
+
+@twin_of(itertools.zip_longest)
+def zip_longest(*iterables, fillvalue=None):
+    return _rows([iter(iterable) for iterable in iterables], fillvalue)
+
+
+def _rows(columns, fillvalue):
+    left = [True] * len(columns)
+    while True:
+        row = []
+        for position, column in enumerate(columns):
+            item = next(column, _END) if left[position] else _END
+            if item is _END:
+                left[position] = False
+            row.append(fillvalue if item is _END else item)
+        if not any(left):
+            return
+        yield tuple(row)
+
+
+@twin_of(itertools.compress)
+def compress(data, selectors):
+    return (item for item, selected in zip(data, selectors) if selected)
+
+
+@twin_of(itertools.takewhile)
+def takewhile(predicate, iterable, /):
+    return _taken(predicate, iter(iterable))
+
+
+def _taken(predicate, source):
+    for item in source:
+        if not predicate(item):
+            return
+        yield item
+
+
+@twin_of(itertools.dropwhile)
+def dropwhile(predicate, iterable, /):
+    return _rest(predicate, iter(iterable))
+
+
+def _rest(predicate, source):
+    dropping = True
+    for item in source:
+        dropping = dropping and bool(predicate(item))
+        if not dropping:
+            yield item
+
+
+@twin_of(itertools.groupby)
+def groupby(iterable, key=None):
+    return _groups(iter(iterable), key)
+
+
+def _groups(source, key):
+    value = current = wanted = _END  # the item not given yet, its key, the key of the group given last
+    number = 0  # of that group: earlier ones give nothing any more
+
+    def step():
+        nonlocal value, current
+        found = next(source, _END)
+        if found is _END:
+            return False
+        current = found if key is None else key(found)
+        value = found
+        return True
+
+    def items(mine, target):
+        nonlocal value
+        while number == mine:
+            if value is _END and not step():
+                return
+            if not (target is current or target == current):
+                return
+            given, value = value, _END
+            yield given
+
+    while True:
+        number += 1
+        while current is _END or (wanted is not _END and (wanted is current or wanted == current)):
+            if not step():
+                return
+        wanted = current
+        yield current, items(number, current)
+
+
+@twin_of(itertools.tee)
+def tee(iterable, n=2, /):
+    if n < 0:
+        cannot_trace("`itertools.tee` with a negative number", "it raises ValueError")
+    source = iter(iterable)
+    queues: list[list[Any]] = [[] for _ in range(n)]
+    return tuple([_branch(source, queues, mine) for mine in queues])
+
+
+def _branch(source, queues, mine):
+    while True:
+        if not mine:
+            item = next(source, _END)
+            if item is _END:
+                return
+            for queue in queues:
+                queue.append(item)
+        yield mine.pop(0)
+
+
+def until(function, sentinel):
+    """What `iter(function, sentinel)` gives."""
+    while True:
+        item = function()
+        if sentinel is item or sentinel == item:
+            return
+        yield item

@@ -1,0 +1,112 @@
+"""Owns the polyfills of the operator module that are not operators of the language, and of its callable objects.
+
+What a polyfill is, and those of the builtins, are in `polyfills.py`; operators are in `operators.py`.
+"""
+
+# Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
+# mypy: allow-untyped-defs, allow-untyped-calls
+# No library function inside its own twin.
+
+from __future__ import annotations
+
+import operator
+
+from minidynamo.tracer.polyfills import cannot_trace, twin_of
+
+
+@twin_of(operator.abs)
+def operator_abs(a, /):
+    return abs(a)
+
+
+@twin_of(operator.inv)
+def operator_inv(a, /):
+    return ~a
+
+
+@twin_of(operator.concat)
+def concat(a, b, /):
+    return _both_sequences(a, b) and a + b
+
+
+@twin_of(operator.iconcat)
+def iconcat(a, b, /):
+    if _both_sequences(a, b):
+        a += b
+    return a
+
+
+def _both_sequences(a, b):
+    if not (hasattr(type(a), "__getitem__") and hasattr(type(b), "__getitem__")):
+        cannot_trace("`operator.concat` of what is not a sequence", "it raises TypeError")
+    return True
+
+
+@twin_of(operator.countOf)
+def count_of(a, b, /):
+    found = 0
+    for item in a:
+        if item is b or item == b:
+            found += 1
+    return found
+
+
+@twin_of(operator.indexOf)
+def index_of(a, b, /):
+    for position, item in enumerate(a):
+        if item is b or item == b:
+            return position
+    return cannot_trace("`operator.indexOf` of what is not there", "it raises ValueError")
+
+
+def call(obj, /, *args, **kwargs):
+    """What `operator.call` does."""
+    return obj(*args, **kwargs)
+
+
+if hasattr(operator, "call"):
+    twin_of(operator.call)(call)
+
+
+# --- itemgetter, attrgetter, methodcaller: made here or outside, they are called with what they were made of -------
+
+
+def get_items(obj, item, /, *items):
+    """What `operator.itemgetter(item, *items)(obj)` gives."""
+    return tuple([obj[key] for key in (item, *items)]) if items else obj[item]
+
+
+def get_attributes(obj, name, /, *names):
+    """What `operator.attrgetter(name, *names)(obj)` gives."""
+    return tuple([_path(obj, path) for path in (name, *names)]) if names else _path(obj, name)
+
+
+def _path(obj, path):
+    for name in path.split("."):
+        obj = getattr(obj, name)
+    return obj
+
+
+def call_a_method(obj, name, /, *args, **kwargs):
+    """What `operator.methodcaller(name, *args, **kwargs)(obj)` gives."""
+    return getattr(obj, name)(*args, **kwargs)
+
+
+@twin_of(operator.itemgetter)
+def itemgetter(item, /, *items):
+    return lambda obj, /: get_items(obj, item, *items)
+
+
+@twin_of(operator.attrgetter)
+def attrgetter(attr, /, *attrs):
+    for name in (attr, *attrs):
+        if not isinstance(name, str):
+            cannot_trace("`operator.attrgetter` of what is not a name", "it raises TypeError")
+    return lambda obj, /: get_attributes(obj, attr, *attrs)
+
+
+@twin_of(operator.methodcaller)
+def methodcaller(name, /, *args, **kwargs):
+    if not isinstance(name, str):
+        cannot_trace("`operator.methodcaller` of what is not a name", "it raises TypeError")
+    return lambda obj, /: call_a_method(obj, name, *args, **kwargs)

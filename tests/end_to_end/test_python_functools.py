@@ -1,0 +1,339 @@
+"""functools and operator in captured programs, and what happens when their surroundings change."""
+
+import abc
+import collections.abc
+import functools
+import operator
+from functools import cached_property, partial, partialmethod, singledispatch, singledispatchmethod
+
+import pytest
+import torch
+
+import minidynamo
+from minidynamo.testing import assert_same_as_eager
+from tests.end_to_end.programs import Programs, vector
+
+programs = Programs()
+
+
+@pytest.mark.parametrize("program", programs)
+def test_same_as_eager(program):
+    program.check()
+
+
+def scaled(x, a, b=1, *, c=0):
+    return x * a + b - c
+
+
+@programs()
+def nested_partials(x):
+    inner = partial(scaled, x)
+    outer = partial(partial(inner, 2, c=3), c=5)
+    return outer(), outer(b=2, c=1), inner(1), outer.func is scaled, outer.args[1], outer.keywords["c"]
+
+
+@programs()
+def partials_of_torch_functions(x):
+    return partial(torch.add, x)(1), partial(torch.clamp, min=0.5)(x), [*map(partial(torch.mul, other=2), [x, x])]
+
+
+GLOBAL_PARTIAL = partial(scaled, a=2, b=4)
+
+
+@programs()
+def global_partial(x):
+    return GLOBAL_PARTIAL(x), GLOBAL_PARTIAL(x, c=1), GLOBAL_PARTIAL.keywords["a"]
+
+
+class Layer:
+    def __init__(self, k=3):
+        self.k = k
+        self.computed = 0
+
+    def apply(self, x, y=1, z=0):
+        return x * self.k + y + z
+
+    shifted = partialmethod(apply, y=10)
+
+    @cached_property
+    def gain(self):
+        self.computed += 1
+        return self.k * 2
+
+    @singledispatchmethod
+    def kind(self, value):
+        return "anything"
+
+    @kind.register
+    def _(self, value: int):
+        return value + self.k
+
+    @kind.register
+    def _(self, value: torch.Tensor):
+        return value * self.k
+
+
+@programs()
+def methods_with_arguments(x):
+    layer = Layer()
+    return partial(layer.apply, x)(y=2), layer.shifted(x), Layer(4).shifted(x, z=5)
+
+
+@programs(lambda: (vector(), Layer()))
+def cached_property_of_an_argument(x, layer):
+    return x * layer.gain + layer.gain, layer.computed
+
+
+@programs()
+def cached_property_of_a_new_object(x):
+    layer = Layer(x)
+    return layer.gain + layer.gain, layer.computed, layer
+
+
+@programs()
+def dispatch_of_methods(x):
+    layer = Layer()
+    return layer.kind(x), layer.kind(2), layer.kind(True), layer.kind("text")
+
+
+@singledispatch
+def combine(a, b):
+    return a
+
+
+@combine.register(int)
+@combine.register(float)
+def _(a, b):
+    return a + b
+
+
+@combine.register
+def _(a: torch.Tensor, b):
+    return a * b
+
+
+@combine.register
+def _(a: collections.abc.Sequence, b):
+    return [combine(item, b) for item in a]
+
+
+@programs()
+def dispatch_on_classes(x):
+    return combine(x, 2), combine(True, 2), combine([x, 3.0, (x,)], 4), combine(None, 1)
+
+
+@programs()
+def folding_sequences(x):
+    total = functools.reduce(lambda a, b: a + b, [x, x, x])
+    return total, functools.reduce(operator.mul, [1, 2, 3], 4), functools.reduce(max, iter([x.shape[0], 2]))
+
+
+@programs()
+def comparison_functions(x):
+    key = functools.cmp_to_key(lambda a, b: b - a)
+    return x + 1, sorted([3, 1, 2], key=key), max([1, 5, 2], key=key), sorted("ab", key=lambda c: key(ord(c)))
+
+
+@functools.total_ordering
+class Ranked:
+    def __init__(self, rank):
+        self.rank = rank
+
+    def __eq__(self, other):
+        return self.rank == other.rank
+
+    def __lt__(self, other):
+        return self.rank < other.rank
+
+
+@programs()
+def total_order(x):
+    a, b = Ranked(1), Ranked(2)
+    return x * 2, a < b, a <= b, a > b, a >= b, [r.rank for r in sorted([b, a])], min(b, a).rank
+
+
+@programs()
+def getters(x):
+    rows = [{"a": 2, "t": x}, {"a": 1, "t": x + 1}]
+    layers = [Layer(2), Layer(1)]
+    return (
+        [row["t"] for row in sorted(rows, key=operator.itemgetter("a"))],
+        [layer.k for layer in sorted(layers, key=operator.attrgetter("k"))],
+        operator.itemgetter(0, 2)("abc")[1],
+        operator.attrgetter("shape", "ndim")(x)[1],
+        operator.methodcaller("clamp", 0, max=1)(x),
+    )
+
+
+FIRST, RANK, TRIPLED = operator.itemgetter(0), operator.attrgetter("k"), operator.methodcaller("mul", 3)
+CLAMPED = operator.methodcaller("clamp", min=0)
+
+
+@programs(lambda: (vector(), Layer()))
+def global_getters(x, layer):
+    return FIRST([x, 1]), x * RANK(layer), TRIPLED(x), CLAMPED(x), [*map(FIRST, [(1, 2), (3, 4)])]
+
+
+@programs()
+def functions_of_operator(x):
+    table, items = {}, [1, 2]
+    operator.setitem(table, "a", x)
+    operator.delitem(items, 0)
+    return (
+        operator.add(x, 1),
+        table,
+        items,
+        operator.concat([1], [2]),
+        operator.countOf([1, 1, 2], 1),
+        operator.indexOf([1, 2], 2),
+        operator.iconcat(items, (3,)),
+        operator.inv(2),
+        operator.matmul(x, x),
+        operator.call(lambda v: v * 2, x),
+    )
+
+
+# --- lru_cache ------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def twice(n):
+    return n * 2
+
+
+@functools.cache
+def fibonacci(n, start=1):
+    return start if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
+
+@programs()
+def cached_arithmetic(x):
+    return x * twice(x.shape[0]) + twice(3), fibonacci(10), fibonacci(3, start=1), twice.__wrapped__(4)
+
+
+def noting(log):
+    @functools.cache
+    def body(n):
+        log.append(n)
+        return n * 2
+
+    return body
+
+
+LOG: list[int] = []
+CACHED_BODY = noting(LOG)
+
+
+@programs(graphs=2, breaks=1)
+def effects_happen_when_the_cache_misses(x):
+    y = x + 1
+    return y * CACHED_BODY(3), LOG
+
+
+def test_cached_effects():
+    log: list[int] = []
+    body = noting(log)
+
+    def f(x):
+        y = x + 1
+        return y * body(3) + body(3)
+
+    assert_same_as_eager(f, vector, calls=2)
+    assert log == [3]
+
+
+@functools.cache
+def shared(n):
+    return [n]
+
+
+def test_a_cached_list_is_one_list():
+    def f(x):
+        items = shared(2)
+        items.append(x.shape[0])
+        return x * len(shared(2))
+
+    compiled = minidynamo.compile(f, backend="eager")
+    try:
+        assert [compiled(torch.ones(1)).item() for _ in range(3)] == [2, 3, 4]
+    finally:
+        shared.cache_clear()
+
+
+FACTOR = {"value": 2}
+
+
+@functools.cache
+def stale(n):
+    return n * FACTOR["value"]
+
+
+def test_a_cached_result_may_be_old():
+    def f(x):
+        return x * stale(3)
+
+    try:
+        assert_same_as_eager(f, vector, graphs=1)
+        FACTOR["value"] = 5
+        assert_same_as_eager(f, vector, graphs=1)
+    finally:
+        FACTOR["value"] = 2
+        stale.cache_clear()
+
+
+def test_a_cached_result_may_be_of_an_equal_key():
+    twice.cache_clear()
+    twice(3)
+    assert_same_as_eager(lambda x: (x + 1, twice(3.0)), vector)
+
+
+# --- changed surroundings -------------------------------------------------------------------------------------------
+
+
+def test_another_implementation_is_noticed():
+    @singledispatch
+    def kind(value):
+        return 1
+
+    def f(x):
+        return x * kind(x)
+
+    compiled = minidynamo.compile(f, backend="eager")
+    for factor in (1, 2, 3):
+        assert torch.equal(compiled(torch.ones(2)), torch.full((2,), float(factor)))
+        kind.register(torch.Tensor)(lambda value, factor=factor: factor + 1)
+
+
+def test_a_class_registered_with_an_abstract_one_is_noticed():
+    class Abstract(abc.ABC):
+        pass
+
+    class Plain:
+        pass
+
+    @singledispatch
+    def kind(value):
+        return 1
+
+    kind.register(Abstract)(lambda value: 2)
+
+    def f(x, obj):
+        return x * kind(obj)
+
+    compiled = assert_same_as_eager(f, lambda: (torch.ones(2), Plain()))
+    Abstract.register(Plain)
+    assert torch.equal(compiled(torch.ones(2), Plain()), torch.full((2,), 2.0))
+
+
+def test_other_getters_and_caches_are_noticed():
+    holder = Layer()
+    holder.get, holder.compute = operator.itemgetter(0), twice
+
+    def f(x, layer):
+        return x * layer.get([2, 3]) + layer.compute(2)
+
+    compiled = assert_same_as_eager(f, lambda: (torch.ones(2), holder), graphs=1)
+    holder.get = operator.itemgetter(1)
+    assert torch.equal(compiled(torch.ones(2), holder), torch.full((2,), 7.0))
+    holder.compute = fibonacci
+    assert torch.equal(compiled(torch.ones(2), holder), torch.full((2,), 5.0))

@@ -1,0 +1,104 @@
+import collections.abc
+import functools
+import operator
+
+import pytest
+
+from minidynamo.tracer import functools_polyfills as twins
+from minidynamo.tracer.registry import CODE_POLYFILLS
+
+NUMBERS = [5, 2, 9, 2]
+
+
+@pytest.mark.parametrize("args", [(operator.sub, NUMBERS), (operator.sub, NUMBERS, 100), (operator.add, [], 1)])
+def test_reduce(args):
+    assert twins.reduce(*args) == functools.reduce(*args)
+    assert twins.reduce(args[0], iter(args[1]), *args[2:]) == functools.reduce(*args)
+
+
+def test_cmp_to_key():
+    def backwards(a, b):
+        return b - a
+
+    assert sorted(NUMBERS, key=twins.cmp_to_key(backwards)) == sorted(NUMBERS, key=functools.cmp_to_key(backwards))
+    for compare in (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne):
+        for a, b in [(1, 2), (2, 1), (1, 1)]:
+            keys = [make(backwards) for make in (twins.cmp_to_key, functools.cmp_to_key)]
+            expected, actual = (compare(key(a), key(b)) for key in keys)
+            assert expected is actual
+    with pytest.raises(TypeError):
+        hash(twins.cmp_to_key(backwards)(1))
+
+
+class Lazy:
+    made = 0
+
+    @functools.cached_property
+    def value(self):
+        self.made += 1
+        return [self.made]
+
+    def scaled(self, factor, *, offset=0):
+        return self.made * factor + offset
+
+    doubled = functools.partialmethod(scaled, 2, offset=1)
+
+    @functools.singledispatchmethod
+    def kind(self, value):
+        return "anything", value
+
+    @kind.register
+    def _(self, value: int):
+        return "int", value
+
+
+def test_cached_property():
+    lazy = Lazy()
+    first = twins.cached_property_get(vars(Lazy)["value"], lazy, Lazy)
+    assert lazy.value is first and lazy.made == 1
+    assert twins.cached_property_get(vars(Lazy)["value"], None, Lazy) is vars(Lazy)["value"]
+
+
+def test_methods():
+    lazy = Lazy()
+    lazy.made = 5
+    assert twins.partialmethod_get(vars(Lazy)["doubled"], lazy, Lazy)() == lazy.doubled() == 11
+    for value in (1, True, "a"):
+        assert twins.single_dispatch_method(vars(Lazy)["kind"], lazy, Lazy)(value) == lazy.kind(value)
+
+
+@functools.singledispatch
+def describe(value):
+    return "anything"
+
+
+@describe.register(int)
+@describe.register(str)
+def _(value):
+    return "simple"
+
+
+@describe.register
+def _(value: collections.abc.Sequence):
+    return "sequence"
+
+
+@pytest.mark.parametrize("value", [1, True, "a", [1], {}, None])
+def test_single_dispatch(value):
+    assert CODE_POLYFILLS[describe.__code__] is twins.single_dispatch
+    assert twins.single_dispatch(describe, value) == describe(value)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: twins.reduce(operator.add, []),
+        lambda: twins.single_dispatch(describe),
+        lambda: twins.partialmethod_get(vars(Lazy)["doubled"], None, Lazy),
+        lambda: twins.cached_property_get(functools.cached_property(len), "a"),
+        lambda: twins.single_dispatch_method(vars(Lazy)["kind"], Lazy())(),
+    ],
+)
+def test_what_a_twin_cannot_do_it_refuses(call):
+    with pytest.raises(NotImplementedError):
+        call()

@@ -1,0 +1,57 @@
+import operator
+from types import SimpleNamespace
+
+import pytest
+
+from minidynamo.tracer import operator_polyfills as twins
+from minidynamo.tracer.registry import POLYFILLS
+from tests.tracer.test_polyfills import NUMBERS, calls_of
+
+CASES = {
+    operator.abs: [(-3,)],
+    operator.inv: [(5,)],
+    operator.concat: [([1], [2]), ("a", "b"), ((), (1,))],
+    operator.iconcat: [([1], [2]), ("a", "b")],
+    operator.countOf: [(NUMBERS, NUMBERS[0]), ("abca", "a"), ([], 1)],
+    operator.indexOf: [(NUMBERS, NUMBERS[-1]), ((1, 2, 3), 2)],
+    operator.call: [(max, 1, 2), (dict, {"a": 1})],
+}
+NESTED = SimpleNamespace(a=SimpleNamespace(b=3), c=4)
+MADE = [
+    (operator.itemgetter, (3,), {}, NUMBERS),
+    (operator.itemgetter, (2, 0), {}, NUMBERS),
+    (operator.attrgetter, ("a.b",), {}, NESTED),
+    (operator.attrgetter, ("a.b", "c"), {}, NESTED),
+    (operator.methodcaller, ("upper",), {}, "abc"),
+    (operator.methodcaller, ("split", "b"), {"maxsplit": 1}, "abcbd"),
+]
+
+
+@pytest.mark.parametrize("original, args, kwargs", list(calls_of(CASES)))
+def test_twin_gives_what_the_original_gives(original, args, kwargs):
+    assert POLYFILLS[id(original)](*args, **kwargs) == original(*args, **kwargs)
+
+
+def test_iconcat_changes_its_list():
+    items = [1]
+    assert twins.iconcat(items, [2]) is items and items == [1, 2]
+
+
+@pytest.mark.parametrize("cls, args, kwargs, obj", MADE)
+def test_callable_objects(cls, args, kwargs, obj):
+    assert POLYFILLS[id(cls)](*args, **kwargs)(obj) == cls(*args, **kwargs)(obj)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: twins.concat(1, 2),
+        lambda: twins.iconcat(1, 2),
+        lambda: twins.index_of([1], 2),
+        lambda: twins.attrgetter(1),
+        lambda: twins.methodcaller(1),
+    ],
+)
+def test_what_a_twin_cannot_do_it_refuses(call):
+    with pytest.raises(NotImplementedError):
+        call()
