@@ -14,6 +14,7 @@ from minidynamo.api import compile, reset, stats, uncompile, why
 from minidynamo.backends import list_backends, register_backend
 from minidynamo.boxed import is_boxed, make_boxed_func
 from minidynamo.comptime import comptime
+from minidynamo.conditional import cond
 from minidynamo.config import config
 from minidynamo.events import on_event
 from minidynamo.observe import progress as _progress
@@ -23,6 +24,7 @@ __all__ = [
     "allow_in_graph",
     "compile",
     "comptime",
+    "cond",
     "config",
     "disable",
     "errors",

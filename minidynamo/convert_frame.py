@@ -24,7 +24,16 @@ from minidynamo.bytecode.breaks import drive, make_break
 from minidynamo.bytecode.instructions import decode
 from minidynamo.bytecode.layout import CELL, NULL, VALUE, FramePoint, frame_point
 from minidynamo.compat import load_fake_tensors
-from minidynamo.errors import BackendError, ComptimeError, Diagnostic, GraphBreak, InternalError, SkipFrame, Unsupported
+from minidynamo.errors import (
+    ArgumentError,
+    BackendError,
+    ComptimeError,
+    Diagnostic,
+    GraphBreak,
+    InternalError,
+    SkipFrame,
+    Unsupported,
+)
 from minidynamo.events import notice, phase, publish
 from minidynamo.graph_text import graph_text
 from minidynamo.guards.cache import Entry, make_entry
@@ -145,7 +154,7 @@ def _convert(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwner) ->
         return _run_as_written(frame, skip.diagnostic, options)
     except GraphBreak as cut:
         raise Unsupported(_not_whole(cut.diagnostic)) from None
-    except ComptimeError:
+    except (ComptimeError, ArgumentError, Unsupported):
         raise
     except Exception as error:
         return _run_as_written(frame, _internal(frame, error), options, error)

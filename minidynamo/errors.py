@@ -17,6 +17,7 @@ The exception tree::
      +-- InternalError         a bug in minidynamo
      +-- ArgumentError         (also TypeError) a bad argument to a public function
      |    +-- ConflictingArguments (also RuntimeError) arguments that exclude each other
+     |    +-- InvalidCond          (also RuntimeError) an argument that `cond` does not take
      +-- UnknownName           (also ValueError) a name that is not in a table
 """
 
@@ -169,6 +170,10 @@ class ArgumentError(MinidynamoError, TypeError):
 
 class ConflictingArguments(ArgumentError, RuntimeError):
     """Two arguments of a public function exclude each other; torch raises RuntimeError for these."""
+
+
+class InvalidCond(ArgumentError, RuntimeError):
+    """`cond` got something else than a predicate, two functions and tensors; torch raises RuntimeError for these."""
 
 
 class UnknownName(MinidynamoError, ValueError):

@@ -1,0 +1,246 @@
+"""Owns graphs with `cond` in them: they are compiled in segments, with a choice between two compiled graphs in between.
+
+Autograd joins the segments as it joins any functions, so each of them, and each branch, is differentiated, saves and
+frees for itself. Nothing here compiles: `aot.py` says how one graph without `cond` is compiled.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from minidynamo.boxed import BoxedCallable, mark_boxed
+from minidynamo.branching import is_cond, run_branch, subgraphs_of
+from minidynamo.compat import FakeTensor, FakeTensorMode
+from minidynamo.errors import Diagnostic, GraphRefused
+from minidynamo.switches import Call, Settings, is_switch, preserved, restore, settings, way_to
+
+CompileGraph = Callable[[fx.GraphModule, Sequence[Any]], BoxedCallable]
+Environment = dict[fx.Node, Any]
+
+
+@dataclass
+class _Step:
+    """A part of the graph: one callable, or two with the node that chooses between them.
+
+    It takes the values of `inputs`, frees those in `dying`, and makes `outputs`; `settings` are in force when it begins
+    and when it ends.
+    """
+
+    inputs: tuple[fx.Node, ...]
+    outputs: tuple[fx.Node | None, ...]
+    calls: tuple[BoxedCallable, ...]
+    settings: Settings
+    pred: fx.Node | None = None
+    dying: tuple[fx.Node, ...] = ()
+
+    @property
+    def used(self) -> set[fx.Node]:
+        """Every node whose value it reads."""
+        return {*self.inputs} if self.pred is None else {*self.inputs, self.pred}
+
+    def run(self, values: Environment) -> None:
+        """Run it on `values`, and put its results there."""
+        call = self.calls[0] if self.pred is None or values[self.pred] else self.calls[1]
+        given = [values[node] for node in self.inputs]
+        for node in self.dying:
+            del values[node]
+        for node, result in zip(self.outputs, call(given)):
+            if node is not None:
+                values[node] = result
+
+
+def has_cond(gm: fx.GraphModule) -> bool:
+    """Whether the graph has to be compiled in segments."""
+    return any(map(is_cond, gm.graph.nodes))
+
+
+def compile_segments(gm: fx.GraphModule, example_inputs: Sequence[Any], compile_graph: CompileGraph) -> BoxedCallable:
+    """A boxed callable that runs `gm`, each stretch without `cond` compiled by `compile_graph`.
+
+    Raises GraphRefused MD406 when something other than a tensor lives across a `cond`.
+    """
+    with preserved():
+        return _Segments(gm, compile_graph).compile(example_inputs)
+
+
+class _Segments:
+    """The compilation of one graph. `examples` has a fake value of each node that lives across a cut."""
+
+    def __init__(self, gm: fx.GraphModule, compile_graph: CompileGraph) -> None:
+        self.gm = gm
+        self.compile_graph = compile_graph
+        self.placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+        self.examples: Environment = {}
+        self.steps: list[_Step] = []
+
+    def compile(self, example_inputs: Sequence[Any]) -> BoxedCallable:
+        entry = settings()
+        self.examples = _arriving(self.placeholders, list(example_inputs), empty=False)
+        pending: list[fx.Node] = []
+        for node in self.gm.graph.nodes:
+            if is_cond(node):
+                self.add_segment(pending)
+                self.add_choice(node)
+                pending = []
+            elif node.op in ("call_function", "call_method") and node not in self.examples:
+                pending.append(node)
+        self.add_segment(pending)
+        (output,) = (node for node in self.gm.graph.nodes if node.op == "output")
+        self.find_last_uses(output.all_input_nodes)
+        return _program(self.placeholders, self.steps, output.args[0], entry)
+
+    def add_segment(self, nodes: list[fx.Node]) -> None:
+        """Compile a stretch of the graph without `cond`."""
+        inside, before = set(nodes), settings()
+        inputs = tuple(dict.fromkeys(i for node in nodes for i in node.all_input_nodes if i not in inside))
+        outputs = tuple(node for node in nodes if any(user not in inside for user in node.users))
+        for node in nodes:
+            if is_switch(node.target):
+                node.target(*node.args)  # type: ignore[operator]
+        after = settings()
+        if any(not is_switch(node.target) for node in nodes):
+            part = _part(inputs, nodes, outputs, way_to(before, after))
+            restore(before)
+            self.add(part, _Step(inputs, outputs, (), before))
+            for function, args in way_to(after, before):
+                function(*args)
+
+    def add_choice(self, node: fx.Node) -> None:
+        """Compile both branches of a `cond`."""
+        pred, operands = node.args[0], node.args[3]
+        parts = {user.args[1]: user for user in node.users if user.target is operator.getitem}
+        assert isinstance(pred, fx.Node) and isinstance(operands, (tuple, list))
+        examples = [self.examples[operand] for operand in operands]  # type: ignore[index]
+        graphs = subgraphs_of(self.gm, node)
+        calls = tuple(self.compile_part(graph, examples) for graph in graphs)
+        results = _run_both(graphs, examples)
+        outputs = tuple(parts.get(position) for position in range(len(results)))
+        self.steps.append(_Step(tuple(operands), outputs, calls, settings(), pred))  # type: ignore[arg-type]
+        self.remember(outputs, results)
+
+    def add(self, part: fx.GraphModule, step: _Step) -> None:
+        examples = [self.examples[node] for node in step.inputs]
+        step.calls = (self.compile_part(part, examples),)
+        self.steps.append(step)
+        self.remember(step.outputs, _run_on_fakes(part, examples))
+
+    def compile_part(self, part: fx.GraphModule, examples: list[Any]) -> BoxedCallable:
+        if has_cond(part):
+            return compile_segments(part, examples, self.compile_graph)
+        return self.compile_graph(part, examples)
+
+    def remember(self, outputs: Iterable[fx.Node | None], results: Iterable[Any]) -> None:
+        for node, result in zip(outputs, results):
+            if node is not None and not isinstance(result, torch.Tensor):
+                raise _cannot_cross(node)
+            if node is not None:
+                self.examples[node] = result
+
+    def find_last_uses(self, results: Iterable[fx.Node]) -> None:
+        """Tell each step which values nobody needs behind it."""
+        needed = set(results)
+        for step in reversed(self.steps):
+            step.dying = tuple(step.used - needed)
+            needed |= step.used
+
+
+def _arriving(placeholders: list[fx.Node], args: list[Any], *, empty: bool) -> Environment:
+    """The values that the graph begins with: its inputs, and the elements of lists. `empty` the lists given up."""
+    values: Environment = {}
+    for node, value in zip(placeholders, args):
+        if not isinstance(value, list):
+            if node.users:
+                values[node] = value
+            continue
+        for user in node.users:
+            if user.target is not operator.getitem or not isinstance(user.args[1], int):
+                raise _cannot_cross(node)
+            values[user] = value[user.args[1]]
+        if empty and node.meta.get("steal_arg"):
+            value.clear()
+    return values
+
+
+def _part(
+    inputs: tuple[fx.Node, ...], nodes: list[fx.Node], outputs: tuple[fx.Node, ...], back: list[Call]
+) -> fx.GraphModule:
+    """A graph of its own out of `nodes`, which ends with the switches `back`."""
+    graph = fx.Graph()
+    copies = {node: graph.placeholder(node.name) for node in inputs}
+    for node in nodes:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    for function, args in back:
+        graph.call_function(function, args)
+    graph.output(tuple(copies[node] for node in outputs))
+    return fx.GraphModule(torch.nn.Module(), graph)
+
+
+def _program(placeholders: list[fx.Node], steps: list[_Step], results: Any, entry: Settings) -> BoxedCallable:
+    around = [step.settings for step in steps]
+    switches = [way_to(wanted, now) for wanted, now in zip([*around, entry], [entry, *around])]
+    plan = list(zip(steps, switches))
+
+    def call(args: list[Any]) -> Any:
+        values = _arriving(placeholders, args, empty=True)
+        args.clear()
+        for step, before in plan:
+            for function, arguments in before:
+                function(*arguments)
+            step.run(values)
+        for function, arguments in switches[-1]:
+            function(*arguments)
+        return fx.map_arg(results, values.__getitem__)
+
+    def call_with_switches(args: list[Any]) -> Any:
+        before = settings()
+        try:
+            return call(args)
+        except BaseException:
+            restore(before)
+            raise
+
+    return mark_boxed(call_with_switches if any(switches) else call)
+
+
+# Examples
+
+
+class _OnFakes(fx.Interpreter):
+    """Runs a graph on fake tensors; of a `cond`, both branches."""
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if target is run_branch:
+            return _run_both(args[1:3], args[3])
+        return super().call_function(target, args, kwargs)
+
+
+def _run_on_fakes(gm: fx.GraphModule, examples: Sequence[Any]) -> Sequence[Any]:
+    """What the graph returns for fake values; like the graph, it may change them."""
+    known = [*examples, *(node.meta.get("example_value") for node in gm.graph.nodes)]
+    mode = next((value.fake_mode for value in known if isinstance(value, FakeTensor)), None) or FakeTensorMode()
+    with mode:
+        results: Sequence[Any] = _OnFakes(gm).run(*examples)
+    return results
+
+
+def _run_both(graphs: Iterable[fx.GraphModule], examples: Sequence[Any]) -> tuple[Any, ...]:
+    """Fake results of a `cond`: they require grad if those of either branch do."""
+    true_results, false_results = (_run_on_fakes(graph, examples) for graph in graphs)
+    return tuple(b if b.requires_grad else a for a, b in zip(true_results, false_results))
+
+
+def _cannot_cross(node: fx.Node) -> GraphRefused:
+    return GraphRefused(
+        Diagnostic(
+            "MD406",
+            f"`{node}` is not a tensor, and is needed before and behind a cond",
+            why="A graph with a cond is compiled in parts, which hand tensors to each other.",
+            fix="Make the value again behind the cond.",
+        )
+    )

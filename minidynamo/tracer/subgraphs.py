@@ -1,0 +1,70 @@
+"""Owns the record of a graph inside a graph: a branch of `cond`, and the tensors of the surroundings that it reads.
+
+It runs nothing and decides nothing; `output_graph.py` writes operations into it while it is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+import torch.fx
+
+from minidynamo.variables.tensors import TensorVariable
+
+
+@dataclass(eq=False)
+class Subgraph:
+    """A graph whose placeholders are tensors of the surrounding ones, in the order of `inputs`."""
+
+    graph: torch.fx.Graph = field(default_factory=torch.fx.Graph)
+    inputs: dict[TensorVariable, torch.fx.Node] = field(default_factory=dict)
+    _facts: dict[TensorVariable, tuple[object, ...]] = field(default_factory=dict)
+    _written: list[TensorVariable] = field(default_factory=list)
+
+    def take(self, variables: Iterable[TensorVariable]) -> None:
+        """Make the tensors inputs, behind those that are inputs already."""
+        for variable in variables:
+            self.node_of(variable)
+
+    def node_of(self, variable: TensorVariable) -> torch.fx.Node:
+        """The node that stands for a tensor in this graph; a tensor of another graph becomes an input."""
+        if variable.node.graph is self.graph:
+            return variable.node
+        if variable not in self.inputs:
+            last = next(reversed(self.inputs.values()), None)
+            with self.graph.inserting_before(None) if last is None else self.graph.inserting_after(last):
+                node = self.graph.placeholder(variable.node.name)
+            node.meta["example_value"] = variable.fake
+            node.meta["user_location"] = variable.node.meta.get("user_location")
+            self.inputs[variable] = node
+            self._facts[variable] = _facts(variable.fake)
+        return self.inputs[variable]
+
+    def input_in_memory_of(self, fake: torch.Tensor) -> TensorVariable | None:
+        """The input that a tensor is, or shares memory with."""
+        return next((variable for variable in self.inputs if memory_of(variable.fake) == memory_of(fake)), None)
+
+    def note_write(self, fake: torch.Tensor) -> None:
+        """Remember that an operation wrote to a tensor, if that is an input's memory."""
+        found = self.input_in_memory_of(fake)
+        if found is not None:
+            self._written.append(found)
+
+    def take_written(self) -> TensorVariable | None:
+        """An input that was written to since the last call."""
+        return self._written.pop() if self._written else None
+
+    def changed_facts(self) -> TensorVariable | None:
+        """An input that has another shape, other strides or another history than when it came in."""
+        return next((variable for variable, facts in self._facts.items() if _facts(variable.fake) != facts), None)
+
+
+def _facts(fake: torch.Tensor) -> tuple[object, ...]:
+    return tuple(fake.shape), fake.stride(), fake.requires_grad
+
+
+def memory_of(fake: torch.Tensor) -> object:
+    """What two tensors in the same memory have in common."""
+    return fake.untyped_storage()._cdata if fake.layout is torch.strided else id(fake)
