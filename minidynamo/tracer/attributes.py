@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -16,6 +16,8 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, InstanceAttr, Item, Source
 from minidynamo.tracer import registry
 from minidynamo.tracer.constants import NotConstant, as_constant, from_constant
+from minidynamo.tracer.exceptions import caught, unsaid
+from minidynamo.tracer.namespaces import ClassItems, InstanceItems
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.side_effects import DELETED
 from minidynamo.tracer.trace_rules import is_library_value, is_trusted_class, is_trusted_module
@@ -29,9 +31,12 @@ from minidynamo.variables.callables import (
     SuperVariable,
 )
 from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import DictVariable, ListVariable
+from minidynamo.variables.exceptions import ExceptionVariable
 from minidynamo.variables.objects import (
     ClassVariable,
     ModuleVariable,
+    NamespaceVariable,
     ObjectVariable,
     OpaqueVariable,
     PythonModuleVariable,
@@ -46,8 +51,17 @@ def read_attribute(tx: Tracer, obj: VariableTracker, name: str) -> VariableTrack
     """`obj.name`; the program raises natively when there is no such attribute."""
     found = find_attribute(tx, obj, name)
     if found is None:
-        tx.raises(AttributeError(f"{obj.python_type.__name__!r} object has no attribute {name!r}"))
+        raise_no_attribute(tx, obj, name)
     return found
+
+
+def raise_no_attribute(tx: Tracer, obj: VariableTracker, name: str) -> NoReturn:
+    """Raise the AttributeError of a failed lookup."""
+    if isinstance(obj, ClassVariable):
+        tx.raises(AttributeError(f"type object {obj.value.__name__!r} has no attribute {name!r}"), exact=True)
+    if isinstance(obj, PythonModuleVariable | SuperVariable):
+        tx.raises(unsaid(AttributeError))
+    tx.raises(AttributeError(f"{obj.python_type.__name__!r} object has no attribute {name!r}"), exact=True)
 
 
 def find_attribute(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker | None:
@@ -115,8 +129,51 @@ def _object(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | Non
     if name == "__class__":
         return class_of(tx, obj)
     custom, owner = lookup_on_class(cls, "__getattribute__")
-    if isinstance(custom, types.FunctionType):
-        return tx.call(tx.wrap(custom, class_source(owner or cls, "__getattribute__")), [obj, ConstantVariable(name)])
+    if isinstance(custom, types.FunctionType) and owner is not None:
+        return _with_getattribute(tx, obj, name, custom, owner)
+    usual = _usual(tx, obj, name)
+    if usual is not None:
+        return usual
+    if isinstance(obj, ModuleVariable):
+        registered = _in_module_tables(tx, obj, name)
+        if registered is not None:
+            return registered
+    return _fallback(tx, obj, name)
+
+
+def _with_getattribute(
+    tx: Tracer, obj: ObjectVariable, name: str, custom: types.FunctionType, owner: type
+) -> VariableTracker | None:
+    """The class's own `__getattribute__`; when it raises AttributeError, its `__getattr__`."""
+    guard_class_attribute(tx, obj.cls, owner, "__getattribute__", custom)
+    function = tx.wrap(custom, class_source(owner, "__getattribute__"))
+    if lookup_on_class(obj.cls, "__getattr__")[1] is None:
+        return tx.call(function, [obj, ConstantVariable(name)])
+    missing: list[VariableTracker] = []
+    found = caught(AttributeError, lambda: tx.call(function, [obj, ConstantVariable(name)]), missing.append)
+    return _fallback(tx, obj, name) if missing else found
+
+
+def _fallback(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | None:
+    """What `__getattr__` gives for an attribute that is not there; None without one."""
+    cls = obj.cls
+    fallback, owner = lookup_on_class(cls, "__getattr__")
+    if owner is not None and fallback is not torch.nn.Module.__getattr__:
+        guard_class_attribute(tx, cls, owner, "__getattr__", fallback)
+        _guard_absent(tx, obj, name)
+        getter = bind(tx, fallback, owner, obj, cls, "__getattr__")
+        assert getter is not None
+        return tx.call(getter, [ConstantVariable(name)])
+    if lookup_on_class(cls, name)[1] is None:  # else a slot that is empty
+        tx.guard(obj.source, GuardKind.MISSING_ATTR, name)
+    return None
+
+
+def _usual(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | None:
+    """What `object.__getattribute__` finds: data descriptor, instance dictionary, class."""
+    cls = obj.cls
+    if name == "__class__":
+        return class_of(tx, obj)
     found, owner = lookup_on_class(cls, name)
     if owner is not None and is_data_descriptor(found):
         guard_class_attribute(tx, cls, owner, name, found)
@@ -130,18 +187,6 @@ def _object(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | Non
         guard_class_attribute(tx, cls, owner, name, found)
         _guard_absent(tx, obj, name)
         return bind(tx, found, owner, obj, cls, name)
-    if isinstance(obj, ModuleVariable):
-        registered = _in_module_tables(tx, obj, name)
-        if registered is not None:
-            return registered
-    fallback, owner = lookup_on_class(cls, "__getattr__")
-    if owner is not None and fallback is not torch.nn.Module.__getattr__:
-        guard_class_attribute(tx, cls, owner, "__getattr__", fallback)
-        _guard_absent(tx, obj, name)
-        getter = bind(tx, fallback, owner, obj, cls, "__getattr__")
-        assert getter is not None
-        return tx.call(getter, [ConstantVariable(name)])
-    tx.guard(obj.source, GuardKind.MISSING_ATTR, name)
     return None
 
 
@@ -152,11 +197,23 @@ def _in_instance(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker 
     if pending is DELETED or obj.value is None:
         return None
     attributes = instance_dict(obj.value)
-    if name == "__dict__" and attributes is not None and not tx.side_effects.written_attrs(obj):
-        return tx.wrap(attributes, Attr(obj.source, "__dict__") if obj.source else None)
     if attributes is None or name not in attributes:
         return None
     return tx.wrap(attributes[name], InstanceAttr(obj.source, name) if obj.source else None)
+
+
+def _namespace(tx: Tracer, obj: ObjectVariable) -> VariableTracker:
+    """The object's own dictionary, as a tracked dict; the same one each time."""
+    if obj.namespace is None:
+        real = None if obj.value is None else instance_dict(obj.value)
+        if obj.value is not None and type(real) is not dict:
+            tx.break_graph("MD206", f"the attribute `__dict__` of a {obj.cls.__name__} cannot be captured")
+        slots = [n for base in obj.cls.__mro__ for n, v in vars(base).items() if inspect.ismemberdescriptor(v)]
+        place = None if obj.source is None else Attr(obj.source, "__dict__")
+        tx.guard(place, GuardKind.TYPE, dict)
+        items: Any = InstanceItems(tx, obj, real, frozenset(slots))
+        obj.namespace = NamespaceVariable(items, source=place, owner=obj)
+    return obj.namespace
 
 
 def instance_dict(value: object) -> dict[str, Any] | None:
@@ -216,10 +273,12 @@ def _read_descriptor(tx: Tracer, obj: ObjectVariable, name: str, found: Any, own
     source = class_source(owner, name)
     if isinstance(found, property):
         return tx.call(tx.wrap(found.fget, Attr(source, "fget")), [obj])
+    if name == "__dict__" and not isinstance(type(found).__get__, types.FunctionType):
+        return _namespace(tx, obj)
     if isinstance(found, types.MemberDescriptorType):
         return _read_slot(tx, obj, name)
-    if name == "__dict__":
-        return _in_instance(tx, obj, name)
+    if isinstance(found, types.GetSetDescriptorType) and isinstance(obj.storage, DictVariable | ListVariable):
+        return find_attribute(tx, obj.storage, name)  # what the built-in class says of the container
     getter, getter_owner = lookup_on_class(type(found), "__get__")
     if isinstance(getter, types.FunctionType) and getter_owner is not None:
         descriptor = tx.wrap(found, source)
@@ -236,7 +295,8 @@ def _read_slot(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | 
     try:
         value = object.__getattribute__(obj.value, name)
     except AttributeError:
-        tx.break_graph("MD206", f"the slot `{name}` of a {obj.cls.__name__} is empty")
+        tx.guard(obj.source, GuardKind.SLOT_EMPTY, name)
+        return None
     return tx.wrap(value, Attr(obj.source, name))
 
 
@@ -258,7 +318,9 @@ def bind(
     if isinstance(found, types.FunctionType):
         return MethodVariable(tx.wrap(found, source), receiver)
     if isinstance(found, types.MethodDescriptorType | types.WrapperDescriptorType):
-        return BoundBuiltin(receiver, name)
+        if found.__name__ == name:
+            return BoundBuiltin(receiver, name)
+        return MethodVariable(tx.wrap(found, source), receiver)  # one method under the name of another
     getter, getter_owner = lookup_on_class(type(found), "__get__")
     if getter_owner is None:
         return tx.wrap(found, source)
@@ -299,13 +361,16 @@ def _class(tx: Tracer, obj: ClassVariable, name: str) -> VariableTracker | None:
         return ConstantVariable(getattr(cls, name))
     if name == "__class__":
         return class_of(tx, obj)
+    if name == "__dict__":
+        items: Any = ClassItems(tx, cls)
+        return NamespaceVariable(items, types.MappingProxyType, source=Attr(Constant(cls, cls.__name__), name), owner=obj)
     if name in ("__mro__", "__bases__"):
         return from_constant(getattr(cls, name))
     if isinstance(meta, types.FunctionType) and meta_owner is not None:
         return MethodVariable(tx.wrap(meta, class_source(meta_owner, name)), obj)
-    if meta is not MISSING:
-        return BoundBuiltin(obj, name) if callable(meta) else None
-    return None
+    if meta is not MISSING and not callable(meta):
+        tx.break_graph("MD206", f"the attribute `{name}` of the class {cls.__name__} cannot be captured")
+    return None if meta is MISSING else BoundBuiltin(obj, name)
 
 
 def _python_module(tx: Tracer, obj: PythonModuleVariable, name: str) -> VariableTracker | None:
@@ -325,6 +390,8 @@ def _python_module(tx: Tracer, obj: PythonModuleVariable, name: str) -> Variable
     if trusted and hasattr(obj.value, name):  # a library module that loads its parts lazily
         value = getattr(obj.value, name)
         return tx.wrap(value, Constant(value, name))
+    if "__getattr__" in namespace or type(obj.value) is not types.ModuleType:
+        tx.break_graph("MD206", f"`{name}` of {obj.value.__name__} is used", why="The module makes it when it is asked.")
     if obj.source is not None:
         tx.guard(Attr(obj.source, "__dict__"), GuardKind.MISSING_KEY, name)
     return None
@@ -391,6 +458,7 @@ def _opaque(tx: Tracer, obj: OpaqueVariable, name: str) -> VariableTracker | Non
 _LOOKUPS: dict[type[VariableTracker], Callable[[Tracer, Any, str], VariableTracker | None]] = {
     ConstantVariable: _constant,
     ObjectVariable: _object,
+    ExceptionVariable: _object,
     ModuleVariable: _object,
     ClassVariable: _class,
     PythonModuleVariable: _python_module,
@@ -419,15 +487,21 @@ def _name(tx: Tracer, name: VariableTracker) -> str:
 def _getattr(
     tx: Tracer, obj: VariableTracker, name: VariableTracker, default: VariableTracker | None = None, /
 ) -> VariableTracker:
-    found = find_attribute(tx, obj, _name(tx, name))
-    if found is None:
-        return default if default is not None else read_attribute(tx, obj, _name(tx, name))
-    return found
+    if default is None:
+        return read_attribute(tx, obj, _name(tx, name))
+    return _attribute_or_none(tx, obj, _name(tx, name)) or default
 
 
 @registry.function(hasattr)
 def _hasattr(tx: Tracer, obj: VariableTracker, name: VariableTracker, /) -> VariableTracker:
-    return ConstantVariable(find_attribute(tx, obj, _name(tx, name)) is not None)
+    return ConstantVariable(_attribute_or_none(tx, obj, _name(tx, name)) is not None)
+
+
+def _attribute_or_none(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker | None:
+    """The attribute; None also when the program's own `__getattr__` or property raises AttributeError."""
+    missing: list[VariableTracker] = []
+    found = caught(AttributeError, lambda: find_attribute(tx, obj, name), missing.append)
+    return None if missing else found
 
 
 @registry.function(setattr)
@@ -458,16 +532,40 @@ def write_attribute(tx: Tracer, obj: VariableTracker, name: str, value: Variable
         tx.break_graph("MD206", f"writing `{name}` of a {obj.python_type.__name__} cannot be captured")
 
 
+# Fields of functions that are as easily replaced as attributes that the program invents.
+_FUNCTION_NAMES = ("__name__", "__qualname__", "__module__", "__doc__", "__wrapped__")
+
+
+def _write_nested_function(
+    tx: Tracer, function: NestedFunctionVariable, name: str, value: VariableTracker | None
+) -> None:
+    if value is not None:
+        if name in ("__name__", "__qualname__") and not issubclass(value.python_type, str):
+            tx.raises(TypeError(f"{name} must be set to a string object"), exact=True)
+        function.attributes[name] = value
+    elif name not in function.attributes:
+        raise_no_attribute(tx, function, name)
+    else:
+        del function.attributes[name]
+
+
 def _write_object(tx: Tracer, obj: ObjectVariable, name: str, value: VariableTracker | None) -> None:
     cls = obj.cls
     special = "__setattr__" if value is not None else "__delattr__"
     args = [ConstantVariable(name)] + ([value] if value is not None else [])
     custom, owner = lookup_on_class(cls, special)
-    if owner is not None and isinstance(custom, types.FunctionType):
+    if owner is not None and not _is_plain_setter(custom, special):
         guard_class_attribute(tx, cls, owner, special, custom)
-        tx.call(tx.wrap(custom, class_source(owner, special)), [obj, *args])
+        setter = bind(tx, custom, owner, obj, cls, special)
+        assert setter is not None
+        tx.call(setter, args)
         return
     write_plain(tx, obj, name, value)
+
+
+def _is_plain_setter(found: object, special: str) -> bool:
+    """Whether it is `object.__setattr__` or `__delattr__`, or a built-in class's own, which do the same."""
+    return isinstance(found, types.WrapperDescriptorType) and found.__name__ == special
 
 
 def write_plain(tx: Tracer, obj: ObjectVariable, name: str, value: VariableTracker | None) -> None:
@@ -497,7 +595,8 @@ def store_attribute(tx: Tracer, obj: VariableTracker, name: str, value: Variable
     if value is not None:
         tx.side_effects.set_attr(obj, name, value)
     else:
-        read_attribute(tx, obj, name)  # deleting what is not there raises
+        if find_attribute(tx, obj, name) is None:
+            tx.raises(unsaid(AttributeError))
         tx.side_effects.delete_attr(obj, name)
 
 
@@ -515,25 +614,9 @@ def _object_setattr(
 def _object_getattribute(tx: Tracer, obj: VariableTracker, name: VariableTracker, /) -> VariableTracker:
     if not isinstance(obj, ObjectVariable):
         return read_attribute(tx, obj, _name(tx, name))
-    found, owner = lookup_on_class(obj.cls, _name(tx, name))
-    stored = None if owner is not None and is_data_descriptor(found) else _in_instance(tx, obj, _name(tx, name))
-    if stored is not None:
-        return stored
-    tx.break_graph("MD206", "object.__getattribute__ is called for an attribute of the class")
-# Fields of functions that are as easily replaced as attributes that the program invents.
-_FUNCTION_NAMES = ("__name__", "__qualname__", "__module__", "__doc__", "__wrapped__")
-
-
-def _write_nested_function(
-    tx: Tracer, function: NestedFunctionVariable, name: str, value: VariableTracker | None
-) -> None:
-    if value is not None:
-        if name in ("__name__", "__qualname__") and not issubclass(value.python_type, str):
-            tx.raises(TypeError(f"{name} must be set to a string object"), exact=True)
-        function.attributes[name] = value
-    elif name not in function.attributes:
-        raise_no_attribute(tx, function, name)
-    else:
-        del function.attributes[name]
-
-
+    found = _usual(tx, obj, _name(tx, name))
+    if found is None:
+        if lookup_on_class(obj.cls, _name(tx, name))[1] is None:
+            tx.guard(obj.source, GuardKind.MISSING_ATTR, _name(tx, name))
+        raise_no_attribute(tx, obj, _name(tx, name))
+    return found

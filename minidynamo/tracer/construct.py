@@ -6,8 +6,10 @@ residual makes it when somebody outside can see it.
 
 from __future__ import annotations
 
+import collections
 import enum
 import types
+from collections.abc import Callable
 
 import torch
 
@@ -15,17 +17,18 @@ from minidynamo.guards.source import Attr
 from minidynamo.tracer import registry
 from minidynamo.tracer.attributes import bind, class_source, guard_class_attribute, lookup_on_class
 from minidynamo.tracer.constants import NotConstant, as_constant, from_constant
+from minidynamo.tracer.exceptions import can_make
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import DictVariable, ListVariable, TupleVariable
+from minidynamo.variables.containers import DictVariable, ListVariable, SetVariable, TupleVariable, storage_class
 from minidynamo.variables.objects import ClassVariable, ObjectVariable
 
 _HEAP_TYPE = 1 << 9
+_ABSTRACT = 1 << 20  # set for classes with abstract methods
 
 # Classes whose instances need more than `__new__` and `__init__` show, with what to say.
 _NOT_MADE: tuple[tuple[type, str], ...] = (
-    (BaseException, "Exceptions are made and raised by Python itself."),
     (torch.nn.Module, "Modules register their parts when they are made; make them before the compiled function runs."),
     (torch.Tensor, "Tensor subclasses and parameters are made before the compiled function runs."),
 )
@@ -65,7 +68,10 @@ def _cannot_make(cls: type) -> str | None:
     for base, reason in _NOT_MADE:
         if issubclass(cls, base):
             return reason
-    if not cls.__flags__ & _HEAP_TYPE:
+    if issubclass(cls, BaseException):
+        if not can_make(cls):
+            return "Exceptions that keep more than their arguments are made by Python itself."
+    elif not cls.__flags__ & _HEAP_TYPE:
         return "It is not written in Python, and minidynamo does not know it."
     if type(cls).__call__ is not type.__call__:
         return "Its metaclass decides what a call means."
@@ -77,7 +83,9 @@ def _enum_member(tx: Tracer, cls: type[enum.Enum], args: list[VariableTracker]) 
         return from_constant(cls(*(as_constant(arg) for arg in args)))
     except NotConstant:
         tx.break_graph("MD208", f"{cls.__name__}() is called with a value that is only known when the program runs")
-    except (ValueError, TypeError) as error:
+    except ValueError as error:
+        tx.raises(error, exact=True)
+    except TypeError as error:
         tx.raises(error)
 
 
@@ -91,7 +99,13 @@ def _class_of(tx: Tracer, cls: VariableTracker) -> type:
 def _new_object(
     tx: Tracer, cls: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker
 ) -> VariableTracker:
-    return ObjectVariable(None, _class_of(tx, cls))
+    value = _class_of(tx, cls)
+    if value.__flags__ & _ABSTRACT:
+        try:
+            object.__new__(value)
+        except TypeError as error:
+            tx.raises(error)
+    return ObjectVariable(None, value)
 
 
 @registry.function(tuple.__new__)
@@ -116,7 +130,41 @@ def _new_dict(
     tx: Tracer, cls: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker
 ) -> VariableTracker:
     value = _class_of(tx, cls)
-    return DictVariable({}) if value is dict else ObjectVariable(None, value, DictVariable({}))
+    return DictVariable({}) if value is dict else ObjectVariable(None, value, DictVariable({}, storage_class(value)))
+
+
+def _fresh_container(make: Callable[[], VariableTracker]) -> registry.Handler:
+    """`__new__` of a container that its `__init__` fills."""
+
+    def new(
+        tx: Tracer, cls: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker
+    ) -> VariableTracker:
+        made = make()
+        value = _class_of(tx, cls)
+        return made if value is made.python_type else ObjectVariable(None, value, made)
+
+    return new
+
+
+registry.function(set.__new__)(_fresh_container(lambda: SetVariable({})))
+registry.function(collections.deque.__new__)(_fresh_container(lambda: ListVariable([], collections.deque)))
+
+
+def _immutable(base: type) -> registry.Handler:
+    """`__new__` of an immutable built-in class, whose instances hold what a plain one would."""
+
+    def new(
+        tx: Tracer, cls: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker
+    ) -> VariableTracker:
+        value = _class_of(tx, cls)
+        plain = tx.call(base, args, kwargs)
+        return plain if value is base else ObjectVariable(None, value, plain)
+
+    return new
+
+
+for _base in (frozenset, int, float, complex, str, bytes):
+    registry.function(_base.__new__)(_immutable(_base))
 
 
 @registry.method(object, "__init__", "__init_subclass__")

@@ -5,34 +5,56 @@ It knows no opcode; the functions in `opcodes/` act on a `Frame`. It decides not
 
 from __future__ import annotations
 
+import dis
 from collections.abc import Mapping
 from types import CodeType
-from typing import Any
+from typing import Any, NoReturn
 
 from minidynamo.bytecode.instructions import Instruction, decode, location
 from minidynamo.errors import Diagnostic, SkipFrame, UserLocation
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import CellContents
+from minidynamo.tracer.exceptions import Raised, set_context
 from minidynamo.tracer.opcodes.table import OPCODES, UNSUPPORTED
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.traced_frame import Null
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.exceptions import ExceptionVariable
 from minidynamo.variables.objects import UnreadVariable
 
 NULL = Null()
 # Instructions that put values together without looking at them.
 _PASS_ON = {"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_LOAD_FAST", "LOAD_CONST"}
 _PASS_ON |= {"BUILD_TUPLE", "BUILD_LIST", "BUILD_MAP", "BUILD_CONST_KEY_MAP"}
+# Since 3.12 the exhausted iterator of a `yield from` stays below the value until END_SEND.
+_HAS_END_SEND = "END_SEND" in dis.opmap
 STEP_LIMIT = 500_000
 
 
 class FrameChain:
-    """The frames of one trace, the root first, and how many more instructions they may interpret together."""
+    """The frames of one trace, the root first, and how many more instructions they may interpret together.
+
+    `raised` has every exception that the program raised in them, in order.
+    """
 
     def __init__(self, steps: int = STEP_LIMIT) -> None:
         self.frames: list[Frame] = []
         self.steps_left = steps
+        self.raised: dict[ExceptionVariable, Raised] = {}
+
+    @property
+    def handled(self) -> VariableTracker | None:
+        """The exception that the program is handling, in the innermost frame that handles one."""
+        return next((frame.handled for frame in reversed(self.frames) if frame.handled is not None), None)
+
+    def throw(self, exception: ExceptionVariable, diagnostic: Diagnostic) -> NoReturn:
+        """Raise an exception; `diagnostic` is what the user is told when no frame handles it."""
+        set_context(exception, self.handled)
+        exception.is_raised = True
+        self.raised[exception] = Raised(exception, diagnostic, in_callee=len(self.frames) > 1)
+        raise self.raised[exception]
 
 
 class Frame:
@@ -40,7 +62,8 @@ class Frame:
 
     `trusted` frames run library code, whose functions, classes and modules are not guarded. Locals and stack slots of a
     root frame may be unread: `pop` and `read_local` look at them, so what the program only moves needs no guard.
-    `result` is set by the instruction that returns; `keyword_names` by KW_NAMES for the call that follows.
+    `result` is set by the instruction that returns; `keyword_names` by KW_NAMES for the call that follows. `handled` is
+    the exception that a handler of this frame is at work on.
     """
 
     def __init__(
@@ -69,6 +92,7 @@ class Frame:
         self.keyword_names: tuple[str, ...] = ()
         self.result: VariableTracker | None = None
         self.yielded: VariableTracker | None = None
+        self.handled: VariableTracker | None = None
 
     def forget_values(self) -> None:
         """Let go of what the frame holds, at the end of the trace."""
@@ -92,6 +116,11 @@ class Frame:
         contents = {name: self.read_cell(cell) for name, cell in self.cells.items()}
         filled = {name: value for name, value in contents.items() if value is not None}
         return {**self.local_slots, **filled}
+
+    def held(self) -> list[VariableTracker]:
+        """What is on the stack, in locals and in cells, unread values included."""
+        on_stack = [value for value in self.stack if not isinstance(value, Null)]
+        return [*on_stack, *self.local_slots.values(), *self.cells.values()]
 
     def read(self, name: str) -> VariableTracker | None:
         """What the local, cell or free variable `name` holds; None when it holds nothing."""
@@ -152,9 +181,39 @@ class Frame:
         self.yielded = None
         self.chain.frames.append(self)
         while self.result is None and self.yielded is None:
-            self.step()
+            try:
+                self.step()
+            except Raised as raised:
+                if not self.handles(raised):
+                    self.chain.frames.pop()
+                    self.result = ConstantVariable(None)  # a generator ends here
+                    raise
         self.chain.frames.pop()
         return self.yielded
+
+    def handles(self, raised: Raised) -> bool:
+        """Go on at the handler of the current instruction, if it has one."""
+        handler = self.instruction.handler
+        if handler is None:
+            return False
+        del self.stack[handler.depth :]
+        if handler.lasti:
+            self.push(ConstantVariable(self.instruction.offset // 2))
+        self.push(raised.exception)
+        self.jump(handler.target)
+        return True
+
+    def end_delegation(self, send: Instruction, returned: VariableTracker) -> None:
+        """Go on behind a `yield from`, whose iterator lies on top of the stack and has returned."""
+        if not _HAS_END_SEND:
+            self.pop()
+        self.push(returned)
+        self.jump(send.target)
+
+    def forget_words(self, exception: ExceptionVariable) -> None:
+        """Twins of library functions raise what their originals do, but may say it in other words."""
+        if str(self.namespace.get("__name__")).partition(".")[0] == "minidynamo":
+            exception.args = None
 
     def jump(self, target: int | None) -> None:
         """Go on at instruction `target`."""

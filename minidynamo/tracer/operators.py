@@ -13,6 +13,7 @@ from typing import Any
 from minidynamo.tracer import registry
 from minidynamo.tracer.attributes import MISSING, lookup_on_class
 from minidynamo.tracer.constants import NotConstant, as_constant, from_constant
+from minidynamo.tracer.exceptions import says, tracked
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, FunctionVariable
@@ -102,7 +103,7 @@ def folded(tx: Tracer, function: Callable[..., Any], args: list[Any], kwargs: di
     try:
         result = function(*args, **kwargs)
     except Exception as error:
-        tx.raises(error)
+        tx.raises(tracked(error, exact=says(error)))
     try:
         return from_constant(result)
     except NotConstant:
@@ -283,7 +284,8 @@ def _contains(tx: Tracer, container: VariableTracker, item: VariableTracker, /) 
         return result
     if _has_method(container, "__contains__"):
         return ConstantVariable(tx.truth(tx.call_method(container, "__contains__", [item])))
-    for candidate in tx.unpack(container):
+    iterator = tx.call(iter, [container])
+    while (candidate := tx.next_item(iterator)) is not None:  # no further than to the first that is found
         if is_same(candidate, item) or tx.truth(tx.call(operator.eq, [candidate, item])):
             return ConstantVariable(True)
     return ConstantVariable(False)

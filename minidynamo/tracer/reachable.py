@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from minidynamo.tracer.generators import GeneratorVariable
+from minidynamo.tracer.generators import GeneratorVariable, parts_of_generator
 from minidynamo.tracer.side_effects import AttrSet, Called, CellSet, ContentsChanged, Effect, GlobalSet, SideEffects
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
@@ -29,6 +29,7 @@ from minidynamo.variables.containers import (
     TupleVariable,
 )
 from minidynamo.variables.contexts import ContextExitVariable
+from minidynamo.variables.exceptions import ExceptionVariable, TracebackVariable
 from minidynamo.variables.iterators import (
     ChainIterator,
     DictIterator,
@@ -38,7 +39,7 @@ from minidynamo.variables.iterators import (
     SliceIterator,
     ZipIterator,
 )
-from minidynamo.variables.objects import ModuleVariable, ObjectVariable
+from minidynamo.variables.objects import IdVariable, ModuleVariable, NamespaceVariable, ObjectVariable
 from minidynamo.variables.references import WeakReferenceVariable
 
 
@@ -164,6 +165,10 @@ _PARTS: dict[type[VariableTracker], Callable[[Any], Iterable[VariableTracker | N
     SuperVariable: lambda v: (v.receiver,),
     ObjectVariable: lambda v: (v.storage,),
     ModuleVariable: lambda v: (),
+    NamespaceVariable: lambda v: (v.owner,),
+    IdVariable: lambda v: (v.of,),
+    ExceptionVariable: lambda v: (v.args, v.cause, v.context),
+    TracebackVariable: lambda v: (v.exception,),
     SequenceIterator: _sequence_iterator,
     DictIterator: lambda v: (v.mapping,),
     ZipIterator: lambda v: v.iterators,
@@ -171,7 +176,7 @@ _PARTS: dict[type[VariableTracker], Callable[[Any], Iterable[VariableTracker | N
     MapIterator: lambda v: (v.function, *v.iterators),
     ChainIterator: lambda v: (v.iterables, v.current),
     SliceIterator: lambda v: (v.iterator,),
-    GeneratorVariable: lambda v: (v.function, *v.args, *v.kwargs.values()),
+    GeneratorVariable: parts_of_generator,
     ContextExitVariable: lambda v: (v.context,),
     WeakReferenceVariable: lambda v: (v.referent,),
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import inspect
 import itertools
 import math
 import sys
@@ -23,7 +24,8 @@ from minidynamo.errors import Diagnostic, InternalError
 from minidynamo.guards.source import Constant
 from minidynamo.guards.writers import CONTAINERS
 from minidynamo.names import Namespace, module_of, name_of
-from minidynamo.tracer.generators import GeneratorVariable
+from minidynamo.tracer.exceptions import EXCEPTIONS
+from minidynamo.tracer.generators import GeneratorVariable, finished, maker_of, suspended, suspension
 from minidynamo.tracer.reachable import is_outside, parts
 from minidynamo.tracer.side_effects import SideEffects
 from minidynamo.variables.base import VariableTracker
@@ -47,6 +49,7 @@ from minidynamo.variables.containers import (
     TupleVariable,
 )
 from minidynamo.variables.contexts import ContextExitVariable, ContextVariable
+from minidynamo.variables.exceptions import ExceptionVariable
 from minidynamo.variables.iterators import (
     ChainIterator,
     DictIterator,
@@ -56,7 +59,7 @@ from minidynamo.variables.iterators import (
     SliceIterator,
     ZipIterator,
 )
-from minidynamo.variables.objects import ClassVariable, ObjectVariable, PythonModuleVariable
+from minidynamo.variables.objects import ClassVariable, IdVariable, NamespaceVariable, ObjectVariable, PythonModuleVariable
 from minidynamo.variables.references import WeakReferenceVariable
 
 # Classes whose own names ("cell", "function") say less than those under which `types` has them.
@@ -271,6 +274,14 @@ def _dict(rebuild: Rebuilder, variable: DictVariable) -> str:
     return pairs if variable.cls is dict else _dict_of(rebuild, variable, pairs)
 
 
+def _namespace(rebuild: Rebuilder, variable: NamespaceVariable) -> str:
+    return f"{rebuild.value(variable.owner)}.__dict__"
+
+
+def _id(rebuild: Rebuilder, variable: IdVariable) -> str:
+    return f"{rebuild.constant(id)}({rebuild.value(variable.of)})"
+
+
 def _dict_of(rebuild: Rebuilder, variable: DictVariable, pairs: str) -> str:
     cls = rebuild.constant(variable.cls)
     if variable.cls is collections.defaultdict:
@@ -377,9 +388,14 @@ def _weak_reference(rebuild: Rebuilder, variable: WeakReferenceVariable) -> str:
 
 
 def _generator(rebuild: Rebuilder, variable: GeneratorVariable) -> str:
-    """A generator that has not started is what its call gives."""
+    """A generator that has not started is what its call gives; another one is entered where it was suspended."""
+    code = variable.frame.code
+    if variable.finished:
+        return f"{rebuild.constant(finished)}({rebuild.names.constant(code, f'{code.co_name}_code')})"
     if variable.started:
-        raise _cannot_rebuild(variable)
+        values = f"[{rebuild.values(suspension(variable)[1])}]"
+        make = rebuild.names.constant(maker_of(variable), code.co_name)
+        return f"{rebuild.constant(suspended)}({make}, {values})"
     arguments = [rebuild.value(argument) for argument in variable.args]
     arguments += [f"{name}={rebuild.value(value)}" for name, value in variable.kwargs.items()]
     return f"{rebuild.value(variable.function)}({', '.join(arguments)})"
@@ -404,6 +420,8 @@ def _bare_object(rebuild: Rebuilder, variable: ObjectVariable) -> str:
         contents = f", {_tuple_literal([rebuild.value(item) for item in variable.storage.items])}"
     elif isinstance(variable.storage, ConstantVariable):
         contents = f", {rebuild.value(variable.storage)}"
+    elif isinstance(variable.storage, SetVariable) and variable.storage.cls is frozenset:
+        contents = f", {_set_items(rebuild, variable.storage)}"
     return f"{rebuild.constant(builtin)}.__new__({rebuild.constant(variable.cls)}{contents})"
 
 
@@ -416,12 +434,54 @@ def _object(rebuild: Rebuilder, variable: ObjectVariable) -> str:
 def _fill_object(rebuild: Rebuilder, variable: ObjectVariable, name: str) -> None:
     """Put contents and attributes in; neither runs code of the class."""
     storage = variable.storage
-    if storage is not None and not isinstance(storage, (TupleVariable, ConstantVariable)):
+    if isinstance(storage, DictVariable) and storage.default_factory is not None:
+        factory = rebuild.value(storage.default_factory)
+        rebuild.lines.append(f"{rebuild.constant(collections.defaultdict)}.__init__({name}, {factory})")
+    if isinstance(storage, (ListVariable, DictVariable, SetVariable)) and storage.python_type is not frozenset:
         rebuild.lines += refill(rebuild, storage, name, is_empty=True)
     for attribute, value in rebuild.side_effects.written_attrs(variable).items():
         if isinstance(value, VariableTracker):
-            set_attribute = f"{rebuild.constant(object)}.__setattr__"
-            rebuild.lines.append(f"{set_attribute}({name}, {attribute!r}, {rebuild.value(value)})")
+            rebuild.lines.append(set_attribute(rebuild, variable, name, attribute, rebuild.value(value)))
+
+
+def _bare_exception(rebuild: Rebuilder, variable: ExceptionVariable) -> str:
+    """A new exception that was not raised: one that was has a traceback, and is Python's own affair."""
+    if variable.is_raised or variable.args is None:
+        raise _cannot_rebuild(variable)
+    native = rebuild.constant(next(base for base in variable.cls.__mro__ if base in EXCEPTIONS))
+    args = [rebuild.value(item) for item in variable.args.items]
+    made = f"{native}.__new__({', '.join([rebuild.constant(variable.cls), *args])})"
+    if not issubclass(variable.cls, StopIteration):
+        return made
+    name = rebuild.assign("stop", made)
+    rebuild.lines.append(f"{native}.__init__({', '.join([name, *args])})")
+    return name
+
+
+def _exception(rebuild: Rebuilder, variable: ExceptionVariable) -> str:
+    made = _bare_exception(rebuild, variable)
+    if not rebuild.side_effects.written_attrs(variable):
+        return made
+    name = rebuild.assign("error", made)
+    _fill_object(rebuild, variable, name)
+    return name
+
+
+def set_attribute(rebuild: Rebuilder, obj: VariableTracker, name: str, attribute: str, value: str) -> str:
+    """The statement that stores an attribute of the object called `name` without running code of its class."""
+    if isinstance(obj, ClassVariable):
+        return f"{rebuild.constant(type)}.__setattr__({name}, {attribute!r}, {value})"
+    if hides_attribute(obj, attribute):
+        return f"{name}.__dict__[{attribute!r}] = {value}"
+    return f"{rebuild.constant(object)}.__setattr__({name}, {attribute!r}, {value})"
+
+
+def hides_attribute(obj: VariableTracker, name: str) -> bool:
+    """Whether a descriptor of the class stands before what the object's dictionary holds under the name."""
+    found = next((vars(base)[name] for base in obj.python_type.__mro__ if name in vars(base)), None)
+    if not isinstance(obj, ObjectVariable) or inspect.ismemberdescriptor(found) or inspect.isgetsetdescriptor(found):
+        return False
+    return hasattr(type(found), "__set__") or hasattr(type(found), "__delete__")
 
 
 # Iterators and contexts
@@ -584,6 +644,9 @@ _BUILDERS: dict[type[VariableTracker], Callable[[Rebuilder, Any], str]] = {
     SuperVariable: _super,
     GeneratorVariable: _generator,
     ObjectVariable: _object,
+    NamespaceVariable: _namespace,
+    IdVariable: _id,
+    ExceptionVariable: _exception,
     SequenceIterator: _sequence_iterator,
     DictIterator: _dict_iterator,
     ZipIterator: _zip,
@@ -602,6 +665,7 @@ _FILLERS: dict[type[VariableTracker], tuple[Callable[[Rebuilder, Any], str], Cal
     DictVariable: (_empty_dict, _fill_dict),
     CellVariable: (_empty_cell, _fill_cell),
     ObjectVariable: (_bare_object, _fill_object),
+    ExceptionVariable: (_bare_exception, _fill_object),
 }
 
 _HINTS: dict[type[VariableTracker], str] = {

@@ -6,6 +6,7 @@ It holds the state of one attempt at one frame and decides nothing itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from minidynamo.compat import DataDependentOutput, DynamicOutputShape, UnsupportedFakeTensor, UnsupportedOperator
@@ -15,13 +16,16 @@ from minidynamo.guards.source import Source
 from minidynamo.tracer import registry
 from minidynamo.tracer.attributes import read_attribute
 from minidynamo.tracer.call import call, call_method
+from minidynamo.tracer.exceptions import description, tracked
 from minidynamo.tracer.interpreter import Frame, FrameChain
 from minidynamo.tracer.operators import truth_of
 from minidynamo.tracer.output_graph import CallFailed, NotInGraph, OutputGraph
-from minidynamo.tracer.side_effects import SideEffects
+from minidynamo.tracer.side_effects import Advanced, SideEffects, Written
 from minidynamo.tracer.wrap import wrap
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import SequenceVariable
+from minidynamo.variables.exceptions import ExceptionVariable
+from minidynamo.variables.objects import ObjectVariable
 
 _NO_FAKE_FORM = (UnsupportedOperator, UnsupportedFakeTensor, NotImplementedError)
 _NEEDS_VALUES = (DataDependentOutput, DynamicOutputShape)
@@ -96,7 +100,7 @@ class Trace:
         """Put a call into the graph and track what it gives."""
         name = f"Tensor.{target}()" if isinstance(target, str) else f"{getattr(target, '__name__', target)}()"
         try:
-            return self.graph.emit(target, args, kwargs or {})
+            made = self.graph.emit(target, args, kwargs or {})
         except NotInGraph as error:
             self.break_graph(
                 "MD214",
@@ -111,19 +115,24 @@ class Trace:
                 self.break_graph("MD216", f"{name} has no form without data", why=str(cause).partition("\n")[0])
             assert cause is not None
             self.raises(cause)
+        while self.graph.subgraph is not None and (written := self.graph.subgraph.take_written()) is not None:
+            self.side_effects.on_effect(Written(written))
+        return made
 
     def break_graph(self, code: str, what: str, *, why: str = "", fix: str = "", marker: str = "") -> NoReturn:
         """Cut the graph before the current instruction of the root frame."""
         raise GraphBreak(Diagnostic(code, f"graph break: {what}", why, fix, marker, self.location()))
 
-    def raises(self, error: BaseException) -> NoReturn:
-        """The program raises here: cut the graph so that it does so natively."""
-        message = str(error).partition("\n")[0]
-        self.break_graph(
-            "MD202",
-            "the program raises an exception here",
-            why=f"{type(error).__name__}: {message}" if message else type(error).__name__,
-        )
+    def raises(self, error: BaseException | ExceptionVariable, *, exact: bool = False) -> NoReturn:
+        """The program raises here: while tracing where that is `exact`, else by a cut, so that Python itself does."""
+        exception = tracked(error, exact=exact) if isinstance(error, BaseException) else error
+        diagnostic = Diagnostic("MD202", "graph break: the program raises an exception here", where=self.location())
+        diagnostic = replace(diagnostic, why=description(error if isinstance(error, BaseException) else exception))
+        if isinstance(error, BaseException):
+            if not exact:
+                raise GraphBreak(diagnostic)
+            self.frames[-1].forget_words(exception)
+        self.chain.throw(exception, diagnostic)
 
     def truth(self, obj: VariableTracker) -> bool:
         """`bool(obj)`."""
@@ -142,10 +151,12 @@ class Trace:
     def next_item(self, iterator: VariableTracker) -> VariableTracker | None:
         """The next item of an iterator; None when it is exhausted."""
         advance = registry.ADVANCE.get(type(iterator))
-        if advance is None:
+        hidden = isinstance(iterator, ObjectVariable) and iterator.source is not None
+        if advance is None or hidden:
             self.break_graph(
                 "MD217",
                 f"iteration over a {iterator.python_type.__name__} that was made elsewhere",
                 why="An iterator hides its position; each step runs as written and the loop's body is captured once.",
             )
+        self.side_effects.on_effect(Advanced(iterator))
         return advance(self, iterator)

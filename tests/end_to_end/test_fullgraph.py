@@ -51,12 +51,23 @@ def test_the_program_raises_what_it_raises_in_eager(fn):
         compiled(torch.ones(3))
 
 
-def test_an_error_that_the_program_catches_is_a_break():
+def test_an_error_that_the_program_catches_is_no_break():
     @minidynamo.compile(backend="eager", fullgraph=True)
     def f(x):
         try:
             raise ValueError
         except ValueError:
+            return x + 1
+
+    assert f(torch.ones(2)).tolist() == [2, 2]
+
+
+def test_an_error_that_only_python_can_raise_for_a_handler_is_a_break():
+    @minidynamo.compile(backend="eager", fullgraph=True)
+    def f(x):
+        try:
+            return x @ torch.ones(7, 7)
+        except RuntimeError:
             return x + 1
 
     with pytest.raises(Unsupported):

@@ -1,11 +1,9 @@
 """Handlers: what calls of functions and methods mean while tracing, one file per family; importing it registers all."""
 
 from minidynamo.tracer import (
-    functools_polyfills,
     itertools_polyfills,
     library_polyfills,
     module_polyfills,
-    operator_polyfills,
     polyfills,
 )
 from minidynamo.tracer.handlers import (
@@ -13,6 +11,7 @@ from minidynamo.tracer.handlers import (
     callables,
     conditional,
     constants,
+    custom_functions,
     dicts,
     exceptions,
     functions,
@@ -34,10 +33,10 @@ __all__ = [
     "callables",
     "conditional",
     "constants",
+    "custom_functions",
     "dicts",
     "exceptions",
     "functions",
-    "functools_polyfills",
     "identity",
     "iterators",
     "itertools_polyfills",
@@ -45,7 +44,6 @@ __all__ = [
     "lists",
     "module_polyfills",
     "objects",
-    "operator_polyfills",
     "polyfills",
     "references",
     "sets",

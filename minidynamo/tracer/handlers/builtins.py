@@ -18,6 +18,7 @@ from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import SliceVariable
+from minidynamo.variables.exceptions import ExceptionVariable
 from minidynamo.variables.objects import ObjectVariable
 
 # Functions whose effect or answer belongs to the running program: (what is done, why it breaks, what to write).
@@ -32,9 +33,7 @@ _BREAKS: dict[Callable[..., Any], tuple[str, str, str]] = {
     breakpoint: ("`breakpoint`", "The debugger needs the running program.", ""),
     globals: ("`globals`", "It gives the whole namespace, which is only guarded where it is read.", "read the names"),
     locals: ("`locals`", "Values that exist only while tracing have no place in a real dict.", "name what you need"),
-    vars: ("`vars`", "It gives a live dict that later changes would not pass through the tracer.", "use getattr"),
     dir: ("`dir`", "Its answer depends on everything an object has.", "use hasattr"),
-    id: ("`id`", "Objects made while tracing have no address yet.", "compare with `is`"),
     warnings.warn: ("`warnings.warn`", "A warning names the running line and obeys filters of the moment.", ""),
 }
 
@@ -59,7 +58,7 @@ def _cannot_trace(tx: Tracer, what: VariableTracker, why: VariableTracker) -> Va
 @registry.function(len)
 def _len(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
     if not class_has(obj.python_type, "__len__"):
-        tx.raises(TypeError(f"object of type '{obj.python_type.__name__}' has no len()"))
+        tx.raises(TypeError(f"object of type '{obj.python_type.__name__}' has no len()"), exact=True)
     return _expect_result(tx, tx.call_method(obj, "__len__"), "__len__", int)
 
 
@@ -101,7 +100,7 @@ def _number(cls: type, special: str) -> registry.Handler:
         try:
             return constant(cls(*values, **keywords))
         except (ValueError, TypeError, OverflowError) as error:
-            tx.raises(error)
+            tx.raises(error, exact=True)
 
     return convert
 
@@ -116,6 +115,8 @@ def _written_in_python(cls: type, *names: str) -> bool:
 
 
 def _text(tx: Tracer, obj: VariableTracker, function: Callable[[Any], str], *special: str) -> VariableTracker:
+    if isinstance(obj, ExceptionVariable):
+        return _expect_result(tx, tx.call_method(obj, special[0]), special[0], str)
     for name in special:
         if isinstance(obj, ObjectVariable) and _written_in_python(obj.cls, name):
             return _expect_result(tx, tx.call_method(obj, name), name, str)
@@ -150,7 +151,7 @@ def _format(tx: Tracer, value: VariableTracker, spec: VariableTracker | None = N
     try:
         return constant(format(expect_constant(tx, value, "formatted text"), how))
     except (ValueError, TypeError) as error:
-        tx.raises(error)
+        tx.raises(error, exact=True)
 
 
 @registry.function(round)
@@ -161,7 +162,7 @@ def _round(tx: Tracer, number: VariableTracker, ndigits: VariableTracker | None 
     try:
         return constant(round(expect_constant(tx, number, "a number"), digits))
     except (ValueError, TypeError, OverflowError) as error:
-        tx.raises(error)
+        tx.raises(error, exact=True)
 
 
 @registry.function(pow)
@@ -174,7 +175,7 @@ def _pow(
     try:
         return constant(pow(*values))
     except (ValueError, TypeError) as error:
-        tx.raises(error)
+        tx.raises(error, exact=True)
 
 
 @registry.function(divmod)
@@ -184,7 +185,7 @@ def _divmod(tx: Tracer, x: VariableTracker, y: VariableTracker, /) -> VariableTr
     try:
         return constant(divmod(expect_constant(tx, x, "a number"), expect_constant(tx, y, "a divisor")))
     except (ArithmeticError, TypeError) as error:
-        tx.raises(error)
+        tx.raises(error, exact=True)
 
 
 @registry.function(slice)

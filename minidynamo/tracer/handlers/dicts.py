@@ -12,6 +12,7 @@ from typing import Any
 
 from minidynamo.tracer import polyfills, registry
 from minidynamo.tracer.constants import key_of
+from minidynamo.tracer.exceptions import made
 from minidynamo.tracer.handlers.lists import storage_of
 from minidynamo.tracer.handlers.values import expect_key, none, not_implemented
 from minidynamo.tracer.protocol import Tracer
@@ -65,7 +66,7 @@ def _getitem(tx: Tracer, self: DictVariable, key: VariableTracker) -> VariableTr
 def _missing(tx: Tracer, self: DictVariable, key: VariableTracker) -> VariableTracker:
     factory = self.default_factory
     if factory is None or (isinstance(factory, ConstantVariable) and factory.value is None):
-        tx.raises(KeyError(key.value if isinstance(key, ConstantVariable) else "a key that is not there"))
+        tx.raises(made(KeyError, key))
     value = tx.call(factory)
     _setitem(tx, self, key, value)
     return value
@@ -141,14 +142,15 @@ def _ordered_popitem(tx: Tracer, self: DictVariable, last: VariableTracker | Non
 
 def _pop_end(tx: Tracer, self: DictVariable, *, last: bool) -> VariableTracker:
     if not self.items:
-        tx.raises(KeyError("dictionary is empty"))
+        words = "dictionary is empty" if self.cls is OrderedDict else "popitem(): dictionary is empty"
+        tx.raises(KeyError(words), exact=True)
     key = next(reversed(self.items) if last else iter(self.items))
     return TupleVariable([key.variable, _take(tx, self, key)])
 
 
 def _take(tx: Tracer, self: DictVariable, key: DictKey) -> VariableTracker:
     if key not in self.items:
-        tx.raises(KeyError(key.token))
+        tx.raises(made(KeyError, key.variable))
     tx.side_effects.contents_changed(self)
     return self.items.pop(key)
 
@@ -218,12 +220,18 @@ def _ror(tx: Tracer, self: DictVariable, other: VariableTracker) -> VariableTrac
 # --- construction -------------------------------------------------------------------------------------------------
 
 
-def _fill(
+def _is_read_directly(cls: type) -> bool:
+    """Whether C code copies the contents of an instance without calling its methods."""
+    return next(vars(base)["__iter__"] for base in cls.__mro__ if "__iter__" in vars(base)) is dict.__iter__
+
+
+def fill(
     tx: Tracer, made: DictVariable, args: tuple[VariableTracker, ...], kwargs: dict[str, VariableTracker]
 ) -> VariableTracker:
+    """Put the contents of a mapping or of pairs, and keywords, into a new dict."""
     for arg in args:
         plain = storage_of(arg)
-        if isinstance(plain, DictVariable) and plain is arg:
+        if isinstance(plain, DictVariable) and (plain is arg or _is_read_directly(arg.python_type)):
             made.items.update(plain.items)
         else:
             tx.call(polyfills.dict_update, [made, arg])
@@ -233,12 +241,12 @@ def _fill(
 
 @registry.function(dict)
 def _dict(tx: Tracer, iterable: VariableTracker | None = None, /, **kwargs: VariableTracker) -> VariableTracker:
-    return _fill(tx, DictVariable({}), () if iterable is None else (iterable,), kwargs)
+    return fill(tx, DictVariable({}), () if iterable is None else (iterable,), kwargs)
 
 
 @registry.function(OrderedDict)
 def _ordered_dict(tx: Tracer, iterable: VariableTracker | None = None, /, **kwargs: VariableTracker) -> VariableTracker:
-    return _fill(tx, DictVariable({}, OrderedDict), () if iterable is None else (iterable,), kwargs)
+    return fill(tx, DictVariable({}, OrderedDict), () if iterable is None else (iterable,), kwargs)
 
 
 @registry.function(defaultdict)
@@ -250,14 +258,14 @@ def _defaultdict(
     **kwargs: VariableTracker,
 ) -> VariableTracker:
     made = DictVariable({}, defaultdict, none() if default_factory is None else default_factory)
-    return _fill(tx, made, () if iterable is None else (iterable,), kwargs)
+    return fill(tx, made, () if iterable is None else (iterable,), kwargs)
 
 
 @registry.method(dict, "__init__")
 def _init(
     tx: Tracer, self: DictVariable, iterable: VariableTracker | None = None, /, **kwargs: VariableTracker
 ) -> VariableTracker:
-    _fill(tx, self, () if iterable is None else (iterable,), kwargs)
+    fill(tx, self, () if iterable is None else (iterable,), kwargs)
     tx.side_effects.contents_changed(self)
     return none()
 

@@ -16,6 +16,7 @@ import torch
 
 from minidynamo.tracer import polyfills, registry
 from minidynamo.tracer.constants import as_constant
+from minidynamo.tracer.exceptions import unsaid
 from minidynamo.tracer.handlers.values import (
     constant,
     expect_constant,
@@ -93,7 +94,8 @@ def _getitem(tx: Tracer, self: SequenceVariable, key: VariableTracker) -> Variab
             tx.raises(TypeError("sequence index must be integer, not 'slice'"))
         return like(self, self.items[index])
     if not -len(self.items) <= index < len(self.items):
-        tx.raises(IndexError(f"{self.cls.__name__} index out of range"))
+        name = "tuple" if issubclass(self.cls, tuple) else self.cls.__name__
+        tx.raises(IndexError(f"{name} index out of range"), exact=True)
     return self.items[index]
 
 
@@ -192,19 +194,19 @@ def _pop(tx: Tracer, items: list[VariableTracker], index: VariableTracker | None
     if isinstance(where, slice):
         tx.raises(TypeError("'slice' object cannot be interpreted as an integer"))
     if not -len(items) <= where < len(items):
-        tx.raises(IndexError("pop index out of range"))
+        tx.raises(IndexError("pop index out of range" if items else "pop from empty list"), exact=True)
     return items.pop(where)
 
 
 def _popright(tx: Tracer, items: list[VariableTracker], /) -> VariableTracker:
     if not items:
-        tx.raises(IndexError("pop from an empty deque"))
+        tx.raises(IndexError("pop from an empty deque"), exact=True)
     return items.pop()
 
 
 def _popleft(tx: Tracer, items: list[VariableTracker], /) -> VariableTracker:
     if not items:
-        tx.raises(IndexError("pop from an empty deque"))
+        tx.raises(IndexError("pop from an empty deque"), exact=True)
     return items.pop(0)
 
 
@@ -224,14 +226,14 @@ def _setitem(tx: Tracer, items: list[VariableTracker], key: VariableTracker, val
         else:
             items[index] = value
     except (IndexError, ValueError) as error:
-        tx.raises(error)
+        tx.raises(unsaid(type(error)))
 
 
 def _delitem(tx: Tracer, items: list[VariableTracker], key: VariableTracker, /) -> None:
     try:
         del items[expect_index(tx, key, "list")]
     except (IndexError, ValueError) as error:
-        tx.raises(error)
+        tx.raises(unsaid(type(error)))
 
 
 # What each method does to the list of trackers.

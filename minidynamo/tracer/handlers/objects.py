@@ -69,7 +69,7 @@ def _isinstance(tx: Tracer, obj: VariableTracker, classinfo: VariableTracker, /)
 @registry.function(issubclass)
 def _issubclass(tx: Tracer, cls: VariableTracker, classinfo: VariableTracker, /) -> VariableTracker:
     if not isinstance(cls, ClassVariable):
-        tx.raises(TypeError("issubclass() arg 1 must be a class"))
+        tx.raises(TypeError("issubclass() arg 1 must be a class"), exact=True)
     return ConstantVariable(issubclass(cls.value, class_tuple(tx, classinfo)))
 
 

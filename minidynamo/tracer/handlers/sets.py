@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from minidynamo.tracer import polyfills, registry
+from minidynamo.tracer.exceptions import made
 from minidynamo.tracer.handlers.lists import method, storage_of
 from minidynamo.tracer.handlers.values import expect_key, none, not_implemented
 from minidynamo.tracer.protocol import Tracer
@@ -86,14 +87,14 @@ def _discard(tx: Tracer, self: SetVariable, item: VariableTracker) -> VariableTr
 def _remove(tx: Tracer, self: SetVariable, item: VariableTracker) -> VariableTracker:
     key = expect_key(tx, item)
     if key not in self.items:
-        tx.raises(KeyError(key.token))
+        tx.raises(made(KeyError, item))
     return _discard(tx, self, item)
 
 
 @registry.method(set, "pop")
 def _pop(tx: Tracer, self: SetVariable) -> VariableTracker:
     if not self.items:
-        tx.raises(KeyError("pop from an empty set"))
+        tx.raises(KeyError("pop from an empty set"), exact=True)
     _expect_one_order(tx, self, "popping from")
     (item,) = set_items(self)
     _discard(tx, self, item)

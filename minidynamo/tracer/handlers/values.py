@@ -5,9 +5,13 @@ It registers nothing.
 
 from __future__ import annotations
 
+import operator
+import types
 from typing import Any
 
+from minidynamo.guards.guard import GuardKind
 from minidynamo.tracer.constants import NotConstant, as_constant, from_constant, key_of
+from minidynamo.tracer.exceptions import unsaid
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, FunctionVariable, NestedFunctionVariable
@@ -48,7 +52,7 @@ def constant(value: Any) -> VariableTracker:
 
 def class_has(cls: type, name: str) -> bool:
     """Whether instances of `cls` have the special method; unlike `hasattr`, the metaclass does not count."""
-    return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None) is not None
+    return lookup_method(cls, name) is not None
 
 
 def not_implemented() -> VariableTracker:
@@ -85,31 +89,93 @@ def expect_index(tx: Tracer, key: VariableTracker, owner: str) -> int | slice:
         key = tx.call_method(key, "__index__")
     value = expect_constant(tx, key, f"an index into a {owner}")
     if not isinstance(value, int | slice):
-        tx.raises(TypeError(f"{owner} indices must be integers or slices, not {type(value).__name__}"))
+        tx.raises(unsaid(TypeError))
     return value
 
 
 def expect_key(tx: Tracer, variable: VariableTracker) -> DictKey:
-    """The stand-in of a dict key or set element.
-
-    A class with its own `__hash__` or `__eq__` would have to run them at each look-up; such keys break the graph.
-    """
+    """The stand-in of a dict key or set element. `__hash__` and `__eq__` of the user are traced at each look-up."""
+    if isinstance(variable, ObjectVariable) and _compares_itself(variable):
+        return DictKey(TracedKey(tx, variable, hash_of(tx, variable)), variable)
     if isinstance(variable, TupleVariable):
-        for item in variable.items:
-            expect_key(tx, item)
-    elif isinstance(variable, _UNHASHABLE) or (isinstance(variable, SetVariable) and variable.cls is set):
-        tx.raises(TypeError(f"unhashable type: '{variable.python_type.__name__}'"))
+        return DictKey(tuple(expect_key(tx, item).token for item in variable.items), variable)
+    if isinstance(variable, _UNHASHABLE) or (isinstance(variable, SetVariable) and variable.cls is set):
+        tx.raises(TypeError(f"unhashable type: '{variable.python_type.__name__}'"), exact=True)
     elif not isinstance(variable, (*_PLAIN_KEYS, SetVariable)) and not _hashed_by_identity(variable):
         name = variable.python_type.__name__
         tx.break_graph(
             "MD232",
-            f"a {name} with its own `__eq__` or `__hash__` is a dict key or set element",
+            f"a {name} is a dict key or set element",
             why=f"`{name}` decides itself when two of its objects are equal.",
             fix="Use a number, a string or a tuple of them as the key.",
         )
     return key_of(variable)
 
 
+class TracedKey:
+    """A key whose class decides which keys equal it. Python's dict asks it as it would ask the object itself."""
+
+    def __init__(self, tx: Tracer, variable: VariableTracker, hashed: int) -> None:
+        self.tx = tx
+        self.variable = variable
+        self.hashed = hashed
+
+    def __hash__(self) -> int:
+        return self.hashed
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, TracedKey):
+            right = other.variable
+        elif isinstance(other, VariableTracker):
+            right = other
+        else:
+            right = from_constant(other)
+        return self.variable is right or self.tx.truth(self.tx.call(operator.eq, [self.variable, right]))
+
+
+class _Hashed:
+    """Something with a known hash, to hash tuples of."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return self.value
+
+
+def hash_of(tx: Tracer, variable: VariableTracker) -> int:
+    """`hash(variable)`. That of an object without `__hash__` is its address, which only the real object has."""
+    if isinstance(variable, TupleVariable):
+        return hash(tuple([_Hashed(hash_of(tx, item)) for item in variable.items]))
+    own = lookup_method(variable.python_type, "__hash__")
+    if isinstance(variable, ObjectVariable) and own is None:
+        tx.raises(TypeError(f"unhashable type: '{variable.cls.__name__}'"), exact=True)
+    if isinstance(variable, ObjectVariable) and isinstance(own, types.FunctionType):
+        hashed = expect_constant(tx, tx.call_method(variable, "__hash__"), "a hash")
+        if not isinstance(hashed, int):
+            tx.raises(TypeError("__hash__ method should return an integer"), exact=True)
+        return hash(hashed)
+    if isinstance(variable, ObjectVariable) and variable.storage is not None and own is not object.__hash__:
+        return hash_of(tx, variable.storage)
+    if isinstance(variable, ObjectVariable) and variable.value is not None and own is object.__hash__:
+        tx.guard(variable.source, GuardKind.IDENTITY, variable.value)
+        return hash(variable.value)
+    return hash(expect_constant(tx, variable, "a hash"))
+
+
+def lookup_method(cls: type, name: str) -> object:
+    """What the class or its bases hold under `name`; None when nothing."""
+    return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
+
+
+def _compares_itself(variable: ObjectVariable) -> bool:
+    """Whether the class says by code of its own what equals its objects, or what their hash is."""
+    own = (lookup_method(variable.cls, name) for name in ("__hash__", "__eq__"))
+    return any(isinstance(found, types.FunctionType | None) for found in own)
+
+
 def _hashed_by_identity(variable: VariableTracker) -> bool:
+    if isinstance(variable, ObjectVariable) and isinstance(variable.storage, ConstantVariable | TupleVariable):
+        return True  # by the value that it is
     own = (vars(base) for base in variable.python_type.__mro__ if base is not object)
     return isinstance(variable, ObjectVariable) and not any("__hash__" in names or "__eq__" in names for names in own)

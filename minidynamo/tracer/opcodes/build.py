@@ -9,8 +9,10 @@ import operator
 from typing import Any
 
 from minidynamo.bytecode.instructions import Instruction
-from minidynamo.tracer.constants import NotConstant, as_constant, key_of
+from minidynamo.tracer.constants import as_constant
+from minidynamo.tracer.handlers.values import expect_key
 from minidynamo.tracer.interpreter import Frame
+from minidynamo.tracer.opcodes.exceptions_with import stop_iteration_error
 from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
@@ -22,25 +24,12 @@ from minidynamo.variables.containers import (
     SetVariable,
     TupleVariable,
 )
-from minidynamo.variables.objects import ObjectVariable, OpaqueVariable
+from minidynamo.variables.objects import OpaqueVariable
 
 
 def hash_key(frame: Frame, variable: VariableTracker) -> DictKey:
     """The key that a value is stored under; the program raises natively when it is not hashable."""
-    if isinstance(variable, ObjectVariable):
-        cls = variable.cls
-        plain: list[Any] = [object.__eq__, object.__hash__]
-        if [cls.__eq__, cls.__hash__] != plain:
-            frame.tx.break_graph(
-                "MD204",
-                f"a {cls.__name__} with its own `__eq__` or `__hash__` is a dict key or set element",
-                why="The hash may depend on values that are only known when the program runs.",
-                fix="Use a string or number as the key.",
-            )
-    try:
-        return key_of(variable)
-    except NotConstant as error:
-        frame.tx.raises(TypeError(f"unhashable type: '{error}'"))
+    return expect_key(frame.tx, variable)
 
 
 @opcode("BUILD_TUPLE")
@@ -86,6 +75,8 @@ def call_intrinsic(frame: Frame, instruction: Instruction) -> None:
         list_to_tuple(frame, instruction)
     elif instruction.argval == "INTRINSIC_UNARY_POSITIVE":
         frame.push(frame.tx.call(operator.pos, [frame.pop()]))
+    elif instruction.argval == "INTRINSIC_STOPITERATION_ERROR":
+        stop_iteration_error(frame)
     else:
         name = instruction.argval.removeprefix("INTRINSIC_").lower()
         frame.tx.break_graph("MD203", f"the instruction {name} cannot be captured")
@@ -192,11 +183,25 @@ def build_string(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("UNPACK_SEQUENCE")
 def unpack_sequence(frame: Frame, instruction: Instruction) -> None:
-    items, count = frame.tx.unpack(frame.pop()), instruction.argval
-    if len(items) != count:
-        problem = "too many values to unpack" if len(items) > count else "not enough values to unpack"
-        frame.tx.raises(ValueError(f"{problem} (expected {count})"))
+    count = instruction.argval
+    items = _first_items(frame, frame.pop(), count + 1)
+    if len(items) > count:
+        frame.tx.raises(ValueError(f"too many values to unpack (expected {count})"), exact=True)
+    if len(items) < count:
+        words = f"not enough values to unpack (expected {count}, got {len(items)})"
+        frame.tx.raises(ValueError(words), exact=True)
     frame.stack.extend(reversed(items))
+
+
+def _first_items(frame: Frame, iterable: VariableTracker, count: int) -> list[VariableTracker]:
+    """At most `count` items; an iterator is not asked for more."""
+    if isinstance(iterable, SequenceVariable):
+        return iterable.items[:count]
+    iterator = frame.tx.call(iter, [iterable])
+    items: list[VariableTracker] = []
+    while len(items) < count and (item := frame.tx.next_item(iterator)) is not None:
+        items.append(item)
+    return items
 
 
 @opcode("UNPACK_EX")
@@ -204,7 +209,8 @@ def unpack_ex(frame: Frame, instruction: Instruction) -> None:
     before, after = instruction.argval & 0xFF, instruction.argval >> 8
     items = frame.tx.unpack(frame.pop())
     if len(items) < before + after:
-        frame.tx.raises(ValueError(f"not enough values to unpack (expected at least {before + after})"))
+        words = f"not enough values to unpack (expected at least {before + after}, got {len(items)})"
+        frame.tx.raises(ValueError(words), exact=True)
     last = len(items) - after
     frame.stack.extend(reversed(items[last:]))
     frame.push(ListVariable(items[before:last]))

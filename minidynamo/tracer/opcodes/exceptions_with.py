@@ -1,15 +1,22 @@
-"""Owns the opcodes of `with`, `raise` and `assert` on the way on which nothing is raised.
+"""Owns the opcodes of `with`, `raise`, `assert`, and of handlers: `except`, `finally`, and leaving `with` by an error.
 
-Entering a try region takes no instruction; what raises does so natively, behind a graph break inside the region.
+Entering a try region takes no instruction, and finding the handler is the frame's own work. What cannot be known while
+tracing is raised natively, behind a graph break inside the region.
 """
 
 from __future__ import annotations
 
 from minidynamo.bytecode.instructions import Instruction
+from minidynamo.tracer.attributes import class_of
+from minidynamo.tracer.exceptions import tracked
 from minidynamo.tracer.interpreter import Frame
 from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import TupleVariable
 from minidynamo.variables.contexts import ContextExitVariable, ContextVariable
+from minidynamo.variables.exceptions import ExceptionVariable, TracebackVariable
+from minidynamo.variables.objects import ClassVariable
 
 
 @opcode("BEFORE_WITH")
@@ -25,10 +32,104 @@ def before_with(frame: Frame, instruction: Instruction) -> None:
     frame.push(entered)
 
 
+@opcode("WITH_EXCEPT_START")
+def with_except_start(frame: Frame, instruction: Instruction) -> None:
+    """Call the `__exit__` that waits below the offset, the exception handled before, and the exception."""
+    leave, error = frame.peek(4), frame.peek()
+    frame.push(frame.tx.call(leave, [class_of(frame.tx, error), error, TracebackVariable(error)]))
+
+
+# Raising
+
+
 @opcode("RAISE_VARARGS")
 def raise_varargs(frame: Frame, instruction: Instruction) -> None:
-    frame.tx.break_graph(
-        "MD202",
-        "the program raises an exception here",
-        why="Exceptions are raised by Python itself, so that handlers and tracebacks are as written.",
-    )
+    values = frame.pop_many(instruction.argval)
+    if not values:
+        reraise(frame, frame.chain.handled)
+    exception = _made(frame, values[0])
+    if len(values) == 2:
+        without = isinstance(values[1], ConstantVariable) and values[1].value is None
+        exception.cause = None if without else _made(frame, values[1])
+        exception.suppresses_context = True
+    frame.tx.raises(exception)
+
+
+def _made(frame: Frame, value: VariableTracker) -> ExceptionVariable:
+    """The exception to raise: a class stands for what calling it gives."""
+    if isinstance(value, ClassVariable) and issubclass(value.value, BaseException):
+        value = frame.tx.call(value)
+    if not isinstance(value, ExceptionVariable):
+        frame.tx.break_graph(
+            "MD202",
+            "the program raises an exception here",
+            why=f"It is a {value.python_type.__name__} that was not made while tracing, so Python itself raises it.",
+        )
+    return value
+
+
+def reraise(frame: Frame, exception: object) -> None:
+    if not isinstance(exception, ExceptionVariable):
+        frame.tx.break_graph("MD202", "the program raises an exception here", why="It is handled outside the graph.")
+    raise frame.chain.raised[exception].with_traceback(None)
+
+
+# Handlers
+
+
+@opcode("PUSH_EXC_INFO")
+def push_exc_info(frame: Frame, instruction: Instruction) -> None:
+    error = frame.pop()
+    frame.push(frame.handled or ConstantVariable(None))
+    frame.push(error)
+    frame.handled = error
+
+
+@opcode("POP_EXCEPT")
+def pop_except(frame: Frame, instruction: Instruction) -> None:
+    before = frame.pop()
+    frame.handled = before if isinstance(before, ExceptionVariable) else None
+
+
+@opcode("CHECK_EXC_MATCH")
+def check_exc_match(frame: Frame, instruction: Instruction) -> None:
+    classes, error = _classes(frame, frame.pop()), frame.peek()
+    frame.push(ConstantVariable(any(cls in error.python_type.__mro__ for cls in classes)))
+
+
+def _classes(frame: Frame, expected: VariableTracker) -> list[type]:
+    found: list[type] = []
+    for item in expected.items if isinstance(expected, TupleVariable) else [expected]:
+        if not isinstance(item, ClassVariable) or not issubclass(item.value, BaseException):
+            words = "catching classes that do not inherit from BaseException is not allowed"
+            frame.tx.raises(TypeError(words), exact=True)
+        found.append(item.value)
+    return found
+
+
+@opcode("RERAISE")
+def reraise_top(frame: Frame, instruction: Instruction) -> None:
+    reraise(frame, frame.pop())
+
+
+@opcode("CLEANUP_THROW")
+def cleanup_throw(frame: Frame, instruction: Instruction) -> None:
+    """What was thrown into the generator behind a `yield from` has come out of it: its result, or an error."""
+    error = frame.peek()
+    if not issubclass(error.python_type, StopIteration):
+        reraise(frame, error)
+    del frame.stack[-3:]
+    frame.push(ConstantVariable(None))
+    frame.push(frame.tx.getattr(error, "value"))
+
+
+def stop_iteration_error(frame: Frame) -> None:
+    """A StopIteration must not leave a generator: it would be taken for its end."""
+    error = frame.pop()
+    assert isinstance(error, ExceptionVariable)
+    if issubclass(error.cls, StopIteration):
+        inner, error = error, tracked(RuntimeError("generator raised StopIteration"), exact=True)
+        error.cause = error.context = inner
+        error.suppresses_context = True
+        frame.chain.raised[error] = frame.chain.raised[inner].of(error)
+    frame.push(error)

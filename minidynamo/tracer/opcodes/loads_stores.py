@@ -6,7 +6,7 @@ Attributes and subscripts are calls and live in `operators.py`.
 from __future__ import annotations
 
 import builtins
-from typing import Any
+from typing import Any, NoReturn
 
 from minidynamo.bytecode.instructions import NULL_ABOVE_CALLABLE, Instruction
 from minidynamo.guards.guard import GuardKind
@@ -63,12 +63,21 @@ def load_assertion_error(frame: Frame, instruction: Instruction) -> None:
 # Locals
 
 
+def raise_unbound(frame: Frame, name: str) -> NoReturn:
+    """The local or closed-over variable has no value."""
+    shown = name.removesuffix(" (local)")
+    without = "where it is not associated with a value"
+    if name in frame.code.co_freevars:
+        frame.tx.raises(NameError(f"cannot access free variable {shown!r} {without} in enclosing scope"), exact=True)
+    frame.tx.raises(UnboundLocalError(f"cannot access local variable {shown!r} {without}"), exact=True)
+
+
 def read_local(frame: Frame, name: str) -> VariableTracker:
     value = frame.local_slots.get(name)
     if isinstance(value, UnreadVariable) and not frame.only_returns():
         value = frame.read_local(name)
     if value is None:
-        frame.tx.raises(UnboundLocalError(f"cannot access local variable {name!r}"))
+        raise_unbound(frame, name)
     return value
 
 
@@ -142,7 +151,7 @@ def load_closure(frame: Frame, instruction: Instruction) -> None:
 def load_deref(frame: Frame, instruction: Instruction) -> None:
     value = frame.read_cell(frame.cells[instruction.argval])
     if value is None:
-        frame.tx.raises(NameError(f"cannot access free variable {instruction.argval!r}"))
+        raise_unbound(frame, instruction.argval)
     frame.push(value)
 
 
@@ -155,7 +164,7 @@ def store_deref(frame: Frame, instruction: Instruction) -> None:
 def delete_deref(frame: Frame, instruction: Instruction) -> None:
     cell = frame.cells[instruction.argval]
     if frame.read_cell(cell) is None:
-        frame.tx.raises(NameError(f"cannot access free variable {instruction.argval!r}"))
+        raise_unbound(frame, instruction.argval)
     write_cell(frame, cell, None)
 
 
@@ -191,7 +200,9 @@ def read_global(frame: Frame, name: str) -> VariableTracker:
     known: Any = namespace.get("__builtins__", builtins)
     known = known if isinstance(known, dict) else vars(known)
     if name not in known:
-        tx.raises(NameError(f"name {name!r} is not defined"))
+        if not frame.trusted:
+            tx.guard(Constant(known, "builtins", hidden=True), GuardKind.MISSING_KEY, name)
+        tx.raises(NameError(f"name {name!r} is not defined"), exact=True)
     return tx.wrap(known[name], Constant(known[name], name))
 
 

@@ -22,9 +22,7 @@ _NAMESPACE = "it works on a class or module body, which runs as written"
 UNSUPPORTED = {
     "ASYNC_GEN_WRAP": _SUSPENDS,
     "BEFORE_ASYNC_WITH": _SUSPENDS,
-    "CHECK_EG_MATCH": _HANDLES,
-    "CHECK_EXC_MATCH": _HANDLES,
-    "CLEANUP_THROW": _SUSPENDS,
+    "CHECK_EG_MATCH": _GROUPS,
     "DELETE_NAME": _NAMESPACE,
     "END_ASYNC_FOR": _SUSPENDS,
     "EXIT_INIT_CHECK": "it only occurs in code that CPython makes for itself",
@@ -39,12 +37,10 @@ UNSUPPORTED = {
     "LOAD_FROM_DICT_OR_GLOBALS": _NAMESPACE,
     "LOAD_LOCALS": _NAMESPACE,
     "LOAD_NAME": _NAMESPACE,
-    "POP_EXCEPT": _HANDLES,
-    "PREP_RERAISE_STAR": _HANDLES,
+    "PREP_RERAISE_STAR": _GROUPS,
     "PRINT_EXPR": "it only occurs at the interactive prompt",
     "SETUP_ANNOTATIONS": _NAMESPACE,
     "STORE_NAME": _NAMESPACE,
-    "WITH_EXCEPT_START": _HANDLES,
 }
 
 # Opcodes that decoded code never contains: inline caches and prefixes are decoded away, pseudo opcodes exist only

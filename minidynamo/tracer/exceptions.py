@@ -1,0 +1,114 @@
+"""Owns raising while tracing: the exception that unwinds the tracer to the handler, and how exceptions are chained.
+
+It knows no opcode and finds no handler: `Frame` looks for one in its own code, `frame.py` ends the trace when there is
+none. What exceptions can do is in `handlers/exceptions.py`.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable
+from typing import TypeVar
+
+from minidynamo.errors import Diagnostic
+from minidynamo.tracer.constants import NotConstant, as_constant, from_constant
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.containers import TupleVariable
+from minidynamo.variables.exceptions import ExceptionVariable
+
+T = TypeVar("T")
+
+# Built-in classes all of whose state is in `args`, or follows from it.
+_FROM_ARGS = (StopIteration, AttributeError, NameError, UnboundLocalError)
+EXCEPTIONS: tuple[type[BaseException], ...] = tuple(
+    value
+    for name, value in vars(builtins).items()
+    if isinstance(value, type)
+    and value.__name__ == name  # OSError has other names, too
+    and issubclass(value, BaseException)
+    and (value.__basicsize__ == BaseException.__basicsize__ or value in _FROM_ARGS)
+)
+
+
+class Raised(Exception):
+    """The program raises `exception`, and a frame that is traced may handle it.
+
+    `diagnostic` is what the user is told when none does; `in_callee`: it was raised below the root frame.
+    """
+
+    def __init__(self, exception: ExceptionVariable, diagnostic: Diagnostic, *, in_callee: bool) -> None:
+        super().__init__(diagnostic.what)
+        self.exception = exception
+        self.diagnostic = diagnostic
+        self.in_callee = in_callee
+
+    def of(self, exception: ExceptionVariable) -> Raised:
+        """The same for the exception that takes this one's place."""
+        exception.is_raised = True
+        return Raised(exception, self.diagnostic, in_callee=self.in_callee)
+
+
+def can_make(cls: type) -> bool:
+    """Whether exceptions of this class can be made while tracing."""
+    return next(base for base in cls.__mro__ if base.__module__ == "builtins") in EXCEPTIONS
+
+
+def description(error: BaseException | ExceptionVariable) -> str:
+    """What the user is told of an exception: its class and the first line of what it says."""
+    if isinstance(error, ExceptionVariable):
+        try:
+            words = "" if error.args is None else ", ".join(map(str, as_constant(error.args)))
+        except NotConstant:
+            words = ""
+        name = error.cls.__name__
+    else:
+        words, name = str(error), type(error).__name__
+    message = words.partition("\n")[0]
+    return f"{name}: {message}" if message else name
+
+
+def tracked(error: BaseException, *, exact: bool) -> ExceptionVariable:
+    """The tracker of what Python would raise here; `exact`: it would also say the same."""
+    try:
+        args = from_constant(error.args) if exact else None
+    except NotConstant:
+        args = None
+    return ExceptionVariable(None, type(error), args=args if isinstance(args, TupleVariable) else None)
+
+
+def made(cls: type[BaseException], *args: VariableTracker) -> ExceptionVariable:
+    """The tracker of what Python would raise here, whose arguments are known."""
+    return ExceptionVariable(None, cls, args=TupleVariable(list(args)))
+
+
+def unsaid(cls: type[BaseException]) -> ExceptionVariable:
+    """The tracker of what Python would raise here, in words that are not known."""
+    return ExceptionVariable(None, cls)
+
+
+def set_context(exception: ExceptionVariable, handled: VariableTracker | None) -> None:
+    """Python links a raised exception to the one that is being handled, and keeps that chain free of circles."""
+    if handled is None or handled is exception:
+        return
+    link: VariableTracker | None = handled
+    while isinstance(link, ExceptionVariable):
+        if link.context is exception:
+            link.context = None
+        link = link.context
+    exception.context = handled
+
+
+def says(error: BaseException) -> bool:
+    """Whether the message of an error that a function raised is also that of the operator or method it stands for."""
+    return not isinstance(error, TypeError)
+
+
+def caught(kind: type[BaseException], act: Callable[[], T], handle: Callable[[ExceptionVariable], object]) -> T | None:
+    """What `act` gives; None when the program raises an exception of class `kind` in it, which `handle` is told."""
+    try:
+        return act()
+    except Raised as raised:
+        if not issubclass(raised.exception.cls, kind):
+            raise
+        handle(raised.exception)
+        return None

@@ -1,0 +1,56 @@
+import builtins
+
+import pytest
+
+from minidynamo.errors import Diagnostic
+from minidynamo.tracer import exceptions
+from minidynamo.tracer.exceptions import Raised, can_make, caught, description, made, set_context, tracked, unsaid
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.tensors import TensorVariable
+
+
+class Own(KeyError):
+    pass
+
+
+def test_which_exceptions_can_be_made():
+    assert can_make(Own) and can_make(ValueError) and can_make(StopIteration)
+    assert not can_make(OSError) and not can_make(UnicodeDecodeError) and not can_make(ExceptionGroup)
+    assert all(getattr(builtins, cls.__name__) is cls for cls in exceptions.EXCEPTIONS)
+
+
+def test_what_is_known_of_an_error():
+    assert [item.value for item in tracked(Own("a", 1), exact=True).args.items] == ["a", 1]
+    assert tracked(Own("a"), exact=False).args is None
+    assert tracked(Own(object()), exact=True).args is None
+    assert unsaid(Own).args is None and unsaid(Own).python_type is Own
+
+
+def test_description():
+    assert description(ValueError("first\nsecond")) == "ValueError: first"
+    assert description(made(Own, ConstantVariable("key"))) == "Own: key"
+    assert description(made(Own, TensorVariable(None, None))) == "Own"
+    assert description(unsaid(Own)) == "Own"
+
+
+def test_the_chain_of_contexts_has_no_circle():
+    first, second, third = made(Own), made(Own), made(Own)
+    set_context(second, first)
+    set_context(third, second)
+    set_context(first, third)
+    assert (first.context, second.context, third.context) == (third, None, second)
+    set_context(first, first)
+    set_context(first, None)
+    assert first.context is third
+
+
+def test_caught():
+    def throw():
+        raise Raised(made(Own), Diagnostic("MD202", "here"), in_callee=False)
+
+    seen = []
+    assert caught(LookupError, throw, seen.append) is None
+    assert [exception.cls for exception in seen] == [Own]
+    assert caught(LookupError, lambda: 3, seen.append) == 3
+    with pytest.raises(Raised):
+        caught(TypeError, throw, seen.append)
