@@ -1,4 +1,4 @@
-"""Owns the polyfills of functools: reduce, cmp_to_key, cached_property, and functions that choose by class.
+"""Owns the polyfills of functools: reduce, cmp_to_key, partialmethod, and functions that choose by class.
 
 What a polyfill is, and those of the builtins, are in `polyfills.py`. `partial`, `wraps` and caches are handled in
 `handlers/callables.py`.
@@ -59,18 +59,6 @@ class ComparedKey:
 @twin_of(functools.cmp_to_key)
 def cmp_to_key(mycmp):
     return lambda obj: ComparedKey(mycmp, obj)
-
-
-@twin_of(functools.cached_property.__get__)
-def cached_property_get(self, instance, owner=None):
-    if instance is None:
-        return self
-    if self.attrname is None:
-        return cannot_trace("a cached_property without a name", "it raises TypeError")
-    # It is read only while the instance's dictionary does not have it, and it is written there past any __setattr__.
-    value = self.func(instance)
-    object.__setattr__(instance, self.attrname, value)
-    return value
 
 
 @twin_of(functools.partialmethod.__get__)

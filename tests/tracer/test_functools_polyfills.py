@@ -33,11 +33,6 @@ def test_cmp_to_key():
 class Lazy:
     made = 0
 
-    @functools.cached_property
-    def value(self):
-        self.made += 1
-        return [self.made]
-
     def scaled(self, factor, *, offset=0):
         return self.made * factor + offset
 
@@ -50,13 +45,6 @@ class Lazy:
     @kind.register
     def _(self, value: int):
         return "int", value
-
-
-def test_cached_property():
-    lazy = Lazy()
-    first = twins.cached_property_get(vars(Lazy)["value"], lazy, Lazy)
-    assert lazy.value is first and lazy.made == 1
-    assert twins.cached_property_get(vars(Lazy)["value"], None, Lazy) is vars(Lazy)["value"]
 
 
 def test_methods():
@@ -95,7 +83,6 @@ def test_single_dispatch(value):
         lambda: twins.reduce(operator.add, []),
         lambda: twins.single_dispatch(describe),
         lambda: twins.partialmethod_get(vars(Lazy)["doubled"], None, Lazy),
-        lambda: twins.cached_property_get(functools.cached_property(len), "a"),
         lambda: twins.single_dispatch_method(vars(Lazy)["kind"], Lazy())(),
     ],
 )

@@ -24,7 +24,6 @@ from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
     BuiltinVariable,
     FunctionVariable,
-    MethodVariable,
     NestedFunctionVariable,
     PartialVariable,
 )
@@ -114,14 +113,6 @@ def _wraps(
     keywords = {"wrapped": wrapped, "assigned": assigned, "updated": updated}
     given = {name: value for name, value in keywords.items() if value is not None}
     return PartialVariable(tx.wrap(functools.update_wrapper, None), [], given)
-
-
-@registry.method(types.FunctionType, "__get__")
-def _bind_function(
-    tx: Tracer, self: VariableTracker, instance: VariableTracker, owner: VariableTracker | None = None, /
-) -> VariableTracker:
-    unbound = isinstance(instance, ConstantVariable) and instance.value is None
-    return self if unbound else MethodVariable(self, instance)
 
 
 @registry.function(functools_polyfills.best_match)
