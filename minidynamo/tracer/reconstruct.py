@@ -59,7 +59,13 @@ from minidynamo.variables.iterators import (
     SliceIterator,
     ZipIterator,
 )
-from minidynamo.variables.objects import ClassVariable, IdVariable, NamespaceVariable, ObjectVariable, PythonModuleVariable
+from minidynamo.variables.objects import (
+    ClassVariable,
+    IdVariable,
+    NamespaceVariable,
+    ObjectVariable,
+    PythonModuleVariable,
+)
 from minidynamo.variables.references import WeakReferenceVariable
 
 # Classes whose own names ("cell", "function") say less than those under which `types` has them.
@@ -586,7 +592,13 @@ def _islice(rebuild: Rebuilder, variable: SliceIterator) -> str:
 
 def _context(rebuild: Rebuilder, variable: ContextVariable) -> str:
     arguments = ", ".join(rebuild.literal(argument) for argument in variable.args)
-    return f"{rebuild.constant(variable.factory)}({arguments})"
+    factory = rebuild.constant(variable.factory)
+    if variable.factory is not torch.autograd.set_grad_enabled:
+        return f"{factory}({arguments})"
+    # Its __init__ would switch the mode at once, and note the one in force here.
+    name = rebuild.assign("context", f"{factory}.__new__({factory})")
+    rebuild.lines.append(f"{name}.mode, {name}.prev = {variable.args[0]}, {variable.saved}")
+    return name
 
 
 def _context_exit(rebuild: Rebuilder, variable: ContextExitVariable) -> str:

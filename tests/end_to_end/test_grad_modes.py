@@ -36,6 +36,43 @@ def switched_on_inside(x):
     return y, v, x + 1
 
 
+def raises_inside_after_another(x):
+    with torch.no_grad():
+        minidynamo.graph_break()
+    with torch.set_grad_enabled(True):
+        raise ValueError("inside")
+
+
+def switched_inside_another(x):
+    with torch.no_grad():
+        with torch.set_grad_enabled(True):
+            minidynamo.graph_break()
+        y = x * 2
+    return y, x * 3
+
+
+def made_before_a_break(x):
+    context = torch.set_grad_enabled(False)
+    minidynamo.graph_break()
+    with context:
+        y = x * 2
+    return y, x * 3
+
+
+def made_and_overruled(x):
+    context = torch.set_grad_enabled(False)
+    torch.set_grad_enabled(True)
+    return x * 2, context
+
+
+SWITCHES = (raises_inside_after_another, switched_inside_another, made_before_a_break, made_and_overruled)
+
+
+@pytest.mark.parametrize("fn", SWITCHES)
+def test_a_switch_goes_back_to_the_mode_in_which_it_was_made(fn):
+    assert_same_as_eager(fn, lambda: torch.randn(4, requires_grad=True), calls=2)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("fn", (no_grad_around_a_break, switched_for_good, switched_on_inside))
 def test_grad_mode_is_followed(fn, backend):
