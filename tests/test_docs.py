@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import inspect
 import io
 import re
@@ -17,6 +18,7 @@ import minidynamo
 from minidynamo.cli import error_entries
 from minidynamo.errors import MinidynamoError
 from minidynamo.events import forget_notices, on_event
+from minidynamo.tracer import call, trace_rules
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -132,6 +134,41 @@ def test_architecture_names_every_folder():
     folders = {path.parent.relative_to(ROOT / "minidynamo") for path in (ROOT / "minidynamo").rglob("*.py")}
     missing = sorted(str(folder) for folder in folders if folder.name and f"`{folder}/`" not in text)
     assert not missing, f"docs/architecture.md says nothing of {', '.join(missing)}"
+
+
+TRACER_PAGE = (ROOT / "docs" / "tracer.md").read_text(encoding="utf-8")
+RULES = re.findall(r"^\d+\. `(\w+)`: ((?:.|\n    )*)", TRACER_PAGE, flags=re.MULTILINE)
+
+
+def test_the_tracer_page_has_the_rules_in_their_order():
+    source = inspect.getsource(trace_rules.rule_for)
+    source = source.replace("_function_rule(value)", inspect.getsource(trace_rules._function_rule))
+    assert [action for action, _ in RULES] == re.findall(r"\bAction\.(\w+)", source)
+
+
+@pytest.mark.parametrize(("action", "text"), RULES, ids=lambda value: value if value.isupper() else "")
+def test_the_examples_of_the_rules_follow_them(action, text):
+    modules = {name: importlib.import_module(name) for name in ("logging", "math", "operator", "textwrap", "time")}
+    for name in re.findall(r"\bas (?:for )?`([^`]+)`", text):
+        assert trace_rules.rule_for(eval(name, {"torch": torch, **modules})).action.name == action, name
+
+
+def test_the_tracer_page_names_what_can_be_called():
+    listed = re.findall(
+        r"`(\w+Variable|BoundBuiltin)`", "\n".join(re.findall(r"^- (`.*?): ", TRACER_PAGE, re.MULTILINE))
+    )
+    assert sorted(listed) == sorted(tracker.__name__ for tracker in call._CALLS)
+
+
+def test_the_tracer_page_lists_every_break():
+    row = re.compile(r"^\| \[(MD\d+)\]\(errors\.md#([\w-]+)\) \| (.*?) \| .+ \|$", flags=re.MULTILINE)
+    listed = {code: (anchor, title) for code, anchor, title in row.findall(TRACER_PAGE)}
+    titles = re.findall(r"^## (MD2\d\d) (.+)$", (ROOT / "docs" / "errors.md").read_text("utf-8"), flags=re.MULTILINE)
+    for code, title in titles:
+        assert code in listed, f"write a row for {code} in docs/tracer.md"
+        anchor = re.sub(r"[^\w -]", "", f"{code} {title}").lower().replace(" ", "-")
+        assert listed.pop(code) == (anchor, title)
+    assert not listed, f"docs/tracer.md explains codes that docs/errors.md does not: {', '.join(listed)}"
 
 
 def test_settings_are_documented():
