@@ -18,6 +18,7 @@ import torch
 from minidynamo.api import compile, compiled_record
 from minidynamo.config import config
 from minidynamo.errors import Diagnostic, InvalidCond
+from minidynamo.steering import is_compiling
 from minidynamo.tracer import registry
 from minidynamo.tracer.handlers import conditional
 
@@ -96,7 +97,9 @@ def _compiled_for(true_fn: Callable[..., Any], false_fn: Callable[..., Any]) -> 
 
 def _compile_call() -> types.FunctionType:
     def call_cond(pred: Any, true_fn: Any, false_fn: Any, operands: Any) -> Any:
-        return cond(pred, true_fn, false_fn, operands)
+        if is_compiling():
+            return cond(pred, true_fn, false_fn, operands)
+        return (true_fn if pred else false_fn)(*operands)
 
     options: dict[str, Any] = {"backend": "eager", "fullgraph": True, "recompile_limit": MOST_VERSIONS, "name": "cond"}
     function: Any = compile(call_cond, **options)

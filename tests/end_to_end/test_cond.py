@@ -88,7 +88,9 @@ def _pop(x, outer):
     return x * 2
 
 
-@pytest.mark.parametrize("change", [_append, _set_attribute, _set_on_object, _set_global, _print, _break, _advance, _pop])
+@pytest.mark.parametrize(
+    "change", [_append, _set_attribute, _set_on_object, _set_global, _print, _break, _advance, _pop]
+)
 @pytest.mark.parametrize("captured", [False, True])
 @pytest.mark.parametrize("first", [True, False])
 def test_CND_2_changes_of_the_surroundings_are_refused_and_not_made(change, captured, first, capsys):

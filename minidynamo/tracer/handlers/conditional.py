@@ -17,6 +17,7 @@ import torch
 from minidynamo import compat
 from minidynamo.branching import run_branch
 from minidynamo.errors import GraphBreak, InvalidCond, Unsupported, UserLocation
+from minidynamo.switches import settings
 from minidynamo.tracer import registry
 from minidynamo.tracer.constants import from_constant
 from minidynamo.tracer.exceptions import Raised
@@ -155,11 +156,11 @@ def _trace(
     other: _Traced | None,
 ) -> _Traced:
     """Trace a branch whose results have to look like those of the `other` one."""
-    grad_mode = torch.is_grad_enabled()
+    before = settings()
     with _converted(tx, branch), tx.graph.open_subgraph(inputs) as subgraph, _restricted(tx):
         result = tx.call(branch.function, given)
-        if torch.is_grad_enabled() != grad_mode:
-            tx.break_graph("MD224", "the grad mode is another one behind it", why=_PURE)
+        if settings() != before:
+            tx.break_graph("MD224", "grad mode, autocast or another setting is a different one behind it", why=_PURE)
         if subgraph.changed_facts() is not None:
             tx.break_graph("MD224", "it changes the shape or history of a tensor from outside", why=_PURE)
         _check_results(tx, subgraph, result)
