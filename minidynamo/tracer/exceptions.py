@@ -86,6 +86,14 @@ def unsaid(cls: type[BaseException]) -> ExceptionVariable:
     return ExceptionVariable(None, cls)
 
 
+def left_generator(inner: ExceptionVariable) -> ExceptionVariable:
+    """What comes out of a generator for a StopIteration, which would be taken for its end."""
+    error = tracked(RuntimeError("generator raised StopIteration"), exact=True)
+    error.cause = error.context = inner
+    error.suppresses_context = True
+    return error
+
+
 def set_context(exception: ExceptionVariable, handled: VariableTracker | None) -> None:
     """Python links a raised exception to the one that is being handled, and keeps that chain free of circles."""
     if handled is None or handled is exception:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from minidynamo import compat
 from minidynamo.bytecode.analysis import in_except_handler
 from minidynamo.bytecode.breaks import make_suspended
 from minidynamo.bytecode.layout import CELL, NULL, VALUE, FramePoint, frame_point
 from minidynamo.tracer import registry
-from minidynamo.tracer.interpreter import Frame
+from minidynamo.tracer.exceptions import Raised, caught, left_generator, made
+from minidynamo.tracer.interpreter import Frame, FrameChain
 from minidynamo.tracer.polyfills import cannot_trace
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.traced_frame import Null
@@ -24,6 +26,8 @@ from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.contexts import ContextExitVariable
+from minidynamo.variables.exceptions import ExceptionVariable
+from minidynamo.variables.objects import ClassVariable, ObjectVariable, OpaqueVariable
 
 
 @dataclass(eq=False)
@@ -61,9 +65,23 @@ def send(tx: Tracer, generator: GeneratorVariable, value: VariableTracker) -> Va
         tx.raises(ValueError("generator already executing"))
     if not generator.started and not is_none:
         tx.raises(TypeError("can't send non-None value to a just-started generator"))
-    generator.started = True
+    if not generator.started:
+        generator.started = True
+        frame.chain.generators.append(generator)
     frame.push(value)
-    item = frame.resume()
+    return _go_on(generator)
+
+
+def _go_on(generator: GeneratorVariable) -> VariableTracker | None:
+    frame = generator.frame
+    try:
+        item = frame.resume()
+    except Raised as raised:
+        if compat.PY312 or not issubclass(raised.exception.cls, StopIteration):
+            raise
+        error = left_generator(raised.exception)  # since 3.12 the generator's own code does this
+        frame.chain.raised[error] = raised.of(error)
+        raise frame.chain.raised[error] from None
     if item is None:
         generator.returned = frame.result
     return item
@@ -93,19 +111,105 @@ def _next(tx: Tracer, generator: VariableTracker, /) -> VariableTracker:
 
 def stop(tx: Tracer, generator: GeneratorVariable) -> NoReturn:
     """Raise the StopIteration that carries what the generator returned."""
-    tx.raises(StopIteration())
+    value = generator.returned
+    is_none = value is None or (isinstance(value, ConstantVariable) and value.value is None)
+    tx.raises(made(StopIteration) if value is None or is_none else made(StopIteration, value))
+
+
+# Exceptions from outside
+
+
+def throw(tx: Tracer, generator: GeneratorVariable, exception: ExceptionVariable) -> VariableTracker | None:
+    """Raise an exception where the generator waits: the next item; None when the frame returned."""
+    frame = generator.frame
+    if frame in tx.frames:
+        tx.raises(ValueError("generator already executing"))
+    if not generator.started or generator.finished:
+        generator.started, frame.result = True, ConstantVariable(None)
+        tx.raises(exception)
+    frame.chain.frames.append(frame)
+    try:
+        item = _raise_inside(tx, frame, exception)
+    except Raised as raised:
+        item = None
+        if not frame.handles(raised):
+            frame.chain.frames.pop()
+            frame.result = ConstantVariable(None)
+            raise
+    frame.chain.frames.pop()
+    return item or _go_on(generator)
+
+
+def _raise_inside(tx: Tracer, frame: Frame, exception: ExceptionVariable) -> VariableTracker | None:
+    """Raise in the frame, or in the generator that it waits for in `yield from`: that one's next item."""
+    send_index = frame.index - 1
+    inner = frame.stack[-1] if frame.instructions[send_index].opname == "SEND" else None
+    if isinstance(inner, GeneratorVariable):
+        if not issubclass(exception.cls, GeneratorExit):
+            item = throw(tx, inner, exception)
+            if item is None:
+                frame.end_delegation(frame.instructions[send_index], inner.returned or ConstantVariable(None))
+            return item
+        close(tx, inner)
+    elif isinstance(inner, (ObjectVariable, OpaqueVariable)):
+        tx.break_graph("MD209", "an exception is thrown into `yield from`", why="What it waits for was not made here.")
+    tx.raises(exception)
+
+
+def close(tx: Tracer, generator: GeneratorVariable) -> VariableTracker:
+    """Raise GeneratorExit where the generator waits, and expect it to end: what it returned."""
+    if not generator.started or generator.finished:
+        generator.started, generator.frame.result = True, ConstantVariable(None)
+        return ConstantVariable(None)
+    ended: list[VariableTracker] = []
+    item = caught(GeneratorExit, lambda: throw(tx, generator, made(GeneratorExit)), ended.append)
+    if item is not None:
+        tx.raises(RuntimeError("generator ignored GeneratorExit"), exact=True)
+    return ConstantVariable(None) if ended else generator.returned or ConstantVariable(None)
+
+
+@registry.method(types.GeneratorType, "throw")
+def _throw(tx: Tracer, generator: VariableTracker, error: VariableTracker, /) -> VariableTracker:
+    assert isinstance(generator, GeneratorVariable)
+    if isinstance(error, ClassVariable) and issubclass(error.value, BaseException):
+        error = tx.call(error)
+    if not isinstance(error, ExceptionVariable):
+        tx.break_graph("MD209", "an exception from elsewhere is thrown into a generator", why="It was not made here.")
+    item = throw(tx, generator, error)
+    return item if item is not None else stop(tx, generator)
+
+
+@registry.method(types.GeneratorType, "close")
+def _close(tx: Tracer, generator: VariableTracker, /) -> VariableTracker:
+    assert isinstance(generator, GeneratorVariable)
+    returned = close(tx, generator)
+    return returned if compat.PY313 else ConstantVariable(None)
 
 
 # Generators that outlive the graph
 
 
-def can_be_handed_over(generator: GeneratorVariable) -> bool:
-    """Whether a generator can be made again behind the graph, as it is now."""
-    frame = generator.frame
-    if not generator.started or generator.finished:
-        return True
-    waits = any(isinstance(value, ContextExitVariable) for value in frame.stack)
-    return not waits and not in_except_handler(frame.code, frame.index)
+def cannot_go_on(chain: FrameChain, found: Iterable[VariableTracker]) -> str:
+    """Why one of the generators that have started cannot be left to Python, whose values outlive the graph; or ""."""
+    outliving = {v for v in found if isinstance(v, GeneratorVariable)}
+    for generator in (g for g in chain.generators if isinstance(g, GeneratorVariable) and not g.finished):
+        frame = generator.frame
+        if generator not in outliving:
+            if _is_protected(frame):
+                return "It was given up inside `try` or `with`, which Python leaves when it frees the generator."
+        elif any(isinstance(value, ContextExitVariable) for value in frame.stack):
+            return "It waits inside a `with` block that the graph has entered."
+        elif in_except_handler(frame.code, frame.index):
+            return "It waits while it handles an exception."
+    return ""
+
+
+def _is_protected(frame: Frame) -> bool:
+    """Whether the program does something about an exception that is raised where the frame waits."""
+    handler = frame.instruction.handler
+    while handler is not None and frame.instructions[handler.target].opname in ("CLEANUP_THROW", "CALL_INTRINSIC_1"):
+        handler = frame.instructions[handler.target].handler
+    return handler is not None
 
 
 def suspension(generator: GeneratorVariable) -> tuple[FramePoint, list[VariableTracker]]:
@@ -155,9 +259,18 @@ _DONE = object()
 
 @registry.polyfill(contextlib._GeneratorContextManager.__exit__)
 def leave_generator_context(self, typ, value, traceback):  # type: ignore[no-untyped-def]
-    """The way out of a `with` block of a @contextmanager function when nothing was raised."""
-    if typ is not None:
-        return cannot_trace("an exception in a `with` block", "it is thrown into the generator")
-    if next(self.gen, _DONE) is not _DONE:
-        raise RuntimeError("generator didn't stop")
-    return False
+    """The way out of a `with` block of a @contextmanager function."""
+    if typ is None:
+        if next(self.gen, _DONE) is not _DONE:
+            return cannot_trace("a @contextmanager function that yields twice", "it raises RuntimeError")
+        return False
+    try:
+        self.gen.throw(value)
+    except StopIteration as error:
+        return error is not value
+    except BaseException as error:
+        # Python itself wraps a StopIteration that leaves the generator.
+        if error is value or (isinstance(value, StopIteration) and error.__cause__ is value):
+            return False
+        raise
+    return cannot_trace("a @contextmanager function that yields twice", "it raises RuntimeError")

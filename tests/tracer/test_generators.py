@@ -160,6 +160,132 @@ def loop_with_a_break_in_the_generator(x):
     return total
 
 
+@programs()
+def closed(x):
+    log = []
+
+    def loud():
+        try:
+            yield x * 2
+        finally:
+            log.append("closed")
+
+    started, fresh = loud(), loud()
+    first = next(started)
+    started.close()
+    fresh.close()
+    return first, log, list(started), list(fresh), started.close()
+
+
+@programs()
+def thrown_into(x):
+    def brave():
+        try:
+            yield x
+        except ValueError as error:
+            yield x + 1, str(error)
+
+    items = brave()
+    first, second = next(items), items.throw(ValueError("bad"))
+    try:
+        items.throw(KeyError("worse"))
+    except KeyError as error:
+        return first, second, error.args, list(items)
+
+
+@programs()
+def what_it_returned(x):
+    def one():
+        yield 1
+        return x * 2
+
+    items = one()
+    next(items)
+    try:
+        next(items)
+    except StopIteration as stop:
+        return stop.value + 1, next(items, "end")
+
+
+@programs()
+def stop_iteration_inside(x):
+    def wrong():
+        yield x * 2
+        raise StopIteration
+
+    items = wrong()
+    first = next(items)
+    try:
+        next(items)
+    except StopIteration:
+        return "stopped"
+    except RuntimeError as error:
+        return first, str(error), type(error.__cause__)
+
+
+@programs(breaks=None, graphs=None)
+def asked_while_it_runs(x):
+    def ask():
+        yield next(items)
+
+    items = ask()
+    try:
+        next(items)
+    except ValueError as error:
+        return x + 1, str(error)
+
+
+@programs()
+def error_in_a_context(x):
+    log = []
+
+    @contextlib.contextmanager
+    def careful(value):
+        log.append("in")
+        try:
+            yield value * 2
+        except ValueError as error:
+            log.append(str(error))
+        finally:
+            log.append("out")
+
+    with careful(x) as y:
+        x = x + y
+    with careful(x) as y:
+        raise ValueError("bad")
+    return x, y, log
+
+
+@programs(graphs=2, breaks=2)
+def break_in_a_context(x):
+    log = []
+    with noted(log) as n:
+        y = x + n
+        print("inside")
+        y = y * 2
+    return y, log
+
+
+def test_a_generator_that_is_given_up_inside_try_runs_as_written():
+    log = []
+
+    def f(x):
+        def loud():
+            try:
+                yield x
+                yield x
+            finally:
+                log.append("closed")
+
+        for item in loud():
+            break
+        log.append("behind")
+        return item
+
+    with pytest.raises(SkipFrame, match="MD222"):
+        capture(f, vector())
+
+
 def test_a_generator_inside_a_context_runs_as_written():
     def f(x):
         def quiet():

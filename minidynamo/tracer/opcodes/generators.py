@@ -6,7 +6,6 @@ in `tracer/generators.py`.
 
 from __future__ import annotations
 
-import dis
 import types
 
 from minidynamo.bytecode.instructions import Instruction
@@ -15,9 +14,6 @@ from minidynamo.tracer.interpreter import Frame
 from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-
-# Since 3.12 the exhausted iterator stays below the value until END_SEND.
-_HAS_END_SEND = "END_SEND" in dis.opmap
 
 
 @opcode("RETURN_GENERATOR")
@@ -45,10 +41,7 @@ def send_value(frame: Frame, instruction: Instruction) -> None:
     if item is not None:
         frame.push(item)
         return
-    if not _HAS_END_SEND:
-        frame.pop()
-    frame.push(returned)
-    frame.jump(instruction.target)
+    frame.end_delegation(instruction, returned)
 
 
 def _send(
