@@ -104,6 +104,9 @@ def has_saved_tensor_hooks() -> bool:
     return _saved_tensor_hooks(False) is not None
 
 
+# What a Function without a `setup_context` of its own has.
+default_setup_context = torch.autograd.function._SingleLevelFunction.setup_context
+
 # Autograd. `raw_apply(F)` is `F.apply` without its check for functorch transforms, which a compiled graph never runs
 # under.
 # Whether autograd can hand the gradients to a Function's backward in one list, which it may empty.
@@ -126,6 +129,11 @@ def schema_of(op: typing.Any) -> typing.Any:
 # has no fake result.
 FakeTensor = torch._subclasses.fake_tensor.FakeTensor
 FakeTensorMode = torch._subclasses.fake_tensor.FakeTensorMode
+
+
+def constant_behind(fake: torch.Tensor) -> torch.Tensor | None:
+    """The real tensor that a fake one was made from while tracing: the fake one knows it while it has its values."""
+    return fake.constant if isinstance(fake, FakeTensor) else None
 
 
 @functools.cache
@@ -187,6 +195,9 @@ def docstring(code: types.CodeType) -> str | None:
 
 
 _CO_HAS_DOCSTRING = 0x4000000
+
+# Counts uses of a part of torch; nn.Module calls it when a module is made.
+log_api_usage = torch._C._log_api_usage_once
 
 # What nn.Module.__call__ runs: hooks and forward. `compile(module)` compiles it.
 MODULE_CALL: types.FunctionType = typing.cast(types.FunctionType, torch.nn.Module._call_impl)

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
 import torch
 
+from minidynamo.compat import OpOverloadPacket
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, InstanceAttr, Item, Source
 from minidynamo.tracer import registry
-from minidynamo.tracer.constants import NotConstant, as_constant, from_constant
+from minidynamo.tracer.constants import NotConstant, as_constant, from_constant, key_of
 from minidynamo.tracer.exceptions import caught, unsaid
 from minidynamo.tracer.namespaces import ClassItems, InstanceItems
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.side_effects import DELETED
+from minidynamo.tracer.side_effects import DELETED, UNKNOWN
 from minidynamo.tracer.trace_rules import is_library_value, is_trusted_class, is_trusted_module
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
@@ -31,7 +32,7 @@ from minidynamo.variables.callables import (
     SuperVariable,
 )
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import DictVariable, ListVariable
+from minidynamo.variables.containers import DictVariable
 from minidynamo.variables.exceptions import ExceptionVariable
 from minidynamo.variables.objects import (
     ClassVariable,
@@ -44,6 +45,7 @@ from minidynamo.variables.objects import (
 from minidynamo.variables.tensors import TensorVariable
 
 MISSING = object()
+_FUNCTIONS = (FunctionVariable, NestedFunctionVariable)
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
 
 
@@ -74,10 +76,10 @@ def find_attribute(tx: Tracer, obj: VariableTracker, name: str) -> VariableTrack
     return lookup(tx, obj, name)
 
 
-def lookup_on_class(cls: type, name: str) -> tuple[Any, type | None]:
-    """What the class or its bases hold under `name` and which of them does; MISSING when none."""
+def lookup_on_class(cls: type, name: str, passed: Collection[type] = ()) -> tuple[Any, type | None]:
+    """What the class or its bases, but for those in `passed`, hold under `name` and which of them does, or MISSING."""
     for owner in cls.__mro__:
-        if name in owner.__dict__:
+        if name in owner.__dict__ and owner not in passed:
             return owner.__dict__[name], owner
     return MISSING, None
 
@@ -164,18 +166,25 @@ def _fallback(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | N
         getter = bind(tx, fallback, owner, obj, cls, "__getattr__")
         assert getter is not None
         return tx.call(getter, [ConstantVariable(name)])
-    if lookup_on_class(cls, name)[1] is None:  # else a slot that is empty
-        tx.guard(obj.source, GuardKind.MISSING_ATTR, name)
+    _guard_missing(tx, obj, name)
     return None
 
 
+def _guard_missing(tx: Tracer, obj: ObjectVariable, name: str) -> None:
+    """Guard that the attribute was not there; an empty slot, and what the program itself deleted, is known better."""
+    if lookup_on_class(obj.cls, name)[1] is None and tx.side_effects.attr(obj, name) is not DELETED:
+        tx.guard(obj.source, GuardKind.MISSING_ATTR, name)
+
+
+    """Guard that an attribute is not there, unless it was deleted while tracing, or is an empty slot."""
 def _usual(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | None:
     """What `object.__getattribute__` finds: data descriptor, instance dictionary, class."""
     cls = obj.cls
     if name == "__class__":
         return class_of(tx, obj)
-    found, owner = lookup_on_class(cls, name)
-    if owner is not None and is_data_descriptor(found):
+    written, passed = _written_class_attribute(tx, cls, name)
+    found, owner = lookup_on_class(cls, name, passed)
+    if written is None and owner is not None and is_data_descriptor(found):
         guard_class_attribute(tx, cls, owner, name, found)
         return _read_descriptor(tx, obj, name, found, owner)
     stored = _in_instance(tx, obj, name)
@@ -183,6 +192,9 @@ def _usual(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | None
         if owner is not None:
             guard_class_attribute(tx, cls, owner, name, found)  # it must not become a data descriptor
         return stored
+    if written is not None:
+        _guard_absent(tx, obj, name)
+        return MethodVariable(written, obj) if isinstance(written, _FUNCTIONS) else written
     if owner is not None:
         guard_class_attribute(tx, cls, owner, name, found)
         _guard_absent(tx, obj, name)
@@ -226,21 +238,27 @@ def instance_dict(value: object) -> dict[str, Any] | None:
 
 
 def _in_module_tables(tx: Tracer, obj: ModuleVariable, name: str) -> VariableTracker | None:
-    """A parameter, buffer or submodule; the order is nn.Module's own."""
-    if obj.value is None or obj.source is None:
-        return None
-    attributes = instance_dict(obj.value) or {}
+    """A parameter, buffer or submodule; the order is nn.Module's own. That none has the name is guarded."""
+    attributes = (instance_dict(obj.value) if obj.value is not None else None) or {}
+    lacking: list[Source] = []
     for table in _MODULE_TABLES:
-        pending = tx.side_effects.attr(obj, table)
-        if isinstance(pending, VariableTracker):
+        place = InstanceAttr(obj.source, table) if obj.source is not None else None
+        tracked = tx.side_effects.attr(obj, table)
+        if tracked is UNKNOWN and place is not None:
+            tracked = tx.graph.known(place) or UNKNOWN
+        if isinstance(tracked, DictVariable) and (tracked.source is None or tx.side_effects.is_changed(tracked)):
+            found = tracked.items.get(key_of(ConstantVariable(name)))
+            if found is not None:
+                return found
+        elif isinstance(tracked, VariableTracker) and tracked.source != place:
             tx.break_graph("MD206", f"`{table}` of a module was replaced while it is being traced")
-        registered = attributes.get(table)
-        if registered is not None and name in registered:
-            source = InstanceAttr(obj.source, table)
-            tracked = tx.graph.known(source)
-            if tracked is not None and tx.side_effects.is_changed(tracked):
-                return tx.call_method(tracked, "__getitem__", [ConstantVariable(name)])
-            return tx.wrap(registered[name], Item(source, name))
+        elif place is not None and isinstance(registered := attributes.get(table), dict):
+            if name in registered:
+                _guard_absent(tx, obj, name)
+                return tx.wrap(registered[name], Item(place, name))
+            lacking.append(place)
+    for lacks in lacking:
+        tx.guard(lacks, GuardKind.MISSING_KEY, name)
     return None
 
 
@@ -275,10 +293,10 @@ def _read_descriptor(tx: Tracer, obj: ObjectVariable, name: str, found: Any, own
         return tx.call(tx.wrap(found.fget, Attr(source, "fget")), [obj])
     if name == "__dict__" and not isinstance(type(found).__get__, types.FunctionType):
         return _namespace(tx, obj)
+    if obj.storage is not None and issubclass(obj.storage.python_type, owner):
+        return find_attribute(tx, obj.storage, name)  # what the built-in class says of the container
     if isinstance(found, types.MemberDescriptorType):
         return _read_slot(tx, obj, name)
-    if isinstance(found, types.GetSetDescriptorType) and isinstance(obj.storage, DictVariable | ListVariable):
-        return find_attribute(tx, obj.storage, name)  # what the built-in class says of the container
     getter, getter_owner = lookup_on_class(type(found), "__get__")
     if isinstance(getter, types.FunctionType) and getter_owner is not None:
         descriptor = tx.wrap(found, source)
@@ -351,26 +369,82 @@ def _read_built_in_descriptor(
 def _class(tx: Tracer, obj: ClassVariable, name: str) -> VariableTracker | None:
     cls = obj.value
     meta, meta_owner = lookup_on_class(type(cls), name)
-    if isinstance(meta, property) and isinstance(meta.fget, types.FunctionType):
-        return tx.call(tx.wrap(meta.fget, Attr(class_source(meta_owner or type(cls), name), "fget")), [obj])
-    found, owner = lookup_on_class(cls, name)
-    if owner is not None and name not in ("__dict__", "__class__"):
+    if meta_owner is not None and is_data_descriptor(meta):
+        return _of_metaclass(tx, obj, name, meta, meta_owner)
+    written, passed = _written_class_attribute(tx, cls, name)
+    if written is not None:
+        return written
+    found, owner = lookup_on_class(cls, name, passed)
+    if owner is not None:
         guard_class_attribute(tx, cls, owner, name, found)
         return bind(tx, found, owner, None, cls, name)
-    if name in ("__name__", "__qualname__", "__module__", "__doc__"):
-        return ConstantVariable(getattr(cls, name))
-    if name == "__class__":
-        return class_of(tx, obj)
-    if name == "__dict__":
-        items: Any = ClassItems(tx, cls)
-        return NamespaceVariable(items, types.MappingProxyType, source=Attr(Constant(cls, cls.__name__), name), owner=obj)
-    if name in ("__mro__", "__bases__"):
-        return from_constant(getattr(cls, name))
     if isinstance(meta, types.FunctionType) and meta_owner is not None:
         return MethodVariable(tx.wrap(meta, class_source(meta_owner, name)), obj)
     if meta is not MISSING and not callable(meta):
         tx.break_graph("MD206", f"the attribute `{name}` of the class {cls.__name__} cannot be captured")
-    return None if meta is MISSING else BoundBuiltin(obj, name)
+    if meta is not MISSING:
+        return BoundBuiltin(obj, name)
+    fallback, owner = lookup_on_class(type(cls), "__getattr__")
+    if isinstance(fallback, types.FunctionType) and owner is not None:
+        return tx.call(tx.wrap(fallback, class_source(owner, "__getattr__")), [obj, ConstantVariable(name)])
+    return None
+
+
+def _of_metaclass(tx: Tracer, obj: ClassVariable, name: str, found: Any, owner: type) -> VariableTracker:
+    """A property of the metaclass, or what `type` itself says about a class."""
+    cls = obj.value
+    if isinstance(found, property) and isinstance(found.fget, types.FunctionType):
+        return tx.call(tx.wrap(found.fget, Attr(class_source(owner, name), "fget")), [obj])
+    if owner is type and name in ("__name__", "__qualname__", "__module__", "__doc__"):
+        return ConstantVariable(getattr(cls, name))
+    if owner is type and name in ("__mro__", "__bases__"):
+        return from_constant(getattr(cls, name))
+    if owner is type and name == "__dict__":
+        items: Any = ClassItems(tx, cls)
+        source = Attr(Constant(cls, cls.__name__), name)
+        return NamespaceVariable(items, types.MappingProxyType, source=source, owner=obj)
+    tx.break_graph("MD206", f"the attribute `{name}` of the class {cls.__name__} cannot be captured")
+
+
+# Attributes of classes that the program writes
+
+
+def _written_class_attribute(tx: Tracer, cls: type, name: str) -> tuple[VariableTracker | None, frozenset[type]]:
+    """What the program has put into the class or a base, if that comes first; and the classes it deleted it from."""
+    passed: set[type] = set()
+    for base in cls.__mro__ if tx.side_effects.writes_classes else ():
+        written = tx.side_effects.class_attr(base, name)
+        if isinstance(written, VariableTracker):
+            return written, frozenset(passed)
+        if written is DELETED:
+            passed.add(base)
+        elif name in base.__dict__:
+            break
+    return None, frozenset(passed)
+
+
+def _write_class(tx: Tracer, obj: ClassVariable, name: str, value: VariableTracker | None) -> None:
+    """`cls.name = value`. Names with a meaning to Python, and values that bind in other ways, are left to Python."""
+    cls = obj.value
+    special = "__setattr__" if value is not None else "__delattr__"
+    custom, owner = lookup_on_class(type(cls), special)
+    if isinstance(custom, types.FunctionType) and owner is not None and not is_trusted_class(owner):
+        args = [obj, ConstantVariable(name), *([] if value is None else [value])]
+        tx.call(tx.wrap(custom, class_source(owner, special)), args)
+        return
+    described = lookup_on_class(type(cls), name)[1] is not None or name.startswith("__") or is_trusted_class(cls)
+    if described or not _is_plain_setter(custom, special) or not (value is None or _binds_plainly(value)):
+        tx.break_graph("MD206", f"writing `{name}` of the class {cls.__name__} cannot be captured")
+    if value is None:
+        written = tx.side_effects.class_attr(cls, name)
+        if written is DELETED or (written is UNKNOWN and name not in cls.__dict__):
+            tx.raises(AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}"))
+    tx.side_effects.set_class_attr(ClassVariable(cls, source=Constant(cls, cls.__name__)), name, value)
+
+
+def _binds_plainly(value: VariableTracker) -> bool:
+    """Whether reading the value through an instance gives it as it is, or, for a function, a method."""
+    return isinstance(value, _FUNCTIONS) or lookup_on_class(value.python_type, "__get__")[1] is None
 
 
 def _python_module(tx: Tracer, obj: PythonModuleVariable, name: str) -> VariableTracker | None:
@@ -391,7 +465,9 @@ def _python_module(tx: Tracer, obj: PythonModuleVariable, name: str) -> Variable
         value = getattr(obj.value, name)
         return tx.wrap(value, Constant(value, name))
     if "__getattr__" in namespace or type(obj.value) is not types.ModuleType:
-        tx.break_graph("MD206", f"`{name}` of {obj.value.__name__} is used", why="The module makes it when it is asked.")
+        tx.break_graph(
+            "MD206", f"`{name}` of {obj.value.__name__} is used", why="The module makes it when it is asked."
+        )
     if obj.source is not None:
         tx.guard(Attr(obj.source, "__dict__"), GuardKind.MISSING_KEY, name)
     return None
@@ -434,6 +510,8 @@ def _super(tx: Tracer, obj: SuperVariable, name: str) -> VariableTracker | None:
     is_class = isinstance(receiver, ClassVariable)
     cls = receiver.value if isinstance(receiver, ClassVariable) else receiver.python_type
     for owner in cls.__mro__[cls.__mro__.index(obj.cls) + 1 :]:
+        if tx.side_effects.class_attr(owner, name) is not UNKNOWN:
+            tx.break_graph("MD206", f"`super().{name}` after `{name}` of the class {owner.__name__} was written")
         if name in owner.__dict__:
             found = owner.__dict__[name]
             if not is_trusted_class(owner):
@@ -443,6 +521,14 @@ def _super(tx: Tracer, obj: SuperVariable, name: str) -> VariableTracker | None:
                 return MethodVariable(BuiltinVariable(found, source=class_source(owner, name)), receiver)
             return value
     return None
+
+
+def _built_in_callable(tx: Tracer, obj: BuiltinVariable, name: str) -> VariableTracker | None:
+    """`torch.ops.aten.add.Tensor`: an operator makes its overloads, which stay, when they are first read."""
+    if isinstance(obj.value, OpOverloadPacket) and name in obj.value.overloads():
+        overload = getattr(obj.value, name)
+        return tx.wrap(overload, Constant(overload, name))
+    return _built_in(tx, obj, name)
 
 
 def _opaque(tx: Tracer, obj: OpaqueVariable, name: str) -> VariableTracker | None:
@@ -467,6 +553,7 @@ _LOOKUPS: dict[type[VariableTracker], Callable[[Tracer, Any, str], VariableTrack
     MethodVariable: _method,
     SuperVariable: _super,
     OpaqueVariable: _opaque,
+    BuiltinVariable: _built_in_callable,
 }
 
 
@@ -520,16 +607,23 @@ def write_attribute(tx: Tracer, obj: VariableTracker, name: str, value: Variable
     """`obj.name = value`, or `del obj.name` for None, the class's own rules first."""
     if isinstance(obj, ObjectVariable):
         _write_object(tx, obj, name, value)
+    elif isinstance(obj, ClassVariable):
+        _write_class(tx, obj, name, value)
     elif isinstance(obj, PythonModuleVariable):
         tx.side_effects.set_global(vars(obj.value), name, value)
     elif isinstance(obj, NestedFunctionVariable) and (not name.startswith("__") or (value and name in _FUNCTION_NAMES)):
         _write_nested_function(tx, obj, name, value)
     elif isinstance(obj, FunctionVariable) and not name.startswith("__"):
         store_attribute(tx, obj, name, value)
-    elif isinstance(obj, TensorVariable) and name == "grad" and obj.source is not None and value is not None:
+    elif isinstance(obj, TensorVariable) and value is not None and _can_set(obj, name):
         tx.side_effects.set_attr(obj, name, value)
     else:
         tx.break_graph("MD206", f"writing `{name}` of a {obj.python_type.__name__} cannot be captured")
+
+
+def _can_set(obj: TensorVariable, name: str) -> bool:
+    """The gradient of an argument, or an attribute that tensors do not have themselves."""
+    return not hasattr(obj.cls, name) or (name == "grad" and obj.source is not None)
 
 
 # Fields of functions that are as easily replaced as attributes that the program invents.
@@ -616,7 +710,6 @@ def _object_getattribute(tx: Tracer, obj: VariableTracker, name: VariableTracker
         return read_attribute(tx, obj, _name(tx, name))
     found = _usual(tx, obj, _name(tx, name))
     if found is None:
-        if lookup_on_class(obj.cls, _name(tx, name))[1] is None:
-            tx.guard(obj.source, GuardKind.MISSING_ATTR, _name(tx, name))
+        _guard_missing(tx, obj, _name(tx, name))
         raise_no_attribute(tx, obj, _name(tx, name))
     return found

@@ -22,14 +22,13 @@ from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable, ListVariable, SetVariable, TupleVariable, storage_class
-from minidynamo.variables.objects import ClassVariable, ObjectVariable
+from minidynamo.variables.objects import ClassVariable, ModuleVariable, ObjectVariable
 
 _HEAP_TYPE = 1 << 9
 _ABSTRACT = 1 << 20  # set for classes with abstract methods
 
 # Classes whose instances need more than `__new__` and `__init__` show, with what to say.
 _NOT_MADE: tuple[tuple[type, str], ...] = (
-    (torch.nn.Module, "Modules register their parts when they are made; make them before the compiled function runs."),
     (torch.Tensor, "Tensor subclasses and parameters are made before the compiled function runs."),
 )
 
@@ -104,8 +103,8 @@ def _new_object(
         try:
             object.__new__(value)
         except TypeError as error:
-            tx.raises(error)
-    return ObjectVariable(None, value)
+            tx.raises(error, exact=True)
+    return (ModuleVariable if issubclass(value, torch.nn.Module) else ObjectVariable)(None, value)
 
 
 @registry.function(tuple.__new__)
@@ -136,9 +135,7 @@ def _new_dict(
 def _fresh_container(make: Callable[[], VariableTracker]) -> registry.Handler:
     """`__new__` of a container that its `__init__` fills."""
 
-    def new(
-        tx: Tracer, cls: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker
-    ) -> VariableTracker:
+    def new(tx: Tracer, cls: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
         made = make()
         value = _class_of(tx, cls)
         return made if value is made.python_type else ObjectVariable(None, value, made)
@@ -153,9 +150,7 @@ registry.function(collections.deque.__new__)(_fresh_container(lambda: ListVariab
 def _immutable(base: type) -> registry.Handler:
     """`__new__` of an immutable built-in class, whose instances hold what a plain one would."""
 
-    def new(
-        tx: Tracer, cls: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker
-    ) -> VariableTracker:
+    def new(tx: Tracer, cls: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
         value = _class_of(tx, cls)
         plain = tx.call(base, args, kwargs)
         return plain if value is base else ObjectVariable(None, value, plain)

@@ -71,33 +71,84 @@ def _call_with_hooks(self, args, kwargs):
 def module_setattr(self, name, value):
     if isinstance(value, torch.nn.Buffer):
         return cannot_trace("assigning an nn.Buffer", "it changes what the module consists of")
+    if "_parameters" not in self.__dict__:  # before nn.Module.__init__
+        if isinstance(value, (torch.nn.Parameter, Module)):
+            return cannot_trace("registering a part of an unfinished module", "nn.Module refuses it")
+        return object.__setattr__(self, name, value)
     if isinstance(value, torch.nn.Parameter) or name in self._parameters:
-        return _replace(
-            self._parameters, name, value, torch.nn.Parameter, module_globals._global_parameter_registration_hooks
-        )
+        if not (value is None or isinstance(value, torch.nn.Parameter)):
+            return cannot_trace("assigning this to a parameter", "nn.Module refuses it")
+        if name not in self._parameters:
+            _forget(self, name, (self._buffers, self._modules))
+        return self.register_parameter(name, value)
     if isinstance(value, Module) or name in self._modules:
-        return _replace(self._modules, name, value, Module, module_globals._global_module_registration_hooks)
+        if name not in self._modules:
+            _forget(self, name, (self._parameters, self._buffers))
+        return _register(self._modules, name, value, Module, module_globals._global_module_registration_hooks)
     if name in self._buffers:
         if type(self).register_buffer is not Module.register_buffer:
             return cannot_trace("assigning a buffer", "the module's own register_buffer decides")
-        return _replace(self._buffers, name, value, torch.Tensor, module_globals._global_buffer_registration_hooks)
+        if not (value is None or isinstance(value, torch.Tensor)):
+            return cannot_trace("assigning this to a buffer", "nn.Module refuses it")
+        return self.register_buffer(name, value, name not in self._non_persistent_buffers_set)
     return object.__setattr__(self, name, value)
 
 
-def _replace(registered, name, value, kind, hooks):
-    """Assign to a registered name. What nn.Module refuses, registers anew or hands to a hook, it must do itself."""
-    if name not in registered or hooks or not (value is None or isinstance(value, kind)):
-        return cannot_trace(
-            "registering a parameter, buffer or module", "it changes what the module consists of, or is refused"
-        )
-    registered[name] = value
+def _forget(self, name, tables):
+    """A name that is registered is no longer anything else."""
+    if name in self.__dict__:
+        object.__delattr__(self, name)
+    for table in tables:
+        if name in table:
+            del table[name]
+    self._non_persistent_buffers_set.discard(name)
+
+
+def _register(table, name, value, kind, hooks):
+    """Enter a part into a table of the module. What nn.Module refuses or hands to a hook, it must do itself."""
+    if hooks or not (value is None or isinstance(value, kind)):
+        return cannot_trace("registering a parameter, buffer or module", "it is refused, or a hook is told")
+    table[name] = value
     return None
+
+
+def _check_new_name(self, name, table):
+    if not isinstance(name, str) or name == "" or "." in name or (name not in table and hasattr(self, name)):
+        cannot_trace("registering a parameter, buffer or module", "nn.Module refuses the name")
+
+
+@polyfill(Module.register_parameter)
+def register_parameter(self, name, param):
+    _check_new_name(self, name, self._parameters)
+    if isinstance(param, torch.nn.Parameter) and not param.is_leaf:
+        return cannot_trace("registering a parameter", "nn.Module refuses one that was computed")
+    hooks = module_globals._global_parameter_registration_hooks
+    return _register(self._parameters, name, param, torch.nn.Parameter, hooks)
+
+
+@polyfill(Module.add_module)
+def add_module(self, name, module):
+    _check_new_name(self, name, self._modules)
+    return _register(self._modules, name, module, Module, module_globals._global_module_registration_hooks)
+
+
+@polyfill(Module.register_buffer)
+def register_buffer(self, name, tensor, persistent=True):
+    _check_new_name(self, name, self._buffers)
+    if persistent:
+        self._non_persistent_buffers_set.discard(name)
+    else:
+        self._non_persistent_buffers_set.add(name)
+    return _register(self._buffers, name, tensor, torch.Tensor, module_globals._global_buffer_registration_hooks)
 
 
 @polyfill(Module.__delattr__)
 def module_delattr(self, name):
-    if name in self._parameters or name in self._buffers or name in self._modules:
-        return cannot_trace("deleting a parameter, buffer or module", "it changes what the module consists of")
+    for table in (self._parameters, self._buffers, self._modules):
+        if name in table:
+            del table[name]
+            self._non_persistent_buffers_set.discard(name)
+            return None
     return object.__delattr__(self, name)
 
 

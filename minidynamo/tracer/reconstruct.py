@@ -27,6 +27,7 @@ from minidynamo.names import Namespace, module_of, name_of
 from minidynamo.tracer.exceptions import EXCEPTIONS
 from minidynamo.tracer.generators import GeneratorVariable, finished, maker_of, suspended, suspension
 from minidynamo.tracer.reachable import is_outside, parts
+from minidynamo.tracer.set_order import arrangement
 from minidynamo.tracer.side_effects import SideEffects
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
@@ -62,6 +63,7 @@ from minidynamo.variables.iterators import (
 from minidynamo.variables.objects import (
     ClassVariable,
     IdVariable,
+    ModuleVariable,
     NamespaceVariable,
     ObjectVariable,
     PythonModuleVariable,
@@ -305,7 +307,8 @@ def _fill_dict(rebuild: Rebuilder, variable: DictVariable, name: str) -> None:
 
 
 def _set_items(rebuild: Rebuilder, variable: SetVariable) -> str:
-    return _tuple_literal([rebuild.value(key.variable) for key in variable.items])
+    keys = arrangement(variable) or variable.items
+    return _tuple_literal([rebuild.value(key.variable) for key in keys])
 
 
 def _set(rebuild: Rebuilder, variable: SetVariable) -> str:
@@ -545,8 +548,9 @@ def _dict_iterator(rebuild: Rebuilder, variable: DictIterator) -> str:
     make = rebuild.constant(reversed if variable.is_reversed else iter)
     view = "" if variable.kind == "keys" else f".{variable.kind}()"
     if not variable.keys:  # exhausted for good
-        ordered = variable.mapping.cls is collections.OrderedDict
-        return f"{make}({rebuild.constant(collections.OrderedDict if ordered else dict)}(){view})"
+        kinds = (collections.OrderedDict, set, frozenset)
+        cls = variable.mapping.cls if variable.mapping.cls in kinds else dict
+        return f"{make}({rebuild.constant(cls)}(){view})"
     # The dict must have its final contents: the iterator remembers how many there are.
     if is_outside(variable.mapping) and rebuild.side_effects.is_changed(variable.mapping):
         rebuild.lines += rebuild.refill_once(variable.mapping)
@@ -656,6 +660,7 @@ _BUILDERS: dict[type[VariableTracker], Callable[[Rebuilder, Any], str]] = {
     SuperVariable: _super,
     GeneratorVariable: _generator,
     ObjectVariable: _object,
+    ModuleVariable: _object,
     NamespaceVariable: _namespace,
     IdVariable: _id,
     ExceptionVariable: _exception,
@@ -677,6 +682,7 @@ _FILLERS: dict[type[VariableTracker], tuple[Callable[[Rebuilder, Any], str], Cal
     DictVariable: (_empty_dict, _fill_dict),
     CellVariable: (_empty_cell, _fill_cell),
     ObjectVariable: (_bare_object, _fill_object),
+    ModuleVariable: (_bare_object, _fill_object),
     ExceptionVariable: (_bare_exception, _fill_object),
 }
 

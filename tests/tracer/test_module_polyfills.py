@@ -108,23 +108,61 @@ def test_setattr_replaces_what_is_registered():
     [
         ("new", nn.Parameter(torch.ones(1))),
         ("new", nn.Tanh()),
-        ("first", 3),
-        ("missing", 3),
-        ("offset", 3),
+        ("plain", nn.Tanh()),
+        ("plain", nn.Parameter(torch.ones(1))),
         ("offset", nn.Parameter(torch.ones(1))),
-        ("offset", nn.Buffer(torch.ones(1))),
         ("first", nn.Parameter(torch.ones(1))),
+        ("offset", nn.Tanh()),
     ],
 )
-def test_setattr_refuses_what_changes_the_parts(name, value):
+def test_setattr_registers_parts_as_nn_module_does(name, value):
+    nets = [Net(), Net()]
+    nets[0].plain = nets[1].plain = 3
+    setattr(nets[0], name, value)
+    twins.module_setattr(nets[1], name, value)
+    assert tables(nets[1]) == tables(nets[0])
+
+
+def tables(net):
+    names = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "__dict__")
+    return [list(getattr(net, name)) for name in names]
+
+
+@pytest.mark.parametrize(
+    "name, value", [("first", 3), ("missing", 3), ("offset", 3), ("offset", nn.Buffer(torch.ones(1)))]
+)
+def test_setattr_leaves_what_nn_module_refuses(name, value):
     with pytest.raises(NotImplementedError):
         twins.module_setattr(Net(), name, value)
 
 
-def test_delattr():
-    net = Net()
-    net.plain = 3
-    twins.module_delattr(net, "plain")
-    assert not hasattr(net, "plain")
+@pytest.mark.parametrize("name", ["", "a.b", "forward", 3])
+def test_names_that_nn_module_refuses(name):
+    for register in (twins.register_buffer, twins.register_parameter, twins.add_module):
+        with pytest.raises(NotImplementedError):
+            register(Net(), name, None)
+
+
+def test_registering():
+    nets = [Net(), Net()]
+    parameter, buffer = nn.Parameter(torch.ones(1)), torch.ones(2)
+    for net, register_parameter, add_module, register_buffer in (
+        (nets[0], nn.Module.register_parameter, nn.Module.add_module, nn.Module.register_buffer),
+        (nets[1], twins.register_parameter, twins.add_module, twins.register_buffer),
+    ):
+        register_parameter(net, "scale", parameter)
+        add_module(net, "third", None)
+        register_buffer(net, "hidden", buffer, persistent=False)
+        register_buffer(net, "kept", buffer)
+    assert tables(nets[1]) == tables(nets[0])
     with pytest.raises(NotImplementedError):
-        twins.module_delattr(net, "offset")
+        twins.register_parameter(Net(), "computed", nn.Parameter(torch.ones(1)).clone())
+
+
+def test_delattr():
+    nets = [Net(), Net()]
+    for net, delete in ((nets[0], delattr), (nets[1], twins.module_delattr)):
+        net.plain = 3
+        for name in ("plain", "offset", "first", "missing"):
+            delete(net, name)
+    assert tables(nets[1]) == tables(nets[0])

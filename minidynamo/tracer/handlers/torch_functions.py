@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from minidynamo import steering
-from minidynamo.compat import MODULE_CALL, is_function_mode_enabled, torch_dispatch_mode_count
+from minidynamo.compat import MODULE_CALL, is_function_mode_enabled, log_api_usage, torch_dispatch_mode_count
 from minidynamo.tracer import registry
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
@@ -69,6 +69,11 @@ def _has_torch_function(tx: Tracer, *args: VariableTracker) -> VariableTracker:
                 fix="pass plain tensors",
             )
     return ConstantVariable(False)
+
+
+@registry.function(log_api_usage)
+def _log_api_usage(tx: Tracer, name: VariableTracker) -> VariableTracker:
+    return ConstantVariable(None)  # for statistics; nn.Module calls it when a module is made
 
 
 @registry.function(torch.is_tensor)
