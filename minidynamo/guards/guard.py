@@ -29,6 +29,7 @@ class GuardKind(enum.Enum):
     SET_ITEMS = "set items"  # a frozenset
     MISSING_ATTR = "missing attribute"  # a name that neither the instance's dictionary nor its class has
     NO_INSTANCE_ATTR = "not in instance"  # a name that the instance's dictionary lacks (it was found on the class)
+    SLOT_EMPTY = "empty slot"  # the name of a slot of the class that holds nothing
     CLASS_ATTR = "class attribute"  # (name, object): looking the name up on the class (a class source) gives the object
     CLASS_NAMES = "class names"  # (names, bases): the names in the dictionary of the class at the source, and its bases
     CELL_EMPTY = "empty cell"  # None; the source is the cell

@@ -30,6 +30,7 @@ _ADVICE: dict[GuardKind, str] = {
     GuardKind.SET_ITEMS: _SAME_KEYS,
     GuardKind.MISSING_ATTR: _SAME_CLASS,
     GuardKind.NO_INSTANCE_ATTR: _SAME_CLASS,
+    GuardKind.SLOT_EMPTY: _SAME_CLASS,
     GuardKind.CLASS_ATTR: _SAME_CLASS,
     GuardKind.CLASS_NAMES: _SAME_CLASS,
     GuardKind.CELL_EMPTY: "Assign the closed-over variable before the first call.",

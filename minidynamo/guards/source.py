@@ -6,9 +6,9 @@ an instance's dictionary are read through that dictionary, elements of subclasse
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class Names(Protocol):
@@ -159,6 +159,28 @@ class StorageItem(Derived):
 
     def display(self) -> str:
         return f"{self.of.display()}[{self.key!r}]"
+
+
+# Immutable classes, and what gives the plain value of an instance of a subclass without running its overrides.
+PLAIN_VALUES: dict[type, Callable[[Any], Any]] = {
+    int: int.__int__,
+    float: float.__float__,
+    str: str.__str__,
+}
+
+
+@dataclass(frozen=True)
+class PlainValue(Derived):
+    """The number or text that an instance of a subclass of `owner` is."""
+
+    owner: type
+
+    def expression(self, names: Names) -> str:
+        read = PLAIN_VALUES[self.owner].__name__
+        return f"{names.constant(self.owner, self.owner.__name__)}.{read}({self.of.expression(names)})"
+
+    def display(self) -> str:
+        return self.of.display()
 
 
 @dataclass(frozen=True)

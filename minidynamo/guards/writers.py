@@ -167,6 +167,19 @@ def lacks_attribute(cls: type, name: str) -> bool:
     return all(name not in base.__dict__ for base in cls.__mro__)
 
 
+def _slot_empty(reader: Reader, guard: Guard) -> list[str]:
+    return [f"{reader.constant(is_unset, 'is_unset')}({reader.read(guard.source)}, {guard.expected!r})"]
+
+
+def is_unset(value: object, slot: str) -> bool:
+    """Whether a slot of the value's class holds nothing."""
+    try:
+        object.__getattribute__(value, slot)
+    except AttributeError:
+        return True
+    return False
+
+
 def _class_lacks(reader: Reader, classes: tuple[type, ...], name: str) -> list[str]:
     changeable = [cls for cls in classes if not cls.__flags__ & _IMMUTABLE_TYPE]
     return [f"{name!r} not in {_class_dict(reader, cls)}" for cls in changeable]
@@ -234,6 +247,7 @@ WRITERS: dict[GuardKind, Callable[[Reader, Guard], list[str]]] = {
     GuardKind.SET_ITEMS: _set_items,
     GuardKind.MISSING_ATTR: _missing_attr,
     GuardKind.NO_INSTANCE_ATTR: _no_instance_attr,
+    GuardKind.SLOT_EMPTY: _slot_empty,
     GuardKind.CLASS_ATTR: _class_attr,
     GuardKind.CLASS_NAMES: _class_names,
     GuardKind.CELL_EMPTY: _cell_empty,

@@ -175,7 +175,7 @@ def call_built_in(
         tx.break_graph("MD206", f"{cls.__name__}.{name} is used", why=why)
     storage = receiver.storage if isinstance(receiver, ObjectVariable) else None
     if storage is not None and lookup_on_class(cls, name)[1] is not object:
-        receiver, cls = storage, storage.python_type
+        return _call_on_storage(tx, receiver, storage, name, args, kwargs)
     handler = registry.find_method(cls, name)
     if handler is not None:
         return call_handler(tx, handler, [receiver, *args], kwargs)
@@ -184,6 +184,18 @@ def call_built_in(
     if isinstance(receiver, ConstantVariable):
         return _fold(tx, functools.partial(getattr(type(receiver.value), name), receiver.value), args, kwargs)
     tx.break_graph("MD207", f"{cls.__name__}.{name} cannot be captured")
+
+
+def _call_on_storage(
+    tx: Tracer, obj: VariableTracker, storage: VariableTracker, name: str, args: Args, kwargs: Kwargs
+) -> VariableTracker:
+    """A method of the built-in class below an instance; what gives the container itself back gives the instance."""
+    cls = storage.python_type
+    handler = registry.SUBCLASS_METHODS.get((cls, name))
+    if handler is not None:
+        return call_handler(tx, handler, [obj, *args], kwargs)
+    result = call_built_in(tx, storage, name, args, kwargs, cls)
+    return obj if result is storage else result
 
 
 def call_method(tx: Tracer, obj: VariableTracker, name: str, args: Args, kwargs: Kwargs) -> VariableTracker:

@@ -23,7 +23,7 @@ from minidynamo.variables.containers import (
     SliceVariable,
     TupleVariable,
 )
-from minidynamo.variables.objects import ClassVariable, PythonModuleVariable
+from minidynamo.variables.objects import ClassVariable, IdVariable, ObjectVariable, PythonModuleVariable
 
 # Immutable classes without parts that need tracking of their own.
 CONSTANT_TYPES: frozenset[type] = frozenset(
@@ -105,6 +105,10 @@ def _token(variable: VariableTracker) -> Any:
         variable, ConstantVariable | ClassVariable | FunctionVariable | BuiltinVariable | PythonModuleVariable
     ):
         return variable.value
+    if isinstance(variable, ObjectVariable) and isinstance(variable.storage, ConstantVariable | TupleVariable):
+        return _token(variable.storage)  # its class has neither `__eq__` nor `__hash__`
+    if isinstance(variable, IdVariable):
+        return ("id", variable.of)
     if isinstance(variable, TupleVariable):
         return tuple(_token(item) for item in variable.items)
     if isinstance(variable, SetVariable) and variable.cls is frozenset:

@@ -1,4 +1,4 @@
-"""Owns the polyfills of library functions: math, copy, dataclasses, enum and torch.
+"""Owns the polyfills of library functions: math, dataclasses, enum and torch.
 
 What a polyfill is, and those of the builtins, are in `polyfills.py`; itertools is in `itertools_polyfills.py`.
 """
@@ -10,7 +10,6 @@ What a polyfill is, and those of the builtins, are in `polyfills.py`; itertools 
 from __future__ import annotations
 
 import collections
-import copy
 import dataclasses
 import enum
 import math
@@ -19,9 +18,10 @@ import torch
 
 from minidynamo.compat import torch_assert as real_assert
 from minidynamo.tracer import registry
+from minidynamo.tracer.object_polyfills import copy_deepcopy
 from minidynamo.tracer.polyfills import cannot_trace, twin_of
 
-# --- math and copy ----------------------------------------------------------------------------------------------------
+# --- math -------------------------------------------------------------------------------------------------------------
 
 
 @twin_of(math.prod)
@@ -29,16 +29,6 @@ def math_prod(iterable, /, *, start=1):
     for item in iterable:
         start = start * item
     return start
-
-
-@twin_of(copy.copy)
-def copy_copy(x):
-    # Instances of other classes say how they are copied in too many ways.
-    if type(x) in (list, dict, set, collections.deque, collections.OrderedDict, collections.defaultdict):
-        return x.copy()
-    if type(x) in (bool, int, float, complex, str, bytes, tuple, frozenset, type(None), slice, range):
-        return x
-    return cannot_trace("`copy.copy` of this object", "its class decides how it is copied")
 
 
 # --- dataclasses and enums ----------------------------------------------------------------------------------------
@@ -50,10 +40,11 @@ def field_names(cls: type) -> tuple[str, ...]:
 
 
 def init_field_names(cls: type) -> tuple[str, ...] | None:
-    """The names of a dataclass's fields; None when its `__init__` takes others or fewer than these."""
-    declared = vars(cls)["__dataclass_fields__"].values()
-    exact = all(field.init and field._field_type.name != "_FIELD_INITVAR" for field in declared)
-    return field_names(cls) if exact else None
+    """The names of the fields that a dataclass's `__init__` takes; None when it takes other arguments, too."""
+    declared = getattr(cls, "__dataclass_fields__").values()  # noqa: B009 (mypy knows no such attribute)
+    if any(field._field_type.name == "_FIELD_INITVAR" for field in declared):
+        return None
+    return tuple(field.name for field in dataclasses.fields(cls) if field.init)
 
 
 registry.fold(field_names, init_field_names)
@@ -63,27 +54,57 @@ registry.fold(field_names, init_field_names)
 def dataclass_replace(obj, /, **changes):
     names = init_field_names(type(obj))
     if names is None:
-        return cannot_trace("`dataclasses.replace` of this class", "some fields are not arguments of `__init__`")
-    values = {name: getattr(obj, name) for name in names}
-    values.update(changes)
-    return type(obj)(**values)
+        return cannot_trace("`dataclasses.replace` of this class", "`__init__` takes arguments that are no fields")
+    for name in changes:
+        if name in field_names(type(obj)) and name not in names:
+            cannot_trace(f"`dataclasses.replace` of the field `{name}`", "it raises ValueError")
+    for name in names:
+        if name not in changes:
+            changes[name] = getattr(obj, name)
+    return type(obj)(**changes)
 
 
 @twin_of(dataclasses.asdict)
 def dataclass_asdict(obj, *, dict_factory=dict):
-    return dict_factory([(name, _plain(getattr(obj, name), dict_factory)) for name in field_names(type(obj))])
+    if isinstance(obj, type) or not hasattr(type(obj), "__dataclass_fields__"):
+        raise TypeError("asdict() should be called on dataclass instances")
+    return dict_factory(
+        [
+            (name, _plain(getattr(obj, name), lambda v: dataclass_asdict(v, dict_factory=dict_factory)))
+            for name in field_names(type(obj))
+        ]
+    )
 
 
-def _plain(value, dict_factory):
-    if isinstance(value, (int, float, complex, str, bytes, type(None))):
-        return value
-    if hasattr(type(value), "__dataclass_fields__"):
-        return dataclass_asdict(value, dict_factory=dict_factory)
-    if type(value) in (list, tuple):
-        return type(value)([_plain(item, dict_factory) for item in value])
-    if type(value) is dict:
-        return {_plain(key, dict_factory): _plain(item, dict_factory) for key, item in value.items()}
-    return cannot_trace("`dataclasses.asdict` of such a field", "it copies the value deeply")
+@twin_of(dataclasses.astuple)
+def dataclass_astuple(obj, *, tuple_factory=tuple):
+    if isinstance(obj, type) or not hasattr(type(obj), "__dataclass_fields__"):
+        raise TypeError("astuple() should be called on dataclass instances")
+    return tuple_factory(
+        [
+            _plain(getattr(obj, name), lambda v: dataclass_astuple(v, tuple_factory=tuple_factory))
+            for name in field_names(type(obj))
+        ]
+    )
+
+
+def _plain(value, convert):
+    """A field's value as asdict and astuple give it: dataclasses in it converted, everything else copied deeply."""
+    cls = type(value)
+    if hasattr(cls, "__dataclass_fields__"):
+        return convert(value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return cls(*[_plain(item, convert) for item in value])
+    if isinstance(value, (list, tuple)):
+        return cls([_plain(item, convert) for item in value])
+    if isinstance(value, collections.defaultdict):
+        made = cls(value.default_factory)
+        for key, item in value.items():
+            made[_plain(key, convert)] = _plain(item, convert)
+        return made
+    if isinstance(value, dict):
+        return cls([(_plain(key, convert), _plain(item, convert)) for key, item in value.items()])
+    return copy_deepcopy(value)
 
 
 @twin_of(enum.EnumType.__iter__)

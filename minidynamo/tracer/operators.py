@@ -10,6 +10,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from minidynamo.compat import constant_behind
 from minidynamo.tracer import registry
 from minidynamo.tracer.attributes import MISSING, lookup_on_class
 from minidynamo.tracer.constants import NotConstant, as_constant, from_constant
@@ -19,7 +20,7 @@ from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, FunctionVariable
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import SequenceVariable, SliceVariable
-from minidynamo.variables.objects import ClassVariable, PythonModuleVariable
+from minidynamo.variables.objects import ClassVariable, IdVariable, PythonModuleVariable
 from minidynamo.variables.tensors import TensorVariable
 
 # operator -> (method of the left operand, method of the right one)
@@ -234,6 +235,8 @@ def is_same(left: VariableTracker, right: VariableTracker) -> bool:
     valued = (ConstantVariable, ClassVariable, BuiltinVariable, FunctionVariable, PythonModuleVariable)
     if isinstance(left, valued) and isinstance(right, valued):
         return left.value is right.value
+    if isinstance(left, IdVariable) and isinstance(right, IdVariable):
+        return left.of is right.of
     return left is right
 
 
@@ -296,6 +299,9 @@ def truth_of(tx: Tracer, obj: VariableTracker) -> bool:
     if isinstance(obj, ConstantVariable):
         return bool(obj.value)
     if isinstance(obj, TensorVariable):
+        known = constant_behind(tx.graph.use(obj))
+        if known is not None and known.numel() == 1:
+            return bool(known)
         tx.break_graph(
             "MD201",
             "`if` on a tensor value",

@@ -45,6 +45,9 @@ _SEVERAL_PER_SOURCE = {
 }
 
 
+_QUANTIZED = (torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4)
+
+
 class CallFailed(Exception):
     """A call on fake tensors raised `__cause__`; the real call would, too, or has no fake form."""
 
@@ -221,7 +224,9 @@ class OutputGraph:
         node.meta["user_location"] = self._where()
         node.meta["mutates"] = mutates
         node.meta["example_value"] = result
-        return self._track(result, node)
+        tracked = self._track(result, node)
+        given = kwargs.get("out")
+        return given if given is not None and result is fake_kwargs["out"] else tracked
 
     def _run(self, target: Callable[..., Any] | str, args: list[Any], kwargs: dict[str, Any]) -> Any:
         logged, fake_tensor_log.disabled = fake_tensor_log.disabled, True
@@ -245,6 +250,8 @@ class OutputGraph:
 
     def _track(self, result: Any, node: torch.fx.Node) -> VariableTracker:
         if isinstance(result, torch.Tensor):
+            if result.dtype in _QUANTIZED:  # fake ones do not compute what real ones do
+                raise NotInGraph("quantized tensor")
             known = self._by_fake.get(id(result))
             if known is None:
                 cls = torch.nn.Parameter if isinstance(result, torch.nn.Parameter) else torch.Tensor

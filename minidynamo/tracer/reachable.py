@@ -130,6 +130,8 @@ def has_other_keys(side_effects: SideEffects, iterator: DictIterator) -> bool:
     keys = iterator.mapping.items
     if len(keys) != len(iterator.keys):
         return True
+    if isinstance(iterator.mapping, SetVariable):
+        return set(keys) != set(iterator.keys)
     ordered = reversed(iterator.keys) if iterator.is_reversed else iterator.keys
     return side_effects.is_changed(iterator.mapping) and tuple(keys) != tuple(ordered)
 

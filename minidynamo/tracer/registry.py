@@ -23,6 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 # Keyed by identity: a callable need not be hashable, and equal ones need not mean the same.
 FUNCTIONS: dict[int, Handler] = {}
 METHODS: dict[tuple[type, str], Handler] = {}
+SUBCLASS_METHODS: dict[tuple[type, str], Handler] = {}
 ATTRIBUTES: dict[type[VariableTracker], AttributeHandler] = {}
 ADVANCE: dict[type[VariableTracker], Advance] = {}
 POLYFILLS: dict[int, Callable[..., Any]] = {}
@@ -51,6 +52,20 @@ def method(cls: type, *names: str) -> Callable[[F], F]:
     def register(handler: F) -> F:
         for name in names:
             _claim(METHODS, (cls, name), handler, f"{cls.__name__}.{name}")
+        return handler
+
+    return register
+
+
+def subclass_method(cls: type, *names: str) -> Callable[[F], F]:
+    """Handle methods of a built-in container that treat instances of subclasses differently.
+
+    `handler(tx, obj, *args)` gets the instance itself, where `method` handlers get the container below it.
+    """
+
+    def register(handler: F) -> F:
+        for name in names:
+            _claim(SUBCLASS_METHODS, (cls, name), handler, f"{cls.__name__}.{name}")
         return handler
 
     return register

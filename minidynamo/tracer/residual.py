@@ -29,7 +29,7 @@ from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import Constant
 from minidynamo.names import Namespace
 from minidynamo.tracer.reachable import is_outside, needed_by, reachable, target_of
-from minidynamo.tracer.reconstruct import Rebuilder
+from minidynamo.tracer.reconstruct import Rebuilder, hides_attribute, set_attribute
 from minidynamo.tracer.side_effects import (
     AttrDeleted,
     AttrSet,
@@ -45,6 +45,7 @@ from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable
 from minidynamo.variables.iterators import DictIterator
 from minidynamo.variables.objects import ClassVariable
+from minidynamo.variables.tensors import TensorVariable
 
 Boxed = Callable[[list[Any]], Any]
 
@@ -321,9 +322,12 @@ def _is_constant(variable: VariableTracker) -> bool:
 
 
 def replay(rebuild: Rebuilder, effect: Effect) -> list[str]:
-    """Statements that make one effect happen. Objects made while tracing are built with all their attributes."""
+    """Statements that make one effect happen. Objects made while tracing are built with all their attributes.
+
+    Tensors come out of the graph without any.
+    """
     target = target_of(effect)
-    if target is not None and not is_outside(target):
+    if target is not None and not is_outside(target) and not isinstance(target, TensorVariable):
         return []
     return _REPLAYS[type(effect)](rebuild, effect)
 
@@ -334,16 +338,15 @@ def _contents(rebuild: Rebuilder, effect: ContentsChanged) -> list[str]:
 
 def _set_attr(rebuild: Rebuilder, effect: AttrSet) -> list[str]:
     value = rebuild.value(effect.value)
-    return [f"{_owner(rebuild, effect.obj)}.__setattr__({rebuild.value(effect.obj)}, {effect.name!r}, {value})"]
+    return [set_attribute(rebuild, effect.obj, rebuild.value(effect.obj), effect.name, value)]
 
 
 def _delete_attr(rebuild: Rebuilder, effect: AttrDeleted) -> list[str]:
-    return [f"{_owner(rebuild, effect.obj)}.__delattr__({rebuild.value(effect.obj)}, {effect.name!r})"]
-
-
-def _owner(rebuild: Rebuilder, obj: VariableTracker) -> str:
-    """The class whose attribute setter runs no code of the user's."""
-    return rebuild.constant(type if isinstance(obj, ClassVariable) else object)
+    obj = rebuild.value(effect.obj)
+    if hides_attribute(effect.obj, effect.name):
+        return [f"del {obj}.__dict__[{effect.name!r}]"]
+    owner = rebuild.constant(type if isinstance(effect.obj, ClassVariable) else object)
+    return [f"{owner}.__delattr__({obj}, {effect.name!r})"]
 
 
 def _set_cell(rebuild: Rebuilder, effect: CellSet) -> list[str]:

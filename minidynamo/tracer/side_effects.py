@@ -6,11 +6,13 @@ It changes no tracker and writes no code: handlers change trackers and report he
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable
+from minidynamo.variables.objects import ClassVariable, NamespaceVariable
 
 
 class Absence(enum.Enum):
@@ -79,20 +81,54 @@ class Called(Effect):
     kwargs: dict[str, VariableTracker] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, eq=False)
+class Advanced(Effect):
+    """An iterator is moved; its tracker says where it is, so this is announced but not in the journal."""
+
+    iterator: VariableTracker
+
+
+@dataclass(frozen=True, eq=False)
+class Written(Effect):
+    """A tensor from outside an open subgraph was written to. The graph does that, so it is not in the journal."""
+
+    tensor: VariableTracker
+
+
+def _ignore(effect: Effect) -> None:
+    pass
+
+
 class SideEffects:
-    """The journal of one trace, in program order, and the values that later reads must see."""
+    """The journal of one trace, in program order, and the values that later reads must see.
+
+    `on_effect` is told each effect before it is recorded, and may refuse it by raising.
+    """
+
+    on_effect: Callable[[Effect], None]
 
     def __init__(self) -> None:
+        self.on_effect = _ignore
         self.journal: list[Effect] = []
         self._attributes: dict[tuple[VariableTracker, str], VariableTracker | Absence] = {}
+        self._class_attributes: dict[tuple[type, str], VariableTracker | Absence] = {}
         self._globals: dict[tuple[int, str], VariableTracker | Absence] = {}
         self._changed: set[VariableTracker] = set()
 
+    def _record(self, effect: Effect) -> None:
+        self.on_effect(effect)
+        self.journal.append(effect)
+
     def contents_changed(self, container: VariableTracker) -> None:
-        """Report that the contents of a container differ from those it had; asking twice is harmless."""
-        if container not in self._changed:
+        """Report that the contents of a container differ from those it had; asking twice is harmless.
+
+        Changes of an object's `__dict__` are attribute writes, and reported as such.
+        """
+        effect = ContentsChanged(container)
+        self.on_effect(effect)
+        if container not in self._changed and not isinstance(container, NamespaceVariable):
             self._changed.add(container)
-            self.journal.append(ContentsChanged(container))
+            self.journal.append(effect)
 
     def is_changed(self, container: VariableTracker) -> bool:
         """Whether `contents_changed` was reported for it."""
@@ -101,25 +137,45 @@ class SideEffects:
     def set_attr(self, obj: VariableTracker, name: str, value: VariableTracker) -> None:
         """Report `obj.name = value`."""
         self._attributes[obj, name] = value
-        self.journal.append(AttrSet(obj, name, value))
+        self._record(AttrSet(obj, name, value))
 
     def delete_attr(self, obj: VariableTracker, name: str) -> None:
         """Report `del obj.name`."""
         self._attributes[obj, name] = DELETED
-        self.journal.append(AttrDeleted(obj, name))
+        self._record(AttrDeleted(obj, name))
 
     def attr(self, obj: VariableTracker, name: str) -> VariableTracker | Absence:
         """What a read of the attribute must see: the last value written, DELETED, or UNKNOWN."""
         return self._attributes.get((obj, name), UNKNOWN)
 
+    def attribute_history(self, obj: VariableTracker) -> Iterator[tuple[str, bool]]:
+        """Each write to an attribute of `obj`, in order: its name, and whether it was set or deleted."""
+        for effect in self.journal:
+            if isinstance(effect, AttrSet | AttrDeleted) and effect.obj is obj:
+                yield effect.name, isinstance(effect, AttrSet)
+
     def written_attrs(self, obj: VariableTracker) -> dict[str, VariableTracker | Absence]:
         """All attributes of `obj` written or deleted so far, by name."""
         return {name: value for (owner, name), value in self._attributes.items() if owner is obj}
 
+    def set_class_attr(self, cls: ClassVariable, name: str, value: VariableTracker | None) -> None:
+        """Report `cls.name = value` (or, with None, its deletion) on a class from outside."""
+        self._class_attributes[cls.value, name] = DELETED if value is None else value
+        self._record(AttrDeleted(cls, name) if value is None else AttrSet(cls, name, value))
+
+    def class_attr(self, cls: type, name: str) -> VariableTracker | Absence:
+        """What was written to the class itself, not to its bases."""
+        return self._class_attributes.get((cls, name), UNKNOWN)
+
+    @property
+    def writes_classes(self) -> bool:
+        """Whether any attribute of a class was written."""
+        return bool(self._class_attributes)
+
     def set_global(self, namespace: dict[str, Any], name: str, value: VariableTracker | None) -> None:
         """Report a write (or, with None, a deletion) of a global."""
         self._globals[id(namespace), name] = DELETED if value is None else value
-        self.journal.append(GlobalSet(namespace, name, value))
+        self._record(GlobalSet(namespace, name, value))
 
     def read_global(self, namespace: dict[str, Any], name: str) -> VariableTracker | Absence:
         """What a read of the global must see."""
@@ -127,7 +183,7 @@ class SideEffects:
 
     def set_cell(self, cell: CellVariable, value: VariableTracker | None) -> None:
         """Report a write to a closure cell; the caller also stores it in the tracker."""
-        self.journal.append(CellSet(cell, value))
+        self._record(CellSet(cell, value))
 
     def is_written(self, cell: CellVariable) -> bool:
         """Whether `set_cell` was reported for it."""
@@ -135,9 +191,9 @@ class SideEffects:
 
     def forget(self) -> None:
         """Let go of everything when the residual program is printed: it refers to the user's objects."""
-        for table in (self.journal, self._attributes, self._globals, self._changed):
+        for table in (self.journal, self._attributes, self._class_attributes, self._globals, self._changed):
             table.clear()
 
     def call_later(self, function: VariableTracker, *args: VariableTracker, **kwargs: VariableTracker) -> None:
         """Report a call to make after the graph has run, in journal order."""
-        self.journal.append(Called(function, args, kwargs))
+        self._record(Called(function, args, kwargs))

@@ -14,9 +14,19 @@ from typing import Any
 
 import torch
 
-from minidynamo.compat import OpOverload, OpOverloadPacket, is_functorch_wrapped
+from minidynamo.compat import HigherOrderOperator, OpOverload, OpOverloadPacket, is_functorch_wrapped
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Attr, Constant, InstanceAttr, Item, Local, Source, StorageItem
+from minidynamo.guards.source import (
+    PLAIN_VALUES,
+    Attr,
+    Constant,
+    InstanceAttr,
+    Item,
+    Local,
+    PlainValue,
+    Source,
+    StorageItem,
+)
 from minidynamo.tracer.constants import is_constant_value, key_of
 from minidynamo.tracer.output_graph import OutputGraph
 from minidynamo.tracer.registry import INSTANCES
@@ -31,7 +41,14 @@ from minidynamo.variables.callables import (
     PartialVariable,
 )
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import DictKey, DictVariable, ListVariable, SetVariable, TupleVariable
+from minidynamo.variables.containers import (
+    DictKey,
+    DictVariable,
+    ListVariable,
+    SetVariable,
+    TupleVariable,
+    storage_class,
+)
 from minidynamo.variables.objects import (
     ClassVariable,
     ModuleVariable,
@@ -169,14 +186,25 @@ def _tuple(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> Variab
 
 
 def _tuple_subclass(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> VariableTracker:
-    if type(value).__flags__ & _HEAP_TYPE == 0:  # torch.return_types and other structures made in C
+    if type(value).__module__ == "torch.return_types":
+        return _torch_result(graph, value, source)
+    if type(value).__flags__ & _HEAP_TYPE == 0:  # other structures made in C
         return _opaque(graph, value, source)
-    graph.guard(source, GuardKind.LENGTH, len(value))
+    graph.guard(source, GuardKind.LENGTH, tuple.__len__(value))
     _guard_names(graph, type(value))
     variable = ObjectVariable(value, type(value), source=source)
     graph.remember(value, variable)
     items = _contents(graph, tuple.__iter__(value), source, lambda k: StorageItem(source, k, tuple))
     variable.storage = TupleVariable(items, source=source)
+    return variable
+
+
+def _torch_result(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> VariableTracker:
+    """What `torch.max(x, 1)` and its kin give: a tuple whose items also have names."""
+    graph.guard(source, GuardKind.LENGTH, len(value))
+    variable = TupleVariable([], type(value), source=source)
+    graph.remember(value, variable)
+    variable.items = _contents(graph, value, source, lambda k: StorageItem(source, k, tuple))
     return variable
 
 
@@ -191,13 +219,52 @@ def _list_subclass(graph: OutputGraph, value: list[Any], source: Source) -> Vari
     return variable
 
 
+def _set_subclass(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
+    base = set if isinstance(value, set) else frozenset
+    keys = [_dict_key(graph, item) for item in base.__iter__(value)]
+    if any(key is None for key in keys):
+        return _opaque(graph, value, source)
+    variable = _instance_of_subclass(graph, value, source)
+    graph.guard(source, GuardKind.SET_ITEMS, frozenset(value))
+    variable.storage = SetVariable({key: None for key in keys if key is not None}, base, source=source)
+    return variable
+
+
+def _deque_subclass(graph: OutputGraph, value: collections.deque[Any], source: Source) -> VariableTracker:
+    deque = collections.deque
+    maxlen = vars(deque)["maxlen"]
+    if maxlen.__get__(value) is not None or getattr(type(value), "maxlen", None) is not maxlen:
+        return _opaque(graph, value, source)
+    variable = _instance_of_subclass(graph, value, source)
+    graph.guard(Attr(source, "maxlen"), GuardKind.IDENTITY, None)
+    graph.guard(source, GuardKind.LENGTH, deque.__len__(value))
+    items = _contents(graph, deque.__iter__(value), source, lambda k: StorageItem(source, k, deque))
+    variable.storage = ListVariable(items, deque, original=tuple(items), source=source)
+    return variable
+
+
+def _value_subclass(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
+    base = next(base for base in type(value).__mro__ if base in PLAIN_VALUES)
+    if type(value).__flags__ & _HEAP_TYPE == 0:  # numpy's scalars
+        return _opaque(graph, value, source)
+    variable = _instance_of_subclass(graph, value, source)
+    variable.storage = wrap(graph, PLAIN_VALUES[base](value), PlainValue(source, base))
+    return variable
+
+
+def _instance_of_subclass(graph: OutputGraph, value: object, source: Source) -> ObjectVariable:
+    graph.guard(source, GuardKind.TYPE, type(value))
+    _guard_names(graph, type(value))
+    variable = ObjectVariable(value, type(value), source=source)
+    graph.remember(value, variable)
+    return variable
+
+
 def _deque(graph: OutputGraph, value: collections.deque[Any], source: Source) -> VariableTracker:
     graph.guard(source, GuardKind.TYPE, type(value))
     graph.guard(source, GuardKind.LENGTH, len(value))
     graph.guard(Attr(source, "maxlen"), GuardKind.EQUALS, value.maxlen)
-    if value.maxlen is not None:
-        return _opaque(graph, value, source)
-    variable = ListVariable([], collections.deque, source=source)
+    variable = ListVariable([], collections.deque, maxlen=value.maxlen, source=source)
     graph.remember(value, variable)
     variable.items = _contents(graph, value, source, lambda k: Item(source, k))
     variable.original = tuple(variable.items)
@@ -231,15 +298,15 @@ def _dict(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
     else:
         graph.guard(source, GuardKind.LENGTH, 0)
     _guard_names(graph, cls)
-    builtin = cls in (dict, collections.OrderedDict, collections.defaultdict, types.MappingProxyType)
-    storage = DictVariable({}, cls if builtin else dict, source=source)
+    builtin = cls is storage_class(cls)
+    storage = DictVariable({}, storage_class(cls), source=source)
     variable: VariableTracker = storage if builtin else ObjectVariable(value, cls, storage, source=source)
     graph.remember(value, variable)
     for key, real in zip(keys, raw):
         assert key is not None
         place = Item(source, real) if builtin else StorageItem(source, real, owner)
         storage.items[key] = wrap(graph, value[real] if builtin else dict.__getitem__(value, real), place)
-    if isinstance(value, collections.defaultdict) and builtin:
+    if isinstance(value, collections.defaultdict):
         storage.default_factory = wrap(graph, value.default_factory, Attr(source, "default_factory"))
     return variable
 
@@ -250,7 +317,7 @@ def _set(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
     if any(key is None for key in keys):
         return _opaque(graph, value, source)
     graph.guard(source, GuardKind.SET_ITEMS, frozenset(value))
-    variable = SetVariable({key: None for key in keys if key is not None}, type(value), source=source)
+    variable = SetVariable({key: None for key in keys if key is not None}, type(value), value, source=source)
     graph.remember(value, variable)
     return variable
 
@@ -415,9 +482,12 @@ _SUBCLASSES: tuple[tuple[type, Wrapper], ...] = (
     (torch.nn.Module, _module),
     (type, _class),
     (types.ModuleType, _same_object(PythonModuleVariable)),
+    (HigherOrderOperator, _same_object(BuiltinVariable)),
     (list, _list_subclass),
     (tuple, _tuple),
     (dict, _dict),
-    (set, _opaque),
-    (frozenset, _opaque),
+    (set, _set_subclass),
+    (frozenset, _set_subclass),
+    (collections.deque, _deque_subclass),
+    *((base, _value_subclass) for base in PLAIN_VALUES),
 )

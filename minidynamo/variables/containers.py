@@ -6,9 +6,11 @@ contents, not the history.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Hashable
+import types
+from collections import OrderedDict, defaultdict
+from collections.abc import Hashable, Set
 from dataclasses import dataclass, field
+from typing import Any
 
 from minidynamo.variables.base import VariableTracker
 
@@ -31,6 +33,7 @@ class ListVariable(SequenceVariable):
 
     cls: type = list
     original: tuple[VariableTracker, ...] | None = None
+    maxlen: int | None = None  # of a deque
 
 
 @dataclass(eq=False)
@@ -61,12 +64,22 @@ class DictVariable(VariableTracker):
         return self.cls
 
 
+def storage_class(cls: type) -> type:
+    """The built-in class whose methods work on the contents of an instance of `cls`, a dict class."""
+    return next(base for base in cls.__mro__ if base in (defaultdict, OrderedDict, dict, types.MappingProxyType))
+
+
 @dataclass(eq=False)
 class SetVariable(VariableTracker):
-    """A set or frozenset, in insertion order."""
+    """A set or frozenset, in insertion order, which is not the order in which Python gives the items.
+
+    `real` is a set that gives equal items in the order in which the program's own would: the one from outside, or one
+    made now by the same steps. None when that is not known.
+    """
 
     items: dict[DictKey, None]
     cls: type = set
+    real: Set[Any] | None = None
 
     @property
     def python_type(self) -> type:

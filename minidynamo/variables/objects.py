@@ -6,26 +6,47 @@ Attribute writes are in the side-effect journal, not in the trackers.
 from __future__ import annotations
 
 import types
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.containers import DictVariable
 
 
 @dataclass(eq=False)
 class ObjectVariable(VariableTracker):
     """An instance of a class written in Python. `value` is the real object; None for one made while tracing.
 
-    For an instance of a subclass of list, tuple or dict, `storage` tracks the underlying container.
+    For an instance of a subclass of list, tuple or dict, `storage` tracks the underlying container. `namespace` is its
+    `__dict__` once somebody has asked for that.
     """
 
     value: Any
     cls: type
     storage: VariableTracker | None = None
+    namespace: DictVariable | None = None
 
     @property
     def python_type(self) -> type:
         return self.cls
+
+
+@dataclass(eq=False)
+class NamespaceVariable(DictVariable):
+    """The `__dict__` of an object or a class, `owner`. Its `items` read and write the attributes of the owner."""
+
+    owner: VariableTracker = field(kw_only=True)
+
+
+@dataclass(eq=False)
+class IdVariable(VariableTracker):
+    """`id(of)` for an object made while tracing: a number that nobody knows yet."""
+
+    of: VariableTracker
+
+    @property
+    def python_type(self) -> type:
+        return int
 
 
 @dataclass(eq=False)

@@ -31,6 +31,13 @@ def _replacement() -> None: ...
 WITH_STEP = Net()
 WITH_STEP.__dict__["step"] = 1
 
+
+class Slotted:
+    __slots__ = ("slot",)
+
+
+SLOTTED = Slotted()
+SLOTTED.slot = 3
 CASES: list[tuple[GuardKind, Any, Any, str]] = [
     (
         K.TENSOR,
@@ -76,6 +83,7 @@ CASES: list[tuple[GuardKind, Any, Any, str]] = [
         WITH_STEP,
         "attributes of `x`: expected `step` from the class, not from the instance, got `step` in the instance",
     ),
+    (K.SLOT_EMPTY, "slot", SLOTTED, "attributes of `x`: expected no `slot`, got `slot` = 3"),
     (K.CELL_EMPTY, None, types.CellType(3), "variable `x`: expected no value yet, got 3"),
     (K.SAME_OBJECT, Local("y"), 1, "object `x`: expected the same object as `y`, got another object"),
 ]

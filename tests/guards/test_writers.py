@@ -78,6 +78,16 @@ def _instance(**attributes: object) -> Derived:
     return made
 
 
+class Slotted:
+    __slots__ = ("slot",)
+
+
+def _slotted(value: object) -> Slotted:
+    made = Slotted()
+    made.slot = value
+    return made
+
+
 def _function() -> None: ...
 
 
@@ -113,6 +123,7 @@ CASES: list[tuple[GuardKind, Any, list[Any], list[Any]]] = [
     (K.MISSING_ATTR, "gone", [_instance(), _instance(a=1)], [_instance(gone=1)]),
     (K.MISSING_ATTR, "shared", [], [_instance(), Base()]),
     (K.NO_INSTANCE_ATTR, "shared", [_instance()], [_instance(shared=3)]),
+    (K.SLOT_EMPTY, "slot", [Slotted()], [_slotted(3)]),
     (K.CELL_EMPTY, None, [EMPTY], [types.CellType(3)]),
 ]
 

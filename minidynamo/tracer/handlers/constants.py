@@ -18,7 +18,7 @@ from minidynamo.guards.source import Constant, InstanceAttr
 from minidynamo.tracer import registry
 from minidynamo.tracer.constants import as_constant, is_constant_value
 from minidynamo.tracer.exceptions import says, tracked
-from minidynamo.tracer.handlers.values import constant, is_constant, not_implemented
+from minidynamo.tracer.handlers.values import constant, expect_constant, is_constant, not_implemented
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
@@ -74,8 +74,9 @@ def _operator(cls: type, name: str) -> registry.Handler:
     def handle(tx: Tracer, self: VariableTracker, other: VariableTracker) -> VariableTracker:
         if not is_constant(other):
             return not_implemented()
+        value = expect_constant(tx, self, "an address")
         try:
-            return constant(real(as_constant(self), as_constant(other)))
+            return constant(real(value, as_constant(other)))
         except (ArithmeticError, ValueError, TypeError, MemoryError) as error:
             tx.raises(tracked(error, exact=says(error)))
 

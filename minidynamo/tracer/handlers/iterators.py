@@ -11,13 +11,15 @@ import itertools
 from typing import Any
 
 from minidynamo.errors import Diagnostic, SkipFrame
-from minidynamo.tracer import itertools_polyfills, registry
+from minidynamo.tracer import itertools_polyfills, object_polyfills, registry
+from minidynamo.tracer.exceptions import caught, unsaid
+from minidynamo.tracer.generators import GeneratorVariable
 from minidynamo.tracer.handlers.values import class_has, expect_constant
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.reachable import has_other_keys
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import ListVariable, TupleVariable
+from minidynamo.variables.containers import ListVariable, SetVariable, TupleVariable
 from minidynamo.variables.iterators import (
     ChainIterator,
     DictIterator,
@@ -27,6 +29,7 @@ from minidynamo.variables.iterators import (
     SliceIterator,
     ZipIterator,
 )
+from minidynamo.variables.objects import ObjectVariable
 
 LIST_REVERSED: type = type(reversed([0]))
 TUPLE_ITERATOR: type = type(iter(()))
@@ -51,25 +54,29 @@ def _iter(tx: Tracer, obj: VariableTracker, sentinel: VariableTracker | None = N
     cls = obj.python_type
     iterable = class_has(cls, "__iter__")
     if not iterable and class_has(cls, "__getitem__"):
-        tx.break_graph(
-            "MD242",
-            f"looping over `{cls.__name__}`, which has `__getitem__` and no `__iter__`",
-            why="Such a loop ends with an exception, which tracing does not follow.",
-            fix="give the class an `__iter__`",
-        )
+        return tx.call(object_polyfills.items_by_index, [obj])
     if not iterable:
-        tx.raises(TypeError(f"'{cls.__name__}' object is not iterable"))
+        tx.raises(unsaid(TypeError))
     return tx.call_method(obj, "__iter__")
 
 
 @registry.function(next)
 def _next(tx: Tracer, iterator: VariableTracker, default: VariableTracker | None = None, /) -> VariableTracker:
     if not class_has(iterator.python_type, "__next__"):
-        tx.raises(TypeError(f"'{iterator.python_type.__name__}' object is not an iterator"))
+        tx.raises(TypeError(f"'{iterator.python_type.__name__}' object is not an iterator"), exact=True)
+    if default is None and isinstance(iterator, (GeneratorVariable, ObjectVariable)):
+        return tx.call_method(iterator, "__next__")  # its StopIteration may carry a value
     item = tx.next_item(iterator)
     if item is not None:
         return item
-    return default if default is not None else tx.raises(StopIteration())
+    return default if default is not None else tx.raises(StopIteration(), exact=True)
+
+
+@registry.advance(ObjectVariable)
+def _advance_object(tx: Tracer, iterator: ObjectVariable) -> VariableTracker | None:
+    """An iterator of the user's: it ends when its `__next__` raises StopIteration."""
+    ended: list[VariableTracker] = []
+    return caught(StopIteration, lambda: tx.call_method(iterator, "__next__"), ended.append)
 
 
 @registry.function(reversed)
@@ -80,6 +87,8 @@ def _reversed(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
         except TypeError as error:
             tx.raises(error)
         return SequenceIterator(tuple(ConstantVariable(value) for value in values), cls=type(reversed(obj.value)))
+    if isinstance(obj, ObjectVariable) and not class_has(obj.cls, "__reversed__") and class_has(obj.cls, "__len__"):
+        return tx.call(object_polyfills.reversed_by_index, [obj])
     if not class_has(obj.python_type, "__reversed__") and not isinstance(obj, TupleVariable):
         tx.break_graph(
             "MD242", f"`reversed` of `{obj.python_type.__name__}`", why="It has no `__reversed__`.", fix="use a list"
@@ -187,14 +196,14 @@ def _next_of_dict(tx: Tracer, iterator: DictIterator) -> VariableTracker | None:
     mapping = iterator.mapping
     if iterator.keys and has_other_keys(tx.side_effects, iterator):
         # A rebuilt iterator would not remember the size: the whole frame has to run as written.
-        what = "the frame runs as written: a dict gets other keys while it is looped over"
-        raise SkipFrame(Diagnostic("MD202", what, "RuntimeError: dictionary changed size during iteration"))
+        what = f"the frame runs as written: a {mapping.cls.__name__} gets other keys while it is looped over"
+        raise SkipFrame(Diagnostic("MD202", what, "RuntimeError: it changed size during iteration"))
     if iterator.position >= len(iterator.keys):
         iterator.keys = ()
         return None
     key = iterator.keys[iterator.position]
     iterator.position += 1
-    if iterator.kind == "keys":
+    if iterator.kind == "keys" or isinstance(mapping, SetVariable):
         return key.variable
     return mapping.items[key] if iterator.kind == "values" else TupleVariable([key.variable, mapping.items[key]])
 

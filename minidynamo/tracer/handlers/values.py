@@ -24,7 +24,7 @@ from minidynamo.variables.containers import (
     SliceVariable,
     TupleVariable,
 )
-from minidynamo.variables.objects import ClassVariable, ObjectVariable, PythonModuleVariable
+from minidynamo.variables.objects import ClassVariable, IdVariable, ObjectVariable, PythonModuleVariable
 from minidynamo.variables.tensors import TensorVariable
 
 # Kinds whose hash and equality are those of the constant or of the object itself.
@@ -36,6 +36,7 @@ _PLAIN_KEYS = (
     BuiltinVariable,
     PythonModuleVariable,
     TensorVariable,
+    IdVariable,
 )
 _UNHASHABLE = (ListVariable, DictVariable, SliceVariable)
 

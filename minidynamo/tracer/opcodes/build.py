@@ -9,6 +9,7 @@ import operator
 from typing import Any
 
 from minidynamo.bytecode.instructions import Instruction
+from minidynamo.tracer import set_order
 from minidynamo.tracer.constants import as_constant
 from minidynamo.tracer.handlers.values import expect_key
 from minidynamo.tracer.interpreter import Frame
@@ -44,7 +45,8 @@ def build_list(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("BUILD_SET")
 def build_set(frame: Frame, instruction: Instruction) -> None:
-    frame.push(SetVariable({hash_key(frame, item): None for item in frame.pop_many(instruction.argval)}))
+    items = frame.pop_many(instruction.argval)
+    frame.push(SetVariable({hash_key(frame, item): None for item in items}, real=set_order.set_of(items)))
 
 
 @opcode("BUILD_MAP")
@@ -110,18 +112,13 @@ def list_extend(frame: Frame, instruction: Instruction) -> None:
 @opcode("SET_ADD")
 def set_add(frame: Frame, instruction: Instruction) -> None:
     item = frame.pop()
-    under_construction(frame, instruction.argval).items.setdefault(hash_key(frame, item))
+    set_order.add(under_construction(frame, instruction.argval), hash_key(frame, item))
 
 
 @opcode("SET_UPDATE")
 def set_update(frame: Frame, instruction: Instruction) -> None:
     other = frame.pop()
-    if isinstance(other, SetVariable):  # the constant of a set display, whose order must not matter
-        keys = list(other.items)
-    else:
-        keys = [hash_key(frame, item) for item in frame.tx.unpack(other)]
-    for key in keys:
-        under_construction(frame, instruction.argval).items.setdefault(key)
+    frame.tx.call(set.update, [under_construction(frame, instruction.argval), other])
 
 
 @opcode("MAP_ADD")

@@ -1,0 +1,147 @@
+"""Owns the methods of built-in containers that treat instances of subclasses differently from their own.
+
+Most methods of a subclass that it does not override work on the container below the instance as they do on a plain
+one; `call.py` hands them on. Here are those that look at the instance's class, call its other methods, or make another
+instance of it.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from typing import Any
+
+from minidynamo.tracer import polyfills, registry
+from minidynamo.tracer.handlers.dicts import fill
+from minidynamo.tracer.handlers.lists import storage_of
+from minidynamo.tracer.handlers.values import class_has, expect_key, none, not_implemented
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.containers import DictVariable, ListVariable, SetVariable
+from minidynamo.variables.objects import ObjectVariable
+
+OrderedDict = collections.OrderedDict
+defaultdict = collections.defaultdict
+deque = collections.deque
+
+
+def _class_of(tx: Tracer, obj: VariableTracker) -> VariableTracker:
+    return tx.call(type, [obj])
+
+
+def _dict_below(obj: ObjectVariable) -> DictVariable:
+    assert isinstance(obj.storage, DictVariable)
+    return obj.storage
+
+
+# --- dicts --------------------------------------------------------------------------------------------------------
+
+
+def _getitem(tx: Tracer, obj: ObjectVariable, key: VariableTracker) -> VariableTracker:
+    storage = _dict_below(obj)
+    found = storage.items.get(expect_key(tx, key))
+    if found is not None:
+        return found
+    if class_has(obj.cls, "__missing__"):
+        return tx.call_method(obj, "__missing__", [key])
+    return tx.call_method(storage, "__getitem__", [key])  # raises
+
+
+for _cls in (dict, OrderedDict, defaultdict):
+    registry.subclass_method(_cls, "__getitem__")(_getitem)
+
+
+def _on_the_instance(twin: Callable[..., Any]) -> registry.Handler:
+    """OrderedDict goes through the instance's own `__setitem__` and `__getitem__`."""
+
+    def call(tx: Tracer, obj: ObjectVariable, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
+        return tx.call(twin, [obj, *args], kwargs)
+
+    return call
+
+
+registry.subclass_method(OrderedDict, "update", "__init__")(_on_the_instance(polyfills.dict_update))
+registry.subclass_method(OrderedDict, "setdefault")(_on_the_instance(polyfills.dict_setdefault))
+registry.subclass_method(OrderedDict, "__ior__")(_on_the_instance(polyfills.dict_ior))
+
+
+@registry.subclass_method(OrderedDict, "copy")
+def _copy_ordered(tx: Tracer, obj: ObjectVariable) -> VariableTracker:
+    return tx.call(_class_of(tx, obj), [obj])
+
+
+@registry.subclass_method(defaultdict, "copy", "__copy__")
+def _copy_default(tx: Tracer, obj: ObjectVariable) -> VariableTracker:
+    return tx.call(_class_of(tx, obj), [_dict_below(obj).default_factory or none(), obj])
+
+
+def _merged(tx: Tracer, obj: ObjectVariable, other: VariableTracker) -> VariableTracker:
+    if not isinstance(storage_of(other), DictVariable):
+        return not_implemented()
+    made = tx.call_method(obj, "copy")
+    tx.call_method(made, "update", [other])
+    return made
+
+
+registry.subclass_method(OrderedDict, "__or__")(_merged)
+registry.subclass_method(defaultdict, "__or__")(_merged)
+
+
+@registry.method(defaultdict, "__init__")
+def _init_default(
+    tx: Tracer,
+    self: DictVariable,
+    default_factory: VariableTracker | None = None,
+    iterable: VariableTracker | None = None,
+    /,
+    **kwargs: VariableTracker,
+) -> VariableTracker:
+    self.default_factory = none() if default_factory is None else default_factory
+    fill(tx, self, () if iterable is None else (iterable,), kwargs)
+    tx.side_effects.contents_changed(self)
+    return none()
+
+
+@registry.method(OrderedDict, "__init__")
+def _init_ordered(
+    tx: Tracer, self: DictVariable, iterable: VariableTracker | None = None, /, **kwargs: VariableTracker
+) -> VariableTracker:
+    fill(tx, self, () if iterable is None else (iterable,), kwargs)
+    tx.side_effects.contents_changed(self)
+    return none()
+
+
+# --- sets and deques -----------------------------------------------------------------------------------------------
+
+
+def _another_deque(method: str) -> registry.Handler:
+    def make(tx: Tracer, obj: ObjectVariable, *args: VariableTracker) -> VariableTracker:
+        assert isinstance(obj.storage, ListVariable)
+        made = tx.call_method(obj.storage, method, args)
+        return tx.call(_class_of(tx, obj), [made]) if isinstance(made, ListVariable) else made
+
+    return make
+
+
+for _name in ("copy", "__copy__", "__add__", "__mul__"):
+    registry.subclass_method(deque, _name)(_another_deque(_name))
+
+
+@registry.method(set, "__init__")
+def _init_set(tx: Tracer, self: SetVariable, iterable: VariableTracker | None = None, /) -> VariableTracker:
+    made = tx.call(set, [] if iterable is None else [iterable])
+    assert isinstance(made, SetVariable)
+    self.items = made.items
+    tx.side_effects.contents_changed(self)
+    return none()
+
+
+@registry.method(deque, "__init__")
+def _init_deque(
+    tx: Tracer, self: ListVariable, iterable: VariableTracker | None = None, maxlen: VariableTracker | None = None
+) -> VariableTracker:
+    made = tx.call(deque, [arg for arg in (iterable, maxlen) if arg is not None])
+    assert isinstance(made, ListVariable)
+    self.items = made.items
+    tx.side_effects.contents_changed(self)
+    return none()

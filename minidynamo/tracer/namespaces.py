@@ -1,0 +1,116 @@
+"""Owns `obj.__dict__`: the attributes of an instance, or of a class, as a dict.
+
+Nothing is kept here. Reading an item is reading the attribute where it is stored, and writing one is an attribute
+write in the journal, so both ways to the same attribute agree; what is not read is not guarded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Attr, Constant, InstanceAttr, Item, Source
+from minidynamo.tracer.constants import key_of
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.side_effects import DELETED, UNKNOWN
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import DictKey
+from minidynamo.variables.objects import ObjectVariable
+
+
+class InstanceItems(MutableMapping[DictKey, VariableTracker]):
+    """The contents of the dict of `obj`, whose real one is `real` (None for an object made while tracing)."""
+
+    def __init__(self, tx: Tracer, obj: ObjectVariable, real: dict[str, object] | None, slots: frozenset[str]) -> None:
+        self.tx = tx
+        self.obj = obj
+        self.real = real or {}
+        self.slots = slots
+
+    @property
+    def _place(self) -> Source | None:
+        return Attr(self.obj.source, "__dict__") if self.obj.source is not None else None
+
+    def _names(self) -> list[str]:
+        names = dict.fromkeys(self.real)
+        for name, is_set in self.tx.side_effects.attribute_history(self.obj):
+            if is_set and name not in self.slots:
+                names.setdefault(name)
+            else:
+                names.pop(name, None)
+        return list(names)
+
+    def __iter__(self) -> Iterator[DictKey]:
+        self.tx.guard(self._place, GuardKind.DICT_KEYS, tuple(self.real))
+        return iter([key_of(ConstantVariable(name)) for name in self._names()])
+
+    def __reversed__(self) -> Iterator[DictKey]:
+        return iter(list(self)[::-1])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, key: object) -> bool:
+        name = key.token if isinstance(key, DictKey) else None
+        if not isinstance(name, str) or name in self.slots:
+            return False
+        pending = self.tx.side_effects.attr(self.obj, name)
+        if pending is not UNKNOWN:
+            return pending is not DELETED
+        kind = GuardKind.HAS_KEY if name in self.real else GuardKind.MISSING_KEY
+        self.tx.guard(self._place, kind, name)
+        return name in self.real
+
+    def __getitem__(self, key: DictKey) -> VariableTracker:
+        if key not in self:
+            raise KeyError(key.token)
+        name = key.token
+        assert isinstance(name, str)
+        pending = self.tx.side_effects.attr(self.obj, name)
+        if isinstance(pending, VariableTracker):
+            return pending
+        source = self.obj.source
+        return self.tx.wrap(self.real[name], InstanceAttr(source, name) if source is not None else None)
+
+    def __setitem__(self, key: DictKey, value: VariableTracker) -> None:
+        if not isinstance(key.token, str):
+            self.tx.break_graph("MD206", "an attribute gets a name that is not text")
+        self.tx.side_effects.set_attr(self.obj, key.token, value)
+
+    def __delitem__(self, key: DictKey) -> None:
+        if key not in self:
+            raise KeyError(key.token)
+        assert isinstance(key.token, str)
+        self.tx.side_effects.delete_attr(self.obj, key.token)
+
+
+class ClassItems(MutableMapping[DictKey, VariableTracker]):
+    """The contents of the dict of a class. That it has these names is guarded where the class is first met."""
+
+    def __init__(self, tx: Tracer, cls: type) -> None:
+        self.tx = tx
+        self.cls = cls
+
+    def __iter__(self) -> Iterator[DictKey]:
+        return iter([key_of(ConstantVariable(name)) for name in vars(self.cls)])
+
+    def __reversed__(self) -> Iterator[DictKey]:
+        return iter(list(self)[::-1])
+
+    def __len__(self) -> int:
+        return len(vars(self.cls))
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, DictKey) and key.token in vars(self.cls)
+
+    def __getitem__(self, key: DictKey) -> VariableTracker:
+        place = Attr(Constant(self.cls, self.cls.__name__), "__dict__")
+        assert isinstance(key.token, str)
+        return self.tx.wrap(vars(self.cls)[key.token], Item(place, key.token))
+
+    def __setitem__(self, key: DictKey, value: VariableTracker) -> None:
+        raise TypeError("the dict of a class is read-only")
+
+    def __delitem__(self, key: DictKey) -> None:
+        raise TypeError("the dict of a class is read-only")

@@ -1,0 +1,241 @@
+"""Owns the polyfills about objects: copying, iteration by index, cached properties, and what collections counts.
+
+What a polyfill is, and those of the builtins, are in `polyfills.py`.
+"""
+
+# Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from __future__ import annotations
+
+import collections
+import copy
+import copyreg
+import enum
+import functools
+import types
+
+import torch
+
+from minidynamo.tracer import registry
+from minidynamo.tracer.polyfills import cannot_trace, twin_of
+
+_NOTHING = object()
+
+# --- iteration ----------------------------------------------------------------------------------------------------
+
+
+def items_by_index(obj):
+    """Iterate over an object that has `__getitem__` and no `__iter__`."""
+    position = 0
+    while True:
+        try:
+            item = obj[position]
+        except (IndexError, StopIteration):
+            return
+        yield item
+        position += 1
+
+
+def reversed_by_index(obj):
+    """Iterate backwards over an object that has `__len__` and `__getitem__`, and no `__reversed__`."""
+    position = len(obj) - 1
+    while position >= 0:
+        try:
+            item = obj[position]
+        except (IndexError, StopIteration):
+            return
+        yield item
+        position -= 1
+
+
+# --- attributes ---------------------------------------------------------------------------------------------------
+
+
+@twin_of(functools.cached_property.__get__)
+def cached_property_get(self, instance, owner=None):
+    if instance is None:
+        return self
+    values = instance.__dict__
+    if self.attrname in values:
+        return values[self.attrname]
+    value = self.func(instance)
+    values[self.attrname] = value
+    return value
+
+
+def simple_namespace_init(self, mapping=(), /, **kwargs):
+    """types.SimpleNamespace.__init__."""
+    self.__dict__.update(mapping)
+    self.__dict__.update(kwargs)
+
+
+def simple_namespace_eq(self, other, /):
+    """types.SimpleNamespace.__eq__."""
+    if not isinstance(other, types.SimpleNamespace):
+        return NotImplemented
+    return self.__dict__ == other.__dict__
+
+
+# --- counting -----------------------------------------------------------------------------------------------------
+
+
+@twin_of(collections._count_elements)  # type: ignore[attr-defined]
+def count_elements(mapping, iterable, /):
+    get = mapping.get
+    for item in iterable:
+        mapping[item] = get(item, 0) + 1
+
+
+# --- copying ------------------------------------------------------------------------------------------------------
+
+_ATOMS = (
+    *(type(None), type(...), type(NotImplemented), bool, int, float, complex, str, bytes, range, type),
+    *(types.FunctionType, types.BuiltinFunctionType, property, enum.Enum, torch.dtype, torch.device),
+)
+_CONTAINERS = (list, dict, set, collections.deque, collections.OrderedDict, collections.defaultdict)
+
+
+def _is_atom(value):
+    cls = type(value)
+    return cls in _ATOMS or isinstance(value, (type, enum.Enum))
+
+
+@twin_of(copy.copy)
+def copy_copy(x):
+    cls = type(x)
+    if _is_atom(x) or cls in (tuple, frozenset, slice):
+        return x
+    if cls in _CONTAINERS:
+        return x.copy()
+    if isinstance(x, torch.Tensor):
+        return cannot_trace("`copy.copy` of a tensor", "it makes another tensor of the same memory")
+    if hasattr(cls, "__copy__"):
+        return cls.__copy__(x)
+    return _rebuilt(x, _reduced(x), None)
+
+
+@twin_of(copy.deepcopy)
+def copy_deepcopy(x, memo=None, _nil=()):
+    if _is_atom(x):
+        return x
+    if memo is None:
+        memo = {}
+    copies = memo.setdefault(_NOTHING, [])
+    for original, copied in copies:
+        if original is x:
+            return copied
+    if len(memo) > 1 and id(x) in memo:  # put there by a `__deepcopy__`
+        return memo[id(x)]
+    y = _deep_copy(x, memo)
+    if y is not x:
+        copies.append((x, y))
+    return y
+
+
+def _deep_copy(x, memo):
+    cls = type(x)
+    if cls is list:
+        y: list[object] = []
+        memo[_NOTHING].append((x, y))
+        for item in x:
+            y.append(copy_deepcopy(item, memo))
+        return y
+    if cls is dict:
+        return _deep_copied_dict(x, memo)
+    if cls is tuple:
+        items = [copy_deepcopy(item, memo) for item in x]
+        for copied, item in zip(items, x):
+            if copied is not item:
+                return tuple(items)
+        return x
+    if isinstance(x, torch.Tensor):
+        return cannot_trace("`copy.deepcopy` of a tensor", "the copy has memory and a gradient of its own")
+    if isinstance(x, torch.nn.Module):
+        return cannot_trace("`copy.deepcopy` of a module", "it copies every parameter")
+    if cls is types.MethodType:
+        return types.MethodType(x.__func__, copy_deepcopy(x.__self__, memo))
+    if cls in (set, frozenset, collections.deque, collections.OrderedDict, collections.defaultdict):
+        return _deep_copied_container(cls, x, memo)
+    if hasattr(cls, "__deepcopy__"):
+        return cls.__deepcopy__(x, memo)
+    return _rebuilt(x, _reduced(x), memo)
+
+
+def _deep_copied_dict(x, memo):
+    y: dict[object, object] = {}
+    memo[_NOTHING].append((x, y))
+    for key, value in x.items():
+        y[copy_deepcopy(key, memo)] = copy_deepcopy(value, memo)
+    return y
+
+
+def _deep_copied_container(cls, x, memo):
+    if cls is set or cls is frozenset:
+        return cls([copy_deepcopy(item, memo) for item in x])
+    y = x.copy()
+    y.clear()
+    memo[_NOTHING].append((x, y))
+    if cls is collections.deque:
+        y.extend([copy_deepcopy(item, memo) for item in x])
+    else:
+        for key, value in x.items():
+            y[copy_deepcopy(key, memo)] = copy_deepcopy(value, memo)
+    return y
+
+
+def slot_names(cls: type) -> tuple[str, ...] | None:
+    """The slots whose contents make up the state of an object; None when the class says itself how it is copied."""
+    if issubclass(cls, collections.OrderedDict) and cls.__reduce__ is collections.OrderedDict.__reduce__:
+        return ()
+    inherited = ("__reduce_ex__", "__reduce__", "__getstate__")
+    special = ("__getnewargs_ex__", "__setstate__")
+    if (
+        any(getattr(cls, name) is not getattr(object, name) for name in inherited)
+        or cls in copyreg.dispatch_table
+        or any(hasattr(cls, name) for name in special)
+    ):
+        return None
+    if not cls.__flags__ & (1 << 9):  # made in C
+        return None
+    return tuple(copyreg._slotnames(cls))  # type: ignore[attr-defined]
+
+
+registry.fold(slot_names)
+
+
+def _reduced(x):
+    """What makes another object like `x`: the arguments of `__new__`, the state, the contents."""
+    cls = type(x)
+    slots = slot_names(cls)
+    if slots is None:
+        return cannot_trace(f"a copy of a {cls.__name__}", "its class decides how it is copied")
+    args = x.__getnewargs__() if hasattr(cls, "__getnewargs__") else ()
+    state = dict(x.__dict__) if hasattr(x, "__dict__") else {}
+    for name in slots:
+        if hasattr(x, name):
+            state[name] = getattr(x, name)
+    return args, state
+
+
+def _rebuilt(x, reduced, memo):
+    cls = type(x)
+    args, state = reduced
+    if memo is not None and args:
+        args = [copy_deepcopy(arg, memo) for arg in args]
+    y = cls() if issubclass(cls, collections.OrderedDict) else cls.__new__(cls, *args)
+    if memo is not None:
+        memo[_NOTHING].append((x, y))
+        state = copy_deepcopy(state, memo)
+    for name, value in state.items():
+        object.__setattr__(y, name, value)
+    if isinstance(x, list):
+        add = y.append
+        for item in x:
+            add(item if memo is None else copy_deepcopy(item, memo))
+    elif isinstance(x, dict):
+        for key, value in x.items():
+            y[key if memo is None else copy_deepcopy(key, memo)] = value if memo is None else copy_deepcopy(value, memo)
+    elif isinstance(x, (set, frozenset, collections.deque)):
+        cannot_trace(f"a copy of a {cls.__name__}", "it is made by calling its class")
+    return y

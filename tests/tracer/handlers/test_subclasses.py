@@ -1,0 +1,86 @@
+# Programs are written as users write them, not as a linter would.
+
+import collections
+
+import pytest
+
+from tests.end_to_end.programs import Programs, vector
+
+programs = Programs()
+
+
+@pytest.mark.parametrize("program", programs)
+def test_same_as_eager(program):
+    program.check()
+
+
+class Missing(dict):
+    def __missing__(self, key):
+        self[key] = value = len(self)
+        return value
+
+
+class Ordered(collections.OrderedDict):
+    def __setitem__(self, key, value):
+        super().__setitem__(key, value)
+        self.last = key
+
+
+class Default(collections.defaultdict):
+    pass
+
+
+class Queue(collections.deque):
+    pass
+
+
+@programs(lambda: (vector(), Missing(a=5)))
+def missing_keys(x, table):
+    return x * table["a"], table["b"], table["c"], table["b"], table.get("d")
+
+
+@programs()
+def missing_key_without_help(x):
+    try:
+        return Ordered()["a"]
+    except KeyError:
+        return x + 1
+
+
+@programs(lambda: (vector(), Ordered(a=1)), graphs=0)
+def ordered_dict_calls_what_is_overridden(x, table):
+    table.update(b=x)
+    first = table.last
+    table.setdefault("c", 2)
+    second = table.last
+    table |= {"d": 3}
+    table.move_to_end("a")
+    return first, second, table.last, list(table), table.copy(), type(table.copy()) is Ordered, table | {"e": 1}
+
+
+@programs(graphs=0)
+def new_ordered_dict(x):
+    table = Ordered(a=x, b=2)
+    table.move_to_end("a")
+    return table, table.last, table.popitem(last=False)
+
+
+@programs(lambda: (vector(), Default(list, a=[1])), graphs=0)
+def default_dict(x, table):
+    table["a"].append(x)
+    table["b"].append(2)
+    return table.copy(), type(table | {}) is Default, len(table)
+
+
+@programs(graphs=0)
+def new_default_dict(x):
+    table = Default(list)
+    table["a"].append(x)
+    return table, table.default_factory is list
+
+
+@programs(lambda: (vector(), Queue([1, 2])), graphs=0)
+def deques(x, queue):
+    queue.append(x)
+    queue.popleft()
+    return queue.copy(), type(queue + Queue([3])) is Queue, len(queue * 2), queue[1]

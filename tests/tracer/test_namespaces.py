@@ -1,0 +1,115 @@
+# Programs are written as users write them, not as a linter would.
+
+import pytest
+
+from tests.end_to_end.programs import Programs, vector
+
+programs = Programs()
+
+
+@pytest.mark.parametrize("program", programs)
+def test_same_as_eager(program):
+    program.check()
+
+
+class Box:
+    shared = 3
+
+    def __init__(self, **attributes):
+        self.__dict__.update(attributes)
+
+    @property
+    def hidden(self):
+        return "property"
+
+
+class Slotted(Box):
+    __slots__ = ("slot",)
+
+
+def box(cls=Box, **attributes):
+    return lambda: (vector(), cls(**attributes))
+
+
+@programs(box(a=1))
+def reading(x, obj):
+    names = obj.__dict__
+    return x * names["a"], "a" in names, "shared" in names, names.get("nothing", 7), len(names), list(names.items())
+
+
+@programs(box(a=1, b=2))
+def writing(x, obj):
+    obj.__dict__["a"] = x
+    obj.__dict__.update(c=x + 1, d=4)
+    del obj.__dict__["b"]
+    obj.e = 5
+    return obj.a + obj.c, obj.__dict__.pop("d"), list(obj.__dict__), hasattr(obj, "b"), obj.__dict__.setdefault("f", 6)
+
+
+@programs()
+def on_a_new_object(x):
+    obj = Box(a=x)
+    obj.b = obj.__dict__["a"] + 1
+    obj.__dict__["c"] = 3
+    return obj, list(obj.__dict__), obj.c, dict(obj.__dict__)
+
+
+@programs(box(a=1), graphs=0)
+def order_of_the_names(x, obj):
+    obj.b = x
+    del obj.a
+    obj.a = 2
+    return list(obj.__dict__), list(reversed(obj.__dict__.values()))[0]
+
+
+@programs(box(a=1), graphs=0)
+def behind_a_property(x, obj):
+    obj.__dict__["hidden"] = x
+    return obj.hidden, obj.__dict__["hidden"]
+
+
+@programs()
+def behind_a_property_of_a_new_object(x):
+    obj = Box()
+    obj.__dict__["hidden"] = x + 1
+    return obj, obj.hidden
+
+
+@programs(box(a=1))
+def the_dictionary_itself(x, obj):
+    names = obj.__dict__
+    obj.b = x + 1
+    return names is obj.__dict__, names
+
+
+@programs()
+def dictionary_of_a_new_object_returned(x):
+    obj = Box(a=x + 1)
+    return obj.__dict__, obj
+
+
+@programs(box(Slotted, a=1))
+def slots_are_elsewhere(x, obj):
+    obj.slot = x
+    return list(obj.__dict__), "slot" in vars(obj), obj.slot + 1
+
+
+@programs(box(a=1), box(a=1, b=2), graphs=2, recompiles=1)
+def another_number_of_names(x, obj):
+    return x * len(obj.__dict__)
+
+
+@programs(box(a=1, b=2), box(a=1, b=3), graphs=1, recompiles=0)
+def what_is_not_read_is_not_guarded(x, obj):
+    return x * obj.__dict__["a"]
+
+
+@programs(box(a=1), box(b=1), graphs=2, recompiles=1)
+def only_whether_it_is_there(x, obj):
+    return x + 1 if "a" in vars(obj) else x - 1
+
+
+@programs()
+def of_a_class(x):
+    names = Box.__dict__
+    return x * names["shared"], "shared" in names, "nothing" in Slotted.__dict__, names.get("nothing", 4)

@@ -1,0 +1,144 @@
+"""The twins against what they stand for, without a tracer."""
+
+import collections
+import copy
+import enum
+import functools
+import types
+
+import pytest
+import torch
+
+from minidynamo.tracer import object_polyfills as twins
+
+
+class Plain:
+    def __init__(self, **attributes):
+        self.__dict__.update(attributes)
+
+    def __eq__(self, other):
+        return type(self) is type(other) and vars(self) == vars(other)
+
+
+class Slotted:
+    __slots__ = ("a", "b")
+
+    def __eq__(self, other):
+        return self.a == other.a and hasattr(self, "b") == hasattr(other, "b")
+
+
+class Items(list):
+    pass
+
+
+class Table(dict):
+    pass
+
+
+class Pair(tuple):
+    pass
+
+
+class Own:
+    def __copy__(self):
+        return "copied"
+
+    def __deepcopy__(self, memo):
+        return "copied deeply"
+
+
+class Color(enum.Enum):
+    RED = 1
+
+
+def slotted():
+    made = Slotted()
+    made.a = [1]
+    return made
+
+
+def items():
+    made = Items([1, [2]])
+    made.tag = {"a": []}
+    return made
+
+
+MAKERS = [
+    *(lambda value=value: value for value in (1, "a", None, (1, 2), (1, [2]), Color.RED, Color, len, ...)),
+    lambda: [1, [2]],
+    lambda: {"a": [1], (1, 2): {3}},
+    lambda: {1, 2},
+    lambda: collections.deque([1, [2]]),
+    lambda: collections.OrderedDict(a=[1]),
+    lambda: collections.defaultdict(list, a=[1]),
+    lambda: Plain(a=[1], b=Plain(c=2)),
+    lambda: Table(a=[1]),
+    lambda: Pair([1, [2]]),
+    lambda: types.SimpleNamespace(a=1).__dict__,
+    Own,
+    slotted,
+    items,
+]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_copies(make):
+    value = make()
+    for twin, original in ((twins.copy_copy, copy.copy), (twins.copy_deepcopy, copy.deepcopy)):
+        made, expected = twin(value), original(value)
+        assert made == expected and type(made) is type(expected)
+        assert (made is value) is (expected is value)
+        assert getattr(made, "__dict__", None) == getattr(expected, "__dict__", None)
+
+
+def test_deep_copies_keep_what_is_shared_and_circular():
+    inner = [1]
+    value = {"a": inner, "b": inner}
+    value["c"] = value
+    made = twins.copy_deepcopy(value)
+    assert made["a"] is made["b"] is not inner and made["c"] is made
+
+
+@pytest.mark.parametrize("value", [torch.ones(1), torch.nn.Linear(1, 1), collections.Counter("a"), object()])
+def test_what_is_not_copied(value):
+    with pytest.raises(NotImplementedError):
+        twins.copy_deepcopy(value)
+
+
+def test_iteration_by_index():
+    class Counting:
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, position):
+            if position > 2:
+                raise IndexError
+            return position * 2
+
+    assert list(twins.items_by_index(Counting())) == list(iter(Counting())) == [0, 2, 4]
+    assert list(twins.reversed_by_index(Counting())) == list(reversed(Counting())) == [4, 2, 0]
+
+
+def test_cached_property():
+    class Box:
+        made = 0
+
+        @functools.cached_property
+        def value(self):
+            self.made += 1
+            return self.made
+
+    box = Box()
+    descriptor = vars(Box)["value"]
+    assert twins.cached_property_get(descriptor, None, Box) is descriptor
+    assert [twins.cached_property_get(descriptor, box, Box) for _ in range(2)] == [1, 1] and vars(box)["value"] == 1
+
+
+def test_namespaces_and_counting():
+    made = types.SimpleNamespace()
+    twins.simple_namespace_init(made, a=1)
+    assert twins.simple_namespace_eq(made, types.SimpleNamespace(a=1)) is True
+    assert twins.simple_namespace_eq(made, 3) is NotImplemented
+    counts = {"a": 1}
+    twins.count_elements(counts, "aab")
+    assert counts == {"a": 3, "b": 1}
