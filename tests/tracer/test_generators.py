@@ -1,5 +1,5 @@
 # Programs are written as users write them, not as a linter would.
-# ruff: noqa: C402, UP028
+# ruff: noqa: B007, C402, UP028
 
 import contextlib
 

@@ -1,5 +1,4 @@
 # Programs are written as users write them, not as a linter would.
-# ruff: noqa: UP028
 
 import pytest
 
