@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 
+from minidynamo.compat import constant_behind
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, InstanceAttr
 from minidynamo.tracer import registry
@@ -14,6 +15,7 @@ from minidynamo.tracer.constants import from_constant
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BoundBuiltin
+from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.objects import ClassVariable
 from minidynamo.variables.tensors import TensorVariable
 
@@ -54,9 +56,6 @@ METHOD_BREAKS: dict[str, tuple[str, str]] = {
     "set_": (_CHANGES, "x.copy_(y)"),
     "share_memory_": (_CHANGES, ""),
     "pin_memory": ("It allocates memory outside the graph.", ""),
-    "is_inference": ("Guards do not check it.", ""),
-    "is_conj": ("Guards do not check it.", ""),
-    "is_neg": ("Guards do not check it.", ""),
     "storage_offset": ("Guards do not check where in its storage a tensor starts.", ""),
     "data_ptr": ("An address is only known when the graph runs.", ""),
     "storage": ("Storage is only there when the graph runs.", ""),
@@ -76,6 +75,8 @@ def tensor_attribute(tx: Tracer, obj: TensorVariable, name: str) -> VariableTrac
         return tx.emit(getattr, [obj, from_constant(name)])
     if name == "is_leaf":
         return _is_leaf(tx, obj)
+    if name == "grad_fn" and _has_no_grad_fn(tx, obj):
+        return from_constant(None)
     if name == "grad":
         return _grad(tx, obj)
     if name == "__class__":
@@ -102,14 +103,34 @@ def _is_leaf(tx: Tracer, obj: TensorVariable) -> VariableTracker:
     return from_constant(fake.is_leaf)
 
 
+def _has_no_grad_fn(tx: Tracer, obj: TensorVariable) -> bool:
+    fake = tx.graph.use(obj)
+    return not fake.requires_grad or (fake.grad_fn is None and (obj.source is None or obj.cls is torch.nn.Parameter))
+
+
 def _grad(tx: Tracer, obj: TensorVariable) -> VariableTracker:
     pending = tx.side_effects.attr(obj, "grad")
     if isinstance(pending, VariableTracker):
         return pending
     real = tx.graph.real(obj)
+    if real is None and tx.graph.use(obj).is_leaf:
+        return from_constant(None)
     if real is None or obj.source is None or not real.is_leaf:
         tx.break_graph("MD212", "`grad` of a computed tensor is used", why="Autograd fills it outside the graph.")
     return tx.wrap(real.grad, Attr(obj.source, "grad"))
+
+
+# Methods that give Python values: those of a tensor made of constants are known.
+_READING = frozenset(("item", "tolist", "__bool__", "__int__", "__float__", "__index__", "__complex__"))
+
+
+def _is_so_already(
+    tx: Tracer, receiver: TensorVariable, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+) -> bool:
+    """Whether `requires_grad_(...)` changes nothing."""
+    wanted = [*args, *kwargs.values()] or [from_constant(True)]
+    value = wanted[0].value if isinstance(wanted[0], ConstantVariable) else None
+    return value is tx.graph.use(receiver).requires_grad
 
 
 def call_tensor_method(
@@ -120,6 +141,12 @@ def call_tensor_method(
     kwargs: dict[str, VariableTracker],
 ) -> VariableTracker:
     """`receiver.name(*args, **kwargs)` as a graph node, or a graph break."""
+    if name in _READING and not args and not kwargs:
+        known = constant_behind(tx.graph.use(receiver))
+        if known is not None:
+            return from_constant(getattr(known, name)())
+    if name == "requires_grad_" and _is_so_already(tx, receiver, args, kwargs):
+        return receiver
     if name in METHOD_BREAKS:
         why, fix = METHOD_BREAKS[name]
         shown = f"Tensor.{name}()"

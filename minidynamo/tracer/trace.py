@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
+from minidynamo.bytecode.analysis import is_in_try
 from minidynamo.compat import DataDependentOutput, DynamicOutputShape, UnsupportedFakeTensor, UnsupportedOperator
 from minidynamo.errors import Diagnostic, GraphBreak, UserLocation
 from minidynamo.guards.guard import GuardKind
@@ -101,6 +102,8 @@ class Trace:
         name = f"Tensor.{target}()" if isinstance(target, str) else f"{getattr(target, '__name__', target)}()"
         try:
             made = self.graph.emit(target, args, kwargs or {})
+            if not self.chain.emits_in_try:
+                self.chain.emits_in_try = any(is_in_try(frame.code, frame.index) for frame in self.frames)
         except NotInGraph as error:
             self.break_graph(
                 "MD214",
@@ -109,7 +112,7 @@ class Trace:
             )
         except CallFailed as failed:
             cause = failed.__cause__
-            if isinstance(cause, _NEEDS_VALUES):
+            if isinstance(cause, _NEEDS_VALUES) or "its data is not allocated" in str(cause):
                 self.break_graph("MD215", f"{name} needs the values of tensors", why="They are known when it runs.")
             if isinstance(cause, _NO_FAKE_FORM) or "no fake impl" in str(cause):
                 self.break_graph("MD216", f"{name} has no form without data", why=str(cause).partition("\n")[0])

@@ -116,7 +116,8 @@ def _graph_functions() -> dict[int, Any]:
     for space in OPERATOR_NAMESPACES:
         for name in dir(space):
             value = getattr(space, name)
-            if isinstance(value, types.BuiltinFunctionType) and not name.startswith("__"):
+            # Fake tensors know nothing of quantized ones, and take them for what they were made of.
+            if isinstance(value, types.BuiltinFunctionType) and not name.startswith(("__", "quantize")):
                 found[id(value)] = value
     for name in torch.functional.__all__:
         value = getattr(torch.functional, name)

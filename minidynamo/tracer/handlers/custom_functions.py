@@ -1,0 +1,135 @@
+"""Owns calls of `torch.autograd.Function.apply`: one graph node that runs the user's forward, and later backward.
+
+Both are traced here, into a graph that is thrown away: for the guards on everything they read, and to be sure that they
+change nothing outside. What autograd makes of the node is torch's own business, in `minidynamo.autograd` too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from minidynamo import compat
+from minidynamo.tracer import registry
+from minidynamo.tracer.handlers.values import constant, none
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.reachable import is_outside, reachable, target_of
+from minidynamo.tracer.side_effects import Advanced, Effect, Written
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.containers import SequenceVariable, TupleVariable
+from minidynamo.variables.objects import ClassVariable
+from minidynamo.variables.tensors import TensorVariable
+
+Function = torch.autograd.Function
+
+
+class Context:
+    """Stands for the `ctx` of forward and backward while they are traced. Plain Python, traced like a user's class."""
+
+    def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
+        self.needs_input_grad = needs_input_grad
+        self.saved_tensors: tuple[Any, ...] = ()
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        """Keep tensors for backward."""
+        self.saved_tensors = tensors
+
+    def save_for_forward(self, *tensors: Any) -> None:
+        """Keep tensors for forward-mode gradients, which are not captured."""
+
+    def mark_dirty(self, *tensors: Any) -> None:
+        """Say which inputs forward wrote to."""
+
+    def mark_non_differentiable(self, *outputs: Any) -> None:
+        """Say which outputs have no gradients."""
+
+    def set_materialize_grads(self, value: bool) -> None:
+        """Say whether backward gets zeros or None for the outputs that nobody used."""
+
+
+@registry.function(Function.apply.__func__)  # type: ignore[attr-defined]
+def _apply(tx: Tracer, cls: VariableTracker, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
+    if not isinstance(cls, ClassVariable) or kwargs:
+        tx.break_graph("MD207", "Function.apply() is called with keywords", fix="pass the arguments by position")
+    tensors = [arg for arg in args if isinstance(arg, TensorVariable)]
+    with tx.graph.open_subgraph(tensors) as trial, _changing_nothing(tx, cls.value), _without_grad(tx):
+        ctx, result = _forward(tx, cls, args)
+        if any(tx.graph.use(tensor).requires_grad for tensor in tensors):
+            _backward(tx, cls, ctx, result)
+        if trial.changed_facts() is not None:
+            _refuse(tx, cls.value, "changes the shape of a tensor")
+    return tx.emit(applier(cls.value), args)
+
+
+def applier(cls: type[Any]) -> Callable[..., Any]:
+    """`cls.apply` as a plain function, which graphs can name."""
+
+    def apply(*args: Any) -> Any:
+        return cls.apply(*args)
+
+    apply.__name__ = apply.__qualname__ = f"{cls.__name__}_apply"
+    apply.__module__ = cls.__module__
+    return apply
+
+
+def _forward(
+    tx: Tracer, cls: ClassVariable, args: tuple[VariableTracker, ...]
+) -> tuple[VariableTracker, VariableTracker]:
+    needs = tuple(isinstance(arg, TensorVariable) and tx.graph.use(arg).requires_grad for arg in args)
+    ctx = tx.call(tx.wrap(Context, None), [constant(needs)])
+    forward = tx.getattr(cls, "forward")
+    if issubclass(cls.value, Function) and cls.value.setup_context is compat.default_setup_context:
+        return ctx, tx.call(forward, [ctx, *args])
+    result = tx.call(forward, args)
+    tx.call(tx.getattr(cls, "setup_context"), [ctx, TupleVariable(list(args)), result])
+    return ctx, result
+
+
+def _backward(tx: Tracer, cls: ClassVariable, ctx: VariableTracker, result: VariableTracker) -> None:
+    assert issubclass(cls.value, Function)
+    name = "vjp" if cls.value.backward is Function.backward else "backward"
+    outputs = result.items if isinstance(result, SequenceVariable) else [result]
+    gradients = [tx.emit(torch.zeros_like, [out]) if isinstance(out, TensorVariable) else none() for out in outputs]
+    tx.call(tx.getattr(cls, name), [ctx, *gradients])
+
+
+@contextlib.contextmanager
+def _without_grad(tx: Tracer) -> Iterator[None]:
+    before = torch.is_grad_enabled()
+    tx.graph.switch(compat.set_grad_enabled, False)
+    try:
+        yield
+    finally:
+        tx.graph.switch(compat.set_grad_enabled, before)
+
+
+@contextlib.contextmanager
+def _changing_nothing(tx: Tracer, cls: type) -> Iterator[None]:
+    """Inside the block the graph breaks where something changes that is there now."""
+    effects = tx.side_effects
+    held, _ = reachable([value for frame in tx.frames for value in frame.held()], effects)
+    existing, around = frozenset(held), effects.on_effect
+
+    def check(effect: Effect) -> None:
+        around(effect)
+        target = effect.iterator if isinstance(effect, Advanced) else target_of(effect)
+        outside = target is None or is_outside(target) or target in existing
+        if outside and not isinstance(effect, Written):
+            _refuse(tx, cls, "changes something outside")
+
+    effects.on_effect = check
+    try:
+        yield
+    finally:
+        effects.on_effect = around
+
+
+def _refuse(tx: Tracer, cls: type, what: str) -> None:
+    tx.break_graph(
+        "MD207",
+        f"{cls.__name__}.apply() cannot be captured: it {what}",
+        why="Its forward and backward run inside the graph, and backward only when gradients are computed.",
+    )
