@@ -183,7 +183,7 @@ def _conversion(
     if cut is not None:
         publish("graph_break", frame.name, diagnostic=cut.diagnostic)
     # An error of the graph may be meant for a handler; then it is no news that the frame ran again.
-    handles = any(instruction.handler for instruction in decode(frame.fn.__code__))
+    handles = traced.emits_in_try or any(instruction.handler for instruction in decode(frame.fn.__code__))
     residual = print_residual(
         traced,
         parameters=frame.parameters,

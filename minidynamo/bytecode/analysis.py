@@ -117,6 +117,18 @@ def _may_raise(instructions: tuple[Instruction, ...], index: int) -> bool:
     return here.opname not in _NEVER_RAISE
 
 
+def is_in_try(code: types.CodeType, index: int) -> bool:
+    """Whether a `try` or `with` of the user surrounds the instruction, not just what clears up after comprehensions."""
+    instructions = decode(code)
+    handler = instructions[index].handler
+    while handler is not None:
+        following = instructions[handler.target :]
+        if following[0].opname == "PUSH_EXC_INFO":
+            return True
+        handler = next(i.handler for i in following if i.opname == "RERAISE")
+    return False
+
+
 def live_locals(code: types.CodeType, index: int) -> frozenset[str]:
     """The slots (locals and cells, by `slot_names`) that may be read from instruction `index` on."""
     return _live_sets(code)[index]

@@ -17,9 +17,9 @@ from minidynamo.guards import state
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Local, Source
 from minidynamo.switches import preserved, settings, way_to
-from minidynamo.tracer import grad_mode, handlers, module_polyfills, polyfills  # registered by being imported
+from minidynamo.tracer import contextlib_polyfills, grad_mode, handlers, module_polyfills, polyfills  # registered
 from minidynamo.tracer.exceptions import Raised
-from minidynamo.tracer.generators import GeneratorVariable, can_be_handed_over
+from minidynamo.tracer.generators import cannot_go_on
 from minidynamo.tracer.interpreter import NULL, Frame
 from minidynamo.tracer.opcodes import (
     build,
@@ -57,7 +57,7 @@ __all__ = ["FrameRequest", "SkipFrame", "StackSlot", "trace_frame"]
 
 REGISTERED = (
     *(build, calls, control, exceptions_with, generators, imports, loads_stores, match, operators),
-    *(grad_mode, handlers, module_polyfills, polyfills),
+    *(contextlib_polyfills, grad_mode, handlers, module_polyfills, polyfills),
 )
 
 
@@ -323,9 +323,9 @@ def _finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break)
     if any(isinstance(v, ExceptionVariable) and v.is_raised for v in found):
         what = f"{request.name or request.code.co_name} runs as written: an exception that was raised is kept"
         raise SkipFrame(Diagnostic("MD202", what, why="Its traceback exists only when Python itself raises it."))
-    if any(isinstance(v, GeneratorVariable) and not can_be_handed_over(v) for v in found):
-        what = f"{request.name or request.code.co_name} runs as written: a generator outlives its graph"
-        why = "It has started, and waits in a `with` block or while it handles an exception."
+    why = cannot_go_on(tx.chain, found)
+    if why:
+        what = f"{request.name or request.code.co_name} runs as written: a generator has not come to its end"
         raise SkipFrame(Diagnostic("MD222", what, why=why))
     if any(isinstance(v, DictIterator) and v.keys and has_other_keys(tx.side_effects, v) for v in found):
         what = f"{request.name or request.code.co_name} runs as written: a dict gets other keys while it is looped over"
@@ -338,7 +338,8 @@ def _finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break)
     graph, inputs = tx.graph.finish(outputs, [v for v in changed if isinstance(v, ListVariable)])
     _empty(tx, stolen, end, inputs)
     name = request.name or request.code.co_name
-    return TracedFrame(name, tuple(tx.graph.guards), graph, inputs, outputs, tx.side_effects, end)
+    in_try = tx.chain.emits_in_try
+    return TracedFrame(name, tuple(tx.graph.guards), graph, inputs, outputs, tx.side_effects, end, in_try)
 
 
 def _stolen_lists(tx: Trace, request: FrameRequest) -> list[ListVariable]:

@@ -36,13 +36,16 @@ STEP_LIMIT = 500_000
 class FrameChain:
     """The frames of one trace, the root first, and how many more instructions they may interpret together.
 
-    `raised` has every exception that the program raised in them, in order.
+    `raised` has every exception that the program raised in them, in order; `emits_in_try`: an operation of the graph
+    has a `try` or `with` around it, in any of them; `generators` those that have started.
     """
 
     def __init__(self, steps: int = STEP_LIMIT) -> None:
         self.frames: list[Frame] = []
         self.steps_left = steps
         self.raised: dict[ExceptionVariable, Raised] = {}
+        self.generators: list[VariableTracker] = []
+        self.emits_in_try = False
 
     @property
     def handled(self) -> VariableTracker | None:

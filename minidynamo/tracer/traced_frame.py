@@ -62,7 +62,7 @@ class TracedFrame:
     """Everything that was learned from one frame.
 
     `outputs` are the tensors that the graph returns, in order: those that the exit or the journal need. `graph` is None
-    when no operation was captured.
+    when no operation was captured. `emits_in_try`: an operation has a `try` or `with` around it, here or in a callee.
     """
 
     name: str
@@ -72,3 +72,4 @@ class TracedFrame:
     outputs: tuple[TensorVariable, ...]
     side_effects: SideEffects
     exit: Return | Break
+    emits_in_try: bool = False

@@ -11,6 +11,7 @@ from minidynamo.bytecode.analysis import (
     first_index,
     group_of,
     in_except_handler,
+    is_in_try,
     jump_targets,
     live_locals,
     successors,
@@ -247,3 +248,23 @@ def test_nothing_on_a_native_run_is_taken_for_a_handler():
             reached.add(index)
             work += successors(code, index)
     assert [decode(code)[k] for k in sorted(reached) if cannot_cut(code, k)] == []
+
+
+def test_what_clears_up_is_no_try():
+    def f(x):
+        a = [k for k in x]
+        try:
+            b = [k + 1 for k in x]
+        except ValueError:
+            b = a
+        with x:
+            b.append(0)
+        return b
+
+    code = f.__code__
+    lines = {}
+    for i in decode(code):
+        line = (i.positions.lineno or code.co_firstlineno) - code.co_firstlineno
+        lines.setdefault(line, set()).add(is_in_try(code, i.index))
+    assert lines[1] == {False}
+    assert True in lines[3] and lines[7] == {True}

@@ -1,8 +1,11 @@
 import contextlib
+import threading
+import warnings
 
 import pytest
 import torch
 
+import minidynamo
 from tests.end_to_end.programs import Programs, leaf
 
 programs = Programs()
@@ -113,7 +116,7 @@ def break_inside_one_of_the_user(x):
     return y, log
 
 
-@programs(breaks=None, graphs=None)
+@programs()
 def exception_inside_one_of_the_user(x):
     log = []
     try:
@@ -146,7 +149,7 @@ def noted(log):
     log.append("out")
 
 
-@programs(breaks=None, graphs=None)
+@programs()
 def made_by_contextmanager(x):
     log = []
     with noted(log) as n:
@@ -165,3 +168,394 @@ def seed_inside(x):
 def parameter_made_inside(x):
     p = torch.nn.Parameter(torch.ones(4))
     return (x * p).sum().detach()
+
+
+# Exceptions in `with` blocks
+
+
+class Guard:
+    """Notes what its `__exit__` sees, and may swallow it."""
+
+    def __init__(self, log, name, swallows=False):
+        self.log, self.name, self.swallows = log, name, swallows
+
+    def __enter__(self):
+        self.log.append(("in", self.name))
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        seen = (kind and kind.__name__, error and str(error), traceback is None)
+        self.log.append(("out", self.name, *seen))
+        return self.swallows
+
+
+@programs()
+def swallowed(x):
+    log = []
+    with Guard(log, "a", True):
+        x = x + 1
+        raise ValueError("no")
+    return x * 2, log
+
+
+@programs()
+def seen_by_two_and_caught(x):
+    log = []
+    try:
+        with Guard(log, "a"), Guard(log, "b"):
+            x = x + 1
+            raise ValueError("no")
+    except ValueError as error:
+        log.append(str(error))
+    return x, log
+
+
+@programs()
+def swallowed_by_the_outer(x):
+    log = []
+    with Guard(log, "a", True), Guard(log, "b"):
+        {}["k"]
+    return x + 1, log
+
+
+@programs()
+def leaving_a_loop(x):
+    log = []
+    for i in range(4):
+        with Guard(log, i, True):
+            if i == 1:
+                continue
+            if i == 3:
+                break
+            if i == 2:
+                raise ValueError(i)
+            x = x + i
+    return x, log
+
+
+class RaisesOnEntry:
+    def __enter__(self):
+        raise KeyError("entry")
+
+    def __exit__(self, *error):
+        return True
+
+
+class RaisesOnExit:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        raise IndexError("exit")
+
+
+@programs()
+def entry_raises(x):
+    log = []
+    try:
+        with Guard(log, "a"), RaisesOnEntry():
+            x = x + 1
+    except KeyError as error:
+        log.append(str(error))
+    return x * 2, log
+
+
+@programs()
+def exit_raises(x):
+    found = []
+    for flag in (True, False):
+        try:
+            with RaisesOnExit():
+                if flag:
+                    raise KeyError("block")
+        except IndexError as error:
+            found += [str(error), str(error.__context__) if flag else None]
+    return x + 1, found
+
+
+class OnlyEntry:
+    def __enter__(self):
+        return self
+
+
+@programs()
+def what_is_no_manager(x):
+    found = []
+    only = OnlyEntry()
+    for value in (3, only):
+        try:
+            with value:
+                x = x + 1
+        except TypeError as error:
+            found.append(str(error))
+    return x * 2, found
+
+
+@programs(lambda: torch.randn(4, requires_grad=True))
+def grad_mode_behind_an_error(x):
+    try:
+        with torch.no_grad(), Guard([], "a"):
+            y = x * 2
+            raise ValueError
+    except ValueError:
+        z = x * 3
+    return y, z, torch.is_grad_enabled()
+
+
+@programs(graphs=0, breaks=1)
+def nobody_swallows(x):
+    with Guard([], "a"):
+        x = x + 1
+        raise ValueError("no")
+
+
+# contextlib
+
+
+@programs()
+def suppress(x):
+    with contextlib.suppress(ValueError, KeyError):
+        x = x + 1
+        {}["a"]
+        x = x * 2
+    with contextlib.suppress(ValueError):
+        x = x - 1
+    return x
+
+
+@contextlib.contextmanager
+def watched(log, swallows=False):
+    log.append("in")
+    try:
+        yield len(log)
+    except KeyError as error:
+        log.append(str(error))
+        if not swallows:
+            raise
+    finally:
+        log.append("out")
+
+
+@programs()
+def thrown_into_a_generator(x):
+    log = []
+    try:
+        with watched(log) as n:
+            x = x + n
+            raise KeyError("k")
+    except KeyError as error:
+        log.append(("caught", str(error)))
+    with watched(log, True) as n:
+        x = x + n
+        raise KeyError("k")
+    try:
+        with watched(log):
+            raise StopIteration
+    except StopIteration:
+        log.append("stop")
+    return x, log
+
+
+@programs()
+def contextmanager_as_decorator(x):
+    log = []
+
+    @watched(log)
+    def inner(v):
+        return v * 2
+
+    return inner(x) + inner(x), log
+
+
+@contextlib.contextmanager
+def translated():
+    try:
+        yield
+    except KeyError as error:
+        raise ValueError("translated") from error
+
+
+@programs()
+def error_of_another_class(x):
+    try:
+        with translated():
+            raise KeyError("k")
+    except ValueError as error:
+        return x + 1, str(error), str(error.__cause__)
+
+
+@programs()
+def exit_stack(x):
+    log = []
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(Guard(log, "a"))
+        stack.enter_context(watched(log))
+        stack.callback(log.append, "callback")
+        x = x + 1
+    return x, log, first.name
+
+
+@programs()
+def exit_stack_with_an_error(x):
+    log = []
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(Guard(log, "a"))
+        stack.enter_context(Guard(log, "b", True))
+        stack.enter_context(watched(log))
+        x = x + 1
+        raise ValueError("v")
+    return x, log
+
+
+@programs()
+def exit_stack_that_is_given_up(x):
+    log = []
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(Guard(log, "a"))
+        kept = stack.pop_all()
+    log.append("behind")
+    kept.close()
+    return x + 1, log
+
+
+class Resource:
+    def __init__(self):
+        self.closed = 0
+
+    def close(self):
+        self.closed += 1
+
+
+@programs()
+def closing(x):
+    with contextlib.closing(Resource()) as resource:
+        x = x + 1
+    try:
+        with contextlib.closing(resource):
+            raise ValueError
+    except ValueError:
+        x = x * 2
+    return x, resource.closed
+
+
+class Scaled(contextlib.ContextDecorator):
+    scale = 1
+
+    def __enter__(self):
+        self.scale = 3
+
+    def __exit__(self, *error):
+        self.scale = 1
+
+
+scaled = Scaled()
+
+
+@scaled
+def multiplied(x):
+    return x * scaled.scale
+
+
+@programs()
+def context_decorator(x):
+    return multiplied(x) + scaled.scale
+
+
+# Breaks in open managers
+
+
+@programs(breaks=1, graphs=2)
+def break_before_an_error_is_swallowed(x):
+    log = []
+    with Guard(log, "a", True):
+        y = x + 1
+        print("inside")
+        y = y * 2
+        raise ValueError("no")
+    y = y * 3
+    return y, log
+
+
+@programs(breaks=2, graphs=3)
+def break_in_a_generators_block(x):
+    log = []
+    with watched(log) as n:
+        y = x + n
+        print("inside")
+        y = y * 2
+    return y * 3, log
+
+
+@programs(breaks=None, graphs=None)
+def break_in_an_exit_stack(x):
+    log = []
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(Guard(log, "a"))
+        y = x + 1
+        print("inside")
+        y = y * 2
+    return y * 3, log
+
+
+lock = threading.Lock()
+
+
+@programs(breaks=None, graphs=None)
+def locked(x):
+    with lock:
+        y = x + 1
+        held = lock.locked()
+    return y * 2, held, lock.locked()
+
+
+@programs(breaks=None, graphs=None)
+def caught_warnings(x):
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        y = x + 1
+        warnings.warn("careful", stacklevel=1)
+    return y * 2, [str(warning.message) for warning in found]
+
+
+# The second call
+
+
+def test_guards_on_the_manager(monkeypatch):
+    def f(x, guard):
+        with guard:
+            x = x + 1
+            raise ValueError("no")
+        return x * 2
+
+    log = []
+    first, second = Guard(log, "a", True), Guard(log, "b", True)
+    compiled = minidynamo.compile(f, backend="eager")
+    assert compiled(torch.ones(1), first).item() == compiled(torch.ones(1), second).item() == 4
+    assert log == [entry for name in "ab" for entry in (("in", name), ("out", name, "ValueError", "no", False))]
+    second.swallows = False
+    with pytest.raises(ValueError, match="no"):
+        compiled(torch.ones(1), second)
+    monkeypatch.setattr(Guard, "__exit__", lambda self, *error: True)
+    assert compiled(torch.ones(1), second).item() == 4
+    del log[:]
+    monkeypatch.setattr(Guard, "__enter__", lambda self: log.append("entered"))
+    assert compiled(torch.ones(1), second).item() == 4
+    assert log == ["entered"]
+
+
+def test_methods_of_the_manager_itself_do_not_count():
+    class Quiet:
+        def __enter__(self):
+            return 1
+
+        def __exit__(self, *error):
+            return None
+
+    quiet = Quiet()
+    quiet.__exit__ = quiet.__enter__ = None
+
+    def f(x):
+        with quiet as n:
+            return x + n
+
+    assert minidynamo.compile(f, backend="eager", fullgraph=True)(torch.ones(1)).item() == 2

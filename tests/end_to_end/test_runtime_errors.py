@@ -32,8 +32,70 @@ def written_before(x, i, log):
     return torch.index_select(x, 0, i)
 
 
+def selected(x, i, default):
+    try:
+        return torch.index_select(x, 0, i)
+    except (IndexError, RuntimeError):
+        return default
+
+
+def caught_by_a_callee(x, i, log):
+    return selected(x + 1, i, x * 2) + 1
+
+
+class Noting:
+    def __init__(self, log):
+        self.log = log
+
+    def __enter__(self):
+        self.log.append("in")
+
+    def __exit__(self, kind, error, traceback):
+        self.log.append(None if kind is None else kind.__name__)
+        return True
+
+
+def swallowed_by_a_callees_manager(x, i, log):
+    def inner():
+        with Noting(log):
+            return torch.index_select(x, 0, i)
+
+    return inner()
+
+
+def finally_and_manager(x, i, log):
+    try:
+        with Noting(log):
+            log.append(x + 1)
+            torch.index_select(x, 0, i).sum()
+            log.append("selected")
+        y = torch.index_select(x * 2, 0, i)
+    finally:
+        log.append("finally")
+    return y
+
+
+def behind_a_handled_error(x, i, log):
+    try:
+        raise KeyError("k")
+    except KeyError as error:
+        log.append(str(error))
+        try:
+            y = torch.index_select(x, 0, i)
+        except (IndexError, RuntimeError) as second:
+            log.append(str(second.__context__))
+            y = x
+    return y
+
+
+PROGRAMS = (
+    *(caught, effects_before, written_before, caught_by_a_callee, swallowed_by_a_callees_manager),
+    *(finally_and_manager, behind_a_handled_error),
+)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("fn", (caught, effects_before, written_before))
+@pytest.mark.parametrize("fn", PROGRAMS)
 def test_error_of_an_operation(fn, backend):
     def good():
         return torch.arange(3.0), torch.tensor([1]), []

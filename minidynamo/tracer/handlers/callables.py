@@ -24,6 +24,7 @@ from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
     BuiltinVariable,
     FunctionVariable,
+    MethodVariable,
     NestedFunctionVariable,
     PartialVariable,
 )
@@ -39,6 +40,11 @@ def _partial(
     if isinstance(function, PartialVariable):  # functools flattens these too
         return PartialVariable(function.function, [*function.args, *args], {**function.keywords, **keywords})
     return PartialVariable(function, list(args), dict(keywords))
+
+
+@registry.function(types.MethodType)
+def _method(tx: Tracer, function: VariableTracker, receiver: VariableTracker, /) -> VariableTracker:
+    return MethodVariable(function, receiver)
 
 
 @registry.attributes(FunctionVariable)

@@ -7,8 +7,8 @@ tracing is raised natively, behind a graph break inside the region.
 from __future__ import annotations
 
 from minidynamo.bytecode.instructions import Instruction
-from minidynamo.tracer.attributes import class_of
-from minidynamo.tracer.exceptions import tracked
+from minidynamo.tracer.attributes import bind, class_of, guard_class_attribute, lookup_on_class
+from minidynamo.tracer.exceptions import left_generator
 from minidynamo.tracer.interpreter import Frame
 from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.variables.base import VariableTracker
@@ -22,14 +22,28 @@ from minidynamo.variables.objects import ClassVariable
 @opcode("BEFORE_WITH")
 def before_with(frame: Frame, instruction: Instruction) -> None:
     manager = frame.pop()
-    leave: VariableTracker
     if isinstance(manager, ContextVariable):
-        leave = ContextExitVariable(manager)
+        leave: VariableTracker = ContextExitVariable(manager)
+        entered = frame.tx.call_method(manager, "__enter__")
     else:
-        leave = frame.tx.getattr(manager, "__exit__")
-    entered = frame.tx.call_method(manager, "__enter__")
+        enter = _special_method(frame, manager, "__enter__")
+        leave = _special_method(frame, manager, "__exit__")
+        entered = frame.tx.call(enter)
     frame.push(leave)
     frame.push(entered)
+
+
+def _special_method(frame: Frame, manager: VariableTracker, name: str) -> VariableTracker:
+    """A method of the manager's class; one that only the manager itself has does not count."""
+    cls = manager.python_type
+    found, owner = lookup_on_class(cls, name)
+    if owner is None:
+        words = f"{cls.__qualname__!r} object does not support the context manager protocol"
+        frame.tx.raises(TypeError(words + " (missed __exit__ method)" * (name == "__exit__")), exact=True)
+    guard_class_attribute(frame.tx, cls, owner, name, found)
+    bound = bind(frame.tx, found, owner, manager, cls, name)
+    assert bound is not None
+    return bound
 
 
 @opcode("WITH_EXCEPT_START")
@@ -128,8 +142,6 @@ def stop_iteration_error(frame: Frame) -> None:
     error = frame.pop()
     assert isinstance(error, ExceptionVariable)
     if issubclass(error.cls, StopIteration):
-        inner, error = error, tracked(RuntimeError("generator raised StopIteration"), exact=True)
-        error.cause = error.context = inner
-        error.suppresses_context = True
+        inner, error = error, left_generator(error)
         frame.chain.raised[error] = frame.chain.raised[inner].of(error)
     frame.push(error)

@@ -1,0 +1,33 @@
+"""Owns the plain Python twins of contextlib: the ways out of `with` blocks that look at exceptions through `sys`.
+
+The rest of contextlib is traced as it is; the twin for @contextmanager functions is in `generators.py`.
+"""
+
+# Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from __future__ import annotations
+
+import contextlib
+
+from minidynamo.tracer.polyfills import cannot_trace, twin_of
+
+
+@twin_of(contextlib.ExitStack.__exit__)
+def leave_stack(self, kind, error, traceback):
+    details = (kind, error, traceback)
+    raised, suppressed = False, False
+    while self._exit_callbacks:
+        _, callback = self._exit_callbacks.pop()
+        try:
+            if callback(*details):
+                raised, suppressed = False, True
+                details = (None, None, None)
+        except BaseException as other:
+            if raised or suppressed:
+                return cannot_trace("an ExitStack with several errors", "it chains them in an order of its own")
+            raised = True
+            details = (type(other), other, other.__traceback__)
+    if raised:
+        raise details[1]
+    return error is not None and suppressed
