@@ -66,6 +66,7 @@ class CompiledFunction:
         self.root: Callable[[], Dispatcher | None] = lambda: None
         self._resumed: dict[FramePoint, Dispatcher] = {}
         self._callees: dict[types.FunctionType, types.FunctionType] = {}
+        self._family = (lambda: None) if family is None else weakref.ref(family)
         # Per frame point (None: the root), what was written for each entry.
         self._texts: dict[FramePoint | None, list[list[Artifact]]] = {}
 
@@ -109,6 +110,9 @@ class CompiledFunction:
             return target
         if not all(name.isidentifier() for name in target.__code__.co_varnames):
             return target  # a comprehension of Python 3.11, whose argument has no name that source text could have
+        family = self._family()
+        if family is not None:  # a function that calls itself is compiled once, not once per level
+            return family.called_at_break(target)
         if target not in self._callees:
             same_code = sum(other.__code__ is target.__code__ for other in self._callees)
             if same_code >= _MOST_CALLEES_PER_CODE:
