@@ -1,9 +1,10 @@
 """Owns the expressions and statements that random Python programs are put together from.
 
-It draws nothing; `random_python.py` does. `{t}` stands for a tensor, `{n}` for an int, `{b}` for a bool, `{s}` for a
-str, `{ts}` and `{ns}` for lists, `{d}` for a dict from text to tensors, `{o}` for a `Box`; `{k}` and `{i}` for a key and
-an index that are mostly found; `{vn}`, `{vs}`, `{vt}` for variables only, since quotes do not nest in an f-string before
-Python 3.12. A capital stands for a variable that is written. Tensors keep their shape, numbers and texts stay small.
+It draws nothing; `random_python.py` does. `{t}` stands for a tensor, `{n}` for an int, `{b}` for a bool, `{s}` for
+a str, `{ts}` and `{ns}` for lists, `{d}` for a dict from text to tensors, `{o}` for a `Box`; `{k}` and `{i}` for a
+key and an index that are mostly found; `{vn}`, `{vs}`, `{vt}` for variables only, since quotes do not nest in an
+f-string before Python 3.12. A capital stands for a variable that is written. Tensors keep their shape, numbers and
+texts stay small.
 """
 
 from __future__ import annotations
