@@ -43,7 +43,7 @@ def test_columns_count_bytes(location):
 
 def test_without_columns_or_source_the_message_still_reads(location):
     assert "^" not in Diagnostic("MD201", "x", where=location(2)).render()
-    nowhere = UserLocation("<string>", 1, "f")
+    nowhere = UserLocation("<nowhere>", 1, "f")
     assert Diagnostic("MD201", "x", where=nowhere).render().splitlines()[1:] == [
         "  More: python -m minidynamo explain MD201"
     ]
