@@ -26,6 +26,7 @@ from examples.models import (
     transformer,
     unet,
     vae,
+    vision_transformer,
 )
 from examples.models.conv_net import ConvNet
 from examples.models.transformer import Transformer
@@ -48,6 +49,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "U-Net": Architecture(unet.UNet, unet.example_inputs),
     "pre-norm transformer": Architecture(Transformer, transformer.example_inputs),
     "post-norm transformer": Architecture(post_norm.PostNormTransformer, post_norm.example_inputs),
+    "vision transformer": Architecture(vision_transformer.VisionTransformer, vision_transformer.example_inputs),
     "Llama decoder": Architecture(llama.Llama, llama.example_inputs),
     "Llama decoder with KV cache": Architecture(llama.Llama, llama.cached_inputs),
     "T5 encoder": Architecture(t5.T5Encoder, t5.example_inputs),
@@ -57,6 +59,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         mixture_of_experts.example_inputs,
         "how many tokens an expert gets",
     ),
+    "LSTM": Architecture(lstm.LSTMModel, lstm.example_inputs),
     "LSTM cell": Architecture(lstm.LSTMCell, lstm.cell_inputs),
     "variational auto-encoder": Architecture(vae.VAE, vae.example_inputs),
     "diffusion step": Architecture(diffusion.Diffusion, diffusion.example_inputs),
