@@ -9,6 +9,8 @@ import operator
 from typing import Any
 
 from minidynamo.bytecode.instructions import Instruction
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Item
 from minidynamo.tracer import set_order
 from minidynamo.tracer.constants import as_constant
 from minidynamo.tracer.handlers.values import expect_key
@@ -25,7 +27,7 @@ from minidynamo.variables.containers import (
     SetVariable,
     TupleVariable,
 )
-from minidynamo.variables.objects import OpaqueVariable
+from minidynamo.variables.objects import OpaqueVariable, UnreadVariable
 
 
 def hash_key(frame: Frame, variable: VariableTracker) -> DictKey:
@@ -181,13 +183,27 @@ def build_string(frame: Frame, instruction: Instruction) -> None:
 @opcode("UNPACK_SEQUENCE")
 def unpack_sequence(frame: Frame, instruction: Instruction) -> None:
     count = instruction.argval
-    items = _first_items(frame, frame.pop(), count + 1)
+    items = _unread_items(frame, count) or _first_items(frame, frame.pop(), count + 1)
     if len(items) > count:
         frame.tx.raises(ValueError(f"too many values to unpack (expected {count})"), exact=True)
     if len(items) < count:
         words = f"not enough values to unpack (expected {count}, got {len(items)})"
         frame.tx.raises(ValueError(words), exact=True)
     frame.stack.extend(reversed(items))
+
+
+def _unread_items(frame: Frame, count: int) -> list[VariableTracker]:
+    """The items of a tuple that nobody has looked into, unread as well: what a loop does not use of pairs may vary."""
+    whole = frame.stack[-1]
+    if not isinstance(whole, UnreadVariable) or type(whole.value) is not tuple or len(whole.value) != count:
+        return []
+    source = whole.source
+    if source is None or frame.tx.graph.known(source) is not None:
+        return []
+    frame.stack.pop()
+    frame.tx.guard(source, GuardKind.TYPE, tuple)
+    frame.tx.guard(source, GuardKind.LENGTH, count)
+    return [UnreadVariable(item, source=Item(source, position)) for position, item in enumerate(whole.value)]
 
 
 def _first_items(frame: Frame, iterable: VariableTracker, count: int) -> list[VariableTracker]:

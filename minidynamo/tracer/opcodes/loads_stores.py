@@ -97,14 +97,14 @@ def load_fast_load_fast(frame: Frame, instruction: Instruction) -> None:
 @opcode("STORE_FAST_LOAD_FAST")
 def store_fast_load_fast(frame: Frame, instruction: Instruction) -> None:
     stored, loaded = instruction.argval
-    frame.write_local(stored, frame.pop())
+    _store(frame, stored)
     frame.push(frame.cells.get(loaded) or read_local(frame, loaded))
 
 
 @opcode("STORE_FAST_STORE_FAST")
 def store_fast_store_fast(frame: Frame, instruction: Instruction) -> None:
     for name in instruction.argval:
-        frame.write_local(name, frame.pop())
+        _store(frame, name)
 
 
 @opcode("LOAD_FAST_AND_CLEAR")
@@ -117,7 +117,12 @@ def load_fast_and_clear(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("STORE_FAST", "STORE_FAST_MAYBE_NULL")
 def store_fast(frame: Frame, instruction: Instruction) -> None:
-    name, value = instruction.argval, frame.stack.pop()
+    _store(frame, instruction.argval)
+
+
+def _store(frame: Frame, name: str) -> None:
+    """Move the top of the stack to a local, unread if it is so; it may also be a cell or NULL."""
+    value = frame.stack.pop()
     frame.cells.pop(name, None)
     if isinstance(value, CellVariable):
         frame.cells[name] = value

@@ -1,0 +1,225 @@
+"""Loops and recursion with breaks in them: compiled a constant number of times, nothing kept of earlier rounds."""
+
+# Programs are written as users write them, not as a linter would.
+
+from __future__ import annotations
+
+import sys
+import weakref
+
+import pytest
+import torch
+
+import minidynamo
+from minidynamo.events import MinidynamoNotice, on_event
+from minidynamo.testing import assert_same_as_eager
+from tests.end_to_end.programs import Programs
+
+programs = Programs()
+
+
+@pytest.mark.parametrize("program", programs)
+def test_same_as_eager(program):
+    program.check()
+
+
+@minidynamo.disable
+def native(value):
+    return value
+
+
+def over_range(x, n):
+    for _ in range(n):
+        x = native(x * 0.5) + 1
+    return x
+
+
+def over_list(x, n):
+    for item in [2] * n:
+        x = x * 0.5
+        minidynamo.graph_break()
+        x = x + item
+    return x
+
+
+def over_pairs(x, n):
+    for i, (j, k) in enumerate(zip(range(n), range(n))):  # noqa: B007 (pairs that vary, and are not looked at)
+        x = x * 0.5
+        minidynamo.graph_break()
+    return x + i + j + k
+
+
+def over_items(x, n):
+    for _key, _value in {k: k for k in range(n)}.items():
+        x = x * 0.5
+        minidynamo.graph_break()
+    return x
+
+
+def with_a_condition(x, n):
+    for _ in range(n):
+        if x.sum() > 9:
+            x = x * 0.5
+        else:
+            x = x + 1
+    return x
+
+
+def in_two_loops(x, n):
+    for _ in range(n // 4):
+        for item in (1, 1, 1, 1):
+            x = x * 0.5 + item
+            minidynamo.graph_break()
+        x = x + 1
+    return x
+
+
+def halved(x):
+    x = x * 0.5
+    minidynamo.graph_break()
+    return x + 1
+
+
+def in_a_callee(x, n):
+    for _ in range(n):
+        x = halved(x)
+    return x
+
+
+def over_generator(x, n):
+    for item in (i * 0 for i in range(n)):
+        x = x * 0.5
+        minidynamo.graph_break()
+        x = x + item
+    return x
+
+
+LOOPS = [over_range, over_list, over_pairs, over_items, with_a_condition, in_two_loops, in_a_callee, over_generator]
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
+def test_compiles_are_constant(loop):
+    compiles = []
+    for n in (8, 40):
+        events = []
+        unsubscribe = on_event(events.append)
+        compiled = minidynamo.compile(loop, backend="eager")
+        assert torch.equal(compiled(torch.ones(3), n), loop(torch.ones(3), n))
+        unsubscribe()
+        compiles.append(sum(event.kind == "compile_start" for event in events))
+        assert not any(event.kind == "fallback" for event in events)
+    assert compiles[0] == compiles[1] <= 8
+
+
+def test_ten_thousand_rounds():
+    n = 10_000
+    compiled = minidynamo.compile(over_range, backend="eager")
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(400)
+    try:
+        result = compiled(torch.ones(3), n)
+    finally:
+        sys.setrecursionlimit(limit)
+    assert torch.equal(result, over_range(torch.ones(3), n))
+    assert compiled.stats.compiles <= 4
+
+
+def test_nothing_is_kept_of_earlier_rounds():
+    alive = []
+    seen: list[weakref.ref[torch.Tensor]] = []
+
+    @minidynamo.disable
+    def look(value):
+        alive.append(sum(ref() is not None for ref in seen))
+        seen.append(weakref.ref(value))
+
+    def loop(x, n):
+        for _ in range(n):
+            x = x * 0.5 + 1
+            look(x)
+        return x
+
+    minidynamo.compile(loop, backend="eager")(torch.ones(3), 20)
+    assert max(alive) <= 1
+
+
+def countdown(x, n):
+    x = x + 1
+    if n == 0:
+        return x
+    minidynamo.graph_break()
+    x = countdown(x, n - 1)
+    return x * 0.5
+
+
+def test_recursion_compiles_one_function():
+    compiled = minidynamo.compile(countdown, backend="eager")
+    with pytest.warns(MinidynamoNotice, match="MD302"):
+        result = compiled(torch.ones(3), 100)
+    assert torch.equal(result, countdown(torch.ones(3), 100))
+    assert compiled.stats.compiles < 40
+
+
+def inner(y):
+    y = y + 1
+    print("inner")
+    return y * 2
+
+
+def outer(y):
+    y = inner(y) + 3
+    print("outer")
+    return y
+
+
+@programs(graphs=4, breaks=4, recompiles=0)
+def nested_calls_that_break(x):
+    return outer(x) + 4
+
+
+@programs(graphs=None, breaks=None)
+def one_loop_in_another_callee(x):
+    def rounds(y, n):
+        for i in range(n):
+            y = y + i
+            print(i)
+        return y
+
+    for n in (1, 2):
+        x = rounds(x, n)
+        print("round", n)
+    return x
+
+
+@programs(graphs=None, breaks=None)
+def leaving_early(x):
+    found = []
+    for i in range(6):
+        if i == 1:
+            continue
+        x = x + i
+        print(i)
+        if i == 4:
+            found.append(i)
+            break
+    else:
+        found.append("else")
+    while True:
+        x = x * 2
+        print("while")
+        if x.abs().sum() > 10:
+            break
+    return x, found
+
+
+def test_growing_list_is_the_same():
+    def collect(x):
+        rows = []
+        for i in range(12):
+            x = x * 0.5
+            print(i)
+            rows.append(x + i)
+        return rows, len(rows)
+
+    with pytest.warns(MinidynamoNotice, match="MD302"):
+        assert_same_as_eager(collect, lambda: torch.ones(3))
