@@ -6,7 +6,10 @@ It compiles nothing and counts nothing; `minidynamo.testing` runs a function bot
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
+import re
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +18,8 @@ import torch
 from torch import nn
 
 ATOMS = (type(None), bool, int, float, complex, str, bytes, type, torch.dtype, torch.device, torch.Size, range)
+
+_HEAP_TYPE = 1 << 9  # set for classes written in Python
 
 
 @dataclass
@@ -106,16 +111,54 @@ def _children(path: str, value: Any) -> list[tuple[str, Any]]:
         tensors = [*value.named_parameters(), *value.named_buffers()]
         modules = [(f"{path}.{name or 'self'}.training", m.training) for name, m in value.named_modules()]
         return [*((f"{path}.{name}", tensor) for name, tensor in tensors), *modules]
+    return [*_items(path, value), *_attributes(path, value)]
+
+
+def _items(path: str, value: Any) -> list[tuple[str, Any]]:
+    """The contents of a container, read through the built-in class: the methods of a subclass are not asked."""
     if isinstance(value, dict):
+        owner = OrderedDict if isinstance(value, OrderedDict) else dict
+        keys = [_shown(key) for key in owner.__iter__(value)]
+        items = [dict.__getitem__(value, key) for key in owner.__iter__(value)]
         # The order of the keys is part of what can be seen.
-        return [(f"{path}.keys()", str(list(value))), *((f"{path}[{key!r}]", item) for key, item in value.items())]
-    if isinstance(value, (list, tuple)):
-        return [(f"len({path})", len(value)), *((f"{path}[{i}]", item) for i, item in enumerate(value))]
-    if isinstance(value, (set, frozenset)):
-        return [(f"sorted({path})", str(sorted(map(repr, value))))]
-    if not callable(value) and hasattr(value, "__dict__"):
-        return [(f"{path}.{name}", item) for name, item in vars(value).items()]
+        return [(f"{path}.keys()", str(keys)), *((f"{path}[{key}]", item) for key, item in zip(keys, items))]
+    for sequence in (list, tuple):
+        if isinstance(value, sequence):
+            items = [*sequence.__iter__(value)]
+            return [(f"len({path})", len(items)), *((f"{path}[{i}]", item) for i, item in enumerate(items))]
+    for group in (set, frozenset):
+        if isinstance(value, group):
+            return [(f"sorted({path})", str(sorted(map(_shown, group.__iter__(value)))))]
     return []
+
+
+def _shown(key: object) -> str:
+    """A key as text that is the same in two runs: without the addresses of objects."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(key))
+
+
+def _attributes(path: str, value: Any) -> list[tuple[str, Any]]:
+    """What an object holds in its dictionary and in its slots; nothing for functions and classes."""
+    if callable(value) and not isinstance(value, dict | list | tuple | set | frozenset):
+        return []
+    slots = [
+        (name, value)
+        for base in type(value).__mro__
+        for name, found in vars(base).items()
+        if inspect.ismemberdescriptor(found) and base.__flags__ & _HEAP_TYPE and name not in ("__dict__", "__weakref__")
+    ]
+    held = [(name, object.__getattribute__(owner, name)) for name, owner in slots if _is_set(owner, name)]
+    with contextlib.suppress(AttributeError):
+        held += [*object.__getattribute__(value, "__dict__").items()]
+    return [(f"{path}.{name}", item) for name, item in held]
+
+
+def _is_set(value: object, slot: str) -> bool:
+    try:
+        object.__getattribute__(value, slot)
+    except AttributeError:
+        return False
+    return True
 
 
 def assert_equal_observations(call: str, expected: Observation, actual: Observation, tolerance: dict[str, Any]) -> None:

@@ -529,7 +529,10 @@ def _built_in_callable(tx: Tracer, obj: BuiltinVariable, name: str) -> VariableT
     if isinstance(obj.value, OpOverloadPacket) and name in obj.value.overloads():
         overload = getattr(obj.value, name)
         return tx.wrap(overload, Constant(overload, name))
-    return _built_in(tx, obj, name)
+    found = _built_in(tx, obj, name)
+    if found is None and hasattr(obj.value, name):  # an operator of torch has attributes of its own
+        tx.break_graph("MD206", f"the attribute `{name}` of a {type(obj.value).__name__} cannot be captured")
+    return found
 
 
 def _opaque(tx: Tracer, obj: OpaqueVariable, name: str) -> VariableTracker | None:

@@ -36,7 +36,7 @@ from minidynamo.variables.callables import (
 )
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable, TupleVariable
-from minidynamo.variables.contexts import ContextExitVariable
+from minidynamo.variables.contexts import ContextExitVariable, ContextVariable
 from minidynamo.variables.objects import ClassVariable, ModuleVariable, ObjectVariable, OpaqueVariable
 from minidynamo.variables.tensors import TensorVariable
 
@@ -64,6 +64,8 @@ def call(tx: Tracer, function: VariableTracker, args: Args, kwargs: Kwargs) -> V
 
 def _call_real(tx: Tracer, function: FunctionVariable | BuiltinVariable, args: Args, kwargs: Kwargs) -> VariableTracker:
     value = function.value
+    if isinstance(value, _METHODS_OF_CLASSES) and args and _works_on_storage(args[0], value.__objclass__):
+        return call_built_in(tx, args[0], value.__name__, args[1:], kwargs, value.__objclass__)
     rule = rule_for(value)
     if rule.takes_itself:
         args = [function, *args]
@@ -94,13 +96,22 @@ def _takes_code(value: Any, args: Args, kwargs: Kwargs) -> bool:
     return any(isinstance(arg, _CODE) for arg in (*args, *kwargs.values()))
 
 
+_METHODS_OF_CLASSES = (types.MethodDescriptorType, types.WrapperDescriptorType)
+
+
+def _works_on_storage(receiver: VariableTracker, cls: type) -> bool:
+    """Whether a method of `cls` called on the object is one of the container below it: `dict.get(d, key)`."""
+    storage = receiver.storage if isinstance(receiver, ObjectVariable) else None
+    return storage is not None and cls is not object and issubclass(storage.python_type, cls)
+
+
 def _constant(value: object) -> Source:
     return Constant(value, getattr(value, "__name__", "value"))
 
 
 def _call_unknown(tx: Tracer, value: Any, args: Args, kwargs: Kwargs, rule: Rule) -> VariableTracker:
     """A C function without a rule: a method looked up on a class, or a graph break."""
-    if isinstance(value, types.MethodDescriptorType | types.WrapperDescriptorType) and args:
+    if isinstance(value, _METHODS_OF_CLASSES) and args:
         return call_built_in(tx, args[0], value.__name__, args[1:], kwargs, value.__objclass__)
     owner = getattr(value, "__self__", None)
     if isinstance(value, types.BuiltinFunctionType) and isinstance(owner, type):
@@ -224,7 +235,7 @@ def _call_partial(tx: Tracer, partial: PartialVariable, args: Args, kwargs: Kwar
     return call(tx, partial.function, [*partial.args, *args], {**partial.keywords, **kwargs})
 
 
-def _call_object(tx: Tracer, obj: ObjectVariable, args: Args, kwargs: Kwargs) -> VariableTracker:
+def _call_object(tx: Tracer, obj: ObjectVariable | ContextVariable, args: Args, kwargs: Kwargs) -> VariableTracker:
     return call_method(tx, obj, "__call__", args, kwargs)
 
 
@@ -378,4 +389,5 @@ _CALLS: dict[type[VariableTracker], Callable[[Tracer, Any, Args, Kwargs], Variab
     ObjectVariable: _call_object,
     ModuleVariable: _call_object,
     ContextExitVariable: _leave_context,
+    ContextVariable: _call_object,
 }

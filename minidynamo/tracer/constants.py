@@ -75,7 +75,8 @@ def from_constant(value: Any) -> VariableTracker:
     if type(value) is list:
         return ListVariable([from_constant(item) for item in value])
     if type(value) in (set, frozenset):
-        return SetVariable({key_of(from_constant(item)): None for item in value}, type(value))
+        real = value if type(value) is frozenset else None
+        return SetVariable({key_of(from_constant(item)): None for item in value}, type(value), real)
     if type(value) is dict:
         return DictVariable({key_of(from_constant(key)): from_constant(item) for key, item in value.items()})
     if isinstance(value, type):

@@ -9,11 +9,13 @@ What a polyfill is, and those of the builtins, are in `polyfills.py`.
 from __future__ import annotations
 
 import collections
+import collections.abc
 import copy
 import copyreg
 import enum
 import functools
 import types
+from typing import Any
 
 import torch
 
@@ -32,6 +34,18 @@ def items_by_index(obj):
         try:
             item = obj[position]
         except (IndexError, StopIteration):
+            return
+        yield item
+        position += 1
+
+
+@twin_of(collections.abc.Sequence.__iter__)
+def sequence_iter(self):
+    position = 0
+    while True:
+        try:
+            item = self[position]
+        except IndexError:
             return
         yield item
         position += 1
@@ -223,7 +237,7 @@ def _rebuilt(x, reduced, memo):
     args, state = reduced
     if memo is not None and args:
         args = [copy_deepcopy(arg, memo) for arg in args]
-    y = cls() if issubclass(cls, collections.OrderedDict) else cls.__new__(cls, *args)
+    y: Any = cls() if issubclass(cls, collections.OrderedDict) else cls.__new__(cls, *args)
     if memo is not None:
         memo[_NOTHING].append((x, y))
         state = copy_deepcopy(state, memo)

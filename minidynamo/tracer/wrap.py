@@ -127,7 +127,9 @@ def _is_plain(value: torch.Tensor) -> bool:
     """Whether dtype, device, shape, strides and requires_grad say everything about it but its values."""
     if value.layout is not torch.strided or value.is_quantized or value.is_nested or is_functorch_wrapped(value):
         return False
-    return not (value.is_conj() or value.is_neg() or value.is_inference())
+    if value.is_inference() and not torch.is_inference_mode_enabled():  # autograd refuses to keep it
+        return False
+    return not (value.is_conj() or value.is_neg())
 
 
 # Containers
@@ -283,13 +285,20 @@ def _dict_key(graph: OutputGraph, key: object) -> DictKey | None:
     return key_of(wrap(graph, key, None)) if plain and not isinstance(key, torch.Tensor) else None
 
 
+def _is_own_namespace(value: object) -> bool:
+    try:
+        return object.__getattribute__(value, "__dict__") is value
+    except AttributeError:
+        return False
+
+
 def _dict(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
     cls = type(value)
-    # nn.Module makes its tables of hooks itself, and there are many of them: that they are empty is all that matters.
-    if value or not (isinstance(source, InstanceAttr) and source.name in _HOOK_TABLES):
-        graph.guard(source, GuardKind.TYPE, cls)
     owner = collections.OrderedDict if issubclass(cls, collections.OrderedDict) else dict
     raw = [*owner.__iter__(value)] if isinstance(value, dict) else [*value]
+    # nn.Module makes its tables of hooks itself, and there are many of them: that they are empty is all that matters.
+    if raw or not (isinstance(source, InstanceAttr) and source.name in _HOOK_TABLES):
+        graph.guard(source, GuardKind.TYPE, cls)
     keys = [_dict_key(graph, key) for key in raw]
     if len(keys) > _LARGEST_CONTAINER or any(key is None for key in keys):
         return _opaque(graph, value, source)
@@ -299,6 +308,10 @@ def _dict(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
         graph.guard(source, GuardKind.LENGTH, 0)
     _guard_names(graph, cls)
     builtin = cls is storage_class(cls)
+    if not builtin and _is_own_namespace(value):
+        return _opaque(graph, value, source)  # each attribute is an item: two ways to write one thing
+    if not builtin and cls.__dictoffset__:
+        graph.guard(source, GuardKind.DISTINCT_OBJECTS, (Attr(source, "__dict__"),))
     storage = DictVariable({}, storage_class(cls), source=source)
     variable: VariableTracker = storage if builtin else ObjectVariable(value, cls, storage, source=source)
     graph.remember(value, variable)
