@@ -50,6 +50,9 @@ class Rule:
 
 TRUSTED_PACKAGES = frozenset({"torch", "minidynamo", "builtins", *sys.stdlib_module_names}) - {"__main__"}
 
+# Parts of them that are plain Python.
+_TRACED = ("torch.autograd.grad_mode", "torch.autograd.profiler")
+
 # Library code that is never traced into: it registers, communicates, or compiles.
 _RUN_AS_WRITTEN = (
     "torch.autograd",
@@ -58,6 +61,7 @@ _RUN_AS_WRITTEN = (
     "torch._inductor",
     "torch.fx",
     "torch.jit",
+    "torch.optim",
     "torch.random",
     "torch.serialization",
     "torch.utils.checkpoint",
@@ -103,10 +107,27 @@ def _function_rule(value: types.FunctionType) -> Rule:
         return Rule(Action.BREAK, "It is a coroutine, which an event loop drives.", "MD209")
     if value.__code__ in CODE_POLYFILLS:
         return Rule(Action.POLYFILL, function=CODE_POLYFILLS[value.__code__], takes_itself=True)
-    module = value.__module__ or ""
-    if any(module == name or module.startswith(f"{name}.") for name in _RUN_AS_WRITTEN):
-        return Rule(Action.BREAK, f"Functions of {module} run as written.")
+    if runs_as_written(value):
+        return Rule(Action.BREAK, f"Functions of {_library_of(value)} run as written.")
+    # A decorator that calls functools.wraps gives what it makes the name of another module.
+    for module in (value.__module__ or "", value.__globals__.get("__name__") or ""):
+        if any(module == name or module.startswith(f"{name}.") for name in _RUN_AS_WRITTEN):
+            return Rule(Action.BREAK, f"Functions of {module} run as written.")
     return Rule(Action.INLINE)
+
+
+def runs_as_written(value: types.FunctionType) -> bool:
+    """Whether it is library code that is neither inlined nor compiled for itself."""
+    module = value.__module__ or ""
+    found = any(module == name or module.startswith(f"{name}.") for name in _RUN_AS_WRITTEN)
+    return (found and module not in _TRACED) or _library_of(value) == "torch.func"
+
+
+def _library_of(value: types.FunctionType) -> str:
+    """Where the code is from: functions that torch.func has transformed claim to be of the user's module."""
+    defined = str(value.__globals__.get("__name__"))
+    is_transform = defined.startswith("torch._functorch") and not defined.endswith("functional_call")
+    return "torch.func" if is_transform else str(value.__module__)
 
 
 @functools.cache
