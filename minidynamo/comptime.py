@@ -119,6 +119,12 @@ def graph_break() -> None:
     """Cut the graph here; nothing when the code runs as written."""
 
 
+def print_value(e: Any) -> None:
+    """`comptime.print(e)`: print what is known of a value; the value itself when the code runs as written."""
+    print(e)
+
+
+setattr(comptime, "print", print_value)  # noqa: B010 (a function has no such attribute for type checkers)
 for _convenience in (print_graph, print_locals, graph_break):
     setattr(comptime, _convenience.__name__, _convenience)
 
@@ -129,6 +135,13 @@ def _comptime(tx: Tracer, fn: VariableTracker, fallback_fn: VariableTracker | No
         callback = _real_function(tx, fn)
         if tx.attempt == 0:
             callback(ComptimeContext(tx))
+    return ConstantVariable(None)
+
+
+@registry.function(print_value)
+def _print_value(tx: Tracer, e: VariableTracker) -> VariableTracker:
+    if tx.attempt == 0:
+        print(describe(tx, e))
     return ConstantVariable(None)
 
 
