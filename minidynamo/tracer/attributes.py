@@ -677,7 +677,11 @@ def write_plain(tx: Tracer, obj: ObjectVariable, name: str, value: VariableTrack
             tx.call_method(descriptor, method, [obj] if value is None else [obj, value])
             return
         function = getattr(found, "fset" if value is not None else "fdel", None)
-        if not isinstance(found, property) or function is None:
+        if isinstance(found, property) and function is None:
+            what = "setter" if value is not None else "deleter"
+            text = f"property {name!r} of {obj.cls.__qualname__!r} object has no {what}"
+            tx.raises(AttributeError(text), exact=True)
+        if function is None:
             tx.break_graph("MD206", f"writing `{name}` of a {obj.cls.__name__} cannot be captured")
         field = "fset" if value is not None else "fdel"
         setter = tx.wrap(function, Attr(class_source(owner, name), field))

@@ -50,7 +50,13 @@ class Raised(Exception):
 
 def can_make(cls: type) -> bool:
     """Whether exceptions of this class can be made while tracing."""
-    return next(base for base in cls.__mro__ if base.__module__ == "builtins") in EXCEPTIONS
+    return all(base in EXCEPTIONS for base in cls.__mro__[:-1] if base.__module__ == "builtins")
+
+
+def native_base(cls: type) -> type[BaseException]:
+    """The built-in class that makes exceptions of this class: the largest of its bases."""
+    natives = [base for base in EXCEPTIONS if base in cls.__mro__]
+    return max(natives, key=lambda base: (base.__basicsize__, len(base.__mro__)))
 
 
 def description(error: BaseException | ExceptionVariable) -> str:

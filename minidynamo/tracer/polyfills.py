@@ -69,6 +69,15 @@ def unordered_items(items):
     return list(items)
 
 
+def merge(items, other):
+    """Add the items of a set or the keys of a dict to a set. The tracer handles this function."""
+    items.update(other)
+
+
+def forget_order(items):
+    """The set came to be in another way than the original's: nobody may ask for its order. The tracer handles this."""
+
+
 def _all_items(iterable):
     return unordered_items(iterable) if isinstance(iterable, (set, frozenset)) else list(iterable)
 
@@ -166,7 +175,8 @@ def sorted_(iterable, /, *, key=None, reverse=False):
 
 @twin_of(list.extend, collections.deque.extend)
 def list_extend(self, iterable, /):
-    for item in list(iterable):
+    # What an iterator gave before it raised an error stays in the list.
+    for item in iterable if hasattr(iterable, "__next__") else list(iterable):
         self.append(item)
 
 
@@ -178,7 +188,7 @@ def list_iadd(self, iterable, /):
 
 @twin_of(collections.deque.extendleft)
 def deque_extendleft(self, iterable, /):
-    for item in list(iterable):
+    for item in iterable if hasattr(iterable, "__next__") else list(iterable):
         self.appendleft(item)
 
 
@@ -307,8 +317,11 @@ def ordered_dict_equal(left, right):
 @twin_of(set.update)
 def set_update(self, *others):
     for other in others:
-        for item in _all_items(other):
-            self.add(item)
+        if isinstance(other, (set, frozenset)) or type(other) is dict:
+            merge(self, other)
+        else:
+            for item in other:
+                self.add(item)
 
 
 @twin_of(set.difference_update)
@@ -325,6 +338,7 @@ def set_intersection_update(self, *others):
         for item in unordered_items(self):
             if item not in kept:
                 self.discard(item)
+    forget_order(self)
 
 
 @twin_of(set.symmetric_difference_update)
@@ -334,10 +348,14 @@ def set_symmetric_difference_update(self, other, /):
             self.discard(item)
         else:
             self.add(item)
+    forget_order(self)
 
 
 def _set_result(like, items):
-    return frozenset(items) if isinstance(like, frozenset) else items
+    if not isinstance(like, frozenset):
+        return items
+    forget_order(items)
+    return frozenset(items)
 
 
 @twin_of(set.union, frozenset.union)
@@ -351,6 +369,7 @@ def set_union(self, *others):
 def set_difference(self, *others):
     result = set(self)
     set_difference_update(result, *others)
+    forget_order(result)
     return _set_result(self, result)
 
 

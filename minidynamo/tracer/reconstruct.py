@@ -24,7 +24,7 @@ from minidynamo.errors import Diagnostic, InternalError
 from minidynamo.guards.source import Constant
 from minidynamo.guards.writers import CONTAINERS
 from minidynamo.names import Namespace, module_of, name_of
-from minidynamo.tracer.exceptions import EXCEPTIONS
+from minidynamo.tracer.exceptions import native_base
 from minidynamo.tracer.generators import GeneratorVariable, finished, maker_of, suspended, suspension
 from minidynamo.tracer.reachable import is_outside, parts
 from minidynamo.tracer.set_order import arrangement
@@ -250,7 +250,9 @@ def _cannot_rebuild(variable: VariableTracker) -> InternalError:
 
 def _list(rebuild: Rebuilder, variable: ListVariable) -> str:
     items = f"[{rebuild.values(variable.items)}]"
-    return items if variable.cls is list else f"{rebuild.constant(variable.cls)}({items})"
+    if variable.cls is list:
+        return items
+    return f"{rebuild.constant(variable.cls)}({items}{'' if variable.maxlen is None else f', {variable.maxlen}'})"
 
 
 def _fill_list(rebuild: Rebuilder, variable: ListVariable, name: str) -> None:
@@ -283,6 +285,8 @@ def _dict(rebuild: Rebuilder, variable: DictVariable) -> str:
 
 
 def _namespace(rebuild: Rebuilder, variable: NamespaceVariable) -> str:
+    if isinstance(variable.owner, DictVariable):
+        return f"{rebuild.constant(types.MappingProxyType)}({rebuild.value(variable.owner)})"
     return f"{rebuild.value(variable.owner)}.__dict__"
 
 
@@ -308,6 +312,8 @@ def _fill_dict(rebuild: Rebuilder, variable: DictVariable, name: str) -> None:
 
 def _set_items(rebuild: Rebuilder, variable: SetVariable) -> str:
     keys = arrangement(variable) or variable.items
+    if isinstance(keys, frozenset):
+        return rebuild.constant(keys, "items")
     return _tuple_literal([rebuild.value(key.variable) for key in keys])
 
 
@@ -457,7 +463,7 @@ def _bare_exception(rebuild: Rebuilder, variable: ExceptionVariable) -> str:
     """A new exception that was not raised: one that was has a traceback, and is Python's own affair."""
     if variable.is_raised or variable.args is None:
         raise _cannot_rebuild(variable)
-    native = rebuild.constant(next(base for base in variable.cls.__mro__ if base in EXCEPTIONS))
+    native = rebuild.constant(native_base(variable.cls))
     args = [rebuild.value(item) for item in variable.args.items]
     made = f"{native}.__new__({', '.join([rebuild.constant(variable.cls), *args])})"
     if not issubclass(variable.cls, StopIteration):
@@ -678,7 +684,10 @@ _BUILDERS: dict[type[VariableTracker], Callable[[Rebuilder, Any], str]] = {
 
 # Values that can be made first and filled later: how to make them empty, and how to fill them.
 _FILLERS: dict[type[VariableTracker], tuple[Callable[[Rebuilder, Any], str], Callable[[Rebuilder, Any, str], None]]] = {
-    ListVariable: (lambda rebuild, v: "[]" if v.cls is list else f"{rebuild.constant(v.cls)}()", _fill_list),
+    ListVariable: (
+        lambda rebuild, v: "[]" if v.cls is list else f"{rebuild.constant(v.cls)}((), {v.maxlen})",
+        _fill_list,
+    ),
     DictVariable: (_empty_dict, _fill_dict),
     CellVariable: (_empty_cell, _fill_cell),
     ObjectVariable: (_bare_object, _fill_object),

@@ -3,6 +3,9 @@
 PYTEST_DONT_REWRITE: what `assert` says in these programs is Python's own.
 """
 
+import sys
+import traceback
+
 import pytest
 import torch
 
@@ -625,6 +628,67 @@ def effects_on_an_argument_stay(x, counter):
         except Plain:
             counter.failed = x * value
     return x + len(counter.calls)
+
+
+def failing(items, log):
+    for item in items:
+        log.append(item)
+        yield item
+    raise Plain("behind the last")
+
+
+@programs()
+def what_an_iterator_gave_before_stays(x):
+    log, extended, added, mapping, both = [], [0], [0], {"z": 0}, {0}
+    updates = (
+        lambda: extended.extend(failing((1, 2), log)),
+        lambda: added.__iadd__(failing((x + 1, 2), log)),
+        lambda: mapping.update(failing((("a", 1), ("b", 2)), log)),
+        lambda: both.update(failing((1, 2), log)),
+    )
+    for update in updates:
+        try:
+            update()
+        except Plain as error:
+            log.append(str(error))
+    return extended, added, mapping, sorted(both), log
+
+
+@programs()
+def sorting_by_a_key_that_raises(x):
+    def key(value):
+        if value == 2:
+            raise Plain
+        return value
+
+    items = [3, 1, 2]
+    try:
+        items.sort(key=key)
+    except Plain:
+        items.append("same order")
+    return x + 1, items
+
+
+class Several(KeyError, AttributeError):
+    pass
+
+
+@programs()
+def class_with_several_bases(x):
+    try:
+        raise Several("a")
+    except AttributeError as error:
+        return x + 1, str(error)
+
+
+@programs(breaks=None, graphs=None)
+def what_only_python_knows(x):
+    found = []
+    try:
+        raise Plain("a")
+    except Plain:
+        found += [str(sys.exc_info()[1]), traceback.format_exc().splitlines()[-1]]
+    return x + 1, found
 
 
 # Attributes that raise

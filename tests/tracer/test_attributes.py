@@ -7,6 +7,7 @@ import enum
 import pytest
 import torch
 
+import minidynamo
 from minidynamo.guards.guard import GuardKind
 from tests.end_to_end.programs import Programs, vector
 from tests.tracer.capture import capture, guards_on
@@ -183,3 +184,10 @@ def test_library_classes_are_not_guarded():
     traced = capture(lambda m, x: m(x), model, torch.ones(2, 2))
     assert not [g for g in traced.guards if g.kind is GuardKind.CLASS_ATTR]
     assert GuardKind.TENSOR in guards_on(traced, "m.weight")
+
+
+def test_attributes_of_operators_are_not_denied():
+    def f(x):
+        return x + 1 if hasattr(torch.ops.aten.sin.default, "_schema") else x
+
+    assert minidynamo.compile(f, backend="eager")(torch.ones(1)).item() == 2

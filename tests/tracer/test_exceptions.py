@@ -4,7 +4,17 @@ import pytest
 
 from minidynamo.errors import Diagnostic
 from minidynamo.tracer import exceptions
-from minidynamo.tracer.exceptions import Raised, can_make, caught, description, made, set_context, tracked, unsaid
+from minidynamo.tracer.exceptions import (
+    Raised,
+    can_make,
+    caught,
+    description,
+    made,
+    native_base,
+    set_context,
+    tracked,
+    unsaid,
+)
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.tensors import TensorVariable
 
@@ -13,10 +23,28 @@ class Own(KeyError):
     pass
 
 
+class Several(KeyError, AttributeError):
+    pass
+
+
+class SeveralStates(KeyError, OSError):
+    pass
+
+
 def test_which_exceptions_can_be_made():
-    assert can_make(Own) and can_make(ValueError) and can_make(StopIteration)
-    assert not can_make(OSError) and not can_make(UnicodeDecodeError) and not can_make(ExceptionGroup)
+    assert can_make(Own) and can_make(ValueError) and can_make(StopIteration) and can_make(Several)
+    assert (
+        not can_make(OSError)
+        and not can_make(SeveralStates)
+        and not can_make(UnicodeDecodeError)
+        and not can_make(ExceptionGroup)
+    )
     assert all(getattr(builtins, cls.__name__) is cls for cls in exceptions.EXCEPTIONS)
+
+
+def test_the_class_that_makes_an_exception():
+    assert native_base(Own) is KeyError and native_base(Several) is AttributeError
+    assert isinstance(native_base(Several).__new__(Several, "a"), Several)
 
 
 def test_what_is_known_of_an_error():
