@@ -11,6 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from minidynamo.compat import constant_behind
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Constant
 from minidynamo.tracer import registry
 from minidynamo.tracer.attributes import MISSING, lookup_on_class
 from minidynamo.tracer.constants import NotConstant, as_constant, from_constant
@@ -19,8 +21,8 @@ from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, FunctionVariable
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import SequenceVariable, SliceVariable
-from minidynamo.variables.objects import ClassVariable, IdVariable, PythonModuleVariable
+from minidynamo.variables.containers import ListVariable, SequenceVariable, SliceVariable, TupleVariable
+from minidynamo.variables.objects import ClassVariable, IdVariable, ObjectVariable, OpaqueVariable, PythonModuleVariable
 from minidynamo.variables.tensors import TensorVariable
 
 # operator -> (method of the left operand, method of the right one)
@@ -136,7 +138,8 @@ def _binary(function: Callable[..., Any], name: str, reflected: str) -> None:
     @registry.function(function)
     def binary(tx: Tracer, left: VariableTracker, right: VariableTracker, /) -> VariableTracker:
         if isinstance(left, TensorVariable) or isinstance(right, TensorVariable):
-            return tx.emit(function, [left, right])
+            answer = _answer_of_an_object(tx, left, name, right) or _answer_of_an_object(tx, right, reflected, left)
+            return answer or tx.emit(function, [left, right])
         if _is_scalar(left) and _is_scalar(right):
             result = fold(tx, function, left, right)
             if result is not None:
@@ -156,6 +159,15 @@ def _binary(function: Callable[..., Any], name: str, reflected: str) -> None:
         tx.raises(TypeError(f"unsupported operand type(s): '{first.__name__}' and '{second.__name__}'"))
 
 
+def _answer_of_an_object(
+    tx: Tracer, obj: VariableTracker, name: str, tensor: VariableTracker
+) -> VariableTracker | None:
+    """What a user's object beside a tensor makes of the operator: a tensor itself knows nothing of such objects."""
+    if not isinstance(obj, ObjectVariable) or obj.storage is not None or hasattr(obj.python_type, "__torch_function__"):
+        return None
+    return _attempt(tx, obj, name, tensor)
+
+
 def _overrides(cls: type, base: type, name: str) -> bool:
     return lookup_on_class(cls, name)[0] is not lookup_on_class(base, name)[0]
 
@@ -164,7 +176,8 @@ def _in_place(function: Callable[..., Any], name: str, fallback: Callable[..., A
     @registry.function(function)
     def in_place(tx: Tracer, left: VariableTracker, right: VariableTracker, /) -> VariableTracker:
         if isinstance(left, TensorVariable):
-            return tx.emit(function, [left, right])
+            _, reflected = BINARY[fallback]
+            return _answer_of_an_object(tx, right, reflected, left) or tx.emit(function, [left, right])
         result = None if _is_scalar(left) else _attempt(tx, left, name, right)
         return tx.call(fallback, [left, right]) if result is None else result
 
@@ -202,9 +215,27 @@ def _getitem(tx: Tracer, obj: VariableTracker, key: VariableTracker, /) -> Varia
         if result is not None:
             return result
     if isinstance(obj, ClassVariable) and not _has_method(obj, "__getitem__"):
-        what = f"making the generic alias {obj.value.__name__}[...]"
-        tx.break_graph("MD241", what, why="Types are not made while tracing.", fix="make it outside")
+        return _generic_alias(tx, obj.value, key)
     return _subscript(tx, obj, "__getitem__", key)
+
+
+def _generic_alias(tx: Tracer, cls: type, key: VariableTracker) -> VariableTracker:
+    """`list[int]`: annotations are made of such objects, which nobody looks into."""
+    try:
+        alias = cls[_type_argument(tx, key)]  # type: ignore[index]
+    except (NotConstant, TypeError):
+        what = f"making the generic alias {cls.__name__}[...]"
+        tx.break_graph("MD241", what, why="Types are not made while tracing.", fix="make it outside")
+    return tx.wrap(alias, Constant(alias, "alias"))
+
+
+def _type_argument(tx: Tracer, key: VariableTracker) -> Any:
+    if isinstance(key, TupleVariable | ListVariable):
+        return key.python_type(_type_argument(tx, item) for item in key.items)
+    if isinstance(key, OpaqueVariable | ObjectVariable) and key.value is not None:
+        tx.guard(key.source, GuardKind.IDENTITY, key.value)
+        return key.value
+    return as_constant(key)
 
 
 @registry.function(operator.setitem)

@@ -325,3 +325,38 @@ def objects_in_a_list(x, scalers):
     for s in scalers:
         x = s(x)
     return x
+
+
+class Offset:
+    def __init__(self, by):
+        self.by = by
+
+    def __add__(self, other):
+        return Offset(self.by + other)
+
+    def __radd__(self, other):
+        return other - self.by
+
+    def __rmatmul__(self, other):
+        return other * 3
+
+    def __lt__(self, other):
+        return "below"
+
+    def __gt__(self, other):
+        return "above"
+
+    def __mul__(self, other):
+        return NotImplemented
+
+
+@programs(lambda: (vector(), Offset(2)))
+def operators_of_objects_beside_tensors(x, offset):
+    y = x
+    y += offset
+    return (offset + x).by, x + offset, x @ offset, x < offset, offset < x, y
+
+
+@programs(lambda: (vector(), Offset(2)), graphs=0, breaks=1)
+def operators_that_neither_side_knows(x, offset):
+    return offset * x
