@@ -131,6 +131,10 @@ FakeTensor = torch._subclasses.fake_tensor.FakeTensor
 FakeTensorMode = torch._subclasses.fake_tensor.FakeTensorMode
 
 
+# Sorts the tensors of several lists into groups of one device and dtype; gradient clipping and optimizers use it.
+group_tensors: typing.Any = torch._C._group_tensors_by_device_and_dtype
+
+
 def constant_behind(fake: torch.Tensor) -> torch.Tensor | None:
     """The real tensor that a fake one was made from while tracing: the fake one knows it while it has its values."""
     return fake.constant if isinstance(fake, FakeTensor) else None
@@ -210,3 +214,9 @@ def compile_with_inductor(
     compile_fx = importlib.import_module("torch._inductor.compile_fx")
     compiled: typing.Callable[..., typing.Any] = compile_fx.compile_fx(gm, example_inputs)
     return compiled
+
+
+def protocol_members(protocol: type) -> tuple[str, ...]:
+    """The names of what a `typing.Protocol` class asks for, sorted."""
+    names = getattr(protocol, "__protocol_attrs__", None)  # Python 3.12 and later
+    return tuple(sorted(typing._get_protocol_attrs(protocol) if names is None else names))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from types import CellType, CodeType
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from minidynamo.bytecode.analysis import cannot_cut, group_of, live_locals
@@ -32,10 +32,10 @@ from minidynamo.tracer.opcodes import (
     match,
     operators,
 )
-from minidynamo.tracer.reachable import has_other_keys, reachable, target_of
+from minidynamo.tracer.reachable import reachable, target_of, would_differ
 from minidynamo.tracer.side_effects import ContentsChanged
 from minidynamo.tracer.trace import Trace
-from minidynamo.tracer.trace_rules import is_trusted_module
+from minidynamo.tracer.trace_rules import is_trusted_module, runs_as_written
 from minidynamo.tracer.traced_frame import Break, GraphInput, Null, Return, TracedFrame
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
@@ -49,7 +49,6 @@ from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable
 from minidynamo.variables.contexts import ContextExitVariable
 from minidynamo.variables.exceptions import ExceptionVariable
-from minidynamo.variables.iterators import DictIterator
 from minidynamo.variables.objects import ModuleVariable, UnreadVariable
 from minidynamo.variables.tensors import TensorVariable
 
@@ -306,9 +305,13 @@ def _compiled_callee(frame: Frame, index: int) -> int | None:
     if isinstance(callee, UnreadVariable):
         return position
     function = callee.function if isinstance(callee, MethodVariable) else callee
-    own = isinstance(function, FunctionVariable) and not is_trusted_module(function.value.__module__)
+    own = isinstance(function, FunctionVariable) and not _is_library(function.value)
     nested = isinstance(function, NestedFunctionVariable)
     return position if own or nested or isinstance(callee, ModuleVariable) else None
+
+
+def _is_library(function: FunctionType) -> bool:
+    return is_trusted_module(function.__module__) or runs_as_written(function)
 
 
 def _finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) -> TracedFrame:
@@ -327,7 +330,7 @@ def _finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break)
     if why:
         what = f"{request.name or request.code.co_name} runs as written: a generator has not come to its end"
         raise SkipFrame(Diagnostic("MD222", what, why=why))
-    if any(isinstance(v, DictIterator) and v.keys and has_other_keys(tx.side_effects, v) for v in found):
+    if any(would_differ(tx.side_effects, v) for v in found):
         what = f"{request.name or request.code.co_name} runs as written: a dict gets other keys while it is looped over"
         raise SkipFrame(Diagnostic("MD202", what, why="Going on with the loop raises RuntimeError."))
     tx.side_effects.journal[:] = journal

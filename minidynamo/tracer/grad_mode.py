@@ -37,9 +37,8 @@ def _enable_grad(tx: Tracer, function: VariableTracker | None = None) -> Variabl
 
 
 def _context(tx: Tracer, factory: type, function: VariableTracker | None) -> VariableTracker:
-    if function is not None:
-        tx.break_graph("MD213", f"torch.{factory.__name__} is used as a decorator while tracing")
-    return ContextVariable(factory)
+    context = ContextVariable(factory)
+    return context if function is None else tx.call(context, [function])
 
 
 @registry.function(torch.autograd.set_grad_enabled)

@@ -181,7 +181,7 @@ class OutputGraph:
 
     def _fake(self, value: torch.Tensor) -> torch.Tensor:
         """A fake tensor with the facts that guards check, and no others: not its views, not its gradient."""
-        with self.fake_mode:
+        with self.fake_mode, _inference_mode(value.is_inference()):
             fake = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
             if isinstance(value, torch.nn.Parameter):
                 return torch.nn.Parameter(fake, value.requires_grad)
@@ -409,6 +409,13 @@ class OutputGraph:
         sources = [v.source for v in tensors if v.source is not None and v.node.users]
         if len(sources) > 1:
             self.guard(sources[0], GuardKind.DISTINCT_OBJECTS, tuple(sources[1:]))
+
+
+def _inference_mode(enabled: bool) -> contextlib.AbstractContextManager[object]:
+    """A tensor is an inference tensor if inference mode was on when it was made."""
+    if enabled == torch.is_inference_mode_enabled():
+        return contextlib.nullcontext()
+    return torch.inference_mode(enabled)
 
 
 def tensor_facts(value: torch.Tensor) -> TensorFacts:

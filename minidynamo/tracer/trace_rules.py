@@ -50,8 +50,11 @@ class Rule:
 
 TRUSTED_PACKAGES = frozenset({"torch", "minidynamo", "builtins", *sys.stdlib_module_names}) - {"__main__"}
 
+# Functions of torch.nn.functional that call functions they are given.
+_CALLS_BACK = ("triplet_margin_with_distance_loss",)
+
 # Parts of them that are plain Python.
-_TRACED = ("torch.autograd.grad_mode", "torch.autograd.profiler")
+_TRACED = ("torch.autograd.function", "torch.autograd.grad_mode", "torch.autograd.profiler")
 
 # Library code that is never traced into: it registers, communicates, or compiles.
 _RUN_AS_WRITTEN = (
@@ -60,6 +63,8 @@ _RUN_AS_WRITTEN = (
     "torch._dynamo",
     "torch._inductor",
     "torch.fx",
+    "torch._functorch",
+    "torch.func",
     "torch.jit",
     "torch.optim",
     "torch.random",
@@ -107,27 +112,24 @@ def _function_rule(value: types.FunctionType) -> Rule:
         return Rule(Action.BREAK, "It is a coroutine, which an event loop drives.", "MD209")
     if value.__code__ in CODE_POLYFILLS:
         return Rule(Action.POLYFILL, function=CODE_POLYFILLS[value.__code__], takes_itself=True)
-    if runs_as_written(value):
-        return Rule(Action.BREAK, f"Functions of {_library_of(value)} run as written.")
-    # A decorator that calls functools.wraps gives what it makes the name of another module.
-    for module in (value.__module__ or "", value.__globals__.get("__name__") or ""):
-        if any(module == name or module.startswith(f"{name}.") for name in _RUN_AS_WRITTEN):
-            return Rule(Action.BREAK, f"Functions of {module} run as written.")
+    library = _run_as_written(value)
+    if library:
+        return Rule(Action.BREAK, f"Functions of {library} run as written.")
     return Rule(Action.INLINE)
 
 
 def runs_as_written(value: types.FunctionType) -> bool:
     """Whether it is library code that is neither inlined nor compiled for itself."""
-    module = value.__module__ or ""
-    found = any(module == name or module.startswith(f"{name}.") for name in _RUN_AS_WRITTEN)
-    return (found and module not in _TRACED) or _library_of(value) == "torch.func"
+    return bool(_run_as_written(value))
 
 
-def _library_of(value: types.FunctionType) -> str:
-    """Where the code is from: functions that torch.func has transformed claim to be of the user's module."""
-    defined = str(value.__globals__.get("__name__"))
-    is_transform = defined.startswith("torch._functorch") and not defined.endswith("functional_call")
-    return "torch.func" if is_transform else str(value.__module__)
+def _run_as_written(value: types.FunctionType) -> str:
+    # A decorator that calls functools.wraps gives what it makes the name of another module.
+    for module in (value.__module__ or "", value.__globals__.get("__name__") or ""):
+        found = any(module == name or module.startswith(f"{name}.") for name in _RUN_AS_WRITTEN)
+        if found and module not in _TRACED:
+            return module
+    return ""
 
 
 @functools.cache
@@ -145,7 +147,7 @@ def _graph_functions() -> dict[int, Any]:
         found[id(value)] = value
     for name, value in vars(torch.nn.functional).items():
         own = getattr(value, "__module__", None) == "torch.nn.functional"
-        if own and isinstance(value, types.FunctionType) and not name.startswith("_"):
+        if own and isinstance(value, types.FunctionType) and not name.startswith("_") and name not in _CALLS_BACK:
             found[id(value)] = value
     return found
 
@@ -162,7 +164,7 @@ def is_trusted_class(cls: type) -> bool:
 
 def is_plain_class(cls: type) -> bool:
     """Whether all that the instances hold is in their dictionary and slots: no class in the MRO keeps state in C."""
-    return all(base is object or _is_written_in_python(base) for base in cls.__mro__)
+    return all(base in (object, types.SimpleNamespace) or _is_written_in_python(base) for base in cls.__mro__)
 
 
 def _is_written_in_python(cls: type) -> bool:

@@ -24,6 +24,7 @@ from minidynamo.tracer.handlers import (
     steering,
     subclasses,
     tensors,
+    torch_contexts,
     torch_functions,
     torch_settings,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "steering",
     "subclasses",
     "tensors",
+    "torch_contexts",
     "torch_functions",
     "torch_settings",
 ]

@@ -10,12 +10,20 @@ from typing import Any
 import torch
 
 from minidynamo import steering
-from minidynamo.compat import MODULE_CALL, is_function_mode_enabled, log_api_usage, torch_dispatch_mode_count
+from minidynamo.compat import (
+    MODULE_CALL,
+    group_tensors,
+    is_function_mode_enabled,
+    log_api_usage,
+    torch_dispatch_mode_count,
+)
 from minidynamo.tracer import registry
+from minidynamo.tracer.constants import key_of
+from minidynamo.tracer.handlers.values import constant
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import ListVariable, TupleVariable
+from minidynamo.variables.containers import DictKey, DictVariable, ListVariable, TupleVariable
 from minidynamo.variables.tensors import TensorVariable
 
 # What these answer while a program is captured.
@@ -74,6 +82,19 @@ def _has_torch_function(tx: Tracer, *args: VariableTracker) -> VariableTracker:
 @registry.function(log_api_usage)
 def _log_api_usage(tx: Tracer, name: VariableTracker) -> VariableTracker:
     return ConstantVariable(None)  # for statistics; nn.Module calls it when a module is made
+
+
+@registry.function(group_tensors)
+def _group_tensors(tx: Tracer, lists: VariableTracker, with_indices: VariableTracker | None = None) -> VariableTracker:
+    """Groups by device and dtype, in the order of torch's own hash table."""
+    columns = [tx.unpack(column) for column in tx.unpack(lists)]
+    fakes = [[tx.graph.use(t) if isinstance(t, TensorVariable) else None for t in column] for column in columns]
+    groups: dict[DictKey, VariableTracker] = {}
+    for key, (_, indices) in group_tensors(fakes, True).items():
+        parts = [ListVariable([column[index] for index in indices] if column else []) for column in columns]
+        told = indices if with_indices is not None and tx.truth(with_indices) else []
+        groups[key_of(constant(key))] = TupleVariable([ListVariable([*parts]), constant(told)])
+    return DictVariable(groups)
 
 
 @registry.function(torch.is_tensor)

@@ -1,0 +1,66 @@
+"""Owns torch's context managers that are neither plain Python nor switches: record_function, and use as decorators.
+
+The contexts of grad mode are in `tracer/grad_mode.py`; autocast and device contexts are traced down to their switches.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+import torch
+
+from minidynamo.tracer import registry
+from minidynamo.tracer.handlers.values import constant, expect_constant, none
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import FunctionVariable, NestedFunctionVariable
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.contexts import ContextVariable
+
+record_function = torch.autograd.profiler.record_function
+set_grad_enabled = torch.autograd.set_grad_enabled
+_CONTEXTS = (torch.no_grad, torch.enable_grad, set_grad_enabled, record_function)
+
+
+def decorate(factory: Any, arguments: Any, function: Any) -> Any:
+    """Plain Python twin of `factory(*arguments)(function)`, which is traced instead."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with factory(*arguments):
+            return function(*args, **kwargs)
+
+    return run
+
+
+@registry.function(
+    *{vars(base)["__call__"] for cls in _CONTEXTS for base in cls.__mro__ if "__call__" in vars(base)},
+)
+def _decorate(tx: Tracer, context: VariableTracker, function: VariableTracker) -> VariableTracker:
+    """`torch.no_grad()(function)`, with a context made while tracing."""
+    code = function.code if isinstance(function, NestedFunctionVariable) else None
+    code = function.value.__code__ if isinstance(function, FunctionVariable) else code
+    if not isinstance(context, ContextVariable) or code is None or code.co_flags & inspect.CO_GENERATOR:
+        tx.break_graph("MD213", f"torch.{context.python_type.__name__} decorates something other than a function")
+    if context.factory is set_grad_enabled:  # it has switched already, and takes that back
+        tx.call(set_grad_enabled, [ConstantVariable(context.saved)])
+    return tx.call(decorate, [tx.wrap(context.factory, None), constant(context.args), function])
+
+
+@registry.function(record_function)
+def _record_function(tx: Tracer, name: VariableTracker, args: VariableTracker | None = None) -> VariableTracker:
+    """Names a range for the profiler. Kernels have names of their own; the range is entered for real at a break."""
+    values = [expect_constant(tx, value, "the name of a profiler range") for value in (name, args) if value is not None]
+    return ContextVariable(record_function, tuple(values))
+
+
+@registry.function(record_function.__enter__, record_function.__exit__)
+def _enter_or_leave_range(tx: Tracer, context: VariableTracker, *error: VariableTracker) -> VariableTracker:
+    """Nothing happens. A range that was made outside must not be open at a break: nobody would enter it there."""
+    if isinstance(context, ContextVariable):
+        context.saved = torch.is_grad_enabled()
+    elif len(tx.frames) == 1:
+        tx.break_graph("MD213", "a profiler range that was made outside of the graph is used")
+    return context if not error else none()

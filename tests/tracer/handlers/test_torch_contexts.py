@@ -1,0 +1,98 @@
+"""torch's contexts as decorators, and profiler ranges, leave no trace in the graph but their switches."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.profiler import record_function
+
+import minidynamo
+from minidynamo.testing import assert_same_as_eager
+from tests.end_to_end.programs import Programs, leaf, vector
+from tests.tracer.capture import capture, targets
+
+programs = Programs()
+
+
+@pytest.mark.parametrize("program", programs)
+def test_same_as_eager(program):
+    program.check()
+
+
+@torch.no_grad()
+def without_grad(x):
+    return x * 2
+
+
+@torch.enable_grad()
+def with_grad(x):
+    return x * 3
+
+
+@torch.set_grad_enabled(False)
+def switched_off(x):
+    return x * 4
+
+
+@record_function("range")
+def in_a_range(x):
+    return x * 5
+
+
+@programs(leaf)
+def decorated_outside(x):
+    return without_grad(x), with_grad(x), switched_off(x), in_a_range(x)
+
+
+@programs(leaf)
+def decorated_inside(x):
+    @torch.no_grad()
+    def inner(y, *, factor=5):
+        return y * factor
+
+    enabled = torch.enable_grad()(lambda y: y * 7)
+    off = torch.set_grad_enabled(False)(lambda y: y * 9)
+    return inner(x), inner(x, factor=x), enabled(x), off(x), inner.__name__, torch.is_grad_enabled(), x * 2
+
+
+@programs(vector)
+def ranges(x):
+    with record_function("outer"), torch.autograd.profiler.record_function("inner", "arguments"):
+        y = x * 2
+    return y + 1
+
+
+@programs(leaf, graphs=2, breaks=2)
+def break_in_a_range(x):
+    with record_function("outer"):
+        with torch.no_grad():
+            y = x * 2
+            minidynamo.graph_break()
+            z = y + x
+        w = z * x
+    return w, y.requires_grad
+
+
+def test_a_range_is_no_node():
+    assert len(targets(capture(ranges, vector()))) == 2
+
+
+def test_a_break_in_a_range_opens_it_for_real():
+    def program(x):
+        with record_function("mine"):
+            y = x * 2
+            minidynamo.graph_break()
+            return y + 1
+
+    compiled = minidynamo.compile(program, backend="eager")
+    compiled(vector())
+    with torch.profiler.profile() as profile:
+        compiled(vector())
+    assert any(event.key == "mine" for event in profile.key_averages())
+
+
+def test_transforms_end_the_graph_at_their_call():
+    def program(x):
+        return torch.func.grad(lambda t: (t * t).sum())(x * 2) + torch.vmap(lambda t: t * 2)(x)
+
+    assert_same_as_eager(program, vector)
