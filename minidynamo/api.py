@@ -63,6 +63,8 @@ def compile(fn_or_module: Any = None, **keywords: Any) -> Any:
         recompile_limit: versions of one frame before it runs as written.
         name: the name in messages and file names.
 
+    Whoever compiles a function again with equal keywords gets the same compiled function, as long as it lives.
+
     Raises ArgumentError (a TypeError) for an unknown keyword, a bad type, or something that cannot be compiled;
     UnknownName (a ValueError) for an unknown backend, mode or option; ConflictingArguments (also a RuntimeError) for
     `mode` with `options`. What is callable but not written in Python, and generator and async functions, come back
@@ -158,17 +160,24 @@ def _compile(target: Any, *, options: CompileOptions) -> Any:
     if isinstance(target, (staticmethod, classmethod)):
         return type(target)(_compile(target.__func__, options=options))
     if isinstance(target, functools.partial):
-        return functools.partial(_compile(target.func, options=options), *target.args, **target.keywords)
+        return functools.partial(_compile_inner(target.func, options), *target.args, **target.keywords)
     if isinstance(target, types.MethodType):
-        return types.MethodType(_compile(target.__func__, options=options), target.__self__)
+        return types.MethodType(_compile_inner(target.__func__, options), target.__self__)
     if isinstance(target, types.FunctionType):
-        return _compile_function(target, options)
+        return _compile_once(target, options)
     if isinstance(target, type) or not callable(target):
         raise ArgumentError(_not_compilable(target))
     call = inspect.getattr_static(type(target), "__call__", None)
     if isinstance(call, types.FunctionType) and not isinstance(target, (OpOverload, OpOverloadPacket)):
-        return types.MethodType(_compile(call, options=options), target)
+        return types.MethodType(_compile_inner(call, options), target)
     return _unchanged(target, "it is written in C; there is no bytecode to capture")
+
+
+def _compile_inner(target: Any, options: CompileOptions) -> Any:
+    """Compile what many objects call, for one of them: the others do not count towards its recompile_limit."""
+    if isinstance(target, types.FunctionType):
+        return _compile_function(target, options)
+    return _compile(target, options=options)
 
 
 def _not_compilable(target: object) -> Diagnostic:
@@ -186,6 +195,31 @@ def _unchanged(target: T, why: str) -> T:
     name = getattr(target, "__qualname__", repr(target))
     notice(Diagnostic("MD105", f"{name} is returned unchanged", why=f"It is not compiled: {why}."))
     return target
+
+
+# What `compile` made of each function, for those who ask for the same again.
+_made: weakref.WeakKeyDictionary[types.FunctionType, list[weakref.ref[types.FunctionType]]]
+_made = weakref.WeakKeyDictionary()
+
+
+def _compile_once(fn: types.FunctionType, options: CompileOptions) -> types.FunctionType:
+    """One compiled function per function and options, as long as somebody holds it."""
+    made = [reference for reference in _made.get(fn, ()) if reference() is not None]
+    for function in (reference() for reference in made):
+        if function is not None and _stands_for(function, fn, options):
+            return function
+    function = _compile_function(fn, options)
+    if function is not fn:
+        _made[fn] = [*made, weakref.ref(function)]
+    return function
+
+
+def _stands_for(function: types.FunctionType, fn: types.FunctionType, options: CompileOptions) -> bool:
+    """Whether compiling `fn` with `options` would give `function` again: the function may have been changed since."""
+    record = compiled_record(function)
+    known = (function.__defaults__, function.__kwdefaults__, record.code_object)
+    now = (record.py_func.__defaults__, record.py_func.__kwdefaults__, record.py_func.__code__)
+    return record.options == options and all(a is b for a, b in zip(known, now))
 
 
 def _compile_function(fn: types.FunctionType, options: CompileOptions) -> types.FunctionType:

@@ -57,6 +57,7 @@ class CompiledFunction:
 
     def __init__(self, fn: types.FunctionType, options: CompileOptions, family: CompiledFunction | None) -> None:
         self.py_func = fn
+        self.code_object = fn.__code__
         self.options = options
         self.name = options.name or fn.__qualname__
         self.stats: Stats = family.stats if family else Stats()

@@ -6,7 +6,7 @@ It checks nothing; `api.py` makes it from checked arguments.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch.fx
@@ -42,7 +42,7 @@ class GraphCompiler:
     name: str
     backend: Any
     options: Mapping[str, Any]
-    run: Callable[[torch.fx.GraphModule, Sequence[Any]], BoxedCallable]
+    run: Callable[[torch.fx.GraphModule, Sequence[Any]], BoxedCallable] = field(compare=False)
 
     def key(self) -> BackendKey:
         """What an entry that is compiled now depends on."""

@@ -394,7 +394,7 @@ def test_a_module_that_holds_a_compiled_module():
 
 def test_reset_forgets_and_lets_notices_be_shown_again():
     counter = CompileCounter()
-    f, g = (minidynamo.compile(plain, backend=counter) for _ in range(2))
+    f, g = (minidynamo.compile(plain, backend=counter, name=name) for name in ("f", "g"))
     x = torch.ones(1)
     f(x), g(x)
     minidynamo.reset(f)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 
 import minidynamo
+from minidynamo.errors import Unsupported
 from minidynamo.events import MinidynamoNotice
 from minidynamo.testing import CompileCounter, no_recompile
 
@@ -116,3 +119,120 @@ def test_the_recompile_limit_counts_per_backend():
     with pytest.warns(MinidynamoNotice, match=r"value of `n` \(3 times\)"):
         f(x, 3)
     assert counter.frame_count == 4
+
+
+# Behaviour checks
+
+
+def doubled_and_halved(x):
+    return torch.relu(x * 2) / 2
+
+
+def test_BK_1_backends_coexist_and_equal_ones_share():
+    def f(x):
+        return torch.relu(x) + 1
+
+    x = torch.randn(4)
+    first, second = CompileCounter(), CompileCounter()
+    with_first, with_second = minidynamo.compile(f, backend=first), minidynamo.compile(f, backend=second)
+    with_first(x)
+    assert (first.frame_count, second.frame_count) == (1, 0)
+    with_second(x)
+    for call in (with_first, with_second) * 2:
+        call(x)
+    assert (first.frame_count, second.frame_count) == (1, 1)
+    eager, again, aot = (minidynamo.compile(f, backend=name) for name in ("eager", "eager", "aot_eager"))
+    for call in (eager, again, aot):
+        call(x)
+    assert len(eager.graphs) == len(again.graphs) == len(aot.graphs) == 1
+    assert again is eager and aot is not eager and aot.stats.compiles == 1
+
+
+def test_BK_1_options_count():
+    settings = [{"fuse": True}, {"fuse": True}, {"fuse": False}]
+    counter = CompileCounter()
+    calls = [minidynamo.compile(doubled_and_halved, backend=counter, options=options) for options in settings]
+    for call in calls * 2:
+        call(torch.randn(4))
+    assert counter.frame_count == 2
+
+
+def test_BK_2_fullgraph_is_asked_for_again():
+    def broken(x):
+        x = x + 1
+        minidynamo.graph_break()
+        return x * 2
+
+    assert torch.equal(minidynamo.compile(broken, backend="eager")(torch.ones(2)), torch.full((2,), 4.0))
+    with pytest.raises(Unsupported, match="MD223 fullgraph=True"):
+        minidynamo.compile(broken, backend="eager", fullgraph=True)(torch.ones(2))
+    # And the other way round: what fullgraph refused is cut for those who do not ask for it.
+    assert torch.equal(minidynamo.compile(broken, backend="eager")(torch.ones(2)), torch.full((2,), 4.0))
+
+
+def test_BK_3_each_backend_has_a_limit_of_its_own():
+    used = []
+
+    def backend(number):
+        return lambda gm, example_inputs: used.append(number) or minidynamo.make_boxed_func(gm.forward)
+
+    x = torch.randn(4)
+    calls = [minidynamo.compile(doubled_and_halved, backend=backend(number)) for number in range(12)]
+    for call in calls * 2:
+        assert torch.equal(call(x), doubled_and_halved(x))
+    assert used == list(range(12))
+    assert all(call.stats.native_runs == 0 for call in calls)
+
+
+def test_BK_4_a_compiled_function_that_is_called_is_part_of_the_caller():
+    outer_backend, inner_backend = CompileCounter(), CompileCounter()
+
+    @minidynamo.compile(backend=inner_backend)
+    def inner(x):
+        return x + 1
+
+    @minidynamo.compile(backend=outer_backend)
+    def outer(x):
+        return inner(x) * 2
+
+    assert torch.equal(outer(torch.ones(2)), torch.full((2,), 4.0))
+    assert (outer_backend.frame_count, outer_backend.op_count, inner_backend.frame_count) == (1, 2, 0)
+    inner(torch.ones(2))
+    assert inner_backend.frame_count == 1
+
+
+def test_a_function_that_was_changed_is_compiled_anew():
+    def f(x, k=1):
+        return x * k
+
+    compiled = minidynamo.compile(f, backend="eager")
+    f.__defaults__ = (3,)
+    assert minidynamo.compile(f, backend="eager")(torch.ones(())) == 3
+    f.__code__ = (lambda x, k: x - k).__code__
+    assert minidynamo.compile(f, backend="eager")(torch.ones(())) == -2
+    assert minidynamo.compile(f, backend="eager") is not compiled
+
+
+def test_what_is_shared_dies_with_its_last_user():
+    compiled = minidynamo.compile(doubled_and_halved, backend="eager", name="shared")
+    compiled(torch.ones(2))
+    alive = weakref.ref(compiled)
+    del compiled
+    assert alive() is None
+    assert minidynamo.compile(doubled_and_halved, backend="eager", name="shared").stats.compiles == 0
+
+
+def test_methods_of_several_objects_do_not_share():
+    class Scale:
+        def __init__(self, k):
+            self.k = k
+
+        def __call__(self, x):
+            return x * self.k
+
+        def times(self, x):
+            return x * self.k
+
+    for make in (Scale, lambda k: Scale(k).times):
+        calls = [minidynamo.compile(make(k), backend="eager") for k in range(10)]
+        assert [call(torch.ones(())).item() for call in calls] == list(range(10))
