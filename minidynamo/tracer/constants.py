@@ -5,6 +5,7 @@ It knows no sources and installs no guards: a constant's guard was installed whe
 
 from __future__ import annotations
 
+import collections
 import enum
 from collections.abc import Callable
 from typing import Any
@@ -125,13 +126,15 @@ def _sequence(variable: SequenceVariable) -> Any:
         return variable.cls(items)
     if hasattr(variable.cls, "_fields"):
         return variable.cls(*items)
+    if isinstance(variable, ListVariable) and variable.cls is collections.deque:
+        return collections.deque(items, variable.maxlen)
     raise NotConstant(variable.cls.__name__)
 
 
 def _dict(variable: DictVariable) -> Any:
-    if variable.cls is not dict:
+    if variable.cls not in (dict, collections.OrderedDict):
         raise NotConstant(variable.cls.__name__)
-    return {as_constant(key.variable): as_constant(value) for key, value in variable.items.items()}
+    return variable.cls((as_constant(key.variable), as_constant(value)) for key, value in variable.items.items())
 
 
 def _set(variable: SetVariable) -> Any:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from minidynamo.tracer.generators import GeneratorVariable, parts_of_generator
+from minidynamo.tracer.set_order import arrangement
 from minidynamo.tracer.side_effects import AttrSet, Called, CellSet, ContentsChanged, Effect, GlobalSet, SideEffects
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
@@ -134,6 +135,18 @@ def has_other_keys(side_effects: SideEffects, iterator: DictIterator) -> bool:
         return set(keys) != set(iterator.keys)
     ordered = reversed(iterator.keys) if iterator.is_reversed else iterator.keys
     return side_effects.is_changed(iterator.mapping) and tuple(keys) != tuple(ordered)
+
+
+def would_differ(side_effects: SideEffects, iterator: VariableTracker) -> bool:
+    """Whether it is an iterator that would not do what it does when it is rebuilt."""
+    if isinstance(iterator, SequenceIterator) and isinstance(iterator.sequence, ListVariable):
+        return iterator.begun is not None and iterator.begun != tuple(iterator.sequence.items)
+    if not isinstance(iterator, DictIterator):
+        return False
+    items = iterator.mapping
+    if isinstance(items, SetVariable) and items.source is None and arrangement(items) is None:
+        return True
+    return bool(iterator.keys) and has_other_keys(side_effects, iterator)
 
 
 def _keys_and_values(variable: DictVariable) -> Iterator[VariableTracker | None]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.containers import DictKey, DictVariable, ListVariable
+from minidynamo.variables.containers import DictKey, DictVariable, ListVariable, SetVariable
 
 _LIST_ITERATOR: type = type(iter([]))
 
@@ -20,12 +20,14 @@ _LIST_ITERATOR: type = type(iter([]))
 class SequenceIterator(VariableTracker):
     """An iterator over a sequence; it sees changes of a list while it runs, as Python's does.
 
-    `sequence` is a ListVariable, or a tuple of the items for everything else; `()` when it is exhausted.
+    `sequence` is a ListVariable, or a tuple of the items for everything else; `()` when it is exhausted. `begun` are
+    the items that a deque had when the loop began, which must stay.
     """
 
     sequence: ListVariable | tuple[VariableTracker, ...]
     position: int = 0
     cls: type = _LIST_ITERATOR
+    begun: tuple[VariableTracker, ...] | None = None
 
     @property
     def python_type(self) -> type:
@@ -34,12 +36,12 @@ class SequenceIterator(VariableTracker):
 
 @dataclass(eq=False)
 class DictIterator(VariableTracker):
-    """An iterator over a dict or over a view of `kind` of it: it sees new values, and must not see other keys.
+    """An iterator over a dict or over a view of `kind` of it, or over a set: it must not see other keys.
 
-    `keys` are those that the dict had when the loop began, in the order of the loop; `()` when it is exhausted.
+    `keys` are those that it had when the loop began, in the order of the loop; `()` when it is exhausted.
     """
 
-    mapping: DictVariable
+    mapping: DictVariable | SetVariable
     kind: str
     keys: tuple[DictKey, ...]
     position: int = 0
@@ -47,6 +49,8 @@ class DictIterator(VariableTracker):
 
     @property
     def python_type(self) -> type:
+        if isinstance(self.mapping, SetVariable):
+            return type(iter(set()))
         plain: Any = collections.OrderedDict() if self.mapping.cls is collections.OrderedDict else {}
         view = getattr(plain, self.kind)()
         return type(reversed(view) if self.is_reversed else iter(view))

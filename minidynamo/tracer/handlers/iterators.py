@@ -183,6 +183,9 @@ for _cls in (str, bytes, range):
 def _next_of_sequence(tx: Tracer, iterator: SequenceIterator) -> VariableTracker | None:
     live = isinstance(iterator.sequence, ListVariable)
     items = iterator.sequence.items if isinstance(iterator.sequence, ListVariable) else iterator.sequence
+    if live and iterator.begun is not None and tuple(items) != iterator.begun:
+        what = "the frame runs as written: a deque is changed while it is looped over"
+        raise SkipFrame(Diagnostic("MD202", what, "RuntimeError: deque mutated during iteration"))
     if not 0 <= iterator.position < len(items):
         iterator.sequence = ()  # an exhausted iterator stays exhausted, whatever happens to the list
         return None

@@ -60,8 +60,13 @@ def storage_of(variable: VariableTracker) -> VariableTracker:
 def like(sequence: SequenceVariable, items: list[VariableTracker]) -> SequenceVariable:
     """A new sequence of the kind that slicing and arithmetic of `sequence` give."""
     if isinstance(sequence, ListVariable):
-        return ListVariable(items, sequence.cls)
+        return ListVariable(_within(sequence.maxlen, items), sequence.cls, maxlen=sequence.maxlen)
     return TupleVariable(items, torch.Size if sequence.cls is torch.Size else tuple)
+
+
+def _within(maxlen: int | None, items: list[VariableTracker]) -> list[VariableTracker]:
+    """What is left of the items in a deque of that length: the last ones."""
+    return items if maxlen is None else items[max(len(items) - maxlen, 0) :]
 
 
 # --- reading ------------------------------------------------------------------------------------------------------
@@ -75,7 +80,8 @@ def _len(tx: Tracer, self: SequenceVariable) -> VariableTracker:
 @method(SEQUENCES, "__iter__")
 def _iter(tx: Tracer, self: SequenceVariable) -> VariableTracker:
     cls = type(iter(self.cls())) if self.cls in SEQUENCES else type(iter(()))
-    return SequenceIterator(self if isinstance(self, ListVariable) else tuple(self.items), cls=cls)
+    begun = tuple(self.items) if self.cls is deque else None
+    return SequenceIterator(self if isinstance(self, ListVariable) else tuple(self.items), cls=cls, begun=begun)
 
 
 @method(SEQUENCES, "__reversed__")
@@ -101,7 +107,7 @@ def _getitem(tx: Tracer, self: SequenceVariable, key: VariableTracker) -> Variab
 
 @method(MUTABLE, "copy", "__copy__")
 def _copy(tx: Tracer, self: ListVariable) -> VariableTracker:
-    return ListVariable(list(self.items), self.cls)
+    return like(self, list(self.items))
 
 
 @method((tuple,), "__hash__")
@@ -150,7 +156,7 @@ def _mul(tx: Tracer, self: SequenceVariable, other: VariableTracker) -> Variable
 def _imul(tx: Tracer, self: ListVariable, other: VariableTracker) -> VariableTracker:
     if not isinstance(other, ConstantVariable) or not isinstance(other.value, int):
         return not_implemented()
-    self.items[:] = self.items * other.value
+    self.items[:] = _within(self.maxlen, self.items * other.value)
     tx.side_effects.contents_changed(self)
     return self
 
@@ -254,7 +260,11 @@ _CHANGES: dict[type, dict[str, Callable[..., VariableTracker | None]]] = {
 def _changing(change: Callable[..., VariableTracker | None]) -> Callable[..., VariableTracker]:
     @functools.wraps(change)  # call.py binds the arguments to the signature
     def changed(tx: Tracer, self: ListVariable, /, *args: VariableTracker) -> VariableTracker:
+        if change is _insert and self.maxlen is not None and len(self.items) >= self.maxlen:
+            tx.raises(IndexError("deque already at its maximum size"), exact=True)
         result = change(tx, self.items, *args)
+        if self.maxlen is not None and len(self.items) > self.maxlen:
+            del self.items[self.maxlen if change is _appendleft else 0]
         tx.side_effects.contents_changed(self)
         return none() if result is None else result
 
@@ -312,9 +322,18 @@ def _list(tx: Tracer, iterable: VariableTracker | None = None, /) -> VariableTra
 def _deque(
     tx: Tracer, iterable: VariableTracker | None = None, maxlen: VariableTracker | None = None
 ) -> VariableTracker:
-    if maxlen is not None and not (isinstance(maxlen, ConstantVariable) and maxlen.value is None):
-        tx.break_graph("MD241", "a deque with maxlen", why="Only unbounded deques are tracked.", fix="use a list")
-    return ListVariable([] if iterable is None else list(tx.unpack(iterable)), deque)
+    length = None if maxlen is None else expect_constant(tx, maxlen, "`maxlen`")
+    try:
+        deque((), length)
+    except (TypeError, ValueError, OverflowError) as error:
+        tx.raises(error, exact=True)
+    items = [] if iterable is None else list(tx.unpack(iterable))
+    return ListVariable(_within(length, items), deque, maxlen=length)
+
+
+@registry.attributes(ListVariable)
+def _maxlen(tx: Tracer, obj: ListVariable, name: str) -> VariableTracker | None:
+    return ConstantVariable(obj.maxlen) if obj.cls is deque and name == "maxlen" else None
 
 
 @registry.function(tuple)

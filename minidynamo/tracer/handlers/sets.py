@@ -1,14 +1,17 @@
 """Owns the methods of sets and frozensets that are not polyfills.
 
 Tracked sets remember insertion order, Python's do not: whatever depends on the order of two or more items breaks the
-graph.
+graph, unless `tracer/set_order.py` knows it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
+from typing import Any, NoReturn
 
-from minidynamo.tracer import polyfills, registry
+from minidynamo.guards.source import Constant
+from minidynamo.tracer import polyfills, registry, set_order
+from minidynamo.tracer.constants import as_constant
 from minidynamo.tracer.exceptions import made
 from minidynamo.tracer.handlers.lists import method, storage_of
 from minidynamo.tracer.handlers.values import expect_key, none, not_implemented
@@ -16,7 +19,7 @@ from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable, ListVariable, SetVariable
-from minidynamo.variables.iterators import SequenceIterator
+from minidynamo.variables.iterators import DictIterator
 
 SETS = (set, frozenset)
 
@@ -26,14 +29,13 @@ def set_items(variable: SetVariable) -> list[VariableTracker]:
     return [key.variable for key in variable.items]
 
 
-def _expect_one_order(tx: Tracer, variable: SetVariable, what: str) -> None:
-    if len(variable.items) > 1:
-        tx.break_graph(
-            "MD231",
-            f"{what} a set with {len(variable.items)} items",
-            why="Two equal sets may give their items in different orders.",
-            fix="use a list or a dict, or sorted(...)",
-        )
+def _unknown_order(tx: Tracer, variable: SetVariable, what: str) -> NoReturn:
+    tx.break_graph(
+        "MD231",
+        f"{what} a set with {len(variable.items)} items",
+        why="Two equal sets may give their items in different orders.",
+        fix="use a list or a dict, or sorted(...)",
+    )
 
 
 @method(SETS, "__len__")
@@ -50,8 +52,10 @@ def _contains(tx: Tracer, self: SetVariable, item: VariableTracker) -> VariableT
 
 @method(SETS, "__iter__")
 def _iter(tx: Tracer, self: SetVariable) -> VariableTracker:
-    _expect_one_order(tx, self, "looping over")
-    return SequenceIterator(tuple(set_items(self)), cls=type(iter(set())))
+    keys = set_order.ordered_keys(tx, self)
+    if keys is None:
+        _unknown_order(tx, self, "looping over")
+    return DictIterator(self, "keys", tuple(keys))
 
 
 @registry.function(polyfills.unordered_items)
@@ -62,23 +66,19 @@ def _unordered_items(tx: Tracer, items: VariableTracker) -> VariableTracker:
 
 @method(SETS, "copy")
 def _copy(tx: Tracer, self: SetVariable) -> VariableTracker:
-    return self if self.cls is frozenset else SetVariable(dict(self.items), self.cls)
+    return self if self.cls is frozenset else _make(tx, self, self.cls)
 
 
 @registry.method(set, "add")
 def _add(tx: Tracer, self: SetVariable, item: VariableTracker) -> VariableTracker:
-    key = expect_key(tx, item)
-    if key not in self.items:
-        self.items[key] = None
+    if set_order.add(self, expect_key(tx, item)):
         tx.side_effects.contents_changed(self)
     return none()
 
 
 @registry.method(set, "discard")
 def _discard(tx: Tracer, self: SetVariable, item: VariableTracker) -> VariableTracker:
-    key = expect_key(tx, item)
-    if key in self.items:
-        del self.items[key]
+    if set_order.discard(self, expect_key(tx, item)):
         tx.side_effects.contents_changed(self)
     return none()
 
@@ -95,16 +95,22 @@ def _remove(tx: Tracer, self: SetVariable, item: VariableTracker) -> VariableTra
 def _pop(tx: Tracer, self: SetVariable) -> VariableTracker:
     if not self.items:
         tx.raises(KeyError("pop from an empty set"), exact=True)
-    _expect_one_order(tx, self, "popping from")
-    (item,) = set_items(self)
-    _discard(tx, self, item)
-    return item
+    if len(self.items) > 1:
+        if self.source is not None or not isinstance(self.real, set):
+            _unknown_order(tx, self, "popping from")
+        popped = self.real.pop()
+        key = next(key for key in self.items if key.token == popped)
+    else:
+        (key,) = self.items
+    _discard(tx, self, key.variable)
+    return key.variable
 
 
 @registry.method(set, "clear")
 def _clear(tx: Tracer, self: SetVariable) -> VariableTracker:
     if self.items:
         self.items.clear()
+        self.real = None if self.source is not None else set()
         tx.side_effects.contents_changed(self)
     return none()
 
@@ -167,9 +173,46 @@ method(SETS, "__gt__")(_strict(polyfills.set_issuperset))
 def _make(tx: Tracer, iterable: VariableTracker | None, cls: type) -> VariableTracker:
     plain = None if iterable is None else storage_of(iterable)
     if isinstance(plain, SetVariable | DictVariable) and plain is iterable:
-        return SetVariable(dict.fromkeys(plain.items), cls)
+        like = _real_like(plain)
+        return SetVariable(dict.fromkeys(plain.items), cls, None if like is None else cls(like))
     items = [] if iterable is None else tx.unpack(iterable)
-    return SetVariable({expect_key(tx, item): None for item in items}, cls)
+    real = set_order.set_of(items)
+    return SetVariable(
+        {expect_key(tx, item): None for item in items}, cls, None if real is None else cls(map(as_constant, items))
+    )
+
+
+def _real_like(variable: SetVariable | DictVariable) -> Set[Any] | dict[Any, None] | None:
+    """A real set or dict from which another set becomes what it becomes from this one; None when none is known."""
+    if isinstance(variable, SetVariable):
+        # Of a set from outside only the order is guarded, not how it came to be.
+        return variable.real if variable.source is None or isinstance(variable.source, Constant) else None
+    keys = [key.variable for key in variable.items]
+    known = variable.cls is dict and set_order.set_of(keys) is not None
+    return dict.fromkeys(map(as_constant, keys)) if known else None
+
+
+@registry.function(polyfills.merge)
+def _merge(tx: Tracer, self: SetVariable, other: VariableTracker) -> VariableTracker:
+    plain = storage_of(other)
+    assert isinstance(plain, SetVariable | DictVariable)
+    like = _real_like(plain)
+    if self.source is not None or not isinstance(self.real, set) or like is None:
+        self.real = None
+    else:
+        self.real.update(like)
+    before = len(self.items)
+    for key in plain.items:
+        self.items.setdefault(key)
+    if len(self.items) > before:
+        tx.side_effects.contents_changed(self)
+    return none()
+
+
+@registry.function(polyfills.forget_order)
+def _forget_order(tx: Tracer, self: SetVariable) -> VariableTracker:
+    self.real = None
+    return none()
 
 
 @registry.function(set)

@@ -61,9 +61,8 @@ def sets_of_tensors_and_sets(x):
     return y, len(seen), x in seen, frozenset([1]) in {frozenset([1])}, {1} in {frozenset([1])}
 
 
-@programs(breaks=1)
-def popping_from_many_breaks(x):
-    s = {1, 2}
+@programs(lambda: (vector(), {1, 2}), breaks=1)
+def popping_from_many_breaks(x, s):
     y = x + 1
     s.pop()
     return y, len(s)
