@@ -66,7 +66,7 @@ def test_CL_3_comptime_print_of_a_closed_over_argument(capsys):
 def test_CL_4_early_and_late_binding():
     def f(x):
         early = [lambda i=i: i * x for i in range(1, 4)]
-        late = [lambda: i * x for i in range(1, 4)]
+        late = [lambda: i * x for i in range(1, 4)]  # noqa: B023 (late binding is meant)
         return [g() for g in early], [g() for g in late]
 
     assert_same_as_eager(f, ones, graphs=1, breaks=0, fullgraph=True)

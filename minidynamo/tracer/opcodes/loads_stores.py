@@ -60,6 +60,12 @@ def load_assertion_error(frame: Frame, instruction: Instruction) -> None:
     frame.push(frame.tx.wrap(AssertionError, Constant(AssertionError, "AssertionError")))
 
 
+@opcode("LOAD_BUILD_CLASS")
+def load_build_class(frame: Frame, instruction: Instruction) -> None:
+    # It is its call that breaks the graph.
+    frame.push(frame.tx.wrap(builtins.__build_class__, Constant(builtins.__build_class__, "__build_class__")))
+
+
 # Locals
 
 

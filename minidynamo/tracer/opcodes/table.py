@@ -31,7 +31,6 @@ UNSUPPORTED = {
     "GET_AWAITABLE": _SUSPENDS,
     "IMPORT_STAR": _NAMESPACE,
     "INTERPRETER_EXIT": "it only occurs in code that CPython makes for itself",
-    "LOAD_BUILD_CLASS": "a class is made; classes made while tracing are not supported",
     "LOAD_CLASSDEREF": _NAMESPACE,
     "LOAD_FROM_DICT_OR_DEREF": _NAMESPACE,
     "LOAD_FROM_DICT_OR_GLOBALS": _NAMESPACE,
