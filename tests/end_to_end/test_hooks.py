@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+
+import pytest
 import torch
 from torch import nn
 
@@ -76,3 +79,155 @@ def test_gradient_hooks_of_parameters_run():
     handle.remove()
     module(torch.randn(2, 4)).sum().backward()
     assert seen == [(4, 4)]
+
+
+def test_hooks_of_every_kind_in_the_order_of_nn_module():
+    def run(compiled):
+        log = []
+        net = model()
+        net.register_forward_pre_hook(lambda m, args, kwargs: ((args[0] + 1,), kwargs), with_kwargs=True)
+        net[0].register_forward_pre_hook(lambda m, args: args[0] * 2)
+        net[1].register_forward_hook(lambda m, args, out: log.append("second") or out * 3)
+        net[1].register_forward_hook(
+            lambda m, args, kwargs, out: log.append("first") or out + 1, prepend=True, with_kwargs=True
+        )
+        if compiled:
+            minidynamo.compile(net, backend="eager", fullgraph=True)
+        return [net(torch.ones(2, 4)), net(torch.ones(2, 4)), log]
+
+    expected, actual = run(False), run(True)
+    assert actual[2] == expected[2] == ["first", "second"] * 2
+    assert torch.equal(actual[0], expected[0]) and torch.equal(actual[1], expected[1])
+
+
+def test_a_hook_that_is_replaced_takes_effect_with_one_recompile():
+    counter = CompileCounter()
+    net = minidynamo.compile(model(), backend=counter)
+    x = torch.randn(2, 4)
+    plain = net(x)
+    for number, factor in enumerate((2, 3, 4), start=2):
+        handle = net.register_forward_hook(lambda m, args, out, factor=factor: out * factor)
+        assert torch.equal(net(x), plain * factor)
+        assert counter.frame_count == number
+        handle.remove()
+        with no_recompile():
+            assert torch.equal(net(x), plain)
+
+
+def test_hooks_that_keep_features():
+    class Extractor(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = model()
+            self.features = {}
+            for name, layer in self.net.named_children():
+                layer.register_forward_hook(functools.partial(self.keep, name))
+
+        def keep(self, name, module, args, out):
+            self.features[name] = out
+
+        def forward(self, x):
+            return self.net(x), self.features["0"] * 2
+
+    extractor = minidynamo.compile(Extractor(), backend="eager", fullgraph=True)
+    for x in (torch.randn(2, 4), torch.randn(2, 4)):
+        out, doubled = extractor(x)
+        linear = extractor.net[0].forward(x)
+        assert torch.equal(doubled, linear * 2) and torch.equal(extractor.features["1"], out)
+        assert torch.equal(extractor.features["0"], linear)
+
+
+@pytest.mark.filterwarnings("ignore:MD302")
+def test_a_hook_that_counts_calls_sees_every_call():
+    class Counting:
+        def __init__(self):
+            self.calls = 0
+
+        def __call__(self, module, args, out):
+            self.calls += 1
+            return out * 2
+
+    hook = Counting()
+    net = minidynamo.compile(model(), backend="eager")
+    net[0].register_forward_hook(hook)
+    reference = model()
+    reference[0].register_forward_hook(Counting())
+    x = torch.randn(2, 4)
+    for calls in range(1, 13):  # more often than the hook is compiled for each count
+        assert torch.equal(net(x), reference(x))
+        assert hook.calls == calls
+
+
+def test_a_hook_that_always_runs_runs_when_forward_raises():
+    log = []
+    net = minidynamo.compile(model(), backend="eager")
+    net[0].register_forward_hook(lambda module, args, out: log.append(out is None), always_call=True)
+    net(torch.randn(2, 4))
+    with pytest.raises(RuntimeError):
+        net(torch.randn(2, 5))
+    assert log == [False, True]
+
+
+@pytest.mark.parametrize("kind", ["hook", "pre-hook", "global"])
+def test_backward_hooks_of_modules_run(kind):
+    results = []
+    for compiled in (False, True):
+        net, log = model(), []
+        if compiled:
+            minidynamo.compile(net, backend="aot_eager")
+        x = torch.ones(2, 4, requires_grad=True)
+        net(x).sum().backward()
+        if kind == "hook":
+            handle = net[0].register_full_backward_hook(lambda m, grads_in, grads_out: (grads_in[0] * 10,))
+        elif kind == "pre-hook":
+            handle = net[1].register_full_backward_pre_hook(lambda m, grads_out: (grads_out[0] * 10,))
+        else:
+            register = torch.nn.modules.module.register_module_full_backward_hook
+            handle = register(lambda m, grads_in, grads_out, log=log: log.append(type(m).__name__))
+        net(x).sum().backward()
+        handle.remove()
+        net(x).sum().backward()
+        results.append([x.grad, *(p.grad for p in net.parameters()), log])
+    assert all(torch.equal(a, b) for a, b in zip(results[0][:-1], results[1][:-1]))
+    assert results[0][-1] == results[1][-1]
+
+
+def test_hooks_of_tensors_inside_the_program():
+    results = []
+    for compiled in (False, True):
+        log = []
+
+        def program(x, log=log):
+            y = x * 2
+            y.register_hook(lambda grad: log.append(grad.clone()) or grad * 10)
+            y.retain_grad()
+            return (y * 3).sum(), y
+
+        if compiled:
+            program = minidynamo.compile(program, backend="aot_eager")
+        for _ in range(2):
+            x = torch.ones(4, requires_grad=True)
+            loss, y = program(x)
+            loss.backward()
+            results.append([x.grad, y.grad, *log])
+    for expected, actual in zip(results[:2], results[2:]):
+        assert all(torch.equal(a, b) for a, b in zip(expected, actual, strict=True))
+
+
+def test_a_hook_that_forward_registers_and_removes():
+    class Doubling(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(3, 3)
+
+        def forward(self, x):
+            handle = self.linear.register_forward_hook(lambda m, args, out: out * 2)
+            y = self.linear(x)
+            handle.remove()
+            return y
+
+    module = minidynamo.compile(Doubling(), backend="eager")
+    x = torch.randn(2, 3)
+    for _ in range(3):
+        assert torch.equal(module(x), module.linear(x) * 2)
+        assert not module.linear._forward_hooks
