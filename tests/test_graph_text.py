@@ -32,3 +32,15 @@ def test_lines_of_the_user_stand_above_what_they_became():
 def test_a_graph_without_lines():
     text = graph_text(fx.symbolic_trace(lambda x: x + 1))
     assert "x + 1" in text and "#" not in text
+
+
+def test_subgraphs_have_lines_of_their_own():
+    inner, graph = fx.symbolic_trace(lambda x: x.sin()), fx.Graph()
+    x = graph.placeholder("x")
+    graph.output((graph.create_node("get_attr", "part"), graph.call_method("sin", (x,))))
+    gm = fx.GraphModule({"part": inner}, graph)
+    for part, line in ((gm, 2), (gm.part, 3)):
+        node = next(node for node in part.graph.nodes if node.name == "sin")
+        node.meta["user_location"] = UserLocation("/home/somebody/f.py", line, "f")
+    text = graph_text(gm)
+    assert text.index("# f.py:2 in f") < text.index("class part") < text.index("# f.py:3 in f")

@@ -17,7 +17,7 @@ from minidynamo.tracer.side_effects import (
 from minidynamo.variables.callables import BuiltinVariable, CellVariable
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable
-from minidynamo.variables.objects import ObjectVariable
+from minidynamo.variables.objects import ClassVariable, ObjectVariable
 
 ONE, TWO = ConstantVariable(1), ConstantVariable(2)
 
@@ -81,3 +81,27 @@ def test_effects_cannot_be_changed() -> None:
     effect = AttrSet(_object(), "a", ONE)
     with pytest.raises(AttributeError):
         effect.name = "b"  # type: ignore[misc]
+
+
+def test_every_effect_is_announced_and_can_be_refused() -> None:
+    effects, seen = SideEffects(), []
+    effects.on_effect = seen.append
+    items = ListVariable([])
+    effects.contents_changed(items)
+    effects.contents_changed(items)  # which adds nothing to the journal
+    effects.set_attr(_object(), "a", ONE)
+    effects.delete_attr(_object(), "a")
+    effects.set_class_attr(ClassVariable(SideEffects), "a", ONE)
+    effects.set_global({}, "g", TWO)
+    effects.set_cell(CellVariable(), None)
+    effects.call_later(BuiltinVariable(print), ONE)
+    assert [effect for effect in seen if effect in effects.journal] == effects.journal
+    assert len(seen) == len(effects.journal) + 1 == 8
+
+    def refuse(effect: object) -> None:
+        raise ValueError
+
+    effects.on_effect = refuse
+    with pytest.raises(ValueError):
+        effects.set_cell(CellVariable(), None)
+    assert len(effects.journal) == 7
