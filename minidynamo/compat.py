@@ -63,6 +63,7 @@ GUARDED_QUESTIONS: tuple[typing.Any, ...] = tuple(
     getattr(torch._C, f"_get_{flag}") for flag in _FLAGS if hasattr(torch._C, f"_get_{flag}")
 )
 is_autocast_available = torch._C._is_autocast_available
+InferenceMode: typing.Any = torch._C._InferenceMode
 # A context in which operations convert nothing, whatever autocast says.
 without_autocast = torch._C._DisableAutocast
 # Asked by library code that would have to hand its work to a torch function mode.

@@ -7,6 +7,7 @@ device of new tensors. It does not decide which calls of a program are switches 
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,7 @@ class Settings:
     autocast_cache: bool
     autocast_nesting: int
     default_dtype: torch.dtype
+    inference: tuple[bool, ...]  # of each block of inference mode that switches have opened
     devices: tuple[torch.device, ...]  # of each `torch.device` context that is open, the outermost first
 
 
@@ -41,6 +43,7 @@ def settings() -> Settings:
         torch.is_autocast_cache_enabled(),
         torch.autocast_decrement_nesting(),
         torch.get_default_dtype(),
+        tuple(mode for mode, _ in _inference_blocks()),
         compat.open_devices(),
     )
 
@@ -61,6 +64,32 @@ def leave_device() -> None:
     compat.leave_device(compat.open_devices()[-1])
 
 
+class _OpenBlocks(threading.local):
+    inference: list[tuple[bool, Any]] | None = None
+
+
+_open = _OpenBlocks()
+
+
+def _inference_blocks() -> list[tuple[bool, Any]]:
+    if _open.inference is None:
+        _open.inference = []
+    return _open.inference
+
+
+def enter_inference_mode(enabled: bool) -> None:
+    """Open a block of inference mode."""
+    block = compat.InferenceMode(enabled)
+    block.__enter__()
+    _inference_blocks().append((enabled, block))
+
+
+def leave_inference_mode() -> None:
+    """Leave the innermost block that a switch has opened."""
+    _, block = _inference_blocks().pop()
+    block.__exit__(None, None, None)
+
+
 # Every call that may be a switch in a graph.
 SWITCHES: tuple[Callable[..., Any], ...] = (
     compat.set_grad_enabled,
@@ -71,6 +100,8 @@ SWITCHES: tuple[Callable[..., Any], ...] = (
     torch.autocast_increment_nesting,
     torch.autocast_decrement_nesting,
     leave_autocast,
+    enter_inference_mode,
+    leave_inference_mode,
     enter_device,
     leave_device,
 )
@@ -83,14 +114,25 @@ def is_switch(function: object) -> bool:
 
 def way_to(wanted: Settings, now: Settings) -> list[Call]:
     """The switches that lead from one state to another. The cache of autocast is left alone: a block may go on."""
-    return [*_autocast(wanted, now), *_devices(wanted, now), *_plain(wanted, now)]
+    return [*_inference(wanted, now), *_autocast(wanted, now), *_devices(wanted, now), *_plain(wanted, now)]
 
 
 def _plain(wanted: Settings, now: Settings) -> Iterator[Call]:
     if wanted.default_dtype is not now.default_dtype:
         yield compat.set_default_dtype, (wanted.default_dtype,)
-    if wanted.grad_enabled != now.grad_enabled:
+    if wanted.grad_enabled != now.grad_enabled or wanted.inference != now.inference:  # which has its own
         yield compat.set_grad_enabled, (wanted.grad_enabled,)
+
+
+def _inference(wanted: Settings, now: Settings) -> Iterator[Call]:
+    same = _common(wanted.inference, now.inference)
+    yield from [(leave_inference_mode, ())] * (len(now.inference) - same)
+    yield from ((enter_inference_mode, (enabled,)) for enabled in wanted.inference[same:])
+
+
+def _common(one: tuple[object, ...], other: tuple[object, ...]) -> int:
+    """How many items two tuples have in common at the beginning."""
+    return next((i for i, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other)))
 
 
 def _autocast(wanted: Settings, now: Settings) -> Iterator[Call]:
@@ -107,9 +149,7 @@ def _autocast(wanted: Settings, now: Settings) -> Iterator[Call]:
 
 
 def _devices(wanted: Settings, now: Settings) -> Iterator[Call]:
-    same = 0
-    while same < min(len(wanted.devices), len(now.devices)) and wanted.devices[same] == now.devices[same]:
-        same += 1
+    same = _common(wanted.devices, now.devices)
     yield from [(leave_device, ())] * (len(now.devices) - same)
     yield from ((enter_device, (device,)) for device in wanted.devices[same:])
 

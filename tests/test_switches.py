@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from minidynamo.switches import SWITCHES, is_switch, leave_autocast, restore, settings, way_to
+from minidynamo.switches import SWITCHES, enter_inference_mode, is_switch, leave_autocast, restore, settings, way_to
 
 
 def grad_mode():
@@ -34,7 +34,12 @@ def devices():
     torch.device("cpu").__enter__()
 
 
-CHANGES = (grad_mode, autocast, autocast_on_another_device, autocast_cache, default_dtype, devices)
+def inference_mode():
+    enter_inference_mode(True)
+    enter_inference_mode(False)
+
+
+CHANGES = (inference_mode, grad_mode, autocast, autocast_on_another_device, autocast_cache, default_dtype, devices)
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -368,7 +368,7 @@ def _keep_settings(tx: Trace, end: Return | Break) -> None:
     open_contexts = [value.context for value in stack if isinstance(value, ContextExitVariable)]
     left = settings()
     if open_contexts:
-        left = replace(left, grad_enabled=open_contexts[0].saved)
+        left = replace(left, grad_enabled=open_contexts[0].saved, inference=tx.graph.entry_settings.inference)
     for function, arguments in way_to(left, tx.graph.entry_settings):
         switch = BuiltinVariable(function, source=Constant(function, function.__name__))
         tx.side_effects.call_later(switch, *map(ConstantVariable, arguments))
@@ -379,6 +379,8 @@ def _guard_changed_apart(tx: Trace) -> None:
     known = [v for v in tx.graph.outside() if not isinstance(v, TensorVariable)]
     changed = {target_of(effect) for effect in tx.side_effects.journal}
     for target in known:
+        if target not in changed:
+            continue
         others = tuple(v.source for v in known if v is not target and v.python_type is target.python_type)
-        if target in changed and others:
+        if others:
             tx.guard(target.source, GuardKind.DISTINCT_OBJECTS, others)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import minidynamo
-from minidynamo.testing import CompileCounter, assert_same_as_eager
+from minidynamo.testing import CompileCounter, CompileCounterWithBackend, assert_same_as_eager
 from tests.end_to_end.programs import Programs, leaf, vector
 
 programs = Programs()
@@ -107,6 +107,51 @@ def device_block_around_a_break(x):
         minidynamo.graph_break()
         z = torch.ones(2)
     return y, z, torch.ones(1)
+
+
+def inference_inside(x):
+    with torch.inference_mode():
+        y = x * 2
+        with torch.inference_mode(False):
+            z = x * 3
+        w = y + 1
+        modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+    return y, z, w, modes, x * 4, torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+
+
+programs(leaf)(inference_inside)
+
+
+@torch.inference_mode()
+def inferred(x):
+    return x * 2
+
+
+@programs(leaf)
+def inference_as_decorator(x):
+    return inferred(x), torch.inference_mode()(lambda y: y * 3)(x), x * 4
+
+
+@programs(leaf, graphs=2, breaks=2)
+def inference_around_a_break(x):
+    with torch.inference_mode():
+        y = x * 2
+        minidynamo.graph_break()
+        inside = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+    return y, inside, torch.is_inference_mode_enabled(), torch.is_grad_enabled(), x * 2
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_tensors_made_in_inference_mode(backend):
+    counter = CompileCounterWithBackend(backend)
+    compiled = minidynamo.compile(lambda x: (x * 2, x.is_inference()), backend=counter)
+    for _ in range(2):
+        with torch.inference_mode():
+            x = torch.randn(4)
+            y, is_inference = compiled(x)
+        assert torch.equal(y, x * 2) and is_inference and counter.frame_count == 1
+    y, is_inference = compiled(torch.ones(4))
+    assert not is_inference and not y.is_inference()
 
 
 @programs(vector)

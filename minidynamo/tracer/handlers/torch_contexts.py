@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from minidynamo.switches import enter_inference_mode, leave_inference_mode
 from minidynamo.tracer import registry
 from minidynamo.tracer.handlers.values import constant, expect_constant, none
 from minidynamo.tracer.protocol import Tracer
@@ -21,7 +22,7 @@ from minidynamo.variables.contexts import ContextVariable
 
 record_function = torch.autograd.profiler.record_function
 set_grad_enabled = torch.autograd.set_grad_enabled
-_CONTEXTS = (torch.no_grad, torch.enable_grad, set_grad_enabled, record_function)
+_CONTEXTS = (torch.no_grad, torch.enable_grad, torch.inference_mode, set_grad_enabled, record_function)
 
 
 def decorate(factory: Any, arguments: Any, function: Any) -> Any:
@@ -64,3 +65,28 @@ def _enter_or_leave_range(tx: Tracer, context: VariableTracker, *error: Variable
     elif len(tx.frames) == 1:
         tx.break_graph("MD213", "a profiler range that was made outside of the graph is used")
     return context if not error else none()
+
+
+@registry.function(torch.inference_mode)
+def _inference_mode(tx: Tracer, mode: VariableTracker | None = None) -> VariableTracker:
+    if isinstance(mode, FunctionVariable | NestedFunctionVariable):
+        return tx.call(ContextVariable(torch.inference_mode, (True,)), [mode])
+    enabled = True if mode is None else bool(expect_constant(tx, mode, "the mode of inference_mode()"))
+    return ContextVariable(torch.inference_mode, (enabled,))
+
+
+@registry.function(torch.inference_mode.__enter__)
+def _enter_inference_mode(tx: Tracer, context: VariableTracker) -> VariableTracker:
+    if not isinstance(context, ContextVariable):
+        tx.break_graph("MD213", "an inference mode that was made outside of the graph is entered")
+    context.saved = torch.is_grad_enabled()
+    tx.graph.switch(enter_inference_mode, *context.args)
+    return none()
+
+
+@registry.function(torch.inference_mode.__exit__)
+def _leave_inference_mode(tx: Tracer, context: VariableTracker, *error: VariableTracker) -> VariableTracker:
+    if not isinstance(context, ContextVariable):
+        tx.break_graph("MD213", "an inference mode that was entered outside of the graph ends")
+    tx.graph.switch(leave_inference_mode)
+    return none()

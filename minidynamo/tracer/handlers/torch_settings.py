@@ -31,6 +31,7 @@ _SWITCHED: tuple[Callable[..., Any], ...] = (
     torch.get_autocast_gpu_dtype,
     torch.is_autocast_cache_enabled,
     torch.get_default_dtype,
+    torch.is_inference_mode_enabled,
 )
 
 # Questions without arguments whose answers nothing in a captured program changes: the answer is guarded.
@@ -41,7 +42,6 @@ _GUARDED: tuple[Callable[..., Any], ...] = (
     torch.are_deterministic_algorithms_enabled,
     torch.get_float32_matmul_precision,
     torch.get_num_threads,
-    torch.is_inference_mode_enabled,
     *compat.GUARDED_QUESTIONS,
 )
 
