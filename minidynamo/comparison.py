@@ -19,6 +19,8 @@ from torch import nn
 
 ATOMS = (type(None), bool, int, float, complex, str, bytes, type, torch.dtype, torch.device, torch.Size, range)
 
+_SEQUENCES: tuple[Any, ...] = (list, tuple)
+_GROUPS: tuple[Any, ...] = (set, frozenset)
 _HEAP_TYPE = 1 << 9  # set for classes written in Python
 
 
@@ -122,11 +124,11 @@ def _items(path: str, value: Any) -> list[tuple[str, Any]]:
         items = [dict.__getitem__(value, key) for key in owner.__iter__(value)]
         # The order of the keys is part of what can be seen.
         return [(f"{path}.keys()", str(keys)), *((f"{path}[{key}]", item) for key, item in zip(keys, items))]
-    for sequence in (list, tuple):
+    for sequence in _SEQUENCES:
         if isinstance(value, sequence):
             items = [*sequence.__iter__(value)]
             return [(f"len({path})", len(items)), *((f"{path}[{i}]", item) for i, item in enumerate(items))]
-    for group in (set, frozenset):
+    for group in _GROUPS:
         if isinstance(value, group):
             return [(f"sorted({path})", str(sorted(map(_shown, group.__iter__(value)))))]
     return []

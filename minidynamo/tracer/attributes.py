@@ -379,12 +379,9 @@ def _class(tx: Tracer, obj: ClassVariable, name: str) -> VariableTracker | None:
     if owner is not None:
         guard_class_attribute(tx, cls, owner, name, found)
         return bind(tx, found, owner, None, cls, name)
-    if isinstance(meta, types.FunctionType) and meta_owner is not None:
-        return MethodVariable(tx.wrap(meta, class_source(meta_owner, name)), obj)
-    if meta is not MISSING and not callable(meta):
-        tx.break_graph("MD206", f"the attribute `{name}` of the class {cls.__name__} cannot be captured")
-    if meta is not MISSING:
-        return BoundBuiltin(obj, name)
+    if meta_owner is not None:
+        guard_class_attribute(tx, type(cls), meta_owner, name, meta)
+        return bind(tx, meta, meta_owner, obj, type(cls), name)
     fallback, owner = lookup_on_class(type(cls), "__getattr__")
     if isinstance(fallback, types.FunctionType) and owner is not None:
         return tx.call(tx.wrap(fallback, class_source(owner, "__getattr__")), [obj, ConstantVariable(name)])
@@ -465,7 +462,7 @@ def _python_module(tx: Tracer, obj: PythonModuleVariable, name: str) -> Variable
     if trusted and hasattr(obj.value, name):  # a library module that loads its parts lazily
         value = getattr(obj.value, name)
         return tx.wrap(value, Constant(value, name))
-    if "__getattr__" in namespace or type(obj.value) is not types.ModuleType:
+    if not trusted and ("__getattr__" in namespace or type(obj.value) is not types.ModuleType):
         tx.break_graph(
             "MD206", f"`{name}` of {obj.value.__name__} is used", why="The module makes it when it is asked."
         )
@@ -508,8 +505,8 @@ def _method(tx: Tracer, obj: MethodVariable, name: str) -> VariableTracker | Non
 
 def _super(tx: Tracer, obj: SuperVariable, name: str) -> VariableTracker | None:
     receiver = obj.receiver
-    is_class = isinstance(receiver, ClassVariable)
-    cls = receiver.value if isinstance(receiver, ClassVariable) else receiver.python_type
+    is_class = isinstance(receiver, ClassVariable) and issubclass(receiver.value, obj.cls)  # not so in a metaclass
+    cls = receiver.value if isinstance(receiver, ClassVariable) and is_class else receiver.python_type
     for owner in cls.__mro__[cls.__mro__.index(obj.cls) + 1 :]:
         if tx.side_effects.class_attr(owner, name) is not UNKNOWN:
             tx.break_graph("MD206", f"`super().{name}` after `{name}` of the class {owner.__name__} was written")

@@ -19,6 +19,7 @@ from minidynamo.tracer.attributes import bind, class_source, guard_class_attribu
 from minidynamo.tracer.constants import NotConstant, as_constant, from_constant
 from minidynamo.tracer.exceptions import can_make
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.trace_rules import is_trusted_class
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable, ListVariable, SetVariable, TupleVariable, storage_class
@@ -36,7 +37,25 @@ _NOT_MADE: tuple[tuple[type, str], ...] = (
 def construct(
     tx: Tracer, cls: ClassVariable, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
 ) -> VariableTracker:
-    """`cls(*args, **kwargs)`."""
+    """`cls(*args, **kwargs)`: the metaclass decides what a call means, and `type.__call__` makes an instance."""
+    meta, owner = lookup_on_class(type(cls.value), "__call__")
+    if isinstance(meta, types.FunctionType) and owner is not None and not is_trusted_class(owner):
+        return tx.call(tx.wrap(meta, class_source(owner, "__call__")), [cls, *args], kwargs)
+    if meta is not type.__call__ and not issubclass(cls.value, enum.Enum):
+        why = "Its metaclass decides what a call means."
+        tx.break_graph("MD211", f"a {cls.value.__name__} is made", why=why)
+    return _make_instance(tx, cls, args, kwargs)
+
+
+@registry.method(type, "__call__")
+def _call_type(tx: Tracer, cls: ClassVariable, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
+    return _make_instance(tx, cls, list(args), kwargs)
+
+
+def _make_instance(
+    tx: Tracer, cls: ClassVariable, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+) -> VariableTracker:
+    """What `type.__call__` does: `__new__`, then `__init__` of what it gave if that is an instance."""
     value = cls.value
     reason = _cannot_make(value)
     if issubclass(value, enum.Enum):
@@ -70,10 +89,8 @@ def _cannot_make(cls: type) -> str | None:
     if issubclass(cls, BaseException):
         if not can_make(cls):
             return "Exceptions that keep more than their arguments are made by Python itself."
-    elif not cls.__flags__ & _HEAP_TYPE:
+    elif not cls.__flags__ & _HEAP_TYPE and cls is not types.SimpleNamespace:
         return "It is not written in Python, and minidynamo does not know it."
-    if type(cls).__call__ is not type.__call__:
-        return "Its metaclass decides what a call means."
     return None
 
 
@@ -94,7 +111,7 @@ def _class_of(tx: Tracer, cls: VariableTracker) -> type:
     return cls.value
 
 
-@registry.function(object.__new__)
+@registry.function(object.__new__, types.SimpleNamespace.__new__)
 def _new_object(
     tx: Tracer, cls: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker
 ) -> VariableTracker:

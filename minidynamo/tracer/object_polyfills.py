@@ -63,6 +63,19 @@ def reversed_by_index(obj):
         position -= 1
 
 
+# --- classes ------------------------------------------------------------------------------------------------------
+
+
+def has_members(obj, names, methods):
+    """Whether an object has what a protocol lists."""
+    for name in names:
+        if not hasattr(obj, name):
+            return False
+        if name in methods and getattr(obj, name) is None:
+            return False
+    return True
+
+
 # --- attributes ---------------------------------------------------------------------------------------------------
 
 
@@ -78,17 +91,43 @@ def cached_property_get(self, instance, owner=None):
     return value
 
 
+@twin_of(types.SimpleNamespace.__init__)
 def simple_namespace_init(self, mapping=(), /, **kwargs):
     """types.SimpleNamespace.__init__."""
     self.__dict__.update(mapping)
     self.__dict__.update(kwargs)
 
 
+@twin_of(types.SimpleNamespace.__repr__)
+def simple_namespace_repr(self, /):
+    name = "namespace" if type(self) is types.SimpleNamespace else type(self).__name__
+    return f"{name}({', '.join([f'{key}={value!r}' for key, value in self.__dict__.items()])})"
+
+
+@twin_of(types.SimpleNamespace.__eq__)
 def simple_namespace_eq(self, other, /):
     """types.SimpleNamespace.__eq__."""
     if not isinstance(other, types.SimpleNamespace):
         return NotImplemented
     return self.__dict__ == other.__dict__
+
+
+# --- text ---------------------------------------------------------------------------------------------------------
+
+
+def list_repr(items):
+    """`repr` of a list."""
+    return "[" + ", ".join([repr(item) for item in items]) + "]"
+
+
+def tuple_repr(items):
+    """`repr` of a tuple."""
+    return f"({items[0]!r},)" if len(items) == 1 else "(" + ", ".join([repr(item) for item in items]) + ")"
+
+
+def dict_repr(mapping):
+    """`repr` of a dict."""
+    return "{" + ", ".join([f"{key!r}: {value!r}" for key, value in mapping.items()]) + "}"
 
 
 # --- counting -----------------------------------------------------------------------------------------------------

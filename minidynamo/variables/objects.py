@@ -33,7 +33,10 @@ class ObjectVariable(VariableTracker):
 
 @dataclass(eq=False)
 class NamespaceVariable(DictVariable):
-    """The `__dict__` of an object or a class, `owner`. Its `items` read and write the attributes of the owner."""
+    """What has no contents of its own: the `__dict__` of an object or a class, a read-only view of a dict (`owner`).
+
+    Its `items` are, or read and write, those of the owner.
+    """
 
     owner: VariableTracker = field(kw_only=True)
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import builtins
 import operator
+import types
 import warnings
 from collections.abc import Callable
 from typing import Any
 
-from minidynamo.tracer import polyfills, registry
+from minidynamo.tracer import object_polyfills, polyfills, registry
 from minidynamo.tracer.constants import as_constant
+from minidynamo.tracer.handlers.lists import storage_of
 from minidynamo.tracer.handlers.values import class_has, constant, expect_constant, is_constant
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
@@ -30,6 +32,7 @@ _BREAKS: dict[Callable[..., Any], tuple[str, str, str]] = {
     builtins.eval: ("`eval`", "It runs code that is not in the function.", ""),
     builtins.compile: ("`compile`", "It makes code that is not in the function.", ""),
     builtins.__import__: ("an import", "It runs another file.", "import at the top of the file"),
+    builtins.__build_class__: ("a `class` statement", "A class is a new object at each call.", "move it to the module"),
     breakpoint: ("`breakpoint`", "The debugger needs the running program.", ""),
     globals: ("`globals`", "It gives the whole namespace, which is only guarded where it is read.", "read the names"),
     locals: ("`locals`", "Values that exist only while tracing have no place in a real dict.", "name what you need"),
@@ -114,12 +117,30 @@ def _written_in_python(cls: type, *names: str) -> bool:
     return any(hasattr(getattr(cls, name), "__code__") for name in names)
 
 
+# How containers are written whose items may have a `__repr__` of their own.
+_TEXTS: dict[type, Callable[..., str]] = {
+    list: object_polyfills.list_repr,
+    tuple: object_polyfills.tuple_repr,
+    dict: object_polyfills.dict_repr,
+}
+
+
 def _text(tx: Tracer, obj: VariableTracker, function: Callable[[Any], str], *special: str) -> VariableTracker:
     if isinstance(obj, ExceptionVariable):
         return _expect_result(tx, tx.call_method(obj, special[0]), special[0], str)
     for name in special:
         if isinstance(obj, ObjectVariable) and _written_in_python(obj.cls, name):
             return _expect_result(tx, tx.call_method(obj, name), name, str)
+    storage = storage_of(obj)
+    twin = _TEXTS.get(storage.python_type)
+    if twin is not None and not is_constant(storage) and not isinstance(storage, ConstantVariable):
+        return tx.call(twin, [storage])
+    if twin is not None and storage is not obj:
+        return constant(repr(as_constant(storage)))
+    if isinstance(obj, ObjectVariable) and isinstance(obj.cls.__repr__, types.WrapperDescriptorType):
+        found = registry.find_method(obj.cls, "__repr__")
+        if found is not None:
+            return found(tx, obj)
     if not is_constant(obj):
         tx.break_graph(
             "MD234",

@@ -20,6 +20,7 @@ from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictKey, DictVariable, DictViewVariable, SetVariable, TupleVariable
 from minidynamo.variables.iterators import DictIterator
+from minidynamo.variables.objects import NamespaceVariable
 
 OrderedDict = collections.OrderedDict
 defaultdict = collections.defaultdict
@@ -272,9 +273,10 @@ def _init(
 
 @registry.function(mappingproxy)
 def _mappingproxy(tx: Tracer, mapping: VariableTracker) -> VariableTracker:
-    tx.break_graph(
-        "MD241", "making a read-only view of a dict", why="The view would follow the dict.", fix="pass the dict itself"
-    )
+    if type(mapping) is not DictVariable:
+        why = "Only a plain dict is followed."
+        tx.break_graph("MD241", "making a read-only view of a mapping", why=why, fix="pass the mapping itself")
+    return NamespaceVariable(mapping.items, mappingproxy, owner=mapping)
 
 
 @registry.attributes(DictVariable)

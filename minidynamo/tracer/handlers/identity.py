@@ -1,4 +1,4 @@
-"""Owns `hash`, `id` and `vars`: what an object is to the interpreter, apart from its class.
+"""Owns `hash`, `id` and `vars`, and the number of the thread: what things are to the interpreter alone.
 
 The hash of a user's object is that of its traced `__hash__`; without one it is the address, and so is `id`. An object
 that exists has one, which is guarded; one made while tracing has none, but its number can be passed on and be a key.
@@ -6,7 +6,10 @@ that exists has one, which is guarded; one made while tracing has none, but its 
 
 from __future__ import annotations
 
+import _thread
+
 from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Constant, Result
 from minidynamo.tracer import registry
 from minidynamo.tracer.handlers.values import hash_of, is_constant
 from minidynamo.tracer.protocol import Tracer
@@ -40,6 +43,13 @@ def _id(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
         )
     tx.guard(obj.source, GuardKind.IDENTITY, real)
     return ConstantVariable(id(real))
+
+
+@registry.function(_thread.get_ident)
+def _thread_number(tx: Tracer) -> VariableTracker:
+    number = _thread.get_ident()
+    tx.guard(Result(Constant(_thread.get_ident, "get_ident")), GuardKind.EQUALS, number)
+    return ConstantVariable(number)
 
 
 @registry.function(vars)

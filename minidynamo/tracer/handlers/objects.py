@@ -7,26 +7,31 @@ from __future__ import annotations
 
 import abc
 import enum
+import operator
 import types
+import typing
 
 import torch
 
+from minidynamo.compat import protocol_members
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Result
-from minidynamo.tracer import registry
-from minidynamo.tracer.handlers.values import not_implemented
+from minidynamo.tracer import object_polyfills, registry
+from minidynamo.tracer.constants import from_constant
+from minidynamo.tracer.handlers.values import class_has, not_implemented
 from minidynamo.tracer.polyfills import CLASS_METHODS
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.callables import SuperVariable
+from minidynamo.variables.callables import MethodVariable, SuperVariable
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import TupleVariable
-from minidynamo.variables.objects import ClassVariable, OpaqueVariable
+from minidynamo.variables.objects import ClassVariable, ObjectVariable, OpaqueVariable
 
 # Metaclasses that answer `isinstance` and `issubclass` from the class alone.
 _HONEST_METACLASSES = (type, abc.ABCMeta, enum.EnumType, type(torch.nn.Parameter), type(torch.nn.Buffer))
 # A number that changes whenever a class is registered with an abstract one.
 ABC_REGISTRATIONS = Result(Constant(abc.get_cache_token, "abc.get_cache_token"))
+_TYPING_NAME = type(typing.List)  # noqa: UP006 (the class of typing's own names for containers)
 _CHECKS = ("__instancecheck__", "__subclasscheck__")
 _HONEST_CHECKS = {id(getattr(metaclass, name)) for metaclass in _HONEST_METACLASSES for name in _CHECKS}
 
@@ -38,15 +43,29 @@ def class_tuple(tx: Tracer, classinfo: VariableTracker) -> tuple[type, ...]:
     if isinstance(classinfo, ClassVariable):
         _expect_honest(tx, classinfo.value)
         return (classinfo.value,)
-    if not isinstance(classinfo, OpaqueVariable) or not isinstance(classinfo.value, types.UnionType):
+    members = _members(classinfo.value) if isinstance(classinfo, OpaqueVariable | ObjectVariable) else None
+    if members is None:
         tx.break_graph(
             "MD237",
             f"a class check against a `{classinfo.python_type.__name__}`",
             why="It is not a class, a tuple of classes or a union of them.",
             fix="check against the class itself",
         )
+    assert isinstance(classinfo, OpaqueVariable | ObjectVariable)
     tx.guard(classinfo.source, GuardKind.IDENTITY, classinfo.value)
-    return classinfo.value.__args__
+    for cls in members:
+        _expect_honest(tx, cls)
+    return members
+
+
+def _members(value: object) -> tuple[type, ...] | None:
+    """The classes that a union or a name of `typing` stands for in class checks; None for anything else."""
+    origin = typing.get_origin(value)
+    if origin in (typing.Union, types.UnionType):
+        return typing.get_args(value) if all(isinstance(cls, type) for cls in typing.get_args(value)) else None
+    if type(value) is _TYPING_NAME and isinstance(origin, type):
+        return (origin,)
+    return None
 
 
 def _expect_honest(tx: Tracer, cls: type) -> None:
@@ -63,7 +82,26 @@ def _expect_honest(tx: Tracer, cls: type) -> None:
 
 @registry.function(isinstance)
 def _isinstance(tx: Tracer, obj: VariableTracker, classinfo: VariableTracker, /) -> VariableTracker:
+    protocol = classinfo.value if isinstance(classinfo, ClassVariable) else None
+    if protocol is not None and getattr(protocol, "_is_runtime_protocol", False):
+        return _has_protocol(tx, obj, protocol)
     return ConstantVariable(issubclass(obj.python_type, class_tuple(tx, classinfo)))
+
+
+def _has_protocol(tx: Tracer, obj: VariableTracker, protocol: type) -> VariableTracker:
+    """Whether the object has what the protocol lists; methods must not be None."""
+    if protocol in obj.python_type.__mro__:
+        return ConstantVariable(True)
+    if any(class_has(obj.python_type, name) for name in ("__getattr__", "__get__")):
+        tx.break_graph(
+            "MD237",
+            f"a class check of a `{obj.python_type.__name__}` against `{protocol.__name__}`",
+            why="Its attributes are made when they are asked for.",
+            fix="check against an ordinary class",
+        )
+    listed = protocol_members(protocol)
+    methods = tuple(name for name in listed if callable(getattr(protocol, name, None)))
+    return tx.call(object_polyfills.has_members, [obj, from_constant(listed), from_constant(methods)])
 
 
 @registry.function(issubclass)
@@ -114,3 +152,12 @@ def _super(
 def _class_method_with_twin(tx: Tracer, obj: ClassVariable, name: str) -> VariableTracker | None:
     twin = CLASS_METHODS.get((obj.value, name))
     return None if twin is None else tx.wrap(twin, None)
+
+
+@registry.method(types.MethodType, "__eq__")
+def _same_method(tx: Tracer, self: VariableTracker, other: VariableTracker) -> VariableTracker:
+    if not isinstance(self, MethodVariable) or not isinstance(other, MethodVariable):
+        return not_implemented()
+    if self.receiver is not other.receiver:
+        return ConstantVariable(False)
+    return tx.call(operator.eq, [self.function, other.function])

@@ -26,7 +26,10 @@ def _make(tx: Tracer, referent: VariableTracker, callback: VariableTracker | Non
 
 
 @registry.method(weakref.ref, "__call__")
-def _read(tx: Tracer, reference: WeakReferenceVariable, /) -> VariableTracker:
+def _read(tx: Tracer, reference: VariableTracker, /) -> VariableTracker:
+    if not isinstance(reference, WeakReferenceVariable):
+        name = reference.python_type.__name__
+        tx.break_graph("MD206", f"a {name} is called", why="It is a weak reference of another kind.")
     if reference.referent is not None:
         return reference.referent
     assert reference.value is not None and reference.source is not None

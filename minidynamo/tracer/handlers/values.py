@@ -155,7 +155,7 @@ def hash_of(tx: Tracer, variable: VariableTracker) -> int:
         hashed = expect_constant(tx, tx.call_method(variable, "__hash__"), "a hash")
         if not isinstance(hashed, int):
             tx.raises(TypeError("__hash__ method should return an integer"), exact=True)
-        return hash(hashed)
+        return hash(_Hashed(hashed))  # not always that of the number itself
     if isinstance(variable, ObjectVariable) and variable.storage is not None and own is not object.__hash__:
         return hash_of(tx, variable.storage)
     if isinstance(variable, ObjectVariable) and variable.value is not None and own is object.__hash__:
