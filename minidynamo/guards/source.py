@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 
 class Names(Protocol):
@@ -38,9 +38,10 @@ class Source:
 
     def bases(self) -> Iterator[Source]:
         """What the value is read from, nearest first."""
-        if self.base is not None:
-            yield self.base
-            yield from self.base.bases()
+        source = self.base
+        while source is not None:
+            yield source
+            source = source.base
 
     def depth(self) -> int:
         """How many reads away from its root the value is."""
@@ -48,7 +49,10 @@ class Source:
 
     def root(self) -> Source:
         """The outermost source of the chain."""
-        return self if self.base is None else self.base.root()
+        return next((source for source in self.bases() if source.base is None), self)
+
+
+S = TypeVar("S", bound=Source)
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,20 @@ class Constant(Source):
         return "" if self.hidden else self.name
 
 
+def hash_once(cls: type[S]) -> type[S]:
+    """Keep the hash of each instance: it goes through the whole chain of reads, and tables are asked all the time."""
+    computed = cls.__hash__
+
+    def __hash__(self: S) -> int:
+        kept: int | None = self.__dict__.get("_hash")
+        if kept is None:
+            kept = self.__dict__["_hash"] = computed(self)
+        return kept
+
+    cls.__hash__ = __hash__  # type: ignore[assignment,method-assign]
+    return cls
+
+
 @dataclass(frozen=True)
 class Derived(Source):
     """A source that reads from another one."""
@@ -99,6 +117,7 @@ class Derived(Source):
         return self.of
 
 
+@hash_once
 @dataclass(frozen=True)
 class Attr(Derived):
     """A built-in attribute (slot, getset or function attribute) that runs no user code when read."""
@@ -112,6 +131,7 @@ class Attr(Derived):
         return f"{self.of.display()}.{self.name}"
 
 
+@hash_once
 @dataclass(frozen=True)
 class InstanceAttr(Derived):
     """An attribute found in the instance's own dictionary."""
@@ -129,6 +149,7 @@ class InstanceAttr(Derived):
 _MODULE_REGISTRIES = ("_modules", "_parameters", "_buffers")
 
 
+@hash_once
 @dataclass(frozen=True)
 class Item(Derived):
     """An element of a dict, list or tuple of exactly that type; `key` is a literal or an object used as dict key."""
@@ -146,6 +167,7 @@ class Item(Derived):
         return f"{base.display()}[{self.key!r}]" if base.display() else str(self.key)
 
 
+@hash_once
 @dataclass(frozen=True)
 class StorageItem(Derived):
     """An element of a container subclass, read through `owner` (list, tuple, dict) so that overrides do not run."""
@@ -169,6 +191,7 @@ PLAIN_VALUES: dict[type, Callable[[Any], Any]] = {
 }
 
 
+@hash_once
 @dataclass(frozen=True)
 class PlainValue(Derived):
     """The number or text that an instance of a subclass of `owner` is."""
@@ -183,6 +206,7 @@ class PlainValue(Derived):
         return self.of.display()
 
 
+@hash_once
 @dataclass(frozen=True)
 class TypeOf(Derived):
     """The class of a value."""
@@ -194,6 +218,7 @@ class TypeOf(Derived):
         return f"type({self.of.display()})"
 
 
+@hash_once
 @dataclass(frozen=True)
 class Result(Derived):
     """What a library function gives that is called without arguments and changes nothing."""
@@ -205,6 +230,7 @@ class Result(Derived):
         return f"{self.of.display()}()"
 
 
+@hash_once
 @dataclass(frozen=True)
 class CellContents(Derived):
     """What a closure cell holds."""
