@@ -25,7 +25,7 @@ def reduce(function, iterable, /, *initial):
     source = iter(iterable)
     result = initial[0] if initial else next(source, _MISSING)
     if result is _MISSING:
-        cannot_trace("`reduce` of nothing", "it raises TypeError")
+        raise TypeError("`reduce` of nothing")
     for item in source:
         result = function(result, item)
     return result

@@ -142,7 +142,7 @@ def _extreme(is_better, args, key, default):
     items = (_ranked_items(args[0]) if key is None else list(args[0])) if len(args) == 1 else list(args)
     if not items:
         if not default:
-            cannot_trace("`min` or `max` of nothing", "it raises ValueError")
+            raise ValueError("`min` or `max` of nothing")
         return default["default"]
     best = items[0]
     best_key = best if key is None else key(best)
@@ -209,7 +209,7 @@ def sequence_index(self, value, start=0, stop=None, /):
         item = self[position]
         if item is value or item == value:
             return position
-    return cannot_trace("`index` of a value that is not there", "it raises ValueError")
+    raise ValueError("the value is not there")
 
 
 @twin_of(list.count, tuple.count, collections.deque.count)

@@ -3,6 +3,7 @@
 PYTEST_DONT_REWRITE: what `assert` says in these programs is Python's own.
 """
 
+import functools
 import sys
 import traceback
 
@@ -472,6 +473,35 @@ def exhausted_iterator(x):
 
 
 @programs()
+def what_is_not_there(x):
+    found = []
+    operations = (
+        *(lambda: [1].index(2), lambda: (1,).index(2), lambda: [1].remove(2), lambda: min([]), lambda: max(())),
+        *(lambda: "abc".index("z"), lambda: functools.reduce(lambda a, b: a + b, [])),
+    )
+    for operation in operations:
+        try:
+            operation()
+        except (ValueError, TypeError) as error:
+            found.append(type(error).__name__)
+    return x + 1, found
+
+
+@programs(breaks=1)
+def words_of_a_library_function(x):
+    y = x + 1
+    try:
+        min([])
+    except ValueError as error:
+        return y * 2, str(error)
+
+
+@programs()
+def questions_to_modules(x):
+    return x + 1, hasattr(torch, "no_such_name"), hasattr(torch, "compile"), getattr(functools, "no_such_name", 3)
+
+
+@programs()
 def unhashable_key(x):
     try:
         return {[1]: x}
@@ -667,6 +697,26 @@ def sorting_by_a_key_that_raises(x):
     except Plain:
         items.append("same order")
     return x + 1, items
+
+
+class Picky:
+    def __init__(self, value):
+        self.value = value
+
+    def __lt__(self, other):
+        if {self.value, other.value} == {1, 4}:
+            raise Plain
+        return self.value < other.value
+
+
+@programs(breaks=1)
+def sorting_what_cannot_be_compared(x):
+    y = x + 1
+    items = [Picky(value) for value in (5, 2, 4, 1, 3, 0, 6)]
+    try:
+        items.sort()
+    except Plain:
+        return y * 2, [item.value for item in items]
 
 
 class Several(KeyError, AttributeError):

@@ -103,14 +103,12 @@ def test_equality_of_containers():
     assert polyfills.set_equal({1, 2}, {2, 1}) and not polyfills.set_equal({1}, {2})
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: polyfills.min_([]),
-        lambda: polyfills.sequence_index([1], 2),
-        lambda: polyfills.sum_([], ""),
-    ],
-)
-def test_what_a_twin_cannot_do_it_refuses(call):
+def test_what_a_twin_cannot_do_it_refuses():
     with pytest.raises(NotImplementedError):
+        polyfills.sum_([], "")
+
+
+@pytest.mark.parametrize("call", [lambda: polyfills.min_([]), lambda: polyfills.sequence_index([1], 2)])
+def test_twins_raise_what_their_originals_do(call):
+    with pytest.raises(ValueError):
         call()

@@ -16,7 +16,7 @@ import torch
 
 from minidynamo.tracer import polyfills, registry
 from minidynamo.tracer.constants import as_constant
-from minidynamo.tracer.exceptions import unsaid
+from minidynamo.tracer.exceptions import Raised, unsaid
 from minidynamo.tracer.handlers.values import (
     constant,
     expect_constant,
@@ -305,6 +305,9 @@ def _sort(
         order = sorted(range(len(keys)), key=keys.__getitem__, reverse=descending)
     except TypeError as error:
         tx.raises(error)
+    except Raised:
+        why = "What order a list is left in when comparing its items fails is known to Python alone."
+        tx.break_graph("MD202", "the program raises an exception here", why=why)
     self.items[:] = [self.items[position] for position in order]
     tx.side_effects.contents_changed(self)
     return none()
