@@ -64,6 +64,7 @@ class OutputGraph:
         self.graph = self._root = torch.fx.Graph()
         self.subgraph: Subgraph | None = None
         self._modules: dict[str, Any] = {}
+        self._open_graphs = [self._root]
         self.fake_mode = FakeTensorMode(allow_non_fake_inputs=False)
         self.by_source: dict[Source, VariableTracker] = {}
         self.by_identity: dict[int, VariableTracker] = {}
@@ -275,6 +276,8 @@ class OutputGraph:
     def _argument(self, variable: VariableTracker) -> tuple[Any, Any]:
         """What stands for a tracker in a node's arguments, and in a call on fake tensors."""
         if isinstance(variable, TensorVariable):
+            if variable.node.graph not in self._open_graphs:
+                raise NotInGraph("tensor that a branch of cond has computed")
             node = variable.node if self.subgraph is None else self.subgraph.node_of(variable)
             return node, self.use(variable)
         if isinstance(variable, ConstantVariable):
@@ -307,10 +310,12 @@ class OutputGraph:
         outer, outer_graph = self.subgraph, self.graph
         self.subgraph = made = Subgraph()
         self.graph = made.graph
+        self._open_graphs.append(made.graph)
         made.take(inputs)
         try:
             yield made
         finally:
+            self._open_graphs.remove(made.graph)
             self.subgraph, self.graph = outer, outer_graph
 
     def close_subgraph(self, subgraph: Subgraph, outputs: Sequence[TensorVariable], name: str) -> torch.fx.Node:

@@ -34,6 +34,15 @@ class Counter:
     a = 0
 
 
+def in_a_graph():
+    """`cond` in captured code."""
+
+    def call_cond(*args):
+        return cond(*args)
+
+    return minidynamo.compile(call_cond, backend="eager")
+
+
 # Behaviour checks
 
 
@@ -105,7 +114,7 @@ def test_CND_2_changes_of_the_surroundings_are_refused_and_not_made(change, capt
     counter = Counter()
     outer = iter([counter]) if change is _advance else [counter]
     branches = [lambda x: change(x, outer), lambda x: x * 3]
-    call = minidynamo.compile(cond, backend="eager") if captured else cond
+    call = in_a_graph() if captured else cond
     with pytest.raises(Unsupported, match=r"MD224 cond cannot capture its (true|false) branch") as caught:
         call(TRUE, *(branches if first else reversed(branches)), (one,))
     assert f"in {change.__name__}" in str(caught.value)
@@ -183,7 +192,7 @@ def test_CND_4_both_subgraphs_take_operands_and_what_is_lifted():
 @pytest.mark.parametrize("branch", [lambda x: x, lambda x: x.view(-1), lambda x: x.detach(), lambda x: (x * 2,) * 2])
 @pytest.mark.parametrize("captured", [False, True])
 def test_CND_5_results_have_memory_of_their_own(branch, captured):
-    call = minidynamo.compile(cond, backend="eager") if captured else cond
+    call = in_a_graph() if captured else cond
     with pytest.raises(Unsupported, match=r"MD224 .*(view of one|share memory)"):
         call(TRUE, branch, lambda x: x.clone(), (one,))
 
@@ -203,6 +212,17 @@ def test_CND_5_writes():
     with torch.no_grad():
         assert torch.equal(cond(TRUE, write, torch.cos, (x,)), torch.tensor(2.0).sin())
     assert x == 2
+
+
+def test_CND_5_a_write_to_a_known_value_is_refused():
+    @torch.no_grad()
+    def f(x):
+        count = torch.tensor(0.0)
+        y = cond(x.sum() > 0, lambda: x + count.add_(1), lambda: x - 1)
+        return y if count > 0 else -y
+
+    with pytest.raises(Unsupported, match="whose value was known"):
+        minidynamo.compile(f, backend="eager")(one)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -237,7 +257,7 @@ def test_CND_5_a_write_without_grad_reaches_the_operand(backend):
 )
 @pytest.mark.parametrize("captured", [False, True])
 def test_CND_6_arguments_of_another_kind(args, error, captured):
-    call = minidynamo.compile(cond, backend="eager") if captured else cond
+    call = in_a_graph() if captured else cond
     with pytest.raises(InvalidCond, match=f"MD109 .*{error}") as caught:
         call(*args)
     assert isinstance(caught.value, RuntimeError)

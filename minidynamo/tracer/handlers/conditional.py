@@ -214,6 +214,8 @@ def _restricted(tx: Tracer) -> Iterator[None]:
 def _forbidden(effect: Effect, existing: frozenset[VariableTracker]) -> str:
     """What an effect does that a branch may not do; empty if nobody outside can see it."""
     match effect:
+        case Written(TensorVariable() as tensor) if compat.constant_behind(tensor.fake) is not None:
+            return "writes to a tensor whose value was known"
         case Written():
             return "writes to a tensor from outside while grad mode is enabled" if torch.is_grad_enabled() else ""
         case GlobalSet(_, name):
