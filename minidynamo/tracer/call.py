@@ -118,6 +118,8 @@ def _call_unknown(tx: Tracer, value: Any, args: Args, kwargs: Kwargs, rule: Rule
         handler = registry.find_method(owner, value.__name__)
         if handler is not None:
             return call_handler(tx, handler, [ClassVariable(owner, source=_constant(owner)), *args], kwargs)
+        if owner in registry.FOLDABLE_TYPES:
+            return _fold(tx, value, args, kwargs)
     if isinstance(value, types.BuiltinFunctionType) and type(owner) in CONSTANT_TYPES and owner is not None:
         return call_built_in(tx, ConstantVariable(owner), value.__name__, args, kwargs, type(owner))
     name = getattr(value, "__qualname__", None) or type(value).__name__

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import enum
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -46,6 +47,8 @@ CONSTANT_TYPES: frozenset[type] = frozenset(
         torch.finfo,
         torch.iinfo,
         torch.qscheme,
+        re.Match,
+        re.Pattern,
     }
 )
 

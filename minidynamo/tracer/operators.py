@@ -268,7 +268,8 @@ def is_same(left: VariableTracker, right: VariableTracker) -> bool:
         return left.value is right.value
     if isinstance(left, IdVariable) and isinstance(right, IdVariable):
         return left.of is right.of
-    return left is right
+    empty = isinstance(left, TupleVariable) and left.cls is tuple and not left.items  # there is only one
+    return left is right or (empty and isinstance(right, TupleVariable) and right.cls is tuple and not right.items)
 
 
 @registry.method(object, "__eq__")

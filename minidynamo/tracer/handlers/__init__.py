@@ -1,6 +1,7 @@
 """Handlers: what calls of functions and methods mean while tracing, one file per family; importing it registers all."""
 
 from minidynamo.tracer import (
+    collections_polyfills,
     itertools_polyfills,
     library_polyfills,
     module_polyfills,
@@ -17,6 +18,7 @@ from minidynamo.tracer.handlers import (
     functions,
     identity,
     iterators,
+    libraries,
     lists,
     objects,
     references,
@@ -32,6 +34,7 @@ from minidynamo.tracer.handlers import (
 __all__ = [
     "builtins",
     "callables",
+    "collections_polyfills",
     "conditional",
     "constants",
     "custom_functions",
@@ -41,6 +44,7 @@ __all__ = [
     "identity",
     "iterators",
     "itertools_polyfills",
+    "libraries",
     "library_polyfills",
     "lists",
     "module_polyfills",

@@ -153,8 +153,16 @@ def _text(tx: Tracer, obj: VariableTracker, function: Callable[[Any], str], *spe
 
 
 @registry.function(str)
-def _str(tx: Tracer, obj: VariableTracker | None = None, /) -> VariableTracker:
-    return ConstantVariable("") if obj is None else _text(tx, obj, str, "__str__", "__repr__")
+def _str(
+    tx: Tracer, object: VariableTracker | None = None, *how: VariableTracker, **named: VariableTracker
+) -> VariableTracker:
+    if how or named:  # bytes, an encoding, what to do about errors
+        values = [expect_constant(tx, arg, "decoded text") for arg in ([] if object is None else [object, *how])]
+        try:
+            return constant(str(*values, **{name: expect_constant(tx, arg, name) for name, arg in named.items()}))
+        except (TypeError, ValueError) as error:
+            tx.raises(error, exact=True)
+    return ConstantVariable("") if object is None else _text(tx, object, str, "__str__", "__repr__")
 
 
 @registry.function(repr)
@@ -215,7 +223,8 @@ def _slice(
 ) -> VariableTracker:
     nothing = ConstantVariable(None)
     start, stop = (nothing, first) if second is None else (first, second)
-    return SliceVariable(start, stop, step or nothing)
+    made = SliceVariable(start, stop, step or nothing)
+    return ConstantVariable(as_constant(made)) if is_constant(made) else made
 
 
 @registry.attributes(SliceVariable)

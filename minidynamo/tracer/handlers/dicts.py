@@ -6,6 +6,7 @@ Updating, merging and comparing are in `tracer/polyfills.py`.
 from __future__ import annotations
 
 import collections
+import operator
 import types
 from collections.abc import Callable
 from typing import Any
@@ -369,11 +370,17 @@ for _name, _twin in {
 view_method("isdisjoint", ("keys", "items"))(_set_operation(polyfills.set_isdisjoint))
 
 
-@view_method("__eq__", ("keys", "items"))
-def _view_equal(tx: Tracer, self: DictViewVariable, other: VariableTracker) -> VariableTracker:
-    other = storage_of(other)
-    if isinstance(other, DictViewVariable) and other.kind != "values":
-        other = _as_set(tx, other)
-    if not isinstance(other, SetVariable):
-        return not_implemented()
-    return tx.call(polyfills.set_equal, [_as_set(tx, self), other])
+def _comparison(compare: Callable[[Any, Any], Any]) -> Callable[..., VariableTracker]:
+    def compared(tx: Tracer, self: DictViewVariable, other: VariableTracker) -> VariableTracker:
+        other = storage_of(other)
+        if isinstance(other, DictViewVariable) and other.kind != "values":
+            other = _as_set(tx, other)
+        if not isinstance(other, SetVariable):
+            return not_implemented()
+        return tx.call(compare, [_as_set(tx, self), other])
+
+    return compared
+
+
+for _compare in (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge):
+    view_method(f"__{_compare.__name__}__", ("keys", "items"))(_comparison(_compare))

@@ -1,0 +1,140 @@
+"""Owns the polyfills of collections, heapq and bisect.
+
+What a polyfill is, and those of the methods of lists, dicts and sets, are in `polyfills.py`.
+"""
+
+# Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from __future__ import annotations
+
+import bisect
+import collections
+import heapq
+
+from minidynamo.tracer.polyfills import class_method_twin, twin_of
+
+
+@class_method_twin(collections.OrderedDict, "fromkeys")
+def ordered_dict_fromkeys(iterable, value=None):
+    result = collections.OrderedDict()
+    for key in iterable:
+        result[key] = value
+    return result
+
+
+# --- heapq: the heap is laid out exactly as the original lays it out -----------------------------------------------
+
+
+def _sink(heap, start, position):
+    """Move the item at `position` towards `start` until its parent is not larger."""
+    item = heap[position]
+    while position > start:
+        above = (position - 1) // 2
+        if not item < heap[above]:
+            break
+        heap[position] = heap[above]
+        position = above
+    heap[position] = item
+
+
+def _settle(heap, position):
+    """Bring the item at `position` to a leaf, always past the smaller child, and then back up to its place."""
+    start, end, item = position, len(heap), heap[position]
+    child = 2 * position + 1
+    while child < end:
+        if child + 1 < end and not heap[child] < heap[child + 1]:
+            child += 1
+        heap[position] = heap[child]
+        position = child
+        child = 2 * position + 1
+    heap[position] = item
+    _sink(heap, start, position)
+
+
+@twin_of(heapq.heapify)
+def heapify(heap, /):
+    for position in range(len(heap) // 2 - 1, -1, -1):
+        _settle(heap, position)
+
+
+@twin_of(heapq.heappush)
+def heappush(heap, item, /):
+    heap.append(item)
+    _sink(heap, 0, len(heap) - 1)
+
+
+@twin_of(heapq.heappop)
+def heappop(heap, /):
+    if not heap:
+        raise IndexError("index out of range")
+    last = heap.pop()
+    return heapreplace(heap, last) if heap else last
+
+
+@twin_of(heapq.heapreplace)
+def heapreplace(heap, item, /):
+    if not heap:
+        raise IndexError("index out of range")
+    smallest = heap[0]
+    heap[0] = item
+    _settle(heap, 0)
+    return smallest
+
+
+@twin_of(heapq.heappushpop)
+def heappushpop(heap, item, /):
+    return heapreplace(heap, item) if heap and heap[0] < item else item
+
+
+@twin_of(heapq.nlargest)
+def nlargest(n, iterable, key=None):
+    return sorted(iterable, key=key, reverse=True)[: max(n, 0)]
+
+
+@twin_of(heapq.nsmallest)
+def nsmallest(n, iterable, key=None):
+    return sorted(iterable, key=key)[: max(n, 0)]
+
+
+# --- bisect ---------------------------------------------------------------------------------------------------------
+
+
+def _bounds(a, lo, hi):
+    if lo < 0:
+        raise ValueError("lo must be non-negative")
+    return lo, len(a) if hi is None else hi
+
+
+@twin_of(bisect.bisect_left)
+def bisect_left(a, x, lo=0, hi=None, *, key=None):
+    low, high = _bounds(a, lo, hi)
+    while low < high:
+        middle = (low + high) // 2
+        if (a[middle] if key is None else key(a[middle])) < x:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@twin_of(bisect.bisect_right)
+def bisect_right(a, x, lo=0, hi=None, *, key=None):
+    low, high = _bounds(a, lo, hi)
+    while low < high:
+        middle = (low + high) // 2
+        if x < (a[middle] if key is None else key(a[middle])):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@twin_of(bisect.insort_left)
+def insort_left(a, x, lo=0, hi=None, *, key=None):
+    a.insert(bisect_left(a, x if key is None else key(x), lo, hi, key=key), x)
+
+
+@twin_of(bisect.insort_right)
+def insort_right(a, x, lo=0, hi=None, *, key=None):
+    a.insert(bisect_right(a, x if key is None else key(x), lo, hi, key=key), x)

@@ -1,0 +1,127 @@
+"""Owns what small functions of the standard library mean: text, paths, patterns, clocks, the environment.
+
+Functions that only compute are run on constants while tracing. What reads the world breaks the graph, but for
+environment variables, which are guarded one by one.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import re
+import string
+import struct
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from typing import Any
+
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import InstanceAttr, Item
+from minidynamo.tracer import registry
+from minidynamo.tracer.constants import NotConstant, as_constant
+from minidynamo.tracer.handlers.values import constant, expect_constant
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.iterators import SequenceIterator
+from minidynamo.variables.objects import ObjectVariable
+
+registry.fold(str.maketrans, bytes.maketrans)
+registry.fold(re.compile, re.escape, re.findall, re.fullmatch, re.match, re.search, re.split, re.sub, re.subn)
+registry.fold(textwrap.dedent, textwrap.fill, textwrap.indent, textwrap.shorten, textwrap.wrap, string.capwords)
+registry.fold(os.path.basename, os.path.commonprefix, os.path.dirname, os.path.isabs, os.path.join, os.path.normpath)
+registry.fold(os.path.split, os.path.splitext, os.fspath, sys.intern)
+registry.fold(json.dumps, json.loads, struct.calcsize, struct.pack, struct.unpack)
+registry.fold_type(re.Pattern, re.Match)
+
+
+# --- text -----------------------------------------------------------------------------------------------------------
+
+
+def _join(cls: type) -> registry.Handler:
+    def join(tx: Tracer, self: VariableTracker, iterable: VariableTracker, /) -> VariableTracker:
+        parts = [expect_constant(tx, part, "text that is joined") for part in tx.unpack(iterable)]
+        try:
+            return constant(cls.join(expect_constant(tx, self, "text"), parts))  # type: ignore[attr-defined]
+        except TypeError as error:
+            tx.raises(error, exact=True)
+
+    return join
+
+
+registry.method(str, "join")(_join(str))
+registry.method(bytes, "join")(_join(bytes))
+
+
+def _matches(tx: Tracer, find: Callable[..., Any], args: tuple[VariableTracker, ...]) -> VariableTracker:
+    try:
+        found = [*find(*(as_constant(arg) for arg in args))]
+    except NotConstant as error:
+        tx.break_graph("MD208", f"re.finditer() is called with a {error}", why="It is only known when it runs.")
+    except (TypeError, re.error) as error:
+        tx.raises(error)
+    return SequenceIterator(tuple(ConstantVariable(match) for match in found))
+
+
+@registry.function(re.finditer)
+def _finditer(tx: Tracer, /, *args: VariableTracker) -> VariableTracker:
+    return _matches(tx, re.finditer, args)
+
+
+@registry.method(re.Pattern, "finditer")
+def _pattern_finditer(tx: Tracer, /, *args: VariableTracker) -> VariableTracker:
+    return _matches(tx, re.Pattern.finditer, args)
+
+
+# --- clocks ---------------------------------------------------------------------------------------------------------
+
+
+def _reads_the_clock(tx: Tracer, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
+    tx.break_graph(
+        "MD233",
+        "reading the clock",
+        why="The time is that at which the program runs, in its place among everything else.",
+        fix="move it out of the compiled function, or accept the break",
+    )
+
+
+_CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time", "localtime", "gmtime", "sleep")
+for _clock in _CLOCKS:
+    registry.function(getattr(time, _clock))(_reads_the_clock)
+    if hasattr(time, f"{_clock}_ns"):
+        registry.function(getattr(time, f"{_clock}_ns"))(_reads_the_clock)
+registry.method(datetime.datetime, "now", "utcnow")(_reads_the_clock)
+registry.method(datetime.date, "today")(_reads_the_clock)
+
+
+# --- environment variables ------------------------------------------------------------------------------------------
+
+
+def environment_entry(environment: Any, name: str) -> str | None:
+    """What `os.environ` holds under a name, None when nothing. The tracer handles this function."""
+    return environment.get(name)  # type: ignore[no-any-return]
+
+
+@registry.polyfill(type(os.environ).__getitem__)
+def environment_variable(self, key):  # type: ignore[no-untyped-def]
+    """The lookup in `os.environ`, from which its other methods are made."""
+    value = environment_entry(self, key)
+    if value is None:
+        raise KeyError(key)
+    return value
+
+
+@registry.function(environment_entry)
+def _environment_entry(tx: Tracer, environment: ObjectVariable, name: VariableTracker) -> VariableTracker:
+    real = environment.value
+    key = real.encodekey(expect_constant(tx, name, "the name of an environment variable"))
+    entries = InstanceAttr(environment.source, "_data") if environment.source is not None else None
+    if key not in real._data:
+        tx.guard(entries, GuardKind.MISSING_KEY, key)
+        return ConstantVariable(None)
+    tx.guard(entries, GuardKind.HAS_KEY, key)
+    value = tx.wrap(real._data[key], None if entries is None else Item(entries, key))
+    return ConstantVariable(real.decodevalue(as_constant(value)))
