@@ -21,6 +21,7 @@ from minidynamo.switches import settings
 from minidynamo.tracer import registry
 from minidynamo.tracer.constants import from_constant
 from minidynamo.tracer.exceptions import Raised
+from minidynamo.tracer.handlers.values import class_has
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.reachable import is_outside, reachable, target_of
 from minidynamo.tracer.side_effects import (
@@ -54,6 +55,9 @@ def cond(
     operands: VariableTracker | None = None,
 ) -> VariableTracker:
     """`cond(pred, true_fn, false_fn, operands)`: the branch itself for a Python number, else a node of the graph."""
+    for branch in (true_fn, false_fn):
+        if not class_has(branch.python_type, "__call__"):
+            invalid(tx, f"two functions, not a {branch.python_type.__name__}")
     if operands is not None and not isinstance(operands, SequenceVariable):
         invalid(tx, f"a tuple of tensors as operands, not a {operands.python_type.__name__}")
     given = [] if operands is None else operands.items
