@@ -50,9 +50,9 @@ class _Step:
         given = [values[node] for node in self.inputs]
         for node in self.dying:
             del values[node]
-        for node, result in zip(self.outputs, call(given)):
-            if node is not None:
-                values[node] = result
+        for output, result in zip(self.outputs, call(given)):
+            if output is not None:
+                values[output] = result
 
 
 def has_cond(gm: fx.GraphModule) -> bool:
