@@ -307,7 +307,17 @@ def _compiled_callee(frame: Frame, index: int) -> int | None:
     function = callee.function if isinstance(callee, MethodVariable) else callee
     own = isinstance(function, FunctionVariable) and not _is_library(function.value)
     nested = isinstance(function, NestedFunctionVariable)
-    return position if own or nested or isinstance(callee, ModuleVariable) else None
+    return position if own or nested or isinstance(callee, ModuleVariable) or _is_forward(callee) else None
+
+
+def _is_forward(callee: VariableTracker | Null) -> bool:
+    """Whether it is the forward of a module of torch: what it calls may be the user's own modules."""
+    if not isinstance(callee, MethodVariable) or not isinstance(callee.receiver, ModuleVariable):
+        return False
+    function = callee.function
+    if not isinstance(function, FunctionVariable) or function.value.__name__ != "forward":
+        return False
+    return not runs_as_written(function.value)
 
 
 def _is_library(function: FunctionType) -> bool:

@@ -290,3 +290,40 @@ def test_parts_of_the_same_kind_are_swapped_without_a_recompile():
             torch.testing.assert_close(module(x), expected)
         module.load_state_dict({"0.weight": torch.zeros(3, 3), "0.bias": torch.ones(3)}, assign=True)
         assert torch.equal(module(x), torch.ones(2, 3))
+
+
+class Deciding(nn.Module):
+    def forward(self, x):
+        x = x * 2
+        if x.sum() > 0:
+            x = x + 1
+        return x - 1
+
+
+def test_what_is_around_a_layer_that_breaks_is_captured():
+    # nn.Sequential is torch's code, and still what it calls is compiled.
+    module = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), Deciding(), nn.Linear(4, 4), nn.ReLU())
+    counter = CompileCounter()
+    compiled = compile_function(module, backend=counter)
+    x = torch.randn(2, 4)
+    expected = nn.Sequential(*module)(x)
+    assert torch.equal(compiled(x), expected)
+    graphs = counter.frame_count
+    assert counter.op_count >= 7
+    for _ in range(3):
+        assert torch.equal(compiled(x), expected)
+    assert counter.frame_count == graphs
+
+
+def test_lazy_layers_are_compiled_once_they_have_parameters():
+    counter = CompileCounter()
+    module = compile_function(nn.Sequential(nn.LazyLinear(3), nn.ReLU(), nn.LazyLinear(2)), backend=counter)
+    x = torch.randn(2, 4)
+    module(x)
+    assert [type(layer) for layer in module] == [nn.Linear, nn.ReLU, nn.Linear]
+    expected = nn.Sequential(*module)(x)
+    for _ in range(2):
+        assert torch.equal(module(x), expected)
+    assert counter.op_count >= 3
+    with no_recompile():
+        module(x)
