@@ -1,0 +1,560 @@
+"""Attributes: properties, descriptors, slots, `__getattr__` and its kin, class attributes, metaclasses, copies."""
+
+# Programs are written as users write them, not as a linter would.
+
+import abc
+import copy
+import functools
+import types
+import typing
+
+import pytest
+import torch
+
+import minidynamo
+from minidynamo.testing import assert_same_as_eager
+from tests.end_to_end.programs import Programs, vector
+
+programs = Programs()
+
+
+@pytest.mark.parametrize("program", programs)
+def test_same_as_eager(program):
+    program.check()
+
+
+def argument(make, *args, **kwargs):
+    return lambda: (vector(), make(*args, **kwargs))
+
+
+class Guarded:
+    def __init__(self, value):
+        self._value = value
+
+    @property
+    def value(self):
+        return self._value
+
+    @value.setter
+    def value(self, new):
+        self._value = new * 2
+
+    @value.deleter
+    def value(self):
+        self._value = None
+
+    @property
+    def fixed(self):
+        return 1
+
+
+@programs(argument(Guarded, 2))
+def properties(x, obj):
+    y = x * obj.value
+    obj.value = 3
+    z = obj.value
+    del obj.value
+    try:
+        obj.fixed = 2
+    except AttributeError as error:
+        return y, z, obj.value, str(error)
+
+
+class Typed:
+    def __set_name__(self, owner, name):
+        self.name = "_" + name
+
+    def __get__(self, obj, owner=None):
+        return self if obj is None else getattr(obj, self.name, 0)
+
+    def __set__(self, obj, value):
+        setattr(obj, self.name, value + 1)
+
+    def __delete__(self, obj):
+        delattr(obj, self.name)
+
+
+class Cached:
+    def __init__(self, function):
+        self.function = function
+
+    def __set_name__(self, owner, name):
+        self.name = name
+
+    def __get__(self, obj, owner=None):
+        if obj is None:
+            return self
+        value = obj.__dict__[self.name] = self.function(obj)
+        return value
+
+
+class Described:
+    typed = Typed()
+
+    def __init__(self, n=1):
+        self.n = n
+        self.made = 0
+
+    @Cached
+    def lazy(self):
+        self.made += 1
+        return self.n * 10
+
+    @functools.cached_property
+    def later(self):
+        self.made += 1
+        return self.n * 100
+
+
+@programs(argument(Described, 2))
+def descriptors(x, obj):
+    obj.typed = 3
+    y = obj.typed
+    obj.typed = x
+    z = obj.typed
+    del obj.typed
+    return y, z, obj.typed, x * obj.lazy, obj.lazy, obj.later * x, obj.later, obj.made
+
+
+@programs()
+def descriptors_of_a_new_object(x):
+    obj = Described(x)
+    obj.typed = x
+    a = obj.later
+    b = obj.later is a
+    del obj.later
+    obj.n = 3
+    return obj, obj.lazy, a, b, obj.later
+
+
+class Slots:
+    __slots__ = ("a", "b", "__dict__")
+
+    def __init__(self, a):
+        self.a = a
+
+
+class MoreSlots(Slots):
+    __slots__ = ("c",)
+
+
+def with_b():
+    made = Slots(1)
+    made.b = 2
+    return made
+
+
+@programs(argument(Slots, 1), lambda: (vector(), with_b()), graphs=2, recompiles=1)
+def empty_slots(x, obj):
+    return (x + 1 if hasattr(obj, "b") else x - 1), getattr(obj, "b", 5)
+
+
+@programs()
+def slots_of_a_new_object(x):
+    obj = MoreSlots(x + 1)
+    obj.c = 1
+    obj.other = 2
+    del obj.c
+    return obj, hasattr(obj, "c"), obj.__dict__
+
+
+class Intercepting:
+    def __init__(self):
+        self.k = 2
+
+    def __getattribute__(self, name):
+        return 7 if name.startswith("x_") else super().__getattribute__(name)
+
+    def __getattr__(self, name):
+        return name + "?"
+
+    def scaled(self, x):
+        return x * self.k
+
+
+@programs(argument(Intercepting))
+def getattribute(x, obj):
+    return obj.scaled(x) * obj.x_foo, obj.k, hasattr(obj, "zz"), obj.zz, object.__getattribute__(obj, "k")
+
+
+class Recording:
+    def __init__(self):
+        object.__setattr__(self, "log", [])
+
+    def __setattr__(self, name, value):
+        self.log.append(name)
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name):
+        self.log.append("-" + name)
+        object.__delattr__(self, name)
+
+
+class Table:
+    def __init__(self, items):
+        self.__dict__["items"] = items
+
+    def __getattr__(self, name):
+        try:
+            return self.items[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __setattr__(self, name, value):
+        self.items[name] = value
+
+
+@programs(argument(Recording))
+def setattr_and_delattr(x, obj):
+    obj.a = x + 1
+    obj.b = 1
+    del obj.a
+    made = Recording()
+    made.c = obj.b
+    return obj.log, made, Table({"a": 2}).a * x, hasattr(Table({}), "a"), getattr(Table({}), "a", 3)
+
+
+class Shared:
+    count = 0
+    table: typing.ClassVar = {}
+
+    @classmethod
+    def up(cls):
+        cls.count += 1
+        return cls.count
+
+    def all(self):
+        self.count += 1
+        type(self).count += 10
+        Shared.table[self.count] = 1
+        return self.count
+
+
+class SubShared(Shared):
+    pass
+
+
+@programs()
+def class_attributes_written(x):
+    Shared.count = 0
+    Shared.table.clear()
+    first = Shared.up(), Shared().all(), Shared.count, dict(Shared.table)
+    SubShared.count = 5
+    Shared.fresh = x + 1
+    second = SubShared.up(), SubShared().count, Shared.count, SubShared.fresh
+    Shared.method = lambda self: self.count
+    third = SubShared().method()
+    del SubShared.count, Shared.fresh, Shared.method
+    return first, second, third, SubShared.count, hasattr(Shared, "fresh"), getattr(SubShared, "method", None)
+
+
+def test_class_attributes_keep_what_was_written():
+    class Counter:
+        n = 0
+        last = None
+
+    def f(x):
+        Counter.n = 5
+        Counter.last = x + 1
+        setattr(Counter, "made", Counter.n + 1)
+        return Counter().last * Counter().n
+
+    compiled = minidynamo.compile(f, backend="eager", fullgraph=True)
+    for _ in range(3):
+        result = compiled(torch.ones(2))
+        assert torch.equal(result, torch.full((2,), 10.0)) and Counter.n == 5 and Counter.made == 6
+        assert torch.equal(Counter.last, torch.full((2,), 2.0))
+
+
+class Meta(type):
+    def __call__(cls, *args):
+        made = super().__call__(*args)
+        made.tag = "meta"
+        return made
+
+    @property
+    def known(cls):
+        return 5
+
+    def named(cls):
+        return cls.__name__
+
+    def __getitem__(cls, key):
+        return key * 2
+
+    def __len__(cls):
+        return 4
+
+    def __iter__(cls):
+        return iter([1, 2])
+
+    def __contains__(cls, key):
+        return key == 1
+
+
+class Made(metaclass=Meta):
+    def __init__(self, a):
+        self.a = a
+
+
+class Single(type):
+    instances: typing.ClassVar = {}
+
+    def __call__(cls, *args):
+        if cls not in cls.instances:
+            cls.instances[cls] = super().__call__(*args)
+        return cls.instances[cls]
+
+
+class Only(metaclass=Single):
+    def __init__(self):
+        self.k = 3
+
+
+@programs()
+def metaclasses(x):
+    made = Made(x)
+    return made.a + 1, made.tag, Made.known, Made.named(), Made[3], len(Made), list(Made), 1 in Made, type(Made) is Meta
+
+
+@programs(graphs=None, recompiles=None)
+def singletons(x):
+    return x * Only().k, Only() is Only()
+
+
+class Abstract(abc.ABC):
+    @abc.abstractmethod
+    def size(self): ...
+
+    def doubled(self):
+        return self.size() * 2
+
+
+class Concrete(Abstract):
+    def size(self):
+        return 3
+
+
+@typing.runtime_checkable
+class Sized(typing.Protocol):
+    def size(self): ...
+
+
+@typing.runtime_checkable
+class Named(typing.Protocol):
+    name: str
+
+
+class WithName:
+    def __init__(self):
+        self.name = "n"
+
+
+@programs()
+def abstract_classes_and_protocols(x):
+    checks = isinstance(Concrete(), Abstract), isinstance(Concrete(), Sized), isinstance(3, Sized)
+    named = isinstance(WithName(), Named), isinstance(Concrete(), Named)
+    try:
+        Abstract()
+    except TypeError:
+        return x * Concrete().doubled(), checks, named
+
+
+@programs()
+def unions_and_names_of_typing(x):
+    union = (
+        isinstance(3, int | str),
+        isinstance(x, torch.Tensor | None),
+        isinstance(None, OPTIONAL),
+        isinstance(x, UNION),
+    )
+    return x + 1, union, isinstance([], list), isinstance({}, typing.Mapping), issubclass(bool, (int, str))
+
+
+UNION = typing.Union[int, str]  # noqa: UP007 (it is the form that is asked about)
+OPTIONAL = typing.Optional[int]  # noqa: UP045
+
+
+class Indexed:
+    def __class_getitem__(cls, key):
+        return (cls.__name__, key)
+
+
+class New:
+    def __new__(cls, a, *rest):
+        made = super().__new__(cls)
+        made.before = a
+        return made
+
+    def __init__(self, a, b=2):
+        self.a = a
+        self.b = b
+
+
+class Other:
+    def __new__(cls, a):
+        return a * 2
+
+
+@programs()
+def making(x):
+    bare = object.__new__(New)
+    bare.k = x
+    return New(x), New(x + 1, 5), Other(x), Indexed[3], bare, New.__new__(New, 3).before
+
+
+class Loud:
+    def who(self):
+        return ["loud", *super().who()]
+
+
+class Quiet:
+    def who(self):
+        return ["quiet", *super().who()]
+
+
+class Bottom:
+    def who(self):
+        return ["bottom"]
+
+
+class Mixed(Loud, Quiet, Bottom):
+    """All of them."""
+
+    def who(self):
+        return ["mixed", *super().who()]
+
+
+@programs()
+def mixins(x):
+    names = (
+        [cls.__name__ for cls in Mixed.__mro__],
+        Mixed.__bases__,
+        Mixed.__name__,
+        type(Mixed).__name__,
+        Mixed.__doc__,
+    )
+    return x + 1, Mixed().who(), super(Loud, Mixed()).who(), names, Mixed().__class__ is Mixed, "who" in Mixed.__dict__
+
+
+@programs()
+def methods(x):
+    obj = Concrete()
+    method, function = obj.doubled, Concrete.doubled
+    same = method == obj.doubled, method == Concrete().doubled, method.__self__ is obj, method.__func__ is function
+    return x * method(), function(obj), same, method.__name__, callable(method), callable(obj), callable(Concrete)
+
+
+class Tree:
+    def __init__(self, x):
+        self.x = x
+        self.items = [1, [2]]
+        self.child = WithName()
+
+
+class Own:
+    def __init__(self, k=1):
+        self.k = k
+
+    def __copy__(self):
+        return Own(2)
+
+    def __deepcopy__(self, memo):
+        return Own(3)
+
+
+@programs(argument(Tree, 2))
+def copies(x, tree):
+    shallow, deep, made = copy.copy(tree), copy.deepcopy(tree), copy.deepcopy(Tree(3))
+    shallow.x = x + 1
+    deep.items[1].append(x)
+    own = copy.copy(Own()).k, copy.deepcopy({"a": [Own()]})["a"][0].k
+    return shallow, deep, made, own, shallow.items is tree.items, deep.child is tree.child, copy.copy([1, x])
+
+
+@programs(argument(types.SimpleNamespace, a=2))
+def simple_namespaces(x, names):
+    names.b = x + 1
+    made = types.SimpleNamespace(a=1, b=x)
+    made.c = 2
+    equal = made == types.SimpleNamespace(a=1), types.SimpleNamespace(a=1) == types.SimpleNamespace(a=1)
+    return names.a * x, hasattr(names, "z"), made, equal, repr(types.SimpleNamespace(a=1)), vars(made)["c"]
+
+
+class Spoken:
+    def __init__(self, v):
+        self.v = v
+
+    def __repr__(self):
+        return f"Spoken({self.v!r})"
+
+
+@programs()
+def texts(x):
+    return x + 1, repr([Spoken(1)]), str({"a": Spoken(2)}), f"{[Spoken(3)]}", repr((Spoken(1),)), str(Spoken("q"))
+
+
+class Countdown:
+    def __init__(self, n):
+        self.n = n
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.n == 0:
+            raise StopIteration
+        self.n -= 1
+        return self.n
+
+
+class ByIndex:
+    def __init__(self, *items):
+        self.items = items
+
+    def __getitem__(self, index):
+        return self.items[index]
+
+
+@programs()
+def iterators_of_the_user(x):
+    for i in Countdown(3):
+        x = x + i
+    steps = list(Countdown(2)), sum(Countdown(4)), next(Countdown(3)), next(Countdown(0), "end"), [*Countdown(2)]
+    return x, steps, dict(zip(Countdown(2), "ab")), list(ByIndex(1, 2, 3)), 2 in ByIndex(1, 2), max(ByIndex(3, 1))
+
+
+def test_a_property_that_is_added_later_is_noticed():
+    class Late:
+        def __init__(self):
+            self.n = 2
+
+    def f(x, late):
+        return x * late.n
+
+    assert_same_as_eager(f, argument(Late), graphs=1, breaks=0, calls=2)
+    compiled = minidynamo.compile(f, backend="eager")
+    one, late = torch.ones(2), Late()
+    assert torch.equal(compiled(one, late), one * 2)
+    Late.n = property(lambda self: 7)
+    assert torch.equal(compiled(one, late), one * 7)
+    del Late.n
+    assert torch.equal(compiled(one, late), one * 2)
+    Late.__getattribute__ = lambda self, name: 9
+    assert torch.equal(compiled(one, late), one * 9)
+
+
+def test_a_class_registered_later_is_noticed():
+    class Late:
+        pass
+
+    def f(x, late):
+        return x + 1 if isinstance(late, Sized) else x - 1
+
+    compiled = minidynamo.compile(f, backend="eager")
+    one = torch.ones(2)
+    assert torch.equal(compiled(one, Late()), one - 1)
+    Late.size = lambda self: 3
+    assert torch.equal(compiled(one, Late()), one + 1)
+    Late.size = None
+    assert torch.equal(compiled(one, Late()), one - 1)
