@@ -1,102 +1,27 @@
 """Owns comptime: user code that runs while a function is being captured, at exactly the place where it stands.
 
-It changes nothing in what is captured, except for `graph_break`. Each callback runs once per capture: when a graph
+It changes nothing in what is captured, except for `graph_break` and proxies; what a callback may look at is in
+`comptime_context.py`. Each callback runs once per capture: when a graph
 break makes the tracer start over, what was told already is not told again.
 """
 
 from __future__ import annotations
 
 import contextlib
-import sys
 import types
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, TextIO
+from typing import Any, TypeVar
 
-import torch
-
-from minidynamo import steering
-from minidynamo.errors import ComptimeError, Diagnostic, InternalError, MinidynamoError
+from minidynamo.comptime_context import ComptimeContext, ComptimeVar, describe
+from minidynamo.errors import ComptimeError, Diagnostic, MinidynamoError
 from minidynamo.tracer import registry
 from minidynamo.tracer.constants import NotConstant, as_constant
-from minidynamo.tracer.protocol import FrameView, Tracer
+from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable, FunctionVariable, NestedFunctionVariable
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import DictVariable, SequenceVariable, SetVariable, TupleVariable
-from minidynamo.variables.objects import ObjectVariable
-from minidynamo.variables.tensors import TensorVariable
 
-
-class ComptimeVar:
-    """A value as the tracer knows it. `repr` shows constants as they are and tensors by shape and dtype."""
-
-    def __init__(self, tx: Tracer, variable: VariableTracker) -> None:
-        self._tx = tx
-        self._variable = variable
-
-    def __repr__(self) -> str:
-        return describe(self._tx, self._variable)
-
-    def python_type(self) -> type:
-        """The class the value has at run time."""
-        return self._variable.python_type
-
-    def is_proxy(self) -> bool:
-        """Whether the value is computed by the graph."""
-        return isinstance(self._variable, TensorVariable)
-
-    def as_fake(self) -> torch.Tensor:
-        """The fake tensor: shape, strides, dtype and device without data. Raises TypeError for anything else."""
-        if not isinstance(self._variable, TensorVariable):
-            raise TypeError(f"as_fake() needs a tensor, and this is {self!r}")
-        return self._tx.graph.use(self._variable)
-
-    def as_python_constant(self) -> Any:
-        """The value itself. Raises TypeError when it is only known when the graph runs."""
-        try:
-            return as_constant(self._variable)
-        except NotConstant:
-            raise TypeError(f"{self!r} is not known while compiling") from None
-
-
-class ComptimeContext:
-    """What a callback is given: a view of the frame being captured, right where the callback stands."""
-
-    def __init__(self, tx: Tracer, depth: int = 1) -> None:
-        self._tx = tx
-        self._depth = depth
-
-    def _frame(self, stacklevel: int) -> FrameView:
-        outer = len(self._tx.frames) - self._depth
-        if not 0 <= stacklevel <= outer:
-            raise IndexError(f"stacklevel={stacklevel}: {outer} frames are being captured around this one")
-        return self._tx.frames[-self._depth - stacklevel]
-
-    def get_local(self, name: str, *, stacklevel: int = 0) -> ComptimeVar:
-        """The local or closed-over variable `name`, `stacklevel` frames further out. Raises KeyError if unbound."""
-        return ComptimeVar(self._tx, self._frame(stacklevel).local_variables[name])
-
-    def graph(self) -> torch.fx.Graph:
-        """The torch-level FX graph so far; the real one, not a copy."""
-        return self._tx.graph.graph
-
-    def graph_break(self, message: str = "") -> None:
-        """Cut the graph here; with fullgraph=True that is an error."""
-        _break(self._tx, message)
-
-    def parent(self) -> ComptimeContext:
-        """The context of the calling frame. Raises IndexError when that is not being captured."""
-        self._frame(1)
-        return ComptimeContext(self._tx, self._depth + 1)
-
-    def print_graph(self, *, verbose: bool = False, file: TextIO | None = None) -> None:
-        """Print the graph so far as Python source; `verbose` adds the user's line to each operation."""
-        print(_graph_text(self.graph(), verbose), file=file or sys.stdout)
-
-    def print_locals(self, *, stacklevel: int = 0, file: TextIO | None = None) -> None:
-        """Print `name = value` for each bound local, in the order of binding."""
-        for name, variable in self._frame(stacklevel).local_variables.items():
-            print(f"{name} = {describe(self._tx, variable)}", file=file or sys.stdout)
+T = TypeVar("T")
 
 
 def comptime(fn: Callable[[ComptimeContext], object], fallback_fn: Callable[[], object] = lambda: None) -> None:
@@ -115,8 +40,45 @@ def print_locals(stacklevel: int = 0) -> None:
     """Print the locals of the captured frame; nothing when the code runs as written."""
 
 
+def print_value_stack(stacklevel: int = 0) -> None:
+    """Print the values that an unfinished expression has ready; nothing when the code runs as written."""
+
+
+def print_value_stack_and_return(e: T, stacklevel: int = 0) -> T:
+    """`print_value_stack` in the middle of an expression, which goes on with `e`."""
+    return e
+
+
+def print_disas(stacklevel: int = 0) -> None:
+    """Print the bytecode of the captured frame; nothing when the code runs as written."""
+
+
+def print_bt(stacklevel: int = 0) -> None:
+    """Print the captured frames; nothing when the code runs as written."""
+
+
+def print_guards() -> None:
+    """Print the guards so far; nothing when the code runs as written."""
+
+
 def graph_break() -> None:
     """Cut the graph here; nothing when the code runs as written."""
+
+
+def assert_static(val: Any) -> None:
+    """Raise AssertionError for a number that may be another one at the next call; nothing as written."""
+
+
+def force_static(val: Any) -> None:
+    """Make a number a constant of the graph; nothing when the code runs as written."""
+
+
+def enter_debugger() -> None:
+    """`comptime.breakpoint()`: enter the debugger with the context as `ctx`; nothing when the code runs as written."""
+
+
+def sleep(sec: float) -> None:
+    """Let the compile wait; nothing when the code runs as written."""
 
 
 def print_value(e: Any) -> None:
@@ -124,9 +86,18 @@ def print_value(e: Any) -> None:
     print(e)
 
 
-setattr(comptime, "print", print_value)  # noqa: B010 (a function has no such attribute for type checkers)
-for _convenience in (print_graph, print_locals, graph_break):
+# Under `comptime`, by name. What takes a stack level looks at the context and gives None.
+_SHOW: dict[Callable[..., Any], Callable[..., None]] = {
+    print_locals: ComptimeContext.print_locals,
+    print_value_stack: ComptimeContext.print_value_stack,
+    print_disas: ComptimeContext.print_disas,
+    print_bt: ComptimeContext.print_bt,
+}
+_OTHERS = (print_graph, print_guards, print_value_stack_and_return, graph_break, assert_static, force_static, sleep)
+for _convenience in (*_SHOW, *_OTHERS):
     setattr(comptime, _convenience.__name__, _convenience)
+for _name, _convenience in (("print", print_value), ("breakpoint", enter_debugger)):
+    setattr(comptime, _name, _convenience)
 
 
 @registry.function(comptime)
@@ -138,37 +109,77 @@ def _comptime(tx: Tracer, fn: VariableTracker, fallback_fn: VariableTracker | No
     return ConstantVariable(None)
 
 
+def _once(tx: Tracer, act: Callable[[ComptimeContext], object]) -> VariableTracker:
+    """Act in the first of two traces of a frame."""
+    if tx.attempt == 0:
+        with _errors_of_the_user():
+            act(ComptimeContext(tx))
+    return ConstantVariable(None)
+
+
+def _show(show: Callable[..., None]) -> Callable[..., VariableTracker]:
+    def handler(tx: Tracer, stacklevel: VariableTracker | None = None) -> VariableTracker:
+        level = 0 if stacklevel is None else as_constant(stacklevel)
+        return _once(tx, lambda ctx: show(ctx, stacklevel=level))
+
+    return handler
+
+
+for _convenience, _method in _SHOW.items():
+    registry.function(_convenience)(_show(_method))
+
+
+@registry.function(print_value_stack_and_return)
+def _print_value_stack_and_return(
+    tx: Tracer, e: VariableTracker, stacklevel: VariableTracker | None = None
+) -> VariableTracker:
+    _show(ComptimeContext.print_value_stack)(tx, stacklevel)
+    return e
+
+
 @registry.function(print_value)
 def _print_value(tx: Tracer, e: VariableTracker) -> VariableTracker:
-    if tx.attempt == 0:
-        print(describe(tx, e))
-    return ConstantVariable(None)
+    return _once(tx, lambda ctx: ctx.print(ComptimeVar(tx, e)))
 
 
 @registry.function(print_graph)
 def _print_graph(tx: Tracer) -> VariableTracker:
-    if tx.attempt == 0:
-        ComptimeContext(tx).print_graph()
-    return ConstantVariable(None)
+    return _once(tx, ComptimeContext.print_graph)
 
 
-@registry.function(print_locals)
-def _print_locals(tx: Tracer, stacklevel: VariableTracker | None = None) -> VariableTracker:
-    if tx.attempt == 0:
-        level = 0 if stacklevel is None else as_constant(stacklevel)
-        with _errors_of_the_user():
-            ComptimeContext(tx).print_locals(stacklevel=level)
-    return ConstantVariable(None)
+@registry.function(print_guards)
+def _print_guards(tx: Tracer) -> VariableTracker:
+    return _once(tx, ComptimeContext.print_guards)
+
+
+@registry.function(assert_static)
+def _assert_static(tx: Tracer, val: VariableTracker) -> VariableTracker:
+    return _once(tx, lambda ctx: ctx.assert_static(ComptimeVar(tx, val)))
+
+
+@registry.function(force_static)
+def _force_static(tx: Tracer, val: VariableTracker) -> VariableTracker:
+    return _once(tx, lambda ctx: ComptimeVar(tx, val).force_static())
+
+
+@registry.function(enter_debugger)
+def _enter_debugger(tx: Tracer) -> VariableTracker:
+    return _once(tx, _debug)
+
+
+def _debug(ctx: ComptimeContext) -> None:
+    breakpoint()
+
+
+@registry.function(sleep)
+def _sleep(tx: Tracer, sec: VariableTracker) -> VariableTracker:
+    return _once(tx, lambda ctx: ctx.sleep(as_constant(sec)))
 
 
 @registry.function(graph_break)
 def _graph_break(tx: Tracer) -> VariableTracker:
-    _break(tx, "")
-
-
-def _break(tx: Tracer, message: str) -> NoReturn:
-    tx.call(steering.graph_break, [ConstantVariable(message)])
-    raise InternalError(Diagnostic("MD299", "a graph break was asked for and did not happen"))
+    ComptimeContext(tx).graph_break()
+    return ConstantVariable(None)
 
 
 @contextlib.contextmanager
@@ -202,40 +213,3 @@ def _real_cell(tx: Tracer, cell: CellVariable) -> types.CellType:
         return types.CellType(as_constant(cell.contents))
     except NotConstant:
         return types.CellType(ComptimeVar(tx, cell.contents))
-
-
-def _graph_text(graph: torch.fx.Graph, verbose: bool) -> str:
-    if verbose:
-        for node in graph.nodes:
-            where = node.meta.get("user_location")
-            if where is not None:  # in the form in which FX looks for it
-                line = f'File "{where.filename}", line {where.lineno}, in {where.function}'
-                node.meta.setdefault("stack_trace", f"{line}\n    {where.source_line().strip()}\n")
-    text = graph.python_code("self", verbose=verbose).src
-    return text.strip("\n")
-
-
-def describe(tx: Tracer, variable: VariableTracker) -> str:
-    """A tracked value as text: constants as `repr` gives them, tensors by shape and dtype, containers by contents."""
-    try:
-        return repr(as_constant(variable))
-    except NotConstant:
-        pass
-    if isinstance(variable, TensorVariable):
-        fake = tx.graph.use(variable)
-        return f"{variable.python_type.__name__}(shape={tuple(fake.shape)}, dtype={fake.dtype})"
-    if isinstance(variable, CellVariable) and variable.contents is not None:
-        return describe(tx, variable.contents)
-    if isinstance(variable, SequenceVariable):
-        items = ", ".join(describe(tx, item) for item in variable.items)
-        if isinstance(variable, TupleVariable):
-            return f"({items},)" if len(variable.items) == 1 else f"({items})"
-        return f"[{items}]"
-    if isinstance(variable, DictVariable):
-        pairs = (f"{describe(tx, key.variable)}: {describe(tx, value)}" for key, value in variable.items.items())
-        return "{" + ", ".join(pairs) + "}"
-    if isinstance(variable, SetVariable):
-        return "{" + ", ".join(describe(tx, key.variable) for key in variable.items) + "}"
-    if isinstance(variable, (FunctionVariable, ObjectVariable)) and variable.value is not None:
-        return repr(variable.value)
-    return f"<{variable.python_type.__name__}>"

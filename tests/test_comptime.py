@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import importlib
+import sys
+import time
 
 import pytest
 import torch
@@ -240,3 +242,169 @@ def test_something_that_is_no_function():
 
     with pytest.raises(ComptimeError, match="needs a Python function with one argument, not 3"):
         eager(f)(torch.ones(1))
+
+
+# Behaviour checks
+
+
+def test_CT_1_the_graph_so_far_once(capsys):
+    def f(x):
+        y = x * 2
+        comptime(lambda ctx: ctx.print_graph(verbose=False))
+        return y + 3
+
+    text, compiled = printed(capsys, f, torch.ones(2), calls=2)
+    assert "mul = x * 2" in text and "+ 3" not in text and text.count("def forward") == 1
+    assert compiled.stats.graphs == 1
+
+
+def test_CT_2_locals(capsys):
+    def f(x):
+        y = x * 2
+        n = 3
+        l = [x, y]  # noqa: E741
+        d = {"a": 1}
+        s = "q"
+        comptime.print_locals()
+        return y + n + len(l) + len(d) + len(s)
+
+    text, _ = printed(capsys, f, torch.ones(2))
+    tensor = "Tensor(shape=(2,), dtype=torch.float32)"
+    wanted = [f"x = {tensor}", f"y = {tensor}", "n = 3", f"l = [{tensor}, {tensor}]", "d = {'a': 1}", "s = 'q'"]
+    assert text.splitlines() == wanted
+
+
+def test_CT_3_bytecode_and_frames(capsys):
+    def g(x):
+        y = x * 2
+        comptime.print_disas()
+        comptime.print_bt()
+        return y
+
+    def a4(x):
+        return g(x) + 1
+
+    text, _ = printed(capsys, a4, torch.ones(2))
+    code, _, frames = text.partition("  File ")
+    assert code.count("-->") == 1 and "BINARY_OP" in code
+    assert frames.index("in a4") < frames.index("return g(x) + 1") < frames.index("in g")
+    assert frames.index("in g") < frames.index("comptime.print_bt()")
+
+
+def test_CT_4_breaks():
+    def f(x):
+        y = x * 2
+        comptime.graph_break()
+        return y + 1
+
+    def empty(x):
+        comptime(lambda ctx: None)
+        return x + 1
+
+    compiled, whole = eager(f), eager(empty)
+    compiled(torch.ones(2)), whole(torch.ones(2))
+    assert (compiled.stats.graphs, whole.stats.graphs) == (2, 1)
+    with pytest.raises(Unsupported):
+        eager(f, fullgraph=True)(torch.ones(2))
+
+
+def test_CT_5_sizes_are_static():
+    def f(x):
+        comptime.assert_static(x.size(0))
+        comptime.force_static(x.size(0))
+        return x + 1
+
+    compiled = eager(f)
+    for size in (4, 5, 6, 4):
+        compiled(torch.ones(size))
+    assert compiled.stats.graphs == 3
+
+    def wrong(x):
+        comptime.force_static(x)
+        return x + 1
+
+    with pytest.raises(ComptimeError, match="AssertionError"):
+        eager(wrong)(torch.ones(2))
+
+
+def test_CT_6_the_stack(capsys):
+    def f(x):
+        comptime.print_value_stack()
+        return x + comptime.print_value_stack_and_return(x * 2)
+
+    text, _ = printed(capsys, f, torch.ones(2))
+    assert text == "- Tensor(shape=(2,), dtype=torch.float32)\n"
+
+
+def test_CT_7_as_written_only_print_prints(capsys):
+    begin = time.perf_counter()
+    comptime(lambda ctx: print("captured"), lambda: print("fallback"))
+    comptime.print("s")
+    for convenience in (comptime.print_graph, comptime.print_guards, comptime.graph_break, comptime.breakpoint):
+        convenience()
+    for convenience in (comptime.print_disas, comptime.print_value_stack, comptime.print_locals, comptime.print_bt):
+        convenience(stacklevel=7)
+    comptime.assert_static(3), comptime.force_static(torch.ones(1))
+    comptime.sleep(20)
+    assert comptime.print_value_stack_and_return(5) == 5
+    assert capsys.readouterr().out == "fallback\ns\n" and time.perf_counter() - begin < 10
+
+
+def test_CT_8_values_and_proxies():
+    counter, seen = CompileCounter(), []
+
+    def f(x):
+        y = x * 2
+
+        def look(ctx):
+            found = ctx.get_local("y")
+            seen.extend((found.python_type(), found.is_proxy(), found.size(0), found.size()))
+            found.as_proxy() + 4
+
+        comptime(look)
+        return y + 3
+
+    compiled = minidynamo.compile(f, backend=counter)
+    assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 5.0))
+    assert seen == [torch.Tensor, True, 2, (2,)] and counter.op_count == 3
+    assert [node.target.__name__ for node in counter.graphs[0].graph.nodes if node.op == "call_function"].count(
+        "add"
+    ) == 2
+
+
+def test_CT_9_without_operations_the_callback_runs_and_the_fallback_does_not():
+    seen = []
+
+    def f(x):
+        comptime(lambda ctx: seen.append("ct"), lambda: seen.append("rt"))
+        return x
+
+    compiled = eager(f)
+    compiled(torch.ones(1)), compiled(torch.ones(1))
+    assert seen == ["ct"]
+
+
+def test_CT_10_free_variables(capsys):
+    def f(x):
+        z = 5
+        comptime(lambda ctx: print(z))
+        return x + z
+
+    assert printed(capsys, f, torch.ones(1))[0] == "5\n"
+
+
+def test_guards_the_debugger_and_waiting(capsys, monkeypatch):
+    def f(x, n):
+        y = x * n
+        comptime.print_guards()
+        comptime.breakpoint()
+        comptime.sleep(0.05)
+        return y
+
+    contexts = []
+    monkeypatch.setattr(sys, "breakpointhook", lambda: contexts.append(sys._getframe(1).f_locals["ctx"]))
+    begin = time.perf_counter()
+    text, _ = printed(capsys, f, torch.ones(2), 3)
+    lines = [line for line in text.splitlines() if line]
+    assert lines == sorted(lines) and any(line.startswith("value of `n`: 3") for line in lines)
+    assert contexts[0].get_local is not None and time.perf_counter() - begin >= 0.05

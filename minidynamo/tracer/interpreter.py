@@ -122,8 +122,16 @@ class Frame:
 
     def held(self) -> list[VariableTracker]:
         """What is on the stack, in locals and in cells, unread values included."""
-        on_stack = [value for value in self.stack if not isinstance(value, Null)]
-        return [*on_stack, *self.local_slots.values(), *self.cells.values()]
+        return [*self.on_stack(), *self.local_slots.values(), *self.cells.values()]
+
+    def on_stack(self) -> list[VariableTracker]:
+        """The values on the stack, bottom first."""
+        return [value for value in self.stack if not isinstance(value, Null)]
+
+    @property
+    def offset(self) -> int:
+        """Where in the bytecode the frame is."""
+        return self.instruction.offset
 
     def read(self, name: str) -> VariableTracker | None:
         """What the local, cell or free variable `name` holds; None when it holds nothing."""

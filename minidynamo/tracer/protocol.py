@@ -40,6 +40,15 @@ class FrameView(Protocol):
         """What is on the stack, in locals and in cells, unread values included."""
         ...
 
+    def on_stack(self) -> Sequence[VariableTracker]:
+        """The values on the stack, bottom first."""
+        ...
+
+    @property
+    def offset(self) -> int:
+        """Where in the bytecode the frame is."""
+        ...
+
     def read(self, name: str) -> VariableTracker | None:
         """What the local, cell or free variable `name` holds; None when it holds nothing."""
         ...
@@ -105,7 +114,7 @@ class GraphView(Protocol):
         self,
         target: Callable[..., Any],
         name: str,
-        pred: TensorVariable,
+        pred: TensorVariable | None,
         subgraphs: Sequence[torch.fx.Node],
         inputs: Iterable[TensorVariable],
         results: Sequence[tuple[torch.Tensor, bool]],
