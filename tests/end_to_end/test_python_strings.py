@@ -1,6 +1,14 @@
 # Programs are written as users write them, not as a linter would.
 # ruff: noqa: UP031
 
+import json
+import os
+import re
+import string
+import struct
+import sys
+import textwrap
+
 import pytest
 import torch
 
@@ -102,3 +110,61 @@ def text_of_a_tensor_breaks(x):
 def key_made_by_f_string(x):
     table = {f"layer{i}": x * i for i in range(3)}
     return table["layer2"] + table[f"layer{1}"]
+
+
+@programs()
+def more_text_methods(x):
+    s = "Hello World"
+    return (
+        (x + 1, s.casefold(), s.center(20, "*"), s.count("l"), s.endswith(("d", "x")), s.expandtabs(), s.index("W")),
+        (
+            s.isalpha(),
+            s.islower(),
+            s.ljust(15),
+            s.lstrip("H"),
+            s.removeprefix("He"),
+            s.removesuffix("ld"),
+            s.rfind("o"),
+        ),
+        (s.rjust(20), s.rpartition("o")[2], s.rsplit("o", 1), s.splitlines(), s.swapcase(), s.title(), s.zfill(20)),
+        (s.translate({72: "J"}), str.maketrans("a", "b"), s.isidentifier(), s.encode("utf8").hex(), s[1:-1:2]),
+        (bytes.fromhex("00ff"), b"ab".upper(), b"a,b".split(b","), bytes("é", "utf8"), str(b"a", "ascii"), b"%d" % 3),
+        ("{0}-{a}".format(1, a=2), "{a}".format_map({"a": 1}), "{:,}".format(12345), "%(k)s" % {"k": 3}),
+        (
+            "".join(map(str, [1, 2])),
+            "".join(c for c in s if c.isupper()),
+            str(b"\xe9", encoding="latin1"),
+            sys.intern("a"),
+        ),
+    )
+
+
+WORD = re.compile(r"([a-z]+)(\d+)$")
+
+
+@programs()
+def patterns(x):
+    found = []
+    for name in ["layer1", "conv22", "fc"]:
+        match = re.match(r"([a-z]+)(\d+)$", name)
+        if match:
+            found.append([match.group(1), int(match.group(2)), match[0], match.start(), match.end(), match.lastindex])
+    return (
+        (x + len(found), found, WORD.match("a12").groups(), WORD.sub(r"\2", "a1"), WORD.pattern, WORD.groups),
+        (re.sub("a", "b", "banana"), re.findall(r"\d", "a1b2"), re.split(",", "a,b"), re.escape("a.b")),
+        (
+            bool(re.fullmatch("a+", "aaa", re.IGNORECASE)),
+            re.search("z", "a") is None,
+            re.compile("q") is re.compile("q"),
+        ),
+        [m.group() for m in re.finditer("a.", "abac")] + [m.span() for m in WORD.finditer("ab1")],
+    )
+
+
+@programs()
+def wrapped_text_and_paths(x):
+    return (
+        (x + 1, textwrap.dedent("  a\n  b"), textwrap.fill("aa bb", 3), textwrap.indent("a\nb", "  ")),
+        (os.path.join("a", "b"), os.path.basename("a/b.c"), os.path.splitext("a.b")[1], os.path.dirname("a/b"), os.sep),
+        (json.dumps({"a": [1, None]}), json.loads('{"a": [1, 2.5]}'), string.capwords("a b"), struct.pack("<I", 3)),
+    )

@@ -105,7 +105,7 @@ def environment_entry(environment: Any, name: str) -> str | None:
     return environment.get(name)  # type: ignore[no-any-return]
 
 
-@registry.polyfill(type(os.environ).__getitem__)
+@registry.polyfill(os._Environ.__getitem__)
 def environment_variable(self, key):  # type: ignore[no-untyped-def]
     """The lookup in `os.environ`, from which its other methods are made."""
     value = environment_entry(self, key)
