@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from minidynamo import compat
-from minidynamo.bytecode.analysis import in_except_handler
 from minidynamo.bytecode.breaks import make_suspended
 from minidynamo.bytecode.layout import CELL, NULL, VALUE, FramePoint, frame_point
 from minidynamo.tracer import registry
@@ -199,7 +198,7 @@ def cannot_go_on(chain: FrameChain, found: Iterable[VariableTracker]) -> str:
                 return "It was given up inside `try` or `with`, which Python leaves when it frees the generator."
         elif any(isinstance(value, ContextExitVariable) for value in frame.stack):
             return "It waits inside a `with` block that the graph has entered."
-        elif in_except_handler(frame.code, frame.index):
+        elif frame.handled is not None:
             return "It waits while it handles an exception."
     return ""
 
