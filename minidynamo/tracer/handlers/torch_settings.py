@@ -42,6 +42,7 @@ _GUARDED: tuple[Callable[..., Any], ...] = (
     torch.are_deterministic_algorithms_enabled,
     torch.get_float32_matmul_precision,
     torch.get_num_threads,
+    *((torch.distributed.is_initialized,) if torch.distributed.is_available() else ()),
     *compat.GUARDED_QUESTIONS,
 )
 
