@@ -68,6 +68,7 @@ class OutputGraph:
         self.fake_mode = FakeTensorMode(allow_non_fake_inputs=False)
         self.by_source: dict[Source, VariableTracker] = {}
         self.by_identity: dict[int, VariableTracker] = {}
+        self._namespaces: dict[int, ObjectVariable] = {}
         self._steal = steal
         self._alive: list[object] = []
         self._guards: dict[tuple[Any, ...], Guard] = {}
@@ -112,6 +113,15 @@ class OutputGraph:
         if variable.source is not None:
             self.by_source[variable.source] = variable
 
+    def claim_namespace(self, namespace: object, owner: ObjectVariable) -> bool:
+        """Whether nobody else stands for the dictionary that holds the attributes of `owner`; from now on it does."""
+        known = self._namespaces.setdefault(id(namespace), owner)
+        return known is owner and id(namespace) not in self.by_identity
+
+    def is_namespace(self, value: dict[Any, Any]) -> bool:
+        """Whether a dict holds the attributes of a tracked object."""
+        return id(value) in self._namespaces
+
     def outside(self) -> list[VariableTracker]:
         """The trackers of real objects that have an identity, in the order in which they were met."""
         return list(dict.fromkeys(v for v in self.by_identity.values() if v.source is not None))
@@ -126,7 +136,7 @@ class OutputGraph:
 
     def forget_values(self) -> None:
         """Let go of the user's objects. The parts of a trace refer to each other and wait for the garbage collector."""
-        for table in (self._alive, self._real, self.by_identity, self.by_source):
+        for table in (self._alive, self._real, self.by_identity, self.by_source, self._namespaces):
             table.clear()
 
     # Inputs
@@ -332,14 +342,15 @@ class OutputGraph:
         self,
         target: Callable[..., Any],
         name: str,
-        pred: TensorVariable,
+        pred: TensorVariable | None,
         subgraphs: Sequence[torch.fx.Node],
         inputs: Iterable[TensorVariable],
         results: Sequence[tuple[torch.Tensor, bool]],
     ) -> list[VariableTracker]:
         """Record `target(pred, *subgraphs, inputs)`, which gives a tuple; `results`: tensors like those in it, and
-        whether each requires grad."""
-        args = (self._argument(pred)[0], *subgraphs, tuple(self._argument(variable)[0] for variable in inputs))
+        whether each requires grad. Without `pred` the subgraphs come first."""
+        first = () if pred is None else (self._argument(pred)[0],)
+        args = (*first, *subgraphs, tuple(self._argument(variable)[0] for variable in inputs))
         node = self.graph.create_node("call_function", target, args, name=name)
         fakes = tuple(self._computed(like, requires_grad) for like, requires_grad in results)
         node.meta.update(user_location=self._where(), mutates=True, example_value=fakes)

@@ -10,6 +10,7 @@ from minidynamo.tracer import (
 from minidynamo.tracer.handlers import (
     builtins,
     callables,
+    checkpoints,
     conditional,
     constants,
     custom_functions,
@@ -34,6 +35,7 @@ from minidynamo.tracer.handlers import (
 __all__ = [
     "builtins",
     "callables",
+    "checkpoints",
     "collections_polyfills",
     "conditional",
     "constants",

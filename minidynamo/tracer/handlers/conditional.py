@@ -149,7 +149,7 @@ def _node(
     pairs = zip(true.tensors, false.tensors)
     results = [(a.fake, a.fake.requires_grad or b.fake.requires_grad) for a, b in pairs]
     made = tx.graph.emit_on_subgraphs(run_branch, "cond", pred, nodes, shared, results)
-    return _rebuilt(true.result, iter(made))
+    return rebuilt(true.result, iter(made))
 
 
 def _trace(
@@ -311,11 +311,11 @@ def _restrided(tx: Tracer, mine: TensorVariable, like: TensorVariable) -> Tensor
     return made
 
 
-def _rebuilt(result: VariableTracker, made: Iterator[VariableTracker]) -> VariableTracker:
+def rebuilt(result: VariableTracker, made: Iterator[VariableTracker]) -> VariableTracker:
     """The structure of `result` around new tensors."""
     if isinstance(result, DictVariable):
-        return DictVariable({key: _rebuilt(item, made) for key, item in result.items.items()}, result.cls)
+        return DictVariable({key: rebuilt(item, made) for key, item in result.items.items()}, result.cls)
     if isinstance(result, SequenceVariable):
-        items = [_rebuilt(item, made) for item in result.items]
+        items = [rebuilt(item, made) for item in result.items]
         return ListVariable(items) if isinstance(result, ListVariable) else TupleVariable(items, result.cls)
     return result if isinstance(result, ConstantVariable) else next(made)

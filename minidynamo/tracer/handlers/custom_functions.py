@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from minidynamo import compat
 from minidynamo.tracer import registry
+from minidynamo.tracer.handlers.trials import changing_nothing
 from minidynamo.tracer.handlers.values import constant, none
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.reachable import is_outside, reachable, target_of
-from minidynamo.tracer.side_effects import Advanced, Effect, Written
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import SequenceVariable, TupleVariable
 from minidynamo.variables.objects import ClassVariable
@@ -54,13 +53,17 @@ class Context:
 def _apply(tx: Tracer, cls: VariableTracker, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
     if not isinstance(cls, ClassVariable) or kwargs:
         tx.break_graph("MD207", "Function.apply() is called with keywords", fix="pass the arguments by position")
+
+    def refuse(what: str) -> NoReturn:
+        _refuse(tx, cls.value, what)
+
     tensors = [arg for arg in args if isinstance(arg, TensorVariable)]
-    with tx.graph.open_subgraph(tensors) as trial, _changing_nothing(tx, cls.value), _without_grad(tx):
+    with tx.graph.open_subgraph(tensors) as trial, changing_nothing(tx, refuse), _without_grad(tx):
         ctx, result = _forward(tx, cls, args)
         if any(tx.graph.use(tensor).requires_grad for tensor in tensors):
             _backward(tx, cls, ctx, result)
         if trial.changed_facts() is not None:
-            _refuse(tx, cls.value, "changes the shape of a tensor")
+            refuse("it changes the shape of a tensor")
     return tx.emit(applier(cls.value), args)
 
 
@@ -106,30 +109,9 @@ def _without_grad(tx: Tracer) -> Iterator[None]:
         tx.graph.switch(compat.set_grad_enabled, before)
 
 
-@contextlib.contextmanager
-def _changing_nothing(tx: Tracer, cls: type) -> Iterator[None]:
-    """Inside the block the graph breaks where something changes that is there now."""
-    effects = tx.side_effects
-    held, _ = reachable([value for frame in tx.frames for value in frame.held()], effects)
-    existing, around = frozenset(held), effects.on_effect
-
-    def check(effect: Effect) -> None:
-        around(effect)
-        target = effect.iterator if isinstance(effect, Advanced) else target_of(effect)
-        outside = target is None or is_outside(target) or target in existing
-        if outside and not isinstance(effect, Written):
-            _refuse(tx, cls, "changes something outside")
-
-    effects.on_effect = check
-    try:
-        yield
-    finally:
-        effects.on_effect = around
-
-
-def _refuse(tx: Tracer, cls: type, what: str) -> None:
+def _refuse(tx: Tracer, cls: type, what: str) -> NoReturn:
     tx.break_graph(
         "MD207",
-        f"{cls.__name__}.apply() cannot be captured: it {what}",
+        f"{cls.__name__}.apply() cannot be captured: {what}",
         why="Its forward and backward run inside the graph, and backward only when gradients are computed.",
     )

@@ -1,0 +1,120 @@
+"""Checkpointed code is captured; backward runs it again and gets eager's gradients, dropout included."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import minidynamo
+from minidynamo.testing import assert_same_as_eager
+from tests.end_to_end.programs import Programs, leaf, vector
+
+programs = Programs()
+
+
+@pytest.mark.parametrize("program", programs)
+def test_same_as_eager(program):
+    program.check()
+
+
+def of_a_closure(x):
+    scale = x * 3
+    return checkpoint(lambda t: torch.sin(t) * scale, x * 2, use_reentrant=False) + 1
+
+
+def with_dropout(x):
+    y = checkpoint(lambda t, p: F.dropout(torch.sin(t), p) * t, x * 2, 0.5, use_reentrant=False)
+    return y + torch.rand(4)
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Dropout(0.2), nn.Linear(8, 4))
+
+    def forward(self, x):
+        return checkpoint(self.layers, x, use_reentrant=False) * x
+
+
+programs(leaf, vector, graphs=2)(of_a_closure)
+programs(leaf)(with_dropout)
+
+
+@programs(lambda: (Block(), leaf()), lambda: (Block(), vector()), graphs=2)
+def of_a_module(module, x):
+    return module(x).sum()
+
+
+@programs(leaf)
+def several_results_and_keywords(x):
+    def part(t, *, factor):
+        return {"a": t * factor, "b": (t.sin(), factor)}
+
+    made = checkpoint(part, x, use_reentrant=False, factor=3)
+    return made["a"] + made["b"][0], made["b"][1]
+
+
+@programs(leaf)
+def without_gradients(x):
+    with torch.no_grad():
+        return checkpoint(torch.sin, x, use_reentrant=False)
+
+
+@programs(leaf)
+def one_inside_another(x):
+    inner = lambda t: checkpoint(torch.cos, t * 2, use_reentrant=False) + 1  # noqa: E731
+    return checkpoint(inner, x.sin(), use_reentrant=False) * 2
+
+
+@programs(leaf, graphs=2, breaks=1)
+def a_view_comes_out(x):
+    y = x * 2
+    return checkpoint(lambda t: t[1:], y, use_reentrant=False) + 1
+
+
+@programs(leaf, graphs=2, breaks=1)
+def reentrant(x):
+    y = x * 2
+    return checkpoint(torch.sin, y, use_reentrant=True) + 1
+
+
+def test_effects_inside_run_as_written():
+    seen = []
+
+    def program(x):
+        def part(t):
+            seen.append(t.shape)
+            return t.sin()
+
+        return checkpoint(part, x * 2, use_reentrant=False) + 1
+
+    compiled = minidynamo.compile(program, backend="eager")
+    compiled(leaf()).sum().backward()
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize("fn", [of_a_closure, with_dropout])
+def test_with_a_graph_for_backward(fn):
+    assert_same_as_eager(fn, leaf, backend="aot_eager", calls=2, graphs=1, breaks=0)
+
+
+def test_less_is_kept():
+    def part(t):
+        for _ in range(8):
+            t = t.sin()
+        return t
+
+    kept = []
+
+    def pack(tensor):
+        kept.append(tensor)
+        return tensor
+
+    compiled = minidynamo.compile(lambda x: checkpoint(part, x * 2, use_reentrant=False), backend="eager")
+    compiled(leaf())
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        compiled(leaf())
+    assert len(kept) < 8
