@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from minidynamo.bytecode.breaks import make_break, make_continue
+from minidynamo.bytecode.breaks import make_break, make_continue, make_suspended
 from minidynamo.bytecode.instructions import decode
 from minidynamo.bytecode.layout import NULL, VALUE, frame_point
 from tests.bytecode import corpus
@@ -293,3 +293,57 @@ def call_stack(arguments):
     """What lies on the stack before a call."""
     pair = (NULL, VALUE) if sys.version_info < (3, 13) else (VALUE, NULL)
     return (*pair, *[VALUE] * arguments)
+
+
+def rows(n, seen):
+    """Waits in a loop, in a try region, and in the middle of an expression."""
+    for i in range(n):
+        try:
+            got = [i, (yield i * 2)]
+        finally:
+            seen.append(i)
+        seen.append(got)
+    return "end"
+
+
+@pytest.mark.parametrize("taken", [1, 2, 3])
+def test_a_suspended_generator_is_made_again(taken):
+    wait = next(i.index for i in decode(rows.__code__) if i.opname == "YIELD_VALUE")
+    seen: list[object] = []
+    original = rows(3, seen)
+    for _ in range(taken):
+        next(original)
+    rest = iter(range(3))
+    for _ in range(taken):
+        next(rest)
+    i = original.gi_frame.f_locals["i"]
+    point = frame_point(rows.__code__, wait, [VALUE, VALUE, VALUE], ["i", "seen", "n"], [])
+    assert set(point.locals) == {"i", "seen"}
+    held = {"i": i, "seen": list(seen)}
+    boxed = [rest, i, None, *(held[name] for name in point.locals)]
+    again = make_suspended(point, globals(), rows.__qualname__)(boxed)
+    assert next(again) is None and not boxed
+    assert again.__name__ == "rows" and again.gi_frame.f_lineno == original.gi_frame.f_lineno
+    assert finish(again, held["seen"]) == finish(original, seen)
+
+
+def finish(generator, seen):
+    """All that comes of a generator that waits."""
+    given = []
+    try:
+        while True:
+            given.append(generator.send("sent"))
+    except StopIteration as stop:
+        return given, stop.value, seen
+
+
+def test_a_suspended_generator_handles_what_is_thrown_in():
+    wait = next(i.index for i in decode(rows.__code__) if i.opname == "YIELD_VALUE")
+    point = frame_point(rows.__code__, wait, [VALUE, VALUE, VALUE], ["i", "seen"], [])
+    seen: list[object] = []
+    held = {"i": 7, "seen": seen}
+    again = make_suspended(point, globals(), "rows")([iter(()), 7, None, *(held[name] for name in point.locals)])
+    next(again)
+    with pytest.raises(KeyError):
+        again.throw(KeyError("thrown"))
+    assert seen == [7] and list(again) == []
