@@ -15,9 +15,10 @@ from minidynamo.bytecode.analysis import cannot_cut, group_of, live_locals
 from minidynamo.errors import Diagnostic, GraphBreak, SkipFrame
 from minidynamo.guards import state
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Constant, Local, Source
+from minidynamo.guards.source import Attr, Constant, InstanceAttr, Local, Source
 from minidynamo.switches import preserved, settings, way_to
 from minidynamo.tracer import contextlib_polyfills, grad_mode, handlers, module_polyfills, polyfills  # registered
+from minidynamo.tracer.attributes import instance_dict
 from minidynamo.tracer.exceptions import Raised
 from minidynamo.tracer.generators import cannot_go_on
 from minidynamo.tracer.interpreter import NULL, Frame
@@ -46,10 +47,10 @@ from minidynamo.variables.callables import (
     NestedFunctionVariable,
 )
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import ListVariable
+from minidynamo.variables.containers import DictVariable, ListVariable
 from minidynamo.variables.contexts import ContextExitVariable
 from minidynamo.variables.exceptions import ExceptionVariable
-from minidynamo.variables.objects import ModuleVariable, UnreadVariable
+from minidynamo.variables.objects import ModuleVariable, ObjectVariable, UnreadVariable
 from minidynamo.variables.tensors import TensorVariable
 
 __all__ = ["FrameRequest", "SkipFrame", "StackSlot", "trace_frame"]
@@ -384,6 +385,11 @@ def _keep_settings(tx: Trace, end: Return | Break) -> None:
         tx.side_effects.call_later(switch, *map(ConstantVariable, arguments))
 
 
+def _is_in_a_variable(source: Source | None) -> bool:
+    """Whether a dict may also be the `__dict__` of an object: dicts that other objects hold are not."""
+    return source is not None and not any(isinstance(place, InstanceAttr) for place in (source, *source.bases()))
+
+
 def _guard_changed_apart(tx: Trace) -> None:
     """What the program writes to must not be, next time, the same object as another one that it also looks at."""
     known = [v for v in tx.graph.outside() if not isinstance(v, TensorVariable)]
@@ -394,3 +400,9 @@ def _guard_changed_apart(tx: Trace) -> None:
         others = tuple(v.source for v in known if v is not target and v.python_type is target.python_type)
         if others:
             tx.guard(target.source, GuardKind.DISTINCT_OBJECTS, others)
+    dicts = [v for v in known if type(v) is DictVariable and _is_in_a_variable(v.source)]
+    for obj in known if dicts else ():
+        if type(obj) is ObjectVariable and obj.source is not None and instance_dict(obj.value) is not None:
+            apart = tuple(v.source for v in dicts if obj in changed or v in changed)
+            if apart:
+                tx.guard(Attr(obj.source, "__dict__"), GuardKind.DISTINCT_OBJECTS, apart)

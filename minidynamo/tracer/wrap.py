@@ -27,6 +27,7 @@ from minidynamo.guards.source import (
     Source,
     StorageItem,
 )
+from minidynamo.tracer.attributes import instance_dict
 from minidynamo.tracer.constants import is_constant_value, key_of
 from minidynamo.tracer.output_graph import OutputGraph
 from minidynamo.tracer.registry import INSTANCES
@@ -285,13 +286,6 @@ def _dict_key(graph: OutputGraph, key: object) -> DictKey | None:
     return key_of(wrap(graph, key, None)) if plain and not isinstance(key, torch.Tensor) else None
 
 
-def _is_own_namespace(value: object) -> bool:
-    try:
-        return object.__getattribute__(value, "__dict__") is value
-    except AttributeError:
-        return False
-
-
 def _dict(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
     cls = type(value)
     owner = collections.OrderedDict if issubclass(cls, collections.OrderedDict) else dict
@@ -308,8 +302,8 @@ def _dict(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
         graph.guard(source, GuardKind.LENGTH, 0)
     _guard_names(graph, cls)
     builtin = cls is storage_class(cls)
-    if not builtin and _is_own_namespace(value):
-        return _opaque(graph, value, source)  # each attribute is an item: two ways to write one thing
+    if graph.is_namespace(value) or (not builtin and instance_dict(value) is value):
+        return _opaque(graph, value, source)  # each item is an attribute: two ways to write one thing
     if not builtin and cls.__dictoffset__:
         graph.guard(source, GuardKind.DISTINCT_OBJECTS, (Attr(source, "__dict__"),))
     storage = DictVariable({}, storage_class(cls), source=source)
@@ -439,9 +433,12 @@ def _object(graph: OutputGraph, value: object, source: Source) -> VariableTracke
     cls = type(value)
     if not is_plain_class(cls):
         return _opaque(graph, value, source)
+    variable = ObjectVariable(value, cls, source=source)
+    namespace = instance_dict(value)
+    if namespace is not None and not graph.claim_namespace(namespace, variable):
+        return _opaque(graph, value, source)  # its dictionary is tracked as that of another one, or as a plain dict
     graph.guard(source, GuardKind.TYPE, cls)
     _guard_names(graph, cls)
-    variable = ObjectVariable(value, cls, source=source)
     graph.remember(value, variable)
     return variable
 

@@ -59,7 +59,7 @@ def order_of_the_names(x, obj):
     obj.b = x
     del obj.a
     obj.a = 2
-    return list(obj.__dict__), list(reversed(obj.__dict__.values()))[0]
+    return list(obj.__dict__), next(reversed(obj.__dict__.values()))
 
 
 @programs(box(a=1), graphs=0)
@@ -113,3 +113,39 @@ def only_whether_it_is_there(x, obj):
 def of_a_class(x):
     names = Box.__dict__
     return x * names["shared"], "shared" in names, "nothing" in Slotted.__dict__, names.get("nothing", 4)
+
+
+def with_its_dictionary():
+    obj = Box(a=1)
+    return vector(), obj, obj.__dict__
+
+
+def with_another_dictionary():
+    return vector(), Box(a=1), {"a": 1}
+
+
+@programs(with_another_dictionary, with_its_dictionary, graphs=None, breaks=None)
+def object_and_its_dictionary_as_arguments(x, obj, names):
+    names["a"] = 5
+    return x * obj.a
+
+
+@programs(with_another_dictionary, with_its_dictionary, graphs=None, breaks=None)
+def dictionary_read_behind_a_write_to_the_object(x, obj, names):
+    obj.a = 5
+    return x * names["a"]
+
+
+@programs(box(a=1), graphs=None, breaks=None)
+def dictionary_across_a_break(x, obj):
+    names = obj.__dict__
+    print("here")
+    names["a"] = 4
+    return x * obj.a
+
+
+@programs(lambda: (vector(), [shared := Box(a=1), Box(a=1)], shared), graphs=None, breaks=None)
+def two_objects_with_one_dictionary(x, boxes, shared):
+    boxes[1].__dict__ = shared.__dict__
+    boxes[1].a = 7
+    return x * shared.a

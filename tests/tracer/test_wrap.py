@@ -1,6 +1,6 @@
 import collections
+import datetime
 import functools
-import types
 
 import pytest
 import torch
@@ -69,7 +69,7 @@ def graph():
         (functools.partial(max, 1), PartialVariable, {GuardKind.TYPE}),
         (collections.deque([1], maxlen=3), OpaqueVariable, {GuardKind.TYPE}),
         (iter([1]), OpaqueVariable, {GuardKind.TYPE}),
-        (types.SimpleNamespace(a=1), OpaqueVariable, {GuardKind.TYPE}),
+        (datetime.date(2024, 1, 1), OpaqueVariable, {GuardKind.TYPE}),
     ],
     ids=lambda value: type(value).__name__,
 )
