@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch
 import minidynamo
 from minidynamo import cond
 from minidynamo.bytecode.instructions import decode
+from minidynamo.comparison import assert_equal_observations, observe
 from minidynamo.errors import InvalidCond, Unsupported
 from minidynamo.testing import (
     CompileCounter,
@@ -333,7 +335,8 @@ def structures(x):
 
 @programs(lambda: torch.randn(3, 4).abs(), lambda: -torch.randn(3, 4).abs())
 def other_strides(x):
-    return cond(x.sum() > 0, lambda x: x * 2, lambda x: x.t().contiguous().t() + 1, (x,)) * x
+    made = cond(x.sum() > 0, lambda x: x * 2, lambda x: x.t().contiguous().t() + 1, (x,))
+    return (made * x).contiguous()
 
 
 class Step:
@@ -383,9 +386,48 @@ def behind_a_break(x):
     return cond(x.sum() > 0, torch.sin, torch.cos, (y,))
 
 
+@programs(leaf, vector, lambda: -vector().abs(), graphs=2)
+def results_are_tensors_like_others(x):
+    y = cond(x.sum() > 0, lambda: x * 2, lambda: x * 3)
+    y.add_(1)
+    return y[:2], y.view(2, 2) * 2, y
+
+
+class Pair(NamedTuple):
+    a: torch.Tensor
+    b: list[torch.Tensor]
+
+
+@programs(vector, lambda: -vector().abs())
+def named_tuples_and_nothing(x):
+    nothing = cond(x.sum() > 0, lambda: (), lambda: ())
+    return cond(x.sum() > 0, lambda: Pair(x + 1, [x * 2]), lambda: Pair(x - 1, [x * 3])), nothing
+
+
+@programs(lambda: vector().abs(), lambda: -vector().abs())
+def comprehensions_and_recursion(x):
+    def deeper(k, v):
+        return cond(v.sum() > k, lambda: deeper(k - 1, v * 2), lambda: v - k) if k else v.sin()
+
+    return sum(cond(v > 0, lambda: v * 2, lambda: v * 3) for v in x), deeper(3, x)  # noqa: B023
+
+
+@programs(leaf, lambda: -vector().abs(), graphs=2)
+def random_numbers(x):
+    return cond(x.sum() > 0, lambda: x + torch.randn(4), lambda: x * torch.rand(4)) + torch.rand(4)
+
+
 @pytest.mark.parametrize("program", programs)
 def test_program(program):
     program.check()
+
+
+@pytest.mark.parametrize("program", programs)
+def test_program_outside(program: Program):
+    for make in program.inputs:
+        with minidynamo.config.patch(disable=True):
+            expected = observe(program.fn, make, seed=0, backward=True)
+        assert_equal_observations("outside", expected, observe(program.fn, make, seed=0, backward=True), {})
 
 
 @pytest.mark.parametrize("program", programs)
