@@ -234,7 +234,7 @@ def _call_method_variable(tx: Tracer, method: MethodVariable, args: Args, kwargs
 
 
 def _call_partial(tx: Tracer, partial: PartialVariable, args: Args, kwargs: Kwargs) -> VariableTracker:
-    return call(tx, partial.function, [*partial.args, *args], {**partial.keywords, **kwargs})
+    return call(tx, partial.function, [*partial.args.items, *args], {**partial.named, **kwargs})
 
 
 def _call_object(tx: Tracer, obj: ObjectVariable | ContextVariable, args: Args, kwargs: Kwargs) -> VariableTracker:

@@ -176,7 +176,7 @@ _PARTS: dict[type[VariableTracker], Callable[[Any], Iterable[VariableTracker | N
     NestedFunctionVariable: _function,
     MethodVariable: lambda v: (v.function, v.receiver),
     BoundBuiltin: lambda v: (v.receiver,),
-    PartialVariable: lambda v: (v.function, *v.args, *v.keywords.values()),
+    PartialVariable: lambda v: (v.function, v.args, v.keywords),
     SuperVariable: lambda v: (v.receiver,),
     ObjectVariable: lambda v: (v.storage,),
     ModuleVariable: lambda v: (),

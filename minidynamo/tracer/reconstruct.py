@@ -388,8 +388,8 @@ def _bound_builtin(rebuild: Rebuilder, variable: BoundBuiltin) -> str:
 
 
 def _partial(rebuild: Rebuilder, variable: PartialVariable) -> str:
-    arguments = [rebuild.value(part) for part in (variable.function, *variable.args)]
-    arguments += [f"{name}={rebuild.value(value)}" for name, value in variable.keywords.items()]
+    arguments = [rebuild.value(part) for part in (variable.function, *variable.args.items)]
+    arguments += [f"**{rebuild.value(variable.keywords)}"] * bool(variable.keywords.items)
     return f"{rebuild.constant(functools.partial)}({', '.join(arguments)})"
 
 

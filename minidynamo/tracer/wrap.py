@@ -383,8 +383,7 @@ def _partial(graph: OutputGraph, value: functools.partial[Any], source: Source) 
     keywords = wrap(graph, value.keywords, Attr(source, "keywords"))
     if not isinstance(args, TupleVariable) or not isinstance(keywords, DictVariable):
         return _opaque(graph, value, source)
-    named = {str(key.token): item for key, item in keywords.items.items()}
-    variable = PartialVariable(function, list(args.items), named, source=source)
+    variable = PartialVariable(function, args, keywords, source=source)
     graph.remember(value, variable)
     return variable
 

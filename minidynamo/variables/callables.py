@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.containers import DictVariable, TupleVariable
 
 
 @dataclass(eq=False)
@@ -91,11 +92,16 @@ class BoundBuiltin(VariableTracker):
 
 @dataclass(eq=False)
 class PartialVariable(VariableTracker):
-    """functools.partial."""
+    """functools.partial; programs may change its `keywords`, so they are the dict itself."""
 
     function: VariableTracker
-    args: list[VariableTracker]
-    keywords: dict[str, VariableTracker]
+    args: TupleVariable
+    keywords: DictVariable
+
+    @property
+    def named(self) -> dict[str, VariableTracker]:
+        """The keyword arguments by name."""
+        return {str(key.token): value for key, value in self.keywords.items.items()}
 
     @property
     def python_type(self) -> type:

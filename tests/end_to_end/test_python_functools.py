@@ -33,6 +33,23 @@ def nested_partials(x):
 
 
 @programs()
+def parts_of_partials(x):
+    p = partial(scaled, 2, c=1)
+    p.keywords["b"] = 5
+    p.keywords.pop("c")
+    q = partial(p, c=3)
+    return p(x[0]) + x, q(x), p.keywords, p.args is p.args, p.args, q.args, p.func is q.func, dict(q.keywords)
+
+
+@programs(lambda: (vector(), partial(scaled, b=2)))
+def partial_from_outside(x, p):
+    p.keywords["c"] = 4
+    y = p(x, 3)
+    del p.keywords["b"]
+    return y + p(x, 3), p.keywords
+
+
+@programs()
 def partials_of_torch_functions(x):
     return partial(torch.add, x)(1), partial(torch.clamp, min=0.5)(x), [*map(partial(torch.mul, other=2), [x, x])]
 

@@ -324,7 +324,7 @@ def test_methods_partials_and_super() -> None:
     assert made == [3, 4]
     method = _run(MethodVariable(FunctionVariable(_key), C("x")))
     assert method().token == "x"
-    partial = _run(PartialVariable(BuiltinVariable(int), [C("11")], {"base": C(2)}))
+    partial = _run(PartialVariable(BuiltinVariable(int), TupleVariable([C("11")]), DictVariable({_key("base"): C(2)})))
     assert isinstance(partial, functools.partial)
     assert partial() == 3
     loud = ObjectVariable(None, LoudList, ListVariable([C(1)], LoudList))

@@ -67,7 +67,7 @@ def graph():
         (Plain, ClassVariable, {GuardKind.IDENTITY}),
         (torch, PythonModuleVariable, {GuardKind.IDENTITY}),
         (functools.partial(max, 1), PartialVariable, {GuardKind.TYPE}),
-        (collections.deque([1], maxlen=3), OpaqueVariable, {GuardKind.TYPE}),
+        (collections.deque([1], maxlen=3), ListVariable, {GuardKind.TYPE, GuardKind.LENGTH}),
         (iter([1]), OpaqueVariable, {GuardKind.TYPE}),
         (datetime.date(2024, 1, 1), OpaqueVariable, {GuardKind.TYPE}),
     ],

@@ -38,8 +38,10 @@ def _partial(
     tx: Tracer, function: VariableTracker, /, *args: VariableTracker, **keywords: VariableTracker
 ) -> VariableTracker:
     if isinstance(function, PartialVariable):  # functools flattens these too
-        return PartialVariable(function.function, [*function.args, *args], {**function.keywords, **keywords})
-    return PartialVariable(function, list(args), dict(keywords))
+        inner = function
+        return _partial(tx, inner.function, *inner.args.items, *args, **{**inner.named, **keywords})
+    named = {key_of(ConstantVariable(name)): value for name, value in keywords.items()}
+    return PartialVariable(function, TupleVariable(list(args)), DictVariable(named))
 
 
 @registry.function(types.MethodType)
@@ -58,13 +60,7 @@ def _function_code(tx: Tracer, obj: FunctionVariable, name: str) -> VariableTrac
 
 @registry.attributes(PartialVariable)
 def _partial_attribute(tx: Tracer, obj: PartialVariable, name: str) -> VariableTracker | None:
-    if name == "func":
-        return obj.function
-    if name == "args":
-        return TupleVariable(list(obj.args))
-    if name == "keywords":
-        return DictVariable({key_of(ConstantVariable(key)): value for key, value in obj.keywords.items()})
-    return None
+    return {"func": obj.function, "args": obj.args, "keywords": obj.keywords}.get(name)
 
 
 @registry.function(functools.update_wrapper)
@@ -118,7 +114,7 @@ def _wraps(
 ) -> VariableTracker:
     keywords = {"wrapped": wrapped, "assigned": assigned, "updated": updated}
     given = {name: value for name, value in keywords.items() if value is not None}
-    return PartialVariable(tx.wrap(functools.update_wrapper, None), [], given)
+    return tx.call(functools.partial, [tx.wrap(functools.update_wrapper, None)], given)
 
 
 @registry.function(functools_polyfills.best_match)

@@ -298,17 +298,25 @@ def _sort(
 ) -> VariableTracker:
     by_item = key is None or (isinstance(key, ConstantVariable) and key.value is None)
     descending = reverse is not None and tx.truth(reverse)
-    found = [item if by_item or key is None else tx.call(key, [item]) for item in list(self.items)]
-    known = all(is_constant(each) for each in found)
-    keys = [as_constant(each) if known else _TracedKey(tx, each) for each in found]
+    items = list(self.items)
+    self.items.clear()  # what keys and comparisons see of the list meanwhile
     try:
+        found = [item if by_item or key is None else tx.call(key, [item]) for item in items]
+    except Raised:
+        self.items[:] = items
+        raise
+    try:
+        known = all(is_constant(each) for each in found)
+        keys = [as_constant(each) if known else _TracedKey(tx, each) for each in found]
         order = sorted(range(len(keys)), key=keys.__getitem__, reverse=descending)
+        if self.items:
+            tx.raises(ValueError("list modified during sort"))
     except TypeError as error:
         tx.raises(error)
     except Raised:
         why = "What order a list is left in when comparing its items fails is known to Python alone."
         tx.break_graph("MD202", "the program raises an exception here", why=why)
-    self.items[:] = [self.items[position] for position in order]
+    self.items[:] = [items[position] for position in order]
     tx.side_effects.contents_changed(self)
     return none()
 

@@ -159,3 +159,29 @@ def subclass_made_while_tracing(x):
     xs = Loud([1])
     xs.append(x)
     return len(xs), xs[-1], xs[1] + 1
+
+
+@programs()
+def what_a_sort_key_sees_of_the_list(x):
+    items, seen = [3, 1, 2], []
+
+    def key(item):
+        seen.append(len(items))
+        return item
+
+    items.sort(key=key)
+    failing = [2, 1]
+    try:
+        failing.sort(key=lambda item: [][item])
+    except IndexError:
+        seen.append(failing)
+    return x + 1, items, seen
+
+
+@programs(breaks=None, graphs=None)
+def a_list_that_changes_while_it_is_sorted(x):
+    items = [3, 1, 2]
+    try:
+        items.sort(key=lambda item: items.append(item) or item)
+    except ValueError as error:
+        return str(error), items, x + 1
