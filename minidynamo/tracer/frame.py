@@ -395,7 +395,8 @@ def _guard_changed_apart(tx: Trace) -> None:
     known = [v for v in tx.graph.outside() if not isinstance(v, TensorVariable)]
     changed = {target_of(effect) for effect in tx.side_effects.journal}
     for target in known:
-        if target not in changed:
+        below = target.storage if isinstance(target, ObjectVariable) else None
+        if target not in changed and below not in changed:
             continue
         others = tuple(v.source for v in known if v is not target and v.python_type is target.python_type)
         if others:

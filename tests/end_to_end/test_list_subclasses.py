@@ -424,3 +424,15 @@ def test_an_override_added_later_is_noticed():
     assert torch.equal(compiled(ones(), Late([2])), ones(2))
     Late.__getitem__ = lambda self, index: 7
     assert torch.equal(compiled(ones(), Late([2])), ones(7))
+
+
+def test_two_arguments_that_become_one_are_noticed():
+    def f(x, a, b):
+        a.append(x)
+        return x * len(b)
+
+    compiled = minidynamo.compile(f, backend="eager")
+    assert torch.equal(compiled(ones(), Plain([1]), Plain([1])), ones())
+    shared = Plain([1])
+    assert torch.equal(compiled(ones(), shared, shared), ones(2))
+    assert torch.equal(compiled(ones(), Plain([1]), Plain([1])), ones())
