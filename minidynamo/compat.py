@@ -6,6 +6,7 @@ release is met in this file alone.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import logging
@@ -81,14 +82,30 @@ def open_devices() -> tuple[torch.device, ...]:
     return tuple(mode.device for mode in modes if isinstance(mode, DeviceContext))
 
 
+@contextlib.contextmanager
+def _below_other_modes() -> typing.Iterator[None]:
+    """Inside the block the stack of function modes ends with a `torch.device` context, if there is one.
+
+    Tracers of torch put modes of their own on top, and expect to find them there.
+    """
+    above = []
+    while (count := torch_function_mode_count()) and not isinstance(torch_function_mode_at(count - 1), DeviceContext):
+        above.append(torch._C._pop_torch_function_stack())
+    yield
+    for mode in reversed(above):
+        torch._C._push_on_torch_function_stack(mode)
+
+
 def enter_device(device: torch.device) -> None:
     """What `with device:` does first."""
-    device.__enter__()
+    with _below_other_modes():
+        device.__enter__()
 
 
-def leave_device(device: torch.device) -> None:
-    """What `with device:` does last, without an error."""
-    device.__exit__(None, None, None)
+def leave_device() -> None:
+    """What `with device:` does last, for the innermost one."""
+    with _below_other_modes():
+        torch._C._pop_torch_function_stack()
 
 
 def tensor_guards(examples: tuple[torch.Tensor, ...]) -> typing.Any:

@@ -61,7 +61,7 @@ def enter_device(device: torch.device) -> None:
 
 def leave_device() -> None:
     """Leave the innermost device context."""
-    compat.leave_device(compat.open_devices()[-1])
+    compat.leave_device()
 
 
 class _OpenBlocks(threading.local):

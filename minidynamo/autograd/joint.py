@@ -25,7 +25,7 @@ from minidynamo.autograd.inputs import InputLayout
 from minidynamo.autograd.locations import LocatingInterpreter, LocationRecorder
 from minidynamo.compat import FakeTensor, FakeTensorMode, OpOverload
 from minidynamo.errors import Diagnostic, GraphRefused, MinidynamoError
-from minidynamo.switches import preserved, restore, settings
+from minidynamo.switches import is_switch, preserved, restore, settings
 
 
 @dataclass
@@ -147,6 +147,8 @@ class _Tracing:
             traced = make_fx(self.run, decomposition_table=decompositions)(*[self.flat[i] for i in self.tensors])
         trace = self.result
         trace.owner, trace.graph = traced, traced.graph
+        if any(is_switch(node.target) for node in self.gm.graph.nodes):
+            _name_defaults(traced.graph)
         placeholders = [node for node in traced.graph.nodes if node.op == "placeholder"]
         trace.primals = dict(zip(self.tensors, placeholders))
         trace.tangents = placeholders[len(self.tensors) :]
@@ -298,3 +300,15 @@ def _no_autocast() -> Iterator[None]:
             if torch.is_autocast_enabled(device):
                 stack.enter_context(torch.autocast(device, enabled=False))
         yield
+
+
+def _name_defaults(graph: fx.Graph) -> None:
+    """Write dtype and device into calls that make tensors: the program chose other defaults for them on the way."""
+    for node in graph.nodes:
+        made = node.meta.get("val")
+        if not isinstance(node.target, OpOverload) or node.all_input_nodes or not isinstance(made, torch.Tensor):
+            continue
+        taken = {argument.name for argument in compat.schema_of(node.target).arguments}
+        defaults = {"dtype": made.dtype, "device": made.device}
+        if taken >= defaults.keys():
+            node.kwargs = {**defaults, **{name: value for name, value in node.kwargs.items() if value is not None}}

@@ -231,6 +231,17 @@ def test_with_a_graph_for_backward(fn):
     assert_same_as_eager(fn, leaf, backend="aot_eager", calls=2, graphs=1, breaks=0)
 
 
+def test_a_result_in_the_memory_of_an_argument_has_its_own_gradient():
+    def program(x):
+        y = x * 2
+        return y, Reversed.apply(y)
+
+    x = leaf()
+    for y, reversed_y in (program(x), minidynamo.compile(program, backend="aot_eager")(x)):
+        (gradient,) = torch.autograd.grad((y * 3 + reversed_y).sum(), x)
+        assert torch.equal(gradient, torch.full((4,), 4.0))
+
+
 FACTOR = 2.0
 
 

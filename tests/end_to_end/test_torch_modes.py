@@ -160,6 +160,11 @@ def questions_about_the_machine(x):
     return cuda, torch.get_num_threads(), torch.get_float32_matmul_precision(), x + 1
 
 
+@pytest.mark.parametrize("fn", [default_dtype, device_block, device_block_around_a_break, inference_inside])
+def test_defaults_are_those_of_the_place_in_a_traced_graph(fn):
+    assert_same_as_eager(fn, leaf, backend="aot_eager", calls=2)
+
+
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("fn", [autocast_block, autocast_around_a_break, autocast_as_decorator])
 def test_autocast_with_gradients(fn, backend):

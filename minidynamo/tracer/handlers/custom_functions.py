@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import torch
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from minidynamo import compat
 from minidynamo.tracer import registry
 from minidynamo.tracer.handlers.trials import changing_nothing
 from minidynamo.tracer.handlers.values import constant, none
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.subgraphs import memory_of
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import SequenceVariable, TupleVariable
 from minidynamo.variables.objects import ClassVariable
@@ -71,11 +73,25 @@ def applier(cls: type[Any]) -> Callable[..., Any]:
     """`cls.apply` as a plain function, which graphs can name."""
 
     def apply(*args: Any) -> Any:
-        return cls.apply(*args)
+        results = cls.apply(*args)
+        if get_proxy_mode() is None:
+            return results
+        # Autograd's graphs make tensors that share memory from one another, and would leave out the user's backward.
+        if isinstance(results, tuple):
+            return tuple(_of_its_own(result, args) for result in results)
+        return _of_its_own(results, args)
 
     apply.__name__ = apply.__qualname__ = f"{cls.__name__}_apply"
     apply.__module__ = cls.__module__
     return apply
+
+
+def _of_its_own(result: Any, args: tuple[Any, ...]) -> Any:
+    """A result that does not share memory with an argument, unless it is the argument, written to."""
+    if not isinstance(result, torch.Tensor) or any(result is arg for arg in args):
+        return result
+    memories = [memory_of(arg) for arg in args if isinstance(arg, torch.Tensor)]
+    return result.clone() if memory_of(result) in memories else result
 
 
 def _forward(
