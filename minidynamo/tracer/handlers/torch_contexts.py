@@ -5,6 +5,7 @@ The contexts of grad mode are in `tracer/grad_mode.py`; autocast and device cont
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from typing import Any
@@ -19,6 +20,7 @@ from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import FunctionVariable, NestedFunctionVariable
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.contexts import ContextVariable
+from minidynamo.variables.objects import ObjectVariable
 
 record_function = torch.autograd.profiler.record_function
 set_grad_enabled = torch.autograd.set_grad_enabled
@@ -36,11 +38,24 @@ def decorate(factory: Any, arguments: Any, function: Any) -> Any:
     return run
 
 
+def decorate_by_manager(manager: Any, function: Any) -> Any:
+    """Plain Python twin of `contextlib.ContextDecorator.__call__`, from which a class of torch inherits."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with manager._recreate_cm():
+            return function(*args, **kwargs)
+
+    return run
+
+
 @registry.function(
     *{vars(base)["__call__"] for cls in _CONTEXTS for base in cls.__mro__ if "__call__" in vars(base)},
 )
 def _decorate(tx: Tracer, context: VariableTracker, function: VariableTracker) -> VariableTracker:
     """`torch.no_grad()(function)`, with a context made while tracing."""
+    if isinstance(context, ObjectVariable) and issubclass(context.cls, contextlib.ContextDecorator):
+        return tx.call(decorate_by_manager, [context, function])
     code = function.code if isinstance(function, NestedFunctionVariable) else None
     code = function.value.__code__ if isinstance(function, FunctionVariable) else code
     if not isinstance(context, ContextVariable) or code is None or code.co_flags & inspect.CO_GENERATOR:
