@@ -1,6 +1,9 @@
 import os
+import random
 import re
+import time
 
+import numpy as np
 import pytest
 import torch
 
@@ -67,3 +70,30 @@ def test_another_pattern_is_noticed():
 
     compiled = minidynamo.compile(f, backend="eager")
     assert [compiled(torch.ones(1), re.compile(text)).item() for text in (r"\d", r"\d+", "[ab]", "z")] == [3, 2, 2, 0]
+
+
+def test_random_numbers_and_their_state_are_those_of_eager():
+    def f(x):
+        items = [1, 2, 3, 4]
+        random.shuffle(items)
+        y = x * random.random() + random.randint(1, 10)
+        return y + np.random.rand(), random.choice(items), random.Random(3).random(), np.random.randint(5)
+
+    seen = []
+    for function in (f, minidynamo.compile(f, backend="eager")):
+        random.seed(3)
+        np.random.seed(4)
+        results = [function(torch.ones(2)) for _ in range(2)]
+        plain = [(result[0].tolist(), *result[1:]) for result in results]
+        seen.append((plain, random.getstate(), np.random.get_state()[2]))
+    assert seen[0] == seen[1] and seen[0][0][0] != seen[0][0][1]
+
+
+def test_clocks_run_when_the_program_does():
+    def f(x):
+        return x + 1, time.perf_counter()
+
+    compiled = minidynamo.compile(f, backend="eager")
+    before = time.perf_counter()
+    times = [compiled(torch.ones(1))[1] for _ in range(2)]
+    assert before < times[0] < times[1] < time.perf_counter()
