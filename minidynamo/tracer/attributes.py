@@ -666,6 +666,8 @@ def _is_plain_setter(found: object, special: str) -> bool:
 def write_plain(tx: Tracer, obj: ObjectVariable, name: str, value: VariableTracker | None) -> None:
     """What object.__setattr__ and object.__delattr__ do: data descriptors, then the instance's dictionary."""
     found, owner = lookup_on_class(obj.cls, name)
+    if name == "__dict__" and value is not None and value is obj.namespace:
+        return  # what `obj.__dict__ |= ...` stores
     if owner is not None and is_data_descriptor(found) and not isinstance(found, types.MemberDescriptorType):
         guard_class_attribute(tx, obj.cls, owner, name, found)
         method = "__set__" if value is not None else "__delete__"

@@ -238,6 +238,8 @@ def _call_partial(tx: Tracer, partial: PartialVariable, args: Args, kwargs: Kwar
 
 
 def _call_object(tx: Tracer, obj: ObjectVariable | ContextVariable, args: Args, kwargs: Kwargs) -> VariableTracker:
+    if lookup_on_class(obj.python_type, "__call__")[1] is None:
+        tx.raises(TypeError(f"'{obj.python_type.__name__}' object is not callable"), exact=True)
     return call_method(tx, obj, "__call__", args, kwargs)
 
 

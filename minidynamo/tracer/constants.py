@@ -9,6 +9,7 @@ import collections
 import enum
 import re
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -146,6 +147,18 @@ def _set(variable: SetVariable) -> Any:
     return variable.cls(as_constant(key.variable) for key in variable.items)
 
 
+def _plain_value(variable: ObjectVariable) -> Any:
+    """The number or text that an instance of a subclass is, if the class means nothing else by any operation."""
+    if not isinstance(variable.storage, ConstantVariable) or _redefines_operations(variable.cls):
+        raise NotConstant(variable.cls.__name__)
+    return variable.storage.value
+
+
+def _redefines_operations(cls: type) -> bool:
+    names = (name for base in cls.__mro__ for name, found in vars(base).items() if isinstance(found, FunctionType))
+    return any(name.startswith("__") and name != "__init__" for name in names)
+
+
 def _value(variable: Any) -> Any:
     return variable.value
 
@@ -153,6 +166,7 @@ def _value(variable: Any) -> Any:
 _AS_CONSTANT: dict[type[VariableTracker], Callable[[Any], Any]] = {
     ConstantVariable: _value,
     ClassVariable: _value,
+    ObjectVariable: _plain_value,
     TupleVariable: _sequence,
     ListVariable: _sequence,
     DictVariable: _dict,

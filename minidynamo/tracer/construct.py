@@ -78,7 +78,9 @@ def _make_instance(
     assert bound is not None
     if owner is object and new is not object.__dict__["__new__"]:
         return obj  # object.__init__ takes what a `__new__` of the class took
-    tx.call(bound, args, kwargs)
+    result = tx.call(bound, args, kwargs)
+    if not isinstance(result, ConstantVariable) or result.value is not None:
+        tx.raises(TypeError(f"__init__() should return None, not '{result.python_type.__name__}'"), exact=True)
     return obj
 
 

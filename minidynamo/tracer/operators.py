@@ -346,7 +346,7 @@ def truth_of(tx: Tracer, obj: VariableTracker) -> bool:
     for name in ("__bool__", "__len__"):
         if _has_method(obj, name):
             result = tx.call_method(obj, name)
-            if not isinstance(result, ConstantVariable):
-                tx.raises(TypeError(f"{name} should return an integer"))
+            if not isinstance(result, ConstantVariable) or (name == "__bool__" and type(result.value) is not bool):
+                tx.raises(TypeError(f"{name} should return bool, returned {result.python_type.__name__}"), exact=True)
             return bool(result.value)
     return True

@@ -236,13 +236,14 @@ def _set_subclass(graph: OutputGraph, value: Any, source: Source) -> VariableTra
 def _deque_subclass(graph: OutputGraph, value: collections.deque[Any], source: Source) -> VariableTracker:
     deque = collections.deque
     maxlen = vars(deque)["maxlen"]
-    if maxlen.__get__(value) is not None or getattr(type(value), "maxlen", None) is not maxlen:
+    if getattr(type(value), "maxlen", None) is not maxlen:
         return _opaque(graph, value, source)
+    longest = object.__getattribute__(value, "maxlen")
     variable = _instance_of_subclass(graph, value, source)
-    graph.guard(Attr(source, "maxlen"), GuardKind.IDENTITY, None)
+    graph.guard(Attr(source, "maxlen"), GuardKind.EQUALS, longest)
     graph.guard(source, GuardKind.LENGTH, deque.__len__(value))
     items = _contents(graph, deque.__iter__(value), source, lambda k: StorageItem(source, k, deque))
-    variable.storage = ListVariable(items, deque, original=tuple(items), source=source)
+    variable.storage = ListVariable(items, deque, original=tuple(items), maxlen=longest, source=source)
     return variable
 
 

@@ -413,6 +413,24 @@ def sets(x, group, fixed):
     return 3 in group, x * len(group), fixed.size(), 1 in fixed, group | {5}, type(group | {5}), Group([2]), Fixed([3])
 
 
+@programs()
+def numbers_where_python_wants_numbers(x):
+    two, three = Number(2), Number(3)
+    made = range(three), [1, 2, 3][two], three // 2, three == 3, divmod(three, 2), max(two, three), sum([two, three])
+    texts = f"{three:03d}", "".join([Text("a"), "b"]), Text("a b").split(), {"ab": 1}[Text("ab")], Text("a") in "abc"
+    return x.view(two, 2).shape, x**two, made, texts, -three, bool(Number(0)), float(three), round(Ratio(2.567), 1)
+
+
+class Negated(int):
+    def __neg__(self):
+        return "negated"
+
+
+@programs(lambda: (vector(), Negated(3)))
+def numbers_with_operators_of_their_own(x, n):
+    return x * n, -n, -Negated(1), n + 1, abs(n)
+
+
 def test_an_override_added_later_is_noticed():
     class Late(list):
         pass

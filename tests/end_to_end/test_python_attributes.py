@@ -524,6 +524,30 @@ def iterators_of_the_user(x):
     return x, steps, dict(zip(Countdown(2), "ab")), list(ByIndex(1, 2, 3)), 2 in ByIndex(1, 2), max(ByIndex(3, 1))
 
 
+class Wrong:
+    def __init__(self, result=None):
+        self.result = result
+        return result
+
+    def __bool__(self):
+        return 3
+
+    def __hash__(self):
+        return "text"
+
+
+@programs(
+    *[lambda ask=ask: (vector(), ask) for ask in (bool, hash, lambda obj: Wrong(5), lambda obj: obj())],
+    graphs=4,
+    recompiles=3,
+)
+def special_methods_that_give_the_wrong_class(x, ask):
+    try:
+        return ask(Wrong())
+    except TypeError as error:
+        return x + 1, str(error)
+
+
 def test_a_property_that_is_added_later_is_noticed():
     class Late:
         def __init__(self):

@@ -142,6 +142,9 @@ def _init_deque(
 ) -> VariableTracker:
     made = tx.call(deque, [arg for arg in (iterable, maxlen) if arg is not None])
     assert isinstance(made, ListVariable)
+    if made.maxlen is not None:
+        why = "A plain deque with `maxlen` is tracked."
+        tx.break_graph("MD241", "an instance of a subclass of deque is made with `maxlen`", why=why)
     self.items = made.items
     tx.side_effects.contents_changed(self)
     return none()

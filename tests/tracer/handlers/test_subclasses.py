@@ -79,6 +79,12 @@ def new_default_dict(x):
     return table, table.default_factory is list
 
 
+@programs(lambda: (vector(), Queue([1, 2], 2)), lambda: (vector(), Queue([1, 2], 3)), graphs=2, recompiles=1)
+def bounded_deques(x, queue):
+    queue.append(3)
+    return x * len(queue), queue[0]
+
+
 @programs(lambda: (vector(), Queue([1, 2])), graphs=0)
 def deques(x, queue):
     queue.append(x)
