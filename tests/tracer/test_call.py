@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from minidynamo import disable
+from minidynamo.testing import assert_same_as_eager
 from tests.end_to_end.programs import Programs, two_vectors, vector
 from tests.tracer.capture import capture, guards_on, targets
 
@@ -39,6 +40,11 @@ def callables_as_arguments(x, obj, function, partial, builtin, method):
     return obj(x) + function(x) + partial(x, offset=1) + builtin(x) + method(x)
 
 
+@pytest.mark.filterwarnings("ignore:MD302")
+def test_calls_that_nest_too_deep_run_through_their_own_dispatchers():
+    assert_same_as_eager(lambda x: recursive(100, x), vector, calls=2)
+
+
 @programs()
 def recursion(x):
     return recursive(5, x)
@@ -49,11 +55,6 @@ def unbound_methods(x):
     words = []
     list.append(words, "a")
     return torch.Tensor.add(x, 1), str.upper("a"), dict.fromkeys("ab", 1), words, "-".join(["a", "b"])
-
-
-@programs(graphs=None, breaks=None)
-def too_deep(x):
-    return recursive(100, x)
 
 
 @programs(graphs=0, breaks=1)

@@ -386,7 +386,7 @@ def test_views_are_live() -> None:
 
 
 def test_an_open_context_manager_is_entered_and_its_exit_handed_on() -> None:
-    context = ContextVariable(torch.set_grad_enabled, (False,))
+    context = ContextVariable(torch.set_grad_enabled, (False,), saved=True)
     try:
         leave = _run(ContextExitVariable(context))
         assert not torch.is_grad_enabled()
