@@ -35,6 +35,19 @@ NATIVE_LIBRARY: str = torch._C.__file__
 # Attributes of functions that torch.compile made, or that are disabled for it; such functions are never traced into.
 TORCH_COMPILE_MARKS = ("_torchdynamo_orig_callable", "_torchdynamo_disable")
 
+
+def tagged_init(function: types.FunctionType) -> types.FunctionType | None:
+    """The `nn.Module.__init__` behind the one that torch.compile puts in its place, once it is used in the process.
+
+    That one only notes, for torch.compile, when a module was made. None for any other function.
+    """
+    if function.__module__ != "torch._dynamo.mutation_guard" or function.__name__ != "patched_init":
+        return None
+    found = function.__closure__[function.__code__.co_freevars.index("init")].cell_contents  # type: ignore[index]
+    assert isinstance(found, types.FunctionType)
+    return found
+
+
 # What torch.jit.trace is doing; nn.Module.__call__ asks.
 tracing_state = torch._C._get_tracing_state
 

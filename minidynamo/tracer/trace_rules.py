@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from minidynamo.compat import OPERATOR_NAMESPACES, TORCH_COMPILE_MARKS, OpOverload, OpOverloadPacket
+from minidynamo.compat import OPERATOR_NAMESPACES, TORCH_COMPILE_MARKS, OpOverload, OpOverloadPacket, tagged_init
 from minidynamo.steering import COMPILED, DISABLED, IN_GRAPH
 from minidynamo.tracer.registry import CODE_POLYFILLS, FOLDABLE, FUNCTIONS, INSTANCES, POLYFILLS
 
@@ -112,6 +112,9 @@ def _function_rule(value: types.FunctionType) -> Rule:
         return Rule(Action.BREAK, "It is a coroutine, which an event loop drives.", "MD209")
     if value.__code__ in CODE_POLYFILLS:
         return Rule(Action.POLYFILL, function=CODE_POLYFILLS[value.__code__], takes_itself=True)
+    tagged = tagged_init(value)
+    if tagged is not None:
+        return Rule(Action.POLYFILL, function=tagged)
     library = _run_as_written(value)
     if library:
         return Rule(Action.BREAK, f"Functions of {library} run as written.")

@@ -103,6 +103,7 @@ def test_compiles_are_constant(loop):
     for n in (8, 40):
         events = []
         unsubscribe = on_event(events.append)
+        minidynamo.reset()
         compiled = minidynamo.compile(loop, backend="eager")
         assert torch.equal(compiled(torch.ones(3), n), loop(torch.ones(3), n))
         unsubscribe()

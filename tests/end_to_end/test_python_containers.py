@@ -139,7 +139,7 @@ def dict_operators(x):
     )
 
 
-@programs(breaks=1, graphs=1)
+@programs()
 def missing_key_raises(x):
     y = x + 1
     try:

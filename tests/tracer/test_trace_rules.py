@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from minidynamo import allow_in_graph, compile, disable
+from minidynamo.testing import assert_same_as_eager
 from minidynamo.tracer.frame import REGISTERED
 from minidynamo.tracer.trace_rules import Action, is_trusted_class, is_trusted_module, rule_for
 
@@ -58,6 +59,16 @@ def test_rules(value, action):
     rule = rule_for(value)
     assert rule.action is action
     assert bool(rule.reason) == (action is Action.BREAK)
+
+
+def test_modules_are_made_whether_or_not_torch_compile_has_been_used():
+    def program(x):
+        return torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Tanh())(x)
+
+    x = torch.ones(2)
+    torch.compile(torch.relu, backend="eager")(x)  # replaces nn.Module.__init__
+    assert torch.nn.Module.__init__.__name__ == "patched_init"
+    assert_same_as_eager(program, lambda: x, graphs=1, breaks=0)
 
 
 def test_libraries_are_trusted_and_users_are_not():
