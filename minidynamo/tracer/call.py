@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,7 @@ from minidynamo.variables.callables import (
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable, TupleVariable
 from minidynamo.variables.contexts import ContextExitVariable, ContextVariable
+from minidynamo.variables.iterators import LibraryIterator
 from minidynamo.variables.objects import ClassVariable, ModuleVariable, ObjectVariable, OpaqueVariable
 from minidynamo.variables.tensors import TensorVariable
 
@@ -44,6 +46,12 @@ Args = list[VariableTracker]
 Kwargs = dict[str, VariableTracker]
 
 INLINE_DEPTH = 60
+
+# Iterators that look at all items of their first arguments when they are made.
+TAKES_ALL_ITEMS: dict[type, float] = {
+    itertools.product: float("inf"),
+    **dict.fromkeys((itertools.combinations, itertools.combinations_with_replacement, itertools.permutations), 1),
+}
 _CODE = (FunctionVariable, NestedFunctionVariable, MethodVariable, PartialVariable, ObjectVariable)
 
 
@@ -249,10 +257,21 @@ def _call_class(tx: Tracer, cls: ClassVariable, args: Args, kwargs: Kwargs) -> V
         assert rule.function is not None
         return call_handler(tx, rule.function, args, kwargs)
     if rule.action is Action.POLYFILL:
-        return inline_function(tx, FunctionVariable(rule.function, source=_constant(rule.function)), args, kwargs)  # type: ignore[arg-type]
+        return _call_class_twin(tx, cls.value, rule.function, args, kwargs)
     if rule.action is Action.FOLD or cls.value in CONSTANT_TYPES:
         return _fold(tx, cls.value, args, kwargs)
     return construct(tx, cls, args, kwargs)
+
+
+def _call_class_twin(tx: Tracer, cls: type, twin: object, args: Args, kwargs: Kwargs) -> VariableTracker:
+    """What the twin of a class gives; an iterator keeps the class that the program asked for."""
+    taken = TAKES_ALL_ITEMS.get(cls, 0)
+    args = [TupleVariable(tx.unpack(arg)) if i < taken else arg for i, arg in enumerate(args)]
+    assert isinstance(twin, types.FunctionType)
+    made = inline_function(tx, FunctionVariable(twin, source=_constant(twin)), args, kwargs)
+    if made.python_type is cls or not issubclass(cls, Iterator):
+        return made
+    return LibraryIterator(cls, made, cls, tuple(args), kwargs)
 
 
 def _leave_context(tx: Tracer, leave: ContextExitVariable, args: Args, kwargs: Kwargs) -> VariableTracker:

@@ -50,6 +50,7 @@ from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable, ListVariable
 from minidynamo.variables.contexts import ContextExitVariable
 from minidynamo.variables.exceptions import ExceptionVariable
+from minidynamo.variables.iterators import LibraryIterator
 from minidynamo.variables.objects import ModuleVariable, ObjectVariable, UnreadVariable
 from minidynamo.variables.tensors import TensorVariable
 
@@ -337,7 +338,7 @@ def _finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break)
     if any(isinstance(v, ExceptionVariable) and v.is_raised for v in found):
         what = f"{request.name or request.code.co_name} runs as written: an exception that was raised is kept"
         raise SkipFrame(Diagnostic("MD202", what, why="Its traceback exists only when Python itself raises it."))
-    why = cannot_go_on(tx.chain, found)
+    why = cannot_go_on(tx.chain, found) or _shows_started_iterator(tx, frame, end)
     if why:
         what = f"{request.name or request.code.co_name} runs as written: a generator has not come to its end"
         raise SkipFrame(Diagnostic("MD222", what, why=why))
@@ -354,6 +355,31 @@ def _finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break)
     name = request.name or request.code.co_name
     in_try = tx.chain.emits_in_try
     return TracedFrame(name, tuple(tx.graph.guards), graph, inputs, outputs, tx.side_effects, end, in_try)
+
+
+def _shows_started_iterator(tx: Trace, frame: Frame, end: Return | Break) -> str:
+    """Why an iterator of a library that has started cannot be left to Python, or "".
+
+    The iterator of a loop can: only the loop's next step looks at it, and what plays it takes the same steps.
+    """
+    if isinstance(end, Return):
+        roots: list[VariableTracker] = [end.value]
+    else:
+        operands = end.stack[_first_operand(frame, end) :]
+        roots = [*(v for v in operands if not isinstance(v, Null)), *end.local_variables.values(), *end.cells.values()]
+    found, _ = reachable(roots, tx.side_effects)
+    started = [v.cls.__name__ for v in found if isinstance(v, LibraryIterator) and v.started]
+    return f"Nothing but Python itself can make a {started[0]} iterator that has started." if started else ""
+
+
+def _first_operand(frame: Frame, end: Break) -> int:
+    """Where on the stack the values begin that the instruction at the break may use."""
+    instruction = frame.instructions[group_of(frame.code, end.index)[-1]]
+    called = calls.callable_position(frame, instruction)
+    if called is not None:
+        return called
+    most = 1 if instruction.opname.startswith("POP_JUMP") else 3
+    return max(0, len(end.stack) - most)
 
 
 def _stolen_lists(tx: Trace, request: FrameRequest) -> list[ListVariable]:

@@ -266,7 +266,6 @@ def _groups(source, key):
         yield current, items(number, current)
 
 
-@twin_of(itertools.tee)
 def tee(iterable, n=2, /):
     if n < 0:
         cannot_trace("`itertools.tee` with a negative number", "it raises ValueError")

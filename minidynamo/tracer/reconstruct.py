@@ -55,6 +55,7 @@ from minidynamo.variables.iterators import (
     ChainIterator,
     DictIterator,
     EnumerateIterator,
+    LibraryIterator,
     MapIterator,
     SequenceIterator,
     SliceIterator,
@@ -416,6 +417,15 @@ def _generator(rebuild: Rebuilder, variable: GeneratorVariable) -> str:
     return f"{rebuild.value(variable.function)}({', '.join(arguments)})"
 
 
+def _library_iterator(rebuild: Rebuilder, variable: LibraryIterator) -> str:
+    """Made again, or, where nobody asks for its class (see `frame.py`), what plays it."""
+    if variable.started:
+        return rebuild.value(variable.iterator)
+    arguments = [rebuild.value(argument) for argument in variable.args]
+    arguments += [f"{name}={rebuild.value(value)}" for name, value in variable.kwargs.items()]
+    return f"{rebuild.constant(variable.make)}({', '.join(arguments)})"
+
+
 def _known_object(
     rebuild: Rebuilder, variable: FunctionVariable | BuiltinVariable | ClassVariable | PythonModuleVariable
 ) -> str:
@@ -665,6 +675,7 @@ _BUILDERS: dict[type[VariableTracker], Callable[[Rebuilder, Any], str]] = {
     PartialVariable: _partial,
     SuperVariable: _super,
     GeneratorVariable: _generator,
+    LibraryIterator: _library_iterator,
     ObjectVariable: _object,
     ModuleVariable: _object,
     NamespaceVariable: _namespace,

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import collections
 import itertools
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from minidynamo.variables.base import VariableTracker
@@ -121,3 +122,22 @@ class SliceIterator(VariableTracker):
     @property
     def python_type(self) -> type:
         return itertools.islice
+
+
+@dataclass(eq=False)
+class LibraryIterator(VariableTracker):
+    """An iterator of the class `cls` that `make(*args, **kwargs)` gives, played by `iterator`, which its twin gave.
+
+    It can be made again as long as it has not started.
+    """
+
+    cls: type
+    iterator: VariableTracker
+    make: Callable[..., Any]
+    args: tuple[VariableTracker, ...] = ()
+    kwargs: dict[str, VariableTracker] = field(default_factory=dict)
+    started: bool = False
+
+    @property
+    def python_type(self) -> type:
+        return self.cls

@@ -166,3 +166,56 @@ def calls_until(x):
     items = [3, 2, 1, 0, 4]
     found = [x * n for n in iter(lambda: items.pop(0), 0)]
     return found, items
+
+
+LIBRARY_ITERATORS = {
+    "count": lambda: itertools.count(3),
+    "cycle": lambda: itertools.cycle([1, 2]),
+    "repeat": lambda: itertools.repeat(1, 3),
+    "accumulate": lambda: itertools.accumulate([1, 2]),
+    "product": lambda: itertools.product([1], [2]),
+    "permutations": lambda: itertools.permutations([1, 2]),
+    "pairwise": lambda: itertools.pairwise([1, 2, 3]),
+    "starmap": lambda: itertools.starmap(max, [(1, 2)]),
+    "takewhile": lambda: itertools.takewhile(bool, [1, 0]),
+    "groupby": lambda: itertools.groupby("aab"),
+    "zip_longest": lambda: itertools.zip_longest([1], [2, 3], fillvalue=0),
+    "tee": lambda: itertools.tee([1, 2])[0],
+    "iter": lambda: iter(lambda: 1, 2),
+}
+
+
+@pytest.mark.filterwarnings("ignore:MD222")
+@pytest.mark.parametrize("start", [False, True], ids=["fresh", "started"])
+@pytest.mark.parametrize("name", LIBRARY_ITERATORS)
+def test_an_iterator_is_of_the_class_it_was_asked_for(name, start):
+    make = LIBRARY_ITERATORS[name]
+
+    def program(x):
+        iterator = make()
+        first = next(iterator) if start else None
+        return x + 1, first, iterator, type(iterator), isinstance(iterator, itertools.count)
+
+    def seen(function):
+        x, first, iterator, cls, is_count = function(torch.ones(1))
+        first = (first[0], list(first[1])) if name == "groupby" and start else first
+        items = [(key, list(group)) for key, group in iterator] if name == "groupby" else itertools.islice(iterator, 5)
+        return x.tolist(), first, type(iterator), cls, is_count, list(items)
+
+    assert seen(minidynamo.compile(program, backend="eager")) == seen(program)
+
+
+@programs()
+def items_are_taken_when_a_product_is_made(x):
+    pool = [1, 2]
+    pairs = itertools.product(pool, repeat=2)
+    pool.append(3)
+    return x + 1, pairs.__next__(), list(pairs)
+
+
+@programs(graphs=2, breaks=3)
+def a_break_in_a_loop_over_a_library_iterator(x):
+    for i in itertools.takewhile(lambda n: n < 2, itertools.count()):
+        x = x + i
+        print(x.shape)
+    return x

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 from minidynamo.errors import Diagnostic, SkipFrame
@@ -24,6 +25,7 @@ from minidynamo.variables.iterators import (
     ChainIterator,
     DictIterator,
     EnumerateIterator,
+    LibraryIterator,
     MapIterator,
     SequenceIterator,
     SliceIterator,
@@ -38,8 +40,11 @@ LONGEST = 100_000
 _DICTS: tuple[Any, ...] = ({}, collections.OrderedDict())
 _VIEWS: list[Any] = [view for d in _DICTS for view in (d.keys(), d.values(), d.items())]
 _ITERATED: list[Any] = [[], (), set(), collections.deque(), range(0), range(2**70), "", chr(233), b"", *_VIEWS]
+_CALLING: type = type(iter(int, 1))
+_BRANCH: type = type(itertools.tee(())[0])
 _ITERATORS: list[type] = [
-    *(zip, enumerate, map, filter, reversed, itertools.chain, itertools.islice),
+    *(zip, enumerate, map, filter, reversed, _CALLING, _BRANCH),
+    *(cls for cls in vars(itertools).values() if isinstance(cls, type) and issubclass(cls, Iterator)),
     *(type(iter(container)) for container in _ITERATED),
     *(type(reversed(container)) for container in ([], collections.deque(), *_VIEWS)),
 ]
@@ -50,7 +55,8 @@ def _iter(tx: Tracer, obj: VariableTracker, sentinel: VariableTracker | None = N
     if sentinel is not None:
         if not class_has(obj.python_type, "__call__"):
             tx.raises(TypeError("iter(v, w): v must be callable"))
-        return tx.call(itertools_polyfills.until, [obj, sentinel])
+        played = tx.call(itertools_polyfills.until, [obj, sentinel])
+        return LibraryIterator(_CALLING, played, iter, (obj, sentinel))
     cls = obj.python_type
     iterable = class_has(cls, "__iter__")
     if not iterable and class_has(cls, "__getitem__"):
@@ -131,6 +137,13 @@ def _chain(tx: Tracer, *iterables: VariableTracker) -> VariableTracker:
 @registry.method(itertools.chain, "from_iterable")
 def _chain_from_iterable(tx: Tracer, cls: VariableTracker, iterables: VariableTracker, /) -> VariableTracker:
     return ChainIterator(tx.call(iter, [iterables]))
+
+
+@registry.function(itertools.tee)
+def _tee(tx: Tracer, *args: VariableTracker) -> VariableTracker:
+    branches = tx.unpack(tx.call(itertools_polyfills.tee, args))
+    # What they have in common cannot be made again, so they count as started.
+    return TupleVariable([LibraryIterator(_BRANCH, branch, itertools.tee, started=True) for branch in branches])
 
 
 @registry.function(itertools.islice)
@@ -240,6 +253,12 @@ def _next_of_chain(tx: Tracer, chain: ChainIterator) -> VariableTracker | None:
         if item is not None:
             return item
         chain.current = None
+
+
+@registry.advance(LibraryIterator)
+def _next_of_library(tx: Tracer, iterator: LibraryIterator) -> VariableTracker | None:
+    iterator.started = True
+    return tx.next_item(iterator.iterator)
 
 
 @registry.advance(SliceIterator)
