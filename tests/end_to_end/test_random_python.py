@@ -56,6 +56,7 @@ def test_random_programs_equal_eager(program):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @settings(max_examples=2000, **RANDOM)
 @given(program=programs())
 def test_many_random_programs_equal_eager(program):
