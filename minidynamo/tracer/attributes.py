@@ -175,8 +175,6 @@ def _guard_missing(tx: Tracer, obj: ObjectVariable, name: str) -> None:
     if lookup_on_class(obj.cls, name)[1] is None and tx.side_effects.attr(obj, name) is not DELETED:
         tx.guard(obj.source, GuardKind.MISSING_ATTR, name)
 
-    """Guard that an attribute is not there, unless it was deleted while tracing, or is an empty slot."""
-
 
 def _usual(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | None:
     """What `object.__getattribute__` finds: data descriptor, instance dictionary, class."""
@@ -264,6 +262,7 @@ def _in_module_tables(tx: Tracer, obj: ModuleVariable, name: str) -> VariableTra
 
 
 def _guard_absent(tx: Tracer, obj: ObjectVariable, name: str) -> None:
+    """Guard that the instance itself has no such attribute, unless it was deleted while tracing."""
     if obj.value is not None and tx.side_effects.attr(obj, name) is not DELETED:
         tx.guard(obj.source, GuardKind.NO_INSTANCE_ATTR, name)
 

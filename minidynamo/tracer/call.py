@@ -86,7 +86,7 @@ def _call_real(tx: Tracer, function: FunctionVariable | BuiltinVariable, args: A
         assert isinstance(function, FunctionVariable)
         return inline_function(tx, function, args, kwargs)
     if rule.action is Action.POLYFILL:
-        return inline_function(tx, FunctionVariable(rule.function, source=_constant(rule.function)), args, kwargs)  # type: ignore[arg-type]
+        return _inline_twin(tx, rule.function, args, kwargs)
     if rule.action is Action.FOLD:
         return _fold(tx, value, args, kwargs)
     if rule.action is Action.UNWRAP:
@@ -180,6 +180,12 @@ def _fold(tx: Tracer, value: Callable[..., Any], args: Args, kwargs: Kwargs) -> 
     return result
 
 
+def _inline_twin(tx: Tracer, twin: object, args: Args, kwargs: Kwargs) -> VariableTracker:
+    """Trace the plain Python twin of a function or class."""
+    assert isinstance(twin, types.FunctionType)
+    return inline_function(tx, FunctionVariable(twin, source=_constant(twin)), args, kwargs)
+
+
 # Methods of built-in classes
 
 
@@ -267,8 +273,9 @@ def _call_class_twin(tx: Tracer, cls: type, twin: object, args: Args, kwargs: Kw
     """What the twin of a class gives; an iterator keeps the class that the program asked for."""
     taken = TAKES_ALL_ITEMS.get(cls, 0)
     args = [TupleVariable(tx.unpack(arg)) if i < taken else arg for i, arg in enumerate(args)]
-    assert isinstance(twin, types.FunctionType)
-    made = inline_function(tx, FunctionVariable(twin, source=_constant(twin)), args, kwargs)
+    if taken and "iterable" in kwargs:
+        kwargs = {**kwargs, "iterable": TupleVariable(tx.unpack(kwargs["iterable"]))}
+    made = _inline_twin(tx, twin, args, kwargs)
     if made.python_type is cls or not issubclass(cls, Iterator):
         return made
     return LibraryIterator(cls, made, cls, tuple(args), kwargs)

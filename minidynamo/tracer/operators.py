@@ -347,6 +347,7 @@ def truth_of(tx: Tracer, obj: VariableTracker) -> bool:
         if _has_method(obj, name):
             result = tx.call_method(obj, name)
             if not isinstance(result, ConstantVariable) or (name == "__bool__" and type(result.value) is not bool):
-                tx.raises(TypeError(f"{name} should return bool, returned {result.python_type.__name__}"), exact=True)
+                error = TypeError(f"{name} should return bool, returned {result.python_type.__name__}")
+                tx.raises(error, exact=name == "__bool__")  # `__len__` has other words for it
             return bool(result.value)
     return True

@@ -412,18 +412,21 @@ def _generator(rebuild: Rebuilder, variable: GeneratorVariable) -> str:
         values = f"[{rebuild.values(suspension(variable)[1])}]"
         make = rebuild.names.constant(maker_of(variable), code.co_name)
         return f"{rebuild.constant(suspended)}({make}, {values})"
-    arguments = [rebuild.value(argument) for argument in variable.args]
-    arguments += [f"{name}={rebuild.value(value)}" for name, value in variable.kwargs.items()]
-    return f"{rebuild.value(variable.function)}({', '.join(arguments)})"
+    return f"{rebuild.value(variable.function)}({_arguments(rebuild, variable)})"
 
 
 def _library_iterator(rebuild: Rebuilder, variable: LibraryIterator) -> str:
     """Made again, or, where nobody asks for its class (see `frame.py`), what plays it."""
     if variable.started:
         return rebuild.value(variable.iterator)
-    arguments = [rebuild.value(argument) for argument in variable.args]
-    arguments += [f"{name}={rebuild.value(value)}" for name, value in variable.kwargs.items()]
-    return f"{rebuild.constant(variable.make)}({', '.join(arguments)})"
+    return f"{rebuild.constant(variable.make)}({_arguments(rebuild, variable)})"
+
+
+def _arguments(rebuild: Rebuilder, call: GeneratorVariable | LibraryIterator) -> str:
+    """The arguments of the call that made an iterator, to make it again."""
+    arguments = [rebuild.value(argument) for argument in call.args]
+    arguments += [f"{name}={rebuild.value(value)}" for name, value in call.kwargs.items()]
+    return ", ".join(arguments)
 
 
 def _known_object(

@@ -213,6 +213,17 @@ def items_are_taken_when_a_product_is_made(x):
     return x + 1, pairs.__next__(), list(pairs)
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_a_fresh_product_does_not_see_what_its_pool_becomes(named):
+    def program(x):
+        pool = [1, 2]
+        pairs = itertools.permutations(iterable=pool) if named else itertools.permutations(pool)
+        pool.append(3)
+        return x + 1, pairs
+
+    assert list(minidynamo.compile(program, backend="eager")(torch.ones(1))[1]) == [(1, 2), (2, 1)]
+
+
 @programs(graphs=2, breaks=3)
 def a_break_in_a_loop_over_a_library_iterator(x):
     for i in itertools.takewhile(lambda n: n < 2, itertools.count()):
