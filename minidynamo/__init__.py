@@ -11,17 +11,19 @@ from __future__ import annotations
 
 from minidynamo import errors, testing
 from minidynamo.api import compile, reset, stats, uncompile, why
-from minidynamo.backends import list_backends, register_backend
+from minidynamo.backends import boxed_nop, list_backends, register_backend
 from minidynamo.boxed import is_boxed, make_boxed_func
 from minidynamo.comptime import comptime
 from minidynamo.conditional import cond
 from minidynamo.config import config
 from minidynamo.events import on_event
 from minidynamo.observe import progress as _progress
+from minidynamo.stealing import steal
 from minidynamo.steering import allow_in_graph, disable, graph_break, is_compiling
 
 __all__ = [
     "allow_in_graph",
+    "boxed_nop",
     "compile",
     "comptime",
     "cond",
@@ -37,6 +39,7 @@ __all__ = [
     "register_backend",
     "reset",
     "stats",
+    "steal",
     "testing",
     "uncompile",
     "why",

@@ -22,6 +22,7 @@ from minidynamo.config import config
 from minidynamo.errors import ArgumentError, ConflictingArguments, Diagnostic, UnknownName, nearest
 from minidynamo.events import forget_notices, notice
 from minidynamo.options import CompileOptions
+from minidynamo.stealing import check_are_arguments, checked_names, marked
 from minidynamo.steering import COMPILED
 
 T = TypeVar("T")
@@ -117,12 +118,10 @@ def _check_keywords(
     _check_choice("mode", mode or "default", _MODES)
     _check_choice("on_error", on_error, _ON_ERROR)
     _check_options(options or {})
-    if not isinstance(steal, (tuple, list, set, frozenset)) or not all(isinstance(local, str) for local in steal):
-        raise ArgumentError(Diagnostic("MD103", "steal= takes names of list arguments", fix='Write steal=("xs",).'))
     return CompileOptions(
         backend=backends.resolve(config.backend if backend is None else backend, options, on_error=on_error),
         fullgraph=fullgraph,
-        steal=frozenset(steal),
+        steal=checked_names(steal),
         on_error=on_error,
         recompile_limit=recompile_limit,
         name=name,
@@ -204,6 +203,7 @@ _made = weakref.WeakKeyDictionary()
 
 def _compile_once(fn: types.FunctionType, options: CompileOptions) -> types.FunctionType:
     """One compiled function per function and options, as long as somebody holds it."""
+    options = _with_stolen(fn, options)
     made = [reference for reference in _made.get(fn, ()) if reference() is not None]
     for function in (reference() for reference in made):
         if function is not None and _stands_for(function, fn, options):
@@ -232,22 +232,19 @@ def _compile_function(fn: types.FunctionType, options: CompileOptions) -> types.
         return _unchanged(fn, "async functions hand control to an event loop in the middle")
     if inspect.isgeneratorfunction(fn):
         return _unchanged(fn, "a generator hands control to its caller in the middle; compile the function that loops")
-    _check_steal(fn, options)
-    return compile_function(fn, options)
+    return compile_function(fn, _with_stolen(fn, options))
 
 
-def _check_steal(fn: types.FunctionType, options: CompileOptions) -> None:
-    parameters = inspect.signature(fn).parameters
-    for local in options.steal:
-        if local not in parameters:
-            what = f"steal= names {local!r}, which is not an argument of {fn.__qualname__}.{nearest(local, parameters)}"
-            raise ArgumentError(Diagnostic("MD103", what, fix=f"Arguments: {', '.join(parameters)}."))
+def _with_stolen(target: types.FunctionType | torch.nn.Module, options: CompileOptions) -> CompileOptions:
+    """`options`, also with what `steal` says of the target."""
+    check_are_arguments(target, options.steal)
+    return replace(options, steal=options.steal | marked(target))
 
 
 def _compile_module(module: torch.nn.Module, options: CompileOptions) -> torch.nn.Module:
     """Let the module's own `__call__` go through a compiled `_call_impl`; type, keys and identity stay."""
-    named = replace(options, name=options.name or type(module).__name__)
-    function = compile_function(MODULE_CALL, named)
+    named = replace(_with_stolen(module, options), name=options.name or type(module).__name__)
+    function = compile_function(MODULE_CALL, named, module=module)
     # A bound method would tie module and code into a cycle that only the garbage collector could free.
     owner = weakref.ref(module)
 

@@ -17,7 +17,7 @@ import torch.fx
 from minidynamo import artifacts, compat
 from minidynamo.autograd.aot import aot_compile
 from minidynamo.autograd.decompositions import masked, splittable
-from minidynamo.boxed import BoxedCallable, is_boxed, make_boxed, make_boxed_func, mark_boxed
+from minidynamo.boxed import BoxedCallable, as_boxed, make_boxed, make_boxed_func, mark_boxed
 from minidynamo.codegen.compile_graph import compile_graph
 from minidynamo.codegen.lowering.registry import lowered_ops
 from minidynamo.config import config, with_changes
@@ -25,6 +25,7 @@ from minidynamo.errors import ArgumentError, BackendError, Diagnostic, GraphRefu
 from minidynamo.events import notice, phase
 from minidynamo.graph_text import graph_text
 from minidynamo.options import GraphCompiler
+from minidynamo.stored_graphs import StoredGraphs
 
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -37,10 +38,18 @@ def eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[.
     return make_boxed(gm)
 
 
+def boxed_nop(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """What a backend of one's own starts from: the captured graph, changed in nothing, as a boxed callable.
+
+    Change `gm.graph`, then return `boxed_nop(gm, example_inputs)`: inputs and values die behind their last uses.
+    """
+    return make_boxed(gm)
+
+
 def _with_autograd(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **stages: Any) -> Callable[..., Any]:
     """`aot_compile`, or the graph operation by operation, after one notice, when the autograd stage refuses it."""
     for stage in ("forward", "backward", "inference"):
-        stages[stage] = artifacts.collecting(_shown(stage, stages[stage]))
+        stages[stage] = artifacts.collecting(stages[stage])
     try:
         return aot_compile(gm, example_inputs, **stages)
     except GraphRefused as refused:
@@ -48,41 +57,47 @@ def _with_autograd(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **st
         return make_boxed(gm)
 
 
-def _shown(stage: str, compiler: Callable[..., Any]) -> Callable[..., Any]:
-    """`compiler`, which gets its graph after the graph's text has been written."""
-
-    def compile_stage(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        artifacts.write("aten", stage, graph_text(graph))
-        compiled: Callable[..., Any] = compiler(graph, inputs)
-        return compiled
-
-    return compile_stage
+def _show(stage: str, graph: torch.fx.GraphModule) -> str:
+    """Write the text of a graph that is about to be compiled, and return it."""
+    text = graph_text(graph)
+    artifacts.write("aten", stage, text)
+    return text
 
 
 def aot_eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """Our autograd stage, with ATen operations run one by one."""
 
-    def run(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        return make_boxed(graph)
+    def run(stage: str) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
+        def run_stage(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+            _show(stage, graph)
+            return make_boxed(graph)
 
-    return _with_autograd(gm, example_inputs, forward=run, backward=run, inference=run, keep=splittable())
+        return run_stage
+
+    stages = {stage: run(stage) for stage in ("forward", "backward", "inference")}
+    return _with_autograd(gm, example_inputs, **stages, keep=splittable())
 
 
 def _generated(target: str) -> Backend:
     def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         settings, on_error = config.current, _on_error.get()  # a backward graph is compiled later, under the same
+        cache = StoredGraphs(target, settings) if settings.graph_cache else None
 
         def compiler(stage: str) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
             def compile_stage(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+                text = _show(stage, graph)
                 try:
                     with phase("codegen"), config.using(settings):
-                        return compile_graph(graph, inputs, target=target, name=stage).call
+                        compiled = compile_graph(graph, inputs, target=target, name=stage)
                 except Exception as error:
                     failure = _in_stage(stage, error)
                     if stage != "backward" or on_error == "raise":
                         raise failure from (error.__cause__ or error)
                     notice(failure.diagnostic)
                     return make_boxed(graph)
+                if cache is not None:
+                    cache.note(compiled, text)
+                return compiled.call
 
             return compile_stage
 
@@ -93,6 +108,7 @@ def _generated(target: str) -> Backend:
             backward=compiler("backward"),
             inference=compiler("inference"),
             keep=lowered_ops() - masked(),
+            cache=cache,
         )
 
     return backend
@@ -114,6 +130,7 @@ _registry: dict[str, Backend] = {
     "triton": triton,
     "eager": eager,
     "aot_eager": aot_eager,
+    "boxed_nop": boxed_nop,
     "inductor": inductor,
 }
 
@@ -161,19 +178,29 @@ def resolve(
 
 
 def _graph_compiler(name: str, backend: Backend, options: dict[str, Any], on_error: str | None) -> GraphCompiler:
+    noticed: set[tuple[str, str]] = set()
+
     def run(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         token = _on_error.set(on_error or _on_error.get())
         try:
             with config.using(with_changes(config.current, options)):
-                return _run(name, backend, gm, example_inputs)
+                return _run(name, backend, gm, example_inputs, noticed)
         finally:
             _on_error.reset(token)
 
     return GraphCompiler(name, backend, options, run)
 
 
-def _run(name: str, backend: Backend, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+def _run(
+    name: str,
+    backend: Backend,
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    noticed: set[tuple[str, str]],
+) -> Callable[..., Any]:
     """Compile a graph and return a boxed callable; a plain one is adapted, with one notice that says what it costs.
+
+    `noticed` has the notices that were given for the compiled function which the graph is part of.
 
     Raises BackendError, with the backend's own exception as cause.
     """
@@ -188,16 +215,7 @@ def _run(name: str, backend: Backend, gm: torch.fx.GraphModule, example_inputs: 
         raise BackendError(Diagnostic("MD520", what, fix="Return a function that takes the graph's inputs."))
     if backend in _BUILT_IN:
         return compiled
-    if not is_boxed(compiled):
-        notice(
-            Diagnostic(
-                "MD521",
-                f"backend {name!r} returned a function that is not boxed",
-                why="It is called with separate arguments, so no input can be freed before it returns.",
-                fix="Wrap it: return minidynamo.make_boxed_func(fn), or take one list and clear it.",
-            )
-        )
-        compiled = make_boxed_func(compiled)
+    compiled = as_boxed(compiled, f"backend {name!r}", noticed)
     return _checked(name, gm, compiled)
 
 

@@ -17,10 +17,13 @@ from torch import fx
 from minidynamo import artifacts, compat
 from minidynamo.branching import is_cond, subgraphs_of
 from minidynamo.errors import Diagnostic, InternalError
+from minidynamo.events import notice
 from minidynamo.names import Namespace
 from minidynamo.switches import is_switch, restore, settings
 
 BoxedCallable = Callable[[list[Any]], Any]
+
+UNBOXED = "a boxed callable takes one list of arguments, not {}"
 
 
 def is_boxed(function: Callable[..., Any]) -> bool:
@@ -45,9 +48,28 @@ def make_boxed_func(function: Callable[..., Any]) -> BoxedCallable:
     return mark_boxed(boxed)
 
 
+def as_boxed(function: Callable[..., Any], who: str, noticed: set[tuple[str, str]] | None = None) -> BoxedCallable:
+    """What `who` returned as the callable of a graph; a plain function is adapted, with one notice of what that costs.
+
+    `noticed` has the notices that were given for the compiled function which the graph is part of.
+    """
+    if is_boxed(function):
+        return function
+    notice(
+        Diagnostic(
+            "MD521",
+            f"{who} returned a function that is not boxed",
+            why="It is called with separate arguments, so no input can be freed before it returns.",
+            fix="Wrap it: return minidynamo.make_boxed_func(fn), or take one list and clear it.",
+        ),
+        noticed=set() if noticed is None else noticed,
+    )
+    return make_boxed_func(function)
+
+
 def reject_unboxed(args: object) -> None:
     """Raise TypeError for an argument that is not the one list of a boxed call."""
-    raise TypeError(f"a boxed callable takes one list of arguments, not {type(args).__name__}")
+    raise TypeError(UNBOXED.format(type(args).__name__))
 
 
 def make_boxed(gm: fx.GraphModule, name: str = "graph") -> BoxedCallable:

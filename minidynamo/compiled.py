@@ -12,6 +12,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -26,6 +27,7 @@ from minidynamo.events import Event, notice, on_event, publish
 from minidynamo.guards.cache import Entry
 from minidynamo.guards.recompiles import Recompile, explain, ranked_causes
 from minidynamo.options import CompileOptions
+from minidynamo.stealing import stolen_arguments
 from minidynamo.steering import COMPILED, DISABLED
 
 # Fresh closures over one code object are fresh functions: past this many the next ones run as written.
@@ -35,13 +37,19 @@ all_compiled: weakref.WeakSet[CompiledFunction] = weakref.WeakSet()
 
 
 def compile_function(
-    fn: types.FunctionType, options: CompileOptions, *, family: CompiledFunction | None = None
+    fn: types.FunctionType,
+    options: CompileOptions,
+    *,
+    family: CompiledFunction | None = None,
+    module: torch.nn.Module | None = None,
 ) -> types.FunctionType:
     """A plain function with the signature of `fn` that runs compiled code.
 
-    `family`: the compiled function that calls it at a graph break; both then share counters and graphs.
+    `family`: the compiled function that calls it at a graph break; both then share counters and graphs. `module`: the
+    module whose call `fn` is.
     """
     record = CompiledFunction(fn, options, family)
+    record.module = (lambda: None) if module is None else weakref.ref(module)
     dispatcher = root_dispatcher(
         fn, record.convert, name=record.name, stats=record.stats, backend_key=options.backend.key
     )
@@ -67,6 +75,8 @@ class CompiledFunction:
         self.root: Callable[[], Dispatcher | None] = lambda: None
         self._resumed: dict[FramePoint, Dispatcher] = {}
         self._callees: dict[types.FunctionType, types.FunctionType] = {}
+        self.module: Callable[[], torch.nn.Module | None] = lambda: None
+        self._own_forward: types.FunctionType | None = None
         self._family = (lambda: None) if family is None else weakref.ref(family)
         # Per frame point (None: the root), what was written for each entry.
         self._texts: dict[FramePoint | None, list[list[Artifact]]] = {}
@@ -102,6 +112,8 @@ class CompiledFunction:
     def called_at_break(self, target: Any) -> Any:
         """What to call instead of `target`: the same, compiled, where that is possible."""
         if isinstance(target, types.MethodType):
+            if self.options.steal and target.__self__ is self.module() and target.__name__ == "forward":
+                return types.MethodType(self._stealing_forward(target.__func__), target.__self__)
             return types.MethodType(self.called_at_break(target.__func__), target.__self__)
         if isinstance(target, torch.nn.Module):
             call = type(target).__call__
@@ -120,6 +132,14 @@ class CompiledFunction:
                 return target
             self._callees[target] = compile_function(target, self.options.for_callee(), family=self)
         return self._callees[target]
+
+    def _stealing_forward(self, forward: Any) -> Any:
+        """The forward of the compiled module itself: what the module is given away arrives there."""
+        if not isinstance(forward, types.FunctionType) or DISABLED in vars(forward) or COMPILED in vars(forward):
+            return forward
+        if self._own_forward is None or vars(self._own_forward)[COMPILED].py_func is not forward:
+            self._own_forward = compile_function(forward, replace(self.options, name=None), family=self)
+        return self._own_forward
 
     # Misses
 
@@ -152,8 +172,7 @@ class CompiledFunction:
         return self._record(conversion)
 
     def _check_stolen(self, arguments: dict[str, Any]) -> None:
-        for name in sorted(self.options.steal):
-            found = arguments.get(name)
+        for name, _, found in stolen_arguments(self.py_func, self.options.steal, arguments):
             if found is not None and not isinstance(found, list):
                 what = f"steal= names `{name}` of {self.name}, which is a {type(found).__name__}, not a list"
                 why = "Only a list can be emptied by the one who is given it."

@@ -37,7 +37,9 @@ from minidynamo.errors import (
 from minidynamo.events import notice, phase, publish
 from minidynamo.graph_text import graph_text
 from minidynamo.guards.cache import Entry, make_entry
+from minidynamo.guards.source import Local
 from minidynamo.options import BackendKey, CompileOptions
+from minidynamo.stealing import stolen_arguments
 from minidynamo.tracer.frame import FrameRequest, StackSlot, trace_frame
 from minidynamo.tracer.residual import print_residual
 from minidynamo.tracer.traced_frame import Break, Null, TracedFrame
@@ -81,12 +83,13 @@ class FrameToConvert:
         """What the tracer is asked, with the real values of the frame."""
         code = self.fn.__code__
         if self.point is None:
+            arguments = dict(zip(self.parameters, values))
             return FrameRequest(
                 code,
                 self.fn.__globals__,
-                dict(zip(self.parameters, values)),
+                arguments,
                 dict(zip(code.co_freevars, self.fn.__closure__ or ())),
-                steal=options.steal,
+                steal={place: value for _, place, value in stolen_arguments(self.fn, options.steal, arguments)},
                 fullgraph=options.fullgraph,
                 name=self.name,
             )
@@ -95,6 +98,7 @@ class FrameToConvert:
         cells = {name: next(travelling) for name in point.cells}
         stack = tuple(None if kind == NULL else StackSlot(*next(travelling)) for kind in point.stack)
         slots = {name: next(travelling) for name in point.locals}
+        still_given_up = (options.steal & slots.keys()) - _written_slots(code)
         return FrameRequest(
             code,
             self.fn.__globals__,
@@ -103,7 +107,7 @@ class FrameToConvert:
             parameters={name: parameter for name, (parameter, _) in (cells | slots).items()},
             index=point.index,
             stack=stack,
-            steal=options.steal - _written_slots(code),
+            steal={Local(slots[name][0]): slots[name][1] for name in sorted(still_given_up)},
             fullgraph=options.fullgraph,
             name=self.name,
         )

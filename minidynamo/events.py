@@ -38,6 +38,7 @@ KINDS = {
     "recompile": "no entry fitted; data: the failed guards",
     "fallback": "something runs eagerly that was meant to be compiled; data: diagnostic",
     "artifact": "a text was written; name: its kind, data: path",
+    "cache": "a stored graph was looked for or written; name: hit, miss, store or skip; data: key, reason",
     "notice": "a diagnostic that is shown once; data: diagnostic",
 }
 
@@ -93,14 +94,17 @@ class MinidynamoNotice(UserWarning):
 _noticed: set[tuple[str, str]] = set()
 
 
-def notice(diagnostic: Diagnostic) -> None:
-    """Warn once per code and headline; later equal ones are only published."""
+def notice(diagnostic: Diagnostic, *, noticed: set[tuple[str, str]] = _noticed) -> None:
+    """Warn once per code and headline; later equal ones are only published.
+
+    `noticed` remembers them; with a set of its own, a thing has a warning of its own.
+    """
     publish("notice", diagnostic.code, diagnostic=diagnostic)
     key = (diagnostic.code, diagnostic.what)
     with _lock:
-        if key in _noticed:
+        if key in noticed:
             return
-        _noticed.add(key)
+        noticed.add(key)
     warnings.warn(diagnostic.render(), MinidynamoNotice, stacklevel=_level_of_the_user())
 
 

@@ -19,7 +19,7 @@ TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
 
 # What each room may import, besides itself and what its own rooms may import. Foundation files may import each other.
 FOUNDATION = {"errors", "config", "compat", "artifacts", "events", "names", "boxed", "branching", "graph_text"}
-FOUNDATION |= {"options", "recomputing", "switches"}
+FOUNDATION |= {"kernel_launches", "options", "recomputing", "switches"}
 MAY_IMPORT = {
     **dict.fromkeys(FOUNDATION, FOUNDATION),
     "bytecode": FOUNDATION,
@@ -27,11 +27,14 @@ MAY_IMPORT = {
     "variables": {"guards"},
     "steering": FOUNDATION,
     "tracer": {"variables", "steering"},
-    "convert_frame": {"tracer"},
+    "stealing": {"guards", "steering"},
+    "convert_frame": {"tracer", "stealing"},
     "dispatch": {"convert_frame"},
-    "autograd": FOUNDATION,
-    "codegen": FOUNDATION,
-    "backends": {"autograd", "codegen"},
+    "graph_cache": FOUNDATION,
+    "autograd": {"graph_cache"},
+    "codegen": {"graph_cache"},
+    "stored_graphs": {"autograd", "codegen"},
+    "backends": {"stored_graphs"},
     "comptime_context": {"tracer"},
     "comptime": {"comptime_context"},
     "compiled": {"dispatch"},

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
+from collections.abc import Sequence
 
 from minidynamo.bytecode.instructions import DUAL_OPS, Instruction, decode, slot_names
 
@@ -183,3 +184,9 @@ def slot_effects(instruction: Instruction) -> tuple[tuple[str, str], ...]:
     if instruction.touches_slot:
         return ((instruction.opname, instruction.argval),)
     return ()
+
+
+def starred_parameters(code: types.CodeType) -> Sequence[str]:
+    """The parameters of a function that collect further arguments: those written with `*` and `**`."""
+    names = code.co_varnames[code.co_argcount + code.co_kwonlyargcount :]
+    return names[: bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)]

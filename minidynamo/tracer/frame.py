@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
-from minidynamo.bytecode.analysis import cannot_cut, group_of, live_locals
+from minidynamo.bytecode.analysis import cannot_cut, group_of, live_locals, starred_parameters
 from minidynamo.errors import Diagnostic, GraphBreak, SkipFrame
 from minidynamo.guards import state
 from minidynamo.guards.guard import GuardKind
@@ -76,9 +76,10 @@ class FrameRequest:
 
     `index` is the instruction to start at: 0 for a function that is called, else a resume point. `arguments` holds the
     bound plain locals by slot name (for a call: the parameters), `cells` the real cells by name: the closure of a
-    called function; all cell and free variables of a resume point. `stack` is bottom first, None for NULL. `steal`
-    names list arguments that the caller gave up. With `fullgraph` the first graph break is raised. `parameters` gives
-    the generated program's name of a slot whose own name differs from it (not every slot is called by an identifier).
+    called function; all cell and free variables of a resume point. `stack` is bottom first, None for NULL. `steal` are
+    the lists that the caller gave up, with the places where they arrive. With `fullgraph` the first graph break is
+    raised. `parameters` gives the generated program's name of a slot whose own name differs from it (not every slot is
+    called by an identifier).
     """
 
     code: CodeType
@@ -87,7 +88,7 @@ class FrameRequest:
     cells: Mapping[str, CellType] = field(default_factory=dict)
     index: int = 0
     stack: tuple[StackSlot | None, ...] = ()
-    steal: frozenset[str] = frozenset()
+    steal: Mapping[Source, Any] = field(default_factory=dict)
     fullgraph: bool = False
     name: str = ""
     parameters: Mapping[str, str] = field(default_factory=dict)
@@ -95,6 +96,11 @@ class FrameRequest:
     def local(self, slot: str) -> Local:
         """Where the value of a slot arrives."""
         return Local(self.parameters.get(slot, slot))
+
+    def spread(self) -> frozenset[Source]:
+        """Where the arguments arrive that a called function takes with `*` and `**`."""
+        names = () if self.index else starred_parameters(self.code)
+        return frozenset(self.local(name) for name in names)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +135,7 @@ def trace_frame(request: FrameRequest) -> TracedFrame:
 
 @preserved()
 def _attempt(request: FrameRequest, stop: _Stop | None) -> TracedFrame:
-    tx = Trace(0 if stop is None else 1, request.steal)
+    tx = Trace(0 if stop is None else 1, frozenset(request.steal), request.spread())
     try:
         tx.graph.guard(Constant(None, "global state", hidden=True), GuardKind.GLOBAL_STATE, state.current())
         frame = _root_frame(tx, request)
@@ -351,7 +357,7 @@ def _finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break)
     changed = [e.container for e in journal if isinstance(e, ContentsChanged)]
     stolen = _stolen_lists(tx, request)
     graph, inputs = tx.graph.finish(outputs, [v for v in changed if isinstance(v, ListVariable)])
-    _empty(tx, stolen, end, inputs)
+    _empty(tx, stolen, found if isinstance(end, Break) else (), inputs)
     name = request.name or request.code.co_name
     in_try = tx.chain.emits_in_try
     return TracedFrame(name, tuple(tx.graph.guards), graph, inputs, outputs, tx.side_effects, end, in_try)
@@ -384,17 +390,25 @@ def _first_operand(frame: Frame, end: Break) -> int:
 
 def _stolen_lists(tx: Trace, request: FrameRequest) -> list[ListVariable]:
     """The lists that the caller gave up, also those that the program has not looked at."""
-    names = sorted(request.steal & request.arguments.keys())
-    found = [tx.wrap(request.arguments[name], Local(name)) for name in names]
+    found = [tx.wrap(value, source) for source, value in request.steal.items()]
     return [variable for variable in found if isinstance(variable, ListVariable)]
 
 
-def _empty(tx: Trace, stolen: Iterable[ListVariable], end: Return | Break, inputs: Iterable[GraphInput]) -> None:
-    """Lists that were given up are empty at the end, whether the graph took them or not."""
+def _empty(
+    tx: Trace,
+    stolen: Iterable[ListVariable],
+    travelling: Iterable[VariableTracker],
+    inputs: Iterable[GraphInput],
+) -> None:
+    """Lists that were given up are empty at the end, whether the graph took them or not.
+
+    Behind a break the frame goes on with what is `travelling`.
+    """
     handled = [given.variable for given in inputs if given.given_up]
-    handled += end.local_variables.values() if isinstance(end, Break) else ()
+    places = {value.source for value in travelling}
     for variable in stolen:
-        if variable not in handled:
+        assert variable.source is not None
+        if variable not in handled and places.isdisjoint((variable.source, *variable.source.bases())):
             variable.items = []
             tx.side_effects.contents_changed(variable)
 

@@ -57,9 +57,15 @@ class NotInGraph(Exception):
 
 
 class OutputGraph:
-    """One trace's graph. `steal` names the list arguments that the user gave up, `where` tells the user's line."""
+    """One trace's graph. `steal` are the places of the lists that the user gave up, `spread` of the tuple and dict that
+    hold further arguments; `where` tells the user's line."""
 
-    def __init__(self, where: Callable[[], UserLocation | None], steal: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        where: Callable[[], UserLocation | None],
+        steal: frozenset[Source] = frozenset(),
+        spread: frozenset[Source] = frozenset(),
+    ) -> None:
         self._where = where
         self.graph = self._root = torch.fx.Graph()
         self.subgraph: Subgraph | None = None
@@ -70,6 +76,7 @@ class OutputGraph:
         self.by_identity: dict[int, VariableTracker] = {}
         self._namespaces: dict[int, ObjectVariable] = {}
         self._steal = steal
+        self._spread = spread
         self._alive: list[object] = []
         self._guards: dict[tuple[Any, ...], Guard] = {}
         self._by_fake: dict[int, TensorVariable] = {}
@@ -148,6 +155,10 @@ class OutputGraph:
         node.meta["source"] = source
         self._placeholders.append((node, variable))
         return variable
+
+    def is_argument(self, source: Source) -> bool:
+        """Whether a value at `source` was handed to the frame as it is, on its own or among `*args` and `**kwargs`."""
+        return isinstance(source, Local) or (isinstance(source, Item) and source.of in self._spread)
 
     def list_input(
         self, value: list[Any], variable: ListVariable, constants: Mapping[int, VariableTracker]
@@ -393,8 +404,7 @@ class OutputGraph:
                 continue
             self._restore_example(node, variable)
             source = node.meta["source"]
-            stolen = isinstance(source, Local) and source.name in self._steal
-            given_up = isinstance(variable, ListVariable) and (stolen or variable in emptied)
+            given_up = isinstance(variable, ListVariable) and (source in self._steal or variable in emptied)
             if given_up:
                 node.meta["steal_arg"] = True
             inputs.append(GraphInput(node, source, variable, given_up))

@@ -33,13 +33,15 @@ _NEEDS_VALUES = (DataDependentOutput, DynamicOutputShape)
 
 
 class Trace:
-    """One attempt at tracing one frame. `steal` names the list arguments that the user gave up."""
+    """One attempt at tracing one frame. `steal` and `spread` are those of `OutputGraph`."""
 
-    def __init__(self, attempt: int, steal: frozenset[str]) -> None:
+    def __init__(
+        self, attempt: int, steal: frozenset[Source] = frozenset(), spread: frozenset[Source] = frozenset()
+    ) -> None:
         self.attempt = attempt
         self.side_effects = SideEffects()
         self.chain = FrameChain()
-        self.graph = OutputGraph(self.location, steal)
+        self.graph = OutputGraph(self.location, steal, spread)
 
     @property
     def frames(self) -> Sequence[Frame]:

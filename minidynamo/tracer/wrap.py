@@ -22,7 +22,6 @@ from minidynamo.guards.source import (
     Constant,
     InstanceAttr,
     Item,
-    Local,
     PlainValue,
     Source,
     StorageItem,
@@ -149,7 +148,7 @@ def _list(graph: OutputGraph, value: list[Any], source: Source) -> VariableTrack
     graph.guard(source, GuardKind.LENGTH, len(value))
     variable = ListVariable([], source=source)
     graph.remember(value, variable)
-    if isinstance(source, Local) and _is_list_of_tensors(value):
+    if graph.is_argument(source) and _is_list_of_tensors(value):
         _list_input(graph, value, variable, source)
     else:
         variable.items = _contents(graph, value, source, lambda position: Item(source, position))
@@ -163,7 +162,7 @@ def _is_list_of_tensors(value: list[Any]) -> bool:
     return tensors > 0 and tensors + constants == len(value)
 
 
-def _list_input(graph: OutputGraph, value: list[Any], variable: ListVariable, source: Local) -> None:
+def _list_input(graph: OutputGraph, value: list[Any], variable: ListVariable, source: Source) -> None:
     """One placeholder for the whole list; what is not a tensor in it is a guarded constant."""
     constants = {k: _constant(graph, v, Item(source, k)) for k, v in enumerate(value) if is_constant_value(v)}
     variable.items = graph.list_input(value, variable, constants)

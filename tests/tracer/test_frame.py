@@ -114,7 +114,8 @@ def test_a_list_is_one_input_and_is_given_up_when_emptied():
     assert GuardKind.TENSOR not in guards_on(traced, "xs[2]")
     assert isinstance(traced.side_effects.journal[0], ContentsChanged)
     assert not capture(lambda xs: xs[0] + 1, [ones()]).inputs[0].given_up
-    assert capture(lambda xs: xs[0] + 1, [ones()], steal=frozenset({"xs"})).inputs[0].given_up
+    xs = [ones()]
+    assert capture(lambda xs: xs[0] + 1, xs, steal={Local("xs"): xs}).inputs[0].given_up
 
 
 def test_effects_that_nobody_sees_are_left_out():

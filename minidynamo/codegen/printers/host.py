@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from minidynamo import compat
+from minidynamo.boxed import UNBOXED
 from minidynamo.codegen.ir.loops import Buffer, Extern, GetItem, Name, Origins
 from minidynamo.codegen.memory.plan import Allocate, Free, HostProgram, Launch, Return, Reuse, Step
 from minidynamo.codegen.printers.base import Lines
@@ -42,6 +43,8 @@ class _HostPrinter:
         args = self.names.fresh("args")
         self.lines(f"# The host program of {self.program.name}.")
         with self.lines.block(f"def call({args}):"):
+            self.lines(f"if {args}.__class__ is not list:")
+            self.lines(f"    raise TypeError({UNBOXED!r}.format({args}.__class__.__name__))")
             inputs = self.program.inputs
             if inputs:
                 self.lines(f"{', '.join(inputs)}{',' if len(inputs) == 1 else ''} = {args}")
