@@ -25,6 +25,7 @@ from minidynamo.errors import ArgumentError, BackendError, Diagnostic, GraphRefu
 from minidynamo.events import notice, phase
 from minidynamo.graph_text import graph_text
 from minidynamo.options import GraphCompiler
+from minidynamo.structure import compile_flat
 from minidynamo.stored_graphs import StoredGraphs
 
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
@@ -205,7 +206,7 @@ def _run(
     Raises BackendError, with the backend's own exception as cause.
     """
     try:
-        compiled = backend(gm, example_inputs)
+        compiled = compile_flat(gm, example_inputs, backend)
     except BackendError:
         raise
     except Exception as error:

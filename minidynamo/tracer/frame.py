@@ -15,10 +15,12 @@ from minidynamo.bytecode.analysis import cannot_cut, group_of, live_locals, star
 from minidynamo.errors import Diagnostic, GraphBreak, SkipFrame
 from minidynamo.guards import state
 from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.profile import FrameProfile
 from minidynamo.guards.source import Attr, Constant, InstanceAttr, Local, Source
 from minidynamo.switches import preserved, settings, way_to
 from minidynamo.tracer import contextlib_polyfills, grad_mode, handlers, module_polyfills, polyfills  # registered
 from minidynamo.tracer.attributes import instance_dict
+from minidynamo.tracer.distinct import guard_apart
 from minidynamo.tracer.exceptions import Raised
 from minidynamo.tracer.generators import cannot_go_on
 from minidynamo.tracer.interpreter import NULL, Frame
@@ -92,6 +94,7 @@ class FrameRequest:
     fullgraph: bool = False
     name: str = ""
     parameters: Mapping[str, str] = field(default_factory=dict)
+    profile: FrameProfile | None = None
 
     def local(self, slot: str) -> Local:
         """Where the value of a slot arrives."""
@@ -135,7 +138,7 @@ def trace_frame(request: FrameRequest) -> TracedFrame:
 
 @preserved()
 def _attempt(request: FrameRequest, stop: _Stop | None) -> TracedFrame:
-    tx = Trace(0 if stop is None else 1, frozenset(request.steal), request.spread())
+    tx = Trace(0 if stop is None else 1, frozenset(request.steal), request.spread(), request.profile)
     try:
         tx.graph.guard(Constant(None, "global state", hidden=True), GuardKind.GLOBAL_STATE, state.current())
         frame = _root_frame(tx, request)
@@ -357,10 +360,13 @@ def _finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break)
     changed = [e.container for e in journal if isinstance(e, ContentsChanged)]
     stolen = _stolen_lists(tx, request)
     graph, inputs = tx.graph.finish(outputs, [v for v in changed if isinstance(v, ListVariable)])
-    _empty(tx, stolen, found if isinstance(end, Break) else (), inputs)
+    guard_apart(tx, inputs, journal)
+    lent = _empty(tx, stolen, found if isinstance(end, Break) else (), inputs)
     name = request.name or request.code.co_name
     in_try = tx.chain.emits_in_try
-    return TracedFrame(name, tuple(tx.graph.guards), graph, inputs, outputs, tx.side_effects, end, in_try)
+    shapes = tx.graph.shapes
+    guards = tuple(tx.graph.guards)
+    return TracedFrame(name, guards, graph, inputs, outputs, tx.side_effects, end, in_try, shapes, lent)
 
 
 def _shows_started_iterator(tx: Trace, frame: Frame, end: Return | Break) -> str:
@@ -399,18 +405,22 @@ def _empty(
     stolen: Iterable[ListVariable],
     travelling: Iterable[VariableTracker],
     inputs: Iterable[GraphInput],
-) -> None:
+) -> tuple[ListVariable, ...]:
     """Lists that were given up are empty at the end, whether the graph took them or not.
 
-    Behind a break the frame goes on with what is `travelling`.
+    Behind a break the frame goes on with what is `travelling`; the lists among that are returned.
     """
+    lent: list[ListVariable] = []
     handled = [given.variable for given in inputs if given.given_up]
     places = {value.source for value in travelling}
     for variable in stolen:
         assert variable.source is not None
-        if variable not in handled and places.isdisjoint((variable.source, *variable.source.bases())):
+        if not places.isdisjoint((variable.source, *variable.source.bases())):
+            lent.append(variable)
+        elif variable not in handled:
             variable.items = []
             tx.side_effects.contents_changed(variable)
+    return tuple(lent)
 
 
 def _keep_settings(tx: Trace, end: Return | Break) -> None:

@@ -126,7 +126,8 @@ class _Program:
         self.leaving = self._leaving()
         restored = self._restored_lists()
         items = [item for container in restored for item in container.items]
-        found, effects = reachable([*self.leaving, *items], traced.side_effects)
+        self.lent = traced.lent if surroundings.root else ()
+        found, effects = reachable([*self.leaving, *items, *self.lent], traced.side_effects)
         self.found = dict.fromkeys(found)
         self.effects = [*map(ContentsChanged, restored), *effects]
         self.known: dict[VariableTracker, str] = {}
@@ -302,10 +303,15 @@ class _Program:
             return [comment, f"return {step}, {values}"]
         # This frame stays while the steps run; it must not keep anything alive.
         boxed = self.boxed
-        bound = list(dict.fromkeys(self.bound))
+        lent = [self.known[variable] for variable in self.lent]
+        bound = [name for name in dict.fromkeys(self.bound) if name not in lent]
         lines = [comment, f"{boxed} = {values}"]
         lines += [f"del {', '.join(bound)}"] * bool(bound)
-        return [*lines, f"return {self.names.constant(self.around.drive, 'drive')}({step}, {boxed})"]
+        driven = f"{self.names.constant(self.around.drive, 'drive')}({step}, {boxed})"
+        if not lent:
+            return [*lines, f"return {driven}"]
+        result = self.names.fresh("result")
+        return [*lines, f"{result} = {driven}", *(f"{name}.clear()" for name in lent), f"return {result}"]
 
     def position_of_stack_slot(self, leave: Break, slot: int) -> int:
         """The place of a stack slot among the values that travel."""

@@ -5,16 +5,19 @@ It is the only thing that capture hands to the rest: `residual.py` prints it, `c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch.fx
 
 from minidynamo.errors import Diagnostic
 from minidynamo.guards.guard import Guard
+from minidynamo.guards.shapes import Shapes
 from minidynamo.guards.source import Source
 from minidynamo.tracer.side_effects import SideEffects
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable
+from minidynamo.variables.containers import ListVariable
 from minidynamo.variables.tensors import TensorVariable
 
 
@@ -63,6 +66,7 @@ class TracedFrame:
 
     `outputs` are the tensors that the graph returns, in order: those that the exit or the journal need. `graph` is None
     when no operation was captured. `emits_in_try`: an operation has a `try` or `with` around it, here or in a callee.
+    `lent` are lists that were given up and travel on behind a break; whoever drives the steps empties them in the end.
     """
 
     name: str
@@ -73,3 +77,9 @@ class TracedFrame:
     side_effects: SideEffects
     exit: Return | Break
     emits_in_try: bool = False
+    shapes: Shapes | None = None
+    lent: tuple[ListVariable, ...] = ()
+
+    def all_guards(self) -> Sequence[Guard]:
+        """The guards, with what the tracer and, by now, the backend have decided on sizes and numbers."""
+        return self.guards if self.shapes is None else self.shapes.guards(self.guards)
