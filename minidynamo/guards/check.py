@@ -62,7 +62,7 @@ def write_condition(
     if not shared:
         return Condition(" and ".join(texts) or "True", names.values, watched, settings)
     function = Namespace(parameters, suffix=f"_{number}").fresh("guards")
-    read = {guard.source.root() for guard in guards} | _roots_of_expected(guards)
+    read = {root for guard in guards for root in guard.source.roots()} | _roots_of_expected(guards)
     used = [parameter for parameter in parameters if Local(parameter) in read]
     source = _function(function, used, texts)
     check = artifacts.load("guards", name, source, names.values, function)
@@ -72,6 +72,7 @@ def write_condition(
 
 # What fails most often and costs least comes first; relations between values come last.
 _STAGES = {GuardKind.BACKEND: 0, GuardKind.GLOBAL_STATE: 3, GuardKind.SAME_OBJECT: 7, GuardKind.DISTINCT_OBJECTS: 7}
+_STAGES |= {GuardKind.RELATION: 8}
 _FIRST_OF_A_VALUE = (GuardKind.TYPE, GuardKind.IDENTITY, GuardKind.EQUALS, GuardKind.LENGTH)
 
 
@@ -110,16 +111,21 @@ def conjuncts(guards: Sequence[Guard], reader: Reader, settings: KernelSettings 
     here = all(guard.expected == current() for guard in guards if guard.kind is GuardKind.GLOBAL_STATE)
     texts: list[str] = []
     pending: list[Guard] = []
+    batch: set[Source] = set()
     has_batch = False
     for position, guard in enumerate(guards):
         if guard.kind is GuardKind.TENSOR:
             pending.append(guard)
             following = guards[position + 1] if position + 1 < len(guards) else None
             if following is None or following.kind is not GuardKind.TENSOR:
-                batch = _tensor_conjuncts(pending, reader, here)
-                has_batch |= len(batch) == 1
-                texts += batch
+                checks = _tensor_conjuncts(pending, reader, here)
+                if len(checks) == 1:
+                    has_batch = True
+                    batch = max(batch, {tensor.source for tensor in pending}, key=len)
+                texts += checks
                 pending = []
+        elif guard.kind is GuardKind.DISTINCT_OBJECTS and batch.issuperset((guard.source, *guard.expected)):
+            continue  # the batched checker refuses the same tensor twice
         elif guard.kind is GuardKind.GLOBAL_STATE:
             texts += _state_conjuncts(guard.expected, reader, settings if here else None, has_batch)
         else:

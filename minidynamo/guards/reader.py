@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from minidynamo.guards.guard import Guard, GuardKind
-from minidynamo.guards.source import Constant, Derived, Local, Source, TypeOf
+from minidynamo.guards.source import Attr, Computed, Constant, Derived, InstanceAttr, Item, Local, Source, TypeOf
 from minidynamo.names import Namespace, module_of, name_of
 
 _LIBRARIES = frozenset({"torch", "builtins", *sys.stdlib_module_names}) - {"__main__"}
@@ -41,18 +41,19 @@ class Reader:
 
     def reads_again(self) -> frozenset[Source]:
         """The sources that are read more than once when nothing is shared."""
-        return frozenset(source for source, count in self._reads.items() if count > 1 and isinstance(source, Derived))
+        several = (source for source, count in self._reads.items() if count > 1)
+        return frozenset(source for source in several if isinstance(source, Derived | Computed))
 
     def read(self, source: Source) -> str:
         """Text of the value at `source`. Texts must be evaluated in the order in which they were asked for."""
         if source in self._temporaries:
             return self._temporaries[source]
         self._reads[source] += 1
-        if not isinstance(source, Derived):
+        if not isinstance(source, Derived | Computed):
             return source.expression(self.names)
         if self._shared is None and self._reads[source] > 1:
             return "_"  # while counting: this read will find a temporary
-        text = dataclasses.replace(source, of=Local(self.read(source.of))).expression(self.names)
+        text = self._text(source)
         if self._shared is None or source not in self._shared:
             return text
         self._temporaries[source] = name = self.names.fresh("t")
@@ -65,11 +66,21 @@ class Reader:
         """
         if source in self._temporaries:
             return self._temporaries[source], None
-        if not isinstance(source, Derived):
+        if not isinstance(source, Derived | Computed):
             return source.expression(self.names), None
-        text = dataclasses.replace(source, of=Local(self.read(source.of))).expression(self.names)
+        text = self._text(source)
         self._temporaries[source] = name = self.names.fresh(hint)
         return name, text
+
+    def _text(self, source: Derived | Computed) -> str:
+        """The text of a source over what it is read from."""
+        if isinstance(source, InstanceAttr):  # a way through the instance's dictionary, which others go, too
+            source = Item(Attr(source.of, "__dict__"), source.name)
+        if isinstance(source, Derived):
+            return dataclasses.replace(source, of=Local(self.read(source.of))).expression(self.names)
+        skips = any(word in source.template for word in (" or ", " and ", " if "))  # what it skips would stay unread
+        operands = [operand.expression(self.names) if skips else self.read(operand) for operand in source.operands]
+        return source.template.format(*operands)
 
     def temporaries(self) -> list[str]:
         """The names that the texts so far bind."""

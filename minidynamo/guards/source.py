@@ -51,6 +51,10 @@ class Source:
         """The outermost source of the chain."""
         return next((source for source in self.bases() if source.base is None), self)
 
+    def roots(self) -> Iterator[Source]:
+        """The outermost sources of all that is read."""
+        yield self.root()
+
 
 S = TypeVar("S", bound=Source)
 
@@ -147,6 +151,8 @@ class InstanceAttr(Derived):
 
 # Dictionaries in which an nn.Module keeps what a user reads as an attribute or, under a number, as an element.
 _MODULE_REGISTRIES = ("_modules", "_parameters", "_buffers")
+# Those in which it keeps hooks: nobody asks for more than whether they are empty, as long as they are.
+HOOK_TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 @hash_once
@@ -240,6 +246,64 @@ class CellContents(Derived):
 
     def display(self) -> str:
         return self.of.display()
+
+
+@hash_once
+@dataclass(frozen=True)
+class Size(Derived):
+    """How long a tensor is in one dimension."""
+
+    dim: int
+
+    def expression(self, names: Names) -> str:
+        return f"{self.of.expression(names)}.size({self.dim})"
+
+    def display(self) -> str:
+        return f"{self.of.display()}.shape[{self.dim}]"
+
+
+@hash_once
+@dataclass(frozen=True)
+class Stride(Derived):
+    """How far apart in memory the items of a tensor are in one dimension."""
+
+    dim: int
+
+    def expression(self, names: Names) -> str:
+        return f"{self.of.expression(names)}.stride({self.dim})"
+
+    def display(self) -> str:
+        return f"{self.of.display()}.stride({self.dim})"
+
+
+@hash_once
+@dataclass(frozen=True)
+class Computed(Source):
+    """A number that Python computes from others: `template` has `{0}`, `{1}`, ... where the operands stand.
+
+    It never raises where the guards hold, and means the same however often it is evaluated.
+    """
+
+    template: str
+    operands: tuple[Source, ...]
+
+    def expression(self, names: Names) -> str:
+        return self.template.format(*(operand.expression(names) for operand in self.operands))
+
+    def display(self) -> str:
+        return self.template.format(*(operand.display() for operand in self.operands))
+
+    def bases(self) -> Iterator[Source]:
+        for operand in self.operands:
+            yield operand
+            yield from operand.bases()
+
+    def root(self) -> Source:
+        return self
+
+    def roots(self) -> Iterator[Source]:
+        for operand in self.operands:
+            yield from operand.roots()
 
 
 def key_expression(key: object, names: Names) -> str:

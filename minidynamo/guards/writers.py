@@ -13,7 +13,7 @@ from typing import Any
 
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.reader import Reader
-from minidynamo.guards.source import Source, key_expression
+from minidynamo.guards.source import HOOK_TABLES, Attr, InstanceAttr, Source, key_expression
 
 # Classes whose methods read a container without running overrides; the first one in an object's MRO is used.
 CONTAINERS: tuple[type, ...] = (
@@ -88,11 +88,16 @@ def _equals(reader: Reader, guard: Guard) -> list[str]:
     cls = type(expected)
     if expected is None or cls is bool:
         return _identity(reader, guard)
-    if cls in (int, str, bytes):
+    if cls in (int, str, bytes) or (cls is float and expected and math.isfinite(expected)):  # zeros have signs
         is_type = (
             f"{reader.constant(type, 'type')}({reader.read(guard.source)}) is {reader.constant(cls, cls.__name__)}"
         )
         return [f"{is_type} and {reader.read(guard.source)} == {expected!r}"]
+    if cls is float and expected and math.isfinite(expected):  # zeros have signs, and NaN equals nothing
+        return [
+            f"{reader.constant(type, 'type')}({reader.read(guard.source)}) is {reader.constant(float, 'float')}"
+            f" and {reader.read(guard.source)} == {expected!r}"
+        ]
     value = key_expression(expected, reader.names) if cls is tuple else reader.constant(expected, cls.__name__)
     return [f"{reader.constant(same_value, 'same_value')}({reader.read(guard.source)}, {value})"]
 
@@ -115,6 +120,10 @@ def _method(reader: Reader, source: Source, builtin: str, method: str) -> str:
 
 
 def _length(reader: Reader, guard: Guard) -> list[str]:
+    source = guard.source
+    is_hooks = isinstance(source, InstanceAttr) and source.name in HOOK_TABLES
+    if guard.expected == 0 and (_container(reader, source)[1] and (is_hooks or reader.class_of(source) is not None)):
+        return [f"not {reader.read(source)}"]
     return [f"{_method(reader, guard.source, reader.constant(len, 'len'), '__len__')} == {guard.expected!r}"]
 
 
@@ -150,7 +159,7 @@ def _no_instance_attr(reader: Reader, guard: Guard) -> list[str]:
     cls = reader.class_of(guard.source)
     if cls is not None and cls.__dictoffset__ == 0:
         return []
-    return [f"{guard.expected!r} not in {reader.read(guard.source)}.__dict__"]
+    return [f"{guard.expected!r} not in {reader.read(Attr(guard.source, '__dict__'))}"]
 
 
 def _missing_attr(reader: Reader, guard: Guard) -> list[str]:
@@ -236,6 +245,11 @@ def _backend(reader: Reader, guard: Guard) -> list[str]:
     return []
 
 
+def _relation(reader: Reader, guard: Guard) -> list[str]:
+    text = reader.read(guard.source)
+    return [text if guard.expected else f"not ({text})"]
+
+
 WRITERS: dict[GuardKind, Callable[[Reader, Guard], list[str]]] = {
     GuardKind.TYPE: _type,
     GuardKind.IDENTITY: _identity,
@@ -253,5 +267,6 @@ WRITERS: dict[GuardKind, Callable[[Reader, Guard], list[str]]] = {
     GuardKind.CELL_EMPTY: _cell_empty,
     GuardKind.SAME_OBJECT: _same_object,
     GuardKind.DISTINCT_OBJECTS: _distinct_objects,
+    GuardKind.RELATION: _relation,
     GuardKind.BACKEND: _backend,
 }

@@ -20,7 +20,6 @@ from minidynamo.guards.source import Attr, Constant, InstanceAttr, Local, Source
 from minidynamo.switches import preserved, settings, way_to
 from minidynamo.tracer import contextlib_polyfills, grad_mode, handlers, module_polyfills, polyfills  # registered
 from minidynamo.tracer.attributes import instance_dict
-from minidynamo.tracer.distinct import guard_apart
 from minidynamo.tracer.exceptions import Raised
 from minidynamo.tracer.generators import cannot_go_on
 from minidynamo.tracer.interpreter import NULL, Frame
@@ -360,7 +359,6 @@ def _finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break)
     changed = [e.container for e in journal if isinstance(e, ContentsChanged)]
     stolen = _stolen_lists(tx, request)
     graph, inputs = tx.graph.finish(outputs, [v for v in changed if isinstance(v, ListVariable)])
-    guard_apart(tx, inputs, journal)
     lent = _empty(tx, stolen, found if isinstance(end, Break) else (), inputs)
     name = request.name or request.code.co_name
     in_try = tx.chain.emits_in_try

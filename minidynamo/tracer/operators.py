@@ -13,7 +13,7 @@ from typing import Any
 from minidynamo.compat import constant_behind
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant
-from minidynamo.tracer import registry
+from minidynamo.tracer import numbers, registry
 from minidynamo.tracer.attributes import MISSING, lookup_on_class
 from minidynamo.tracer.constants import NotConstant, as_constant, from_constant
 from minidynamo.tracer.exceptions import says, tracked
@@ -22,6 +22,7 @@ from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, FunctionVariable
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable, SequenceVariable, SliceVariable, TupleVariable
+from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ClassVariable, IdVariable, ObjectVariable, OpaqueVariable, PythonModuleVariable
 from minidynamo.variables.tensors import TensorVariable
 
@@ -140,6 +141,9 @@ def _binary(function: Callable[..., Any], name: str, reflected: str) -> None:
         if isinstance(left, TensorVariable) or isinstance(right, TensorVariable):
             answer = _answer_of_an_object(tx, left, name, right) or _answer_of_an_object(tx, right, reflected, left)
             return answer or tx.emit(function, [left, right])
+        number = numbers.binary(tx, function, left, right)
+        if number is not None:
+            return number
         if _is_scalar(left) and _is_scalar(right):
             result = fold(tx, function, left, right)
             if result is not None:
@@ -155,7 +159,7 @@ def _binary(function: Callable[..., Any], name: str, reflected: str) -> None:
             if result is not None:
                 return result
         if function in (operator.eq, operator.ne):
-            return ConstantVariable(is_same(left, right) is (function is operator.eq))
+            return ConstantVariable(_is_the_same(tx, left, right) is (function is operator.eq))
         tx.raises(TypeError(f"unsupported operand type(s): '{first.__name__}' and '{second.__name__}'"))
 
 
@@ -187,6 +191,8 @@ def _unary(function: Callable[..., Any], name: str) -> None:
     def unary(tx: Tracer, operand: VariableTracker, /) -> VariableTracker:
         if isinstance(operand, TensorVariable):
             return tx.emit(function, [operand])
+        if isinstance(operand, NumberVariable):
+            return numbers.unary(tx, function, operand)
         result = fold(tx, function, operand)
         if result is not None:
             return result
@@ -264,6 +270,10 @@ def _subscript(tx: Tracer, obj: VariableTracker, name: str, *args: VariableTrack
 def is_same(left: VariableTracker, right: VariableTracker) -> bool:
     """`left is right`."""
     valued = (ConstantVariable, ClassVariable, BuiltinVariable, FunctionVariable, PythonModuleVariable)
+    if isinstance(left, NumberVariable) or isinstance(right, NumberVariable):
+        if left is right or left.python_type is not right.python_type:
+            return left is right
+        left, right = numbers.pinned(left), numbers.pinned(right)
     if isinstance(left, valued) and isinstance(right, valued):
         return left.value is right.value
     if isinstance(left, IdVariable) and isinstance(right, IdVariable):
@@ -272,9 +282,19 @@ def is_same(left: VariableTracker, right: VariableTracker) -> bool:
     return left is right or (empty and isinstance(right, TupleVariable) and right.cls is tuple and not right.items)
 
 
+def _is_the_same(tx: Tracer, left: VariableTracker, right: VariableTracker) -> bool:
+    """`left is right`, guarded: two objects of one class that the program is given may be one in the next call."""
+    if is_same(left, right):
+        return True
+    known = isinstance(left, ConstantVariable | NumberVariable)  # whose value is guarded
+    if not known and left.source is not None and right.source is not None and left.python_type is right.python_type:
+        tx.guard(left.source, GuardKind.DISTINCT_OBJECTS, (right.source,))
+    return False
+
+
 @registry.method(object, "__eq__")
 def _object_eq(tx: Tracer, left: VariableTracker, right: VariableTracker, /) -> VariableTracker:
-    return ConstantVariable(True if is_same(left, right) else NotImplemented)
+    return ConstantVariable(True if _is_the_same(tx, left, right) else NotImplemented)
 
 
 @registry.method(object, "__ne__")
@@ -287,12 +307,12 @@ def _object_ne(tx: Tracer, left: VariableTracker, right: VariableTracker, /) -> 
 
 @registry.function(operator.is_)
 def _is(tx: Tracer, left: VariableTracker, right: VariableTracker, /) -> VariableTracker:
-    return ConstantVariable(is_same(left, right))
+    return ConstantVariable(_is_the_same(tx, left, right))
 
 
 @registry.function(operator.is_not)
 def _is_not(tx: Tracer, left: VariableTracker, right: VariableTracker, /) -> VariableTracker:
-    return ConstantVariable(not is_same(left, right))
+    return ConstantVariable(not _is_the_same(tx, left, right))
 
 
 @registry.function(operator.not_)
@@ -314,7 +334,12 @@ def _contains(tx: Tracer, container: VariableTracker, item: VariableTracker, /) 
             why="The values of a tensor are only known when the graph runs.",
             fix="keep a tensor:  (t == item).any()",
         )
-    result = fold(tx, operator.contains, container, item)
+    items = numbers.constant_items(container)
+    result = None
+    if isinstance(item, NumberVariable) and items is not None:
+        result = numbers.is_among(tx, item, items)
+    elif not numbers.involves_number(container):
+        result = fold(tx, operator.contains, container, item)
     if result is not None:
         return result
     if _has_method(container, "__contains__"):
@@ -330,6 +355,8 @@ def truth_of(tx: Tracer, obj: VariableTracker) -> bool:
     """`bool(obj)`, by `__bool__`, then `__len__`, else True."""
     if isinstance(obj, ConstantVariable):
         return bool(obj.value)
+    if isinstance(obj, NumberVariable):
+        return numbers.truth(tx, obj)
     if isinstance(obj, TensorVariable):
         known = constant_behind(tx.graph.use(obj))
         if known is not None and known.numel() == 1:

@@ -14,9 +14,11 @@ from typing import Any
 import torch
 import torch.fx
 
-from minidynamo.compat import FakeTensorMode, dispatch_keys, fake_tensor_log
+from minidynamo.compat import SYMBOLIC_NUMBERS, FakeTensorMode, dispatch_keys, fake_tensor_log
 from minidynamo.errors import UserLocation
 from minidynamo.guards.guard import Guard, GuardKind, TensorFacts
+from minidynamo.guards.profile import FrameProfile
+from minidynamo.guards.shapes import Layout, Shapes
 from minidynamo.guards.source import Constant, Item, Local, Source
 from minidynamo.switches import settings, way_to
 from minidynamo.tracer.constants import NotConstant, as_constant, from_constant
@@ -32,6 +34,7 @@ from minidynamo.variables.containers import (
     SliceVariable,
     TupleVariable,
 )
+from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ObjectVariable
 from minidynamo.variables.tensors import TensorVariable
 
@@ -42,6 +45,7 @@ _SEVERAL_PER_SOURCE = {
     GuardKind.MISSING_ATTR,
     GuardKind.NO_INSTANCE_ATTR,
     GuardKind.SAME_OBJECT,
+    GuardKind.DISTINCT_OBJECTS,
 }
 
 
@@ -65,8 +69,10 @@ class OutputGraph:
         where: Callable[[], UserLocation | None],
         steal: frozenset[Source] = frozenset(),
         spread: frozenset[Source] = frozenset(),
+        profile: FrameProfile | None = None,
     ) -> None:
         self._where = where
+        self.shapes = Shapes(FrameProfile(dynamic=False) if profile is None else profile, where)
         self.graph = self._root = torch.fx.Graph()
         self.subgraph: Subgraph | None = None
         self._modules: dict[str, Any] = {}
@@ -75,6 +81,8 @@ class OutputGraph:
         self.by_source: dict[Source, VariableTracker] = {}
         self.by_identity: dict[int, VariableTracker] = {}
         self._namespaces: dict[int, ObjectVariable] = {}
+        # What the program asked the identity of, as the key of a dict or an element of a set.
+        self.keys: dict[VariableTracker, None] = {}
         self._steal = steal
         self._spread = spread
         self._alive: list[object] = []
@@ -82,7 +90,9 @@ class OutputGraph:
         self._by_fake: dict[int, TensorVariable] = {}
         self._unguarded: dict[TensorVariable, TensorFacts] = {}
         self._real: dict[TensorVariable, torch.Tensor] = {}
-        self._placeholders: list[tuple[torch.fx.Node, TensorVariable | ListVariable]] = []
+        self._layouts: dict[TensorVariable, Layout] = {}
+        self._number_nodes: dict[Source, torch.fx.Node] = {}
+        self._placeholders: list[tuple[torch.fx.Node, TensorVariable | ListVariable | NumberVariable]] = []
         self.entry_settings = settings()
 
     # Guards
@@ -109,6 +119,7 @@ class OutputGraph:
         pending = self._unguarded.pop(tensor, None)
         if pending is not None and tensor.source is not None:
             self.guard(tensor.source, GuardKind.TENSOR, pending)
+            self.shapes.use(tensor.source)
         return tensor.fake
 
     # Identity
@@ -192,19 +203,32 @@ class OutputGraph:
         return node
 
     def _tensor(self, value: torch.Tensor, source: Source, node: torch.fx.Node) -> TensorVariable:
-        fake = self._fake(value)
+        layout = self._layout(value, source)
+        fake = self._fake(value, layout)
         variable = TensorVariable(node, fake, type(value), source=source)
         node.meta["example_value"] = fake
         self._by_fake[id(fake)] = variable
-        self._unguarded[variable] = tensor_facts(value)
+        self._unguarded[variable] = tensor_facts(value, layout)
         self._real[variable] = value
+        self._layouts[variable] = layout
         self.remember(value, variable)
         return variable
 
-    def _fake(self, value: torch.Tensor) -> torch.Tensor:
+    def _layout(self, value: torch.Tensor, source: Source) -> Layout:
+        layout = self.shapes.layout(source, value)
+        self._note_symbols()
+        return layout
+
+    def _note_symbols(self) -> None:
+        """From the first symbol on, fake tensors know of symbols."""
+        if self.shapes.is_symbolic and self.fake_mode.shape_env is None:
+            self.fake_mode.shape_env = self.shapes.env
+            self.fake_mode.static_shapes = False
+
+    def _fake(self, value: torch.Tensor, layout: Layout) -> torch.Tensor:
         """A fake tensor with the facts that guards check, and no others: not its views, not its gradient."""
         with self.fake_mode, _inference_mode(value.is_inference()):
-            fake = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+            fake = torch.empty_strided(*layout, dtype=value.dtype, device=value.device)
             if isinstance(value, torch.nn.Parameter):
                 return torch.nn.Parameter(fake, value.requires_grad)
             overlaps = any(stride == 0 and size > 1 for size, stride in zip(value.shape, value.stride()))
@@ -237,7 +261,10 @@ class OutputGraph:
                 if version is not None and _version(fake) != version:
                     self.subgraph.note_write(fake)
         if not mutates and result is not None and not any(True for _ in _tensors(result)):
-            return _constant_result(result)
+            if not _has_symbols(result):
+                return _constant_result(result)
+            if self.subgraph is not None or isinstance(result, torch.SymBool | torch.SymFloat):
+                return _constant_result(_pinned(result))
         node_kwargs = {name: pair[0] for name, pair in converted.items()}
         if isinstance(target, str):
             node = self.graph.call_method(target, tuple(node_args), node_kwargs)
@@ -288,7 +315,66 @@ class OutputGraph:
                 part.meta["example_value"] = item
                 items.append(self._track(item, part))
             return TupleVariable(items, type(result)) if isinstance(result, tuple) else ListVariable(items)
-        return _constant_result(result)
+        return self._number(result, node) if isinstance(result, torch.SymInt) else _constant_result(result)
+
+    # Numbers
+
+    def number_input(self, value: int | float, source: Source) -> NumberVariable:
+        """Track the number at a source as one that may be any."""
+        self.guard(source, GuardKind.TYPE, type(value))
+        return self.integer(value, source) if isinstance(value, int) else self.computed(value, source)
+
+    def integer(self, value: int, source: Source) -> NumberVariable:
+        """Track an int that Python reads or computes, with a symbol of its own."""
+        symbol = self.shapes.integer(source, value)
+        self._note_symbols()
+        return NumberVariable(symbol, int, lambda: int(symbol), source=source)
+
+    def computed(self, value: float, source: Source) -> NumberVariable:
+        """Track a float that Python reads or computes; `value` is that of this call."""
+
+        def pin() -> float:
+            self.guard(source, GuardKind.EQUALS, value)
+            return value
+
+        return NumberVariable(value, float, pin, source=source)
+
+    def number(self, value: Any, function: Callable[..., Any], operands: Sequence[VariableTracker]) -> VariableTracker:
+        """Track `value`, what `function` gives for ints; a node computes it from theirs."""
+        if not isinstance(value, torch.SymInt):
+            return ConstantVariable(value)
+        node = self.graph.call_function(function, tuple(self._argument(operand)[0] for operand in operands))
+        node.meta.update(user_location=self._where(), example_value=value)
+        return self._number(value, node)
+
+    def size(self, tensor: TensorVariable, dim: int) -> VariableTracker:
+        """The size of a tensor in one dimension."""
+        size = self.use(tensor).shape[dim]
+        if not isinstance(size, torch.SymInt) or self.subgraph is not None:
+            return ConstantVariable(int(size))
+        node = self.graph.call_method("size", (tensor.node, dim))
+        node.meta.update(user_location=self._where(), example_value=size)
+        return self._number(size, node)
+
+    def _number(self, value: torch.SymInt, node: torch.fx.Node) -> VariableTracker:
+        return NumberVariable(value, int, lambda: int(value), node, source=self.shapes.place_of(value))
+
+    def _number_node(self, variable: NumberVariable) -> torch.fx.Node:
+        """What computes a number in the graph: an input, unless it is computed there."""
+        if variable.node is not None and variable.node.graph in self._open_graphs:
+            return variable.node
+        source = variable.source
+        assert source is not None
+        node = self._number_nodes.get(source)
+        if node is None:
+            node = self._number_nodes[source] = self._placeholder(source.display())
+            is_int = isinstance(variable.value, torch.SymInt)
+            example = variable.value if is_int else self.shapes.float(source, variable.value)
+            self._note_symbols()
+            node.meta.update(source=source, example_value=example)
+            self._placeholders.append((node, variable))
+        variable.node = node
+        return node
 
     def _convert(self, variables: Iterable[VariableTracker]) -> tuple[list[Any], list[Any]]:
         pairs = [self._argument(variable) for variable in variables]
@@ -303,6 +389,11 @@ class OutputGraph:
             return node, self.use(variable)
         if isinstance(variable, ConstantVariable):
             return variable.value, variable.value
+        if isinstance(variable, NumberVariable):
+            if self.subgraph is not None:
+                return variable.pin(), variable.pin()
+            node = self._number_node(variable)
+            return node, node.meta["example_value"]
         if isinstance(variable, ObjectVariable) and variable.storage is not None:
             return self._argument(variable.storage)  # torch looks at the container below
         if isinstance(variable, SequenceVariable):
@@ -410,31 +501,39 @@ class OutputGraph:
             inputs.append(GraphInput(node, source, variable, given_up))
         return tuple(inputs)
 
-    def _restore_example(self, node: torch.fx.Node, variable: TensorVariable | ListVariable) -> None:
+    def _restore_example(self, node: torch.fx.Node, variable: VariableTracker) -> None:
         """An example shows an input as it arrives; the fake one may have been given another shape or history since."""
         examples = node.meta["example_value"]
         if isinstance(variable, TensorVariable):
             node.meta["example_value"] = self._as_it_arrived(examples)
-        else:
+        elif isinstance(variable, ListVariable):
             node.meta["example_value"] = [self._as_it_arrived(example) for example in examples]
 
     def _as_it_arrived(self, example: Any) -> Any:
-        real = self._real.get(self._by_fake[id(example)]) if id(example) in self._by_fake else None
-        if real is None:
+        variable = self._by_fake.get(id(example))
+        real = None if variable is None else self._real.get(variable)
+        if variable is None or real is None:
             return example
-        facts = (example.shape, example.stride(), example.dtype, example.requires_grad)
-        return example if facts == (real.shape, real.stride(), real.dtype, real.requires_grad) else self._fake(real)
+        layout = self._layouts[variable]
+        same = _same_numbers((*example.shape, *example.stride()), (*layout[0], *layout[1]))
+        same = same and (example.dtype, example.requires_grad) == (real.dtype, real.requires_grad)
+        return example if same else self._fake(real, layout)
 
     def _guard_distinct(self, inputs: Sequence[GraphInput]) -> None:
-        """A graph may assume that its tensors are different objects: writing to one must not change another."""
-        tensors: dict[TensorVariable, None] = {}
+        """A graph may assume that its tensors are different objects: writing to one must not change another.
+
+        So do tables in which they are keys.
+        """
+        tensors: dict[VariableTracker, None] = {}
         for graph_input in inputs:
             variable = graph_input.variable
             items = variable.original or () if isinstance(variable, ListVariable) else (variable,)
-            tensors |= {v: None for v in items if isinstance(v, TensorVariable) and v.node.graph is self.graph}
-        sources = [v.source for v in tensors if v.source is not None and v.node.users]
-        if len(sources) > 1:
-            self.guard(sources[0], GuardKind.DISTINCT_OBJECTS, tuple(sources[1:]))
+            used = (v for v in items if isinstance(v, TensorVariable) and v.node.graph is self.graph and v.node.users)
+            tensors |= dict.fromkeys(used)
+        for group in (tensors, {} if self.keys.keys() <= tensors.keys() else self.keys):
+            sources = [v.source for v in group if v.source is not None]
+            if len(sources) > 1:
+                self.guard(sources[0], GuardKind.DISTINCT_OBJECTS, tuple(sources[1:]))
 
 
 def _inference_mode(enabled: bool) -> contextlib.AbstractContextManager[object]:
@@ -444,14 +543,16 @@ def _inference_mode(enabled: bool) -> contextlib.AbstractContextManager[object]:
     return torch.inference_mode(enabled)
 
 
-def tensor_facts(value: torch.Tensor) -> TensorFacts:
+def tensor_facts(value: torch.Tensor, layout: Layout | None = None) -> TensorFacts:
     """What a graph takes for granted about a real tensor."""
+    layout = layout or (tuple(value.shape), tuple(value.stride()))
+    sizes, strides = (tuple(None if isinstance(n, torch.SymInt) else n for n in part) for part in layout)
     return TensorFacts(
         type(value),
         value.dtype,
         value.device,
-        tuple(value.shape),
-        tuple(value.stride()),
+        sizes,
+        strides,
         value.requires_grad,
         dispatch_keys(value),
     )
@@ -478,6 +579,26 @@ def _constant_result(result: Any) -> VariableTracker:
         return from_constant(result)
     except NotConstant as error:
         raise NotInGraph(str(error)) from None
+
+
+def _same_numbers(left: Sequence[Any], right: Sequence[Any]) -> bool:
+    """Whether two lists of sizes are the same numbers or expressions; nothing is guarded."""
+    plain = [[n.node.expr if isinstance(n, torch.SymInt) else n for n in numbers] for numbers in (left, right)]
+    return plain[0] == plain[1]
+
+
+def _has_symbols(result: Any) -> bool:
+    if isinstance(result, list | tuple):
+        return any(_has_symbols(item) for item in result)
+    return isinstance(result, SYMBOLIC_NUMBERS)
+
+
+def _pinned(result: Any) -> Any:
+    """A result with each symbol as the number that it is, which is guarded."""
+    if isinstance(result, list | tuple):
+        return type(result)([_pinned(item) for item in result])
+    kinds = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+    return kinds[type(result)](result) if type(result) in kinds else result
 
 
 def _tensors(tree: Any) -> Iterable[torch.Tensor]:

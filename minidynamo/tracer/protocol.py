@@ -15,11 +15,13 @@ import torch.fx
 
 from minidynamo.errors import UserLocation
 from minidynamo.guards.guard import Guard, GuardKind
+from minidynamo.guards.shapes import Shapes
 from minidynamo.guards.source import Source
 from minidynamo.tracer.side_effects import SideEffects
 from minidynamo.tracer.subgraphs import Subgraph
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.exceptions import ExceptionVariable
+from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.tensors import TensorVariable
 
 
@@ -81,6 +83,11 @@ class GraphView(Protocol):
         """The guards installed so far, in the order of installation."""
         ...
 
+    @property
+    def keys(self) -> dict[VariableTracker, None]:
+        """The trackers whose identity was asked for, as the key of a dict or an element of a set."""
+        ...
+
     def known(self, source: Source) -> VariableTracker | None:
         """The tracker of the value at `source`, if there is one already."""
         ...
@@ -95,6 +102,27 @@ class GraphView(Protocol):
 
     def use(self, tensor: TensorVariable) -> torch.Tensor:
         """The fake tensor of a tracker, whose facts are guarded from now on. The only way to look at `fake`."""
+        ...
+
+    @property
+    def shapes(self) -> Shapes:
+        """The symbols of the frame."""
+        ...
+
+    def size(self, tensor: TensorVariable, dim: int) -> VariableTracker:
+        """The size of a tensor in one dimension."""
+        ...
+
+    def number(self, value: Any, function: Callable[..., Any], operands: Sequence[VariableTracker]) -> VariableTracker:
+        """Track `value`, what `function` gives for ints; a node computes it from theirs."""
+        ...
+
+    def integer(self, value: int, source: Source) -> NumberVariable:
+        """Track an int that Python reads or computes, with a symbol of its own."""
+        ...
+
+    def computed(self, value: float, source: Source) -> NumberVariable:
+        """Track a float that Python reads or computes; `value` is that of this call."""
         ...
 
     @property

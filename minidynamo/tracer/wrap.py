@@ -17,6 +17,7 @@ import torch
 from minidynamo.compat import HigherOrderOperator, OpOverload, OpOverloadPacket, is_functorch_wrapped
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import (
+    HOOK_TABLES,
     PLAIN_VALUES,
     Attr,
     Constant,
@@ -61,7 +62,6 @@ from minidynamo.variables.references import WeakReferenceVariable
 Wrapper = Callable[[OutputGraph, Any, Source], VariableTracker]
 
 _BY_VALUE = (int, float, complex, str, bytes, torch.device, range, slice, torch.finfo, torch.iinfo)
-_HOOK_TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _LARGEST_CONTAINER = 20_000
 
 
@@ -104,7 +104,10 @@ def _wrapper(cls: type) -> Wrapper:
     return _object
 
 
-def _constant(graph: OutputGraph, value: Any, source: Source | None) -> ConstantVariable:
+def _constant(graph: OutputGraph, value: Any, source: Source | None) -> VariableTracker:
+    if type(value) in (int, float) and source is not None and graph.shapes.varies(source, value):
+        number = graph.by_source[source] = graph.number_input(value, source)
+        return number
     variable = ConstantVariable(value, source=source)
     if source is not None:
         by_value = type(value) in _BY_VALUE
@@ -286,12 +289,19 @@ def _dict_key(graph: OutputGraph, key: object) -> DictKey | None:
     return key_of(wrap(graph, key, None)) if plain and not isinstance(key, torch.Tensor) else None
 
 
+def _is_hook_table(graph: OutputGraph, source: Source) -> bool:
+    if not isinstance(source, InstanceAttr) or source.name not in HOOK_TABLES:
+        return False
+    owner = graph.known(source.of)
+    return owner is not None and issubclass(owner.python_type, torch.nn.Module)
+
+
 def _dict(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
     cls = type(value)
     owner = collections.OrderedDict if issubclass(cls, collections.OrderedDict) else dict
     raw = [*owner.__iter__(value)] if isinstance(value, dict) else [*value]
     # nn.Module makes its tables of hooks itself, and there are many of them: that they are empty is all that matters.
-    if raw or not (isinstance(source, InstanceAttr) and source.name in _HOOK_TABLES):
+    if raw or not _is_hook_table(graph, source):
         graph.guard(source, GuardKind.TYPE, cls)
     keys = [_dict_key(graph, key) for key in raw]
     if len(keys) > _LARGEST_CONTAINER or any(key is None for key in keys):

@@ -225,3 +225,16 @@ def test_constants_are_read_directly() -> None:
     assert _holds(condition)
     box[0] = 2
     assert not _holds(condition)
+
+
+def test_tensors_that_are_checked_together_are_found_to_be_one() -> None:
+    sources = [Local("x"), Local("y")]
+    guards = [
+        *(_tensor(source, torch.zeros(3)) for source in sources),
+        Guard(sources[0], K.DISTINCT_OBJECTS, (sources[1],)),
+    ]
+    condition = write_condition(guards, ("x", "y"))
+    assert "is not" not in condition.text
+    x = torch.zeros(3)
+    assert _holds(condition, x=x, y=torch.zeros(3))
+    assert not _holds(condition, x=x, y=x)

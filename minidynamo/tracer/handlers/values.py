@@ -24,6 +24,7 @@ from minidynamo.variables.containers import (
     SliceVariable,
     TupleVariable,
 )
+from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ClassVariable, IdVariable, ObjectVariable, PythonModuleVariable
 from minidynamo.variables.tensors import TensorVariable
 
@@ -37,6 +38,7 @@ _PLAIN_KEYS = (
     PythonModuleVariable,
     TensorVariable,
     IdVariable,
+    NumberVariable,
 )
 _UNHASHABLE = (ListVariable, DictVariable, SliceVariable)
 
@@ -110,6 +112,8 @@ def expect_key(tx: Tracer, variable: VariableTracker) -> DictKey:
             why=f"`{name}` decides itself when two of its objects are equal.",
             fix="Use a number, a string or a tuple of them as the key.",
         )
+    if isinstance(variable, TensorVariable):
+        tx.graph.keys[variable] = None
     return key_of(variable)
 
 
