@@ -29,6 +29,7 @@ ADVANCE: dict[type[VariableTracker], Advance] = {}
 POLYFILLS: dict[int, Callable[..., Any]] = {}
 CODE_POLYFILLS: dict[CodeType, Callable[..., Any]] = {}
 INSTANCES: dict[type, Handler] = {}
+LATE_FUNCTIONS: dict[tuple[str, str], Handler] = {}
 FOLDABLE: set[int] = set()
 FOLDABLE_TYPES: set[type] = set()
 _kept_alive: list[object] = []
@@ -41,6 +42,16 @@ def function(*callables: Callable[..., Any]) -> Callable[[F], F]:
         for target in callables:
             _claim(FUNCTIONS, id(target), handler, target)
             _kept_alive.append(target)
+        return handler
+
+    return register
+
+
+def late_function(module: str, qualname: str) -> Callable[[F], F]:
+    """Handle calls of a Python function of a library that is imported late or never."""
+
+    def register(handler: F) -> F:
+        _claim(LATE_FUNCTIONS, (module, qualname), handler, qualname)
         return handler
 
     return register

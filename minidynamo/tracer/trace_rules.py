@@ -19,7 +19,7 @@ import torch
 
 from minidynamo.compat import OPERATOR_NAMESPACES, TORCH_COMPILE_MARKS, OpOverload, OpOverloadPacket, tagged_init
 from minidynamo.steering import COMPILED, DISABLED, IN_GRAPH
-from minidynamo.tracer.registry import CODE_POLYFILLS, FOLDABLE, FUNCTIONS, INSTANCES, POLYFILLS
+from minidynamo.tracer.registry import CODE_POLYFILLS, FOLDABLE, FUNCTIONS, INSTANCES, LATE_FUNCTIONS, POLYFILLS
 
 
 class Action(enum.Enum):
@@ -48,7 +48,7 @@ class Rule:
     takes_itself: bool = False
 
 
-TRUSTED_PACKAGES = frozenset({"torch", "minidynamo", "builtins", *sys.stdlib_module_names}) - {"__main__"}
+TRUSTED_PACKAGES = frozenset({"torch", "triton", "minidynamo", "builtins", *sys.stdlib_module_names}) - {"__main__"}
 
 # Functions of torch.nn.functional that call functions they are given.
 _CALLS_BACK = ("triplet_margin_with_distance_loss",)
@@ -110,6 +110,9 @@ def _function_rule(value: types.FunctionType) -> Rule:
         return Rule(Action.BREAK, "torch.compile made it, or it is disabled for torch.compile.")
     if value.__code__.co_flags & _ASYNCHRONOUS:
         return Rule(Action.BREAK, "It is a coroutine, which an event loop drives.", "MD209")
+    late = LATE_FUNCTIONS.get((value.__module__, value.__qualname__))
+    if late is not None:
+        return Rule(Action.HANDLER, function=late)
     if value.__code__ in CODE_POLYFILLS:
         return Rule(Action.POLYFILL, function=CODE_POLYFILLS[value.__code__], takes_itself=True)
     tagged = tagged_init(value)

@@ -30,6 +30,7 @@ from minidynamo.tracer.handlers import (
     torch_contexts,
     torch_functions,
     torch_settings,
+    triton_kernels,
 )
 
 __all__ = [
@@ -60,4 +61,5 @@ __all__ = [
     "torch_contexts",
     "torch_functions",
     "torch_settings",
+    "triton_kernels",
 ]

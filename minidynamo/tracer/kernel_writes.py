@@ -1,0 +1,132 @@
+"""Owns the question which arguments a Triton kernel writes to, answered from its source.
+
+It runs nothing. What it cannot see through counts as a write: too many written arguments cost copies, too few would be
+silently wrong.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+import types
+from collections.abc import Iterator
+from typing import Any
+
+# Functions of `triton.language` that write through their first argument.
+_WRITING = ("store", "atomic_")
+# What these give is no pointer into what they were given, whatever that was.
+_LOADING = ("load", "program_id", "num_programs")
+# Those into which a user can write anything.
+_ASSEMBLY = ("inline_asm", "extern")
+_LANGUAGE = ("triton.language", "builtins")
+
+
+def written_arguments(function: types.FunctionType, callers: frozenset[object] = frozenset()) -> frozenset[str]:
+    """The names of the parameters of the kernel's Python function that it may write through."""
+    parameters = frozenset(inspect.signature(function).parameters)
+    if function in callers:  # recursion adds nothing to what its outer call finds
+        return frozenset()
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):
+        return parameters
+    return _Kernel(function, parameters, callers | {function}).writes(tree)
+
+
+class _Kernel:
+    """One pass over a kernel's source: which parameters each name may stand for, whatever the order of statements."""
+
+    def __init__(self, function: types.FunctionType, parameters: frozenset[str], functions: frozenset[object]) -> None:
+        self.functions = functions
+        self.namespace = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
+        self.stands_for: dict[str, frozenset[str]] = {name: frozenset((name,)) for name in parameters}
+
+    def writes(self, tree: ast.Module) -> frozenset[str]:
+        """Follow assignments until nothing new is found, then look at the calls."""
+        assignments = [node for node in ast.walk(tree) if isinstance(node, _ASSIGNING)]
+        while any(self._assign(node) for node in assignments):
+            pass
+        written: frozenset[str] = frozenset()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call):
+                written = written.union(*map(self._reach, self._written_by(node)))
+        return written
+
+    def _assign(self, node: Any) -> bool:
+        """Whether a name may now stand for more than before."""
+        value = node.iter if isinstance(node, ast.For) else node.value
+        reached = frozenset() if value is None else self._reach(value)
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        names = [name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+        changed = [name for name in names if not reached <= self.stands_for.get(name, frozenset())]
+        for name in changed:
+            self.stands_for[name] = self.stands_for.get(name, frozenset()) | reached
+        return bool(changed)
+
+    def _reach(self, node: ast.AST) -> frozenset[str]:
+        """The parameters that an expression may point into."""
+        if isinstance(node, ast.Call) and self._language_name(node.func).startswith(_LOADING):
+            return frozenset()
+        if isinstance(node, ast.Name):
+            return self.stands_for.get(node.id, frozenset())
+        return frozenset().union(*map(self._reach, ast.iter_child_nodes(node)))
+
+    def _written_by(self, call: ast.Call) -> Iterator[ast.AST]:
+        """The expressions that a call may write through."""
+        name = self._language_name(call.func)
+        if name:
+            if name.startswith(_WRITING):
+                yield from call.args[:1]
+                yield from (keyword.value for keyword in call.keywords if keyword.arg in (None, "pointer"))
+            elif name.startswith(_ASSEMBLY):
+                yield from ast.iter_child_nodes(call)
+        elif isinstance(call.func, ast.Attribute) and self._object(call.func) is None:
+            # A method of a value: `pointer.store(x)`, `x.to(tl.float32)`; only names that tell of writing do.
+            if call.func.attr.startswith(_WRITING):
+                yield call.func.value
+        else:
+            yield from self._written_by_function(call)
+
+    def _written_by_function(self, call: ast.Call) -> Iterator[ast.AST]:
+        """The same for a call of another function of the user's; all of them when it is not known what that does."""
+        arguments: list[ast.AST] = [*call.args, *(keyword.value for keyword in call.keywords)]
+        function = getattr(self._object(call.func), "fn", None)
+        if not isinstance(function, types.FunctionType):
+            yield from arguments
+            return
+        try:
+            named = {keyword.arg or "": keyword.value for keyword in call.keywords}
+            bound = inspect.signature(function).bind_partial(*call.args, **named).arguments
+        except (TypeError, ValueError):
+            yield from arguments
+            return
+        written = written_arguments(function, self.functions)
+        yield from (value for name, value in bound.items() if name in written and isinstance(value, ast.AST))
+
+    def _language_name(self, function: ast.AST) -> str:
+        """The name of a function of Triton's language or of Python; empty for any other."""
+        found = self._object(function)
+        module = getattr(found, "__module__", None) or ""
+        return str(getattr(found, "__name__", "")) if module.startswith(_LANGUAGE) and _is_primitive(found) else ""
+
+    def _object(self, node: ast.AST) -> Any:
+        """What a dotted name means in the kernel's module; None when it is a value of the kernel itself."""
+        if isinstance(node, ast.Attribute):
+            owner = self._object(node.value)
+            return None if owner is None else getattr(owner, node.attr, None)
+        if isinstance(node, ast.Name) and node.id not in self.stands_for:
+            builtins = self.namespace["__builtins__"]
+            found = builtins if isinstance(builtins, dict) else vars(builtins)
+            return self.namespace.get(node.id, found.get(node.id))
+        return None
+
+
+_ASSIGNING = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.NamedExpr, ast.For)
+
+
+def _is_primitive(found: Any) -> bool:
+    """Whether a function is Triton's own, not a user's kernel that is called."""
+    function = getattr(found, "fn", found)
+    module = getattr(function, "__module__", None) or ""
+    return module.startswith(_LANGUAGE)
