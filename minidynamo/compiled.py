@@ -192,13 +192,18 @@ class CompiledFunction:
 
     @contextlib.contextmanager
     def _timed(self) -> Iterator[None]:
-        """Add the seconds of each phase that ends in this thread to the counters."""
+        """Add the seconds of each phase that ends in this thread, and what the cache knew, to the counters."""
         thread = threading.get_ident()
         seconds = self.stats.seconds_by_phase
 
         def add(event: Event) -> None:
-            if event.kind == "phase_end" and threading.get_ident() == thread:
+            if threading.get_ident() != thread:
+                return
+            if event.kind == "phase_end":
                 seconds[event.name] = seconds.get(event.name, 0.0) + event.data["seconds"]
+            elif event.kind == "cache":
+                self.stats.cache_hits += event.name == "hit"
+                self.stats.cache_misses += event.name == "miss"
 
         stop = on_event(add)
         try:

@@ -30,6 +30,8 @@ class Config:
     disable: bool = _option(False, "run every compiled function as the user wrote it")
     backend: str = _option("native", "backend used when compile() names none")
     cache_dir: str = _option("", "folder of generated code; empty means the user's cache folder")
+    graph_cache: bool = _option(True, "keep compiled graphs in the cache folder, for the next process")
+    cache_limit_mb: int = _option(1024, "size of the cache folder, in MiB, from which what is old is removed")
     debug_dir: str = _option("", "also write every artifact below this folder")
     logs: str = _option("", "what to log, in torch's grammar")
     verbose: bool = _option(False, "show minidynamo's own frames in errors")

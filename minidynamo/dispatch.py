@@ -60,8 +60,9 @@ class Stats:
     """What happened to one compiled function, its resume points included. Calls that an entry serves are not counted.
 
     misses: calls that no entry fitted; compiles: entries made; recompiles: those made for a frame that had entries;
-    native_runs: misses that ran as the user wrote it. The others are counted by who compiles; seconds_by_phase is time
-    without the phases inside.
+    native_runs: misses that ran as the user wrote it; cache_hits: graphs that came from the disk; cache_misses: those
+    that were looked for in vain. The others are counted by who compiles; seconds_by_phase is time without the phases
+    inside.
     """
 
     misses: int = 0
@@ -71,6 +72,8 @@ class Stats:
     graphs: int = 0
     graph_breaks: int = 0
     fallbacks: int = 0
+    cache_hits: int = 0
+    cache_misses: int = 0
     seconds_by_phase: dict[str, float] = field(default_factory=dict)
 
 

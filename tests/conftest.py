@@ -46,10 +46,14 @@ def has_cxx() -> bool:
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Generated code and kernels of this run go to a temporary folder, also those of child processes."""
+    """Generated code and kernels of this run go to a temporary folder, also those of child processes.
+
+    Stored graphs would hide from a test what it compiles; tests of the graph cache switch it on.
+    """
     folder = tmp_path_factory.mktemp("minidynamo_cache")
-    with pytest.MonkeyPatch.context() as patch, config.patch(cache_dir=str(folder)):
+    with pytest.MonkeyPatch.context() as patch, config.patch(cache_dir=str(folder), graph_cache=False):
         patch.setenv("MINIDYNAMO_CACHE_DIR", str(folder))
+        patch.setenv("MINIDYNAMO_GRAPH_CACHE", "0")
         yield folder
 
 

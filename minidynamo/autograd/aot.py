@@ -6,15 +6,16 @@ The stages stand in `aot_compile` in order. The compilers are the caller's: this
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import fx
 
 from minidynamo import compat
 from minidynamo.autograd import runtime
+from minidynamo.autograd.call_plan import CallPlan, CompiledCall
 from minidynamo.autograd.decompositions import decomposition_table
 from minidynamo.autograd.functionalize import FunctionalGraph, functionalize
 from minidynamo.autograd.inputs import InputLayout, flatten_inputs, layout_of, unflatten_inputs
@@ -23,7 +24,7 @@ from minidynamo.autograd.outputs import Results, plan_outputs
 from minidynamo.autograd.partition import Partition, ancestors, forward_graph, partition
 from minidynamo.autograd.segments import compile_segments, has_cond
 from minidynamo.autograd.signature import GraphSignature
-from minidynamo.boxed import BoxedCallable, make_boxed, mark_boxed
+from minidynamo.boxed import BoxedCallable, as_boxed, make_boxed, mark_boxed
 from minidynamo.compat import OpOverload
 from minidynamo.events import phase
 from minidynamo.switches import AUTOCAST_DEVICES
@@ -43,6 +44,26 @@ class AotGraphs:
     without_grad: bool = False
 
 
+class Place(Protocol):
+    """Where what one graph is compiled to is kept, if it was, or can be."""
+
+    def read(self) -> CompiledCall | None:
+        """What was kept, ready to be called; None when there is nothing."""
+        ...
+
+    def write(self, plan: CallPlan, stages: Mapping[str, BoxedCallable]) -> None:
+        """Keep what was made: "inference", or "forward" and "backward"."""
+        ...
+
+
+class GraphCache(Protocol):
+    """What knows, from earlier processes, what graphs are compiled to."""
+
+    def place(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Place | None:
+        """The place of a graph under the modes that are in force; None for one that cannot be kept."""
+        ...
+
+
 def aot_compile(
     gm: fx.GraphModule,
     example_inputs: Sequence[Any],
@@ -51,13 +72,16 @@ def aot_compile(
     backward: AtenCompiler,
     inference: AtenCompiler,
     keep: Collection[OpOverload] = (),
+    cache: GraphCache | None = None,
 ) -> BoxedCallable:
     """Compile a torch-level graph; the result takes one list with a value per placeholder.
 
     `example_inputs` are fake tensors, or lists of them for list placeholders. `forward` and `backward` compile the
     graphs for training, `inference` the graph when nothing requires grad; each gets a functional ATen graph and fake
     inputs. `backward` is called at the first backward; what it raises reaches the user there, so a caller that wants
-    eager execution instead must return an eager callable itself. `keep` are operators that are not to be decomposed.
+    eager execution instead must return an eager callable itself. What they return is boxed; a plain callable is
+    adapted, with one notice. `keep` are operators that are not to be decomposed. `cache` may know what an equal graph
+    was compiled to.
 
     A graph that writes to inputs assumes that they lie in separate memory. Each call checks that; inputs that share
     memory with a written one are run by the torch-level graph, operation by operation.
@@ -67,33 +91,63 @@ def aot_compile(
     nothing has been run or changed.
     """
     if has_cond(gm):
-        again = functools.partial(aot_compile, forward=forward, backward=backward, inference=inference, keep=keep)
-        return compile_segments(gm, example_inputs, again)
-    graphs = aot_graphs(gm, example_inputs, keep=keep)
-    if graphs.partition is None or graphs.backward is None:
-        with compat.without_autocast():
-            compiled = inference(graphs.forward, _examples(graphs.forward))
-        call = runtime.inference_call(graphs.signature, compiled, graphs.without_grad)
-    else:
-        late = graphs.backward
-        with compat.without_autocast():
-            compiled = forward(graphs.forward, _examples(graphs.forward))
-        call = runtime.training_call(
-            graphs.signature,
-            compiled,
-            graphs.partition.sources,
-            lambda: backward(late, _examples(late)),
-            _examples(late),
+        again = functools.partial(
+            aot_compile, forward=forward, backward=backward, inference=inference, keep=keep, cache=cache
         )
+        return compile_segments(gm, example_inputs, again)
+    place = None if cache is None else cache.place(gm, example_inputs)
+    found = None if place is None else place.read()
+    if found is None:
+        graphs = aot_graphs(gm, example_inputs, keep=keep)
+        found = _compile_graphs(graphs, forward=forward, backward=backward, inference=inference, place=place)
+    return _callable(gm, found)
+
+
+def _compile_graphs(
+    graphs: AotGraphs, *, forward: AtenCompiler, backward: AtenCompiler, inference: AtenCompiler, place: Place | None
+) -> CompiledCall:
+    """Compile the graphs, backward at the first backward. What was made goes to `place` when it is complete."""
+    noticed: set[tuple[str, str]] = set()
+
+    def compile_with(compiler: AtenCompiler, graph: fx.GraphModule) -> BoxedCallable:
+        return as_boxed(compiler(graph, _examples(graph)), "a compiler of forward or backward graphs", noticed)
+
+    late = graphs.backward
+    with compat.without_autocast():
+        compiled = compile_with(inference if late is None else forward, graphs.forward)
+    if graphs.partition is None or late is None:
+        plan = CallPlan(graphs.layout, graphs.signature, graphs.without_grad)
+        if place is not None:
+            place.write(plan, {"inference": compiled})
+        return CompiledCall(plan, compiled)
+    saved, expected = tuple(graphs.partition.sources), tuple(_examples(late))
+    plan = CallPlan(graphs.layout, graphs.signature, saved=saved, expected=expected)
+
+    def compile_backward() -> BoxedCallable:
+        made = compile_with(backward, late)
+        if place is not None:
+            place.write(plan, {"forward": compiled, "backward": made})
+        return made
+
+    return CompiledCall(plan, compiled, compile_backward)
+
+
+def _callable(gm: fx.GraphModule, made: CompiledCall) -> BoxedCallable:
+    """The boxed callable that runs compiled graphs as their plan says, for the modes that are in force now."""
+    plan = made.plan
+    if made.compile_backward is None:
+        call = runtime.inference_call(plan.signature, made.forward, plan.without_grad)
+    else:
+        call = runtime.training_call(plan.signature, made.forward, plan.saved, made.compile_backward, plan.expected)
         if not torch.is_grad_enabled():
             call = _with_grad(call)
     if any(map(torch.is_autocast_enabled, AUTOCAST_DEVICES)):
         call = _without_autocast(call)
-    if graphs.signature.mutations:
-        written = {mutation.index for mutation in graphs.signature.mutations}
-        call = runtime.checking_memory(written, call, lambda: unflatten_inputs(graphs.layout, make_boxed(gm)))
-    entry = flatten_inputs(graphs.layout, call)
-    entry.signature = graphs.signature  # type: ignore[attr-defined]
+    if plan.signature.mutations:
+        written = {mutation.index for mutation in plan.signature.mutations}
+        call = runtime.checking_memory(written, call, lambda: unflatten_inputs(plan.layout, make_boxed(gm)))
+    entry = flatten_inputs(plan.layout, call)
+    entry.signature = plan.signature  # type: ignore[attr-defined]
     return entry
 
 

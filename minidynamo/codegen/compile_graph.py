@@ -6,7 +6,7 @@ runtime. Nothing is decided here but the target.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,7 @@ class CompiledGraph:
     """What became of a graph. `call` takes one list, empties it, and returns a tuple of the graph's outputs.
 
     `target` is "cpp", "triton" or "aten"; the texts are those of each stage, `paths` the files they were written to.
+    `launchers` has what starts each kernel, `namespace` what the host program finds as globals.
     """
 
     call: Callable[[list[Any]], tuple[Any, ...]]
@@ -48,6 +49,8 @@ class CompiledGraph:
     kernel_source: str
     host_source: str
     paths: dict[str, str]
+    launchers: Launchers
+    namespace: Mapping[str, Any]
 
 
 def compile_graph(
@@ -78,9 +81,11 @@ def _compile(gm: fx.GraphModule, target: str, name: str) -> CompiledGraph:
     paths["loops"] = artifacts.write("loops", name, f"{loops_text}\n{kernels_text}", ".txt")
     kernel_source, launchers = build(program, target, name, paths)
     host_source, namespace = print_host(program, launchers, by_address=target == "cpp")
+    names = dict(namespace)
     call = artifacts.load("host", name, host_source, namespace, "call")
     paths["host"] = call.__code__.co_filename
-    return CompiledGraph(call, target, program, loops_text, kernels_text, kernel_source, host_source, paths)
+    texts = loops_text, kernels_text, kernel_source, host_source
+    return CompiledGraph(call, target, program, *texts, paths, launchers, names)
 
 
 def build(program: HostProgram, target: str, name: str, paths: dict[str, str]) -> tuple[str, Launchers]:

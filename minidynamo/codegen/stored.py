@@ -1,0 +1,98 @@
+"""Owns the written form of compiled graphs: the host program and its kernels as text, and the names that they need.
+
+It decides nothing and knows no files. A graph whose host program needs something that has no written form is simply not
+stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from minidynamo import artifacts, compat
+from minidynamo.codegen.compile_graph import CompiledGraph, Launchers
+from minidynamo.codegen.ir.loops import Extern
+from minidynamo.codegen.printers import cpp, host, triton
+from minidynamo.codegen.runtime import library, triton_launch
+from minidynamo.codegen.runtime.triton_launch import LaunchSpec
+from minidynamo.events import phase
+from minidynamo.graph_cache.encoding import Codec, Damaged, Json
+
+# What host programs call besides kernels and operators.
+_FUNCTIONS: dict[str, Any] = {
+    "empty_cpu": compat.empty_strided_cpu,
+    "empty_strided": torch.empty_strided,
+    "with_strides": host.with_strides,
+    "increment_version": compat.increment_version,
+}
+RECORDS = (LaunchSpec,)
+_TARGETS = ("cpp", "triton", "aten")
+
+
+def write_graph(compiled: CompiledGraph, codec: Codec) -> Json:
+    """The written form of a compiled graph; raises NotStorable."""
+    known = {id(launcher): {"kernel": name} for name, launcher in compiled.launchers.items()}
+    known |= {id(function): {"function": name} for name, function in _FUNCTIONS.items()}
+    for step in compiled.program.steps:
+        if isinstance(step, Extern):
+            known.setdefault(id(compat.operator_function(step.op)), codec.encode(step.op))
+    names = {name: known.get(id(value)) or codec.encode(value) for name, value in compiled.namespace.items()}
+    written = codec.surroundings.written
+    return {
+        "name": compiled.program.name,
+        "target": compiled.target,
+        "interpreted": all(kernel.device.type == "cpu" for kernel in compiled.program.kernels),
+        "names": names,
+        "kernels": _write_kernels(compiled, codec),
+        "loops": written(f"{compiled.loops_text}\n{compiled.kernel_text}"),
+        "kernel": written(compiled.kernel_source),
+        "host": written(compiled.host_source),
+    }
+
+
+def _write_kernels(compiled: CompiledGraph, codec: Codec) -> Json:
+    """How each kernel is found in the source: its entry point, or how Triton starts it."""
+    if compiled.target == "triton":
+        return [[kernel.name, codec.encode(triton.launch_spec(kernel))] for kernel in compiled.program.kernels]
+    return [[kernel.name, cpp.entry_name(kernel)] for kernel in compiled.program.kernels]
+
+
+def read_graph(form: Json, codec: Codec) -> Callable[[list[Any]], tuple[Any, ...]]:
+    """The graph that `write_graph` described, for the surroundings of `codec`. Its texts are written like new ones.
+
+    Raises Damaged for another form, and BackendError when a library of kernels is gone and cannot be built again.
+    """
+    try:
+        name, target, names, kernels = (form[key] for key in ("name", "target", "names", "kernels"))
+        texts = {kind: codec.surroundings.read(form[kind]) for kind in ("loops", "kernel", "host")}
+        entries = [(kernel, codec.decode(how)) for kernel, how in kernels]
+    except (KeyError, TypeError, ValueError) as error:
+        raise Damaged(f"{type(error).__name__}: {error}") from error
+    if target not in _TARGETS:
+        raise Damaged(f"it was made for {target!r}")
+    artifacts.write("loops", name, texts["loops"], ".txt")
+    interpret = form.get("interpreted") is True
+    launchers = _read_kernels(name, target, texts["kernel"], entries, interpret) if entries else {}
+    namespace = {key: _read_name(value, launchers, codec) for key, value in names.items()}
+    return artifacts.load("host", name, texts["host"], namespace, "call")
+
+
+def _read_kernels(name: str, target: str, source: str, entries: list[tuple[str, Any]], interpret: bool) -> Launchers:
+    if target == "cpp":
+        artifacts.write("kernel", name, source, ".cpp")
+        functions = library.load(source, [entry for _, entry in entries])
+        return {kernel: functions[entry] for kernel, entry in entries}
+    path = artifacts.write("kernel", name, source, ".py")
+    with phase("triton"):
+        return triton_launch.launchers(source, [spec for _, spec in entries], interpret=interpret, path=path)
+
+
+def _read_name(form: Json, launchers: Launchers, codec: Codec) -> Any:
+    if isinstance(form, dict) and "kernel" in form and form["kernel"] in launchers:
+        return launchers[form["kernel"]]
+    if isinstance(form, dict) and "function" in form and form["function"] in _FUNCTIONS:
+        return _FUNCTIONS[form["function"]]
+    value = codec.decode(form)
+    return compat.operator_function(value)

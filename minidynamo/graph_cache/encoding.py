@@ -1,0 +1,194 @@
+"""Owns the written form of values: what generated code and call plans hold, as JSON, and back.
+
+Reading runs no code of anybody's: records are built from a closed list of classes, operators are looked up by name
+among those that torch ships. What has no written form raises NotStorable, and is then simply not stored. It knows
+neither files nor keys.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from minidynamo.compat import OpOverload
+from minidynamo.errors import UserLocation
+
+Json = Any
+
+# Operators that come with torch and do the same in every process.
+OPERATOR_NAMESPACES = frozenset({"aten", "prims", "prim", "quantized", "mkldnn", "profiler"})
+LARGEST_CONSTANT = 1 << 16
+"""Bytes of a tensor that is written down as a constant of a graph."""
+
+
+class NotStorable(Exception):
+    """A value has no written form; the message says which."""
+
+
+class Damaged(Exception):
+    """A written form does not describe a value."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a graph has around it and its written form must not: devices by number, places in the user's source.
+
+    `accelerator` is the one device besides the CPU that the graph runs on, which is written without its index; None
+    when there is none, or several, which are then written as they are. `places` are the user's lines of the graph's
+    nodes in order, which are written as positions.
+    """
+
+    accelerator: torch.device | None = None
+    places: tuple[UserLocation | None, ...] = ()
+
+    def device_text(self, device: torch.device) -> str:
+        """How a key calls a device."""
+        return device.type if device == self.accelerator else str(device)
+
+    def written(self, text: str) -> str:
+        """A text of generated code, whose comments name positions in the graph instead of the user's lines."""
+        comments = {place.comment(): i for i, place in reversed(list(enumerate(self.places))) if place is not None}
+
+        def replace(match: re.Match[str]) -> str:
+            position = comments.get(match[2])
+            return match[0] if position is None else f"{match[1]}@{position}@"
+
+        return re.sub(r"^(\s*(?:#|//) )(.+)$", replace, text, flags=re.MULTILINE)
+
+    def read(self, text: str) -> str:
+        """The reverse of `written`, for the program at hand."""
+
+        def replace(match: re.Match[str]) -> str:
+            place = self.places[int(match[2])] if int(match[2]) < len(self.places) else None
+            return f"{match[1]}{place.comment() if place else ''}"
+
+        return re.sub(r"^(\s*(?:#|//) )@(\d+)@$", replace, text, flags=re.MULTILINE)
+
+
+class Codec:
+    """Writes and reads values. `records` are the dataclasses that may occur."""
+
+    def __init__(self, surroundings: Surroundings, records: Sequence[type] = ()) -> None:
+        self.surroundings = surroundings
+        self.records: Mapping[str, type] = {record.__name__: record for record in records}
+        self._encoders: dict[type, Callable[[Any], Json]] = {
+            **dict.fromkeys((type(None), bool, int, float, str), lambda value: value),
+            complex: lambda value: {"complex": [value.real, value.imag]},
+            list: lambda value: [self.encode(item) for item in value],
+            tuple: lambda value: {"tuple": [self.encode(item) for item in value]},
+            torch.Size: lambda value: {"tuple": [self.encode(item) for item in value]},
+            dict: lambda value: {"dict": [[self.encode(k), self.encode(v)] for k, v in value.items()]},
+            torch.device: self._encode_device,
+            torch.Tensor: self._encode_tensor,
+            UserLocation: self._encode_place,
+            **dict.fromkeys((torch.dtype, torch.layout, torch.memory_format), _encode_torch_name),
+        }
+        self._decoders: dict[str, Callable[[Any], Any]] = {
+            "complex": lambda parts: complex(*parts),
+            "tuple": lambda items: tuple(map(self.decode, items)),
+            "dict": lambda pairs: {self.decode(k): self.decode(v) for k, v in pairs},
+            "device": self._decode_device,
+            "tensor": self._decode_tensor,
+            "place": lambda position: self.surroundings.places[position],
+            "torch": _decode_torch_name,
+            "op": _decode_operator,
+            "record": self._decode_record,
+        }
+
+    def encode(self, value: Any) -> Json:
+        """The written form; raises NotStorable."""
+        encoder = self._encoders.get(type(value))
+        if encoder is not None:
+            return encoder(value)
+        if isinstance(value, OpOverload):
+            return {"op": operator_name(value)}
+        if dataclasses.is_dataclass(value) and type(value) is self.records.get(type(value).__name__):
+            fields = {f.name: self.encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+            return {"record": [type(value).__name__, fields]}
+        raise NotStorable(f"it holds a {type(value).__name__}")
+
+    def decode(self, form: Json) -> Any:
+        """The value; raises Damaged for what `encode` would not have written."""
+        try:
+            return self._decode(form)
+        except Damaged:
+            raise
+        except Exception as error:
+            raise Damaged(f"{type(error).__name__}: {error}") from error
+
+    def _decode(self, form: Json) -> Any:
+        if isinstance(form, list):
+            return [self.decode(item) for item in form]
+        if not isinstance(form, dict):
+            return form
+        ((kind, content),) = form.items()
+        return self._decoders[kind](content)
+
+    def _encode_device(self, device: torch.device) -> Json:
+        return {"device": None if device == self.surroundings.accelerator else str(device)}
+
+    def _decode_device(self, text: str | None) -> torch.device:
+        device = self.surroundings.accelerator if text is None else torch.device(text)
+        if device is None:
+            raise Damaged("it names an accelerator, and there is none")
+        return device
+
+    def _encode_place(self, place: UserLocation) -> Json:
+        places = self.surroundings.places
+        return {"place": places.index(place)} if place in places else None
+
+    def _encode_tensor(self, tensor: torch.Tensor) -> Json:
+        if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.requires_grad:
+            raise NotStorable("it holds a tensor")
+        if tensor.numel() * tensor.itemsize > LARGEST_CONSTANT or tensor.is_quantized:
+            raise NotStorable("it holds a large tensor")
+        plain = tensor.resolve_conj().resolve_neg().contiguous()
+        content = bytes(plain.reshape(-1).view(torch.uint8).tolist()).hex() if plain.numel() else ""
+        return {"tensor": [_encode_torch_name(tensor.dtype), list(tensor.shape), list(tensor.stride()), content]}
+
+    def _decode_tensor(self, parts: list[Any]) -> torch.Tensor:
+        dtype, shape, stride, content = parts
+        made = torch.empty_strided(shape, stride, dtype=self.decode(dtype))
+        if made.numel():
+            flat = torch.tensor(list(bytes.fromhex(content)), dtype=torch.uint8).view(made.dtype)
+            made.copy_(flat.reshape(shape))
+        return made
+
+    def _decode_record(self, parts: list[Any]) -> Any:
+        name, fields = parts
+        return self.records[name](**{key: self.decode(value) for key, value in fields.items()})
+
+
+def operator_name(op: OpOverload) -> str:
+    """`aten::add.Tensor`, or `aten::relu` for a default overload; raises NotStorable for operators of others."""
+    if op.namespace not in OPERATOR_NAMESPACES:
+        raise NotStorable(f"it calls {op}, whose implementation may change")
+    return str(op.name())
+
+
+def _decode_operator(name: str) -> OpOverload:
+    namespace, rest = name.split("::")
+    packet, _, overload = rest.partition(".")
+    found = getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
+    if namespace not in OPERATOR_NAMESPACES or not isinstance(found, OpOverload):
+        raise Damaged(f"there is no operator {name}")
+    return found
+
+
+_TORCH_NAMES = (torch.dtype, torch.layout, torch.memory_format)
+
+
+def _encode_torch_name(value: object) -> Json:
+    return {"torch": str(value).removeprefix("torch.")}
+
+
+def _decode_torch_name(name: str) -> Any:
+    found = getattr(torch, name, None)
+    if not isinstance(found, _TORCH_NAMES):
+        raise Damaged(f"torch has no dtype or layout {name}")
+    return found

@@ -1,0 +1,290 @@
+"""Owns the key of a graph: a readable text of everything that decides what the graph is compiled to.
+
+Nothing else may stand in it: no path, rank, index of a device, time, identity or hash of an object. Two processes that
+compile the same program therefore write the same text. It compiles and stores nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import math
+import operator
+import platform
+import re
+import sys
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+
+from minidynamo import compat
+from minidynamo.branching import is_cond
+from minidynamo.compat import FakeTensor, OpOverload, OpOverloadPacket
+from minidynamo.errors import UserLocation
+from minidynamo.graph_cache.encoding import NotStorable, Surroundings, operator_name
+from minidynamo.recomputing import run_checkpoint
+from minidynamo.switches import SWITCHES, settings
+
+# Where the functions of a graph may live. A function is named by where it is found, and only if it is found there.
+_NAMESPACES: tuple[tuple[str, Any], ...] = (
+    ("torch", torch),
+    ("torch.nn.functional", torch.nn.functional),
+    ("torch.Tensor", torch.Tensor),
+    ("torch.linalg", torch.linalg),
+    ("torch.fft", torch.fft),
+    ("torch.special", torch.special),
+    *((f"torch.{i}", namespace) for i, namespace in enumerate(compat.OPERATOR_NAMESPACES)),
+    ("operator", operator),
+    ("math", math),
+)
+_OURS = {function: f"minidynamo.{function.__name__}" for function in (*SWITCHES, run_checkpoint)}
+_PLAIN = (bool, int, str, bytes, complex, type(None), torch.dtype, torch.layout, torch.memory_format, type(...))
+_DEVICE = re.compile(r"(cuda|xpu|mps|hip|mtia|hpu|privateuseone)(:\d+)?")
+_SOURCES = ("*.py", "*.h")
+
+
+@dataclass(frozen=True)
+class Key:
+    """`program` is what is compiled, `environment` with what; a graph is found by both. `what` is for people."""
+
+    program: str
+    environment: str
+    what: str
+    surroundings: Surroundings
+
+    @property
+    def text(self) -> str:
+        """All of it, for people to compare."""
+        return f"{self.program}{self.environment}"
+
+    @property
+    def program_digest(self) -> str:
+        """The first half of `name`: equal for equal programs, whatever compiles them."""
+        return hashlib.blake2b(self.program.encode(), digest_size=12).hexdigest()
+
+    @property
+    def name(self) -> str:
+        """What the entry is called."""
+        environment = hashlib.blake2b(self.environment.encode(), digest_size=4).hexdigest()
+        return f"{self.program_digest}-{environment}"
+
+
+def key_of(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[str, Any], tools: Mapping[str, str]
+) -> Key:
+    """The key of a torch-level graph under the settings of torch that are in force.
+
+    `options` are what decides, besides the program, about the code; `tools` what builds it. Raises NotStorable when
+    something in the graph has no name that means the same in every process.
+    """
+    nodes = list(_all_nodes(gm))
+    places = tuple(node.meta.get("user_location") for node in nodes)
+    surroundings = Surroundings(_accelerator(nodes, example_inputs), places)
+    writer = _GraphWriter(surroundings)
+    lines = ["program:", *writer.graph(gm, "  "), "inputs:"]
+    names = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
+    lines += [f"  {name}: {_facts(value, surroundings)}" for name, value in zip(names, example_inputs)]
+    lines += ["settings:", *_sorted_lines(_settings(surroundings)), "options:", *_sorted_lines(options)]
+    environment = ["environment:", *_sorted_lines({**_versions(), **tools})]
+    return Key("\n".join(lines) + "\n", "\n".join(environment) + "\n", _describe(nodes), surroundings)
+
+
+def _sorted_lines(values: Mapping[str, Any]) -> list[str]:
+    return [f"  {name}: {' '.join(str(values[name]).split())}" for name in sorted(values)]
+
+
+def _describe(nodes: list[fx.Node]) -> str:
+    operations = sum(node.op in ("call_function", "call_method") for node in nodes)
+    where = next((place for node in nodes if isinstance(place := node.meta.get("user_location"), UserLocation)), None)
+    return f"{where or 'unknown place'}, {operations} operation{'s' * (operations != 1)}"
+
+
+def _all_nodes(gm: fx.GraphModule) -> Iterator[fx.Node]:
+    """The nodes of a graph and of those inside it, in a fixed order."""
+    for node in gm.graph.nodes:
+        yield node
+        if node.op == "get_attr":
+            inner = operator.attrgetter(node.target)(gm)
+            if isinstance(inner, fx.GraphModule):
+                yield from _all_nodes(inner)
+
+
+# The graph
+
+
+class _GraphWriter:
+    def __init__(self, surroundings: Surroundings) -> None:
+        self.surroundings = surroundings
+
+    def graph(self, gm: fx.GraphModule, indent: str) -> Iterator[str]:
+        for node in gm.graph.nodes:
+            if is_cond(node):
+                raise NotStorable("it holds a cond")  # whose parts are compiled one by one
+            if node.op == "placeholder":
+                yield f"{indent}{node.name} = input{' (given up)' if node.meta.get('steal_arg') else ''}"
+            elif node.op == "get_attr":
+                inner = operator.attrgetter(node.target)(gm)
+                if not isinstance(inner, fx.GraphModule):
+                    raise NotStorable(f"it holds the {type(inner).__name__} {node.target}")
+                yield f"{indent}{node.name} = graph:"
+                yield from self.graph(inner, f"{indent}  ")
+            elif node.op == "output":
+                yield f"{indent}return {self.value(node.args[0])}"
+            else:
+                yield f"{indent}{node.name} = {self.target(node)}({', '.join(self.arguments(node))})"
+
+    def arguments(self, node: fx.Node) -> Iterator[str]:
+        yield from map(self.value, node.args)
+        yield from (f"{name}={self.value(value)}" for name, value in node.kwargs.items())
+
+    def target(self, node: fx.Node) -> str:
+        if node.op == "call_method":
+            return f".{node.target}"
+        if node.op != "call_function":
+            raise NotStorable(f"it calls the module {node.target}")
+        given = node.meta.get("user_cache_hash")
+        return _function_name(node.target) if given is None else f"user function {given!r}"
+
+    def value(self, value: Any) -> str:
+        if isinstance(value, fx.Node):
+            return f"%{value.name}"
+        if type(value) is float:
+            return value.hex()
+        if isinstance(value, torch.device):
+            return f"device({self.surroundings.device_text(value)})"
+        if type(value) is str and _DEVICE.fullmatch(value):
+            return f"device({self.surroundings.device_text(_with_index(torch.device(value)))})"
+        if type(value) in _PLAIN:
+            return repr(value)
+        if isinstance(value, slice):
+            return f"slice({self.value(value.start)}, {self.value(value.stop)}, {self.value(value.step)})"
+        if isinstance(value, dict):
+            return f"{{{', '.join(f'{self.value(k)}: {self.value(v)}' for k, v in value.items())}}}"
+        if isinstance(value, (tuple, list)):
+            items = ", ".join(map(self.value, value))
+            kind = type(value).__name__ if isinstance(value, tuple) and type(value) is not tuple else ""
+            return f"{kind}[{items}]" if isinstance(value, list) else f"{kind}({items},)"
+        if isinstance(value, type) or callable(value):
+            return _function_name(value)
+        raise NotStorable(f"it holds a {type(value).__name__}")
+
+
+@functools.lru_cache(maxsize=4096)
+def _function_name(function: Any) -> str:
+    """A name that means this very function in every process."""
+    if isinstance(function, OpOverload):
+        return operator_name(function)
+    if isinstance(function, OpOverloadPacket):
+        return f"{operator_name(getattr(function, function.overloads()[0])).partition('.')[0]}.*"
+    if function in _OURS:
+        return _OURS[function]
+    if isinstance(function, types.FunctionType) and (function.__module__ or "").partition(".")[0] != "torch":
+        raise NotStorable(f"it calls {function.__qualname__}, which is not a part of torch")
+    name = getattr(function, "__name__", "")
+    for label, namespace in _NAMESPACES:
+        if inspect.getattr_static(namespace, name, None) is function or getattr(namespace, name, None) is function:
+            return f"{label}.{name}"
+    return _name_in_torch(function)
+
+
+def _name_in_torch(function: Any) -> str:
+    module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
+    found: Any = sys.modules.get(module or "")
+    if module and module.partition(".")[0] in ("torch", "builtins", "_operator") and found is not None:
+        for part in qualname.split("."):
+            found = getattr(found, part, None)
+        if found is function:
+            return f"{module}.{qualname}"
+    raise NotStorable(f"it calls {qualname or type(function).__name__}, which is not a part of torch")
+
+
+# Inputs and settings
+
+
+def _facts(value: Any, surroundings: Surroundings) -> str:
+    """What tracing can see of an example input."""
+    if isinstance(value, list):
+        return f"[{', '.join(_facts(item, surroundings) for item in value)}]"
+    if type(value) is float:
+        return f"float {value.hex()}"
+    if type(value) in (bool, int, str, type(None)):
+        return f"{type(value).__name__} {value!r}"
+    if type(value) not in (FakeTensor, torch.Tensor, torch.nn.Parameter):
+        raise NotStorable(f"an input is a {type(value).__name__}")
+    if value.layout is not torch.strided or value.is_quantized or value.is_nested:
+        raise NotStorable("an input is a tensor without strides")
+    sizes = (*value.shape, *value.stride(), value.storage_offset())
+    if not all(type(size) is int for size in sizes):
+        raise NotStorable("an input has symbolic sizes")
+    switches = ("requires_grad", "is_leaf")
+    questions = ("is_conj", "is_neg", "is_inference")
+    marks = [name for name in switches if getattr(value, name)]
+    marks += [name for name in questions if getattr(value, name)()]
+    marks += ["parameter"] * isinstance(value, torch.nn.Parameter)
+    layout = f"{list(value.shape)} strides {list(value.stride())} offset {value.storage_offset()}"
+    return f"{value.dtype} {layout} {surroundings.device_text(value.device)} {' '.join(marks)}".rstrip()
+
+
+def _accelerator(nodes: Iterable[fx.Node], example_inputs: Sequence[Any]) -> torch.device | None:
+    """The one device besides the CPU that the graph names or gets tensors on; None if there are none, or several."""
+    found: set[torch.device] = set(settings().devices)
+    pending: list[Any] = [*example_inputs]
+    for node in nodes:
+        pending += [*node.args, *node.kwargs.values()]
+        if node.op == "call_method" and node.target in ("cuda", "xpu") and len(node.args) + len(node.kwargs) > 1:
+            return None  # it may name the device by a number
+    while pending:
+        value = pending.pop()
+        if isinstance(value, torch.Tensor):
+            found.add(value.device)
+        elif isinstance(value, torch.device):
+            found.add(value)
+        elif type(value) is str and _DEVICE.fullmatch(value):
+            found.add(torch.device(value))
+        elif isinstance(value, (list, tuple)):
+            pending += value
+    devices = {_with_index(device) for device in found if device.type not in ("cpu", "meta")}
+    return devices.pop() if len(devices) == 1 else None
+
+
+def _with_index(device: torch.device) -> torch.device:
+    if device.index is None and device.type not in ("cpu", "meta"):
+        return torch.device(device.type, torch.accelerator.current_device_index())
+    return device
+
+
+def _settings(surroundings: Surroundings) -> dict[str, Any]:
+    """What is in force in this thread, and in the process, and may change what a graph is traced to."""
+    now = settings()
+    flags = {question.__name__.removeprefix("_get_"): question() for question in compat.GUARDED_QUESTIONS}
+    return {
+        **flags,
+        "grad_enabled": now.grad_enabled,
+        "autocast": now.autocast,
+        "autocast_cache": now.autocast_cache,
+        "default_dtype": now.default_dtype,
+        "inference": torch.is_inference_mode_enabled(),
+        "devices": [surroundings.device_text(_with_index(device)) for device in now.devices],
+    }
+
+
+@functools.cache
+def _versions() -> Mapping[str, str]:
+    package = Path(__file__).parent.parent
+    digest = hashlib.blake2b(digest_size=16)
+    for path in sorted(found for pattern in _SOURCES for found in package.rglob(pattern)):
+        digest.update(f"{path.relative_to(package)}\n".encode())
+        digest.update(path.read_bytes())
+    return types.MappingProxyType(
+        {
+            "minidynamo": digest.hexdigest(),
+            "python": f"{platform.python_implementation()} {platform.python_version()}",
+            "torch": f"{torch.__version__} {torch.version.git_version}",
+        }
+    )

@@ -1,0 +1,165 @@
+"""Owns what generated backends keep for the next process: call plan and code of each graph, found by the graph's key.
+
+It joins the written forms of `autograd/` and `codegen/`; keys and files are those of `graph_cache/`. Whatever goes
+wrong here costs a compile and never more.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.metadata
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch.fx
+
+from minidynamo import artifacts
+from minidynamo.autograd import call_plan
+from minidynamo.autograd.call_plan import CallPlan, CompiledCall
+from minidynamo.boxed import BoxedCallable
+from minidynamo.codegen import stored
+from minidynamo.codegen.compile_graph import CompiledGraph
+from minidynamo.codegen.runtime.toolchain import find_toolchain
+from minidynamo.config import Config
+from minidynamo.errors import BackendError, ToolchainMissing
+from minidynamo.events import phase, publish
+from minidynamo.graph_cache import files
+from minidynamo.graph_cache.encoding import Codec, Damaged, Json, NotStorable
+from minidynamo.graph_cache.key import Key, key_of
+
+RECORDS = (*call_plan.RECORDS, *stored.RECORDS)
+
+
+class StoredGraphs:
+    """The cache as one call of a backend uses it: what `target` makes of graphs under `settings`."""
+
+    def __init__(self, target: str, settings: Config) -> None:
+        self.target = target
+        self.settings = settings
+        # By the function that runs it: what a graph was compiled to, and the text of its ATen graph.
+        self.made: weakref.WeakKeyDictionary[BoxedCallable, tuple[CompiledGraph, str]] = weakref.WeakKeyDictionary()
+
+    def note(self, compiled: CompiledGraph, aten: str) -> None:
+        """Remember what belongs to `compiled.call`, as long as that lives."""
+        # Without the function itself, which would live for ever.
+        self.made[compiled.call] = replace(compiled, call=_not_kept), aten
+
+    def place(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> StoredGraph | None:
+        """The place of a graph; None, after an event that says why, for one that cannot be stored."""
+        try:
+            with phase("cache"):
+                key = key_of(gm, example_inputs, self._options(), self._tools(gm, example_inputs))
+        except NotStorable as reason:
+            publish("cache", "skip", reason=str(reason))
+        except Exception as error:  # of torch's or the user's objects in the graph
+            publish("cache", "skip", reason=f"its key cannot be written: {type(error).__name__}: {error}")
+        else:
+            return StoredGraph(key, self.made)
+        return None
+
+    def _options(self) -> dict[str, Any]:
+        return {"target": self.target, **dict(self.settings.code_key())}
+
+    def _tools(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Mapping[str, str]:
+        """What builds the kernels."""
+        if self.target == "triton" or (self.target == "auto" and _uses_gpu(gm, example_inputs)):
+            return {"triton": importlib.metadata.version("triton")}
+        try:
+            tools = find_toolchain()
+        except ToolchainMissing:
+            return {"compiler": "none"}
+        return {"compiler": tools.version, "flags": " ".join(tools.flags), "cpu": tools.cpu}
+
+
+def _uses_gpu(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
+    pending = [*example_inputs, *(node.meta.get("example_value") for node in gm.graph.nodes)]
+    flat = (item for value in pending for item in (value if isinstance(value, (list, tuple)) else (value,)))
+    return any(isinstance(item, torch.Tensor) and item.device.type == "cuda" for item in flat)
+
+
+def _not_kept(args: list[Any]) -> tuple[Any, ...]:
+    raise AssertionError("a compiled graph that was noted is not called")
+
+
+@dataclass(frozen=True)
+class StoredGraph:
+    """What one torch-level graph was compiled to, on disk, or the place where it will be."""
+
+    key: Key
+    made: weakref.WeakKeyDictionary[BoxedCallable, tuple[CompiledGraph, str]]
+
+    @property
+    def codec(self) -> Codec:
+        """What writes and reads the values of this graph."""
+        return Codec(self.key.surroundings, RECORDS)
+
+    def read(self) -> CompiledCall | None:
+        """The graph as it was stored, loaded; None when there is no entry that can be used."""
+        with phase("cache"):
+            content = files.read(self.key.name)
+            found = None if content is None else self._load(content)
+        if found is None:
+            publish("cache", "miss", key=self.key.name, reason=self._why_not())
+        else:
+            files.note_use(self.key.name)
+            publish("cache", "hit", key=self.key.name)
+        return found
+
+    def _load(self, content: Json) -> CompiledCall | None:
+        try:
+            if content["key"] != self.key.text:
+                raise Damaged("it was stored for another graph")
+            plan = call_plan.read_plan(content["plan"], self.codec)
+            stages = {stage: self._load_stage(stage, form) for stage, form in content["stages"].items()}
+            if "inference" in stages:
+                return CompiledCall(plan, stages["inference"])
+            backward = stages["backward"]
+            return CompiledCall(plan, stages["forward"], lambda: backward)
+        except BackendError:
+            return None  # a kernel cannot be built; compiling the graph will tell
+        except Exception as error:
+            files.discard(self.key.name, f"{type(error).__name__}: {error}")
+            return None
+
+    def _load_stage(self, stage: str, form: Json) -> BoxedCallable:
+        artifacts.write("aten", stage, self.key.surroundings.read(form["aten"]))
+        return stored.read_graph(form, self.codec)
+
+    def _why_not(self) -> str:
+        """Where the key differs from that of an entry for the same program, if there is one."""
+        for name in files.alike(self.key.program_digest):
+            content = files.read(name)
+            if isinstance(content, dict) and name != self.key.name:
+                lines = differences(str(content.get("key")), self.key.text)
+                return f"it was stored by another environment ({name}): {'; '.join(lines)}"
+        return "nothing is stored for it"
+
+    def write(self, plan: CallPlan, stages: Mapping[str, BoxedCallable]) -> None:
+        """Store what the graph was compiled to; an event says why that is not possible."""
+        codec = self.codec
+        try:
+            with phase("cache"):
+                content = {
+                    "key": self.key.text,
+                    "what": f"{self.key.what}, {' and '.join(stages)}",
+                    "plan": call_plan.write_plan(plan, codec),
+                    "stages": {stage: self._form(call, codec) for stage, call in stages.items()},
+                }
+                if files.write(self.key.name, content):
+                    publish("cache", "store", key=self.key.name)
+        except NotStorable as reason:
+            publish("cache", "skip", key=self.key.name, reason=str(reason))
+
+    def _form(self, call: BoxedCallable, codec: Codec) -> Json:
+        if call not in self.made:
+            raise NotStorable("a part of it runs operation by operation")
+        compiled, aten = self.made[call]
+        return {**stored.write_graph(compiled, codec), "aten": codec.surroundings.written(aten)}
+
+
+def differences(one: str, other: str) -> list[str]:
+    """The lines in which two keys differ, `- ` in front of those of the first and `+ ` of the second."""
+    lines = difflib.unified_diff(one.splitlines(), other.splitlines(), lineterm="", n=0)
+    return [f"{line[0]} {line[1:].strip()}" for line in list(lines)[2:] if not line.startswith("@@")]

@@ -1,0 +1,414 @@
+"""Graphs that come from the cache run like compiled ones; what cannot be kept, or is damaged, is compiled."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+import minidynamo
+from examples.models import ConvNet, Transformer
+from minidynamo.config import config
+from minidynamo.events import MinidynamoNotice, forget_notices, on_event
+from minidynamo.graph_cache import files
+from minidynamo.stored_graphs import differences
+from minidynamo.testing import assert_same_as_eager
+
+pytestmark = pytest.mark.cpp
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path):
+    with config.patch(cache_dir=str(tmp_path / "cache"), graph_cache=True):
+        yield tmp_path / "cache"
+
+
+@pytest.fixture
+def events():
+    seen: list[tuple[str, str]] = []
+    stop = on_event(lambda e: seen.append((e.name, e.data.get("reason", ""))) if e.kind == "cache" else None)
+    yield seen
+    stop()
+
+
+def names(events):
+    found = [name for name, _ in events]
+    events.clear()
+    return found
+
+
+def pointwise(x, y):
+    return (x * y).sin() + 1
+
+
+def gradients(function, *inputs, **how):
+    """Results and gradients of a freshly compiled function."""
+    leaves = [x.detach().clone().requires_grad_(x.is_floating_point()) for x in inputs]
+    compiled = minidynamo.compile(function, **how)
+    results = compiled(*leaves)
+    results = results if isinstance(results, tuple) else (results,)
+    sum(r.float().sum() for r in results if r.requires_grad).backward()
+    made = [*results, *(leaf.grad for leaf in leaves)]
+    minidynamo.reset(compiled)
+    return made
+
+
+def test_a_second_compile_finds_the_graph(events):
+    x, y = torch.randn(2, 4, 4)
+    compiled = minidynamo.compile(pointwise)
+    with torch.no_grad():
+        first = compiled(x, y)
+        assert names(events) == ["miss", "store"]
+        compiled.reset()
+        assert torch.equal(compiled(x, y), first)
+    assert names(events) == ["hit"]
+    assert (compiled.stats.cache_hits, compiled.stats.cache_misses) == (1, 0)
+    assert compiled.stats.seconds_by_phase.get("codegen") is None
+    assert [entry.hits for entry in files.entries()] == [1]
+
+
+def test_training_graphs_are_kept_when_backward_was_compiled(events):
+    x, y = torch.randn(2, 4, 4, requires_grad=True)
+    compiled = minidynamo.compile(pointwise)
+    result = compiled(x, y)
+    assert names(events) == ["miss"] and files.entries() == []
+    result.sum().backward()
+    assert names(events) == ["store"]
+    compiled.reset()
+    compiled(x, y).sum().backward()
+    assert names(events) == ["hit"]
+
+
+def test_other_shapes_and_modes_are_other_graphs(events):
+    compiled = minidynamo.compile(pointwise)
+    with torch.no_grad():
+        compiled(*torch.randn(2, 4, 4))
+        compiled(*torch.randn(2, 4, 5))
+        with torch.autocast("cpu", torch.bfloat16):
+            compiled(*torch.randn(2, 4, 4))
+    with config.patch(fuse=False), torch.no_grad():
+        compiled(*torch.randn(2, 4, 4))
+    assert names(events).count("miss") == 4
+
+
+def mutates(x, y):
+    x.mul_(2)
+    return x.t() @ y, x[1:], y.sum()
+
+
+def many(x, y):
+    a, b = torch.split(functional.layer_norm(x @ y, (4,)), 2)
+    return a.exp(), b.t(), (x > 0).float().mean(), y
+
+
+def constants(x, y):
+    return x * torch.tensor([1.0, 2.0, 3.0, 4.0]) + y + torch.tensor(0.5)
+
+
+def recomputes(x, y):
+    return checkpoint(lambda a: (a @ y).sin().exp(), x, use_reentrant=False) * 2
+
+
+def no_grad_inside(x, y):
+    with torch.no_grad():
+        scale = (x * y).sum()
+    return x * scale
+
+
+def attends(x, y):
+    return functional.scaled_dot_product_attention(x[None, None], y[None, None], x[None, None])
+
+
+PROGRAMS = [pointwise, mutates, many, constants, recomputes, no_grad_inside, attends]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+@pytest.mark.parametrize("grad", [True, False], ids=["training", "inference"])
+def test_programs_from_the_cache_do_what_eager_does(program, grad, events):
+    def inputs():
+        torch.manual_seed(0)
+        x, y = torch.randn(2, 4, 4)
+        if not grad:
+            return x, y
+        x.requires_grad_()
+        return (x * 1, y.requires_grad_()) if program is mutates else (x, y.requires_grad_())
+
+    for expected in ("miss", "hit"):
+        minidynamo.reset()
+        with contextlib.nullcontext() if grad else torch.no_grad():
+            assert_same_as_eager(program, inputs, backend="native")
+        assert expected in names(events), program
+
+
+@pytest.mark.parametrize("make", [ConvNet, Transformer])
+def test_models_from_the_cache_train_as_they_do_without_it(make, events):
+    images, classes = torch.rand(8, 1, 8, 8), torch.arange(8)
+
+    def train():
+        torch.manual_seed(0)
+        model = minidynamo.compile(make())
+        losses = []
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(3):
+            loss = functional.cross_entropy(model(images), classes)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+    first = train()
+    assert names(events) == ["miss", "store"]
+    assert train() == first
+    assert names(events) == ["hit"]
+
+
+def test_code_and_saved_values_are_shown_with_the_users_lines(events):
+    x, y = torch.randn(2, 4, 4, requires_grad=True)
+    compiled = minidynamo.compile(pointwise)
+    compiled(x, y).sum().backward()
+    first = {kind: compiled.code(kind) for kind in ("aten", "kernel", "host")}
+    compiled.reset()
+    compiled(x, y).sum().backward()
+    assert names(events)[-1] == "hit"
+    for kind, text in first.items():
+        again = compiled.code(kind)
+        assert [line for line in again.splitlines() if "/" not in line] == [
+            line for line in text.splitlines() if "/" not in line
+        ]
+        assert "test_stored_graphs.py" in again
+
+
+def closes_over(x, y):
+    return Holder.apply(x) + y
+
+
+class Holder(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+
+def test_a_custom_function_is_not_kept(events):
+    result = gradients(closes_over, *torch.randn(2, 4))
+    assert torch.equal(result[1], torch.full((4,), 2.0))
+    assert ("skip" in names(events)) and files.entries() == []
+
+
+def test_the_reason_for_not_keeping_is_told(events):
+    gradients(closes_over, *torch.randn(2, 4))
+    assert any("Holder" in reason for name, reason in events if name == "skip")
+
+
+def test_it_can_be_switched_off(events):
+    with config.patch(graph_cache=False), torch.no_grad():
+        minidynamo.compile(pointwise)(*torch.randn(2, 4, 4))
+    assert events == [] and files.entries() == []
+
+
+def entry_path() -> Path:
+    (entry,) = files.entries()
+    return entry.path
+
+
+X, Y = torch.randn(2, 4, 4)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_a_damaged_entry_is_compiled_again(cache, data):
+    shutil.rmtree(cache / "graphs", ignore_errors=True)
+    expected = gradients(pointwise, X, Y)
+    raw = bytearray(entry_path().read_bytes())
+    if data.draw(st.booleans(), label="truncate"):
+        del raw[data.draw(st.integers(0, len(raw) - 1)) :]
+    else:
+        raw[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
+    entry_path().write_bytes(raw)
+    forget_notices()
+    with pytest.warns(MinidynamoNotice, match="MD601"):
+        again = gradients(pointwise, X, Y)
+    for one, other in zip(expected, again, strict=True):
+        assert torch.equal(one, other)
+
+
+def damages(form):
+    """Entries whose file is whole, and whose content is not what anybody wrote: each part left out or replaced."""
+    for key in form:
+        yield {k: v for k, v in form.items() if k != key}
+        for other in (None, 3, [], {}, "text"):
+            yield {**form, key: other}
+
+
+def test_a_whole_file_with_nonsense_in_it_is_compiled_again():
+    expected = gradients(pointwise, X, Y)
+    (entry,) = files.entries()
+    content = files.read(entry.name)
+    harmless = 0
+    for damaged in [*damages(content), [], 3, *({**content, "stages": d} for d in damages(content["stages"]))]:
+        files.write(entry.name, damaged)
+        forget_notices()
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            again = gradients(pointwise, X, Y)
+        harmless += not told
+        for one, other in zip(expected, again, strict=True):
+            assert torch.equal(one, other)
+    assert harmless == 6  # "what" is only for people
+
+
+def test_an_entry_of_another_graph_under_this_name_is_refused():
+    gradients(pointwise, X, Y)
+    (entry,) = files.entries()
+    content = files.read(entry.name)
+    files.write(entry.name, {**content, "key": content["key"].replace("sin", "cos")})
+    with pytest.warns(MinidynamoNotice, match="another graph"):
+        gradients(pointwise, X, Y)
+
+
+def test_a_library_that_is_gone_is_built_from_the_entry(cache, events):
+    expected = gradients(pointwise, X, Y)
+    shutil.rmtree(cache / "kernels")
+    names(events)
+    again = gradients(pointwise, X, Y)
+    assert names(events) == ["hit"]
+    assert all(map(torch.equal, expected, again))
+
+
+@pytest.mark.parametrize("what", ["compiler", "cpu", "torch", "minidynamo"])
+def test_another_environment_compiles_again_and_is_told_why(what, events):
+    gradients(pointwise, X, Y)
+    (entry,) = files.entries()
+    content = files.read(entry.name)
+    lines = [
+        f"  {what}: something else" if line.startswith(f"  {what}: ") else line for line in content["key"].splitlines()
+    ]
+    program, _ = entry.name.split("-")
+    files.write(f"{program}-00000000", {**content, "key": "\n".join(lines) + "\n"})
+    entry.path.unlink()
+    events.clear()
+    gradients(pointwise, X, Y)
+    name, reason = events[0]
+    assert name == "miss" and f"- {what}: something else" in reason and f"+ {what}: " in reason
+
+
+def test_differences_are_lines():
+    assert differences("a\nb: 1\nc\n", "a\nb: 2\nc\n") == ["- b: 1", "+ b: 2"]
+    assert differences("a\n", "a\n") == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_folder_is_read(cache, events):
+    gradients(pointwise, X, Y)
+    for path in [cache / "graphs", *(cache / "graphs").iterdir()]:
+        path.chmod(0o500 if path.is_dir() else 0o400)
+    events.clear()
+    gradients(pointwise, X, Y)
+    assert names(events) == ["hit"]
+
+
+def test_a_folder_that_cannot_be_written_is_no_obstacle(cache):
+    cache.write_text("in the way")
+    with pytest.warns(MinidynamoNotice, match="MD602"):
+        again = gradients(pointwise, X, Y)
+    with config.patch(graph_cache=False):
+        assert all(map(torch.equal, gradients(pointwise, X, Y), again))
+
+
+def test_a_full_disk_is_no_obstacle(monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files, "write_bytes", full)
+    with pytest.warns(MinidynamoNotice, match="MD602.*"):
+        gradients(pointwise, X, Y)
+
+
+PROCESS = """
+import json, sys
+import torch, minidynamo
+from minidynamo.events import on_event
+
+seen = []
+on_event(lambda e: seen.append(e.name) if e.kind == "cache" else None)
+
+@minidynamo.compile
+def f(x, y):
+    return torch.softmax(x @ y, -1).sin()
+
+torch.manual_seed(0)
+x, y = torch.randn(2, 8, 8, requires_grad=True)
+z = f(x, y)
+(gx,) = torch.autograd.grad(z.sum(), x)
+print(json.dumps([seen, z.tolist(), gx.tolist()]))
+"""
+
+
+def start(cache, script, **variables):
+    environment = {**os.environ, "MINIDYNAMO_CACHE_DIR": str(cache), "MINIDYNAMO_GRAPH_CACHE": "1", **variables}
+    return subprocess.Popen(
+        [sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def finish(process):
+    with process:
+        out, error = process.communicate(timeout=300)
+    assert process.returncode == 0, error
+    return json.loads(out)
+
+
+def test_processes_share_the_cache_whatever_their_hash_seed(cache):
+    """Two at once compile or find the same graph; a third, with another seed, finds it."""
+    both = [start(cache, PROCESS, PYTHONHASHSEED=seed) for seed in ("1", "2")]
+    first, second = map(finish, both)
+    third = finish(start(cache, PROCESS, PYTHONHASHSEED="3", RANK="7"))
+    assert first[1:] == second[1:] == third[1:]
+    assert third[0] == ["hit"]
+    assert len(files.entries()) == 1
+
+
+def test_threads_share_the_cache(events):
+    compiled = [minidynamo.compile(pointwise, name=f"f{i}") for i in range(4)]
+    results = []
+
+    def call(function):
+        with torch.no_grad():
+            results.append(function(X, Y))
+
+    threads = [threading.Thread(target=call, args=(function,)) for function in compiled]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 4 and all(torch.equal(results[0], other) for other in results)
+    found = names(events)
+    assert found.count("hit") + found.count("miss") == 4 and found.count("hit") >= 1
+
+
+def test_modules_of_containers_are_found_by_their_structure(events):
+    def make():
+        return minidynamo.compile(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)))
+
+    x = torch.randn(3, 4)
+    for expected in (["miss", "store"], ["hit"]):
+        make()(x).sum().backward()
+        assert names(events) == expected
