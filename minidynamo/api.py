@@ -29,6 +29,7 @@ T = TypeVar("T")
 
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 _ON_ERROR = ("raise", "eager")
+_LIMIT_POLICIES = ("eager", "raise")
 _KEYWORDS = (
     "backend",
     "fullgraph",
@@ -38,6 +39,7 @@ _KEYWORDS = (
     "steal",
     "on_error",
     "recompile_limit",
+    "limit_policy",
     "name",
 )
 
@@ -56,12 +58,13 @@ def compile(fn_or_module: Any = None, **keywords: Any) -> Any:
         backend: "native" (the default), "cpp", "triton", "eager", "aot_eager", "inductor", a registered name, or a
             callable (gm, example_inputs) -> callable.
         fullgraph: raise Unsupported instead of cutting the graph.
-        dynamic: None or False; sizes are constants with guards.
+        dynamic: None makes a size or number symbolic once it has changed, True from the start, False never.
         mode, options: `options` sets code-changing config fields for this callable alone; `mode` is accepted for
             compatibility and changes nothing. Giving both is an error.
         steal: names of list arguments that the caller gives away; they are emptied while the call runs.
         on_error: "raise" a BackendError when a backend fails, or run "eager" with one notice.
-        recompile_limit: versions of one frame before it runs as written.
+        recompile_limit: versions of one frame for one backend; calls that fit none of them then run as written.
+        limit_policy: "eager", or "raise" RecompileLimit when a call beyond the limit would have to be compiled.
         name: the name in messages and file names.
 
     Whoever compiles a function again with equal keywords gets the same compiled function, as long as it lives.
@@ -87,6 +90,7 @@ def _check_keywords(
     steal: Collection[str] = (),
     on_error: str = "raise",
     recompile_limit: int = 8,
+    limit_policy: str = "eager",
     name: str | None = None,
     **unknown: Any,
 ) -> CompileOptions:
@@ -106,24 +110,19 @@ def _check_keywords(
     if mode is not None and options is not None:
         what = "mode= and options= exclude each other"
         raise ConflictingArguments(Diagnostic("MD103", what, fix="Keep one of them."))
-    if dynamic:
-        raise ArgumentError(
-            Diagnostic(
-                "MD103",
-                "dynamic=True is not supported: sizes are constants with guards",
-                why="Each new size compiles once more, up to recompile_limit.",
-                fix="Leave dynamic out.",
-            )
-        )
     _check_choice("mode", mode or "default", _MODES)
     _check_choice("on_error", on_error, _ON_ERROR)
+    _check_type("limit_policy", limit_policy, str)
+    _check_choice("limit_policy", limit_policy, _LIMIT_POLICIES)
     _check_options(options or {})
     return CompileOptions(
         backend=backends.resolve(config.backend if backend is None else backend, options, on_error=on_error),
         fullgraph=fullgraph,
+        dynamic=dynamic,
         steal=checked_names(steal),
         on_error=on_error,
         recompile_limit=recompile_limit,
+        limit_policy=limit_policy,
         name=name,
     )
 
@@ -300,8 +299,27 @@ def uncompile(target: Any) -> Any:
 
 
 def stats(target: Any) -> Any:
-    """The counters of a compiled function or module: see `minidynamo.dispatch.Stats`."""
+    """The counters of a compiled function or module: see `minidynamo.counters.Stats`."""
     return compiled_record(target).stats
+
+
+def freeze(target: Any, *, check_every: int = 1000) -> Any:
+    """A function that runs the one compiled version of a function, method or module without looking at its guards.
+
+    They are looked at in the first call and every `check_every` calls (0: never); what no longer fits raises
+    FrozenCallDiffers. It is as fast as a call can be, and wrong without a word between two checks if what the guards
+    name changes: see `f.guards()`. Raises ArgumentError unless there is exactly one version.
+    """
+    function = compiled_record(target).freeze(check_every)
+    owner = target if isinstance(target, torch.nn.Module) else getattr(target, "__self__", None)
+    if owner is None:
+        return function
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(owner, *args, **kwargs)
+
+    return call
 
 
 def why(target: Any) -> str:

@@ -7,6 +7,7 @@ release is met in this file alone.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import importlib
 import logging
@@ -121,9 +122,16 @@ def leave_device() -> None:
         torch._C._pop_torch_function_stack()
 
 
-def tensor_guards(examples: tuple[torch.Tensor, ...]) -> typing.Any:
-    """torch's batched checker for tensors like `examples`, every size and stride fixed. It keeps no tensor alive."""
-    return _dynamo_guards.TensorGuards(*examples, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+Layouts = list[typing.Any]  # per tensor a list of numbers and None
+
+
+def tensor_guards(examples: tuple[torch.Tensor, ...], layouts: tuple[Layouts, Layouts] | None = None) -> typing.Any:
+    """torch's batched checker for tensors like `examples`. It keeps no tensor alive.
+
+    Every size and stride is fixed, unless `layouts` has those of each tensor, with None where any will do.
+    """
+    sizes, strides = layouts or (None, None)
+    return _dynamo_guards.TensorGuards(*examples, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
 
 
 # The pack and unpack hooks that saved tensors go through now, or None.
@@ -162,6 +170,68 @@ FakeTensor = torch._subclasses.fake_tensor.FakeTensor
 FakeTensorMode = torch._subclasses.fake_tensor.FakeTensorMode
 
 
+# Symbolic sizes: what stands for a number that is only known when a graph runs.
+SYMBOLIC_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def constant_of(number: typing.Any) -> int | float | bool | None:
+    """What a symbolic number has turned out to be; None while that is only known when a graph runs."""
+    kind = "int" if isinstance(number, torch.SymInt) else "float" if isinstance(number, torch.SymFloat) else "bool"
+    found: int | float | bool | None = getattr(number.node, f"maybe_as_{kind}")()
+    return found
+
+
+def python_dispatcher() -> typing.ContextManager[object]:
+    """A context in which operations on symbolic sizes take torch's rules in Python, which can compute with them."""
+    return importlib.import_module("torch._dispatch.python").enable_python_dispatcher()  # type: ignore[no-any-return]
+
+
+@functools.cache
+def symbolic() -> types.SimpleNamespace:
+    """What makes and prints symbols, imported when the first one is needed, since that takes a while.
+
+    A `ShapeEnv` makes symbols, decides conditions on them and keeps what it decided; `DimDynamic` says how. They are
+    named by a hash of the text of a `NamedSource`. `text(expr)` is an expression as a template of Python, with `{0}`,
+    `{1}`, ... for the symbols, which are given, too.
+    """
+    shapes = importlib.import_module("torch.fx.experimental.symbolic_shapes")
+    printers = importlib.import_module("torch.utils._sympy.printers")
+    guards = importlib.import_module("torch._guards")
+    sympy = importlib.import_module("sympy")
+
+    class Printer(printers.PythonPrinter):  # type: ignore[name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.symbols: list[typing.Any] = []
+
+        def _print_Symbol(self, expr: typing.Any) -> str:
+            if expr not in self.symbols:
+                self.symbols.append(expr)
+            return f"{{{self.symbols.index(expr)}}}"
+
+    def text(expr: typing.Any) -> tuple[str, list[typing.Any]]:
+        printer = Printer()
+        return printer.doprint(expr), printer.symbols
+
+    @dataclasses.dataclass(frozen=True)
+    class NamedSource(guards.Source):  # type: ignore[name-defined]
+        text: str
+
+        @property
+        def name(self) -> str:
+            return self.text
+
+    return types.SimpleNamespace(
+        ShapeEnv=shapes.ShapeEnv,
+        DimDynamic=shapes.DimDynamic,
+        NamedSource=NamedSource,
+        Integer=sympy.Integer,
+        Symbol=sympy.Symbol,
+        true=sympy.true,
+        text=text,
+    )
+
+
 # Sorts the tensors of several lists into groups of one device and dtype; gradient clipping and optimizers use it.
 group_tensors: typing.Any = torch._C._group_tensors_by_device_and_dtype
 
@@ -173,11 +243,19 @@ def constant_behind(fake: torch.Tensor) -> torch.Tensor | None:
 
 @functools.cache
 def load_fake_tensors() -> None:
-    """Import what the first fake mode imports: that takes seconds, and it keeps every frame below it alive.
+    """Import what the first fake mode imports: that takes seconds, and it keeps every frame below it alive."""
+    _in_thread(FakeTensorMode)
 
-    A thread of its own has no frames of the user's, whose locals would not die before the garbage collector runs.
-    """
-    thread = threading.Thread(target=FakeTensorMode)
+
+@functools.cache
+def load_symbols() -> None:
+    """Import what the first symbol imports, for the same reason."""
+    _in_thread(lambda: symbolic().ShapeEnv())
+
+
+def _in_thread(function: typing.Callable[[], object]) -> None:
+    """Run a function where no frames of the user's are, whose locals would not die before the collector runs."""
+    thread = threading.Thread(target=function)
     thread.start()
     thread.join()
 
@@ -251,3 +329,12 @@ def protocol_members(protocol: type) -> tuple[str, ...]:
     """The names of what a `typing.Protocol` class asks for, sorted."""
     names = getattr(protocol, "__protocol_attrs__", None)  # Python 3.12 and later
     return tuple(sorted(typing._get_protocol_attrs(protocol) if names is None else names))
+
+
+def version_of(tensor: torch.Tensor) -> int | None:
+    """How often torch counts the memory of a tensor as written; None for inference tensors, which it does not count."""
+    return None if tensor.is_inference() else tensor._version
+
+
+set_versions: typing.Callable[[typing.Sequence[torch.Tensor], typing.Sequence[int]], None]
+set_versions = torch._C._autograd._unsafe_set_version_counter

@@ -21,11 +21,13 @@ from minidynamo.artifacts import STAGES, Artifact, collected
 from minidynamo.bytecode.layout import FramePoint
 from minidynamo.compat import MODULE_CALL
 from minidynamo.convert_frame import Conversion, FrameToConvert, convert_frame, weakly
-from minidynamo.dispatch import Dispatcher, Native, Stats, resume_dispatcher, root_dispatcher
+from minidynamo.counters import Stats
+from minidynamo.dispatch import Dispatcher, Native, resume_dispatcher, root_dispatcher
 from minidynamo.errors import ArgumentError, Diagnostic, RecompileLimit, UnknownName, nearest
 from minidynamo.events import Event, notice, on_event, publish
 from minidynamo.guards.cache import Entry
-from minidynamo.guards.recompiles import Recompile, explain, ranked_causes
+from minidynamo.guards.profile import FrameProfile
+from minidynamo.guards.recompiles import Recompile, explain, limit_reached
 from minidynamo.options import CompileOptions
 from minidynamo.stealing import stolen_arguments
 from minidynamo.steering import COMPILED, DISABLED
@@ -78,7 +80,8 @@ class CompiledFunction:
         self.module: Callable[[], torch.nn.Module | None] = lambda: None
         self._own_forward: types.FunctionType | None = None
         self._family = (lambda: None) if family is None else weakref.ref(family)
-        # Per frame point (None: the root), what was written for each entry.
+        # Per frame point (None: the root): what has been seen to vary, and what was written for each entry.
+        self._profiles: dict[FramePoint | None, FrameProfile] = {}
         self._texts: dict[FramePoint | None, list[list[Artifact]]] = {}
 
     def attributes(self) -> dict[str, Any]:
@@ -91,6 +94,7 @@ class CompiledFunction:
             "guards": self.guards,
             "code": self.code,
             "why": self.why,
+            "freeze": self.freeze,
             "reset": self.reset,
         }
 
@@ -151,7 +155,7 @@ class CompiledFunction:
         key = self.options.backend.key()
         if sum(entry.backend_key == key for entry in dispatcher.entries) >= self.options.recompile_limit:
             self._stop_compiling(dispatcher, missed)
-            return Native(for_good=True)
+            return Native(for_good=False)
         self.recompiles += missed
         frame = FrameToConvert(
             self.py_func,
@@ -160,6 +164,7 @@ class CompiledFunction:
             dispatcher.name,
             dispatcher.next_number,
             weakly(dispatcher.run_as_written),
+            self._profiles.setdefault(point, FrameProfile(self.options.dynamic)),
         )
         publish("compile_start", dispatcher.name)
         try:
@@ -212,16 +217,12 @@ class CompiledFunction:
             stop()
 
     def _stop_compiling(self, dispatcher: Dispatcher, missed: list[Recompile]) -> None:
-        limit = self.options.recompile_limit
-        causes = ranked_causes([*(r for r in self.recompiles if r.name == dispatcher.name), *missed])
-        diagnostic = Diagnostic(
-            "MD302",
-            f"stopped compiling `{dispatcher.name}`: {limit} versions exist (recompile_limit={limit})",
-            why=f"What changed between calls: {causes}.\nIt runs as written from now on; f.why() tells each reason.",
-            fix="Keep that the same, or raise recompile_limit= if all versions are needed.",
-        )
-        if self.options.fullgraph:
+        """Say once what kept changing; with limit_policy="raise" that is an error of each further call."""
+        known = [*(r for r in self.recompiles if r.name == dispatcher.name), *missed]
+        diagnostic = limit_reached(dispatcher.name, self.options.recompile_limit, known)
+        if self.options.fullgraph or self.options.limit_policy == "raise":
             raise RecompileLimit(diagnostic)
+        dispatcher.stop_compiling()
         notice(diagnostic)
         publish("fallback", dispatcher.name, diagnostic=diagnostic)
 
@@ -262,6 +263,24 @@ class CompiledFunction:
         callees = [vars(callee)[COMPILED].code(kind) for callee in self._callees.values()]
         return "\n".join([*sections, *filter(None, callees)])
 
+    def freeze(self, check_every: int = 1000) -> types.FunctionType:
+        """The one compiled version as a function without guards, which are looked at every `check_every` calls.
+
+        The first call is checked; with 0 none is. A check that fails raises FrozenCallDiffers; between two checks a
+        call that does not fit gives wrong results without a word. Frames behind graph breaks keep their guards.
+        Raises ArgumentError unless exactly one version of the function exists for the settings in force.
+        """
+        if type(check_every) is not int or check_every < 0:
+            what = f"check_every= must be a number of calls, or 0 for never, not {check_every!r}"
+            raise ArgumentError(Diagnostic("MD306", what, fix="Leave it out: every thousandth call is checked."))
+        root = self.root()
+        entries = root.in_use() if root is not None else []
+        if root is None or len(entries) != 1:
+            what = f"freeze() needs one compiled version of {self.name}, and there are {len(entries)}"
+            fix = "Call it once before freezing it." if not entries else "Call reset(), then make only the call to freeze."
+            raise ArgumentError(Diagnostic("MD306", what, fix=fix))
+        return root.frozen(entries[0], check_every)
+
     def why(self) -> str:
         """Why the function was compiled more than once: one paragraph per recompile, latest first."""
         if not self.recompiles:
@@ -274,7 +293,6 @@ class CompiledFunction:
             dispatcher.reset()
         for callee in self._callees.values():
             vars(callee)[COMPILED].reset()
-        fresh = Stats()
-        vars(self.stats).update(vars(fresh))
-        for kept in (self.graphs, self.breaks, self.recompiles, self._texts):
+        self.stats.reset()
+        for kept in (self.graphs, self.breaks, self.recompiles, self._texts, self._profiles):
             kept.clear()

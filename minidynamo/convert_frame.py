@@ -12,7 +12,7 @@ import traceback
 import types
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch.fx
@@ -37,6 +37,7 @@ from minidynamo.errors import (
 from minidynamo.events import notice, phase, publish
 from minidynamo.graph_text import graph_text
 from minidynamo.guards.cache import Entry, make_entry
+from minidynamo.guards.profile import FrameProfile
 from minidynamo.guards.source import Local
 from minidynamo.options import BackendKey, CompileOptions
 from minidynamo.stealing import stolen_arguments
@@ -78,6 +79,7 @@ class FrameToConvert:
     name: str
     number: int
     run_as_written: Boxed
+    profile: FrameProfile = field(default_factory=FrameProfile)
 
     def request(self, values: Sequence[Any], options: CompileOptions) -> FrameRequest:
         """What the tracer is asked, with the real values of the frame."""
@@ -92,6 +94,7 @@ class FrameToConvert:
                 steal={place: value for _, place, value in stolen_arguments(self.fn, options.steal, arguments)},
                 fullgraph=options.fullgraph,
                 name=self.name,
+                profile=self.profile,
             )
         point = self.point
         travelling = iter(zip(self.parameters, values))
@@ -110,6 +113,7 @@ class FrameToConvert:
             steal={Local(slots[name][0]): slots[name][1] for name in sorted(still_given_up)},
             fullgraph=options.fullgraph,
             name=self.name,
+            profile=self.profile,
         )
 
 
@@ -138,7 +142,15 @@ def convert_frame(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwne
     # The user's hooks are for what the program saves, not for what is saved while it is traced.
     hooked = compat.has_saved_tensor_hooks()
     with saved_tensors_hooks(_unchanged, _unchanged) if hooked else contextlib.nullcontext():
-        return _convert(frame, values, owner)
+        try:
+            return _convert(frame, values, owner)
+        except _NeedsConstants:
+            fixed = replace(frame.profile, dynamic=False)
+            return _convert(replace(frame, profile=fixed), values, owner)
+
+
+class _NeedsConstants(Exception):
+    """A stage cannot do with symbols what it can do with the sizes and numbers of this call."""
 
 
 def _unchanged(value: Any) -> Any:
@@ -161,12 +173,17 @@ def _convert(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwner) ->
     except (ComptimeError, ArgumentError, Unsupported):
         raise
     except Exception as error:
+        if frame.profile.has_varied():
+            raise _NeedsConstants from error
         return _run_as_written(frame, _internal(frame, error), options, error)
+    is_symbolic = traced.shapes is not None and traced.shapes.is_symbolic
     try:
         run = None
         if traced.graph is not None:
             run = options.backend.run(traced.graph, [given.node.meta["example_value"] for given in traced.inputs])
     except BackendError as error:
+        if is_symbolic:
+            raise _NeedsConstants from error
         if options.on_error == "raise":
             raise
         return _run_as_written(frame, error.diagnostic, replace(options, fullgraph=False))
@@ -174,6 +191,8 @@ def _convert(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwner) ->
         with phase("residual"):
             return _conversion(frame, traced, run, owner, key)
     except Exception as error:
+        if is_symbolic:
+            raise _NeedsConstants from error
         return _run_as_written(frame, _internal(frame, error), options, error)
     finally:
         traced.side_effects.forget()
@@ -204,12 +223,13 @@ def _conversion(
     )
     with phase("guards"):
         entry = make_entry(
-            traced.guards,
+            traced.all_guards(),
             frame.parameters,
             residual.body,
             name=frame.name,
             number=frame.number,
             backend_key=key,
+            is_general=traced.shapes is not None and traced.shapes.is_symbolic,
         )
     return Conversion(frame.name, entry, traced.graph, None if cut is None else cut.diagnostic)
 

@@ -56,9 +56,11 @@ class CompileOptions:
 
     backend: GraphCompiler
     fullgraph: bool = False
+    dynamic: bool | None = None
     steal: frozenset[str] = frozenset()
     on_error: str = "raise"
     recompile_limit: int = 8
+    limit_policy: str = "eager"
     name: str | None = None
 
     def for_callee(self) -> CompileOptions:

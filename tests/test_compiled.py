@@ -120,7 +120,7 @@ def test_fresh_closures_over_one_code_object_are_not_compiled_for_ever():
 
 
 def test_the_recompile_limit_is_an_error_with_fullgraph():
-    f = compiled(lambda x, n: x + n, recompile_limit=2, fullgraph=True, name="adds")
+    f = compiled(lambda x, n: x + n, recompile_limit=2, fullgraph=True, name="adds", dynamic=False)
     x = torch.ones(1)
     f(x, 1), f(x, 2)
     with pytest.raises(RecompileLimit, match="2 versions exist") as caught:

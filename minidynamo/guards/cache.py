@@ -47,7 +47,7 @@ class Entry:
 
     `body` is a boxed plain function of the frame's arguments, in the order of the dispatcher's parameters. `namespace`
     holds the names that `condition` uses; they end in the entry's number, so that entries of one dispatcher can share
-    globals. `artifacts` are paths of texts by kind.
+    globals. `artifacts` are paths of texts by kind. `is_general`: some sizes or numbers may be any.
     """
 
     stored: tuple[StoredGuard, ...]
@@ -56,6 +56,7 @@ class Entry:
     backend_key: Hashable = None
     graphs: tuple[Any, ...] = ()
     artifacts: dict[str, str] = field(default_factory=dict)
+    is_general: bool = False
 
     @property
     def guards(self) -> tuple[Guard, ...]:
@@ -105,6 +106,7 @@ def make_entry(
     backend_key: Hashable = None,
     graphs: Sequence[Any] = (),
     artifacts: Mapping[str, str] | None = None,
+    is_general: bool = False,
 ) -> Entry:
     """An entry whose condition is written now, in the interpreter-wide state in which the frame was captured.
 
@@ -113,9 +115,14 @@ def make_entry(
     if backend_key is not None:
         guards = [Guard(Source(), GuardKind.BACKEND, backend_key), *guards]
     condition = write_condition(guards, parameters, name=name, number=number)
-    return Entry(tuple(map(StoredGuard, guards)), condition, body, backend_key, tuple(graphs), dict(artifacts or {}))
+    stored = tuple(map(StoredGuard, guards))
+    return Entry(stored, condition, body, backend_key, tuple(graphs), dict(artifacts or {}), is_general)
 
 
 def in_order(entries: Iterable[Entry]) -> list[Entry]:
-    """The entries that can still fit, newest first: what was compiled last is most likely needed next."""
-    return [entry for entry in reversed(list(entries)) if entry.alive()]
+    """The entries that can still fit, newest first: what was compiled last is most likely needed next.
+
+    Those for some sizes and numbers come before those for any, which may be slower.
+    """
+    alive = [entry for entry in reversed(list(entries)) if entry.alive()]
+    return sorted(alive, key=lambda entry: entry.is_general)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import reprlib
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from minidynamo.guards.guard import GlobalState, Guard, GuardKind, TensorFacts
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import Source
 from minidynamo.guards.state import differences
+from minidynamo.guards.tensors import differences as differing
 from minidynamo.guards.tensors import facts_of
 from minidynamo.guards.writers import class_attribute
 from minidynamo.names import Namespace, name_of
@@ -67,6 +68,8 @@ def subject(guard: Guard) -> str:
     """What the guard is about, such as ``tensor `x` ``."""
     if guard.kind in (GuardKind.GLOBAL_STATE, GuardKind.BACKEND):
         return str(guard.kind.value)
+    if guard.kind is GuardKind.RELATION:
+        return f"relation `{guard.source.display()}`"
     return f"{_SUBJECTS.get(guard.kind, guard.kind.value)} `{guard.source.display()}`"
 
 
@@ -146,6 +149,7 @@ _EXPECTED: dict[GuardKind, Callable[[Any], str]] = {
     GuardKind.SAME_OBJECT: lambda other: f"the same object as `{other.display()}`",
     GuardKind.DISTINCT_OBJECTS: lambda others: f"another object than {', '.join(f'`{o.display()}`' for o in others)}",
     GuardKind.GLOBAL_STATE: _settings,
+    GuardKind.RELATION: lambda answer: "to hold" if answer else "not to hold",
     GuardKind.BACKEND: str,
 }
 
@@ -187,9 +191,12 @@ def _actual_tensor(facts: TensorFacts, found: Any) -> str:
     if not isinstance(found, torch.Tensor):
         return f"{type(found).__name__} {brief(found)}"
     here = facts_of(found)
-    if here.summary != facts.summary and here.cls is facts.cls:
+    if (
+        differing(facts, replace(here, stride=facts.stride, requires_grad=facts.requires_grad))
+        and here.cls is facts.cls
+    ):
         return here.summary
-    names = [name for name in TensorFacts.__dataclass_fields__ if getattr(here, name) != getattr(facts, name)]
+    names = differing(facts, here)
     details = ", ".join(f"{name} {_plain(getattr(here, name))}, not {_plain(getattr(facts, name))}" for name in names)
     return f"{here.summary} with {details}" if details else f"{here.summary} in another inference or autocast state"
 
@@ -237,4 +244,5 @@ _ACTUAL: dict[GuardKind, Callable[[Any, Any], str]] = {
     GuardKind.CELL_EMPTY: lambda _, cell: brief(cell.cell_contents),
     GuardKind.SAME_OBJECT: lambda _, found: "another object",
     GuardKind.DISTINCT_OBJECTS: lambda _, found: "the same object",
+    GuardKind.RELATION: lambda _, found: "that it does" if found else "that it does not",
 }

@@ -35,19 +35,20 @@ class GuardKind(enum.Enum):
     CELL_EMPTY = "empty cell"  # None; the source is the cell
     SAME_OBJECT = "same object"  # another Source that holds the same object
     DISTINCT_OBJECTS = "distinct objects"  # tuple of other Sources, none of which holds this object
+    RELATION = "relation"  # True or False: what the source, a computed condition over numbers, must give
     GLOBAL_STATE = "global state"  # GlobalState; the source is ignored
     BACKEND = "backend"  # the backend (and code-changing options) this entry was compiled for; the source is ignored
 
 
 @dataclass(frozen=True)
 class TensorFacts:
-    """What a graph takes for granted about a tensor."""
+    """What a graph takes for granted about a tensor. Sizes and strides that may be any number are None."""
 
     cls: type
     dtype: torch.dtype
     device: torch.device
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
+    shape: tuple[int | None, ...]
+    stride: tuple[int | None, ...]
     requires_grad: bool
     dispatch_keys: Any  # torch.DispatchKeySet, compared by equality
 
@@ -55,7 +56,8 @@ class TensorFacts:
     def summary(self) -> str:
         """One short phrase such as ``float32[2, 3] on cpu``."""
         dtype = str(self.dtype).removeprefix("torch.")
-        return f"{dtype}{list(self.shape)} on {self.device}"
+        sizes = ", ".join("?" if size is None else str(size) for size in self.shape)
+        return f"{dtype}[{sizes}] on {self.device}"
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ _ADVICE: dict[GuardKind, str] = {
     GuardKind.CELL_EMPTY: "Assign the closed-over variable before the first call.",
     GuardKind.SAME_OBJECT: "Pass separate tensors or containers in each call, or the same one in each.",
     GuardKind.DISTINCT_OBJECTS: "Pass separate tensors or containers in each call, or the same one in each.",
+    GuardKind.RELATION: "The program was compiled for one answer: each side of a condition on sizes is compiled once.",
     GuardKind.GLOBAL_STATE: "Call it in the same grad mode, autocast, default dtype and number of threads.",
     GuardKind.BACKEND: "Choose the settings before the first call, or with compile(options=...).",
 }
@@ -73,10 +74,46 @@ def explain(name: str, misfits: Misfits) -> Recompile:
     return Recompile(name, len(misfits) + 1, difference, max(0, len(nearest) - 1), len(misfits) - 1)
 
 
-def ranked_causes(recompiles: Iterable[Recompile]) -> str:
-    """What kept versions from being reused, the most frequent first, with counts."""
-    counts = Counter(subject(r.difference.guard) for r in recompiles if r.difference is not None)
-    return ", ".join(f"{what} ({_count(count, 'time')})" for what, count in counts.most_common())
+def refusal(name: str, misfits: Misfits) -> Diagnostic:
+    """What the user is told when a call would be compiled and must not be."""
+    what = f"{name} would have to be compiled, and the stance is \"fail_on_recompile\""
+    fix = "Make all kinds of call once before set_stance(\"fail_on_recompile\")."
+    if not misfits:
+        return Diagnostic("MD304", what, why="No call of it was compiled under these settings.", fix=fix)
+    missed = explain(name, misfits)
+    told = missed.diagnostic()
+    differs = f"The nearest version differs: {missed.difference or 'no more'}."
+    return Diagnostic("MD304", what, "\n".join(filter(None, (differs, told.why, told.fix))), fix, where=told.where)
+
+
+def differs_from_frozen(name: str, failures: Sequence[GuardFailure]) -> Diagnostic:
+    """What the user is told when a frozen function is called with what it was not compiled for."""
+    what = f"{name} is frozen, and this call differs: {failures[0] if failures else 'an object it was made for is gone'}"
+    fix = "Call the function that was frozen, which compiles what is new, or freeze it again."
+    why = f"and {_count(len(failures) - 1, 'more difference')}" if len(failures) > 1 else ""
+    return Diagnostic("MD305", what, why=why, fix=fix, where=failures[0].guard.where if failures else None)
+
+
+def limit_reached(name: str, limit: int, recompiles: Iterable[Recompile]) -> Diagnostic:
+    """What the user is told when no more versions are made: what kept changing, most frequent first, and each fix."""
+    differences = [r.difference for r in recompiles if r.difference is not None]
+    counts = Counter((subject(d.guard), d.guard.kind) for d in differences)
+    rows = []
+    for (changed, kind), count in counts.most_common(_MOST_CAUSES):
+        last = next(d for d in reversed(differences) if subject(d.guard) == changed)
+        rows.append(f"{changed} changed ({_count(count, 'time')}, last from {last.expected} to {last.actual})")
+        rows.append(f"    {_ADVICE[kind]}")
+    rows += [f"and {_count(len(counts) - _MOST_CAUSES, 'other cause')}"] * (len(counts) > _MOST_CAUSES)
+    return Diagnostic(
+        "MD302",
+        f"stopped compiling `{name}`: {_count(limit, 'version')} exist{'s' * (limit == 1)} (recompile_limit={limit})",
+        why="\n".join([*rows, "Calls that fit none of them run as written. f.why() tells each reason."]),
+        fix="Do so, or raise recompile_limit= if all versions are needed.",
+    )
+
+
+# A message has twelve lines.
+_MOST_CAUSES = 3
 
 
 def _count(number: int, noun: str) -> str:

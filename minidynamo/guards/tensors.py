@@ -6,6 +6,7 @@ one tensor, 165 ns for two and 20 us for 300; the attributes of one tensor read 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,7 +25,10 @@ def batched_checker(facts: Sequence[TensorFacts]) -> Callable[..., bool] | None:
     examples = [made for each in facts if (made := example(each)) is not None]
     if len(examples) < len(facts):
         return None
-    check: Callable[..., bool] = compat.tensor_guards(tuple(examples)).check
+    layouts = None
+    if any(None in (*each.shape, *each.stride) for each in facts):
+        layouts = ([[*each.shape] for each in facts], [[*each.stride] for each in facts])
+    check: Callable[..., bool] = compat.tensor_guards(tuple(examples), layouts).check
     return check
 
 
@@ -35,7 +39,8 @@ def example(facts: TensorFacts) -> torch.Tensor | None:
             empty = torch.empty(0, dtype=facts.dtype, device=facts.device)
             if type(empty) is not torch.Tensor:  # a mode such as FakeTensorMode is active
                 return None
-            made: torch.Tensor = compat.reinterpret_tensor(empty, facts.shape, facts.stride, 0)
+            sizes, strides = (tuple(2 if n is None else n for n in layout) for layout in (facts.shape, facts.stride))
+            made: torch.Tensor = compat.reinterpret_tensor(empty, sizes, strides, 0)
             if facts.cls is not torch.Tensor:
                 made = compat.make_subclass(facts.cls, made, facts.requires_grad)
             elif facts.requires_grad:
@@ -47,7 +52,7 @@ def example(facts: TensorFacts) -> torch.Tensor | None:
 
 def fits(value: object, facts: TensorFacts) -> bool:
     """Whether `value` is a tensor with these facts; the slow form, for messages."""
-    return type(value) is facts.cls and isinstance(value, torch.Tensor) and facts_of(value) == facts
+    return type(value) is facts.cls and isinstance(value, torch.Tensor) and not differences(facts, facts_of(value))
 
 
 def facts_of(tensor: torch.Tensor) -> TensorFacts:
@@ -65,7 +70,25 @@ def facts_of(tensor: torch.Tensor) -> TensorFacts:
 
 def differences(facts: TensorFacts, found: TensorFacts) -> list[str]:
     """Names of the facts that differ, in the order of the fields."""
-    return [name for name in TensorFacts.__dataclass_fields__ if getattr(facts, name) != getattr(found, name)]
+    pairs = ((name, getattr(facts, name), getattr(found, name)) for name in TensorFacts.__dataclass_fields__)
+    return [name for name, one, other in pairs if not (_same_layout if name in _LAYOUT else operator.eq)(one, other)]
+
+
+_LAYOUT = ("shape", "stride")
+
+
+def _same_layout(expected: Sequence[int | None], found: Sequence[int | None]) -> bool:
+    same_length = len(expected) == len(found)
+    return same_length and all(one is None or one == other for one, other in zip(expected, found))
+
+
+def _layout_checks(read: str, expected: Sequence[int | None]) -> str:
+    """The condition on the sizes or strides that `read` gives."""
+    if None not in expected:
+        return f"{read} == {expected!r}"
+    names = [f"_{position}" if size is None else str(size) for position, size in enumerate(expected)]
+    parts = [f"{read}[{position}] == {size}" for position, size in enumerate(names) if not size.startswith("_")]
+    return " and ".join([f"len({read}) == {len(names)}", *parts])
 
 
 def attribute_checks(value: Callable[[], str], facts: TensorFacts, bind: Callable[[Any, str], str]) -> list[str]:
@@ -74,8 +97,8 @@ def attribute_checks(value: Callable[[], str], facts: TensorFacts, bind: Callabl
     return [
         f"{bind(type, 'type')}({value()}) is {bind(facts.cls, facts.cls.__name__)}",
         f"{value()}.dtype is {bind(facts.dtype, dtype)}",
-        f"{value()}.shape == {facts.shape!r}",
-        f"{value()}.stride() == {facts.stride!r}",
+        _layout_checks(f"{value()}.shape", facts.shape),
+        _layout_checks(f"{value()}.stride()", facts.stride),
         f"{value()}.requires_grad is {facts.requires_grad}",
         f"{value()}.device == {bind(facts.device, 'device')}",
         f"{bind(compat.dispatch_keys, 'dispatch_keys')}({value()}) == {bind(facts.dispatch_keys, 'keys')}",

@@ -15,7 +15,7 @@ from typing import Any
 
 from minidynamo.guards.source import Attr, Constant, Item, Source
 from minidynamo.steering import IN_GRAPH
-from minidynamo.tracer import registry
+from minidynamo.tracer import numbers, registry
 from minidynamo.tracer.attributes import bind, guard_class_attribute, lookup_on_class
 from minidynamo.tracer.constants import CONSTANT_TYPES, NotConstant, as_constant, from_constant, key_of
 from minidynamo.tracer.construct import construct
@@ -39,6 +39,7 @@ from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable, TupleVariable
 from minidynamo.variables.contexts import ContextExitVariable, ContextVariable
 from minidynamo.variables.iterators import LibraryIterator
+from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ClassVariable, ModuleVariable, ObjectVariable, OpaqueVariable
 from minidynamo.variables.tensors import TensorVariable
 
@@ -74,6 +75,9 @@ def _call_real(tx: Tracer, function: FunctionVariable | BuiltinVariable, args: A
     value = function.value
     if isinstance(value, _METHODS_OF_CLASSES) and args and _works_on_storage(args[0], value.__objclass__):
         return call_built_in(tx, args[0], value.__name__, args[1:], kwargs, value.__objclass__)
+    number = numbers.call(tx, value, args, kwargs)
+    if number is not None:
+        return number
     rule = rule_for(value)
     if rule.takes_itself:
         args = [function, *args]
@@ -203,6 +207,11 @@ def call_built_in(
     storage = receiver.storage if isinstance(receiver, ObjectVariable) else None
     if storage is not None and lookup_on_class(cls, name)[1] is not object:
         return _call_on_storage(tx, receiver, storage, name, args, kwargs)
+    if isinstance(receiver, NumberVariable) and not kwargs:
+        number = numbers.call_method(tx, receiver, name, args)
+        if number is not None:
+            return number
+        receiver = numbers.pinned(receiver)
     handler = registry.find_method(cls, name)
     if handler is not None:
         return call_handler(tx, handler, [receiver, *args], kwargs)
@@ -258,6 +267,9 @@ def _call_object(tx: Tracer, obj: ObjectVariable | ContextVariable, args: Args, 
 
 
 def _call_class(tx: Tracer, cls: ClassVariable, args: Args, kwargs: Kwargs) -> VariableTracker:
+    number = numbers.call(tx, cls.value, args, kwargs)
+    if number is not None:
+        return number
     rule = rule_for(cls.value)
     if rule.action is Action.HANDLER:
         assert rule.function is not None

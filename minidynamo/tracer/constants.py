@@ -26,6 +26,7 @@ from minidynamo.variables.containers import (
     SliceVariable,
     TupleVariable,
 )
+from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ClassVariable, IdVariable, ObjectVariable, PythonModuleVariable
 
 # Immutable classes without parts that need tracking of their own.
@@ -90,7 +91,10 @@ def from_constant(value: Any) -> VariableTracker:
 
 
 def as_constant(variable: VariableTracker) -> Any:
-    """The plain Python value of a tracker that is made of constants alone; raises NotConstant."""
+    """The plain Python value of a tracker that is made of constants alone; raises NotConstant.
+
+    Numbers that differ from call to call become constants by that.
+    """
     convert = _AS_CONSTANT.get(type(variable))
     if convert is None:
         raise NotConstant(type(variable).__name__)
@@ -115,6 +119,8 @@ def _token(variable: VariableTracker) -> Any:
         return _token(variable.storage)  # its class has neither `__eq__` nor `__hash__`
     if isinstance(variable, IdVariable):
         return ("id", variable.of)
+    if isinstance(variable, NumberVariable):
+        return variable.pin()
     if isinstance(variable, TupleVariable):
         return tuple(_token(item) for item in variable.items)
     if isinstance(variable, SetVariable) and variable.cls is frozenset:
@@ -165,6 +171,7 @@ def _value(variable: Any) -> Any:
 
 _AS_CONSTANT: dict[type[VariableTracker], Callable[[Any], Any]] = {
     ConstantVariable: _value,
+    NumberVariable: lambda number: number.pin(),
     ClassVariable: _value,
     ObjectVariable: _plain_value,
     TupleVariable: _sequence,

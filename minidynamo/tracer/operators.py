@@ -373,6 +373,8 @@ def truth_of(tx: Tracer, obj: VariableTracker) -> bool:
     for name in ("__bool__", "__len__"):
         if _has_method(obj, name):
             result = tx.call_method(obj, name)
+            if isinstance(result, NumberVariable) and name == "__len__" and result.cls is int:
+                return numbers.truth(tx, result)
             if not isinstance(result, ConstantVariable) or (name == "__bool__" and type(result.value) is not bool):
                 error = TypeError(f"{name} should return bool, returned {result.python_type.__name__}")
                 tx.raises(error, exact=name == "__bool__")  # `__len__` has other words for it

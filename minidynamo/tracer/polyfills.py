@@ -117,9 +117,6 @@ def sum_of_numbers(numbers: tuple[complex, ...], start: complex) -> complex:
     return sum(numbers, start)
 
 
-registry.fold(sum_of_numbers)
-
-
 @twin_of(sum)
 def sum_(iterable, /, start=0):
     if isinstance(start, (str, bytes, bytearray)):

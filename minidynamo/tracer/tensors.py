@@ -16,6 +16,7 @@ from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BoundBuiltin
 from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import TupleVariable
 from minidynamo.variables.objects import ClassVariable
 from minidynamo.variables.tensors import TensorVariable
 
@@ -69,6 +70,10 @@ METHOD_BREAKS: dict[str, tuple[str, str]] = {
 
 @registry.attributes(TensorVariable)
 def tensor_attribute(tx: Tracer, obj: TensorVariable, name: str) -> VariableTracker | None:
+    if name == "shape":
+        return sizes(tx, obj)
+    if name == "nbytes":
+        return tx.emit(getattr, [obj, from_constant(name)])
     if name in FACTS:
         return from_constant(getattr(tx.graph.use(obj), name))
     if name in COMPUTED:
@@ -94,6 +99,14 @@ def tensor_attribute(tx: Tracer, obj: TensorVariable, name: str) -> VariableTrac
     if obj.source is not None:
         tx.guard(obj.source, GuardKind.MISSING_ATTR, name)
     return None
+
+
+def sizes(tx: Tracer, obj: TensorVariable) -> VariableTracker:
+    """`obj.shape`."""
+    shape = tx.graph.use(obj).shape
+    if all(type(size) is int for size in shape):
+        return from_constant(shape)
+    return TupleVariable([tx.graph.size(obj, dim) for dim in range(len(shape))], torch.Size)
 
 
 def _is_leaf(tx: Tracer, obj: TensorVariable) -> VariableTracker:
@@ -145,6 +158,10 @@ def call_tensor_method(
         known = constant_behind(tx.graph.use(receiver))
         if known is not None:
             return from_constant(getattr(known, name)())
+    if name == "size" and not args and not kwargs:
+        return sizes(tx, receiver)
+    if name == "__len__" and tx.graph.use(receiver).ndim:
+        return tx.graph.size(receiver, 0)
     if name == "requires_grad_" and _is_so_already(tx, receiver, args, kwargs):
         return receiver
     if name in METHOD_BREAKS:

@@ -13,6 +13,7 @@ from minidynamo.bytecode.analysis import is_in_try
 from minidynamo.compat import DataDependentOutput, DynamicOutputShape, UnsupportedFakeTensor, UnsupportedOperator
 from minidynamo.errors import Diagnostic, GraphBreak, UserLocation
 from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.profile import FrameProfile
 from minidynamo.guards.source import Source
 from minidynamo.tracer import registry
 from minidynamo.tracer.attributes import read_attribute
@@ -33,15 +34,19 @@ _NEEDS_VALUES = (DataDependentOutput, DynamicOutputShape)
 
 
 class Trace:
-    """One attempt at tracing one frame. `steal` and `spread` are those of `OutputGraph`."""
+    """One attempt at tracing one frame. `steal`, `spread` and `profile` are those of `OutputGraph`."""
 
     def __init__(
-        self, attempt: int, steal: frozenset[Source] = frozenset(), spread: frozenset[Source] = frozenset()
+        self,
+        attempt: int,
+        steal: frozenset[Source] = frozenset(),
+        spread: frozenset[Source] = frozenset(),
+        profile: FrameProfile | None = None,
     ) -> None:
         self.attempt = attempt
         self.side_effects = SideEffects()
         self.chain = FrameChain()
-        self.graph = OutputGraph(self.location, steal, spread)
+        self.graph = OutputGraph(self.location, steal, spread, profile)
 
     @property
     def frames(self) -> Sequence[Frame]:

@@ -6,6 +6,7 @@ Pure ones over constants are in `constants.py`; `getattr` and its kin and the ma
 from __future__ import annotations
 
 import builtins
+import functools
 import operator
 import types
 import warnings
@@ -16,11 +17,13 @@ from minidynamo.tracer import object_polyfills, polyfills, registry
 from minidynamo.tracer.constants import as_constant
 from minidynamo.tracer.handlers.lists import storage_of
 from minidynamo.tracer.handlers.values import class_has, constant, expect_constant, is_constant
+from minidynamo.tracer.numbers import involves_number
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import SliceVariable
+from minidynamo.variables.containers import SliceVariable, TupleVariable
 from minidynamo.variables.exceptions import ExceptionVariable
+from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ObjectVariable
 
 # Functions whose effect or answer belongs to the running program: (what is done, why it breaks, what to write).
@@ -67,12 +70,21 @@ def _len(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
 
 def _expect_result(tx: Tracer, result: VariableTracker, special: str, kind: type) -> VariableTracker:
     """What a special method gave; Python raises when it is not of the class that the method promises."""
+    if isinstance(result, NumberVariable) and result.cls is kind and special != "__index__":
+        return result
     if not isinstance(result, ConstantVariable) or not isinstance(result.value, kind):
         tx.raises(TypeError(f"{special} returned non-{kind.__name__} (type {result.python_type.__name__})"))
     value: Any = result.value
     if special == "__len__" and value < 0:
         tx.raises(ValueError("__len__() should return >= 0"))
     return result
+
+
+@registry.function(polyfills.sum_of_numbers)
+def _sum_of_numbers(tx: Tracer, numbers: TupleVariable, start: VariableTracker) -> VariableTracker:
+    if involves_number(numbers) and all(issubclass(part.python_type, int) for part in (start, *numbers.items)):
+        return functools.reduce(lambda total, part: tx.call(operator.add, [total, part]), numbers.items, start)
+    return constant(sum(as_constant(numbers), as_constant(start)))
 
 
 @registry.function(callable)

@@ -22,6 +22,7 @@ from minidynamo.tracer import registry
 from minidynamo.tracer.constants import from_constant
 from minidynamo.tracer.exceptions import Raised
 from minidynamo.tracer.handlers.values import class_has
+from minidynamo.tracer.numbers import pinned
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.reachable import is_outside, reachable, target_of
 from minidynamo.tracer.side_effects import (
@@ -61,6 +62,7 @@ def cond(
     if operands is not None and not isinstance(operands, SequenceVariable):
         invalid(tx, f"a tuple of tensors as operands, not a {operands.python_type.__name__}")
     given = [] if operands is None else operands.items
+    pred = pinned(pred)
     if isinstance(pred, ConstantVariable) and type(pred.value) in (bool, int, float):
         return tx.call(true_fn if pred.value else false_fn, given)
     if not isinstance(pred, TensorVariable):

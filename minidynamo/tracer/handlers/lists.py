@@ -25,6 +25,7 @@ from minidynamo.tracer.handlers.values import (
     none,
     not_implemented,
 )
+from minidynamo.tracer.numbers import pinned
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
@@ -147,6 +148,7 @@ def _radd(tx: Tracer, self: TupleVariable, other: VariableTracker) -> VariableTr
 
 @method(SEQUENCES, "__mul__", "__rmul__")
 def _mul(tx: Tracer, self: SequenceVariable, other: VariableTracker) -> VariableTracker:
+    other = pinned(other)
     if not isinstance(other, ConstantVariable) or not isinstance(other.value, int):
         return not_implemented()
     return like(self, self.items * other.value)
@@ -154,6 +156,7 @@ def _mul(tx: Tracer, self: SequenceVariable, other: VariableTracker) -> Variable
 
 @method(MUTABLE, "__imul__")
 def _imul(tx: Tracer, self: ListVariable, other: VariableTracker) -> VariableTracker:
+    other = pinned(other)
     if not isinstance(other, ConstantVariable) or not isinstance(other.value, int):
         return not_implemented()
     self.items[:] = _within(self.maxlen, self.items * other.value)

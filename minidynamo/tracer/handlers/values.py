@@ -12,6 +12,7 @@ from typing import Any
 from minidynamo.guards.guard import GuardKind
 from minidynamo.tracer.constants import NotConstant, as_constant, from_constant, key_of
 from minidynamo.tracer.exceptions import unsaid
+from minidynamo.tracer.numbers import involves_number, pinned
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, FunctionVariable, NestedFunctionVariable
@@ -38,7 +39,6 @@ _PLAIN_KEYS = (
     PythonModuleVariable,
     TensorVariable,
     IdVariable,
-    NumberVariable,
 )
 _UNHASHABLE = (ListVariable, DictVariable, SliceVariable)
 
@@ -64,7 +64,11 @@ def not_implemented() -> VariableTracker:
 
 
 def is_constant(variable: VariableTracker) -> bool:
-    """Whether the value is fully known while tracing."""
+    """Whether the value is fully known while tracing, or is a number, which `as_constant` makes known."""
+    if isinstance(variable, NumberVariable):
+        return True
+    if involves_number(variable):
+        return False
     try:
         as_constant(variable)
     except NotConstant:
@@ -98,6 +102,7 @@ def expect_index(tx: Tracer, key: VariableTracker, owner: str) -> int | slice:
 
 def expect_key(tx: Tracer, variable: VariableTracker) -> DictKey:
     """The stand-in of a dict key or set element. `__hash__` and `__eq__` of the user are traced at each look-up."""
+    variable = pinned(variable)
     if isinstance(variable, ObjectVariable) and _compares_itself(variable):
         return DictKey(TracedKey(tx, variable, hash_of(tx, variable)), variable)
     if isinstance(variable, TupleVariable):

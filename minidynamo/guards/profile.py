@@ -1,0 +1,87 @@
+"""Owns what has been seen to vary: per frame point and source, which sizes, strides and numbers became symbolic.
+
+It makes no symbols; `shapes.py` does. An entry only ever goes one way: unset, a value, then anything ("?").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+# What a size, stride or number has been: a value, a text such as "S(1)" for a stride that is the product of the size
+# and stride of that dimension, or None for several values.
+Fact = int | float | str | None
+
+
+@dataclass
+class FrameProfile:
+    """What the captures of one frame point have seen.
+
+    `dynamic`: True for a frame whose sizes and numbers are symbolic from the first capture on, False for one in which
+    none ever is. `numbers` and `tensors` are by the name of the source.
+    """
+
+    dynamic: bool | None = None
+    numbers: dict[str, Fact] = field(default_factory=dict)
+    tensors: dict[str, tuple[tuple[Fact, ...], tuple[Fact, ...]]] = field(default_factory=dict)
+
+    def has_varied(self) -> bool:
+        """Whether anything is symbolic."""
+        layouts = (fact for layout in self.tensors.values() for part in layout for fact in part)
+        return self.dynamic is True or (self.dynamic is None and None in (*layouts, *self.numbers.values()))
+
+    def varies(self, name: str, value: int | float) -> bool:
+        """Whether the number at a source has had another value; it is noted now."""
+        known = self.numbers.setdefault(name, value)
+        if known is not None and not _same(known, value):
+            self.numbers[name] = known = None
+        return known is None and self.dynamic is not False
+
+    def layout(
+        self, name: str, sizes: Sequence[int], strides: Sequence[int]
+    ) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
+        """Which sizes and which strides of the tensor at a source have varied; those it has now are noted."""
+        seen = (tuple(sizes), relative_strides(sizes, strides))
+        known = self.tensors.get(name, seen)
+        if len(known[0]) != len(sizes):
+            known = ((None,) * len(sizes), seen[1])
+        self.tensors[name] = joined = (_join(known[0], seen[0]), _join(known[1], seen[1]))
+        allowed = self.dynamic is not False
+        varied = [tuple(allowed and fact is None for fact in facts) for facts in joined]
+        return varied[0], varied[1]
+
+
+def relative_strides(sizes: Sequence[int], strides: Sequence[int]) -> tuple[int | str, ...]:
+    """The strides; those that follow from the next inner dimension say so: what is contiguous stays so."""
+    order = sorted(range(len(sizes)), key=lambda k: (strides[k], -k))
+    facts: dict[int, int | str] = {}
+    for place, k in enumerate(order):
+        inner = order[place - 1] if place else None
+        follows = inner is not None and strides[k] not in (0, 1) and strides[k] == sizes[inner] * strides[inner]
+        facts[k] = f"S({inner})" if follows else strides[k]
+    return tuple(facts[k] for k in range(len(sizes)))
+
+
+def _join(known: Sequence[Fact], seen: Sequence[Fact]) -> tuple[Fact, ...]:
+    return tuple(one if one == other else None for one, other in zip(known, seen))
+
+
+def _same(known: Fact, value: int | float) -> bool:
+    return type(known) is type(value) and (known == value or (known != known and value != value))
+
+
+def as_lines(profiles: Mapping[str, FrameProfile]) -> list[str]:
+    """What is known, for readers: per source its sizes, with `?` for what varies."""
+    lines: list[str] = []
+    for name, profile in profiles.items():
+        lines.append(f"{name}:")
+        for source, (sizes, strides) in profile.tensors.items():
+            line = f"  {source}: size {_text(sizes)}"
+            lines.append(line + (f" stride {_text(strides)}" if strides and None in (*sizes, *strides) else ""))
+        lines += [f"  {source}: {'?' if value is None else value}" for source, value in profile.numbers.items()]
+    return lines
+
+
+def _text(facts: Sequence[Any]) -> str:
+    return f"[{', '.join('?' if fact is None else str(fact) for fact in facts)}]"

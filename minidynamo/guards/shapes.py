@@ -1,0 +1,338 @@
+"""Owns the symbols of one traced frame: sizes and numbers that differ from call to call, and what was decided on them.
+
+Symbols are torch's; a `ShapeEnv` is made when the first one is needed. Here is which place in the program each one
+stands for, and how the decisions become guards over places. What has varied is known by `profile.py`; what a program
+does with numbers is in `tracer/numbers.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from minidynamo import compat
+from minidynamo.errors import UserLocation
+from minidynamo.guards.guard import Guard, GuardKind, TensorFacts
+from minidynamo.guards.profile import FrameProfile, relative_strides
+from minidynamo.guards.source import (
+    Attr,
+    CellContents,
+    Computed,
+    Constant,
+    Derived,
+    InstanceAttr,
+    Item,
+    Local,
+    Size,
+    Source,
+    StorageItem,
+    Stride,
+)
+
+Layout = tuple[tuple[Any, ...], tuple[Any, ...]]  # sizes and strides: ints, and torch.SymInt
+
+# Numbers beyond are no sizes, and do not fit into the integers of tensors.
+_LARGEST = 2**62
+
+
+class _Located(list[Any]):
+    """The guards of a ShapeEnv, which notes the user's line of each."""
+
+    def __init__(self, where: Callable[[], UserLocation | None]) -> None:
+        super().__init__()
+        self._where = where
+        self.places: list[UserLocation | None] = []
+
+    def append(self, guard: Any) -> None:
+        super().append(guard)
+        self.places.append(self._where())
+
+
+class Shapes:
+    """The symbols of one attempt at tracing a frame. `where` tells the user's line."""
+
+    def __init__(self, profile: FrameProfile, where: Callable[[], UserLocation | None]) -> None:
+        self._profile = profile
+        self._where = where
+        self._env: Any = None
+        self._guards = _Located(where)
+        self._places: dict[Any, list[Source]] = {}  # symbol -> where it can be read
+        self._tensors: dict[Source, tuple[list[Any], list[Any]]] = {}  # sizes and strides as expressions
+        self._numbers: dict[Source, Any] = {}
+        self._floats: dict[Any, tuple[Source, float]] = {}
+        self._used: set[Source] = set()
+        self._relations: dict[Source, Guard] = {}
+
+    @property
+    def is_symbolic(self) -> bool:
+        """Whether there are symbols."""
+        return self._env is not None
+
+    @property
+    def env(self) -> Any:
+        """torch's ShapeEnv of the frame."""
+        if self._env is None:
+            compat.load_symbols()
+            self._env = compat.symbolic().ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
+            self._env.guards = self._guards
+        return self._env
+
+    # Making symbols
+
+    def layout(self, source: Source, value: torch.Tensor) -> Layout:
+        """Sizes and strides of the tensor at a source, symbols where they have varied or are declared to."""
+        sizes, strides = tuple(value.shape), tuple(value.stride())
+        name = stable_name(source)
+        varied, jumps = self._profile.layout(name, sizes, strides)
+        wanted = [self._is_dynamic(value, k, varied[k]) for k in range(len(sizes))]
+        if not any(wanted) and not any(jumps):
+            return sizes, strides
+        made = [
+            self._size(Size(source, k), size) if wanted[k] and size not in (0, 1) else size
+            for k, size in enumerate(sizes)
+        ]
+        layout = tuple(made), self._strides(source, made, sizes, strides, jumps)
+        if not any(isinstance(number, torch.SymInt) for part in layout for number in part):
+            return sizes, strides
+        self._tensors[source] = ([_expr(n) for n in layout[0]], [_expr(n) for n in layout[1]])
+        return layout
+
+    def _is_dynamic(self, value: torch.Tensor, dim: int, varied: bool) -> bool:
+        declared = declarations(value).get(dim)
+        if declared is not None:
+            return declared and self._profile.dynamic is not False
+        if self._profile.dynamic and not isinstance(value, torch.nn.Parameter):
+            return True
+        return varied
+
+    def _size(self, source: Source, size: int) -> Any:
+        """The symbol of a size. Equal sizes share one."""
+        env = self.env
+        duck = compat.symbolic().DimDynamic.DUCK
+        return self._symbol(source, size, env.create_symbol(size, _named(source), duck))
+
+    def _symbol(self, source: Source, value: int, symbol: Any) -> Any:
+        self._places.setdefault(symbol, []).append(source)
+        return self.env.create_symintnode(symbol, hint=value)
+
+    def _strides(
+        self,
+        source: Source,
+        made: Sequence[Any],
+        sizes: Sequence[int],
+        strides: Sequence[int],
+        jumps: Sequence[bool],
+    ) -> tuple[Any, ...]:
+        """Strides follow from the sizes where they do in this call, have a symbol where they jump, or are constant."""
+        found: dict[int, Any] = {}
+        facts = relative_strides(sizes, strides)
+        for k in sorted(range(len(sizes)), key=lambda k: (strides[k], -k)):
+            fact = facts[k]
+            if isinstance(fact, str):
+                inner = int(fact[2:-1])
+                found[k] = made[inner] * found[inner]
+            elif jumps[k] and fact not in (0, 1):
+                place = Stride(source, k)
+                dynamic = compat.symbolic().DimDynamic.DYNAMIC
+                found[k] = self._symbol(place, fact, self.env.create_symbol(fact, _named(place), dynamic))
+            else:
+                found[k] = fact
+        return tuple(found[k] for k in range(len(sizes)))
+
+    def varies(self, source: Source, value: int | float) -> bool:
+        """Whether the number at a source is not to be taken for a constant."""
+        varied = self._profile.varies(stable_name(source), value)
+        if self._profile.dynamic and _is_argument(source):
+            varied = True
+        return varied and (isinstance(value, float) or abs(value) < _LARGEST)
+
+    def integer(self, source: Source, value: int) -> Any:
+        """A symbol for the int at a source, which may be any."""
+        env = self.env
+        dynamic = compat.symbolic().DimDynamic.DYNAMIC
+        symbol = env.create_unspecified_symbol(value, _named(source), dynamic)
+        self._numbers[source] = symbol
+        self._used.add(source)
+        return self._symbol(source, value, symbol)
+
+    def float(self, source: Source, value: float) -> Any:
+        """A symbol for the float at a source, which may be any."""
+        env = self.env
+        dynamic = compat.symbolic().DimDynamic.DYNAMIC
+        symbol = env.create_unspecified_symbol(value, _named(source), dynamic)
+        self._floats[symbol] = (source, value)
+        return self.env.create_symfloatnode(symbol, hint=value)
+
+    # Asking
+
+    def use(self, source: Source) -> None:
+        """The facts of the tensor at a source are guarded from now on."""
+        self._used.add(source)
+
+    def place_of(self, number: Any) -> Source:
+        """Where a symbolic int can be read, as Python computes it of what is guarded."""
+        return self._computed(_expr(number))
+
+    def require(self, condition: Source, answer: bool) -> None:
+        """Guard a condition over numbers that is not one of the ShapeEnv's."""
+        self._relations.setdefault(condition, Guard(condition, GuardKind.RELATION, answer, self._where()))
+
+    def _computed(self, expr: Any) -> Source:
+        text, symbols = compat.symbolic().text(expr)
+        if text == "{0}":
+            return self._place(symbols[0])
+        return Computed(text, tuple(self._place(symbol) for symbol in symbols))
+
+    def _place(self, symbol: Any) -> Source:
+        """The first place of a symbol whose guards are installed."""
+        places = self._places[symbol]
+        return next((place for place in places if self._is_used(place)), places[0])
+
+    def _is_used(self, place: Source) -> bool:
+        return (place.of if isinstance(place, Size | Stride) else place) in self._used
+
+    # Guards
+
+    def guards(self, given: Iterable[Guard]) -> list[Guard]:
+        """The guards of the frame, with what was decided on symbols: call it when nothing more will be decided."""
+        if self._env is None:
+            return [*given, *self._relations.values()]
+        found = [self._refined(guard) if guard.source in self._tensors else guard for guard in given]
+        made: list[Guard] = [*self._sizes(), *self._integers(), *self._decisions(), *self._ranges()]
+        return list(dict.fromkeys([*found, *self._relations.values(), *made]))
+
+    def _final(self, expr: Any) -> Any:
+        return self.env.replace(expr)
+
+    def _refined(self, guard: Guard) -> Guard:
+        """The guard of a tensor, with the sizes that were found to be constant."""
+        if guard.kind is not GuardKind.TENSOR:
+            return guard
+        facts: TensorFacts = guard.expected
+        sizes, strides = ([self._constant(e) for e in part] for part in self._tensors[guard.source])
+        return replace(guard, expected=replace(facts, shape=tuple(sizes), stride=tuple(strides)))
+
+    def _constant(self, expr: Any) -> int | None:
+        final = self._final(expr)
+        return int(final) if isinstance(final, int | compat.symbolic().Integer) else None
+
+    def _sizes(self) -> Iterable[Guard]:
+        """That sizes and strides which are the same symbol are equal, or follow from the others."""
+        for source, (sizes, strides) in self._tensors.items():
+            if source not in self._used:
+                continue
+            for kind, exprs in ((Size, sizes), (Stride, strides)):
+                for dim, expr in enumerate(exprs):
+                    place = kind(source, dim)
+                    if self._constant(expr) is None and self._computed(self._final(expr)) != place:
+                        yield self._equal(place, self._final(expr))
+
+    def _equal(self, place: Source, expr: Any) -> Guard:
+        other = self._computed(expr)
+        if isinstance(other, Computed):
+            text = f"{_shifted(other.template, 1)} == {{0}}"
+            return Guard(Computed(text, (place, *other.operands)), GuardKind.RELATION, True)
+        return Guard(Computed("{0} == {1}", (place, other)), GuardKind.RELATION, True)
+
+    def _integers(self) -> Iterable[Guard]:
+        for source, symbol in self._numbers.items():
+            constant = self._constant(symbol)
+            where = next((w for g, w in self._located() if symbol in g.free_symbols), None)
+            if constant is not None:
+                yield Guard(source, GuardKind.EQUALS, constant, where)
+            elif self._computed(self._final(symbol)) != source:
+                yield replace(self._equal(source, self._final(symbol)), where=where)
+
+    def _located(self) -> Iterable[tuple[Any, UserLocation | None]]:
+        return ((guard.expr, where) for guard, where in zip(self._guards, self._guards.places))
+
+    def _decisions(self) -> Iterable[Guard]:
+        """The conditions that were evaluated, unless they follow from sizes and ranges."""
+        for expr, where in self._located():
+            floats = [self._floats[s] for s in expr.free_symbols if s in self._floats]
+            if floats:
+                yield from (Guard(source, GuardKind.EQUALS, value, where) for source, value in floats)
+                continue
+            final = self._final(expr)
+            if not getattr(final, "free_symbols", ()) or self._follows_from_ranges(final):
+                continue
+            place = self._computed(final)
+            if all(self._is_used(p) for p in place.bases() if isinstance(p, Size | Stride)):
+                yield Guard(place, GuardKind.RELATION, True, where)
+
+    def _follows_from_ranges(self, expr: Any) -> bool:
+        return self.env._maybe_evaluate_static(expr, axioms=()) is not None
+
+    def _ranges(self) -> Iterable[Guard]:
+        for symbol in self._places:
+            place = self._place(symbol)
+            if not self._is_used(place) or self._final(symbol) != symbol:
+                continue
+            bounds = self.env.var_to_range[symbol]
+            lower, upper = _bound(bounds.lower), _bound(bounds.upper)
+            where = next((w for g, w in self._located() if symbol in g.free_symbols), None)
+            texts = [f"{lower} <= "] * (lower is not None), [f" <= {upper}"] * (upper is not None)
+            if texts != ([], []):
+                text = "".join([*texts[0], "{0}", *texts[1]])
+                yield Guard(Computed(text, (place,)), GuardKind.RELATION, True, where if lower != 2 or upper else None)
+
+
+def _expr(number: Any) -> Any:
+    return number.node.expr if isinstance(number, torch.SymInt) else compat.symbolic().Integer(number)
+
+
+def _bound(bound: Any) -> int | None:
+    """The bound of a range; None when it is infinite."""
+    is_number = isinstance(bound, int | compat.symbolic().Integer) and abs(int(bound)) < _LARGEST
+    return int(bound) if is_number else None
+
+
+def _shifted(template: str, by: int) -> str:
+    """The template with the operands counted from `by`."""
+    return template.format(*(f"{{{position + by}}}" for position in range(template.count("{"))))
+
+
+def declarations(value: torch.Tensor) -> dict[int, bool]:
+    """What the user declared of dimensions: True for one that varies, False for one that does not."""
+    declared: dict[int, bool] = value.__dict__.get(DECLARED, {})
+    return declared
+
+
+# The attribute of a tensor that holds what the user declared of its dimensions.
+DECLARED = "__minidynamo_dims__"
+
+
+def _is_argument(source: Source) -> bool:
+    """Whether a value was handed to the frame, alone or in a list, tuple or dict."""
+    return all(isinstance(part, Local | Item | StorageItem) for part in (source, *source.bases()))
+
+
+def _named(source: Source) -> Any:
+    return compat.symbolic().NamedSource(stable_name(source))
+
+
+def stable_name(source: Source) -> str:
+    """The name of a place, the same in each process: `L['x'].weight.size()[0]`."""
+    if isinstance(source, Local):
+        return f"L[{source.name!r}]"
+    if isinstance(source, Constant):
+        return source.name
+    if isinstance(source, Computed):
+        return source.template.format(*map(stable_name, source.operands))
+    if not isinstance(source, Derived):
+        return source.display()
+    base = stable_name(source.of)
+    if isinstance(source, Size):
+        return f"{base}.size()[{source.dim}]"
+    if isinstance(source, Stride):
+        return f"{base}.stride()[{source.dim}]"
+    if isinstance(source, Item | StorageItem):
+        key = source.key
+        text = repr(key) if isinstance(key, str | int | tuple | None) else type(key).__name__
+        return f"{base}[{text}]"
+    if isinstance(source, Attr | InstanceAttr):
+        return f"{base}.{source.name}"
+    return f"{base}.cell_contents" if isinstance(source, CellContents) else f"{type(source).__name__}({base})"

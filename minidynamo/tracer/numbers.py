@@ -1,0 +1,344 @@
+"""Owns what Python does with numbers that differ from call to call: arithmetic, comparison, functions of `math`.
+
+Ints keep their symbols, so that sizes which are computed of sizes are known as such; each step is a graph node and a
+text of Python. Floats are computed by Python alone, in the order of the program, and enter the graph as inputs. A
+comparison guards its answer, not the numbers. What is not known here takes the numbers as constants.
+"""
+
+from __future__ import annotations
+
+import builtins
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from minidynamo.guards.source import Computed, Constant, Source
+from minidynamo.tracer.constants import as_constant
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import SequenceVariable, SetVariable, SliceVariable, TupleVariable
+from minidynamo.variables.numbers import NumberVariable
+
+_SYMBOLS: dict[Callable[..., Any], str] = {
+    operator.add: "+",
+    operator.sub: "-",
+    operator.mul: "*",
+    operator.truediv: "/",
+    operator.floordiv: "//",
+    operator.mod: "%",
+    operator.pow: "**",
+    operator.lt: "<",
+    operator.le: "<=",
+    operator.eq: "==",
+    operator.ne: "!=",
+    operator.gt: ">",
+    operator.ge: ">=",
+}
+_COMPARISONS = (operator.lt, operator.le, operator.eq, operator.ne, operator.gt, operator.ge)
+_DIVISIONS = (operator.truediv, operator.floordiv, operator.mod)
+
+# A text that has grown longer than this is no gain: its numbers become constants.
+_LONGEST = 1000
+
+
+def involves_number(variable: VariableTracker) -> bool:
+    """Whether a number that is not known is the value, or an item of the tuple, list or slice that it is."""
+    if isinstance(variable, NumberVariable):
+        return True
+    if isinstance(variable, SequenceVariable):
+        return any(involves_number(item) for item in variable.items)
+    if isinstance(variable, SliceVariable):
+        return any(isinstance(part, NumberVariable) for part in (variable.start, variable.stop, variable.step))
+    return False
+
+
+def pinned(variable: VariableTracker) -> VariableTracker:
+    """The variable; a number as the constant that it is in this call, which is guarded."""
+    return ConstantVariable(variable.pin()) if isinstance(variable, NumberVariable) else variable
+
+
+def _is_number(variable: VariableTracker) -> bool:
+    if isinstance(variable, ConstantVariable):
+        return type(variable.value) in (int, float, bool)
+    return isinstance(variable, NumberVariable)
+
+
+def _here(variable: VariableTracker) -> Any:
+    """The number in this call; nothing is guarded."""
+    assert isinstance(variable, NumberVariable | ConstantVariable)
+    return variable.here if isinstance(variable, NumberVariable) else variable.value
+
+
+def _is_float(variable: VariableTracker) -> bool:
+    return variable.python_type is float
+
+
+# Texts
+
+
+def _text(template: str, *operands: VariableTracker | Source) -> Computed | None:
+    """`template` with the operands, each in parentheses; None when it has grown too long."""
+    places: list[Source] = []
+
+    def place(source: Source) -> str:
+        if source not in places:
+            places.append(source)
+        return f"{{{places.index(source)}}}"
+
+    def operand(given: VariableTracker | Source) -> str:
+        if isinstance(given, ConstantVariable):
+            finite = not isinstance(given.value, float) or math.isfinite(given.value)
+            text = repr(given.value) if finite else place(Constant(given.value, repr(given.value)))
+            return f"({text})" if text.startswith("-") else text
+        source = given if isinstance(given, Source) else given.source
+        assert source is not None
+        if isinstance(source, Computed):
+            return f"({source.template.format(*map(place, source.operands))})"
+        return place(source)
+
+    text = template.format(*map(operand, operands))
+    return Computed(text, tuple(places)) if len(text) <= _LONGEST else None
+
+
+def _require(tx: Tracer, template: str, answer: bool, *operands: VariableTracker | Source) -> bool:
+    """Guard that the condition gives `answer`; whether that can be said."""
+    condition = _text(template, *operands)
+    if condition is None:
+        return False
+    tx.graph.shapes.require(condition, answer)
+    return True
+
+
+def _float(tx: Tracer, value: Any, source: Source | None) -> VariableTracker | None:
+    if source is None or type(value) is not float:
+        return None
+    return tx.graph.computed(value, source)
+
+
+# Operators
+
+
+def binary(
+    tx: Tracer, function: Callable[..., Any], left: VariableTracker, right: VariableTracker
+) -> VariableTracker | None:
+    """`function(left, right)` for two numbers, one of which is not known; None for anything else."""
+    if not (isinstance(left, NumberVariable) or isinstance(right, NumberVariable)):
+        return None
+    if not (_is_number(left) and _is_number(right)):
+        return None
+    result: VariableTracker | None = None
+    if function in _COMPARISONS:
+        result = _compare(tx, function, left, right)
+    elif function in _DIVISIONS and not _holds(tx, operator.ne, right, ConstantVariable(0)):
+        result = None  # Python raises
+    elif function is operator.pow:
+        result = _power(tx, left, right)
+    elif function in _SYMBOLS:
+        exact = not (_is_float(left) or _is_float(right)) and function is not operator.truediv
+        result = _integer(tx, function, left, right) if exact else _floating(tx, function, left, right)
+    return tx.call(function, [pinned(left), pinned(right)]) if result is None else result
+
+
+def _floating(
+    tx: Tracer, function: Callable[..., Any], left: VariableTracker, right: VariableTracker
+) -> VariableTracker | None:
+    try:
+        value = function(_here(left), _here(right))
+    except ArithmeticError:
+        return None
+    return _float(tx, value, _text(f"{{0}} {_SYMBOLS[function]} {{1}}", left, right))
+
+
+def _integer(tx: Tracer, function: Callable[..., Any], *operands: VariableTracker) -> VariableTracker | None:
+    """An operation on symbols, which is a node."""
+    if tx.graph.subgraph is not None:
+        return None
+    values = [v.value for v in operands if isinstance(v, NumberVariable | ConstantVariable)]
+    return tx.graph.number(function(*values), function, operands)
+
+
+def _power(tx: Tracer, base: VariableTracker, exponent: VariableTracker) -> VariableTracker | None:
+    power = exponent.value if isinstance(exponent, ConstantVariable) else None
+    if type(power) is int and 0 <= power <= 4 and not _is_float(base):
+        return _integer(tx, operator.pow, base, exponent)
+    # Where it could raise, or give a complex number or one of another class, the numbers become constants.
+    constant_base = base.value if isinstance(base, ConstantVariable) else None
+    if type(constant_base) is float and 0 < constant_base <= 1:
+        bounded = _require(tx, "0 <= {0}", True, exponent) if _here(exponent) >= 0 else False
+    elif _here(base) > 0 and power is not None and -4 <= power <= 4 and (_is_float(base) or type(power) is float):
+        bounded = 1e-60 < _here(base) < 1e60 and _require(tx, "1e-60 < {0} < 1e60", True, base)
+    else:
+        return None
+    return _floating(tx, operator.pow, base, exponent) if bounded else None
+
+
+def _holds(tx: Tracer, function: Callable[..., Any], left: VariableTracker, right: VariableTracker) -> bool:
+    answer = _compare(tx, function, left, right)
+    return bool(function(as_constant(left), as_constant(right)) if answer is None else answer.value)
+
+
+def _compare(
+    tx: Tracer, function: Callable[..., Any], left: VariableTracker, right: VariableTracker
+) -> ConstantVariable | None:
+    if not isinstance(left, NumberVariable) and not isinstance(right, NumberVariable):
+        return ConstantVariable(function(_here(left), _here(right)))
+    if not _is_float(left) and not _is_float(right):
+        values = [v.value for v in (left, right) if isinstance(v, NumberVariable | ConstantVariable)]
+        return ConstantVariable(bool(function(*values)))
+    answer = bool(function(_here(left), _here(right)))
+    known = _require(tx, f"{{0}} {_SYMBOLS[function]} {{1}}", answer, left, right)
+    return ConstantVariable(answer) if known else None
+
+
+def truth(tx: Tracer, number: NumberVariable) -> bool:
+    """`bool(number)`; the answer is guarded."""
+    return _holds(tx, operator.ne, number, ConstantVariable(0))
+
+
+def unary(tx: Tracer, function: Callable[..., Any], number: NumberVariable) -> VariableTracker:
+    """`-n`, `+n`, `abs(n)` or `~n`."""
+    result: VariableTracker | None = None
+    if function is operator.pos:
+        return number
+    if function in (operator.neg, abs):
+        if number.cls is int:
+            result = _integer(tx, function, number)
+        else:
+            template = "-{0}" if function is operator.neg else "{1}({0})"
+            text = _text(template, number, Constant(abs, "abs")) if function is abs else _text(template, number)
+            result = _float(tx, function(number.value), text)
+    return tx.call(function, [pinned(number)]) if result is None else result
+
+
+def is_among(tx: Tracer, number: NumberVariable, items: Sequence[object]) -> VariableTracker | None:
+    """`number in items`: whether it is one of some constants is guarded, not which one."""
+    numbers = [item for item in items if type(item) in (int, float, bool)]
+    if any(type(item) is float and not math.isfinite(item) for item in numbers):
+        return None
+    answer = number.here in numbers
+    listed = ", ".join(map(repr, numbers))
+    known = _require(tx, f"{{0}} in ({listed}{',' * (len(numbers) == 1)})", answer, number)
+    return ConstantVariable(answer) if known else None
+
+
+def constant_items(container: VariableTracker) -> Sequence[object] | None:
+    """The items of a tuple, list or set of constants; None when it is something else."""
+    if isinstance(container, SequenceVariable):
+        parts: Sequence[VariableTracker] = container.items
+    elif isinstance(container, SetVariable):
+        parts = [key.variable for key in container.items]
+    else:
+        return None
+    values = [part.value for part in parts if isinstance(part, ConstantVariable)]
+    return values if len(values) == len(parts) else None
+
+
+# Functions
+
+
+def _rounds(function: Callable[..., Any]) -> Callable[[Tracer, NumberVariable], VariableTracker | None]:
+    def call(tx: Tracer, number: NumberVariable) -> VariableTracker | None:
+        if number.cls is int:
+            return number
+        if not abs(number.value) < 4.5e15 or not _require(tx, "-4.5e15 < {0} < 4.5e15", True, number):
+            return None
+        name = function.__name__
+        text = _text("{0}({1})", Constant(function, name), number)
+        return None if text is None else tx.graph.integer(function(number.value), text)
+
+    return call
+
+
+def _to_float(tx: Tracer, number: NumberVariable) -> VariableTracker | None:
+    if number.cls is float:
+        return number
+    if not abs(number.here) < 2**62:
+        return None
+    return _float(tx, builtins.float(number.here), _text("{0}({1})", Constant(builtins.float, "float"), number))
+
+
+def _of_math(
+    function: Callable[..., Any], condition: str
+) -> Callable[[Tracer, NumberVariable], VariableTracker | None]:
+    """A function of `math` with a float result that does not raise where the condition holds."""
+
+    def call(tx: Tracer, number: NumberVariable) -> VariableTracker | None:
+        if not eval(condition.format("here"), {}, {"here": number.here}) or not _require(tx, condition, True, number):
+            return None
+        text = _text("{0}({1})", Constant(function, function.__name__), number)
+        return _float(tx, function(number.here), text)
+
+    return call
+
+
+_POSITIVE, _ANY, _SMALL = "0 < {0} < 1e300", "-1e300 < {0} < 1e300", "-700 < {0} < 700"
+_ONE_NUMBER: dict[Callable[..., Any], Callable[[Tracer, NumberVariable], VariableTracker | None]] = {
+    builtins.int: _rounds(builtins.int),
+    round: _rounds(round),
+    math.floor: _rounds(math.floor),
+    math.ceil: _rounds(math.ceil),
+    math.trunc: _rounds(math.trunc),
+    builtins.float: _to_float,
+    torch.sym_int: _rounds(builtins.int),
+    torch.sym_float: _to_float,
+    math.sqrt: _of_math(math.sqrt, "0 <= {0} < 1e300"),
+    **{f: _of_math(f, _POSITIVE) for f in (math.log, math.log2, math.log10)},
+    **{f: _of_math(f, _ANY) for f in (math.sin, math.cos, math.tan, math.tanh, math.atan, math.fabs)},
+    **{f: _of_math(f, _SMALL) for f in (math.exp, math.sinh, math.cosh)},
+}
+
+
+def call(
+    tx: Tracer, function: Any, args: Sequence[VariableTracker], kwargs: Mapping[str, VariableTracker]
+) -> VariableTracker | None:
+    """A function of numbers; None when it is not one that is known here."""
+    if function is divmod and len(args) == 2 and not kwargs and any(isinstance(arg, NumberVariable) for arg in args):
+        return TupleVariable([tx.call(part, args) for part in (operator.floordiv, operator.mod)])
+    if len(args) != 1 or kwargs or not isinstance(args[0], NumberVariable):
+        return None
+    known = _ONE_NUMBER.get(function) if getattr(function, "__hash__", None) else None
+    return None if known is None else known(tx, args[0])
+
+
+def call_method(
+    tx: Tracer, number: NumberVariable, name: str, args: Sequence[VariableTracker]
+) -> VariableTracker | None:
+    """A special method of a number; None when it takes constants."""
+    plain = _METHODS.get(name)
+    if plain is None:
+        return None
+    function, is_reflected = plain
+    if function in _ONE_NUMBER and not args:
+        return call(tx, function, [number], {})
+    if function in (operator.neg, operator.pos, abs):
+        return unary(tx, function, number)
+    if len(args) != 1:
+        return None
+    other = args[0]
+    result = binary(tx, function, other, number) if is_reflected else binary(tx, function, number, other)
+    return ConstantVariable(NotImplemented) if result is None else result
+
+
+_METHODS: dict[str, tuple[Callable[..., Any], bool]] = {
+    f"__{name}__": (getattr(operator, name), False)
+    for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "lt", "le", "eq", "ne", "gt", "ge")
+}
+_METHODS |= {
+    f"__r{name}__": (getattr(operator, name), True)
+    for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
+}
+_METHODS |= {"__neg__": (operator.neg, False), "__pos__": (operator.pos, False), "__abs__": (abs, False)}
+_CONVERSIONS: dict[str, Callable[..., Any]] = {
+    "__int__": builtins.int,
+    "__index__": builtins.int,
+    "__float__": builtins.float,
+    "__floor__": math.floor,
+    "__ceil__": math.ceil,
+    "__trunc__": math.trunc,
+    "__round__": round,
+}
+_METHODS |= {name: (function, False) for name, function in _CONVERSIONS.items()}

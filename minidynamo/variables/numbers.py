@@ -1,0 +1,37 @@
+"""Owns the tracker of numbers that differ from call to call: sizes of tensors, arguments, what is computed of them.
+
+It computes nothing; `tracer/numbers.py` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch.fx
+
+from minidynamo.variables.base import VariableTracker
+
+
+@dataclass(eq=False)
+class NumberVariable(VariableTracker):
+    """An int or float (`cls`) that Python can compute from the frame's arguments: `source` says how.
+
+    `value` is a torch.SymInt, or the float of this call. `pin()` makes a constant of it: it guards the value, which it
+    gives. `node` computes it in the graph; None until the graph needs it.
+    """
+
+    value: Any
+    cls: type
+    pin: Callable[[], Any]
+    node: torch.fx.Node | None = None
+
+    @property
+    def python_type(self) -> type:
+        return self.cls
+
+    @property
+    def here(self) -> Any:
+        """The number in this call; nothing is guarded."""
+        return self.value.node.hint if isinstance(self.value, torch.SymInt) else self.value

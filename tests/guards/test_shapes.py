@@ -1,0 +1,87 @@
+"""Symbols of a frame: where they can be read, and what becomes of the conditions that were evaluated on them."""
+
+from __future__ import annotations
+
+import torch
+
+from minidynamo.guards.failures import describe
+from minidynamo.guards.guard import Guard, GuardKind
+from minidynamo.guards.profile import FrameProfile
+from minidynamo.guards.shapes import Shapes, stable_name
+from minidynamo.guards.source import Attr, Computed, Constant, InstanceAttr, Item, Local, Size, global_source
+from minidynamo.tracer.output_graph import tensor_facts
+
+X, Y = Local("x"), Local("y")
+
+
+def symbolic(**tensors: torch.Tensor) -> tuple[Shapes, list[Guard], dict[str, tuple[int, ...]]]:
+    """Shapes for tensors whose sizes all vary, the guards of the tensors, and their sizes."""
+    shapes = Shapes(FrameProfile(dynamic=True), lambda: None)
+    guards, sizes = [], {}
+    for name, tensor in tensors.items():
+        layout = shapes.layout(Local(name), tensor)
+        shapes.use(Local(name))
+        guards.append(Guard(Local(name), GuardKind.TENSOR, tensor_facts(tensor, layout)))
+        sizes[name] = layout[0]
+    return shapes, guards, sizes
+
+
+def said(shapes: Shapes, guards: list[Guard]) -> list[str]:
+    return [line.strip() for line in describe(shapes.guards(guards)).splitlines()]
+
+
+def test_nothing_is_made_for_sizes_that_do_not_vary() -> None:
+    shapes = Shapes(FrameProfile(), lambda: None)
+    x = torch.zeros(3, 4)
+    assert shapes.layout(X, x) == ((3, 4), (4, 1))
+    assert not shapes.is_symbolic
+
+
+def test_sizes_zero_and_one_are_constants() -> None:
+    shapes, guards, sizes = symbolic(x=torch.zeros(5, 1, 0))
+    assert sizes["x"][1:] == (1, 0)
+    assert said(shapes, guards) == ["tensor `x`: float32[?, 1, 0] on cpu", "relation `2 <= x.shape[0]`: to hold"]
+
+
+def test_equal_sizes_are_guarded_to_stay_equal() -> None:
+    shapes, guards, _ = symbolic(x=torch.zeros(3), y=torch.zeros(3))
+    assert "relation `y.shape[0] == x.shape[0]`: to hold" in said(shapes, guards)
+
+
+def test_a_size_that_is_not_used_stands_for_no_other_one() -> None:
+    shapes = Shapes(FrameProfile(dynamic=True), lambda: None)
+    shapes.layout(X, torch.zeros(3))
+    layout = shapes.layout(Y, torch.zeros(3))
+    shapes.use(Y)
+    assert shapes.place_of(layout[0][0]) == Size(Y, 0)
+    assert said(shapes, []) == ["relation `2 <= y.shape[0]`: to hold"]
+
+
+def test_a_condition_becomes_a_relation_and_a_value_a_size() -> None:
+    shapes, guards, sizes = symbolic(x=torch.zeros(3, 8), y=torch.zeros(5))
+    assert sizes["x"][0] + sizes["y"][0] < 10
+    assert int(sizes["x"][1]) == 8
+    lines = said(shapes, guards)
+    assert lines[0] == "tensor `x`: float32[?, 8] on cpu"
+    assert "relation `y.shape[0] + x.shape[0] < 10`: to hold" in lines
+
+
+def test_strides_follow_sizes_unless_they_jump() -> None:
+    profile = FrameProfile()
+    shapes = Shapes(profile, lambda: None)
+    shapes.layout(X, torch.zeros(3, 4))
+    shapes.layout(X, torch.zeros(5, 6))
+    sizes, strides = shapes.layout(X, torch.zeros(5, 7))
+    assert str(strides[0]) == str(sizes[1])
+    shapes.layout(Y, torch.zeros(3, 8)[:, :4])
+    _, strides = shapes.layout(Y, torch.zeros(3, 9)[:, :4])
+    assert str(strides[0]) not in ("9", str(sizes[1]))
+
+
+def test_names_are_the_same_in_each_process() -> None:
+    names = {"a": 1}
+    assert stable_name(Item(X, "k")) == "L['x']['k']"
+    assert stable_name(Size(InstanceAttr(Local("self"), "weight"), 1)) == "L['self'].weight.size()[1]"
+    assert stable_name(global_source(names, "a")) == "G['a']"
+    assert stable_name(Attr(Constant(max, "max"), "__name__")) == "max.__name__"
+    assert stable_name(Computed("{0} + {1}", (X, Y))) == "L['x'] + L['y']"

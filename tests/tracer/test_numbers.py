@@ -1,0 +1,103 @@
+"""Numbers that differ from call to call: each program is compiled twice at most, and gives what eager gives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import minidynamo
+
+X = torch.arange(4.0)
+
+
+def graphs(fn: Callable[..., Any], *calls: tuple[Any, ...]) -> int:
+    """How often a program is compiled for these calls, each of which must give what eager gives, class by class."""
+    compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+    for call in calls:
+        expected, got = fn(*call), compiled(*call)
+        assert _alike(got, expected), (call, got, expected)
+    return int(compiled.stats.graphs)
+
+
+def _alike(got: Any, expected: Any) -> bool:
+    if type(got) is not type(expected):
+        return False
+    if isinstance(expected, torch.Tensor):
+        return torch.equal(got, expected)
+    if isinstance(expected, tuple | list):
+        return len(got) == len(expected) and all(map(_alike, got, expected))
+    return bool(got == expected and math.copysign(1, got) == math.copysign(1, expected))
+
+
+ONCE_MORE: dict[str, Callable[..., Any]] = {
+    "int arithmetic": lambda x, n: (x + n, n + 1, n - 1, 2 * n, n * n, -n, abs(-n), +n, n // 2, n % 3, 7 - n, n**2),
+    "division": lambda x, n: (x * (1 / n), n / 2, 10 / n, 10 // n, 10 % n),
+    "floats of ints": lambda x, n: (x * float(n), n * 0.5, n**0.5, 0.9**n, 1 - 0.9**n),
+    "math": lambda x, n: (x * math.sqrt(n), math.log(n), math.cos(n), math.exp(n / 100), math.floor(n * 0.7)),
+    "rounding": lambda x, n: (x[: int(n * 0.2)], round(n * 0.37), math.ceil(n / 3), int(n)),
+    "nested": lambda x, n: (x + (n + 1) * 2 - n, (n * 0.1 + 0.2) * 0.3),
+    "in a container": lambda x, n: [x + 1, (n, n + 1)],
+    "compared": lambda x, n: (x + 1 if n > 2 else x - 1, n),
+    "min and max": lambda x, n: (x + 1, min(n, 100), max(n, 1), max(2, n)),
+    "a sum": lambda x, n: (x + 1, sum([n, n, 1])),
+}
+
+
+@pytest.mark.parametrize("name", ONCE_MORE)
+def test_an_int_that_changes_is_compiled_once_more(name: str) -> None:
+    assert graphs(ONCE_MORE[name], *((X, n) for n in (5, 6, 7, 8, 11))) == 2
+
+
+@pytest.mark.parametrize("value", [0, 1, -3])
+def test_zero_one_and_negative_ints_are_ints_like_any(value: int) -> None:
+    assert graphs(lambda x, n: (x + n, n * 3, n // 2, n % 5), (X, 5), (X, 6), (X, value)) == 2
+
+
+def test_floats_are_computed_in_the_order_of_the_program() -> None:
+    def program(x: torch.Tensor, a: float, b: float) -> Any:
+        return x * (a + b + 0.1), (a + b) + 0.1, a + (b + 0.1), a * b / 3, -a, abs(a), a // 0.3, a % 0.3
+
+    calls = [(X, 0.1 * k, 1e16 / (k + 1)) for k in range(1, 6)]
+    assert graphs(program, *calls) == 2
+
+
+def test_a_comparison_of_floats_guards_its_answer() -> None:
+    program = lambda x, a: x + 1 if a * 3 > 0.3 else x - 1  # noqa: E731
+    assert graphs(program, (X, 0.2), (X, 0.3), (X, 0.4), (X, 0.1), (X, 0.05), (X, 0.1 + 1e-17)) == 3
+
+
+def test_a_value_that_decides_what_happens_is_a_constant() -> None:
+    def program(x: torch.Tensor, n: int) -> Any:
+        for _ in range(n):
+            x = x + 1
+        return x, f"{n}", [0] * n, {n: 1}[n]
+
+    assert graphs(lambda x, n: program(x, n)[0], (X, 2), (X, 3), (X, 4), (X, 3)) == 3
+    assert graphs(lambda x, n: x + len(program(x, n)[1]), (X, 2), (X, 3), (X, 2)) == 2
+
+
+def test_one_of_several_values_is_guarded_as_such() -> None:
+    program = lambda x, n: x + 1 if n in (3, 4, 5) else x - 1  # noqa: E731
+    assert graphs(program, (X, 7), (X, 3), (X, 4), (X, 5), (X, 8), (X, 9)) == 3
+
+
+@pytest.mark.parametrize("operation", [lambda n: 1 // n, lambda n: 1 % n, lambda n: 1 / n, lambda n: 1.5 // n])
+def test_a_division_by_zero_raises(operation: Callable[[int], Any]) -> None:
+    compiled = minidynamo.compile(lambda x, n: x + operation(n), backend="eager")
+    for n in (3, 4, 5):
+        assert torch.equal(compiled(X, n), X + operation(n))
+    with pytest.raises(ZeroDivisionError):
+        compiled(X, 0)
+
+
+def test_numbers_beyond_those_of_tensors_are_constants() -> None:
+    assert graphs(lambda x, n: (x + 1, n * 2), (X, 2**70), (X, 2**71), (X, 2**70)) == 2
+
+
+def test_a_bool_is_not_a_number_that_varies() -> None:
+    assert graphs(lambda x, flag: x + 1 if flag else x - 1, (X, True), (X, False), (X, True)) == 2
+    assert graphs(lambda x, n: (x + n, n), (X, 3), (X, 4), (X, True)) == 3
