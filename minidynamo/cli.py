@@ -1,6 +1,6 @@
-"""Owns the command line: `python -m minidynamo doctor | explain CODE`.
+"""Owns the command line: `python -m minidynamo doctor | explain CODE | cache ls | cache why A B | cache clear`.
 
-It only shows what other files know; a command here has no effect on what is compiled.
+It shows what other files know and empties the cache; no command here has an effect on what is compiled.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import importlib.metadata
 import platform
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from minidynamo import artifacts
 from minidynamo.codegen.runtime.toolchain import find_toolchain
 from minidynamo.config import config
 from minidynamo.errors import KernelBuildError, ToolchainMissing, nearest
+from minidynamo.graph_cache import files
+from minidynamo.graph_cache.key import differences
 
 # In an installed package the page lies beside the code, in a checkout in docs/.
 ERROR_PAGES = (Path(__file__).parent / "errors.md", Path(__file__).parent.parent / "docs" / "errors.md")
@@ -36,8 +39,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     explain = commands.add_parser("explain", help="what an error code means and what to write instead")
     explain.add_argument("code", metavar="CODE", help="for example MD201; 'all' lists every code")
     commands.add_parser("doctor", help="what minidynamo finds on this machine")
+    cache = commands.add_parser("cache", help="the compiled graphs that are kept on disk")
+    actions = cache.add_subparsers(dest="action", required=True, metavar="ACTION")
+    actions.add_parser("ls", help="the entries: key, size, age, uses, what they are")
+    why = actions.add_parser("why", help="the lines in which two keys differ")
+    why.add_argument("keys", nargs=2, metavar="KEY", help="the beginning of a key, as `cache ls` shows it")
+    actions.add_parser("clear", help="remove all entries, kernels and texts")
     chosen = parser.parse_args(arguments)
-    return show_entry(chosen.code.upper()) if chosen.command == "explain" else show_machine()
+    if chosen.command == "explain":
+        return show_entry(chosen.code.upper())
+    if chosen.command == "doctor":
+        return show_machine()
+    if chosen.action == "why":
+        return compare_entries(*chosen.keys)
+    return list_cache() if chosen.action == "ls" else clear_cache()
 
 
 def error_entries() -> dict[str, str]:
@@ -143,6 +158,51 @@ def check_folders() -> Iterator[Row]:
         return
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     yield OK, "cache folder", f"{folder} ({size / 2**20:.1f} MiB)"
+
+
+def list_cache() -> int:
+    """Print the stored graphs, the one that was used last first."""
+    entries = files.entries()
+    print(f"{'key':<33}  {'size':>9}  {'used':>10}  {'uses':>5}  what")
+    for entry in entries:
+        content = files.read(entry.name)
+        what = content.get("what") if isinstance(content, dict) else None
+        used = age(time.time() - entry.used)
+        print(f"{entry.name:<33}  {entry.size / 1024:>5.0f} KiB  {used:>10}  {entry.hits:>5}  {what or 'damaged'}")
+    total = sum(entry.size for entry in entries)
+    print(f"{len(entries)} graphs, {total / 2**20:.1f} MiB, in {files.folder()}")
+    return 0
+
+
+def age(seconds: float) -> str:
+    """`3 min ago`, in the largest unit that fits."""
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit} ago"
+    return "just now"
+
+
+def compare_entries(one: str, other: str) -> int:
+    """Print the lines in which the keys of two entries differ; returns 2 when one of them is not there."""
+    texts = []
+    for prefix in (one, other):
+        found = [entry.name for entry in files.entries() if entry.name.startswith(prefix)]
+        content = files.read(found[0]) if len(found) == 1 else None
+        if not isinstance(content, dict):
+            many = f"{len(found)} entries have a key" if found else "There is no entry with a key"
+            print(f"{many} that begins with {prefix}. `cache ls` lists them.", file=sys.stderr)
+            return 2
+        texts.append(str(content.get("key")))
+    lines = differences(*texts)
+    print("\n".join(lines) if lines else "The keys are the same.")
+    return 0
+
+
+def clear_cache() -> int:
+    """Remove what is kept on disk, and say how much that was."""
+    count, size = files.clear()
+    print(f"Removed {count} files, {size / 2**20:.1f} MiB, from {artifacts.cache_dir()}")
+    return 0
 
 
 CHECKS: tuple[Callable[[], Iterator[Row]], ...] = (check_versions, check_compiler, check_devices, check_folders)

@@ -6,7 +6,6 @@ wrong here costs a compile and never more.
 
 from __future__ import annotations
 
-import difflib
 import importlib.metadata
 import weakref
 from collections.abc import Mapping, Sequence
@@ -27,7 +26,7 @@ from minidynamo.errors import BackendError, ToolchainMissing
 from minidynamo.events import phase, publish
 from minidynamo.graph_cache import files
 from minidynamo.graph_cache.encoding import Codec, Damaged, Json, NotStorable
-from minidynamo.graph_cache.key import Key, key_of
+from minidynamo.graph_cache.key import Key, differences, key_of
 
 RECORDS = (*call_plan.RECORDS, *stored.RECORDS)
 
@@ -157,9 +156,3 @@ class StoredGraph:
             raise NotStorable("a part of it runs operation by operation")
         compiled, aten = self.made[call]
         return {**stored.write_graph(compiled, codec), "aten": codec.surroundings.written(aten)}
-
-
-def differences(one: str, other: str) -> list[str]:
-    """The lines in which two keys differ, `- ` in front of those of the first and `+ ` of the second."""
-    lines = difflib.unified_diff(one.splitlines(), other.splitlines(), lineterm="", n=0)
-    return [f"{line[0]} {line[1:].strip()}" for line in list(lines)[2:] if not line.startswith("@@")]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -7,6 +8,7 @@ import pytest
 
 from minidynamo import cli
 from minidynamo.config import config
+from minidynamo.graph_cache import files
 
 
 @pytest.fixture
@@ -68,3 +70,58 @@ def test_it_runs_as_a_module():
     done = subprocess.run([sys.executable, "-m", "minidynamo", "--help"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "doctor" in done.stdout and "explain" in done.stdout
+
+
+KEY = "program:\n  x = input\n  sin = torch.sin(%x)\nenvironment:\n  torch: 2.13\n"
+
+
+@pytest.fixture
+def stored(tmp_path):
+    with config.patch(cache_dir=str(tmp_path / "cache")):
+        files.write("aa11-00", {"key": KEY, "what": "train.py:3 in step, 12 operations, forward and backward"})
+        files.write("aa22-00", {"key": KEY.replace("sin", "cos"), "what": "train.py:3 in step"})
+        files.write("bb33-00", {"key": KEY, "what": "train.py:9 in test"})
+        os.utime(files.folder() / "bb33-00.json", (0, 0))
+        files.note_use("aa11-00")
+        yield
+
+
+def test_cache_ls_lists_the_entries(stored, capsys):
+    assert cli.main(["cache", "ls"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["key", "size", "used", "uses", "what"]
+    first = next(line for line in lines if line.startswith("aa11-00"))
+    assert "just now" in first and first.endswith("  1  train.py:3 in step, 12 operations, forward and backward")
+    assert lines[3].startswith("bb33-00") and " d ago" in lines[3]
+    assert lines[4].startswith("3 graphs, 0.0 MiB, in ")
+
+
+def test_cache_why_prints_the_lines_that_differ(stored, capsys):
+    assert cli.main(["cache", "why", "aa1", "aa2"]) == 0
+    assert capsys.readouterr().out == "- sin = torch.sin(%x)\n+ cos = torch.cos(%x)\n"
+    assert cli.main(["cache", "why", "aa1", "bb"]) == 0
+    assert capsys.readouterr().out == "The keys are the same.\n"
+
+
+@pytest.mark.parametrize(("key", "said"), [("zz", "There is no entry"), ("aa", "2 entries have a key")])
+def test_cache_why_of_an_unknown_key(stored, capsys, key, said):
+    assert cli.main(["cache", "why", "bb", key]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_cache_clear_removes_everything(stored, capsys):
+    assert cli.main(["cache", "clear"]) == 0
+    assert capsys.readouterr().out.startswith("Removed 4 files, 0.0 MiB, from ")
+    cli.main(["cache", "ls"])
+    assert "0 graphs" in capsys.readouterr().out
+
+
+def test_a_cache_command_needs_an_action(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["cache"])
+    assert stopped.value.code == 2
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(5, "just now"), (120, "2 min ago"), (7200, "2 h ago")])
+def test_ages(seconds, text):
+    assert cli.age(seconds) == text

@@ -25,7 +25,6 @@ from examples.models import ConvNet, Transformer
 from minidynamo.config import config
 from minidynamo.events import MinidynamoNotice, forget_notices, on_event
 from minidynamo.graph_cache import files
-from minidynamo.stored_graphs import differences
 from minidynamo.testing import assert_same_as_eager
 
 pytestmark = pytest.mark.cpp
@@ -308,11 +307,6 @@ def test_another_environment_compiles_again_and_is_told_why(what, events):
     gradients(pointwise, X, Y)
     name, reason = events[0]
     assert name == "miss" and f"- {what}: something else" in reason and f"+ {what}: " in reason
-
-
-def test_differences_are_lines():
-    assert differences("a\nb: 1\nc\n", "a\nb: 2\nc\n") == ["- b: 1", "+ b: 2"]
-    assert differences("a\n", "a\n") == []
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

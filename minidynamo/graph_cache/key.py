@@ -6,6 +6,7 @@ compile the same program therefore write the same text. It compiles and stores n
 
 from __future__ import annotations
 
+import difflib
 import functools
 import hashlib
 import inspect
@@ -113,6 +114,12 @@ def _all_nodes(gm: fx.GraphModule) -> Iterator[fx.Node]:
             inner = operator.attrgetter(node.target)(gm)
             if isinstance(inner, fx.GraphModule):
                 yield from _all_nodes(inner)
+
+
+def differences(one: str, other: str) -> list[str]:
+    """The lines in which two keys differ, `- ` in front of those of the first and `+ ` of the second."""
+    lines = difflib.unified_diff(one.splitlines(), other.splitlines(), lineterm="", n=0)
+    return [f"{line[0]} {line[1:].strip()}" for line in list(lines)[2:] if not line.startswith("@@")]
 
 
 # The graph

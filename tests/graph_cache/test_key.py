@@ -12,7 +12,7 @@ from torch.nn import functional
 from minidynamo.compat import FakeTensorMode
 from minidynamo.errors import UserLocation
 from minidynamo.graph_cache.encoding import NotStorable
-from minidynamo.graph_cache.key import key_of
+from minidynamo.graph_cache.key import differences, key_of
 
 
 def fake(*shape, **facts):
@@ -203,3 +203,8 @@ def test_the_index_of_the_only_gpu_is_not_in_the_key():
 def test_inputs_without_facts(value):
     with pytest.raises(NotStorable):
         key(lambda x: x + 1, value)
+
+
+def test_differences_are_lines():
+    assert differences("a\nb: 1\nc\n", "a\nb: 2\nc\n") == ["- b: 1", "+ b: 2"]
+    assert differences("a\n", "a\n") == []

@@ -12,15 +12,17 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import filelock
-
 from minidynamo import artifacts
+from minidynamo.graph_cache.files import write_bytes
 
 LOCK_TIMEOUT_SECONDS = 600
+# Below this no compiler can be expected to finish.
+ROOM_BYTES = 16 << 20
 
 
 def key_of(text: str) -> str:
@@ -41,14 +43,24 @@ def fetch(key_text: str, build: Callable[[Path], None]) -> Path:
     """
     folder = entry_folder(key_of(key_text))
     stored = _find(folder)
-    if stored is not None:
-        return stored
-    if not _writable(folder):
+    if stored is None and _writable(folder):
+        with contextlib.suppress(OSError):  # the folder may be removed meanwhile, or its disk be full
+            stored = _build_once(folder, key_text, build)
+    if stored is None:
         return _build_into(Path(tempfile.mkdtemp(prefix="minidynamo_")), build)
+    with contextlib.suppress(OSError):
+        os.utime(stored)  # what was used longest ago makes room for others
+    return stored
+
+
+def _build_once(folder: Path, key_text: str, build: Callable[[Path], None]) -> Path:
+    # Imported where something is built, which takes longer.
+    import filelock  # noqa: PLC0415
+
     with filelock.FileLock(folder / "lock", timeout=LOCK_TIMEOUT_SECONDS):
         stored = _find(folder)  # another process may have built it meanwhile
         if stored is None:
-            _write_text(folder / "key.txt", key_text)
+            write_bytes(folder / "key.txt", key_text.encode())
             stored = _build_into(folder, build)
     return stored
 
@@ -70,7 +82,10 @@ def entries() -> Iterator[tuple[str, Path]]:
 def _writable(folder: Path) -> bool:
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-    return os.access(folder, os.W_OK)
+    try:
+        return os.access(folder, os.W_OK) and shutil.disk_usage(folder).free >= ROOM_BYTES
+    except OSError:
+        return False
 
 
 def _find(folder: Path) -> Path | None:
@@ -99,9 +114,3 @@ def _build_into(folder: Path, build: Callable[[Path], None]) -> Path:
     finally:
         part.unlink(missing_ok=True)
     return library
-
-
-def _write_text(path: Path, text: str) -> None:
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-        file.write(text)
-    os.replace(file.name, path)

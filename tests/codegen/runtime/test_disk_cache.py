@@ -1,6 +1,13 @@
 """The cache of built libraries: hits, damage, failures, a folder that cannot be written."""
 
+import os
+import shutil
+import subprocess
+import sys
+
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from minidynamo.codegen.runtime import disk_cache
 from minidynamo.config import config
@@ -70,3 +77,72 @@ def test_without_a_writable_folder_it_is_built_for_this_process(tmp_path):
     with config.patch(cache_dir=str(blocked)):
         assert disk_cache.fetch("text", build).read_bytes() == b"library"
     assert build.calls == 1
+
+
+def test_a_folder_that_is_removed_meanwhile_is_no_obstacle(cache):
+    def build(path) -> None:
+        if cache in path.parents:
+            shutil.rmtree(cache)
+        path.write_bytes(b"library")
+
+    assert disk_cache.fetch("text", build).read_bytes() == b"library"
+
+
+def test_a_full_disk_is_no_obstacle(monkeypatch, cache):
+    monkeypatch.setattr(disk_cache, "ROOM_BYTES", 1 << 62)
+    build = Builder()
+    assert cache not in disk_cache.fetch("text", build).parents
+    assert list(disk_cache.entries()) == []
+
+
+def test_a_disk_that_fills_up_is_no_obstacle(monkeypatch, cache):
+    def full(*_) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(disk_cache, "write_bytes", full)
+    build = Builder()
+    assert disk_cache.fetch("text", build).read_bytes() == b"library"
+    assert build.calls == 1
+
+
+def test_a_use_is_noted():
+    build = Builder()
+    path = disk_cache.fetch("text", build)
+    os.utime(path, (1, 1))
+    disk_cache.fetch("text", build)
+    assert path.stat().st_mtime > 1
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(position=st.integers(0, 6), flip=st.integers(1, 255))
+def test_a_flipped_byte_is_noticed(position, flip):
+    build = Builder()
+    path = disk_cache.fetch("text", build)
+    raw = bytearray(path.read_bytes())
+    raw[position] ^= flip
+    path.write_bytes(raw)
+    assert disk_cache.fetch("text", Builder()).read_bytes() == b"library"
+
+
+PROCESS = """
+import sys
+from minidynamo.codegen.runtime import disk_cache
+
+for number in range(40):
+    path = disk_cache.fetch(f"text {number}", lambda path: path.write_bytes(b"x" * 100000))
+    assert path.read_bytes() == b"x" * 100000
+print("done")
+"""
+
+
+def test_processes_build_the_same_libraries_at_once(cache):
+    environment = {**os.environ, "MINIDYNAMO_CACHE_DIR": str(cache)}
+    processes = [
+        subprocess.Popen([sys.executable, "-c", PROCESS], env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    for process in processes:
+        with process:
+            assert process.communicate(timeout=300)[0] == "done\n"
+    assert len(list(disk_cache.entries())) == 40
+    assert not list(cache.rglob("*.part"))
