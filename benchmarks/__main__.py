@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import capture, cold_start, kernels, memory, overhead
+from benchmarks import capture, cold_start, coverage, kernels, memory, overhead
 from benchmarks.measure import SYSTEMS, Result
 
 MEASUREMENTS: dict[str, Callable[[bool], Iterator[Result]]] = {
@@ -58,7 +59,9 @@ def markdown(rows: list[list[str]]) -> str:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print. What `coverage` counts are programs, so it has a table of its own."""
+    if sys.argv[1:2] == ["coverage"]:
+        return coverage.main(sys.argv[2:])
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of {', '.join(MEASUREMENTS)}; all without one")
     parser.add_argument("--quick", action="store_true", help="few rounds: to see that it works, not for numbers")

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 ATOMS = (type(None), bool, int, float, complex, str, bytes, type, torch.dtype, torch.device, torch.Size, range)
 
@@ -79,7 +80,7 @@ def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def _storage(value: Any) -> int | None:
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+    if not isinstance(value, torch.Tensor) or is_lazy(value) or value.layout is not torch.strided:
         return None
     storage = value.untyped_storage()
     return storage.data_ptr() if storage.nbytes() else None

@@ -1,0 +1,153 @@
+"""Owns the coverage measurement: how much of what torch.compile captures whole is captured whole here.
+
+`python -m benchmarks coverage [AREA ...] [--list]`. The cases run in processes of their own (`coverage_worker.py`);
+what they are is said in `coverage_areas.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.coverage_areas import AREAS, ROOT
+
+GOAL = 0.95
+COLUMNS = ("", "programs", "torch.compile captures", "minidynamo of these", "share", "only minidynamo", "different")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a worker says of a case; see `coverage_worker.Finding`."""
+
+    name: str
+    unfit: str = ""
+    torch: str = ""
+    ours: str = ""
+    differs: str = ""
+
+    @property
+    def wanted(self) -> bool:
+        """Whether torch.compile captures it, with equal results."""
+        return not self.unfit and not self.torch
+
+    @property
+    def captured(self) -> bool:
+        """Whether it is captured whole here, with equal results."""
+        return not self.unfit and not self.ours and not self.differs
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """The findings of one area."""
+
+    area: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def wanted(self) -> int:
+        """How many torch.compile captures."""
+        return sum(finding.wanted for finding in self.findings)
+
+    @property
+    def reached(self) -> int:
+        """How many of these are captured here."""
+        return sum(finding.wanted and finding.captured for finding in self.findings)
+
+    @property
+    def missed(self) -> list[Finding]:
+        """What torch.compile captures and we do not."""
+        return [finding for finding in self.findings if finding.wanted and not finding.captured]
+
+    @property
+    def different(self) -> list[Finding]:
+        """What does not do what eager does: this list has to be empty."""
+        return [finding for finding in self.findings if finding.differs]
+
+    def row(self) -> list[str]:
+        """One line of the table."""
+        fit = [finding for finding in self.findings if not finding.unfit]
+        extra = sum(finding.captured and not finding.wanted for finding in fit)
+        share = f"{self.reached / self.wanted:.1%}" if self.wanted else ""
+        numbers = (len(fit), self.wanted, self.reached, share, extra, len(self.different))
+        return [self.area, *map(str, numbers)]
+
+
+def measure(area: str) -> Coverage:
+    """Run every case of the area."""
+    findings: list[Finding] = []
+    while True:
+        done = True
+        for record in _worker(area, len(findings)):
+            if "starts" in record:
+                done, name = False, str(record["name"])
+            else:
+                done = True
+                findings.append(Finding(**record))
+        if done:
+            return Coverage(area, tuple(findings))
+        findings.append(Finding(name, differs="the process died or did not come to an end"))
+
+
+def _worker(area: str, first: int) -> Iterator[dict[str, str]]:
+    command = [sys.executable, "-m", "benchmarks.coverage_worker", area, str(first)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        yield from map(json.loads, process.stdout)
+
+
+def total(parts: Iterable[Coverage]) -> Coverage:
+    """All areas as one."""
+    return Coverage("all", tuple(finding for part in parts for finding in part.findings))
+
+
+def misses(parts: Iterable[Coverage]) -> Iterator[str]:
+    """One line for each case that torch.compile captures and minidynamo does not, or that differs."""
+    for part in parts:
+        for finding in part.missed:
+            yield f"{part.area}: {finding.name}: {finding.differs or finding.ours}"
+        for finding in part.different:
+            if not finding.wanted:
+                yield f"{part.area}: {finding.name}: DIFFERENT: {finding.differs}"
+
+
+def markdown(parts: list[Coverage]) -> str:
+    """The table for a document."""
+    lines = [list(COLUMNS), ["---"] * len(COLUMNS), *(part.row() for part in parts)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def main(arguments: list[str]) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks coverage", description=__doc__)
+    parser.add_argument("areas", nargs="*", metavar="AREA", help=f"any of {', '.join(AREAS)}; all without one")
+    parser.add_argument("--list", action="store_true", help="name what is missed, and what differs")
+    parser.add_argument("--markdown", action="store_true", help="print the table for a document, too")
+    options = parser.parse_args(arguments)
+    unknown = [name for name in options.areas if name not in AREAS]
+    if unknown:
+        parser.error(f"no area {unknown[0]!r}; choose from {', '.join(AREAS)}")
+    console = Console(width=None if Console().is_terminal else 160)
+    parts = []
+    for area in options.areas or AREAS:
+        with console.status(area):
+            parts.append(measure(area))
+        console.print("  ".join(parts[-1].row()), style="dim", soft_wrap=True)
+        if options.list:
+            for line in misses(parts[-1:]):
+                console.print(f"  {line}", soft_wrap=True, markup=False, highlight=False)
+    parts.append(total(parts))
+    table = Table(title="Programs captured whole, with results equal to eager", title_justify="left")
+    for number, heading in enumerate(COLUMNS):
+        table.add_column(heading, justify="left" if number == 0 else "right")
+    for part in parts:
+        table.add_row(*part.row())
+    console.print(table)
+    if options.markdown:
+        console.print(markdown(parts), soft_wrap=True, markup=False, highlight=False)

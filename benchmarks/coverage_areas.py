@@ -1,0 +1,149 @@
+"""Owns where the cases come from: the programs of `corpus`, databases of torch, the architectures, our own tests.
+
+The databases are those that torch ships for its own tests; they know nothing of compilers' users, nor of minidynamo.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks.coverage_case import Case, Corpus
+from examples.models import ARCHITECTURES
+
+ROOT = Path(__file__).parent.parent
+DTYPES = (torch.float32, torch.int64, torch.bool, torch.complex64)
+
+
+def corpus(subject: str) -> list[Case]:
+    """The programs of `benchmarks/corpus/SUBJECT.py`."""
+    found = importlib.import_module(f"benchmarks.corpus.{subject}").programs
+    assert isinstance(found, Corpus)
+    return found
+
+
+def run_model(model: nn.Module, *args: Any) -> Any:
+    """What a user compiles of an architecture."""
+    return model(*args)
+
+
+def architectures() -> list[Case]:
+    """The architectures of `examples/models`."""
+
+    def make(name: str) -> Any:
+        architecture = ARCHITECTURES[name]
+        return (architecture.make(), *architecture.inputs())
+
+    return [Case(name, run_model, (partial(make, name),) * 2) for name in ARCHITECTURES]
+
+
+def own_tests() -> list[Case]:
+    """Every program of a collector in `tests/end_to_end`."""
+    return [case for path in sorted((ROOT / "tests/end_to_end").glob("test_*.py")) for case in _programs_of(path)]
+
+
+def _programs_of(path: Path) -> Iterator[Case]:
+    if " = Programs()" not in path.read_text(encoding="utf-8"):
+        return
+    module = importlib.import_module(f"tests.end_to_end.{path.stem}")
+    for parameter in module.programs:
+        program = parameter.values[0]
+        yield Case(f"{path.stem[5:]}.{parameter.id}", program.fn, (program.inputs[0], program.inputs[-1]))
+
+
+# torch's databases
+
+
+def _apply(function: Callable[..., Any]) -> Callable[..., Any]:
+    def apply(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return function(*args, **kwargs)
+
+    return apply
+
+
+def operators(form: str) -> list[Case]:
+    """The operators that have the form: ``op`` (as a function), ``method_variant``, ``inplace_variant``."""
+    database = importlib.import_module("torch.testing._internal.common_methods_invocations").op_db
+    cases = []
+    for info in database:
+        function = getattr(info, form)
+        kinds = [dtype for dtype in DTYPES if dtype in info.supported_dtypes("cpu")]
+        if function is None or not kinds or (form != "op" and info.variant_test_name):
+            continue
+        grad = info.supports_autograd and form != "inplace_variant"
+        makers = tuple(partial(_sample, info, kinds[0], grad, number) for number in (0, 1))
+        cases.append(Case(f"{info.name} {info.variant_test_name}".strip(), _apply(function), makers))
+    return cases
+
+
+def _sample(info: Any, dtype: torch.dtype, grad: bool, number: int) -> Any:
+    """The arguments of one call; the last sample there is where there are fewer."""
+    samples = list(itertools.islice(info.sample_inputs("cpu", dtype, requires_grad=grad), number + 1))
+    sample = samples[-1]
+    return (sample.input, *sample.args), sample.kwargs
+
+
+def modules() -> list[Case]:
+    """Each module of the database, in training, with its first two kinds of arguments."""
+    database = importlib.import_module("torch.testing._internal.common_modules").module_db
+    cases = []
+    for info in database:
+        for number in range(2):
+            make = partial(_module, info, number)
+            cases.append(Case(f"{info.name} {number}", _call_module, (make, make)))
+    return cases
+
+
+def _module(info: Any, number: int) -> Any:
+    kinds = info.module_inputs_func(info, device="cpu", dtype=torch.float32, requires_grad=True, training=True)
+    kind = [kind for kind in kinds if kind.forward_input is not None][number]
+    made = info.module_cls(*kind.constructor_input.args, **kind.constructor_input.kwargs)
+    return made, kind.forward_input.args, kind.forward_input.kwargs
+
+
+def _call_module(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return module(*args, **kwargs)
+
+
+def optimizers() -> list[Case]:
+    """A step of each optimizer, with each of its first six settings."""
+    database = importlib.import_module("torch.testing._internal.common_optimizers").optim_db
+    cases = []
+    for info in database:
+        for number, setting in enumerate(info.optim_inputs_func("cpu")[:6]):
+            make = partial(_optimizer, info.optim_cls, setting.kwargs)
+            cases.append(Case(f"{info.optim_cls.__name__} {number}: {setting.desc}", _step, (make, make)))
+    return cases
+
+
+def _optimizer(cls: Any, settings: dict[str, Any]) -> Any:
+    parameters = [nn.Parameter(torch.randn(3, 4)), nn.Parameter(torch.randn(4))]
+    for parameter in parameters:
+        parameter.grad = torch.randn_like(parameter)
+    return cls(parameters, **settings), parameters
+
+
+def _step(optimizer: Any, parameters: list[nn.Parameter]) -> Any:
+    optimizer.step()
+    return [parameter * 2 for parameter in parameters]
+
+
+SUBJECTS = ("language", "objects", "tensors", "modules", "libraries", "training", "transformers", "tutorials")
+
+AREAS: dict[str, Callable[[], list[Case]]] = {
+    **{f"programs: {subject}": partial(corpus, subject) for subject in SUBJECTS},
+    "architectures": architectures,
+    "torch's modules": modules,
+    "torch's operators": partial(operators, "op"),
+    "torch's operators as methods": partial(operators, "method_variant"),
+    "torch's operators in place": partial(operators, "inplace_variant"),
+    "torch's optimizers": optimizers,
+    "programs of the tests": own_tests,
+}

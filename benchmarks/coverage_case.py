@@ -1,0 +1,54 @@
+"""Owns what one case of the coverage measurement is, and the decorator that collects the programs of `corpus`.
+
+It runs nothing and knows no program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+Make = Callable[[], Any]
+Fn = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A function and what makes its arguments: a tuple, or one value. Each maker is one call, in this order."""
+
+    name: str
+    fn: Fn
+    makers: tuple[Make, ...]
+
+
+def vector() -> torch.Tensor:
+    """The argument of most programs."""
+    return torch.randn(4)
+
+
+def matrix() -> torch.Tensor:
+    """A batch of three vectors."""
+    return torch.randn(3, 4)
+
+
+def leaf() -> torch.Tensor:
+    """A vector that gets a gradient."""
+    return torch.randn(4, requires_grad=True)
+
+
+class Corpus(list[Case]):
+    """The programs of one subject; calling it makes a decorator that adds one.
+
+    With one maker the second call gets other numbers, with two it gets what the second one makes.
+    """
+
+    def __call__(self, *makers: Make) -> Callable[[Fn], Fn]:
+        def add(fn: Fn) -> Fn:
+            makes = makers or (vector,)
+            self.append(Case(fn.__name__, fn, (makes[0], makes[-1])))
+            return fn
+
+        return add

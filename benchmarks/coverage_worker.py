@@ -1,0 +1,156 @@
+"""Owns what is found out about one case: who captures it whole, and whether anything differs from eager.
+
+Run as `python -m benchmarks.coverage_worker AREA FIRST`, it writes a line of JSON before and after each case, so that a
+process that dies costs one case. It sums nothing up; `coverage.py` does.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+
+import minidynamo
+from benchmarks.coverage_areas import AREAS
+from benchmarks.coverage_case import Case
+from minidynamo.comparison import Observation, assert_equal_observations, observe
+from minidynamo.errors import MinidynamoError
+
+SECONDS = 120  # for one case
+ASKED = "MD223"  # the program calls minidynamo.graph_break(), which torch.compile knows nothing of
+
+Compile = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What became of a case. A text is empty where all is well.
+
+    `unfit`: eager itself raises, or gives other results when asked again. `torch`, `ours`: why the compiler does not
+    capture the whole program. `differs`: what is not as in eager in what minidynamo captured, or ran in parts.
+    """
+
+    name: str
+    unfit: str = ""
+    torch: str = ""
+    ours: str = ""
+    differs: str = ""
+
+
+def compare(case: Case, compiled: Callable[..., Any], *, values_only: bool) -> Observation | None:
+    """Call both as often as the case says; the first call that raised what eager did not raise, otherwise None.
+
+    Raises AssertionError at the first difference.
+    """
+    for number, make in enumerate(case.makers):
+        expected = observe(case.fn, make, seed=number, backward=True)
+        actual = observe(compiled, make, seed=number, backward=True)
+        if actual.error is not None and type(actual.error) is not type(expected.error):
+            return actual
+        if values_only:
+            expected, actual = (replace(seen, identical={}, sharing={}) for seen in (expected, actual))
+        assert_equal_observations(f"call {number}", expected, actual, {})
+    return None
+
+
+def first_line(text: object) -> str:
+    lines = str(text).strip().splitlines()
+    return lines[0][:200] if lines else type(text).__name__
+
+
+def unfit(case: Case) -> str:
+    """Why the case says nothing about a compiler."""
+    try:
+        for number, make in enumerate(case.makers):
+            seen = observe(case.fn, make, seed=number, backward=True)
+            if seen.error is not None:
+                return f"raises {type(seen.error).__name__}: {first_line(seen.error)}"
+        compare(case, case.fn, values_only=False)
+    except Exception as error:
+        return first_line(error)
+    return ""
+
+
+def captured_by_torch(case: Case) -> str:
+    torch.compiler.reset()
+    try:
+        failed = compare(case, torch.compile(case.fn, fullgraph=True, backend="eager"), values_only=True)
+    except Exception as error:
+        return f"differs: {first_line(error)}"
+    finally:
+        torch.compiler.reset()
+    return "" if failed is None else f"{type(failed.error).__name__}: {first_line(failed.error)}"
+
+
+def captured_here(case: Case) -> tuple[str, str]:
+    """Why not, and what differs."""
+    minidynamo.reset()
+    try:
+        failed = compare(case, minidynamo.compile(case.fn, fullgraph=True, backend="eager"), values_only=False)
+    except AssertionError as error:
+        return "", first_line(error)
+    except Exception as error:
+        return "", f"{type(error).__name__}: {first_line(error)}"
+    if failed is None:
+        return "", ""
+    if not isinstance(failed.error, MinidynamoError):
+        return "", f"raises {type(failed.error).__name__}: {first_line(failed.error)}"
+    return reason(failed.error), in_parts(case)
+
+
+def reason(error: MinidynamoError) -> str:
+    diagnostic = error.diagnostic
+    what = diagnostic.what.removeprefix("fullgraph=True, but here the graph ends: ")
+    line = diagnostic.where.source_line().strip() if diagnostic.where else ""
+    bug = f" {first_line(diagnostic.why)}" if diagnostic.code == "MD299" else ""
+    return f"{diagnostic.code} {what}{bug} | {line}"
+
+
+def in_parts(case: Case) -> str:
+    """What differs when the graph may end."""
+    minidynamo.reset()
+    try:
+        failed = compare(case, minidynamo.compile(case.fn, backend="eager"), values_only=False)
+    except Exception as error:
+        return f"in parts: {first_line(error)}"
+    return "" if failed is None else f"in parts: raises {type(failed.error).__name__}: {first_line(failed.error)}"
+
+
+def find_out(case: Case, *, with_torch: bool = True) -> Finding:
+    """All about one case."""
+    why_not = unfit(case)
+    if why_not:
+        return Finding(case.name, unfit=why_not)
+    torch_says = captured_by_torch(case) if with_torch else ""
+    ours, differs = captured_here(case)
+    asks = "asks minidynamo for a graph break" if ours.startswith(ASKED) else ""
+    return Finding(case.name, asks, torch_says, ours, differs)
+
+
+def main() -> None:
+    """Go through the cases of an area from one on."""
+    area, first = sys.argv[1], int(sys.argv[2])
+    # What programs print to standard output is none of the reader's business.
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    warnings.simplefilter("ignore")
+    for number, case in enumerate(AREAS[area]()[first:], first):
+        print(json.dumps({"starts": number, "name": case.name}), file=out, flush=True)
+        faulthandler.dump_traceback_later(SECONDS, exit=True)
+        finding = find_out(case)
+        faulthandler.cancel_dump_traceback_later()
+        print(json.dumps(asdict(finding)), file=out, flush=True)
+    with suppress(BrokenPipeError):
+        out.close()
+
+
+if __name__ == "__main__":
+    main()
