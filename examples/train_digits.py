@@ -24,7 +24,7 @@ from torch.nn import functional
 import minidynamo
 from examples.models import ConvNet, Transformer
 from minidynamo.artifacts import code_dir
-from minidynamo.dispatch import Stats
+from minidynamo.counters import Stats
 
 BATCH = 64
 COMPARED_STEPS = 20

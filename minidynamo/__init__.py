@@ -10,16 +10,17 @@ def step(x, y):
 from __future__ import annotations
 
 from minidynamo import errors, testing
-from minidynamo.api import compile, reset, stats, uncompile, why
+from minidynamo.api import compile, freeze, reset, stats, uncompile, why
 from minidynamo.backends import boxed_nop, list_backends, register_backend
 from minidynamo.boxed import is_boxed, make_boxed_func
 from minidynamo.comptime import comptime
 from minidynamo.conditional import cond
 from minidynamo.config import config
 from minidynamo.events import on_event
+from minidynamo.observe import logs as _logs
 from minidynamo.observe import progress as _progress
 from minidynamo.stealing import steal
-from minidynamo.steering import allow_in_graph, disable, graph_break, is_compiling
+from minidynamo.steering import allow_in_graph, disable, graph_break, is_compiling, set_stance
 
 __all__ = [
     "allow_in_graph",
@@ -30,6 +31,7 @@ __all__ = [
     "config",
     "disable",
     "errors",
+    "freeze",
     "graph_break",
     "is_boxed",
     "is_compiling",
@@ -38,6 +40,7 @@ __all__ = [
     "on_event",
     "register_backend",
     "reset",
+    "set_stance",
     "stats",
     "steal",
     "testing",
@@ -46,3 +49,4 @@ __all__ = [
 ]
 
 _progress.install()
+_logs.install()

@@ -240,10 +240,16 @@ def _with_stolen(target: types.FunctionType | torch.nn.Module, options: CompileO
     return replace(options, steal=options.steal | marked(target))
 
 
+# Under this name a module's call keeps what was compiled for it with each set of keywords.
+_VERSIONS = "__minidynamo_versions__"
+
+
 def _compile_module(module: torch.nn.Module, options: CompileOptions) -> torch.nn.Module:
     """Let the module's own `__call__` go through a compiled `_call_impl`; type, keys and identity stay."""
     named = replace(_with_stolen(module, options), name=options.name or type(module).__name__)
-    function = compile_function(MODULE_CALL, named, module=module)
+    made: list[types.FunctionType] = getattr(module.__dict__.get("_compiled_call_impl"), _VERSIONS, [])
+    known = (function for function in made if compiled_record(function).options == named)
+    function = next(known, None) or compile_function(MODULE_CALL, named, module=module)
     # A bound method would tie module and code into a cycle that only the garbage collector could free.
     owner = weakref.ref(module)
 
@@ -251,6 +257,7 @@ def _compile_module(module: torch.nn.Module, options: CompileOptions) -> torch.n
         return function(owner(), *args, **kwargs)
 
     call.__dict__.update(function.__dict__)
+    call.__dict__[_VERSIONS] = [*(other for other in made if other is not function), function]
     module.__dict__["_compiled_call_impl"] = call
     return module
 

@@ -277,7 +277,11 @@ class CompiledFunction:
         entries = root.in_use() if root is not None else []
         if root is None or len(entries) != 1:
             what = f"freeze() needs one compiled version of {self.name}, and there are {len(entries)}"
-            fix = "Call it once before freezing it." if not entries else "Call reset(), then make only the call to freeze."
+            fix = (
+                "Call it once before freezing it."
+                if not entries
+                else "Call reset(), then make only the call to freeze."
+            )
             raise ArgumentError(Diagnostic("MD306", what, fix=fix))
         return root.frozen(entries[0], check_every)
 

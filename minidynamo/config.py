@@ -28,6 +28,7 @@ class Config:
     """Every setting, with its default. `Config().describe()` lists them."""
 
     disable: bool = _option(False, "run every compiled function as the user wrote it")
+    stance: str = _option("default", "what to do when a call must be compiled; set_stance() changes it for a while")
     backend: str = _option("native", "backend used when compile() names none")
     cache_dir: str = _option("", "folder of generated code; empty means the user's cache folder")
     graph_cache: bool = _option(True, "keep compiled graphs in the cache folder, for the next process")

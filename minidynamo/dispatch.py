@@ -4,6 +4,8 @@ It does not capture or compile (it asks the callable that it was made with) and 
 generates for `def f(x, *args, k=1)` with one entry:
 
     def f(x, *args, k=None):
+        if count() & 1023 == 16:
+            time_guards([x, args, k])
         try:
             fits = True if x is None else False
         except Exception:
@@ -30,20 +32,22 @@ import keyword
 import linecache
 import re
 import threading
+import time
 import types
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
 
 from minidynamo import artifacts
 from minidynamo.bytecode.breaks import make_continue
 from minidynamo.bytecode.layout import FramePoint
 from minidynamo.config import config
-from minidynamo.errors import Diagnostic, MinidynamoError
+from minidynamo.counters import Stats
+from minidynamo.errors import Diagnostic, FrozenCallDiffers, MinidynamoError, RecompileRefused
 from minidynamo.events import notice, publish
 from minidynamo.guards.cache import Entry, in_order
-from minidynamo.guards.recompiles import Misfits
+from minidynamo.guards.recompiles import Misfits, differs_from_frozen, explain, refusal
 from minidynamo.guards.state import mode_in_charge
 
 Boxed = Callable[[list[Any]], Any]
@@ -53,28 +57,6 @@ BackendKey = Callable[[], Hashable]
 # One compile at a time in the whole process: capture switches state that all threads share, and two threads that
 # compile frames which need each other must not wait for each other.
 _compiling = threading.RLock()
-
-
-@dataclass
-class Stats:
-    """What happened to one compiled function, its resume points included. Calls that an entry serves are not counted.
-
-    misses: calls that no entry fitted; compiles: entries made; recompiles: those made for a frame that had entries;
-    native_runs: misses that ran as the user wrote it; cache_hits: graphs that came from the disk; cache_misses: those
-    that were looked for in vain. The others are counted by who compiles; seconds_by_phase is time without the phases
-    inside.
-    """
-
-    misses: int = 0
-    compiles: int = 0
-    recompiles: int = 0
-    native_runs: int = 0
-    graphs: int = 0
-    graph_breaks: int = 0
-    fallbacks: int = 0
-    cache_hits: int = 0
-    cache_misses: int = 0
-    seconds_by_phase: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -145,6 +127,9 @@ class Dispatcher:
         self._compile_entry = compile_entry
         self._backend_key = backend_key
         self._in_force = self._settings()
+        self._count = self.stats.counter()
+        self._full: set[Hashable] = set()
+        self._timed: Callable[..., int] | None = None
         self._generation = 0
         self._native_for_good = False
         self._busy = False
@@ -161,8 +146,11 @@ class Dispatcher:
         with _compiling:
             function = self._function()
             if function is None:
-                miss = _weak_method(self.miss) if self._keeps_function else self.miss
-                namespace = {"__name__": self._frame.module, self._frame.names.miss: miss}
+                ours: dict[str, Callable[..., Any]] = {"miss": self.miss, "time_guards": self.time_guards}
+                if self._keeps_function:
+                    ours = {name: _weak_method(method) for name, method in ours.items()}
+                namespace: dict[str, Any] = {"__name__": self._frame.module, self._frame.names.count: self._count}
+                namespace |= {getattr(self._frame.names, name): method for name, method in ours.items()}
                 self._body_names = {}
                 function = types.FunctionType(self._generate(namespace), namespace)
                 self._frame.finish(function)
@@ -199,13 +187,60 @@ class Dispatcher:
             self.entries = [*(old for old in self.entries if old.alive()), entry]
             self.next_number += 1
             self._regenerate()
+        publish("entry", self.name, entry=entry)
+
+    def stop_compiling(self) -> None:
+        """Make no more entries for the backend in force: calls that none fits run as written."""
+        self._full.add(self._backend_key())
 
     def reset(self) -> None:
         """Forget all entries, and a decision to run natively for good."""
         with _compiling:
             self.entries = []
+            self._full.clear()
             self._native_for_good = False
             self._regenerate()
+
+    def time_guards(self, boxed: list[Any]) -> None:
+        """Note how long it takes to find the entry that serves a call with these values."""
+        if not _compiling.acquire(blocking=False):  # another thread compiles: no call waits for that
+            return
+        try:
+            timed = self._timed or self._write_timed()
+        finally:
+            _compiling.release()
+        self.stats.add_timed_call(timed(*boxed))
+
+    def _write_timed(self) -> Callable[..., int]:
+        names = self._frame.names
+        lines = [f"def timed({', '.join(self.parameters)}):", f"    {names.count} = {names.time_guards}()"]
+        for entry in self.in_use():
+            lines += [f"    {line}" for line in self._check(entry)]
+            lines.append(f"    if {names.fits}: return {names.time_guards}() - {names.count}")
+        lines.append(f"    return {names.time_guards}() - {names.count}")
+        function = self.function
+        namespace = {**function.__globals__, names.time_guards: time.perf_counter_ns}
+        exec("\n".join(lines), namespace)
+        self._timed = timed = namespace["timed"]
+        return cast(Callable[..., int], timed)
+
+    def frozen(self, entry: Entry, check_every: int) -> types.FunctionType:
+        """A function like `function` that runs `entry` whatever it is given, and looks every `check_every` calls."""
+        names = self._frame.names
+        lines = list(self._frame.arrive)
+        if check_every:
+            listed = "".join(f"{name}, " for name in self.parameters)
+            lines += [f"if not {names.count}() % {check_every}:", f"    {names.miss}(({listed}))"]
+        lines += self._frame.leave(f"{names.body}({names.boxed})")
+        head = f"def {self._frame.function_name}({self._frame.signature}):"
+        source = "\n".join([head, *(f"    {line}" for line in lines), ""])
+        check = Recheck(self.name, self.parameters, entry, self._backend_key)
+        namespace = {"__name__": self._frame.module, names.count: itertools.count().__next__}
+        namespace |= {names.miss: check, names.body: entry.body}
+        made = artifacts.load("frozen", self.name, source, namespace, self._frame.function_name)
+        del namespace[self._frame.function_name]
+        self._frame.finish(made)
+        return made
 
     def settings_changed(self) -> None:
         """Look at entries of the settings in force from now on; none when compiling is disabled."""
@@ -214,7 +249,7 @@ class Dispatcher:
                 self._regenerate()
 
     def _settings(self) -> tuple[Hashable, bool]:
-        return self._backend_key(), config.disable
+        return self._backend_key(), config.disable or config.stance == "force_eager"
 
     def miss(self, boxed: list[Any], generation: int) -> Any:
         """Serve a call that no entry of `generation` fits. Nothing but the list holds the arguments meanwhile."""
@@ -233,7 +268,8 @@ class Dispatcher:
                 return self._frame.bind(self.function)
             self.stats.misses += 1
             # Capturing a frame may run it, where a value is needed at once.
-            as_written = self._busy or self._is_taken_over()
+            as_written = self._busy or self._backend_key() in self._full or self._is_taken_over()
+            as_written = as_written or config.stance == "eager_on_recompile"
             outcome = Native(for_good=False) if as_written else self._ask(boxed)
             if isinstance(outcome, Entry):
                 self.install(outcome)
@@ -258,6 +294,8 @@ class Dispatcher:
         key = self._backend_key()
         failures = self.misfits = tuple(tuple(entry.failures(arguments, key)) for entry in self.entries)
         del arguments
+        if config.stance == "fail_on_recompile":
+            raise RecompileRefused(refusal(self.name, failures))
         self._busy = True
         try:
             outcome = self._compile_entry(self, boxed)
@@ -268,7 +306,8 @@ class Dispatcher:
             self.stats.compiles += 1
             if failures:
                 self.stats.recompiles += 1
-                publish("recompile", self.name, failures=failures)
+                diagnostic = explain(self.name, failures).diagnostic()
+                publish("recompile", self.name, failures=failures, diagnostic=diagnostic)
         return outcome
 
     def _regenerate(self) -> None:
@@ -279,9 +318,10 @@ class Dispatcher:
     def _generate(self, namespace: dict[str, Any]) -> types.CodeType:
         """The code of a function for the current entries, with what it names put into `namespace`."""
         self._generation += 1
-        self._in_force = key, disabled = self._settings()
+        self._timed = None
+        self._in_force = _, disabled = self._settings()
         names = self._frame.names
-        entries = [entry for entry in in_order(self.entries) if entry.backend_key == key]
+        entries = self.in_use()
         self._withdraw(set(self._body_names).difference(entries), namespace)
         for entry in entries:
             namespace.update(entry.namespace)
@@ -293,6 +333,8 @@ class Dispatcher:
             namespace[names.native] = self._frame.native
             lines += self._frame.leave(f"{names.native}({names.boxed})")
         else:
+            lines.append(f"if {names.count}() & 1023 == 16:")
+            lines.append(f"    {names.time_guards}([{', '.join(self.parameters)}])")
             for entry in entries:
                 lines += self._attempt(entry)
             lines += self._frame.leave(f"{names.miss}({names.boxed}, {self._generation})")
@@ -301,14 +343,23 @@ class Dispatcher:
         made = artifacts.load("dispatch", self.name, source, {}, self._frame.function_name)
         return made.__code__
 
-    def _attempt(self, entry: Entry) -> list[str]:
+    def in_use(self) -> list[Entry]:
+        """The entries that calls look at, in the order in which they do."""
+        return [entry for entry in in_order(self.entries) if entry.backend_key == self._in_force[0]]
+
+    def _check(self, entry: Entry) -> list[str]:
         fits = self._frame.names.fits
         return [
             "try:",
             f"    {fits} = True if {entry.condition} else False",
             "except Exception:",
             f"    {fits} = False",
-            f"if {fits}:",
+        ]
+
+    def _attempt(self, entry: Entry) -> list[str]:
+        return [
+            *self._check(entry),
+            f"if {self._frame.names.fits}:",
             *(f"    {line}" for line in self._frame.leave(f"{self._body_names[entry]}({self._frame.names.boxed})")),
         ]
 
@@ -319,6 +370,27 @@ class Dispatcher:
             namespace[self._body_names.pop(entry)] = again
             for name in entry.namespace:
                 namespace.pop(name, None)
+
+
+class Recheck:
+    """Raises FrozenCallDiffers when the guards of an entry do not hold for a call."""
+
+    def __init__(self, name: str, parameters: Sequence[str], entry: Entry, backend_key: BackendKey) -> None:
+        self._name = name
+        self._parameters = parameters
+        self._entry = entry
+        self._backend_key = backend_key
+        text = f"lambda {', '.join(parameters)}: {entry.condition}"
+        self._fits: Callable[..., Any] = eval(text, dict(entry.namespace))
+
+    def __call__(self, values: tuple[Any, ...]) -> None:
+        try:
+            fits = self._entry.alive() and self._fits(*values)
+        except Exception:  # a value has another type, a key is gone
+            fits = False
+        if not fits:
+            found = self._entry.failures(dict(zip(self._parameters, values)), self._backend_key())
+            raise FrozenCallDiffers(differs_from_frozen(self._name, found))
 
 
 CompileEntry = Callable[[Dispatcher, list[Any]], Entry | Native]
@@ -354,10 +426,12 @@ class _Names:
     miss: str
     native: str
     body: str
+    count: str
+    time_guards: str
 
     @classmethod
     def beside(cls, parameters: Sequence[str]) -> _Names:
-        return cls(*(_beside(name, parameters) for name in ("boxed", "fits", "miss", "native", "body")))
+        return cls(*(_beside(name, parameters) for name in cls.__dataclass_fields__))
 
 
 def _beside(name: str, parameters: Sequence[str]) -> str:

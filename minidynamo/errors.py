@@ -9,6 +9,8 @@ The exception tree::
      |    +-- SkipFrame        the frame cannot be captured at all and runs as written
      +-- Unsupported           the function cannot be captured as the user asked
      +-- RecompileLimit        too many versions of one function
+     +-- RecompileRefused      (also RuntimeError) a call would have been compiled, and the stance forbids it
+     +-- FrozenCallDiffers     (also RuntimeError) a frozen function was called with what it was not compiled for
      +-- BackendError          a backend raised, or a kernel did not compile
      |    +-- ToolchainMissing     there is no C++ compiler
      |    +-- KernelBuildError     the compiler refused a kernel, or does not run
@@ -138,6 +140,14 @@ class Unsupported(MinidynamoError):
 
 class RecompileLimit(MinidynamoError):
     """One function has been compiled more often than `recompile_limit` allows."""
+
+
+class RecompileRefused(MinidynamoError, RuntimeError):
+    """A call that no compiled version fits, while the stance is "fail_on_recompile"; torch raises RuntimeError."""
+
+
+class FrozenCallDiffers(MinidynamoError, RuntimeError):
+    """A frozen function found, when it looked, that its guards do not hold."""
 
 
 class BackendError(MinidynamoError):

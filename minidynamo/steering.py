@@ -9,6 +9,9 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from minidynamo.config import config
+from minidynamo.errors import Diagnostic, UnknownName, nearest
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 DISABLED = "__minidynamo_disabled__"
@@ -48,3 +51,45 @@ def allow_in_graph(fn: F) -> F:
     """
     setattr(fn, IN_GRAPH, True)
     return fn
+
+
+STANCES = ("default", "force_eager", "eager_on_recompile", "fail_on_recompile")
+
+
+class set_stance:
+    """Choose what compiled functions do from now on, inside a `with` block, or, as a decorator, during a call.
+
+    "default": compile what no version fits. "force_eager": run everything as written. "eager_on_recompile": use the
+    versions that exist, and run other calls as written. "fail_on_recompile": use the versions that exist, and raise
+    RecompileRefused for other calls, also for the first one. The stance holds for all threads.
+
+    Raises UnknownName for another stance.
+    """
+
+    def __init__(self, stance: str = "default") -> None:
+        if stance not in STANCES:
+            what = f"there is no stance {stance!r}.{nearest(str(stance), STANCES)}"
+            raise UnknownName(Diagnostic("MD101", what, fix=f"Use one of {', '.join(STANCES)}."))
+        self._stance = stance
+        self._before = [config.stance]
+        config.stance = stance
+
+    def __enter__(self) -> None:
+        if config.stance != self._stance:  # entered again, or later
+            self._before.append(config.stance)
+            config.stance = self._stance
+
+    def __exit__(self, *error: object) -> None:
+        config.stance = self._before.pop() if len(self._before) > 1 else self._before[0]
+
+    def __call__(self, fn: F) -> F:
+        """`fn`, during whose calls the stance holds; the statement itself changes nothing."""
+        config.stance = self._before[0]
+
+        @functools.wraps(fn)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with set_stance(self._stance):
+                return fn(*args, **kwargs)
+
+        setattr(call, DISABLED, "set_stance changes how compiled functions run")
+        return call  # type: ignore[return-value]

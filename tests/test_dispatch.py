@@ -155,6 +155,8 @@ def test_generated_source_is_this():
         dispatcher.source()
         == """\
 def everything(a, /, b=None, *args, k=None, **kw):
+    if count() & 1023 == 16:
+        time_guards([a, b, args, k, kw])
     try:
         fits = True if a is None else False
     except Exception:
@@ -443,6 +445,8 @@ def test_resume_point_takes_its_list_to_the_body():
         == """\
 def loop_resume_at_NN(boxed):
     stack_0, total, = boxed
+    if count() & 1023 == 16:
+        time_guards([stack_0, total])
     try:
         fits = True if total == 3 else False
     except Exception:

@@ -76,8 +76,8 @@ def explain(name: str, misfits: Misfits) -> Recompile:
 
 def refusal(name: str, misfits: Misfits) -> Diagnostic:
     """What the user is told when a call would be compiled and must not be."""
-    what = f"{name} would have to be compiled, and the stance is \"fail_on_recompile\""
-    fix = "Make all kinds of call once before set_stance(\"fail_on_recompile\")."
+    what = f'{name} would have to be compiled, and the stance is "fail_on_recompile"'
+    fix = 'Make all kinds of call once before set_stance("fail_on_recompile").'
     if not misfits:
         return Diagnostic("MD304", what, why="No call of it was compiled under these settings.", fix=fix)
     missed = explain(name, misfits)
@@ -88,7 +88,9 @@ def refusal(name: str, misfits: Misfits) -> Diagnostic:
 
 def differs_from_frozen(name: str, failures: Sequence[GuardFailure]) -> Diagnostic:
     """What the user is told when a frozen function is called with what it was not compiled for."""
-    what = f"{name} is frozen, and this call differs: {failures[0] if failures else 'an object it was made for is gone'}"
+    what = (
+        f"{name} is frozen, and this call differs: {failures[0] if failures else 'an object it was made for is gone'}"
+    )
     fix = "Call the function that was frozen, which compiles what is new, or freeze it again."
     why = f"and {_count(len(failures) - 1, 'more difference')}" if len(failures) > 1 else ""
     return Diagnostic("MD305", what, why=why, fix=fix, where=failures[0].guard.where if failures else None)

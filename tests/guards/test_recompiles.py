@@ -5,7 +5,14 @@ from typing import Any
 from minidynamo.errors import UserLocation
 from minidynamo.guards.failures import GuardFailure
 from minidynamo.guards.guard import Guard, GuardKind
-from minidynamo.guards.recompiles import _ADVICE, Recompile, explain, ranked_causes
+from minidynamo.guards.recompiles import (
+    _ADVICE,
+    Recompile,
+    differs_from_frozen,
+    explain,
+    limit_reached,
+    refusal,
+)
 from minidynamo.guards.source import Local
 
 WHERE = UserLocation("train.py", 7, "step")
@@ -36,9 +43,35 @@ def test_values_that_changed_meanwhile() -> None:
     assert "nothing differs any more" in explain("step", [[]]).diagnostic().render()
 
 
-def test_causes_are_ranked_by_how_often_they_came() -> None:
+def test_causes_are_ranked_by_how_often_they_came_each_with_its_fix() -> None:
     recompiles = [explain("step", [[_differs(name)]]) for name in ("a", "n", "n")]
-    assert ranked_causes(recompiles) == "value of `n` (2 times), value of `a` (1 time)"
+    recompiles.append(explain("step", [[_differs("xs", GuardKind.LENGTH)]]))
+    told = limit_reached("step", 8, recompiles)
+    assert told.code == "MD302" and told.what == "stopped compiling `step`: 8 versions exist (recompile_limit=8)"
+    rows = told.why.splitlines()
+    assert rows[0] == "value of `n` changed (2 times, last from 3 to 4)"
+    assert rows[1].strip() == _ADVICE[GuardKind.EQUALS]
+    assert rows[2].startswith("value of `a` changed (1 time") and rows[5].strip() == _ADVICE[GuardKind.LENGTH]
+
+
+def test_more_than_three_causes_are_counted() -> None:
+    told = limit_reached("step", 1, [explain("step", [[_differs(name)]]) for name in "abcde"])
+    assert "and 2 other causes" in told.why and "1 version exists" in told.what
+    assert len(told.render().splitlines()) <= 12 and "explain MD302" in told.render()
+
+
+def test_a_refusal_says_what_differs() -> None:
+    assert "No call of it was compiled" in refusal("step", ()).render()
+    text = refusal("step", [[_differs("n"), _differs("m")]]).render()
+    assert text.startswith("MD304 step would have to be compiled") and "value of `n`: expected 3, got 4" in text
+    assert "train.py:7" in text and "pass what varies as a tensor" in text
+
+
+def test_a_frozen_call_says_what_differs() -> None:
+    text = differs_from_frozen("step", [_differs("n"), _differs("m")]).render()
+    assert text.startswith("MD305 step is frozen, and this call differs: value of `n`: expected 3, got 4")
+    assert "1 more difference" in text
+    assert "is gone" in differs_from_frozen("step", []).render()
 
 
 def test_there_is_advice_for_every_kind() -> None:

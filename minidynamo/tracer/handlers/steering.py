@@ -27,3 +27,13 @@ def _graph_break(tx: Tracer, message: VariableTracker | None = None) -> Variable
         why="Everything before this line is one graph, everything behind it another.",
         fix="Remove the call to keep one graph.",
     )
+
+
+@registry.function(steering.set_stance)
+def _set_stance(tx: Tracer, stance: VariableTracker | None = None) -> VariableTracker:
+    tx.break_graph(
+        "MD223",
+        "set_stance changes how compiled functions run",
+        why="What runs behind it is decided when it is called.",
+        fix="Choose the stance outside of the compiled function.",
+    )

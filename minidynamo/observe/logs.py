@@ -1,0 +1,139 @@
+"""Owns the logs: what `MINIDYNAMO_LOGS` or `config.logs` asks for is written to standard error, line by line.
+
+It only listens to events, through Python's own `logging`: each log is a logger below "minidynamo", which a program may
+give handlers of its own. The grammar is torch's: names with commas between them, `+name` for more detail, `-name` for
+none, `help` for the list.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from minidynamo.config import config
+from minidynamo.errors import Diagnostic, UnknownName, nearest
+from minidynamo.events import Event, on_event
+
+
+def _recompiles(event: Event, detailed: bool) -> Iterator[str]:
+    if event.kind == "recompile":
+        yield event.data["diagnostic"].render()
+        for number, failures in enumerate(event.data["failures"] if detailed else ()):
+            yield from (f"  version {number}: {failure}" for failure in failures)
+
+
+def _graph_breaks(event: Event, detailed: bool) -> Iterator[str]:
+    if event.kind == "graph_break":
+        yield event.data["diagnostic"].render()
+
+
+def _guards(event: Event, detailed: bool) -> Iterator[str]:
+    if event.kind == "entry":
+        entry = event.data["entry"]
+        yield f"guards of {event.name}\n{entry.describe()}"
+        if detailed:
+            yield entry.condition_source or entry.condition
+
+
+def _artifacts(*kinds: str) -> Callable[[Event, bool], Iterator[str]]:
+    def show(event: Event, detailed: bool) -> Iterator[str]:
+        if event.kind == "artifact" and event.name in kinds:
+            yield f"{event.data['path']}\n{event.data['text']}"
+
+    return show
+
+
+@dataclass(frozen=True)
+class Log:
+    """A log that can be asked for: `show(event, detailed)` gives the texts for an event."""
+
+    description: str
+    show: Callable[[Event, bool], Iterator[str]]
+
+
+LOGS = {
+    "recompiles": Log("why a function was compiled again; + the difference from each version", _recompiles),
+    "graph_breaks": Log("where a graph was cut, why, and what to write instead", _graph_breaks),
+    "guards": Log("the guards of each compiled version; + the text that checks them", _guards),
+    "graph_code": Log("each captured graph as code", _artifacts("graph")),
+    "aot_graphs": Log("the forward and backward graphs of the autograd stage", _artifacts("aten")),
+    "output_code": Log("the kernels and the host program of each graph", _artifacts("kernel", "host")),
+    "bytecode": Log("the generated dispatchers and residual programs", _artifacts("dispatch", "residual")),
+}
+
+
+def wanted(text: str) -> dict[str, int]:
+    """The logs that a text asks for, with their levels.
+
+    Raises UnknownName for a log that does not exist.
+    """
+    levels: dict[str, int] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        level = {"+": logging.DEBUG, "-": logging.ERROR}.get(part[0], logging.INFO)
+        name = part.lstrip("+-")
+        if name not in (*LOGS, "all", "help"):
+            what = f"there is no log {name!r}.{nearest(name, LOGS)}"
+            raise UnknownName(Diagnostic("MD101", what, fix=f"Logs: {', '.join(LOGS)}, all, help."))
+        levels |= dict.fromkeys(LOGS if name == "all" else [name], level)
+    return levels
+
+
+def listing() -> str:
+    """One line for each log."""
+    return "\n".join(f"{name:<14} {log.description}" for name, log in LOGS.items())
+
+
+class _Logs:
+    """The subscriber, which is only there while a log is asked for."""
+
+    def __init__(self) -> None:
+        self._levels: dict[str, int] = {}
+        self._stop: Callable[[], None] | None = None
+
+    def follow(self) -> None:
+        """Do what the settings say now."""
+        levels = wanted(config.logs)
+        if levels.pop("help", None):
+            print(f"MINIDYNAMO_LOGS takes names with commas between them:\n{listing()}", file=sys.stderr)
+        self._levels = {name: level for name, level in levels.items() if level <= logging.INFO}
+        for name, level in self._levels.items():
+            _logger(name).setLevel(level)
+        if bool(self._levels) != (self._stop is not None):
+            if self._stop is not None:
+                self._stop()
+            self._stop = on_event(self) if self._levels else None
+
+    def __call__(self, event: Event) -> None:
+        for name, level in self._levels.items():
+            for text in LOGS[name].show(event, level == logging.DEBUG):
+                for line in text.splitlines():
+                    _logger(name).log(level, "%s", line)
+
+
+def _logger(name: str) -> logging.Logger:
+    logger = logging.getLogger(f"minidynamo.{name}")
+    if not logger.handlers:
+        handler = _Stderr()
+        handler.setFormatter(logging.Formatter(f"[{name}] %(message)s"))
+        logger.addHandler(handler)
+        logger.propagate = False
+    return logger
+
+
+class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes to what is standard error when it writes, not when it was made."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
+_logs = _Logs()
+
+
+def install() -> None:
+    """Start to follow `config.logs`."""
+    config.on_change(_logs.follow)
+    _logs.follow()
