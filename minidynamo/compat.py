@@ -336,5 +336,6 @@ def version_of(tensor: torch.Tensor) -> int | None:
     return None if tensor.is_inference() else tensor._version
 
 
-set_versions: typing.Callable[[typing.Sequence[torch.Tensor], typing.Sequence[int]], None]
-set_versions = torch._C._autograd._unsafe_set_version_counter
+def set_versions(tensors: typing.Iterable[torch.Tensor], versions: typing.Iterable[int]) -> None:
+    """Let torch count the memory of each tensor as written this often."""
+    torch._C._autograd._unsafe_set_version_counter(tuple(tensors), tuple(versions))

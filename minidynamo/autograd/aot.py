@@ -20,6 +20,7 @@ from minidynamo.autograd.decompositions import decomposition_table
 from minidynamo.autograd.functionalize import FunctionalGraph, functionalize
 from minidynamo.autograd.inputs import InputLayout, flatten_inputs, layout_of, unflatten_inputs
 from minidynamo.autograd.joint import Trace, trace_joint
+from minidynamo.autograd.numbers import is_number
 from minidynamo.autograd.outputs import Results, plan_outputs
 from minidynamo.autograd.partition import Partition, ancestors, forward_graph, partition
 from minidynamo.autograd.segments import compile_segments, has_cond
@@ -222,9 +223,12 @@ def _signature(
         mutations=tuple(results.mutations),
         results=len(results.nodes),
         differentiable_results=tuple(results.differentiable),
+        result_writes=tuple(results.writes.items()),
+        no_views=tuple(results.no_views),
         constants=tuple(functional.constants.values()),
         saved=() if parts is None else tuple(parts.values),
         given_up=layout.given_up(),
+        number_results=tuple(i for i, node in enumerate(results.nodes) if is_number(node)),
     )
 
 

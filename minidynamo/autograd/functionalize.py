@@ -27,6 +27,7 @@ from minidynamo.autograd.mutation import (
     mutation_of,
     named_arguments,
 )
+from minidynamo.autograd.numbers import is_symbolic, key, keys, known
 from minidynamo.autograd.signature import ViewStep
 from minidynamo.autograd.unread import without_unread
 from minidynamo.autograd.views import ELEMENT_INVERSES, INVERSES
@@ -39,13 +40,26 @@ aten = torch.ops.aten
 IDENTITIES = frozenset({aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten.detach_.default})
 
 
+# The dtype that holds any number of a type.
+_EXACT: dict[type, torch.dtype] = {
+    bool: torch.bool,
+    int: torch.int64,
+    float: torch.float64,
+    torch.SymBool: torch.bool,
+    torch.SymInt: torch.int64,
+    torch.SymFloat: torch.float64,
+}
+
+
 @dataclass(eq=False)
 class Base:
-    """Memory: the value it holds now, how often it was written, and which input it is, if any."""
+    """Memory: the value it holds now, how often it was written, and which input it is, if any. `uncounted` are writes
+    that torch counts for real tensors only."""
 
     node: fx.Node
     input: int | None = None
     version: int = 0
+    uncounted: int = 0
 
 
 @dataclass(eq=False)
@@ -108,7 +122,7 @@ class FunctionalGraph:
             viewed, op = parent.parent, parent.step.op
             node = self.read(viewed)
             if (rule := ELEMENT_INVERSES.get(op)) is not None:  # type: ignore[call-overload]
-                scatter, *args = rule(node.meta["val"], *step.args, *parent.step.args, **dict(parent.step.kwargs))
+                scatter, *args = rule(self.emitter, *step.args, *parent.step.args, **dict(parent.step.kwargs))
                 return viewed, self.emitter.emit(scatter, node, new, *args)
         else:
             viewed, op = parent, step.op
@@ -139,6 +153,8 @@ class _Pass:
             old = self.trace.primals.get(index)
             made = self.emitter.placeholder(name, value if old is None else old.meta["val"])
             self.result.placeholders.append(made)
+            if index in self.trace.numbers:
+                self.result.nodes[self.trace.numbers[index]] = made
             if old is not None:
                 self.result.inputs[index] = self.fresh(old, made)
                 self.result.inputs[index].base.input = index
@@ -163,7 +179,9 @@ class _Pass:
                 number = tensor.item()
                 made = self.emitter.emit(aten.full.default, [], number, dtype=tensor.dtype, device=tensor.device)
             else:
-                made = self.emitter.placeholder(node.name.strip("_"), self.trace.mode.from_tensor(tensor))
+                made = self.emitter.placeholder(
+                    node.name.strip("_"), self.trace.mode.from_tensor(tensor, static_shapes=True)
+                )
                 self.result.constants[made] = tensor
             self.fresh(node, made)
 
@@ -176,16 +194,17 @@ class _Pass:
         """An argument of the traced graph, as an argument of the functional graph now."""
         return fx.map_arg(arg, self.current_node)
 
-    def current_node(self, old: fx.Node) -> fx.Node:
+    def current_node(self, old: fx.Node) -> Any:
         if old in self.result.values:
             return self.result.read(self.result.values[old])
-        node: fx.Node = self.result.nodes[old]
-        return node
+        return self.result.nodes[old]
 
     def translate(self, node: fx.Node) -> None:
         op, values = node.target, self.result.values
         source = node.args[0] if node.args else None
-        if op is operator.getitem:
+        if isinstance(node.meta.get("val"), compat.SYMBOLIC_NUMBERS):
+            self.number(node)
+        elif op is operator.getitem:
             self.element(node)
         elif node in self.trace.identities or op in IDENTITIES:
             self.refuse_input_metadata(node, only={aten.detach_.default})
@@ -204,6 +223,15 @@ class _Pass:
             self.view(node, op)
         else:
             self.copy(node)
+
+    def number(self, node: fx.Node) -> None:
+        """A number. It is computed once, and not at all when it has turned out to be constant."""
+        value = known(node.meta["val"])
+        found = self.emitter.numbers.get(key(value)) if is_symbolic(value) else value
+        if found is None:
+            assert callable(node.target)
+            found = self.emitter.emit_known(node.target, self.current(node.args), self.current(node.kwargs), value)
+        self.result.nodes[node] = found
 
     def element(self, node: fx.Node) -> None:
         owner, index = node.args
@@ -231,22 +259,27 @@ class _Pass:
     def emit_like(self, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
         """Emit `node` with new arguments; its fake value still holds if theirs do."""
         assert callable(node.target)
-        inputs = [same_layout(old.meta.get("val"), self.current_node(old).meta["val"]) for old in node.all_input_nodes]
+        inputs = [same_layout(old.meta.get("val"), self.current_node(old).meta["val"]) for old in self.tensors_of(node)]
         if "val" in node.meta and all(inputs):
             return self.emitter.emit_known(node.target, args, kwargs, node.meta["val"])
         return self.emitter.emit(node.target, *args, **kwargs)
+
+    def tensors_of(self, node: fx.Node) -> list[fx.Node]:
+        """What a traced node is computed from, numbers aside: those have no layout."""
+        return [old for old in node.all_input_nodes if not isinstance(old.meta.get("val"), compat.SYMBOLIC_NUMBERS)]
 
     def view(self, node: fx.Node, op: Any) -> None:
         """A new view of the first argument. An in-place view is the view that replaces its argument."""
         source, *rest = node.args
         assert isinstance(source, fx.Node)
         parent = self.result.values[source]
-        step = ViewStep(op, tuple(rest), tuple(node.kwargs.items()))
+        args, kwargs = self.current(tuple(rest)), self.current(node.kwargs)
+        step = ViewStep(op, args, tuple(kwargs.items()))
         viewed = self.result.read(parent)
         if same_layout(viewed.meta["val"], source.meta["val"], memory=True):
-            made = self.emitter.emit_known(op, (viewed, *rest), node.kwargs, node.meta["val"])
+            made = self.emitter.emit_known(op, (viewed, *args), kwargs, node.meta["val"])
         else:
-            made = self.emitter.emit(op, viewed, *rest, **node.kwargs)
+            made = self.emitter.emit(op, viewed, *args, **kwargs)
         self.result.values[node] = Value(parent.base, _origin(made), parent.base.version, parent, step)
 
     def metadata_mutation(self, node: fx.Node, op: OpOverload) -> None:
@@ -277,7 +310,8 @@ class _Pass:
         if op is aten.copy_.default:
             new = [self.copied(named["self"], named["src"])]
         elif op in (aten.zero_.default, aten.fill_.Scalar):
-            new = [self.emitter.emit(aten.full_like.default, self.current(named["self"]), named.get("value", 0))]
+            filling = self.current(named.get("value", 0))
+            new = [self.emitter.emit(aten.full_like.default, self.current(named["self"]), filling)]
         else:
             new = self.call_functional(op, mutation, named)
         for name, value in zip(mutation.arguments, new[mutation.own_results :]):
@@ -296,9 +330,9 @@ class _Pass:
         """Two arguments in the same memory see each other's writes; values do not."""
 
         def bases(value: Any) -> list[Base]:
-            found: list[Base] = []
-            fx.map_arg(value, lambda node: found.append(self.result.values[node].base))
-            return found
+            found: list[fx.Node] = []
+            fx.map_arg(value, found.append)
+            return [self.result.values[node].base for node in found if node in self.result.values]
 
         written = bases([named[name] for name in mutation.arguments])
         # What an operator of torch reads it reads before it writes; of others one cannot know.
@@ -341,13 +375,13 @@ class _Pass:
     def copied(self, target: fx.Node, source: Any) -> fx.Node:
         """The data of `target` after `target.copy_(source)`."""
         like = target.meta["val"]
-        if isinstance(source, fx.Node):
-            node: fx.Node = self.current(source)
-        else:
-            exact = {bool: torch.bool, int: torch.int64, float: torch.float64}[type(source)]
-            node = self.emitter.emit(aten.scalar_tensor.default, source, dtype=exact, device=like.device)
-        if tuple(node.meta["val"].shape) != tuple(like.shape):
-            node = self.emitter.emit(aten.expand.default, node, list(like.shape))
+        node = self.current(source)
+        value = node.meta["val"] if isinstance(node, fx.Node) else node
+        if not isinstance(value, torch.Tensor):
+            exact = _EXACT[type(value)]
+            node = self.emitter.emit(aten.scalar_tensor.default, node, dtype=exact, device=like.device)
+        if keys(node.meta["val"].shape) != keys(like.shape):
+            node = self.emitter.emit(aten.expand.default, node, self.emitter.sizes(self.current(target)))
         return self.emitter.cast(node, like)
 
     def assign(self, target: Any, new: Any) -> None:
@@ -355,13 +389,16 @@ class _Pass:
             new = new if isinstance(new, list) else [self.emitter.element(new, i) for i in range(len(target))]
             for one, value in zip(target, new):
                 self.assign(one, value)
+                self.result.values[one].base.uncounted += 1  # operations on lists of tensors write one by one
             return
         value = self.result.values[target]
         written = target.meta["val"]
-        if any(size > 1 and stride == 0 for size, stride in zip(written.shape, written.stride())):
+        if any(
+            key(size) != 1 and key(stride) == 0 and size > 1 for size, stride in zip(written.shape, written.stride())
+        ):
             raise refuse("a tensor is written whose elements share memory")  # fill_, zero_ and index_fill_ do that
         like = self.result.read(value).meta["val"]
-        if tuple(new.meta["val"].shape) != tuple(like.shape):
+        if keys(new.meta["val"].shape) != keys(like.shape) and tuple(new.meta["val"].shape) != tuple(like.shape):
             raise refuse("an operation with `out=` gives its output another shape")
         new = self.emitter.cast(new, like)
         # Views of the base rely on its strides.

@@ -23,6 +23,7 @@ from torch.fx.experimental.proxy_tensor import (
 from minidynamo import compat
 from minidynamo.autograd.inputs import InputLayout
 from minidynamo.autograd.locations import LocatingInterpreter, LocationRecorder
+from minidynamo.autograd.numbers import is_symbolic, known
 from minidynamo.compat import FakeTensor, FakeTensorMode, OpOverload
 from minidynamo.errors import Diagnostic, GraphRefused, MinidynamoError
 from minidynamo.switches import is_switch, preserved, restore, settings
@@ -32,15 +33,16 @@ from minidynamo.switches import is_switch, preserved, restore, settings
 class TracedOutput:
     """One output of the user's graph. `index` counts inputs or families, by `kind`:
 
-    "constant" (`value`), "input" (that very object), "view" (shares memory with some input), "member" (of a family of
-    outputs that share memory among themselves).
+    "constant" (`value`), "number" (that is only known when the graph runs), "input" (that very object), "view" (shares
+    memory with some input), "member" (of a family of outputs that share memory among themselves).
     """
 
-    kind: Literal["constant", "input", "view", "member"]
+    kind: Literal["constant", "number", "input", "view", "member"]
     index: int = 0
     value: Any = None
     requires_grad: bool = False
     has_history: bool = False
+    is_view: bool = True
     node: fx.Node | None = None
 
     @property
@@ -52,23 +54,27 @@ class TracedOutput:
 @dataclass
 class Family:
     """Outputs that share memory with each other and with no input. `root` is the tensor all of them are, or are views
-    of; None when autograd knows none and the members are several."""
+    of; None when autograd knows none and the members are several. `writes`: how often torch counts their memory
+    as written; `is_view`: torch knows the root as a view of yet another tensor."""
 
     root: torch.Tensor | None
     requires_grad: bool
+    writes: int | None = 0
+    is_view: bool = True
     node: fx.Node | None = None
 
 
 @dataclass
 class Trace:
-    """The joint graph with its parts. `primals` are the tensor inputs by their position in the flat list; `gradients`
-    those of the inputs that require grad, None where nothing flows. `tangents` belong to `differentiated`: first the
-    inputs in `mutated_with_grad`, then the families that require grad."""
+    """The joint graph with its parts. `primals` are the tensor inputs by their position in the flat list, `numbers` the
+    symbolic ones; `gradients` those of the inputs that require grad, None where nothing flows. `tangents` belong to
+    `differentiated`: first the inputs in `mutated_with_grad`, then the families that require grad."""
 
     graph: fx.Graph
     mode: FakeTensorMode
     owner: fx.GraphModule | None = None
     primals: dict[int, fx.Node] = field(default_factory=dict)
+    numbers: dict[int, fx.Node] = field(default_factory=dict)
     outputs: list[TracedOutput] = field(default_factory=list)
     families: list[Family] = field(default_factory=list)
     mutated_with_grad: dict[int, fx.Node | None] = field(default_factory=dict)
@@ -77,6 +83,7 @@ class Trace:
     tangents: list[fx.Node] = field(default_factory=list)
     gradients: dict[int, fx.Node | None] = field(default_factory=dict)
     identities: set[fx.Node] = field(default_factory=set)
+    writes: dict[int, int] = field(default_factory=dict)
 
     @property
     def training(self) -> bool:
@@ -99,14 +106,16 @@ def trace_joint(
     Runs under the grad mode in force. Raises GraphRefused MD401 when torch refuses the program, and MD404 when outputs
     share memory in a way that cannot be rebuilt.
     """
-    mode = next((value.fake_mode for value in flat if isinstance(value, FakeTensor)), None) or FakeTensorMode()
+    mode = mode_of(gm, flat)
     leaves = {i: value.is_leaf for i, value in enumerate(flat) if isinstance(value, torch.Tensor)}
-    flat = [_as_fake(mode, value) for value in flat]
+    flat = [_as_fake(mode, known(value)) for value in flat]
+    if mode.shape_env is not None:
+        with contextlib.suppress(Exception), compat.python_dispatcher():
+            trace = _trace_once(gm, layout, flat, mode, leaves, decompositions)
+            if not any(_is_random(node) for node in trace.graph.nodes):  # torch's rules draw not as eager does
+                return trace
     try:
-        try:
-            return _Tracing(gm, layout, flat, mode, leaves, copy_inputs=False).trace(decompositions)
-        except _WriteToLeaf:
-            return _Tracing(gm, layout, flat, mode, leaves, copy_inputs=True).trace(decompositions)
+        return _trace_once(gm, layout, flat, mode, leaves, decompositions)
     except MinidynamoError:
         raise
     except Exception as error:
@@ -119,6 +128,30 @@ def trace_joint(
                 fix="Run the function without minidynamo to see whether torch raises the same there.",
             )
         ) from error
+
+
+def _trace_once(
+    gm: fx.GraphModule,
+    layout: InputLayout,
+    flat: Sequence[Any],
+    mode: FakeTensorMode,
+    leaves: dict[int, bool],
+    decompositions: dict[OpOverload, Callable[..., Any]],
+) -> Trace:
+    try:
+        return _Tracing(gm, layout, flat, mode, leaves, copy_inputs=False).trace(decompositions)
+    except _WriteToLeaf:
+        return _Tracing(gm, layout, flat, mode, leaves, copy_inputs=True).trace(decompositions)
+
+
+def _is_random(node: fx.Node) -> bool:
+    return isinstance(node.target, OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+
+
+def mode_of(gm: fx.GraphModule, values: Sequence[Any]) -> FakeTensorMode:
+    """The fake mode of the values that a graph is traced on; a new one if they have none."""
+    candidates = [*values, *(node.meta.get("example_value") for node in gm.graph.nodes)]
+    return next((value.fake_mode for value in candidates if isinstance(value, FakeTensor)), None) or FakeTensorMode()
 
 
 class _Tracing:
@@ -139,19 +172,22 @@ class _Tracing:
         self.mode = mode
         self.copy_inputs = copy_inputs
         self.tensors = [i for i, value in enumerate(flat) if isinstance(value, torch.Tensor)]
+        self.numbers = [i for i, value in enumerate(flat) if is_symbolic(value)]
         self.result = Trace(fx.Graph(), mode, is_leaf=leaves)
 
     def trace(self, decompositions: dict[OpOverload, Callable[..., Any]]) -> Trace:
         with contextlib.ExitStack() as stack:
             stack.enter_context(preserved())
-            traced = make_fx(self.run, decomposition_table=decompositions)(*[self.flat[i] for i in self.tensors])
+            given = [self.flat[i] for i in (*self.tensors, *self.numbers)]
+            traced = make_fx(self.run, decomposition_table=decompositions)(*given)
         trace = self.result
         trace.owner, trace.graph = traced, traced.graph
         if any(is_switch(node.target) for node in self.gm.graph.nodes):
             _name_defaults(traced.graph)
         placeholders = [node for node in traced.graph.nodes if node.op == "placeholder"]
         trace.primals = dict(zip(self.tensors, placeholders))
-        trace.tangents = placeholders[len(self.tensors) :]
+        trace.numbers = dict(zip(self.numbers, placeholders[len(self.tensors) :]))
+        trace.tangents = placeholders[len(self.tensors) + len(self.numbers) :]
         (output,) = (node for node in traced.graph.nodes if node.op == "output")
         outputs, families, mutated, gradients = output.args[0]
         for entry, node in zip(trace.outputs, outputs):
@@ -162,7 +198,7 @@ class _Tracing:
         trace.gradients = dict(zip(trace.gradients, gradients))
         return trace
 
-    def run(self, *values: torch.Tensor) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
+    def run(self, *values: Any) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
         """What is traced: the program, then its gradients. Returns outputs, families, mutated inputs and gradients."""
         mode = get_proxy_mode()
         assert mode is not None
@@ -172,11 +208,14 @@ class _Tracing:
             leaves = dict(zip(self.tensors, map(_as_leaf, values)))
             inputs = {i: self.as_input(i, leaf) for i, leaf in leaves.items()}
             histories = {i: value.grad_fn for i, value in inputs.items()}
-            given = [inputs.get(i, value) for i, value in enumerate(self.flat)]
+            versions = {i: count for i, value in inputs.items() if (count := compat.version_of(value)) is not None}
+            numbers = dict(zip(self.numbers, values[len(self.tensors) :]))
+            given = [inputs.get(i, numbers.get(i, value)) for i, value in enumerate(self.flat)]
             before = settings()
             outputs = self.run_forward(recorder, given)
             restore(before)
             mutated = {i: v for i, v in inputs.items() if v.grad_fn is not histories[i]}
+            self.result.writes = {i: inputs[i]._version - count for i, count in versions.items()}
             families = self.classify(outputs, inputs)
             targets = [*mutated.values(), *(f.root for f in families if f.requires_grad and f.root is not None)]
             sources = {i: leaf for i, leaf in leaves.items() if leaf.requires_grad} if targets else {}
@@ -226,8 +265,10 @@ class _Tracing:
         owners = {_storage(value): i for i, value in inputs.items()}
         members: dict[Any, list[torch.Tensor]] = {}
         for value in outputs:
-            if not isinstance(value, torch.Tensor):
-                entry = TracedOutput("constant", value=value)
+            if is_symbolic(value):
+                entry = TracedOutput("number")
+            elif not isinstance(value, torch.Tensor):
+                entry = TracedOutput("constant", value=known(value))
             elif id(value) in objects:
                 entry = TracedOutput("input", objects[id(value)])
             elif (owner := owners.get(_storage(value))) is not None:
@@ -249,13 +290,14 @@ class _Tracing:
 
 def _traced(kind: Literal["view", "member"], index: int, value: torch.Tensor) -> TracedOutput:
     has_history = value.grad_fn is not None
-    return TracedOutput(kind, index, requires_grad=value.requires_grad, has_history=has_history)
+    is_view = value._is_view() or value.is_inference()
+    return TracedOutput(kind, index, None, value.requires_grad, has_history, is_view)
 
 
 def _as_fake(mode: FakeTensorMode, value: Any) -> Any:
     if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor):
         return value
-    return mode.from_tensor(value.detach()).requires_grad_(value.requires_grad)
+    return mode.from_tensor(value.detach(), static_shapes=True).requires_grad_(value.requires_grad)
 
 
 def _as_leaf(value: torch.Tensor) -> torch.Tensor:
@@ -267,14 +309,25 @@ def _storage(value: torch.Tensor) -> Any:
 
 
 def _family(members: list[torch.Tensor]) -> Family:
+    writes = compat.version_of(members[0])
+    root = _root_of(members)
+    if root is None:
+        return Family(None, False, writes)
+    return Family(root, root.requires_grad, writes, root._is_view() or root.is_inference())
+
+
+def _root_of(members: list[torch.Tensor]) -> torch.Tensor | None:
+    """The tensor that `members` of one memory are, or are views of; None when torch knows none."""
     if len({id(member) for member in members}) == 1:
-        return Family(members[0], members[0].requires_grad)
-    roots = {id(root): root for root in map(_autograd_root, members) if root.requires_grad}
-    if len(roots) > 1:
-        raise _cannot_rebuild("outputs share memory, but each has a gradient history of its own")
-    if roots:
-        return Family(next(iter(roots.values())), True)
-    return Family(None, False)
+        return members[0]
+    roots = [_autograd_root(member) for member in members]
+    if differentiable := {id(root): root for root in roots if root.requires_grad}:
+        if len(differentiable) > 1:
+            raise _cannot_rebuild("outputs share memory, but each has a gradient history of its own")
+        return next(iter(differentiable.values()))
+    if any(member.is_inference() for member in members):  # torch does not note there what a view is of
+        return None
+    return next((root for root, member in zip(roots, members) if root is not member), roots[0])
 
 
 def _autograd_root(value: torch.Tensor) -> torch.Tensor:

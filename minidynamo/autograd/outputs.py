@@ -14,7 +14,9 @@ from torch import fx
 
 from minidynamo.autograd.functionalize import FunctionalGraph, Value
 from minidynamo.autograd.joint import Family, Trace, TracedOutput
-from minidynamo.autograd.signature import InputMutation, OutputPlan, ViewStep
+from minidynamo.autograd.mutation import is_view
+from minidynamo.autograd.signature import InputMutation, OutputPlan, ResultNumber, ViewStep
+from minidynamo.compat import OpOverload
 from minidynamo.errors import Diagnostic, GraphRefused
 
 aten = torch.ops.aten
@@ -24,13 +26,16 @@ _ALIAS = ViewStep(aten.alias.default)
 @dataclass
 class Results:
     """`nodes` are what the graph returns to the runtime; those in `differentiable` get a tangent each, in order.
-    `copies` are (placeholder, new data) of inputs that the graph itself writes at its end."""
+    `copies` are (placeholder, new data) of inputs that the graph itself writes at its end; `writes` is how often torch
+    counts a result as written; those in `no_views` are views in the graph, but not for the user."""
 
     nodes: list[fx.Node] = field(default_factory=list)
     differentiable: list[int] = field(default_factory=list)
     outputs: list[OutputPlan] = field(default_factory=list)
     mutations: list[InputMutation] = field(default_factory=list)
     copies: list[tuple[fx.Node, fx.Node]] = field(default_factory=list)
+    writes: dict[int, int] = field(default_factory=dict)
+    no_views: list[int] = field(default_factory=list)
 
 
 def plan_outputs(trace: Trace, functional: FunctionalGraph) -> Results:
@@ -48,6 +53,7 @@ class _Planner:
         self.emitter = functional.emitter
         self.results = Results()
         self.families: dict[int, tuple[int, Value]] = {}
+        self.numbers: dict[fx.Node, int] = {}
         placeholders = [node for node in self.emitter.graph.nodes if node.op == "placeholder"]
         self.memory = {key for node in placeholders if (key := _memory(node)) is not None}
 
@@ -55,15 +61,20 @@ class _Planner:
         for index in self.trace.mutated_with_grad:
             value = self.functional.inputs[index]
             position = self.add(self.functional.read(value), value.node.meta["val"], differentiable=True)
-            self.results.mutations.append(InputMutation(index, position))
+            self.results.mutations.append(InputMutation(index, position, self.writes(index)))
         for index, value in self.functional.inputs.items():
             if value.base.version and index not in self.trace.mutated_with_grad:
-                self.results.mutations.append(InputMutation(index, None))
+                self.results.mutations.append(InputMutation(index, None, self.writes(index)))
                 self.add_copy(index, self.functional.read(value))
         for index, family in enumerate(self.trace.families):
             self.add_family(index, family)
         self.results.outputs = [self.output(output) for output in self.trace.outputs]
         return self.results
+
+    def writes(self, index: int) -> int | None:
+        """How often torch counts an input as written; None if it does not count."""
+        traced = self.trace.writes.get(index)
+        return None if traced is None else traced + self.functional.inputs[index].base.uncounted
 
     def add_copy(self, index: int, new: fx.Node) -> None:
         """Write `new` to an input at the end. What lies in the memory of an input may be overwritten by then."""
@@ -82,6 +93,21 @@ class _Planner:
         self.results.nodes.append(node)
         return len(self.results.nodes) - 1
 
+    def add_number(self, node: fx.Node) -> int:
+        """Return a number, to the user or for a view that is made behind the graph."""
+        if node not in self.numbers:
+            self.numbers[node] = len(self.results.nodes)
+            self.results.nodes.append(node)
+        return self.numbers[node]
+
+    def resolved(self, steps: tuple[ViewStep, ...]) -> tuple[ViewStep, ...]:
+        """Views as they are made behind the graph, which returns the numbers in them."""
+
+        def number(node: fx.Node) -> Any:
+            return ResultNumber(self.add_number(node))
+
+        return tuple(ViewStep(s.op, fx.map_arg(s.args, number), fx.map_arg(s.kwargs, number)) for s in steps)
+
     def add_family(self, index: int, family: Family) -> None:
         members = [output for output in self.trace.outputs if output.kind == "member" and output.index == index]
         if family.node is not None:
@@ -90,7 +116,12 @@ class _Planner:
             first = self.value_of(members[0].node)
             value = Value(first.base, first.base.node, first.base.version)
             like = first.base.node.meta["val"]
-        self.families[index] = self.add(self.functional.read(value), like, family.requires_grad), value
+        position = self.add(self.functional.read(value), like, family.requires_grad)
+        self.families[index] = position, value
+        if not family.is_view and _is_view(self.results.nodes[position]):
+            self.results.no_views.append(position)
+        if family.writes is not None and family.writes + value.base.uncounted:
+            self.results.writes[position] = family.writes + value.base.uncounted
 
     def value_of(self, node: Any) -> Value:
         if node not in self.functional.values:
@@ -100,6 +131,11 @@ class _Planner:
     def output(self, traced: TracedOutput) -> OutputPlan:
         if traced.kind == "constant":
             return OutputPlan("constant", value=traced.value)
+        if traced.kind == "number":
+            found = self.functional.nodes[traced.node]  # type: ignore[index]
+            if not isinstance(found, fx.Node):
+                return OutputPlan("constant", value=found)
+            return OutputPlan("graph", self.add_number(found))
         if traced.kind == "input":
             return OutputPlan("input", traced.index)
         value = self.value_of(traced.node)
@@ -107,8 +143,9 @@ class _Planner:
             index = value.base.input
             if index is None:
                 raise _shares("an output shares memory with an input and is no view of it")
-            detach = self.trace.requires_grad[index] and not traced.requires_grad
-            return OutputPlan("input", index, steps=value.steps() or (_ALIAS,), detach=detach, no_grad=traced.no_grad)
+            detach = not traced.is_view or (self.trace.requires_grad[index] and not traced.requires_grad)
+            steps = self.resolved(value.steps()) or (_ALIAS,)
+            return OutputPlan("input", index, steps=steps, detach=detach, no_grad=traced.no_grad)
         position, root = self.families[traced.index]
         family = self.trace.families[traced.index]
         if traced.node is family.node:
@@ -116,10 +153,13 @@ class _Planner:
         steps, start = value.steps(), root.steps()
         if value.base is not root.base or steps[: len(start)] != start:
             raise _shares("two outputs share memory, and neither is a view of the other's base")
-        detach = family.requires_grad and not traced.requires_grad
-        return OutputPlan(
-            "graph", position, steps=steps[len(start) :] or (_ALIAS,), detach=detach, no_grad=traced.no_grad
-        )
+        detach = not traced.is_view or (family.requires_grad and not traced.requires_grad)
+        steps = self.resolved(steps[len(start) :]) or (_ALIAS,)
+        return OutputPlan("graph", position, steps=steps, detach=detach, no_grad=traced.no_grad)
+
+
+def _is_view(node: fx.Node) -> bool:
+    return isinstance(node.target, OpOverload) and is_view(node.target)
 
 
 def _memory(node: fx.Node) -> Any:

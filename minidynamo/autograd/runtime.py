@@ -15,9 +15,10 @@ from typing import Any
 import torch
 
 from minidynamo import compat
+from minidynamo.autograd.numbers import dense_strides, has_symbols, hint, is_dense_in
 from minidynamo.autograd.signature import GraphSignature, OutputPlan
 from minidynamo.boxed import BoxedCallable, mark_boxed
-from minidynamo.errors import Diagnostic, Unsupported
+from minidynamo.errors import Diagnostic, GraphRefused, Unsupported
 
 Saved = Sequence[tuple[str, int]]
 
@@ -26,7 +27,11 @@ def inference_call(signature: GraphSignature, compiled: BoxedCallable, without_g
     """A boxed callable around the inference graph. `without_grad`: the graph must run with the grad mode off, because
     some input requires grad and the user's program switched it off itself."""
     run = _without_grad(compiled) if without_grad else compiled
-    return _finishing(signature, _with_constants(signature, run))
+    settle = _settling(signature)
+    if settle is None:
+        return _finishing(signature, _with_constants(signature, run))
+
+    return _finishing(signature, _with_constants(signature, lambda args: settle(run(args))))
 
 
 def training_call(
@@ -89,12 +94,16 @@ def _make_function(
 ) -> type[torch.autograd.Function]:
     results = signature.results
     differentiable = signature.differentiable_results
-    others = [i for i in range(results) if i not in differentiable]
-    saved_inputs = [i for kind, i in saved if kind == "input"]
-    saved_results = [i for kind, i in saved if kind == "result"]
+    tensors = [kind for kind, like in zip(saved, expected) if not isinstance(like, compat.SYMBOLIC_NUMBERS)]
+    saved_inputs = [i for kind, i in tensors if kind == "input"]
+    saved_made = [i + results * (kind == "extra") for kind, i in tensors if kind != "input"]
+    number_inputs = [i for kind, i in saved[len(tensors) :] if kind == "input"]
+    numbers_made = [i + results * (kind == "extra") for kind, i in saved[len(tensors) :] if kind != "input"]
     unreached = set(signature.unreached)
-    fits = [_Fit(value) for value in expected]
-    restore, prepare = fits[: len(saved)], fits[len(saved) :]
+    settle = _settling(signature)
+    fits = [_Fit(value) for value in expected[len(saved) :]]
+    symbolic = [i for fit, i in zip(fits, differentiable) if fit.is_symbolic]
+    others = [i for i in range(results) if i not in differentiable and i not in signature.number_results]
 
     class CompiledFunction(torch.autograd.Function):
         """One node of autograd's graph for the whole compiled graph. Its first argument is the list of all inputs."""
@@ -106,14 +115,19 @@ def _make_function(
         def forward(ctx: Any, args: list[Any], *_: torch.Tensor) -> tuple[torch.Tensor, ...]:
             # An input whose history autograd shall not walk into must not be saved together with it.
             kept = [args[i].detach() if i in unreached and not args[i].is_leaf else args[i] for i in saved_inputs]
+            numbers = [args[i] for i in number_inputs]
             made = forward_graph(args)
-            visible = tuple(made[:results])
-            ctx.save_for_backward(*kept, *[made[i] for i in saved_results], *made[results:])
+            if settle is not None:
+                made = settle(made)
+            kept += [made[i] for i in saved_made]
+            ctx.save_for_backward(*kept)
+            ctx.numbers = numbers + [made[i] for i in numbers_made]
+            ctx.shapes = {i: made[i].shape for i in symbolic}
             ctx.set_materialize_grads(False)
-            ctx.hooked = compat.has_saved_tensor_hooks()
+            ctx.layouts = [_Layout(value) for value in kept] if compat.has_saved_tensor_hooks() else None
             if others:
                 ctx.mark_non_differentiable(*[made[i] for i in others])
-            return visible
+            return tuple(made[:results])
 
         @staticmethod
         def backward(ctx: Any, *given: Any) -> tuple[torch.Tensor | None, ...]:
@@ -122,10 +136,11 @@ def _make_function(
             args = list(ctx.saved_tensors)
             # Unless the user retains the graph, autograd lets go now, and each value dies at its last use.
             ctx.maybe_clear_saved_tensors()
-            if ctx.hooked:
-                args = [fit.restore(value) for fit, value in zip(restore, args)]
+            if ctx.layouts is not None:
+                args = [layout.restored(value) for layout, value in zip(ctx.layouts, args)]
+            args += ctx.numbers
             unused = {place for place, i in enumerate(differentiable) if gradients[i] is None}
-            args += [fit(gradients[i]) for fit, i in zip(prepare, differentiable)]
+            args += [fit(gradients[i], ctx.shapes.get(i)) for fit, i in zip(fits, differentiable)]
             gradients.clear()
             made = _refuse_second_derivative(backward_graph, args) if torch.is_grad_enabled() else backward_graph(args)
             if unused:
@@ -135,32 +150,61 @@ def _make_function(
     return CompiledFunction
 
 
+class _Layout:
+    """Shape, strides, dtype and device that a tensor had when it was saved."""
+
+    def __init__(self, value: torch.Tensor) -> None:
+        self.shape, self.stride = value.shape, value.stride()
+        self.dtype, self.device = value.dtype, value.device
+
+    def restored(self, saved: torch.Tensor) -> torch.Tensor:
+        """What the user's unpack hook returned for the tensor, which may have lost its dtype or strides."""
+        if saved.shape != self.shape:
+            came = f"returned a tensor of shape {tuple(saved.shape)} for one of shape {tuple(self.shape)}"
+            raise RuntimeError(f"a hook for saved tensors {came}")
+        if (saved.stride(), saved.dtype, saved.device) == (self.stride, self.dtype, self.device):
+            return saved
+        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device).copy_(saved)
+
+
 class _Fit:
-    """Turns what autograd hands in for one value into what the backward graph was compiled for."""
+    """Turns the gradient that autograd hands in for one result into what the backward graph was compiled for.
+
+    `like` is a fake tensor like that. When it has symbolic sizes, its strides follow from those of each call.
+    """
 
     def __init__(self, like: torch.Tensor) -> None:
+        self.is_symbolic = has_symbols(like)
+        self.order = _dense_order(like) if self.is_symbolic else ()
         self.shape, self.stride = tuple(like.shape), like.stride()
         self.dtype, self.device = like.dtype, like.device
 
-    def __call__(self, gradient: torch.Tensor | None) -> torch.Tensor:
+    def __call__(self, gradient: torch.Tensor | None, shape: Sequence[int] | None) -> torch.Tensor:
+        if shape is None:
+            shape, stride = self.shape, self.stride
+        else:
+            stride = dense_strides(self.order, shape)
         if gradient is None:  # the result was not used
-            return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device).zero_()
-        if gradient.stride() == self.stride and not gradient.is_neg():
+            return torch.empty_strided(shape, stride, dtype=self.dtype, device=self.device).zero_()
+        if gradient.stride() == stride and not gradient.is_neg():
             return gradient
-        return self.copy(gradient)
+        return torch.empty_strided(shape, stride, dtype=self.dtype, device=self.device).copy_(gradient)
 
-    def restore(self, saved: torch.Tensor) -> torch.Tensor:
-        """What the user's unpack hook returned for a saved tensor, which may have lost its dtype or strides."""
-        if saved.shape != self.shape:
-            came = f"returned a tensor of shape {tuple(saved.shape)} for one of shape {self.shape}"
-            raise RuntimeError(f"a hook for saved tensors {came}")
-        same = (saved.stride(), saved.dtype, saved.device) == (self.stride, self.dtype, self.device)
-        return saved if same else self.copy(saved)
 
-    def copy(self, value: torch.Tensor) -> torch.Tensor:
-        """`value` in the layout that the backward graph was compiled for."""
-        fitting = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
-        return fitting.copy_(value)
+def _dense_order(like: torch.Tensor) -> tuple[int, ...]:
+    """The dimensions of a tensor without gaps, from the innermost to the outermost. Raises GraphRefused for another."""
+    sizes, strides = tuple(map(hint, like.shape)), tuple(map(hint, like.stride()))
+    order = tuple(sorted(range(like.ndim), key=lambda d: (strides[d], sizes[d], -d)))
+    if not is_dense_in(order, like.shape, like.stride()):
+        raise GraphRefused(
+            Diagnostic(
+                "MD401",
+                "the graph cannot be traced for autograd: a gradient has strides that do not follow from its sizes",
+                why="The sizes differ from call to call, so gradients are laid out anew in each.",
+                fix="Return a contiguous tensor: `return x.contiguous()`.",
+            )
+        )
+    return order
 
 
 class _Lazy:
@@ -212,6 +256,23 @@ def _refuse_second_derivative(backward_graph: BoxedCallable, args: list[Any]) ->
     return made
 
 
+def _settling(signature: GraphSignature) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
+    """A function that makes the results, before anything is saved of them, what torch knows them as in eager: as often
+    written, and no views of what only the graph has seen."""
+    if not signature.result_writes and not signature.no_views:
+        return None
+    positions, counts = zip(*signature.result_writes) if signature.result_writes else ((), ())
+
+    def settle(made: Sequence[Any]) -> Sequence[Any]:
+        settled = list(made)
+        for i in signature.no_views:
+            settled[i] = made[i].detach()
+        compat.set_versions([settled[i] for i in positions], counts)
+        return settled
+
+    return settle
+
+
 def _without_grad(compiled: BoxedCallable) -> BoxedCallable:
     def run(args: list[Any]) -> Any:
         with torch.no_grad():
@@ -236,18 +297,24 @@ def _finishing(signature: GraphSignature, run: BoxedCallable) -> BoxedCallable:
     """`run`, followed by what only real tensors allow: writing to inputs under autograd, and making views."""
     plain = [OutputPlan("graph", i) for i in range(signature.results)]
     pending = [(m.index, m.result) for m in signature.mutations if m.result is not None]
-    if not pending and list(signature.outputs) == plain:
+    counted = {m.index: m.writes for m in signature.mutations if m.writes is not None}
+    if not pending and not counted and list(signature.outputs) == plain:
         return run if getattr(run, "_boxed_call", False) else mark_boxed(run)
-    needed = sorted({i for i, _ in pending} | {plan.index for plan in signature.outputs if plan.origin == "input"})
+    from_inputs = {plan.index for plan in signature.outputs if plan.origin == "input"}
+    needed = sorted({i for i, _ in pending} | from_inputs | counted.keys())
     place = {index: position for position, index in enumerate(needed)}
     makers = [_maker(plan, place) for plan in signature.outputs]
     writes = [(place[index], result) for index, result in pending]
+    counts = [(place[index], writes) for index, writes in counted.items()]
 
     def call(args: list[Any]) -> Any:
         kept = [args[i] for i in needed]
+        versions = [kept[index]._version + count for index, count in counts]
         made = run(args)
         for index, result in writes:
             kept[index].copy_(made[result])
+        if versions:  # generated code does not count what it writes
+            compat.set_versions([kept[index] for index, _ in counts], versions)
         return tuple([make(kept, made) for make in makers])
 
     return mark_boxed(call)
@@ -262,10 +329,12 @@ def _maker(plan: OutputPlan, place: dict[int, int]) -> Callable[[Any, Any], Any]
     if not plan.steps:
         return (lambda kept, made: kept[index]) if from_input else (lambda kept, made: made[index])
 
+    filled = all(step.is_filled for step in plan.steps)
+
     def view(kept: Any, made: Any) -> Any:
         value = (kept if from_input else made)[index]
         for step in plan.steps:
-            value = step.apply(value)
+            value = (step if filled else step.filled(made)).apply(value)
         return value.detach() if plan.detach else value
 
     return torch.no_grad()(view) if plan.no_grad else view

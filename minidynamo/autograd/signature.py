@@ -5,7 +5,7 @@ It holds data only; `functionalize` and `partition` fill the records in, `runtim
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,8 +15,18 @@ from minidynamo.errors import UserLocation
 
 
 @dataclass(frozen=True)
+class ResultNumber:
+    """A number that differs from call to call: the one that the compiled graph returned at `position`."""
+
+    position: int
+
+
+@dataclass(frozen=True)
 class ViewStep:
-    """One view operation without its first argument: `apply(x)` is the view of x, or an element of a list of views."""
+    """One view operation without its first argument: `apply(x)` is the view of x, or an element of a list of views.
+
+    A number among the arguments may be a `ResultNumber`; `filled` puts those of one call in their places.
+    """
 
     op: Callable[..., Any]
     args: tuple[Any, ...] = ()
@@ -25,6 +35,25 @@ class ViewStep:
     def apply(self, value: Any) -> Any:
         """The view of `value`."""
         return self.op(value, *self.args, **dict(self.kwargs))
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether every number is known."""
+        return not any(map(_is_open, (*self.args, *(value for _, value in self.kwargs))))
+
+    def filled(self, results: Sequence[Any]) -> ViewStep:
+        """The step for one call, by what the compiled graph returned."""
+        return ViewStep(self.op, _filled(self.args, results), tuple((k, _filled(v, results)) for k, v in self.kwargs))
+
+
+def _is_open(value: Any) -> bool:
+    return any(map(_is_open, value)) if isinstance(value, (list, tuple)) else isinstance(value, ResultNumber)
+
+
+def _filled(value: Any, results: Sequence[Any]) -> Any:
+    if isinstance(value, (list, tuple)):
+        return tuple(_filled(item, results) for item in value)
+    return results[value.position] if isinstance(value, ResultNumber) else value
 
 
 @dataclass(frozen=True)
@@ -48,10 +77,12 @@ class OutputPlan:
 @dataclass(frozen=True)
 class InputMutation:
     """Flat input `index` gets new data. `result` is the position of the data among the compiled graph's results, copied
-    in behind it so that autograd sees the copy; None when the graph itself ends with the copy."""
+    in behind it so that autograd sees the copy; None when the graph itself ends with the copy. `writes` is how often
+    torch counts it as written; None for inference tensors, where it does not count."""
 
     index: int
     result: int | None
+    writes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -80,8 +111,11 @@ class GraphSignature:
     grad, in the order of backward's results. `gradient_sources` are, for each of them, the positions in
     `differentiable_results` that it depends on: when none of those was used it gets None, as in eager. `unreached` are
     those that never get a gradient: autograd is told of them only if they are leaves, since behind others lies history
-    that it would walk into. `constants` are tensors of the user's code that are appended to the inputs, `given_up` the
-    inputs whose lists were given up.
+    that it would walk into. `result_writes` are positions of results that torch counts as written, and how often;
+    `no_views` of those that are views of something in the graph alone.
+    `constants` are tensors of the user's code that are appended to the inputs, `given_up` the
+    inputs whose lists were given up, `number_results` the results that are numbers. What backward takes of numbers is
+    no part of `saved`: they are no tensors.
     """
 
     inputs: tuple[str, ...]
@@ -92,9 +126,12 @@ class GraphSignature:
     gradients: tuple[int, ...] = ()
     gradient_sources: tuple[tuple[int, ...], ...] = ()
     unreached: tuple[int, ...] = ()
+    result_writes: tuple[tuple[int, int], ...] = ()
+    no_views: tuple[int, ...] = ()
     constants: tuple[torch.Tensor, ...] = ()
     saved: tuple[SavedValue, ...] = ()
     given_up: tuple[int, ...] = ()
+    number_results: tuple[int, ...] = ()
 
     @property
     def saved_bytes(self) -> int:
