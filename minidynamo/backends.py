@@ -17,6 +17,7 @@ import torch.fx
 from minidynamo import artifacts, compat
 from minidynamo.autograd.aot import aot_compile
 from minidynamo.autograd.decompositions import masked, splittable
+from minidynamo.autograd.numbers import has_symbols
 from minidynamo.boxed import BoxedCallable, as_boxed, make_boxed, make_boxed_func, mark_boxed
 from minidynamo.codegen.compile_graph import compile_graph
 from minidynamo.codegen.lowering.registry import lowered_ops
@@ -25,8 +26,8 @@ from minidynamo.errors import ArgumentError, BackendError, Diagnostic, GraphRefu
 from minidynamo.events import notice, phase
 from minidynamo.graph_text import graph_text
 from minidynamo.options import GraphCompiler
-from minidynamo.structure import compile_flat
 from minidynamo.stored_graphs import StoredGraphs
+from minidynamo.structure import compile_flat
 
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -48,12 +49,17 @@ def boxed_nop(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callab
 
 
 def _with_autograd(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **stages: Any) -> Callable[..., Any]:
-    """`aot_compile`, or the graph operation by operation, after one notice, when the autograd stage refuses it."""
+    """`aot_compile`, or the graph operation by operation, after one notice, when the autograd stage refuses it.
+
+    What torch cannot trace with symbolic sizes it may trace with those of one call, so that is for the caller to try.
+    """
     for stage in ("forward", "backward", "inference"):
         stages[stage] = artifacts.collecting(stages[stage])
     try:
         return aot_compile(gm, example_inputs, **stages)
     except GraphRefused as refused:
+        if refused.code == "MD401" and has_symbols(list(example_inputs)):
+            raise
         notice(replace(refused.diagnostic, what=f"a graph runs operation by operation: {refused.diagnostic.what}"))
         return make_boxed(gm)
 

@@ -12,7 +12,14 @@ from typing import Any
 import torch
 
 from minidynamo.autograd.inputs import InputLayout
-from minidynamo.autograd.signature import GraphSignature, InputMutation, OutputPlan, SavedValue, ViewStep
+from minidynamo.autograd.signature import (
+    GraphSignature,
+    InputMutation,
+    OutputPlan,
+    ResultNumber,
+    SavedValue,
+    ViewStep,
+)
 from minidynamo.boxed import BoxedCallable
 from minidynamo.graph_cache.encoding import Codec, Damaged, Json, NotStorable
 
@@ -55,7 +62,10 @@ class CompiledCall:
     compile_backward: Callable[[], BoxedCallable] | None = None
 
 
-RECORDS = (CallPlan, InputLayout, GraphSignature, InputMutation, OutputPlan, SavedValue, ViewStep, TensorLayout)
+RECORDS = (
+    *(CallPlan, InputLayout, GraphSignature, InputMutation, OutputPlan, ResultNumber, SavedValue, ViewStep),
+    TensorLayout,
+)
 
 
 def write_plan(plan: CallPlan, codec: Codec) -> Json:

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from minidynamo import compat
+from minidynamo.autograd.numbers import is_dense_in, is_symbolic, key, keys, known
 from minidynamo.compat import FakeTensorMode, OpOverload
 
 aten = torch.ops.aten
@@ -24,12 +26,16 @@ def fake(value: Any) -> Any:
 
 
 class Emitter:
-    """Appends nodes to `graph`. New nodes take over the metadata of the node that `replacing` names."""
+    """Appends nodes to `graph`. New nodes take over the metadata of the node that `replacing` names.
+
+    `numbers` has a node for each symbolic number that was computed, by its expression.
+    """
 
     def __init__(self, mode: FakeTensorMode, graph: fx.Graph | None = None) -> None:
         self.mode = mode
         self.graph = fx.Graph() if graph is None else graph
         self.meta: dict[str, Any] = {}
+        self.numbers: dict[Any, fx.Node] = {}
 
     @contextlib.contextmanager
     def replacing(self, node: fx.Node) -> Iterator[None]:
@@ -44,40 +50,70 @@ class Emitter:
     def placeholder(self, name: str, value: Any) -> fx.Node:
         node = self.graph.placeholder(name)
         node.meta["val"] = value
+        return self.noted(node)
+
+    def noted(self, node: fx.Node) -> fx.Node:
+        """`node`, which is remembered if it is the first one that computes its number."""
+        if is_symbolic(value := node.meta["val"]):
+            self.numbers.setdefault(key(value), node)
         return node
 
     def emit(self, op: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
         """Append `op(*args, **kwargs)`; its fake value is computed from those of its arguments."""
-        with self.mode, torch.no_grad():
+        with self.computing(), torch.no_grad():
             value = op(*fake(args), **fake(kwargs))
         return self.emit_known(op, args, kwargs, value)
+
+    @contextlib.contextmanager
+    def computing(self) -> Iterator[None]:
+        """Inside, operations on fake values give fake values."""
+        symbolic = self.mode.shape_env is not None
+        with self.mode, compat.python_dispatcher() if symbolic else contextlib.nullcontext():
+            yield
 
     def emit_known(self, op: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> fx.Node:
         """Append `op(*args, **kwargs)` whose fake value is known."""
         name = op.overloadpacket.__name__ if isinstance(op, OpOverload) else None
         node = self.graph.create_node("call_function", op, args, kwargs, name)
         node.meta.update(self.meta, val=value)
-        return node
+        return self.noted(node)
 
     def element(self, node: fx.Node, index: int) -> fx.Node:
         """Append `node[index]`."""
         return self.emit_known(operator.getitem, (node, index), {}, node.meta["val"][index])
 
-    def reshape(self, node: fx.Node, shape: tuple[int, ...]) -> fx.Node:
-        """`node` in another shape: a view where its strides allow, else a copy."""
-        value = node.meta["val"]
-        if tuple(value.shape) == shape:
+    def number(self, op: Callable[..., Any], *args: Any) -> Any:
+        """The number `op(*args)`; a node that computes it when an argument is one."""
+        return self.emit(op, *args) if any(isinstance(arg, fx.Node) for arg in args) else op(*args)
+
+    def size(self, node: fx.Node, dim: int) -> int | fx.Node:
+        """A size of `node`; if it is symbolic, a node that computes it."""
+        size = known(node.meta["val"].shape[dim])
+        if not isinstance(size, torch.SymInt):
+            return int(size)
+        found = self.numbers.get(key(size))
+        return self.emit_known(aten.sym_size.int, (node, dim), {}, size) if found is None else found
+
+    def sizes(self, node: fx.Node) -> list[int | fx.Node]:
+        """The shape of `node`, as an argument of an operation."""
+        return [self.size(node, dim) for dim in range(node.meta["val"].ndim)]
+
+    def reshape(self, node: fx.Node, like: fx.Node) -> fx.Node:
+        """`node` in the shape of `like`: a view where its strides allow, else a copy."""
+        if keys(node.meta["val"].shape) == keys(like.meta["val"].shape):
             return node
+        shape = self.sizes(like)
         try:
-            return self.emit(aten.view.default, node, list(shape))
+            return self.emit(aten.view.default, node, shape)
         except (RuntimeError, ValueError):
             copy = self.emit(aten.clone.default, node, memory_format=torch.contiguous_format)
-            return self.emit(aten.view.default, copy, list(shape))
+            return self.emit(aten.view.default, copy, shape)
 
     def restride(self, node: fx.Node, like: torch.Tensor) -> fx.Node:
         """`node` with the strides of `like`: a permuted copy. Strides with gaps or overlaps cannot be had so; then
         it is `node` itself."""
-        if _strides(node.meta["val"]) == _strides(like) or not _is_dense(like):
+        value = node.meta["val"]
+        if keys(value.stride()) == keys(like.stride()) or _strides(value) == _strides(like) or not _is_dense(like):
             return node
         return self.in_memory_order(node, like, aten.clone.default, memory_format=torch.contiguous_format)
 
@@ -103,11 +139,12 @@ def same_layout(a: Any, b: Any, memory: bool = False) -> bool:
         return True
     if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)) or a.layout is not torch.strided:
         return False
-    if (a.shape, a.dtype, a.device, b.layout) != (b.shape, b.dtype, b.device, a.layout) or a.stride() != b.stride():
+    if (a.dtype, a.device, b.layout) != (b.dtype, b.device, a.layout):
         return False
-    if not memory:
-        return True
-    return a.storage_offset() == b.storage_offset() and a.untyped_storage()._cdata == b.untyped_storage()._cdata
+    if keys(a.shape) != keys(b.shape) or keys(a.stride()) != keys(b.stride()):
+        return False
+    same_place = key(a.storage_offset()) == key(b.storage_offset())
+    return not memory or (same_place and a.untyped_storage()._cdata == b.untyped_storage()._cdata)
 
 
 def _strides(value: torch.Tensor) -> list[int]:
@@ -117,6 +154,10 @@ def _strides(value: torch.Tensor) -> list[int]:
 
 def _is_dense(value: torch.Tensor) -> bool:
     """Whether the elements fill their memory without gaps or overlaps."""
+    if is_dense_in(
+        range(value.ndim - 1, -1, -1), value.shape, value.stride()
+    ):  # of symbolic sizes this is known without a condition on them
+        return True
     expected = 1
     for stride, size in sorted((stride, size) for size, stride in zip(value.shape, value.stride()) if size != 1):
         if stride != expected:

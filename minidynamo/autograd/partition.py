@@ -17,6 +17,7 @@ import torch
 from torch import fx
 
 from minidynamo.autograd.mutation import is_view
+from minidynamo.autograd.numbers import hint, is_number
 from minidynamo.autograd.signature import SavedValue
 from minidynamo.compat import OpOverload
 from minidynamo.config import config
@@ -44,9 +45,9 @@ LONGEST_CHAIN = 8
 
 @dataclass
 class Partition:
-    """Both graphs. Backward takes `saved` (nodes of the joint graph, in this order), then tangents; forward returns its
-    results, then the nodes of `extra`. Each entry of `sources` says where a saved value comes from: ("input", flat
-    index), ("result", position) or ("extra", position)."""
+    """Both graphs. Backward takes `saved` (nodes of the joint graph, numbers behind tensors), then tangents; forward
+    returns its results, then the nodes of `extra`. Each entry of `sources` says where a saved value comes from:
+    ("input", flat index), ("result", position) or ("extra", position)."""
 
     forward: fx.Graph
     backward: fx.Graph
@@ -203,13 +204,17 @@ def partition(
     placed = [("input", n) for n in cut if n.op == "placeholder" and n not in overwritten]
     placed += [("result", n) for n in cut if n in results and n not in overwritten]
     rest = [n for n in cut if n not in {n for _, n in placed}]
-    saved = [n for _, n in placed] + rest
-    places = {"input": inputs, "result": results}
-    sources = [(kind, places[kind].index(n)) for kind, n in placed] + [("extra", i) for i in range(len(rest))]
+    # Tensors come first: numbers are kept apart from them.
+    placed += [("extra", n) for n in rest]
+    placed.sort(key=lambda place: is_number(place[1]))
+    saved = [n for _, n in placed]
+    places = {"input": inputs, "result": results, "extra": rest}
+    sources = [(kind, places[kind].index(n)) for kind, n in placed]
     made = Partition(fx.Graph(), fx.Graph(), saved, sources)
     made.forward = forward_graph(graph, inputs, results, copies, overwritten, rest)
     made.backward = _backward_graph(graph, saved, tangents, gradients, behind)
-    made.values = [_record(node, node in required, node in overwritten, node in network.recomputable) for node in saved]
+    tensors = [node for node in saved if not is_number(node)]
+    made.values = [_record(n, n in required, n in overwritten, n in network.recomputable) for n in tensors]
     return made
 
 
@@ -246,7 +251,8 @@ class _Network:
             inner, outer = (i, "in"), (i, "out")
             weight = self.weight(node)
             net.add_edge(inner, outer, **({} if weight is None else {"capacity": weight}))
-            if node.op == "placeholder" or (node in self.required and node not in self.recomputable):
+            computed = node in self.required and node not in self.recomputable
+            if node.op == "placeholder" or is_number(node) or computed:  # a number never keeps what it is read of
                 net.add_edge("source", inner)
             if node in self.gradients or any(user in self.behind for user in node.users):
                 net.add_edge(outer, "sink")
@@ -264,6 +270,8 @@ class _Network:
         if node.op == "placeholder" and node not in self.overwritten:
             return 0
         value = node.meta["val"]
+        if is_number(node):
+            return 0
         if not isinstance(value, torch.Tensor):
             return None
         rank = 0 if node in self.results else 1 if node in self.required else 2
@@ -272,8 +280,8 @@ class _Network:
 
 def _bytes(value: torch.Tensor) -> int:
     if value.layout is torch.strided:
-        return value.untyped_storage().nbytes()
-    return value.numel() * value.element_size()
+        return hint(value.untyped_storage().nbytes())
+    return hint(value.numel()) * value.element_size()
 
 
 def _backward_graph(

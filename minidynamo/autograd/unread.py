@@ -42,7 +42,7 @@ def without_unread(emitter: Emitter, op: Any, args: tuple[Any, ...]) -> tuple[An
     position = SHAPE_ONLY.get(op)
     if position is None or not _may_be_replaced(args[position]):
         return args
-    return (*args[:position], _stand_in(emitter, args[position].meta["val"]), *args[position + 1 :])
+    return (*args[:position], _stand_in(emitter, args[position]), *args[position + 1 :])
 
 
 def _may_be_replaced(node: fx.Node) -> bool:
@@ -51,6 +51,7 @@ def _may_be_replaced(node: fx.Node) -> bool:
     return value.layout is torch.strided and value.is_contiguous() and value.numel() > 1
 
 
-def _stand_in(emitter: Emitter, like: torch.Tensor) -> fx.Node:
+def _stand_in(emitter: Emitter, node: fx.Node) -> fx.Node:
+    like = node.meta["val"]
     number = emitter.emit(aten.full.default, [], 0, dtype=like.dtype, device=like.device)
-    return emitter.emit(aten.expand.default, number, list(like.shape))
+    return emitter.emit(aten.expand.default, number, emitter.sizes(node))

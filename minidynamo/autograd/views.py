@@ -6,6 +6,8 @@ and returns the node of the new viewed tensor. A view without a rule cannot be w
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +22,7 @@ Inverse = Callable[..., fx.Node]
 
 
 def _reshape_back(emitter: Emitter, viewed: fx.Node, new: fx.Node, *_: Any, **__: Any) -> fx.Node:
-    return emitter.reshape(new, tuple(viewed.meta["val"].shape))
+    return emitter.reshape(new, viewed)
 
 
 def _transpose_back(emitter: Emitter, viewed: fx.Node, new: fx.Node, first: int, second: int) -> fx.Node:
@@ -76,16 +78,17 @@ INVERSES: dict[OpOverload, Inverse] = {
 }
 
 
-def _split_element(viewed: torch.Tensor, index: int, size: int, dim: int = 0) -> tuple[Any, ...]:
-    return aten.slice_scatter.default, dim, index * size, min((index + 1) * size, viewed.shape[dim])
+def _split_element(emitter: Emitter, index: int, size: Any, dim: int = 0) -> tuple[Any, ...]:
+    start, end = (emitter.number(operator.mul, size, i) for i in (index, index + 1))  # a slice ends with the tensor
+    return aten.slice_scatter.default, dim, start, end
 
 
-def _sizes_element(viewed: torch.Tensor, index: int, sizes: list[int], dim: int = 0) -> tuple[Any, ...]:
-    start = sum(sizes[:index])
-    return aten.slice_scatter.default, dim, start, start + sizes[index]
+def _sizes_element(emitter: Emitter, index: int, sizes: list[Any], dim: int = 0) -> tuple[Any, ...]:
+    start = functools.reduce(functools.partial(emitter.number, operator.add), sizes[:index], 0)
+    return aten.slice_scatter.default, dim, start, emitter.number(operator.add, start, sizes[index])
 
 
-def _unbind_element(viewed: torch.Tensor, index: int, dim: int = 0) -> tuple[Any, ...]:
+def _unbind_element(emitter: Emitter, index: int, dim: int = 0) -> tuple[Any, ...]:
     return aten.select_scatter.default, dim, index
 
 

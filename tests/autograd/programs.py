@@ -11,15 +11,21 @@ import operator
 import torch
 import torch.nn.functional as F
 from torch import fx
+from torch._dynamo.source import ConstantSource
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 from minidynamo.autograd.aot import aot_compile, aot_graphs
+from minidynamo.autograd.joint import mode_of
 from minidynamo.boxed import make_boxed
 from minidynamo.compat import FakeTensorMode
 
 
-def graph_of(program, args, stolen=()):
-    """A torch-level graph that calls `program`, and fake example inputs like `args`."""
-    mode, graph = FakeTensorMode(), fx.Graph()
+def graph_of(program, args, stolen=(), dynamic=False):
+    """A torch-level graph that calls `program`, and fake example inputs like `args`.
+
+    With `dynamic`, sizes beyond 1 are symbols, equal ones the same, and so are numbers among `args`.
+    """
+    mode, graph = FakeTensorMode(shape_env=ShapeEnv() if dynamic else None), fx.Graph()
     try:
         with torch.set_grad_enabled(torch.is_grad_enabled()):
             results = len(program(*_copies(args)))
@@ -34,15 +40,25 @@ def graph_of(program, args, stolen=()):
     return fx.GraphModule(torch.nn.Module(), graph), examples
 
 
-def fake(mode, tensor):
-    """A fake tensor like `tensor`, a leaf or not as it is."""
-    made = mode.from_tensor(tensor.detach()).requires_grad_(tensor.requires_grad)
+def fake(mode, value):
+    """A fake tensor like `value`, a leaf or not as it is; of a number, a symbol."""
+    if not isinstance(value, torch.Tensor):
+        return symbol(mode.shape_env, value)
+    made = mode.from_tensor(value.detach()).requires_grad_(value.requires_grad)
     with mode, torch.enable_grad():
-        return made if tensor.is_leaf else made.clone()
+        return made if value.is_leaf else made.clone()
+
+
+def symbol(env, value):
+    source = ConstantSource(f"number_{len(env.backed_var_to_val)}")
+    made = env.create_unspecified_symbol(value, source, DimDynamic.DYNAMIC)
+    return (env.create_symintnode if type(value) is int else env.create_symfloatnode)(made, hint=value, source=source)
 
 
 def _copies(args):
     def copy(t):
+        if not isinstance(t, torch.Tensor):
+            return t
         made = t.detach().clone().requires_grad_(t.requires_grad)
         return made if t.is_leaf else made.clone()
 
@@ -54,15 +70,17 @@ def interpret(gm, example_inputs):
     return make_boxed(gm)
 
 
-def compile_program(program, args, stolen=(), forward=interpret, backward=interpret, inference=interpret):
+def compile_program(
+    program, args, stolen=(), forward=interpret, backward=interpret, inference=interpret, dynamic=False
+):
     """`program` compiled for inputs like `args`, by compilers that run the ATen graphs as they are."""
-    gm, examples = graph_of(program, args, stolen)
+    gm, examples = graph_of(program, args, stolen, dynamic)
     return aot_compile(gm, examples, forward=forward, backward=backward, inference=inference)
 
 
-def graphs(program, args, stolen=()):
+def graphs(program, args, stolen=(), dynamic=False):
     """The graphs of `program` without compiling them."""
-    return aot_graphs(*graph_of(program, args, stolen))
+    return aot_graphs(*graph_of(program, args, stolen, dynamic))
 
 
 def targets(graph):
@@ -84,7 +102,7 @@ def run(call, make, backward=True):
     """Call with fresh inputs; what came of it, as plain data that can be compared."""
     torch.manual_seed(7)
     args, leaves = make()
-    inputs = flat(args)
+    inputs = [value for value in flat(args) if isinstance(value, torch.Tensor)]
     torch.manual_seed(8)
     outputs = call(args)
     tensors = [o for o in outputs if isinstance(o, torch.Tensor)]
@@ -119,12 +137,32 @@ def assert_same(program, make, *, stolen=(), tolerance=1e-6, backward=True):
     torch.manual_seed(7)
     compiled = compile_program(program, make()[0], stolen)
     for _ in range(2):
-        facts, values = run(lambda args: compiled(list(args)), make, backward)
-        expected_facts, expected = run(lambda args: program(*args), make, backward)
-        assert facts == expected_facts
-        assert len(values) == len(expected)
-        for got, want in zip(values, expected):
-            torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance, equal_nan=True)
+        assert_call(compiled, program, make, tolerance, backward)
+    return compiled
+
+
+def assert_call(compiled, program, make, tolerance=1e-6, backward=True):
+    """Compare one call of `compiled` with one of `program`."""
+    facts, values = run(lambda args: compiled(list(args)), make, backward)
+    expected_facts, expected = run(lambda args: program(*args), make, backward)
+    assert facts == expected_facts
+    assert len(values) == len(expected)
+    for got, want in zip(values, expected):
+        torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def assert_same_for_sizes(program, *makers, tolerance=1e-5, backward=True):
+    """Compile `program` once for symbolic sizes and numbers like those of the first maker, and compare it for all.
+
+    Conditions that were decided while compiling must hold for all makers; none may be added later.
+    """
+    torch.manual_seed(7)
+    gm, examples = graph_of(program, makers[0]()[0], dynamic=True)
+    compiled = aot_compile(gm, examples, forward=interpret, backward=interpret, inference=interpret)
+    env = mode_of(gm, flat(examples)).shape_env
+    env.freeze()  # a condition that is decided from now on is an error
+    for make in makers:
+        assert_call(compiled, program, make, tolerance, backward)
     return compiled
 
 
