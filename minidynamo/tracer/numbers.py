@@ -61,6 +61,11 @@ def pinned(variable: VariableTracker) -> VariableTracker:
     return ConstantVariable(variable.pin()) if isinstance(variable, NumberVariable) else variable
 
 
+def is_int_number(variable: VariableTracker) -> bool:
+    """Whether it is an int that is not known."""
+    return isinstance(variable, NumberVariable) and variable.cls is int
+
+
 def _is_number(variable: VariableTracker) -> bool:
     if isinstance(variable, ConstantVariable):
         return type(variable.value) in (int, float, bool)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from minidynamo.compat import SYMBOLIC_NUMBERS, FakeTensorMode, dispatch_keys, fake_tensor_log
+from minidynamo.compat import SYMBOLIC_NUMBERS, FakeTensorMode, dispatch_keys, fake_tensor_log, python_dispatcher
 from minidynamo.errors import UserLocation
 from minidynamo.guards.guard import Guard, GuardKind, TensorFacts
 from minidynamo.guards.profile import FrameProfile
@@ -280,7 +280,7 @@ class OutputGraph:
     def _run(self, target: Callable[..., Any] | str, args: list[Any], kwargs: dict[str, Any]) -> Any:
         logged, fake_tensor_log.disabled = fake_tensor_log.disabled, True
         try:
-            with self.fake_mode:
+            with self.fake_mode, python_dispatcher() if self.shapes.is_symbolic else contextlib.nullcontext():
                 if isinstance(target, str):
                     return getattr(args[0], target)(*args[1:], **kwargs)
                 return target(*args, **kwargs)
@@ -494,7 +494,7 @@ class OutputGraph:
                 self.graph.erase_node(node)
                 continue
             self._restore_example(node, variable)
-            source = node.meta["source"]
+            source = node.meta.pop("source")  # it may lead to values of the user's, and graphs are cycles
             given_up = isinstance(variable, ListVariable) and (source in self._steal or variable in emptied)
             if given_up:
                 node.meta["steal_arg"] = True

@@ -160,8 +160,6 @@ def call_tensor_method(
             return from_constant(getattr(known, name)())
     if name == "size" and not args and not kwargs:
         return sizes(tx, receiver)
-    if name == "__len__" and tx.graph.use(receiver).ndim:
-        return tx.graph.size(receiver, 0)
     if name == "requires_grad_" and _is_so_already(tx, receiver, args, kwargs):
         return receiver
     if name in METHOD_BREAKS:

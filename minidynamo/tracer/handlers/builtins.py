@@ -153,7 +153,7 @@ def _text(tx: Tracer, obj: VariableTracker, function: Callable[[Any], str], *spe
         found = registry.find_method(obj.cls, "__repr__")
         if found is not None:
             return found(tx, obj)
-    if not is_constant(obj):
+    if not is_constant(obj) and not involves_number(obj):
         tx.break_graph(
             "MD234",
             f"the text of a `{obj.python_type.__name__}`",

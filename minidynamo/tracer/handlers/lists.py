@@ -25,7 +25,7 @@ from minidynamo.tracer.handlers.values import (
     none,
     not_implemented,
 )
-from minidynamo.tracer.numbers import pinned
+from minidynamo.tracer.numbers import is_int_number, pinned
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
@@ -118,7 +118,8 @@ def _hash(tx: Tracer, self: TupleVariable) -> VariableTracker:
 
 @registry.method(torch.Size, "numel")
 def _numel(tx: Tracer, self: TupleVariable) -> VariableTracker:
-    return constant(torch.Size(expect_constant(tx, self, "a size")).numel())
+    assert isinstance(self, TupleVariable)
+    return functools.reduce(lambda total, size: tx.call(operator.mul, [total, size]), self.items, constant(1))
 
 
 # --- arithmetic and comparison ------------------------------------------------------------------------------------
@@ -361,7 +362,7 @@ def _tuple(tx: Tracer, iterable: VariableTracker | None = None, /) -> VariableTr
 def _size(tx: Tracer, iterable: VariableTracker | None = None, /) -> VariableTracker:
     items = [] if iterable is None else list(tx.unpack(iterable))
     for item in items:
-        if not isinstance(expect_constant(tx, item, "a size"), int):
+        if not is_int_number(item) and not isinstance(expect_constant(tx, item, "a size"), int):
             tx.raises(TypeError("torch.Size() takes an iterable of 'int'"))
     return TupleVariable(items, torch.Size)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import torch
 
 from minidynamo.tracer import registry
-from minidynamo.tracer.handlers.values import constant
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
@@ -18,10 +17,9 @@ from minidynamo.variables.tensors import TensorVariable
 
 @registry.method(torch.Tensor, "__len__")
 def _len(tx: Tracer, self: TensorVariable) -> VariableTracker:
-    shape = tx.graph.use(self).shape
-    if not shape:
+    if not tx.graph.use(self).shape:
         tx.raises(TypeError("len() of a 0-d tensor"))
-    return constant(shape[0])
+    return tx.graph.size(self, 0)
 
 
 @registry.method(torch.Tensor, "__iter__")
