@@ -11,19 +11,40 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._dynamo.source import ConstantSource
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from minidynamo.codegen.compile_graph import CompiledGraph, compile_graph
 from minidynamo.codegen.ir.loops import Kernel, LoopProgram
 from minidynamo.codegen.ir.verify import verify_program
 from minidynamo.codegen.lowering.graph import lower_graph
 from minidynamo.codegen.scheduling.schedule import Step, schedule
+from minidynamo.compat import FakeTensorMode
 from minidynamo.errors import UserLocation
 
 
 def trace(function: Callable[..., Any], *args: Any) -> fx.GraphModule:
     """The ATen graph of `function`, with fake tensors in `meta["val"]`."""
     return make_fx(function, tracing_mode="fake")(*args)
+
+
+def trace_symbolic(function: Callable[..., Any], *args: Any) -> fx.GraphModule:
+    """The ATen graph of `function` for every size of its tensors, and for every int and float among `args`."""
+    environment = ShapeEnv()
+    mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
+    with mode:
+        return make_fx(function)(*(_symbolic(arg, f"a{k}", mode, environment) for k, arg in enumerate(args)))
+
+
+def _symbolic(arg: Any, name: str, mode: Any, environment: ShapeEnv) -> Any:
+    source = ConstantSource(name)
+    if isinstance(arg, torch.Tensor):
+        context = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DUCK] * arg.dim())
+        return mode.from_tensor(arg, source=source, symbolic_context=context)
+    symbol = environment.create_unspecified_symbol(arg, source, DimDynamic.DYNAMIC)
+    make = environment.create_symfloatnode if isinstance(arg, float) else environment.create_symintnode
+    return make(symbol, hint=arg, source=source)
 
 
 STEP = """def step(x, y):

@@ -193,7 +193,24 @@ class Ref:
         return self
 
 
-Expr = Load | Const | IndexValue | Cast | Op | Ref
+@dataclass(frozen=True)
+class Scalar:
+    """A Python float that the host program knows under `name` and hands to the kernel."""
+
+    name: str
+    dtype: torch.dtype = torch.float64
+
+    def __str__(self) -> str:
+        return self.name
+
+    def variables(self) -> frozenset[Var]:
+        return frozenset()
+
+    def substitute(self, values: Mapping[Var, Index]) -> Expr:
+        return self
+
+
+Expr = Load | Const | IndexValue | Cast | Op | Ref | Scalar
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:

@@ -1,7 +1,8 @@
-"""Owns index expressions: integer arithmetic over loop variables whose ranges are known.
+"""Owns index expressions: integer arithmetic over loop variables whose ranges are known, as ints or as sizes.
 
 It knows nothing of tensors or element types. Every constructor simplifies, so that chains of views (reshape, permute,
-slice, ...) collapse to plain strides whenever they can; equal indices are equal Python values.
+slice, ...) collapse to plain strides whenever they can; equal indices are equal Python values. A simplification that
+rests on a comparison is made where the comparison is known to hold, whatever the sizes turn out to be.
 """
 
 from __future__ import annotations
@@ -12,13 +13,27 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from minidynamo.codegen.ir.size import (
+    Extent,
+    Number,
+    Size,
+    divide,
+    exactly,
+    floor_division,
+    group,
+    hint,
+    known_at_least,
+    known_less,
+    numbers_of,
+)
+
 
 @dataclass(frozen=True)
 class Var:
     """A loop variable: 0 <= value < extent."""
 
     name: str
-    extent: int
+    extent: Extent
 
     def __str__(self) -> str:
         return self.name
@@ -29,10 +44,10 @@ class FloorDiv:
     """`base // divisor`, divisor > 0."""
 
     base: Index
-    divisor: int
+    divisor: Extent
 
     def __str__(self) -> str:
-        return f"({self.base} // {self.divisor})"
+        return f"({self.base} // {group(self.divisor)})"
 
 
 @dataclass(frozen=True)
@@ -40,10 +55,10 @@ class Mod:
     """`base % modulus`, modulus > 0; never negative."""
 
     base: Index
-    modulus: int
+    modulus: Extent
 
     def __str__(self) -> str:
-        return f"({self.base} % {self.modulus})"
+        return f"({self.base} % {group(self.modulus)})"
 
 
 @dataclass(frozen=True)
@@ -51,7 +66,7 @@ class Lookup:
     """An index read from memory: `value` is an int64 Expr that was checked to lie in 0 <= value < extent."""
 
     value: Any
-    extent: int
+    extent: Extent
 
     def __str__(self) -> str:
         return f"[{self.value}]"
@@ -64,36 +79,37 @@ Atom = Var | FloorDiv | Mod | Lookup
 class Index:
     """The sum of `coefficient * atom` over `terms`, plus `const`. Terms are sorted and have no zero coefficient."""
 
-    terms: tuple[tuple[Atom, int], ...] = ()
-    const: int = 0
+    terms: tuple[tuple[Atom, Extent], ...] = ()
+    const: Extent = 0
 
-    def __add__(self, other: Index | int) -> Index:
+    def __add__(self, other: Index | Extent) -> Index:
         other = as_index(other)
         return _sum([*self.terms, *other.terms], self.const + other.const)
 
-    def __sub__(self, other: Index | int) -> Index:
+    def __sub__(self, other: Index | Extent) -> Index:
         return self + as_index(other) * -1
 
-    def __mul__(self, factor: int) -> Index:
+    def __mul__(self, factor: Extent) -> Index:
         return _sum([(atom, c * factor) for atom, c in self.terms], self.const * factor)
 
-    def __floordiv__(self, divisor: int) -> Index:
+    def __floordiv__(self, divisor: Extent) -> Index:
         return _floordiv(self, divisor)
 
-    def __mod__(self, modulus: int) -> Index:
+    def __mod__(self, modulus: Extent) -> Index:
         return _mod(self, modulus)
 
     def __str__(self) -> str:
-        parts = [str(atom) if c == 1 else f"{c}*{atom}" for atom, c in self.terms]
+        parts = [str(atom) if c == 1 else f"{group(c)}*{atom}" for atom, c in self.terms]
         if self.const or not parts:
             parts.append(str(self.const))
         return " + ".join(parts).replace("+ -", "- ")
 
-    def bounds(self) -> tuple[int, int]:
-        """Smallest and largest value over all values of the variables (an interval that contains them)."""
+    def bounds(self) -> tuple[Extent, Extent] | None:
+        """Smallest and largest value over all values of the variables (an interval that contains them), None if it
+        depends on numbers of unknown sign."""
         return _bounds(self)
 
-    def coefficient(self, var: Var) -> int:
+    def coefficient(self, var: Var) -> Extent:
         """The factor of `var` itself; 0 when it does not occur outside a division."""
         return dict(self.terms).get(var, 0)
 
@@ -113,14 +129,16 @@ class Index:
         return all(isinstance(atom, Var) for atom, _ in self.terms)
 
 
-def as_index(value: Index | Atom | int) -> Index:
-    """An Index from an int, a variable, or an Index."""
+def as_index(value: Index | Atom | Extent) -> Index:
+    """An Index from a number, a variable, or an Index."""
     if isinstance(value, Index):
         return value
-    return Index((), value) if isinstance(value, int) else Index(((value, 1),)) if _extent(value) != 1 else Index()
+    if isinstance(value, (int, Size)):
+        return Index((), value)
+    return Index(((value, 1),)) if _extent(value) != 1 else Index()
 
 
-def flatten(index: Sequence[Index], strides: Iterable[int]) -> Index:
+def flatten(index: Sequence[Index], strides: Iterable[Extent]) -> Index:
     """The offset `sum(i * stride)` in elements."""
     total = Index()
     for i, stride in zip(index, strides):
@@ -128,50 +146,78 @@ def flatten(index: Sequence[Index], strides: Iterable[int]) -> Index:
     return total
 
 
-def delinearize(flat: Index, shape: Sequence[int]) -> tuple[Index, ...]:
+def delinearize(flat: Index, shape: Sequence[Extent]) -> tuple[Index, ...]:
     """The row-major coordinates in `shape` of the element number `flat`."""
     coordinates: list[Index] = []
-    inner = 1
+    inner: Extent = 1
     for position in reversed(range(len(shape))):
         size = shape[position]
         quotient = flat // inner
         # The outermost coordinate needs no remainder; a dimension of at most one element has no other than zero.
-        coordinates.append(Index() if size <= 1 else quotient if position == 0 else quotient % size)
-        inner *= max(size, 1)
+        coordinates.append(Index() if size in (0, 1) else quotient if position == 0 else quotient % size)
+        inner = inner * at_least_one(size)
     return tuple(reversed(coordinates))
 
 
-def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+def row_major(shape: Sequence[Extent]) -> tuple[Extent, ...]:
     """Strides of a contiguous tensor of `shape`."""
-    strides: list[int] = []
-    step = 1
+    strides: list[Extent] = []
+    step: Extent = 1
     for size in reversed(shape):
         strides.append(step)
-        step *= max(size, 1)
+        step = step * at_least_one(size)
     return tuple(reversed(strides))
 
 
-def _extent(atom: Atom) -> int | None:
+def at_least_one(size: Extent) -> Extent:
+    """`max(size, 1)`; a size that is not known is left alone, since where it is 0 nothing is addressed."""
+    return max(size, 1) if isinstance(size, int) else size
+
+
+def numbers_below(index: Index) -> Iterable[Number]:
+    """The numbers in the coefficients and divisors of an index; those below lookups are left to whoever walks them."""
+    yield from numbers_of(index.const)
+    for atom, c in index.terms:
+        yield from numbers_of(c)
+        match atom:
+            case FloorDiv():
+                yield from numbers_of(atom.divisor)
+                yield from numbers_below(atom.base)
+            case Mod():
+                yield from numbers_of(atom.modulus)
+                yield from numbers_below(atom.base)
+
+
+def _extent(atom: Atom) -> Extent | None:
     return atom.extent if isinstance(atom, Var) else None
 
 
-def _atom_bounds(atom: Atom) -> tuple[int, int]:
+def _atom_bounds(atom: Atom) -> tuple[Extent, Extent] | None:
     match atom:
         case Var() | Lookup():
-            return 0, max(atom.extent - 1, 0)
+            return 0, max(atom.extent - 1, 0) if isinstance(atom.extent, int) else atom.extent - 1
         case FloorDiv():
-            low, high = atom.base.bounds()
-            return low // atom.divisor, high // atom.divisor
+            bounds = atom.base.bounds()
+            if bounds is None:
+                return None
+            return floor_division(bounds[0], atom.divisor), floor_division(bounds[1], atom.divisor)
         case Mod():
             return 0, atom.modulus - 1
 
 
 @cache
-def _bounds(index: Index) -> tuple[int, int]:
+def _bounds(index: Index) -> tuple[Extent, Extent] | None:
     low = high = index.const
     for atom, c in index.terms:
-        a, b = _atom_bounds(atom)
-        low, high = low + min(a * c, b * c), high + max(a * c, b * c)
+        bounds = _atom_bounds(atom)
+        if bounds is None:
+            return None
+        if known_at_least(c, 0):
+            low, high = low + bounds[0] * c, high + bounds[1] * c
+        elif known_less(c, 1):
+            low, high = low + bounds[1] * c, high + bounds[0] * c
+        else:
+            return None
     return low, high
 
 
@@ -201,9 +247,9 @@ def _substitute_atom(atom: Atom, values: Mapping[Var, Index]) -> Index:
             return as_index(Lookup(atom.value.substitute(values), atom.extent))
 
 
-def _sum(terms: Iterable[tuple[Atom, int]], const: int) -> Index:
+def _sum(terms: Iterable[tuple[Atom, Extent]], const: Extent) -> Index:
     """The sorted sum of `terms`, with `(b // m) * (c * m) + (b % m) * c` folded back into `b * c`."""
-    total: dict[Atom, int] = {}
+    total: dict[Atom, Extent] = {}
     for atom, c in terms:
         total[atom] = total.get(atom, 0) + c
     total = {atom: c for atom, c in total.items() if c}
@@ -218,35 +264,58 @@ def _sum(terms: Iterable[tuple[Atom, int]], const: int) -> Index:
     return Index(tuple(sorted(total.items(), key=_order)), const)
 
 
-def _order(term: tuple[Atom, int]) -> tuple[int, str]:
-    return -abs(term[1]), str(term[0])
+def _order(term: tuple[Atom, Extent]) -> tuple[bool, int, str, str]:
+    """Sizes in front of ints, and large ones in front."""
+    atom, c = term
+    if isinstance(c, int):
+        return True, -abs(c), "", str(atom)
+    return False, -abs(hint(c)), str(c), str(atom)
 
 
-def _split(index: Index, factor: int) -> tuple[Index, Index]:
+def _split(index: Index, factor: Extent) -> tuple[Index, Index]:
     """`(a, s)` with `index == factor * a + s`, where `s` collects what `factor` does not divide."""
-    whole = Index(tuple((atom, c // factor) for atom, c in index.terms if c % factor == 0), index.const // factor)
-    rest = Index(tuple((atom, c) for atom, c in index.terms if c % factor), index.const % factor)
-    return whole, rest
+    if not isinstance(factor, int):
+        return _split_by_size(index, factor)
+    parts = [(atom, c, exactly(c, factor)) for atom, c in index.terms]
+    quotient, remainder = divide(index.const, factor)
+    whole = Index(tuple((atom, q) for atom, _, q in parts if q is not None), quotient)
+    return whole, Index(tuple((atom, c) for atom, c, q in parts if q is None), remainder)
 
 
-def _common_factors(index: Index, divisor: int) -> list[int]:
+def _split_by_size(index: Index, factor: Size) -> tuple[Index, Index]:
+    """The same for coefficients that are polynomials: of each, the part that `factor` divides."""
+    parts = [(atom, *divide(c, factor)) for atom, c in index.terms]
+    quotient, remainder = divide(index.const, factor)
+    return _sum([(atom, q) for atom, q, _ in parts], quotient), _sum([(atom, r) for atom, _, r in parts], remainder)
+
+
+def _common_factors(index: Index, divisor: Extent) -> list[Extent]:
     """Factors > 1 of `divisor` worth trying, largest first, `divisor` itself among them."""
-    return sorted({divisor, *(math.gcd(divisor, c) for _, c in index.terms)} - {1}, reverse=True)
+    if isinstance(divisor, int):
+        found = {divisor, *(math.gcd(divisor, _content(c)) for _, c in index.terms)} - {1}
+        return [*sorted(found, reverse=True)]
+    shared = {c for _, c in index.terms if c != 1 and exactly(divisor, c) is not None}
+    return sorted({divisor, *shared}, key=lambda c: (-hint(c), str(c)))
 
 
-def _fits(rest: Index, factor: int) -> bool:
-    low, high = rest.bounds()
-    return low >= 0 and high < factor
+def _content(c: Extent) -> int:
+    """The largest int that divides a coefficient."""
+    return c if isinstance(c, int) else math.gcd(*(k for _, k in c.terms))
+
+
+def _fits(rest: Index, factor: Extent) -> bool:
+    bounds = rest.bounds()
+    return bounds is not None and known_at_least(bounds[0], 0) and known_less(bounds[1], factor)
 
 
 @cache
-def _floordiv(index: Index, divisor: int) -> Index:
+def _floordiv(index: Index, divisor: Extent) -> Index:
     if divisor == 1:
         return index
     for factor in _common_factors(index, divisor):
         whole, rest = _split(index, factor)
         if _fits(rest, factor):
-            return whole // (divisor // factor)
+            return whole // _over(divisor, factor)
     whole, rest = _split(index, divisor)
     if len(rest.terms) == 1 and rest.const == 0 and rest.terms[0][1] == 1:
         atom = rest.terms[0][0]
@@ -256,15 +325,22 @@ def _floordiv(index: Index, divisor: int) -> Index:
 
 
 @cache
-def _mod(index: Index, modulus: int) -> Index:
+def _mod(index: Index, modulus: Extent) -> Index:
     if modulus == 1:
         return Index()
     for factor in _common_factors(index, modulus):
         whole, rest = _split(index, factor)
         if _fits(rest, factor):
-            return whole % (modulus // factor) * factor + rest
+            return whole % _over(modulus, factor) * factor + rest
     _, rest = _split(index, modulus)
     for atom, c in rest.terms:
-        if isinstance(atom, Mod) and (c * atom.modulus) % modulus == 0:
+        if isinstance(atom, Mod) and exactly(c * atom.modulus, modulus) is not None:
             return (rest - as_index(atom) * c + atom.base * c) % modulus
     return Index(((Mod(rest, modulus), 1),))
+
+
+def _over(size: Extent, factor: Extent) -> Extent:
+    """`size / factor`, for one of its `_common_factors`."""
+    quotient = exactly(size, factor)
+    assert quotient is not None
+    return quotient

@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from minidynamo.codegen.ir.expr import Expr
-from minidynamo.codegen.ir.index import Index, Var
+from minidynamo.codegen.ir.expr import Expr, IndexValue, Load, Scalar, walk
+from minidynamo.codegen.ir.index import Index, Var, numbers_below
+from minidynamo.codegen.ir.size import Extent, Number, Symbol, numbers_of, product
 from minidynamo.errors import UserLocation
 
 COMBINES = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
@@ -27,25 +28,30 @@ class Buffer:
     """A strided tensor: sizes and strides in elements, without storage offset (data pointers include it)."""
 
     name: str
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
+    shape: tuple[Extent, ...]
+    stride: tuple[Extent, ...]
     dtype: torch.dtype
     device: torch.device
 
     @property
-    def numel(self) -> int:
+    def numel(self) -> Extent:
         """The number of elements."""
-        total = 1
-        for size in self.shape:
-            total *= size
+        return product(self.shape)
+
+    @property
+    def span(self) -> Extent:
+        """The elements and the gaps between them."""
+        if 0 in self.shape:
+            return 0
+        total: Extent = 1
+        for n, s in zip(self.shape, self.stride):
+            total = total + (n - 1) * s
         return total
 
     @property
-    def nbytes(self) -> int:
+    def nbytes(self) -> Extent:
         """The bytes that the elements and the gaps between them span."""
-        if self.numel == 0:
-            return 0
-        return (1 + sum((n - 1) * s for n, s in zip(self.shape, self.stride))) * self.dtype.itemsize
+        return self.span * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
@@ -108,9 +114,18 @@ class Name:
         return self.name
 
 
+def names_in(value: object) -> Iterable[str]:
+    """Every Name inside the arguments of an extern call or a return."""
+    if isinstance(value, Name):
+        yield value.name
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from names_in(item)
+
+
 @dataclass(frozen=True)
 class Extern:
-    """`out = op(*args, **kwargs)` with torch's own kernel. Arguments are constants, Names, and tuples of them.
+    """`out = op(*args, **kwargs)` with torch's own kernel. Arguments are constants, sizes, Names, and tuples of them.
 
     `aliases` names the values whose storage the result may share (views), `mutates` those it writes. A result that is
     not one tensor (a tuple, a list, a number, None) is taken apart by `GetItem`. `layout` is the one tensor that comes
@@ -148,11 +163,24 @@ Node = Loops | Extern | GetItem
 
 
 @dataclass(frozen=True)
+class Compute:
+    """`out = op(*args)`, a number that the host program makes of inputs before anything else happens.
+
+    With a `torch.Tensor` method as `op`, the first argument is the Name of an input.
+    """
+
+    out: str
+    op: Any
+    args: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
 class LoopProgram:
     """A whole graph. `buffers` has every tensor whose layout is known; `outputs` are Names and constants.
 
     Nodes are in program order. A `Loops` whose `out` is an input stores into the caller's tensor (a trailing copy_).
-    `constants` are tensors that belong to the graph.
+    `constants` are tensors that belong to the graph. `numbers` are those inputs that are Python numbers, `prelude` the
+    numbers made of inputs; both are known everywhere.
     """
 
     inputs: tuple[str, ...]
@@ -160,6 +188,8 @@ class LoopProgram:
     outputs: tuple[Any, ...]
     buffers: Mapping[str, Buffer]
     constants: Mapping[str, Any] = field(default_factory=dict)
+    numbers: frozenset[str] = frozenset()
+    prelude: tuple[Compute, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -201,6 +231,36 @@ class Store:
 Statement = Let | Accumulate | Store
 
 
+def numbers_in(s: Statement) -> Iterator[Number | Scalar]:
+    """Every number of the host program that a statement computes with."""
+    if isinstance(s, Store):
+        yield from numbers_below(s.index)
+    elif isinstance(s, Accumulate) and s.position is not None:
+        yield from numbers_below(s.position)
+    for e in walk(s.value):
+        match e:
+            case Scalar():
+                yield e
+            case Load():
+                for index in e.index:
+                    yield from numbers_below(index)
+            case IndexValue():
+                yield from numbers_below(e.index)
+
+
+def numbers_between(rows: Iterable[Var], loops: Iterable[Loop]) -> tuple[Number | Scalar, ...]:
+    """Every number of the host program that the loops of a kernel need, each once."""
+    found: dict[Number | Scalar, None] = {}
+    for var in rows:
+        found.update(dict.fromkeys(numbers_of(var.extent)))
+    for loop in loops:
+        for var in loop.axes:
+            found.update(dict.fromkeys(numbers_of(var.extent)))
+        for s in loop.body:
+            found.update(dict.fromkeys(numbers_in(s)))
+    return tuple(found)
+
+
 @dataclass(frozen=True)
 class Loop:
     """Run `body` for all values of `axes` (outermost first); no axes: once per row."""
@@ -215,7 +275,8 @@ class Kernel:
 
     Arguments are `reads` then `writes`; a buffer that is read and written stands in `writes` only. `vector` is the
     variable whose neighbours are neighbours in memory: the innermost axis of the loops, or the innermost row. In the
-    latter case loops over other axes are best put outside of a block of it (a column reduction).
+    latter case loops over other axes are best put outside of a block of it (a column reduction). `numbers` are what
+    sizes, indices and values are computed of at run time; a launch passes them behind the buffers.
     """
 
     name: str
@@ -225,6 +286,16 @@ class Kernel:
     loops: tuple[Loop, ...]
     vector: Var | None
     device: torch.device
+    numbers: tuple[Number | Scalar, ...] = ()
+
+    @property
+    def parameters(self) -> dict[Number | Scalar, str]:
+        """What the numbers are called inside the kernel."""
+        names = {}
+        for k, number in enumerate(self.numbers):
+            prefix = "f_" if isinstance(number, Scalar) else "n_"
+            names[number] = f"{prefix}{number.name}" if isinstance(number, (Symbol, Scalar)) else f"n{k}"
+        return names
 
     @property
     def arguments(self) -> tuple[Buffer, ...]:
@@ -232,10 +303,10 @@ class Kernel:
         return self.reads + self.writes
 
     @property
-    def work(self) -> int:
-        """The number of innermost iterations of the largest loop."""
-        largest = max((_product(loop.axes) for loop in self.loops), default=1)
-        return _product(self.rows) * largest
+    def work(self) -> Extent:
+        """The number of innermost iterations of a loop with axes, or of the rows."""
+        columns = next((loop.axes for loop in self.loops if loop.axes), ())
+        return product(v.extent for v in (*self.rows, *columns))
 
     @property
     def origins(self) -> Origins:
@@ -245,10 +316,3 @@ class Kernel:
     def statements(self) -> Iterator[Statement]:
         """Every statement in program order."""
         return (s for loop in self.loops for s in loop.body)
-
-
-def _product(axes: tuple[Var, ...]) -> int:
-    total = 1
-    for var in axes:
-        total *= var.extent
-    return total

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from minidynamo.codegen.ir.expr import Cast, Const, Expr, IndexValue, Load, Op, Ref
+from minidynamo.codegen.ir.expr import Cast, Const, Expr, IndexValue, Load, Op, Ref, Scalar
 from minidynamo.codegen.ir.index import Index, Lookup, Var
 from minidynamo.codegen.ir.loops import (
     Accumulate,
@@ -29,6 +29,7 @@ from minidynamo.codegen.ir.loops import (
     Store,
     comments,
 )
+from minidynamo.codegen.ir.size import Extent, group
 
 DTYPES = {
     torch.float32: "f32",
@@ -67,7 +68,7 @@ def expr_text(expr: Expr) -> str:
             return f"{dtype_text(expr.dtype)}({index_text(expr.index)})"
         case Cast():
             return f"{dtype_text(expr.dtype)}({expr_text(expr.value)})"
-        case Ref():
+        case Ref() | Scalar():
             return expr.name
         case Op():
             args = [expr_text(a) for a in expr.args]
@@ -89,8 +90,8 @@ def index_text(index: Index) -> str:
                 text = expr_text(atom.value)
             case _:
                 sign, by = ("//", atom.divisor) if hasattr(atom, "divisor") else ("%", atom.modulus)
-                text = f"({index_text(atom.base)} {sign} {by})"
-        parts.append(text if c == 1 else f"{c}*{text}")
+                text = f"({index_text(atom.base)} {sign} {group(by)})"
+        parts.append(text if c == 1 else f"{group(c)}*{text}")
     if index.const:
         parts.append(str(index.const))
     return " + ".join(parts).replace("+ -", "- ")
@@ -99,10 +100,11 @@ def index_text(index: Index) -> str:
 def buffer_text(buffer: Buffer) -> str:
     """Name, dtype and sizes; strides only where they are not row-major."""
     text = f"{buffer.name}: {dtype_text(buffer.dtype)}[{', '.join(map(str, buffer.shape))}]"
-    dense, step = True, 1
+    dense = True
+    step: Extent = 1
     for size, stride in zip(reversed(buffer.shape), reversed(buffer.stride)):
-        dense = dense and (size <= 1 or stride == step)
-        step *= size
+        dense = dense and (size in (0, 1) or stride == step)
+        step = step * size
     return text if dense else f"{text} strides ({', '.join(map(str, buffer.stride))})"
 
 
@@ -184,4 +186,5 @@ def kernel_text(kernel: Kernel) -> str:
     lines = [line for loop in kernel.loops for line in _loop_lines(loop, kernel.vector)]
     if kernel.rows:
         lines = [_for(kernel.rows, kernel.vector), *("  " + line for line in lines)]
-    return "\n".join([f"kernel {kernel.name}({reads}) -> {writes}", *("  " + line for line in lines)]) + "\n"
+    numbers = "".join(f"; {number}" for number in kernel.numbers)
+    return "\n".join([f"kernel {kernel.name}({reads}{numbers}) -> {writes}", *("  " + line for line in lines)]) + "\n"

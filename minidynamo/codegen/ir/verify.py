@@ -14,7 +14,6 @@ from minidynamo.codegen.ir.index import Index, Var
 from minidynamo.codegen.ir.loops import (
     COMBINES,
     Accumulate,
-    Buffer,
     Extern,
     GetItem,
     Kernel,
@@ -24,7 +23,9 @@ from minidynamo.codegen.ir.loops import (
     Name,
     Statement,
     Store,
+    numbers_in,
 )
+from minidynamo.codegen.ir.size import Extent, known_at_least, known_less
 from minidynamo.codegen.ir.text import DTYPES, expr_text, kernel_text, loops_text
 from minidynamo.errors import Diagnostic, InternalError
 
@@ -87,7 +88,7 @@ def _verify_op(expr: Op) -> None:
 
 def verify_program(program: LoopProgram) -> None:
     """Check names, ranks, variables and dtypes of every node."""
-    known = {*program.inputs, *program.constants}
+    known = {*program.inputs, *program.constants, *(number.out for number in program.prelude)}
     for node in program.nodes:
         match node:
             case Loops():
@@ -139,9 +140,15 @@ def _all(expr: Expr) -> Iterable[Expr]:
         yield from _all(child)
 
 
-def _inside(index: Index, size: int) -> bool:
-    low, high = index.bounds()
-    return low >= 0 and high < size
+def _inside(index: Index, size: Extent) -> bool:
+    """Whether an index is known to stay inside a dimension; with sizes of run time, that it is not known to leave."""
+    bounds = index.bounds()
+    if bounds is None:
+        return True
+    low, high = bounds
+    if isinstance(low, int) and isinstance(high, int) and isinstance(size, int):
+        return low >= 0 and high < size
+    return not known_less(low, 0) and not known_at_least(high - size, 0)
 
 
 def verify_kernel(kernel: Kernel) -> None:
@@ -158,6 +165,7 @@ def verify_kernel(kernel: Kernel) -> None:
         variables = {*kernel.rows, *loop.axes}
         behind: dict[str, torch.dtype] = {}
         for s in loop.body:
+            _require(set(numbers_in(s)) <= set(kernel.numbers), "a kernel is given every number", kernel)
             _verify_statement(s, kernel, here, variables)
             match s:
                 case Let():
@@ -189,10 +197,6 @@ def _verify_statement(s: Statement, kernel: Kernel, here: dict[str, torch.dtype]
             _require(buffer is not None and buffer.dtype == s.value.dtype, f"the store to {s.buffer}", kernel)
 
 
-def _span(buffer: Buffer) -> int:
-    return buffer.nbytes // buffer.dtype.itemsize
-
-
 def _verify_memory(kernel: Kernel) -> None:
     buffers = {b.name: b for b in kernel.arguments}
     _require(len(buffers) == len(kernel.arguments), "arguments are distinct", kernel)
@@ -206,10 +210,10 @@ def _verify_memory(kernel: Kernel) -> None:
                 if isinstance(e, Load):
                     _require(e.buffer in buffers and len(e.index) == 1, f"the load of {e.buffer}", kernel)
                     _require(e.buffer not in stored, f"{e.buffer} is read behind the loop that writes it", kernel)
-                    fits = not runs or e.valid is not None or _inside(e.index[0], _span(buffers[e.buffer]))
+                    fits = not runs or e.valid is not None or _inside(e.index[0], buffers[e.buffer].span)
                     _require(fits, f"{e.index[0]} stays inside {e.buffer}", kernel)
             if isinstance(s, Store):
-                fits = not runs or _inside(s.index, _span(buffers[s.buffer]))
+                fits = not runs or _inside(s.index, buffers[s.buffer].span)
                 _require(fits, f"{s.index} stays inside {s.buffer}", kernel)
         stored |= now
     _require(stored == written, "writes are the buffers that are stored", kernel)

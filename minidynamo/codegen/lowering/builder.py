@@ -13,8 +13,9 @@ import torch
 from minidynamo.codegen.ir.expr import rename
 from minidynamo.codegen.ir.index import Index, Var, as_index, flatten, row_major
 from minidynamo.codegen.ir.loops import Buffer, Loops, Node, Origins
+from minidynamo.codegen.ir.size import Extent
 from minidynamo.codegen.lowering.formula import V, const, identity, opmath
-from minidynamo.codegen.lowering.values import Coordinates, Value, dimensions
+from minidynamo.codegen.lowering.values import Coordinates, Value, broadcast_shape, dimensions
 
 Formula = Callable[..., V]
 
@@ -27,17 +28,18 @@ class Builder:
         self.buffers: dict[str, Buffer] = {}
         self.prefix = ""
         self.device = torch.device("cpu")
-        # Sizes, strides and dtype of the first result of the ATen call being lowered, as eager would have them.
-        self.result: Buffer | None = None
+        # Sizes, strides and dtype of the results of the ATen call being lowered, as eager would have them.
+        self.results: tuple[Buffer | None, ...] = ()
         # The call being lowered.
         self.origins: Origins = ()
 
     @property
     def out(self) -> Buffer:
         """The layout of the result of the call being lowered (the first one, if there are several)."""
-        if self.result is None:
+        first = next((result for result in self.results if result is not None), None)
+        if first is None:
             raise ValueError("this call has no tensor result")
-        return self.result
+        return first
 
     def fresh(self, hint: str) -> str:
         """A name that no buffer has, starting with the name of the call being lowered."""
@@ -48,7 +50,7 @@ class Builder:
         return name
 
     def compute(
-        self, shape: Sequence[int], body: Callable[[Coordinates], V], dtype: torch.dtype | None = None
+        self, shape: Sequence[Extent], body: Callable[[Coordinates], V], dtype: torch.dtype | None = None
     ) -> Value:
         """A new tensor whose element at `c` is `body(c)`, cast to `dtype`."""
         axes = dimensions(shape, "i")
@@ -59,7 +61,7 @@ class Builder:
 
     def map(self, formula: Formula, *values: Value, dtype: torch.dtype | None = None) -> Value:
         """`formula` applied elementwise to broadcast values. Half values arrive as float32; the result is `dtype`."""
-        shape = torch.broadcast_shapes(*(v.shape for v in values))
+        shape = broadcast_shape(*(v.shape for v in values))
         return self.compute(shape, lambda at: formula(*(self.element(v, at) for v in values)), dtype)
 
     def element(self, value: Value, at: Coordinates) -> V:
@@ -77,7 +79,7 @@ class Builder:
     ) -> Value:
         """Fold `formula(*values)` over `dims` of the broadcast shape. A fold of one element is the
         element, a fold of nothing its identity."""
-        shape = torch.broadcast_shapes(*(v.shape for v in values))
+        shape = broadcast_shape(*(v.shape for v in values))
         axes = dimensions(shape, "i")
         at = tuple(as_index(v) for v in axes)
         body = formula(*(self.element(v, at) for v in values))
@@ -114,7 +116,7 @@ class Builder:
         self.buffers[layout.name] = layout
         return Value.whole(layout)
 
-    def _buffer(self, hint: str, shape: Sequence[int], dtype: torch.dtype) -> Buffer:
+    def _buffer(self, hint: str, shape: Sequence[Extent], dtype: torch.dtype) -> Buffer:
         return Buffer(self.fresh(hint), tuple(shape), row_major(shape), dtype, self.device)
 
     def _add(self, node: Loops) -> Value:

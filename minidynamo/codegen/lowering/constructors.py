@@ -7,19 +7,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from minidynamo.codegen.ir.size import Extent, is_extent
 from minidynamo.codegen.lowering.builder import Builder
-from minidynamo.codegen.lowering.formula import NotLowered, Number, const, number, opmath
+from minidynamo.codegen.lowering.formula import NotLowered, Number, V, const, number, opmath
 from minidynamo.codegen.lowering.registry import lowering
 from minidynamo.codegen.lowering.values import Value
 
 
-def filled(builder: Builder, value: Number) -> Value:
+def filled(builder: Builder, value: V | Number) -> Value:
     """The result's layout, filled with one number."""
     return builder.compute(builder.out.shape, lambda _: const(value, builder.out.dtype))
 
 
 @lowering("full")
-def lower_full(builder: Builder, size: Any, value: Number, **kwargs: Any) -> Value:
+def lower_full(builder: Builder, size: Any, value: V | Number, **kwargs: Any) -> Value:
     """A tensor of one number."""
     return filled(builder, value)
 
@@ -31,7 +32,7 @@ def lower_full_like(builder: Builder, x: Value, *args: Any, **kwargs: Any) -> Va
 
 
 @lowering("fill")
-def lower_fill(builder: Builder, x: Value, value: Number | Value) -> Value:
+def lower_fill(builder: Builder, x: Value, value: V | Number | Value) -> Value:
     """`x` overwritten by one number or 0-dim tensor."""
     if isinstance(value, Value):
         return builder.compute(x.shape, lambda at: builder.element(value, at), builder.out.dtype)
@@ -51,27 +52,27 @@ def lower_ones(builder: Builder, *args: Any, **kwargs: Any) -> Value:
 
 
 @lowering("scalar_tensor")
-def lower_scalar_tensor(builder: Builder, value: Number, **kwargs: Any) -> Value:
+def lower_scalar_tensor(builder: Builder, value: V | Number, **kwargs: Any) -> Value:
     """A 0-dim tensor."""
     return filled(builder, value)
 
 
 @lowering("arange")
-def lower_arange(builder: Builder, *bounds: Number, **kwargs: Any) -> Value:
+def lower_arange(builder: Builder, *bounds: V | Number, **kwargs: Any) -> Value:
     """Start, end, step as in Python's range."""
     start, step = bounds[0] if len(bounds) > 1 else 0, bounds[2] if len(bounds) > 2 else 1
     return _progression(builder, start, step)
 
 
 @lowering("prims.iota")
-def lower_iota(builder: Builder, length: int, *, start: int = 0, step: int = 1, **kwargs: Any) -> Value:
+def lower_iota(builder: Builder, length: Extent, *, start: Extent = 0, step: Extent = 1, **kwargs: Any) -> Value:
     """`length` integers from `start`."""
     return _progression(builder, start, step)
 
 
-def _progression(builder: Builder, start: Number, step: Number) -> Value:
+def _progression(builder: Builder, start: V | Number, step: V | Number) -> Value:
     # Eager's rounding of fractional steps depends on how it splits the range over threads.
-    if not (isinstance(start, int) and isinstance(step, int)):
+    if not (is_extent(start) and is_extent(step)):
         raise NotLowered
     made = builder.out.dtype
     return builder.compute(builder.out.shape, lambda at: number(at[0] * step + start).to(opmath(made)), made)

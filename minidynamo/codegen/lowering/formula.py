@@ -13,8 +13,11 @@ import torch
 
 from minidynamo.codegen.ir.expr import OPS, Cast, Const, Expr, IndexValue, Op
 from minidynamo.codegen.ir.index import Index
+from minidynamo.codegen.ir.size import Extent, Size, known_at_least, known_less
 
-Number = bool | int | float
+Known = bool | int | float
+Number = Known | Size
+"""What a formula takes besides elements. A float that is known at run time only is a V."""
 
 
 class NotLowered(Exception):
@@ -37,7 +40,7 @@ def opmath(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
-def literal(value: Number, dtype: torch.dtype) -> Const:
+def literal(value: Known, dtype: torch.dtype) -> Const:
     """`value` rounded or wrapped to `dtype` as torch would."""
     if dtype == torch.bool:
         return Const(bool(value), dtype)
@@ -49,6 +52,15 @@ def literal(value: Number, dtype: torch.dtype) -> Const:
     if dtype != torch.uint8 and whole >> (bits - 1):
         whole -= 1 << bits
     return Const(whole, dtype)
+
+
+def operand(value: V | Number, dtype: torch.dtype) -> Expr:
+    """A V as it is, a number as torch would convert it to `dtype`."""
+    if isinstance(value, V):
+        return value.expr
+    if isinstance(value, Size):
+        return V(IndexValue(Index((), value), torch.int64)).to(dtype).expr
+    return literal(value, dtype)
 
 
 def identity(combine: str, dtype: torch.dtype) -> Const:
@@ -151,7 +163,7 @@ def apply(name: str, *operands: V | Number) -> V:
     Raises NotLowered for a dtype that the operation does not take.
     """
     dtype = next(o.dtype for o in operands if isinstance(o, V))
-    args = tuple(o.expr if isinstance(o, V) else literal(o, dtype) for o in operands)
+    args = tuple(operand(o, dtype) for o in operands)
     if name in ("lt", "ge"):
         decided = _decide(name, *args)
         if decided is not None:
@@ -164,32 +176,35 @@ def apply(name: str, *operands: V | Number) -> V:
 
 
 def _decide(name: str, a: Expr, b: Expr) -> bool | None:
-    """The outcome of comparing an index with a literal, where the range of the index settles it."""
-    if not isinstance(a, IndexValue) or not isinstance(b, Const):
+    """The outcome of comparing an index with a number, where the range of the index settles it."""
+    if not isinstance(a, IndexValue) or a.dtype != torch.int64:
         return None
-    low, high = a.index.bounds()
-    if high < b.value:
+    limit: Extent
+    match b:
+        case Const(value=int(limit)) | IndexValue(index=Index(terms=(), const=limit)):
+            bounds = a.index.bounds()
+        case _:
+            return None
+    if bounds is not None and known_less(bounds[1], limit):
         return name == "lt"
-    return name == "ge" if low >= b.value else None
+    return name == "ge" if bounds is not None and known_at_least(bounds[0] - limit, 0) else None
 
 
 def where(condition: V, a: V | Number, b: V | Number) -> V:
     """`a` where the bool `condition` holds, else `b`; at least one of them is a V."""
     dtype = next(o.dtype for o in (a, b) if isinstance(o, V))
-    args = tuple(o.expr if isinstance(o, V) else literal(o, dtype) for o in (a, b))
+    args = tuple(operand(o, dtype) for o in (a, b))
     return V(Op("where", (condition.expr, *args), dtype))
 
 
-def const(value: Number, dtype: torch.dtype) -> V:
-    """A literal."""
-    return V(literal(value, dtype))
+def const(value: Number | V, dtype: torch.dtype) -> V:
+    """A number, converted to `dtype`."""
+    return value.to(dtype) if isinstance(value, V) else V(operand(value, dtype))
 
 
 def number(index: Index, dtype: torch.dtype = torch.int64) -> V:
     """The value of an index expression."""
-    if not index.terms:
-        return const(index.const, dtype)
-    return V(IndexValue(index, dtype))
+    return V(IndexValue(index, dtype)) if index.terms else const(index.const, dtype)
 
 
 def maximum(a: V, b: V | Number) -> V:
@@ -228,6 +243,8 @@ def power(x: V, exponent: V | Number) -> V:
     """`x ** exponent` with eager's shortcuts for the exponents that have one."""
     if isinstance(exponent, V):
         return apply("pow", x, exponent)
+    if isinstance(exponent, Size):  # eager computes some exponents in other ways
+        raise NotLowered
     if not x.dtype.is_floating_point:
         return integer_power(x, int(exponent))
     shortcut = {

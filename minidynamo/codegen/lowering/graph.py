@@ -15,11 +15,24 @@ import torch
 from torch import fx
 
 from minidynamo.codegen.ir.index import as_index
-from minidynamo.codegen.ir.loops import Buffer, Extern, GetItem, LoopProgram, Loops, Name, Origin, Origins
+from minidynamo.codegen.ir.loops import (
+    Buffer,
+    Compute,
+    Extern,
+    GetItem,
+    LoopProgram,
+    Loops,
+    Name,
+    Origin,
+    Origins,
+    names_in,
+)
+from minidynamo.codegen.ir.size import Extent, Size, hint, known_at_least
 from minidynamo.codegen.ir.text import DTYPES
 from minidynamo.codegen.lowering import registry
 from minidynamo.codegen.lowering.builder import Builder
 from minidynamo.codegen.lowering.formula import NotLowered, V
+from minidynamo.codegen.lowering.numbers import NUMBERS, Numbers
 from minidynamo.codegen.lowering.values import Value, dimensions
 from minidynamo.compat import OpOverload
 from minidynamo.errors import Diagnostic, InternalError
@@ -33,22 +46,25 @@ def lower_graph(gm: fx.GraphModule, *, kernels: bool = True) -> LoopProgram:
     return GraphLowering(gm, kernels).run()
 
 
-def layout_of(name: str, fake: Any) -> Buffer | None:
-    """The buffer that a strided tensor of a known dtype is; None for everything else, lazily negated tensors too."""
+def layout_of(name: str, fake: Any, numbers: Numbers) -> Buffer | None:
+    """The buffer that a strided tensor of a known dtype is; None for everything else: lazily negated tensors, and
+    those with sizes that only torch can compute."""
     if not isinstance(fake, torch.Tensor) or fake.layout != torch.strided or fake.dtype not in DTYPES or fake.is_neg():
         return None
-    if not all(isinstance(n, int) for n in (*fake.shape, *fake.stride())):
+    shape, stride = numbers.extents(fake.shape), numbers.extents(fake.stride())
+    if shape is None or stride is None:
         return None
-    return Buffer(name, tuple(fake.shape), tuple(fake.stride()), fake.dtype, fake.device)
+    return Buffer(name, shape, stride, fake.dtype, fake.device)
 
 
 def is_dense(buffer: Buffer) -> bool:
     """Whether no two elements share memory, so that a kernel may write all of them."""
-    step = 1
-    for size, stride in sorted(zip(buffer.shape, buffer.stride), key=lambda p: (p[1], p[0])):
-        if size > 1 and stride < step:
-            return False
-        step = max(step, (size - 1) * stride + 1) if size > 1 else step
+    span: Extent = 1
+    for size, stride in sorted(zip(buffer.shape, buffer.stride), key=lambda p: (hint(p[1]), hint(p[0]))):
+        if size not in (0, 1):
+            if not known_at_least(stride - span, 0):
+                return False
+            span = span + (size - 1) * stride
     return True
 
 
@@ -63,13 +79,18 @@ def _is_uncertain(node: fx.Node) -> bool:
 
 
 class GraphLowering:
-    """One walk. `values` has the loop form of a node, `real` the host name of the tensor if it exists."""
+    """One walk. `values` has the loop form of a node, `known` the number that kernels see in a node, `real` the host
+    name of the tensor or number if it exists."""
 
     def __init__(self, gm: fx.GraphModule, kernels: bool) -> None:
         self.gm = gm
         self.kernels = kernels
         self.builder = Builder()
         self.values: dict[fx.Node, Value | tuple[Value | None, ...]] = {}
+        self.numbers = Numbers()
+        self.known: dict[fx.Node, Extent | V | float] = {}
+        # Number inputs, and what the prelude makes of them.
+        self.early: set[str] = set()
         self.real: dict[fx.Node, str] = {}
         self.inputs: list[str] = []
         self.constants: dict[str, Any] = {}
@@ -80,10 +101,14 @@ class GraphLowering:
     def run(self) -> LoopProgram:
         """Walk all nodes."""
         outputs: tuple[Any, ...] = ()
+        placeholders = {n: self._name(n) for n in self.gm.graph.nodes if n.op == "placeholder"}
+        self.numbers.bind_inputs(((name, n.meta.get("val")) for n, name in placeholders.items()), self._free_name)
         for node in self.gm.graph.nodes:
             match node.op:
                 case "placeholder":
-                    self.inputs.append(self._define(node))
+                    self.inputs.append(self._define(node, placeholders[node]))
+                    if isinstance(node.meta.get("val"), NUMBERS):
+                        self._know(node, placeholders[node])
                 case "get_attr":
                     self.constants[self._define(node)] = operator.attrgetter(node.target)(self.gm)
                 case "output":
@@ -95,12 +120,20 @@ class GraphLowering:
                     what = f"an ATen graph has no {node.op} nodes ({node.target})"
                     raise InternalError(Diagnostic("MD510", what, why="Only functions are called in such a graph."))
         builder = self.builder
-        return LoopProgram(tuple(self.inputs), tuple(builder.nodes), outputs, builder.buffers, self.constants)
+        inputs, numbers = tuple(self.inputs), self.early.intersection(self.inputs)
+        prelude = tuple(self.numbers.prelude)
+        return LoopProgram(
+            inputs, tuple(builder.nodes), outputs, builder.buffers, self.constants, frozenset(numbers), prelude
+        )
 
     # Names
 
     def _name(self, node: fx.Node) -> str:
-        name = node.name if node.name.isidentifier() and not keyword.iskeyword(node.name) else f"v_{node.name}"
+        return self._free_name(
+            node.name if node.name.isidentifier() and not keyword.iskeyword(node.name) else f"v_{node.name}"
+        )
+
+    def _free_name(self, name: str) -> str:
         while name in self.names:
             name += "_"
         self.names.add(name)
@@ -110,11 +143,14 @@ class GraphLowering:
         """A real tensor (or other Python value) under a name of its own."""
         name = name or self._name(node)
         self.real[node] = name
-        layout = None if _is_uncertain(node) else layout_of(name, node.meta.get("val"))
+        layout = None if _is_uncertain(node) else self._layout(name, node.meta.get("val"))
         if layout is not None:
             self.builder.buffers[name] = layout
             self.values[node] = Value.whole(layout)
         return name
+
+    def _layout(self, name: str, fake: Any) -> Buffer | None:
+        return layout_of(name, fake, self.numbers)
 
     def _origins(self, node: fx.Node) -> Origins:
         """Where what is computed for `node` comes from."""
@@ -122,9 +158,39 @@ class GraphLowering:
         op = target.overloadpacket.__name__ if isinstance(target, OpOverload) else getattr(target, "__name__", "call")
         return (Origin(self.positions[node], str(op).strip("_"), node.meta.get("user_location")),)
 
+    # Numbers
+
+    def _know(self, node: fx.Node, name: str) -> None:
+        """A number that exists before everything else."""
+        self.early.add(name)
+        value = self.numbers.value(name, node.meta["val"])
+        if value is not None:
+            self.known[node] = value
+
+    def _number(self, node: fx.Node) -> None:
+        """A node whose result is a Python number: a size as an expression, or else a step of the host program, in the
+        prelude where it hangs on nothing but numbers."""
+        size = self.numbers.extent(node.meta["val"])
+        if size is not None:
+            self.known[node] = size
+            return
+        args = self._constants_and_names(node.args)
+        if node.kwargs or not all(name in self.early for name in names_in(args)):
+            self._extern(node)
+            return
+        name = self._name(node)
+        self.numbers.prelude.append(Compute(name, node.target, args))
+        self.real[node] = name
+        if isinstance(node.meta["val"], torch.SymFloat):
+            self.numbers.floats.add(name)
+        self._know(node, name)
+
     # Calls
 
     def _call(self, node: fx.Node) -> None:
+        if isinstance(node.meta.get("val"), NUMBERS):
+            self._number(node)
+            return
         if node.target is operator.getitem and self._pick(node):
             return
         if self._store_into_input(node):
@@ -149,13 +215,13 @@ class GraphLowering:
 
     def _is_supported(self, node: fx.Node) -> bool:
         """Whether all tensors around the call are plain ones that kernels know, on one device."""
-        tensors = [n.meta.get("val") for n in node.all_input_nodes]
-        if any(n not in self.values for n in node.all_input_nodes):
+        if any(n not in self.values and n not in self.known for n in node.all_input_nodes):
             return False
+        tensors = [n.meta.get("val") for n in node.all_input_nodes if n not in self.known]
         made = node.meta.get("val")
         results = list(made) if isinstance(made, (tuple, list)) else [made]
         tensors += [t for t in results if t is not None]
-        if any(layout_of("", t) is None for t in tensors) or not results:
+        if any(self._layout("", t) is None for t in tensors) or not results:
             return False
         devices = {t.device for t in tensors if isinstance(t, torch.Tensor)}
         return len(devices) == 1 and next(iter(devices)).type in ("cpu", "cuda")
@@ -167,36 +233,46 @@ class GraphLowering:
         fakes = list(made) if isinstance(made, (tuple, list)) else [made]
         name = self._name(node)
         builder.prefix = name
-        builder.result = next((layout_of(name, f) for f in fakes if f is not None), None)
+        builder.results = tuple(self._layout(name, f) for f in fakes)
         builder.device = builder.out.device
         builder.origins = self._origins(node)
         args = fx.map_arg(node.args, self._value)
         kwargs = fx.map_arg(node.kwargs, self._value)
         try:
             result = lowering(builder, *args, **kwargs)
+            if not registry.is_view(node.target):
+                result = self._adopted(node, name, result, fakes, start)
         except NotLowered:
             del builder.nodes[start:]
             builder.buffers.clear()
             builder.buffers.update(before)
             self.names.discard(name)
             return False
+        self.values[node] = result
         if registry.is_view(node.target):
             self.names.discard(name)
-            self.values[node] = result
-            return True
-        if isinstance(result, Value):
-            self.values[node] = self._adopt(node, name, result, made, start)
+        elif isinstance(result, Value):
             self.real[node] = name
-        else:
-            self.values[node] = tuple(
-                None if r is None else self._adopt(node, f"{name}_{k}", r, fakes[k], start)
-                for k, r in enumerate(result)
-            )
         return True
 
+    def _adopted(
+        self, node: fx.Node, name: str, result: Value | tuple[Value | None, ...], fakes: list[Any], start: int
+    ) -> Value | tuple[Value | None, ...]:
+        """What a lowering made, in the layouts that eager gives it."""
+        if isinstance(result, Value):
+            return self._adopt(node, name, result, fakes[0], start)
+        return tuple(
+            None if r is None else self._adopt(node, f"{name}_{k}", r, fakes[k], start) for k, r in enumerate(result)
+        )
+
     def _adopt(self, node: fx.Node, name: str, value: Value, fake: Any, start: int) -> Value:
-        """The result of a lowering, in the layout that eager gives it."""
-        layout = layout_of(name, fake)
+        layout = self._layout(name, fake)
+        if (
+            layout is not None
+            and layout.shape != value.shape
+            and not all(isinstance(n, int) for n in (*layout.shape, *value.shape))
+        ):
+            raise NotLowered  # two expressions of one size
         if layout is None or layout.shape != value.shape or layout.dtype != value.dtype or not value.is_whole:
             what = f"the lowering of {node.target} does not make what eager makes"
             raise InternalError(Diagnostic("MD510", what, why=f"Expected {layout}, got {value}."))
@@ -204,7 +280,7 @@ class GraphLowering:
         return self.builder.adopt(value, layout, start)
 
     def _value(self, node: fx.Node) -> Any:
-        return self.values[node]
+        return self.known[node] if node in self.known else self.values[node]
 
     # Real tensors
 
@@ -228,7 +304,7 @@ class GraphLowering:
             return self.real[node]
         value = self.values[node]
         if isinstance(value, Value) and value.is_whole and not output:
-            layout = layout_of("", node.meta["val"])
+            layout = self._layout("", node.meta["val"])
             if layout is not None and layout.stride == value.buffer.stride:
                 return value.buffer.name
         source = node.args[0] if node.args else None
@@ -241,10 +317,13 @@ class GraphLowering:
 
     def _is_same_view(self, node: fx.Node, source: fx.Node) -> bool:
         """Whether a view changes nothing, not even strides."""
-        own, other = layout_of("", node.meta.get("val")), layout_of("", source.meta.get("val"))
+        own, other = self._layout("", node.meta.get("val")), self._layout("", source.meta.get("val"))
         return own is not None and own == other and self.values.get(node) == self.values.get(source)
 
     def _constants_and_names(self, value: Any, *, output: bool = False) -> Any:
+        known = self.known.get(value) if isinstance(value, fx.Node) else self.numbers.extent(value)
+        if isinstance(known, (int, float, Size)) and not isinstance(value, (int, float)):
+            return known
         if isinstance(value, fx.Node):
             return Name(self.materialize(value, output=output))
         if isinstance(value, (tuple, list)):
@@ -256,6 +335,8 @@ class GraphLowering:
 
     def _aliases(self, node: fx.Node) -> tuple[str, ...]:
         """Names of the arguments whose memory the result of `node` may share, by the operation's schema."""
+        if isinstance(node.meta.get("val"), NUMBERS):
+            return ()
         if not isinstance(node.target, OpOverload):
             return tuple(self.real[n] for n in node.all_input_nodes if n in self.real)
         schema = node.target._schema

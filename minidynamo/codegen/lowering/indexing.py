@@ -12,16 +12,18 @@ import torch
 
 from minidynamo.codegen.ir.expr import mask
 from minidynamo.codegen.ir.index import Index, Lookup
+from minidynamo.codegen.ir.size import Extent, Size, known_at_least
 from minidynamo.codegen.lowering.builder import Builder
 from minidynamo.codegen.lowering.formula import NotLowered, Number, V, apply, const, number, where
 from minidynamo.codegen.lowering.registry import lowering
-from minidynamo.codegen.lowering.values import Coordinates, Value
+from minidynamo.codegen.lowering.values import Coordinates, Value, broadcast_shape
+from minidynamo.codegen.lowering.views import first_of_slice, place_of
 
 MOST_JOINED = 8
 """Joining more tensors than this costs more comparisons per element than a copy is worth."""
 
 
-def checked(position: V, size: int, *, wrap: bool = False) -> Index:
+def checked(position: V, size: Extent, *, wrap: bool = False) -> Index:
     """`position` as a coordinate of a dimension of `size`; negative ones count from the end if `wrap`."""
     position = position.to(torch.int64)
     if wrap:
@@ -83,7 +85,7 @@ def lower_index(builder: Builder, x: Value, indices: Sequence[Value | None]) -> 
     tensors = [i for i in indices if i is not None]
     if any(i.dtype not in (torch.int32, torch.int64) for i in tensors) or given != list(range(given[0], given[-1] + 1)):
         raise NotLowered
-    shape = torch.broadcast_shapes(*(i.shape for i in tensors))
+    shape = broadcast_shape(*(i.shape for i in tensors))
     first = given[0]
 
     def body(at: Coordinates) -> V:
@@ -104,10 +106,10 @@ def lower_cat(builder: Builder, tensors: Sequence[Value], dim: int = 0) -> Value
     along = dim % len(builder.out.shape)
 
     def body(at: Coordinates) -> V:
-        end = builder.out.shape[along]
+        end: Extent = builder.out.shape[along]
         result: V | None = None
         for part in reversed(parts):
-            end -= part.shape[along]
+            end = end - part.shape[along]
             own = V(part.load((*at[:along], at[along] - end, *at[along + 1 :]))).to(made)
             if len(parts) > 1:
                 inside = number(at[along]) >= end
@@ -123,8 +125,10 @@ def lower_cat(builder: Builder, tensors: Sequence[Value], dim: int = 0) -> Value
 
 
 @lowering("constant_pad_nd")
-def lower_pad(builder: Builder, x: Value, pad: Sequence[int], value: Number = 0) -> Value:
+def lower_pad(builder: Builder, x: Value, pad: Sequence[int], value: V | Number = 0) -> Value:
     """`x` with borders of one number; negative borders cut off."""
+    if any(isinstance(n, Size) for n in pad):
+        raise NotLowered
     before = [0] * len(x.shape)
     for k in range(len(pad) // 2):
         before[len(x.shape) - 1 - k] = pad[2 * k]
@@ -135,7 +139,7 @@ def lower_pad(builder: Builder, x: Value, pad: Sequence[int], value: Number = 0)
         for i, size, low, high in zip(own, x.shape, before, builder.out.shape):
             if low > 0:
                 inside = inside & (number(i) >= 0)
-            if high - low > size:
+            if not known_at_least(size - (high - low), 0):
                 inside = inside & (number(i) < size)
         loaded = V(mask(x.load(own), inside.expr))
         return where(inside, loaded, value)
@@ -165,7 +169,7 @@ def lower_triu(builder: Builder, x: Value, diagonal: int = 0) -> Value:
 def lower_select_scatter(builder: Builder, x: Value, source: Value, dim: int, index: int) -> Value:
     """`x` with one index of a dimension replaced."""
     along = dim % len(x.shape)
-    chosen = index % x.shape[along]
+    chosen = place_of(index, x.shape[along])
 
     def body(at: Coordinates) -> V:
         inside = number(at[along]).eq(chosen)
@@ -187,8 +191,10 @@ def lower_slice_scatter(
 ) -> Value:
     """`x` with a slice along one dimension replaced."""
     along = dim % len(x.shape)
-    first, _, _ = slice(start, end, step).indices(x.shape[along])
+    first = first_of_slice(start, step, x.shape[along])
     length = source.shape[along]
+    if not isinstance(step, int):
+        raise NotLowered
 
     def body(at: Coordinates) -> V:
         shifted = at[along] - first

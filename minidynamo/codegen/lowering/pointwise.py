@@ -14,9 +14,11 @@ from typing import Any
 
 import torch
 
+from minidynamo.codegen.ir.size import Size
 from minidynamo.codegen.lowering import registry
 from minidynamo.codegen.lowering.builder import Builder
 from minidynamo.codegen.lowering.formula import (
+    Known,
     NotLowered,
     Number,
     V,
@@ -35,7 +37,7 @@ from minidynamo.codegen.lowering.formula import (
     silu_backward,
     where,
 )
-from minidynamo.codegen.lowering.values import Coordinates, Value
+from minidynamo.codegen.lowering.values import Coordinates, Value, broadcast_shape
 
 
 @dataclass(frozen=True)
@@ -45,13 +47,15 @@ class Row:
     Tensors arrive in the dtype that eager computes in: `compute` says whether that follows from the "result", from
     the "promoted" arguments (comparisons), or whether each keeps its "own". `rounds` says that eager rounds numbers
     and 0-dim tensors to a half type before it computes. `half` is False where it rounds to the half type in the
-    middle of the operation; half types are then left to torch.
+    middle of the operation; half types are then left to torch. `numbers` allows numbers that are known at run time
+    only: a V in the dtype that is computed in. Without, the formula computes with numbers or looks at them.
     """
 
     formula: Callable[..., V]
     compute: str = "result"
     rounds: bool = False
     half: bool = True
+    numbers: bool = False
 
 
 def unary(name: str) -> Callable[[V], V]:
@@ -69,7 +73,7 @@ def binary(name: str) -> Callable[[V | Number, V | Number], V]:
     return lambda a, b: apply(name, a, b)
 
 
-def _add(a: V | Number, b: V | Number, alpha: Number = 1) -> V:
+def _add(a: V | Number, b: V | Number, alpha: V | Number = 1) -> V:
     if alpha == 1:
         return apply("add", a, b)
     first = a if isinstance(a, V) else b
@@ -82,7 +86,11 @@ def _whole_division(operation: str) -> Callable[[V | Number, V | Number], V]:
     def formula(a: V | Number, b: V | Number) -> V:
         first = a if isinstance(a, V) else b
         # Eager raises for an integer zero, and dividing the smallest integer by -1 overflows: only known divisors.
-        if isinstance(first, V) and not first.dtype.is_floating_point and (isinstance(b, V) or int(b) in (0, -1)):
+        if (
+            isinstance(first, V)
+            and not first.dtype.is_floating_point
+            and (isinstance(b, (V, Size)) or int(b) in (0, -1))
+        ):
             raise NotLowered
         return apply(operation, a, b)
 
@@ -103,7 +111,7 @@ def _softplus(x: V, beta: Number = 1, threshold: Number = 20) -> V:
     return where(x * beta > threshold, x, apply("log1p", apply("exp", x * beta)) / beta)
 
 
-def _elu(x: V, alpha: Number = 1, scale: Number = 1, input_scale: Number = 1) -> V:
+def _elu(x: V, alpha: Known = 1, scale: Known = 1, input_scale: Known = 1) -> V:
     return where(x > 0, x * scale, apply("expm1", x * input_scale) * (alpha * scale))
 
 
@@ -118,10 +126,14 @@ def _nan_to_num(x: V, nan: Number | None = None, posinf: Number | None = None, n
 
 ROWS: dict[str, Row] = {
     # arithmetic
-    "add": Row(_add, rounds=True),
-    "sub": Row(lambda a, b, alpha=1: apply("sub", a, b) if alpha == 1 else _add(a, b, alpha=-alpha), rounds=True),
-    "rsub": Row(lambda a, b, alpha=1: apply("sub", b, a) if alpha == 1 else fma(a, -alpha, b), rounds=True),
-    "mul": Row(binary("mul")),
+    "add": Row(_add, rounds=True, numbers=True),
+    "sub": Row(
+        lambda a, b, alpha=1: apply("sub", a, b) if alpha == 1 else _add(a, b, alpha=-alpha), rounds=True, numbers=True
+    ),
+    "rsub": Row(
+        lambda a, b, alpha=1: apply("sub", b, a) if alpha == 1 else fma(a, -alpha, b), rounds=True, numbers=True
+    ),
+    "mul": Row(binary("mul"), numbers=True),
     "floor_divide": Row(_whole_division("floordiv"), half=False),
     "remainder": Row(_whole_division("remainder"), rounds=True),
     "fmod": Row(_whole_division("fmod"), rounds=True),
@@ -132,14 +144,14 @@ ROWS: dict[str, Row] = {
     "sign": Row(unary("sign")),
     "sgn": Row(unary("sign")),
     "reciprocal": Row(unary("reciprocal")),
-    "addcmul": Row(lambda x, a, b, *, value=1: fma(a if value == 1 else value * a, b, x)),
-    "addcdiv": Row(lambda x, a, b, *, value=1: x + (a if value == 1 else value * a) / b),
-    "lerp": Row(lerp),
+    "addcmul": Row(lambda x, a, b, *, value=1: fma(a if value == 1 else value * a, b, x), numbers=True),
+    "addcdiv": Row(lambda x, a, b, *, value=1: x + (a if value == 1 else value * a) / b, numbers=True),
+    "lerp": Row(lerp, numbers=True),
     "maximum": Row(maximum),
     "minimum": Row(minimum),
-    "clamp": Row(lambda x, min=None, max=None: clamp(x, min, max)),
-    "clamp_min": Row(maximum),
-    "clamp_max": Row(minimum),
+    "clamp": Row(lambda x, min=None, max=None: clamp(x, min, max), numbers=True),
+    "clamp_min": Row(maximum, numbers=True),
+    "clamp_max": Row(minimum, numbers=True),
     "copysign": Row(binary("copysign")),
     "atan2": Row(binary("atan2")),
     "hypot": Row(binary("hypot")),
@@ -188,12 +200,12 @@ ROWS: dict[str, Row] = {
     "hardswish": Row(lambda x: x * clamp(x + 3, 0, 6) / 6),
     "threshold": Row(lambda x, threshold, value: where(x <= threshold, value, x)),
     # comparison and logic
-    "eq": Row(binary("eq"), "promoted", rounds=True),
-    "ne": Row(binary("ne"), "promoted", rounds=True),
-    "lt": Row(binary("lt"), "promoted", rounds=True),
-    "le": Row(binary("le"), "promoted", rounds=True),
-    "gt": Row(binary("gt"), "promoted", rounds=True),
-    "ge": Row(binary("ge"), "promoted", rounds=True),
+    "eq": Row(binary("eq"), "promoted", rounds=True, numbers=True),
+    "ne": Row(binary("ne"), "promoted", rounds=True, numbers=True),
+    "lt": Row(binary("lt"), "promoted", rounds=True, numbers=True),
+    "le": Row(binary("le"), "promoted", rounds=True, numbers=True),
+    "gt": Row(binary("gt"), "promoted", rounds=True, numbers=True),
+    "ge": Row(binary("ge"), "promoted", rounds=True, numbers=True),
     "isnan": Row(lambda x: x.ne(x), "promoted"),
     "isinf": Row(lambda x: apply("isinf", x) if x.dtype.is_floating_point else x.ne(x), "promoted"),
     "logical_and": Row(_logical("and"), "own"),
@@ -224,13 +236,16 @@ ROWS: dict[str, Row] = {
 
 def lower_row(row: Row, builder: Builder, *args: Any, **kwargs: Any) -> Value:
     """Apply a row to the arguments of an ATen call."""
-    tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, Value)]
+    given = (*args, *kwargs.values())
+    tensors = [a for a in given if isinstance(a, Value)]
     if not row.half and opmath(builder.out.dtype) != builder.out.dtype:
         raise NotLowered
-    shape = torch.broadcast_shapes(*(t.shape for t in tensors))
+    if not row.numbers and any(isinstance(a, (Size, V)) for a in given):
+        raise NotLowered
+    shape = broadcast_shape(*(t.shape for t in tensors))
     common = builder.out.dtype
     if row.compute == "promoted":
-        common = promoted([a for a in args if isinstance(a, (Value, bool, int, float))])
+        common = promoted([a for a in args if isinstance(a, (Value, V, bool, int, float, Size))])
 
     def operand(arg: Any, at: Coordinates) -> Any:
         if isinstance(arg, Value):
@@ -239,6 +254,8 @@ def lower_row(row: Row, builder: Builder, *args: Any, **kwargs: Any) -> Value:
                 return value
             exact = row.rounds or arg.shape != ()
             return (value.to(common) if exact else value).to(opmath(common))
+        if isinstance(arg, (Size, V)):
+            return const(arg, common if row.rounds else opmath(common)).to(opmath(common))
         if row.rounds and isinstance(arg, float) and common.is_floating_point:
             return literal(arg, common).value
         return arg
@@ -252,7 +269,13 @@ def lower_row(row: Row, builder: Builder, *args: Any, **kwargs: Any) -> Value:
 
 def promoted(arguments: list[Any]) -> torch.dtype:
     """The dtype that torch computes in for these tensors and numbers."""
-    samples = [torch.empty((1,) * len(a.shape), dtype=a.dtype) if isinstance(a, Value) else a for a in arguments]
+
+    def sample(argument: Any) -> Any:
+        if isinstance(argument, Value):
+            return torch.empty((1,) * len(argument.shape), dtype=argument.dtype)
+        return 1.0 if isinstance(argument, V) else 1 if isinstance(argument, Size) else argument
+
+    samples = [sample(a) for a in arguments]
     if len(samples) == 1:
         dtype: torch.dtype = samples[0].dtype
         return dtype
@@ -264,20 +287,20 @@ for _name, _row in ROWS.items():
 
 
 DIVISIONS = {
-    None: Row(binary("div")),
+    None: Row(binary("div"), numbers=True),
     "floor": ROWS["floor_divide"],
     "trunc": Row(_whole_division("truncdiv"), half=False),
 }
 
 
 @registry.lowering("div")
-def lower_div(builder: Builder, a: Value, b: Value | Number, *, rounding_mode: str | None = None) -> Value:
+def lower_div(builder: Builder, a: Value, b: Value | V | Number, *, rounding_mode: str | None = None) -> Value:
     """True division, or division rounded down or to zero."""
     return lower_row(DIVISIONS[rounding_mode], builder, a, b)
 
 
 @registry.lowering("where")
-def lower_where(builder: Builder, condition: Value, a: Value | Number, b: Value | Number) -> Value:
+def lower_where(builder: Builder, condition: Value, a: Value | V | Number, b: Value | V | Number) -> Value:
     """aten.where with three arguments."""
     sides = [x if isinstance(x, Value) else constant(builder, x) for x in (a, b)]
     dtype = builder.out.dtype
@@ -286,13 +309,13 @@ def lower_where(builder: Builder, condition: Value, a: Value | Number, b: Value 
     )
 
 
-def constant(builder: Builder, value: Number) -> Value:
+def constant(builder: Builder, value: V | Number) -> Value:
     """A 0-dim tensor in the dtype of the result."""
     return builder.compute((), lambda _: const(value, builder.out.dtype))
 
 
 @registry.lowering("masked_fill")
-def lower_masked_fill(builder: Builder, x: Value, mask: Value, value: Value | Number) -> Value:
+def lower_masked_fill(builder: Builder, x: Value, mask: Value, value: Value | V | Number) -> Value:
     """aten.masked_fill with a number or a 0-dim tensor."""
     return lower_where(builder, mask, value, x)
 

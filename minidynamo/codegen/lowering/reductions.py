@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
+from minidynamo.codegen.ir.size import Extent, known_at_least, product
 from minidynamo.codegen.lowering.builder import Builder
-from minidynamo.codegen.lowering.formula import NotLowered, apply, opmath, where
+from minidynamo.codegen.lowering.formula import NotLowered, Number, apply, opmath, where
 from minidynamo.codegen.lowering.registry import lowering
 from minidynamo.codegen.lowering.values import Value
 
@@ -27,17 +28,14 @@ def folded(x: Value, dims: Dims) -> list[int]:
     return [d % rank if rank else 0 for d in ([dims] if isinstance(dims, int) else dims)]
 
 
-def count(x: Value, dims: Sequence[int]) -> int:
+def count(x: Value, dims: Sequence[int]) -> Extent:
     """How many elements are folded into one."""
-    total = 1
-    for d in dims:
-        total *= x.shape[d] if x.shape else 1
-    return total
+    return product(x.shape[d] for d in dims) if x.shape else 1
 
 
 def _required(x: Value, dims: Sequence[int]) -> None:
     """An extreme value of nothing does not exist; eager has the error message."""
-    if count(x, dims) == 0:
+    if not known_at_least(count(x, dims), 1):
         raise NotLowered
 
 
@@ -159,9 +157,17 @@ def _variance(
         dim, unbiased = None, dim
     lost = correction if correction is not None else float(unbiased is not False)
     dims = folded(x, dim)
-    divisor = max(count(x, dims) - lost, 0.0)
+    divisor = _at_least_zero(count(x, dims), lost)
     mean, squares = moments(builder, x, dims, keepdim)
     return builder.map(lambda s: s / divisor, squares), mean
+
+
+def _at_least_zero(n: Extent, lost: float) -> Number:
+    if isinstance(n, int):
+        return max(n - lost, 0.0)
+    if lost != int(lost) or not known_at_least(n - int(lost), 0):
+        raise NotLowered
+    return n - int(lost)
 
 
 @lowering("var")

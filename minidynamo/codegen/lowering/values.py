@@ -13,13 +13,25 @@ import torch
 from minidynamo.codegen.ir.expr import Load
 from minidynamo.codegen.ir.index import Index, Var, as_index, delinearize, flatten, row_major
 from minidynamo.codegen.ir.loops import Buffer
+from minidynamo.codegen.ir.size import Extent
 
 Coordinates = tuple[Index, ...]
 
 
-def dimensions(shape: Sequence[int], prefix: str = "d") -> tuple[Var, ...]:
+def dimensions(shape: Sequence[Extent], prefix: str = "d") -> tuple[Var, ...]:
     """One variable per dimension of `shape`."""
     return tuple(Var(f"{prefix}{k}", size) for k, size in enumerate(shape))
+
+
+def broadcast_shape(*shapes: Sequence[Extent]) -> tuple[Extent, ...]:
+    """The shape of tensors of these shapes together. Eager has checked that they fit: of two sizes that are not 1, one
+    is as good as the other."""
+    result: list[Extent] = [1] * max(map(len, shapes), default=0)
+    for shape in shapes:
+        for d, size in enumerate(shape, len(result) - len(shape)):
+            if result[d] == 1 or (isinstance(size, int) and size != 1):
+                result[d] = size
+    return tuple(result)
 
 
 @dataclass(frozen=True)
@@ -27,7 +39,7 @@ class Value:
     """A tensor of `shape` whose element at d0, d1, ... is `buffer[index]`, `index` being written in d0, d1, ..."""
 
     buffer: Buffer
-    shape: tuple[int, ...]
+    shape: tuple[Extent, ...]
     index: Coordinates
 
     @classmethod
@@ -59,12 +71,12 @@ class Value:
         own = at[len(at) - len(self.shape) :]
         return self.load([Index() if size == 1 else i for size, i in zip(self.shape, own)])
 
-    def view(self, shape: Sequence[int], to_old: Callable[[Coordinates], Sequence[Index]]) -> Value:
+    def view(self, shape: Sequence[Extent], to_old: Callable[[Coordinates], Sequence[Index]]) -> Value:
         """The value of `shape` whose element at `c` is this one's element at `to_old(c)`."""
         new = tuple(as_index(d) for d in dimensions(shape))
         return Value(self.buffer, tuple(shape), self.coordinates(tuple(to_old(new))))
 
-    def reshape(self, shape: Sequence[int]) -> Value:
+    def reshape(self, shape: Sequence[Extent]) -> Value:
         """The same elements in row-major order under another shape."""
         strides = row_major(shape)
         return self.view(shape, lambda new: delinearize(flatten(new, strides), self.shape))

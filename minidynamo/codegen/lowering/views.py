@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from minidynamo.codegen.ir.index import Index, as_index
+from minidynamo.codegen.ir.size import Extent, derived, known_at_least, known_less
 from minidynamo.codegen.lowering.builder import Builder
 from minidynamo.codegen.lowering.formula import NotLowered, V
 from minidynamo.codegen.lowering.registry import lowering
@@ -23,13 +24,6 @@ ZERO = Index()
 def _dims(dims: int | Sequence[int], rank: int) -> list[int]:
     listed = [dims] if isinstance(dims, int) else list(dims)
     return [d % rank if rank else 0 for d in listed]
-
-
-def _product(sizes: Sequence[int]) -> int:
-    total = 1
-    for size in sizes:
-        total *= size
-    return total
 
 
 @lowering("view", "_unsafe_view", "reshape", "_reshape_alias", view=True)
@@ -95,6 +89,8 @@ def lower_squeeze(builder: Builder, x: Value, dims: int | Sequence[int] | None =
     rank = len(x.shape)
     among = range(rank) if dims is None else _dims(dims, rank)
     gone = {d for d in among if rank and x.shape[d] == 1}
+    if rank - len(gone) != len(builder.out.shape):
+        raise NotLowered
 
     def old(new: Sequence[Index]) -> list[Index]:
         rest = iter(new)
@@ -103,41 +99,66 @@ def lower_squeeze(builder: Builder, x: Value, dims: int | Sequence[int] | None =
     return x.view(builder.out.shape, old)
 
 
+def first_of_slice(start: Extent | None, step: Extent, size: Extent) -> Extent:
+    """Where a slice of a dimension of `size` starts, if it has any elements at all.
+
+    Raises NotLowered where the sign of `start` is not known.
+    """
+    if isinstance(start, int) and isinstance(size, int) and isinstance(step, int):
+        return slice(start, None, step).indices(size)[0]
+    if start is None or known_at_least(start, 0):
+        return start or 0
+    if not known_less(start, 0):
+        raise NotLowered
+    return derived("max", size + start, 0, 0)
+
+
+def place_of(index: Extent, size: Extent) -> Extent:
+    """An index into a dimension, counted from its start. Raises NotLowered where the sign is not known."""
+    if isinstance(index, int) and isinstance(size, int):
+        return index % size
+    if not known_at_least(index, 0) and not known_less(index, 0):
+        raise NotLowered
+    return index if known_at_least(index, 0) else size + index
+
+
 @lowering("slice", view=True)
 def lower_slice(
-    builder: Builder, x: Value, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+    builder: Builder, x: Value, dim: int = 0, start: Extent | None = None, end: Extent | None = None, step: Extent = 1
 ) -> Value:
     """Every `step`-th element of a range along one dimension."""
     at = dim % len(x.shape)
-    first, _, _ = slice(start, end, step).indices(x.shape[at])
+    first = first_of_slice(start, step, x.shape[at])
     return x.view(builder.out.shape, lambda new: [*new[:at], new[at] * step + first, *new[at + 1 :]])
 
 
-def narrow(x: Value, dim: int, start: int, length: int) -> Value:
+def narrow(x: Value, dim: int, start: Extent, length: Extent) -> Value:
     """`length` elements from `start` along one dimension."""
     shape = (*x.shape[:dim], length, *x.shape[dim + 1 :])
     return x.view(shape, lambda new: [*new[:dim], new[dim] + start, *new[dim + 1 :]])
 
 
 @lowering("select", view=True)
-def lower_select(builder: Builder, x: Value, dim: int, index: int) -> Value:
+def lower_select(builder: Builder, x: Value, dim: int, index: Extent) -> Value:
     """One index of one dimension, which disappears."""
     at = dim % len(x.shape)
-    fixed = as_index(index % x.shape[at])
+    fixed = as_index(place_of(index, x.shape[at]))
     return x.view(builder.out.shape, lambda new: [*new[:at], fixed, *new[at:]])
 
 
 @lowering("split", "split_with_sizes", view=True)
-def lower_split(builder: Builder, x: Value, sizes: int | Sequence[int], dim: int = 0) -> tuple[Value, ...]:
+def lower_split(builder: Builder, x: Value, sizes: Extent | Sequence[Extent], dim: int = 0) -> tuple[Value, ...]:
     """Consecutive pieces along one dimension."""
     at = dim % len(x.shape)
-    total = x.shape[at]
-    if isinstance(sizes, int):
-        if sizes == 0:
-            raise NotLowered
-        sizes = [min(sizes, total - start) for start in range(0, max(total, 1), sizes)]
-    starts = [sum(sizes[:k]) for k in range(len(sizes))]
-    return tuple(narrow(x, at, start, size) for start, size in zip(starts, sizes))
+    pieces = [result for result in builder.results if result is not None]
+    if sizes == 0:
+        raise NotLowered
+    start: Extent = 0
+    made: list[Value] = []
+    for piece in pieces:
+        made.append(narrow(x, at, start, piece.shape[at]))
+        start = start + piece.shape[at]
+    return tuple(made)
 
 
 @lowering("unbind", view=True)
@@ -149,13 +170,15 @@ def lower_unbind(builder: Builder, x: Value, dim: int = 0) -> tuple[Value, ...]:
     def piece(k: int) -> Value:
         return x.view(shape, lambda new: [*new[:at], as_index(k), *new[at:]])
 
-    return tuple(piece(k) for k in range(x.shape[at]))
+    return tuple(piece(k) for k in range(len(builder.results)))
 
 
 @lowering("diagonal", view=True)
-def lower_diagonal(builder: Builder, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+def lower_diagonal(builder: Builder, x: Value, offset: Extent = 0, dim1: int = 0, dim2: int = 1) -> Value:
     """A diagonal of two dimensions, as the last dimension."""
     a, b = _dims((dim1, dim2), len(x.shape))
+    if not isinstance(offset, int):
+        raise NotLowered
 
     def old(new: Sequence[Index]) -> list[Index]:
         rest = iter(new[:-1])

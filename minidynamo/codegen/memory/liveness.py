@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from minidynamo.codegen.ir.loops import Extern, GetItem, Kernel
-from minidynamo.codegen.scheduling.lifetimes import names_in, reads
+from minidynamo.codegen.ir.loops import Extern, GetItem, Kernel, names_in
+from minidynamo.codegen.scheduling.lifetimes import reads
 
 Call = Kernel | Extern | GetItem
 """A step of a schedule before memory is planned."""

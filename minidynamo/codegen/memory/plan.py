@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from minidynamo.codegen.ir.loops import Buffer, Extern, GetItem, Kernel
+from minidynamo.codegen.ir.loops import Buffer, Compute, Extern, GetItem, Kernel
+from minidynamo.codegen.ir.size import hint
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,8 @@ Step = Allocate | Reuse | Launch | Extern | GetItem | Free | Return
 class HostProgram:
     """Steps in order. `inputs` are the names that the boxed argument list is unpacked to; `kernels` are distinct.
 
-    `constants` are tensors of the graph, bound in the namespace of the host program. `input_buffers` has the layout of
-    those inputs that are tensors.
+    The `prelude` makes numbers before the first step. `constants` are tensors of the graph, bound in the namespace of
+    the host program. `input_buffers` has the layout of those inputs that are tensors.
     """
 
     name: str
@@ -75,23 +76,25 @@ class HostProgram:
     outputs: tuple[Any, ...]
     constants: Mapping[str, Any] = field(default_factory=dict)
     input_buffers: Mapping[str, Buffer] = field(default_factory=dict)
+    prelude: tuple[Compute, ...] = ()
 
     def peak_bytes(self) -> int:
         """The largest number of bytes alive at once, inputs included until they are freed.
 
-        Workspace inside extern calls is not known and not counted; views count nothing.
+        Workspace inside extern calls is not known and not counted; views count nothing. Sizes of run time are taken
+        to be what they were when the graph was traced.
         """
-        alive: dict[str, int] = {name: b.nbytes for name, b in self.input_buffers.items()}
+        alive: dict[str, int] = {name: hint(b.nbytes) for name, b in self.input_buffers.items()}
         peak = current = sum(alive.values())
         for step in self.steps:
             match step:
                 case Allocate():
-                    alive[step.buffer.name] = step.buffer.nbytes
-                    current += step.buffer.nbytes
+                    alive[step.buffer.name] = hint(step.buffer.nbytes)
+                    current += hint(step.buffer.nbytes)
                 case Reuse():
                     alive[step.buffer.name] = alive.pop(step.source)
                 case Extern() | GetItem():
-                    size = 0 if step.aliases or step.layout is None else step.layout.nbytes
+                    size = 0 if step.aliases or step.layout is None else hint(step.layout.nbytes)
                     alive[step.out] = size
                     current += size
                 case Free():

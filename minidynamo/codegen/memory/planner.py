@@ -6,10 +6,11 @@ once; nothing is held back for later.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from minidynamo.codegen.ir.expr import loads
-from minidynamo.codegen.ir.loops import Buffer, Extern, GetItem, Kernel, LoopProgram, Store
+from minidynamo.codegen.ir.expr import Scalar, loads
+from minidynamo.codegen.ir.loops import Buffer, Compute, Extern, GetItem, Kernel, LoopProgram, Name, Store
+from minidynamo.codegen.ir.size import Size, size_of, symbols_of
 from minidynamo.codegen.memory.liveness import Call, analyze
 from minidynamo.codegen.memory.plan import Allocate, Free, HostProgram, Launch, Return, Reuse, Step
 from minidynamo.compat import OpOverload
@@ -20,7 +21,10 @@ def plan_memory(schedule: Sequence[Call], program: LoopProgram, name: str) -> Ho
     steps = Planner(schedule, program).run()
     launched = tuple(s.kernel for s in steps if isinstance(s, Launch))
     layouts = {n: program.buffers[n] for n in program.inputs if n in program.buffers}
-    return HostProgram(name, program.inputs, tuple(steps), launched, program.outputs, program.constants, layouts)
+    prelude = _needed(program.prelude, steps)
+    return HostProgram(
+        name, program.inputs, tuple(steps), launched, program.outputs, program.constants, layouts, prelude
+    )
 
 
 def same_layout(a: Buffer, b: Buffer) -> bool:
@@ -39,6 +43,43 @@ def may_overwrite(kernel: Kernel, read: str, written: str) -> bool:
                 return False
         is_written = is_written or any(isinstance(s, Store) and s.buffer == written for s in loop.body)
     return True
+
+
+def _needed(prelude: Sequence[Compute], steps: Sequence[Step]) -> tuple[Compute, ...]:
+    """Those numbers of the prelude that a step needs, directly or through others."""
+    needed = {name for step in steps for name in _numbers(step)}
+    kept: list[Compute] = []
+    for number in reversed(prelude):
+        if number.out in needed:
+            kept.append(number)
+            needed.update(_mentioned(number.args))
+    return tuple(reversed(kept))
+
+
+def _numbers(step: Step) -> Iterator[str]:
+    match step:
+        case Allocate():
+            yield from _mentioned((step.buffer.shape, step.buffer.stride))
+        case Launch():
+            for number in step.kernel.numbers:
+                yield from (number.name,) if isinstance(number, Scalar) else _mentioned(size_of(number))
+        case Extern():
+            yield from _mentioned((step.args, tuple(value for _, value in step.kwargs)))
+        case Return():
+            yield from _mentioned(step.values)
+    if isinstance(step, (Extern, GetItem)) and step.layout is not None:
+        yield from _mentioned(step.layout.stride)
+
+
+def _mentioned(value: object) -> Iterator[str]:
+    """Every name below an argument, those of sizes included."""
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _mentioned(item)
+    elif isinstance(value, Size):
+        yield from (symbol.name for symbol in symbols_of(value))
+    elif isinstance(value, Name):
+        yield value.name
 
 
 class Planner:
@@ -87,6 +128,7 @@ class Planner:
         return new
 
     def _free(self, names: Sequence[str]) -> None:
+        names = [name for name in names if name not in self.program.numbers]
         if names:
             self.steps.append(Free(tuple(names)))
 

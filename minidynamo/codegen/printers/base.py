@@ -7,7 +7,6 @@ function that lays out the loops.
 from __future__ import annotations
 
 import contextlib
-import math
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,9 +14,10 @@ from enum import Enum
 
 import torch
 
-from minidynamo.codegen.ir.expr import OPS, Cast, Const, Expr, IndexValue, Load, Op, Ref, loads
+from minidynamo.codegen.ir.expr import OPS, Cast, Const, Expr, IndexValue, Load, Op, Ref, Scalar, loads
 from minidynamo.codegen.ir.index import FloorDiv, Index, Lookup, Mod, Var
 from minidynamo.codegen.ir.loops import Kernel, Let, Origins, Statement, Store, comments
+from minidynamo.codegen.ir.size import Extent, Number, group, is_negative, product, spell
 
 SAME = {
     "add": "({0} + {1})",
@@ -131,9 +131,9 @@ def stores_last(body: Sequence[Statement]) -> tuple[Statement, ...]:
     return (*first, *last)
 
 
-def extent_of(axes: Iterable[Var]) -> int:
+def extent_of(axes: Iterable[Var]) -> Extent:
     """The number of values that `axes` take together."""
-    return math.prod(v.extent for v in axes)
+    return product(v.extent for v in axes)
 
 
 def kind_of(dtype: torch.dtype) -> str:
@@ -168,6 +168,8 @@ class ExpressionPrinter:
     def __init__(self) -> None:
         # What a Ref and an expression that was computed before are called at this place of the kernel.
         self.names: dict[str, str] = {}
+        # What a number of the host program is called in the kernel.
+        self.parameters: Mapping[Number | Scalar, str] = {}
         self.hoisted: dict[Expr, str] = {}
 
     def expr(self, e: Expr) -> str:
@@ -187,6 +189,8 @@ class ExpressionPrinter:
                 return self.index_value(e)
             case Ref():
                 return self.names[e.name]
+            case Scalar():
+                return self.parameters[e]
 
     def operation(self, e: Op) -> str:
         """The text of an operation, from the table."""
@@ -201,12 +205,27 @@ class ExpressionPrinter:
         """The text of an index: a sum of products."""
         text = ""
         for atom, factor in index.terms:
-            term = self.atom(atom) if abs(factor) == 1 else f"{abs(factor)} * {self.atom(atom)}"
-            sign = "-" if factor < 0 else "+"
-            text = f"{text} {sign} {term}" if text else term if factor > 0 else f"-{term}"
-        if index.const or not text:
-            return f"{text} {'-' if index.const < 0 else '+'} {abs(index.const)}" if text else str(index.const)
-        return text
+            size = -factor if is_negative(factor) else factor
+            term = self.atom(atom) if size == 1 else f"{self.factor(size)} * {self.atom(atom)}"
+            sign = "-" if is_negative(factor) else "+"
+            text = f"{text} {sign} {term}" if text else f"-{term}" if is_negative(factor) else term
+        if not text:
+            return self.size(index.const)
+        if index.const == 0:
+            return text
+        return (
+            f"{text} - {self.factor(-index.const)}"
+            if is_negative(index.const)
+            else f"{text} + {self.size(index.const)}"
+        )
+
+    def size(self, size: Extent) -> str:
+        """The text of a size: a sum of products of numbers."""
+        return spell(size, self.parameters.__getitem__)
+
+    def factor(self, size: Extent) -> str:
+        """A size in parentheses, unless it is a single number."""
+        return group(size, self.parameters.__getitem__)
 
     def atom(self, atom: Var | FloorDiv | Mod | Lookup) -> str:
         """The text of one term of an index."""
@@ -214,9 +233,9 @@ class ExpressionPrinter:
             case Var():
                 return atom.name
             case FloorDiv():
-                return f"({self.group(atom.base)} {self.floor_division} {atom.divisor})"
+                return f"({self.group(atom.base)} {self.floor_division} {self.factor(atom.divisor)})"
             case Mod():
-                return f"({self.group(atom.base)} % {atom.modulus})"
+                return f"({self.group(atom.base)} % {self.factor(atom.modulus)})"
             case Lookup():
                 return self.expr(atom.value)
 

@@ -8,12 +8,13 @@ entry point for Python.
 from __future__ import annotations
 
 import contextlib
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from minidynamo.codegen.ir.index import Var, as_index, flatten, row_major
+from minidynamo.codegen.ir.expr import Scalar
+from minidynamo.codegen.ir.index import Var, as_index, at_least_one, flatten, row_major
 from minidynamo.codegen.ir.loops import Accumulate, Kernel, Let, Loop, Statement, Store
+from minidynamo.codegen.ir.size import Extent, Symbol, ceil_division, hint, known_at_least, size_of
 from minidynamo.codegen.printers.base import (
     Form,
     Layout,
@@ -29,6 +30,7 @@ from minidynamo.config import config
 POINTWISE_BLOCK = 2048  # neighbouring rows that are one item of work
 SUM_BLOCK = 2048  # elements of a float sum in vector lanes before they go to a double
 COLUMN_SUM_BLOCK = 128  # the same where each column has its own sum
+BLOCKS = Symbol("blocks", 0)  # what the number of blocks is called where only the kernel knows it
 
 
 def entry_name(kernel: Kernel) -> str:
@@ -55,22 +57,30 @@ class _Items:
     block: int
 
     @property
-    def blocks(self) -> int:
-        return math.ceil(self.along.extent / self.block) if self.along is not None else 1
+    def blocks(self) -> Extent:
+        if self.along is None:
+            return 1
+        extent = self.along.extent
+        return ceil_division(extent, self.block) if isinstance(extent, int) else size_of(BLOCKS)
 
     @property
-    def count(self) -> int:
+    def is_cut(self) -> bool:
+        """Whether there may be several blocks."""
+        return self.blocks not in (0, 1)
+
+    @property
+    def count(self) -> Extent:
         return extent_of(self.outer) * self.blocks
 
 
 def _items_of(layout: Layout) -> _Items:
     if layout.along is None:
         return _Items(layout.outer, None, 1)
-    extent = max(layout.along.extent, 1)
-    if layout.form is Form.POINTWISE:
-        return _Items(layout.outer, layout.along, min(extent, POINTWISE_BLOCK))
+    extent = max(hint(layout.along.extent), 1)
     # Narrow blocks let more threads share few columns, wide ones read memory in longer runs.
-    return _Items(layout.outer, layout.along, min(extent, max(64, min(512, extent // 8 // 64 * 64))))
+    wide = max(64, min(512, extent // 8 // 64 * 64))
+    block = POINTWISE_BLOCK if layout.form is Form.POINTWISE else wide
+    return _Items(layout.outer, layout.along, min(extent, block) if isinstance(layout.along.extent, int) else block)
 
 
 class _KernelPrinter(CppExpressions):
@@ -83,6 +93,7 @@ class _KernelPrinter(CppExpressions):
         self.layout = layout_of(kernel)
         self.items = _items_of(self.layout)
         self.column = self.layout.form is Form.COLUMNS
+        self.parameters = {**kernel.parameters, BLOCKS: "blocks"}
         self.fails = any(self.may_fail(e) for s in kernel.statements() for e in expressions_of(s))
 
     # ---- functions ----
@@ -91,8 +102,18 @@ class _KernelPrinter(CppExpressions):
         kernel, lines = self.kernel, self.lines
         written = {b.name for b in kernel.writes}
         kinds = {b.name: f"{'' if b.name in written else 'const '}{TYPES[b.dtype]}" for b in kernel.arguments}
-        parameters = ", ".join(f"{kind}* p_{name}" for name, kind in kinds.items())
+        numbers = {
+            name: TYPES[number.dtype] if isinstance(number, Scalar) else "int64_t"
+            for number, name in kernel.parameters.items()
+        }
+        parameters = ", ".join(
+            [
+                *(f"{kind}* p_{name}" for name, kind in kinds.items()),
+                *(f"{kind} {name}" for name, kind in numbers.items()),
+            ]
+        )
         with lines.block(f"static int {kernel.name}_items({parameters}, int64_t begin, int64_t end) {{", "}"):
+            self.count_blocks()
             if self.fails:
                 lines("int failed = 0;")
             with lines.block("for (int64_t item = begin; item < end; item++) {", "}"):
@@ -101,35 +122,50 @@ class _KernelPrinter(CppExpressions):
         with lines.block(f"ENTRY({entry_name(kernel)}) {{", "}"):
             for position, (name, kind) in enumerate(kinds.items()):
                 lines(f"auto* p_{name} = address<{kind}>(args[{position}]);")
-            self.launch(", ".join(f"p_{name}" for name in kinds))
+            for position, (name, kind) in enumerate(numbers.items(), len(kinds)):
+                lines(f"const {kind} {name} = {'real' if kind == 'double' else 'integer'}(args[{position}]);")
+            self.count_blocks()
+            self.launch(", ".join([*(f"p_{name}" for name in kinds), *numbers]))
+
+    def count_blocks(self) -> None:
+        """Compute the number of blocks where it is not known."""
+        along, block = self.items.along, self.items.block
+        if along is not None and not isinstance(along.extent, int):
+            self.lines(f"const int64_t blocks = ({self.size(along.extent)} + {block - 1}) / {block};")
 
     def launch(self, arguments: str) -> None:
-        kernel, lines, count = self.kernel, self.lines, self.items.count
-        if kernel.work < config.min_parallel_elements:
-            lines(f"return result({kernel.name}_items({arguments}, 0, {count}));")
+        kernel, lines, count = self.kernel, self.lines, self.size(self.items.count)
+        alone = f"return result({kernel.name}_items({arguments}, 0, {count}));"
+        if not isinstance(kernel.work, int):
+            lines(f"if ({self.size(kernel.work)} < {config.min_parallel_elements}) {alone}")
+        elif kernel.work < config.min_parallel_elements:
+            lines(alone)
             return
+        threads = 1 if self.items.count in (0, 1) else config.threads
         lines("int failed = 0;")
         with lines.block("{", "}"):
             lines("WithoutGil running;")
             with lines.block(
-                f"parallel_for({count}, {config.threads if count > 1 else 1}, [&](int64_t begin, int64_t end) {{", "});"
+                f"parallel_for({count}, {threads}, [&](int64_t begin, int64_t end) {{",
+                "});",
             ):
                 lines(f"int code = {kernel.name}_items({arguments}, begin, end);", "if (code) failed = code;")
         lines("return result(failed);")
 
     def item(self) -> None:
         """One item: the coordinates, then each loop."""
-        step = self.items.blocks
+        step: Extent = self.items.blocks
         for var in reversed(self.items.outer):
-            quotient = "item" if step == 1 else f"item / {step}"
+            quotient = "item" if step == 1 else f"item / {self.factor(step)}"
+            size = at_least_one(var.extent)
             last = var == self.items.outer[0]
-            self.lines(f"const int64_t {var.name} = {quotient if last else f'{quotient} % {max(var.extent, 1)}'};")
-            step *= max(var.extent, 1)
+            self.lines(f"const int64_t {var.name} = {quotient if last else f'{quotient} % {self.factor(size)}'};")
+            step = step * size
         along = self.items.along
-        if along is not None and self.items.blocks > 1:
-            first = "item" if not self.items.outer else f"item % {self.items.blocks}"
+        if along is not None and self.items.is_cut:
+            first = "item" if not self.items.outer else f"item % {self.factor(self.items.blocks)}"
             self.lines(f"const int64_t first = {first} * {self.items.block};")
-            self.lines(_end_of_block("after", "first", self.items.block, along.extent))
+            self.lines(self.end_of_block("after", "first", self.items.block, along.extent))
         for loop in self.kernel.loops:
             ordered = Loop(loop.axes, stores_last(loop.body))
             self.hoist(ordered)
@@ -141,11 +177,22 @@ class _KernelPrinter(CppExpressions):
         named = [s for s in self.kernel.statements() if isinstance(s, (Let, Accumulate))]
         # Columns have an array of every value of a row, kept values an array over the row.
         varying = {s.name for s in named if self.column or (isinstance(s, Let) and s.kept)}
-        for e in invariants(loop.body, inner, varying) if extent_of(inner) > 1 else ():
+        for e in invariants(loop.body, inner, varying) if self.repeats(inner) else ():
             if e not in self.hoisted:
                 name = f"h_{len(self.hoisted)}"
                 self.lines(f"const {TYPES[e.dtype]} {name} = {self.expr(e)};")
                 self.hoisted[e] = name
+
+    def repeats(self, axes: Collection[Var]) -> bool:
+        """Whether a loop runs more than once, as far as that is known. What it reads is read in front of it only where
+        it runs at all: otherwise there may be nothing to read."""
+        total = extent_of(axes)
+        return total > 1 if isinstance(total, int) else known_at_least(total, 1)
+
+    def end_of_block(self, name: str, first: str, block: int, extent: Extent) -> str:
+        end, whole = f"{first} + {block}", isinstance(extent, int) and extent % block == 0
+        limit = self.size(extent)
+        return f"const int64_t {name} = {end if whole else f'{end} < {limit} ? {end} : {limit}'};"
 
     # ---- loops ----
 
@@ -171,12 +218,12 @@ class _KernelPrinter(CppExpressions):
 
     @property
     def first(self) -> str:
-        return "first" if self.items.blocks > 1 else "0"
+        return "first" if self.items.is_cut else "0"
 
     @property
     def after(self) -> str:
         assert self.items.along is not None
-        return "after" if self.items.blocks > 1 else str(self.items.along.extent)
+        return "after" if self.items.is_cut else self.size(self.items.along.extent)
 
     @property
     def here(self) -> str:
@@ -184,7 +231,7 @@ class _KernelPrinter(CppExpressions):
         if not self.column or self.items.along is None:
             return ""
         name = self.items.along.name
-        return f"[{name} - first]" if self.items.blocks > 1 else f"[{name}]"
+        return f"[{name} - first]" if self.items.is_cut else f"[{name}]"
 
     @contextlib.contextmanager
     def vector_loop(
@@ -202,20 +249,20 @@ class _KernelPrinter(CppExpressions):
         folds = [Fold.of(s, self.sum_block(loop)) for s in loop.body if isinstance(s, Accumulate)]
         for s in loop.body:
             if isinstance(s, Let) and s.kept:
-                self.lines(f"alignas(64) {TYPES[s.value.dtype]} k_{s.name}[{extent_of(loop.axes)}];")
+                self.lines(f"alignas(64) {TYPES[s.value.dtype]} k_{s.name}[{self.size(extent_of(loop.axes))}];")
         self.each(*(line for fold in folds for line in fold.declarations()), declare=True)
         self.each(*(line for fold in folds for line in fold.start(self.here)))
         *outer, inner = loop.axes
         parted = [fold for fold in folds if fold.parted]
         with contextlib.ExitStack() as stack:
             for var in outer:
-                stack.enter_context(self.lines.block(_for(var.name, "0", str(var.extent)), "}"))
-            first, after = "0", str(inner.extent)
+                stack.enter_context(self.lines.block(_for(var.name, "0", self.size(var.extent)), "}"))
+            first, after = "0", self.size(inner.extent)
             block = self.block_of_sums
-            if parted and inner.extent > block:
+            if parted and not known_at_least(block - inner.extent, 0):
                 head = f"for (int64_t from = 0; from < {after}; from += {block}) {{"
                 stack.enter_context(self.lines.block(head, "}"))
-                self.lines(_end_of_block("to", "from", block, inner.extent))
+                self.lines(self.end_of_block("to", "from", block, inner.extent))
                 first, after = "from", "to"
             self.each(*(f"float {fold.part}" for fold in parted), declare=True)
             self.each(*(f"{fold.part}{self.here} = 0" for fold in parted))
@@ -235,7 +282,7 @@ class _KernelPrinter(CppExpressions):
 
     def sum_block(self, loop: Loop) -> int:
         """The number of float additions per lane up to which a sum is left in one float; 0 for none."""
-        return 0 if extent_of(loop.axes) <= self.block_of_sums else self.block_of_sums
+        return 0 if known_at_least(self.block_of_sums - extent_of(loop.axes), 0) else self.block_of_sums
 
     @property
     def block_of_sums(self) -> int:
@@ -299,8 +346,3 @@ class _KernelPrinter(CppExpressions):
 
 def _for(name: str, first: str, after: str) -> str:
     return f"for (int64_t {name} = {first}; {name} < {after}; {name}++) {{"
-
-
-def _end_of_block(name: str, first: str, block: int, extent: int) -> str:
-    end = f"{first} + {block}"
-    return f"const int64_t {name} = {end if extent % block == 0 else f'{end} < {extent} ? {end} : {extent}'};"

@@ -13,7 +13,9 @@ import torch
 
 from minidynamo import compat
 from minidynamo.boxed import UNBOXED
-from minidynamo.codegen.ir.loops import Buffer, Extern, GetItem, Name, Origins
+from minidynamo.codegen.ir.expr import Scalar
+from minidynamo.codegen.ir.loops import Buffer, Compute, Extern, GetItem, Name, Origins
+from minidynamo.codegen.ir.size import Extent, Size
 from minidynamo.codegen.memory.plan import Allocate, Free, HostProgram, Launch, Return, Reuse, Step
 from minidynamo.codegen.printers.base import Lines
 from minidynamo.names import Namespace
@@ -49,6 +51,8 @@ class _HostPrinter:
             if inputs:
                 self.lines(f"{', '.join(inputs)}{',' if len(inputs) == 1 else ''} = {args}")
             self.lines(f"{args}.clear()")
+            for number in self.program.prelude:
+                self.lines(self.number(number))
             for step in self.program.steps:
                 self.lines.origins(origins_of(step))
                 self.lines(self.step(step))
@@ -56,6 +60,16 @@ class _HostPrinter:
                     self.check_strides(step)
         self.lines("", "", "call._boxed_call = True")
         return self.lines.text(), {**self.program.constants, **self.names.values}
+
+    def number(self, number: Compute) -> str:
+        """A number that is made of inputs."""
+        first, *rest = [self.value(a) for a in number.args]
+        if number.op in (torch.Tensor.size, torch.Tensor.stride):
+            return f"{number.out} = {first}.{number.op.__name__}({', '.join(rest)})"
+        return f"{number.out} = {self.function(number.op)}({', '.join([first, *rest])})"
+
+    def function(self, op: Any) -> str:
+        return self.names.constant(compat.operator_function(op), _operator_name(op))
 
     def step(self, step: Step) -> str:
         match step:
@@ -66,12 +80,13 @@ class _HostPrinter:
             case Launch():
                 address = ".data_ptr()" if self.by_address else ""
                 launcher = self.names.constant(self.launchers[step.kernel.name], step.kernel.name)
-                return f"{self.announced(step)}{launcher}({', '.join(name + address for name in step.args)})"
+                numbers = [n.name if isinstance(n, Scalar) else str(n) for n in step.kernel.numbers]
+                args = ", ".join([*(name + address for name in step.args), *numbers])
+                return f"{self.announced(step)}{launcher}({args})"
             case Extern():
                 arguments = [self.value(a) for a in step.args]
                 arguments += [f"{key}={self.value(a)}" for key, a in step.kwargs]
-                function = self.names.constant(compat.operator_function(step.op), _operator_name(step.op))
-                return f"{step.out} = {function}({', '.join(arguments)})"
+                return f"{step.out} = {self.function(step.op)}({', '.join(arguments)})"
             case GetItem():
                 return f"{step.out} = {step.source}[{step.index}]"
             case Free():
@@ -96,11 +111,12 @@ class _HostPrinter:
         if step.layout is None or step.aliases or step.out not in self.addressed or step.layout.stride in ((), (1,)):
             return
         relaid = self.names.constant(with_strides, "with_strides")
-        self.lines(f"if {step.out}.stride() != {step.layout.stride}:")
-        self.lines(f"    {step.out} = {relaid}({step.out}, {step.layout.stride})")
+        strides = _sizes(step.layout.stride)
+        self.lines(f"if {step.out}.stride() != {strides}:")
+        self.lines(f"    {step.out} = {relaid}({step.out}, {strides})")
 
     def allocation(self, buffer: Buffer) -> str:
-        shape, stride, dtype = buffer.shape, buffer.stride, self.value(buffer.dtype)
+        shape, stride, dtype = _sizes(buffer.shape), _sizes(buffer.stride), self.value(buffer.dtype)
         if buffer.device.type == "cpu":
             return f"{self.names.constant(compat.empty_strided_cpu, 'empty_cpu')}({shape}, {stride}, {dtype})"
         empty = self.names.constant(torch.empty_strided, "empty_strided")
@@ -111,6 +127,8 @@ class _HostPrinter:
         match value:
             case Name():
                 return value.name
+            case Size():
+                return str(value)
             case tuple() | list():
                 return f"[{', '.join(map(self.value, value))}]"
             case float() if not math.isfinite(value):
@@ -121,6 +139,11 @@ class _HostPrinter:
                 return self.names.constant(value, str(value).removeprefix("torch."))
             case _:
                 return self.names.constant(value, str(value))
+
+
+def _sizes(sizes: tuple[Extent, ...]) -> str:
+    """A tuple of sizes."""
+    return f"({', '.join(map(str, sizes))}{',' if len(sizes) == 1 else ''})"
 
 
 def origins_of(step: Step) -> Origins:
@@ -162,7 +185,7 @@ def _operator_name(op: Any) -> str:
 
 def _names_of(program: HostProgram) -> set[str]:
     """Every name of a value in the host program."""
-    names = set(program.inputs)
+    names = {*program.inputs, *(number.out for number in program.prelude)}
     for step in program.steps:
         match step:
             case Allocate() | Reuse():

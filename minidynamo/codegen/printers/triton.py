@@ -14,9 +14,10 @@ from dataclasses import replace
 
 import torch
 
-from minidynamo.codegen.ir.expr import Cast, Const, Expr, IndexValue, Load, Op, walk
+from minidynamo.codegen.ir.expr import Cast, Const, Expr, IndexValue, Load, Op, Scalar, walk
 from minidynamo.codegen.ir.index import Index, Var, as_index, delinearize
 from minidynamo.codegen.ir.loops import Accumulate, Kernel, Let, Loop, Statement, Store
+from minidynamo.codegen.ir.size import hint, known_at_least
 from minidynamo.codegen.printers.base import (
     SAME,
     ExpressionPrinter,
@@ -100,6 +101,7 @@ POINTWISE_BLOCK = 1024
 LARGEST_ROW = 16384  # columns of a tile; longer rows are read in pieces, unless a value of the row is kept
 TILE = 4096
 NARROW_COLUMNS = 64  # rows of a tile that runs across memory
+FEWEST_COLUMNS = 128  # of a tile where the number of columns is not known
 
 
 def print_kernels(kernels: Sequence[Kernel]) -> str:
@@ -115,12 +117,13 @@ def launch_spec(kernel: Kernel) -> LaunchSpec:
     """How `kernel` is started, and with which tile."""
     layout = layout_of(kernel)
     rows, columns = extent_of(kernel.rows), extent_of(layout.axes)
+    wide = _power_of_two(hint(columns))
     if layout.form is Form.POINTWISE:
         row_block, column_block = POINTWISE_BLOCK, 0
     elif layout.form is Form.COLUMNS:
-        row_block, column_block = NARROW_COLUMNS, min(_power_of_two(columns), TILE // NARROW_COLUMNS)
+        row_block, column_block = NARROW_COLUMNS, min(wide, TILE // NARROW_COLUMNS)
     else:
-        column_block = _power_of_two(columns)
+        column_block = wide if isinstance(columns, int) else max(FEWEST_COLUMNS, min(wide, TILE))
         if not _keeps(kernel):
             column_block = min(column_block, LARGEST_ROW)
         row_block = max(1, min(TILE // column_block, 64))
@@ -128,10 +131,11 @@ def launch_spec(kernel: Kernel) -> LaunchSpec:
         name=kernel.name,
         pointers=tuple((f"p_{b.name}", POINTERS[b.dtype]) for b in kernel.arguments),
         rows=rows,
-        row_block=min(row_block, _power_of_two(rows)) if column_block else row_block,
+        row_block=min(row_block, _power_of_two(rows)) if column_block and isinstance(rows, int) else row_block,
         column_block=column_block,
         warps=8 if column_block * row_block > TILE else 4,
         checked=any(isinstance(e, Op) and e.name == "check_index" for e in _everything(kernel)),
+        numbers=tuple((name, number) for number, name in kernel.parameters.items()),
     )
 
 
@@ -168,19 +172,29 @@ class _KernelPrinter(ExpressionPrinter):
         self.row = Var("row", extent_of(kernel.rows))
         self.column = Var("column", extent_of(self.axes))
         self.flat = _flat(self.row, kernel.rows) | _flat(self.column, self.axes)
-        self.whole = self.spec.column_block >= self.column.extent  # a row is one tile
+        self.whole = known_at_least(self.spec.column_block - self.column.extent, 0)  # a row is one tile
+        self.parameters = kernel.parameters
         self.inside = False  # of a loop over columns
         self.serial = itertools.count()
         self.loaded: dict[Load, str] = {}  # each element is read once where it stays in reach
 
     def print(self) -> None:
         parameters = [f"p_{b.name}" for b in self.kernel.arguments]
+        parameters += [f'{name}: "i64"' for name in self.parameters.values()]
         parameters += [f"{name}: tl.constexpr" for name in self.spec.constants(1)]
         self.lines("@jit")
         with self.lines.block(f"def {self.kernel.name}({', '.join(parameters)}):"):
             program = "tl.program_id(0).to(tl.int64)" if self.large() else "tl.program_id(0)"
             tile = "[:, None]" if self.spec.column_block else ""
-            self.lines(f"row = {program} * ROWS + tl.arange(0, ROWS){tile}", f"row_mask = row < {self.row.extent}")
+            for number, name in self.parameters.items():
+                bits = f"tl.cast({name}, tl.int64)"
+                self.lines(
+                    f"{name} = {bits}.to(tl.float64, bitcast=True)"
+                    if isinstance(number, Scalar)
+                    else f"{name} = {bits}"
+                )
+            limit = self.size(self.row.extent)
+            self.lines(f"row = {program} * ROWS + tl.arange(0, ROWS){tile}", f"row_mask = row < {limit}")
             if self.axes and self.whole:
                 self.columns("")
             for loop in self.kernel.loops:
@@ -188,11 +202,14 @@ class _KernelPrinter(ExpressionPrinter):
 
     def large(self) -> bool:
         """Whether offsets need 64 bits."""
-        reach = max((b.nbytes // b.dtype.itemsize for b in self.kernel.arguments), default=0)
-        return max(reach, self.row.extent * max(self.column.extent, 1)) >= 2**31
+        reach = [b.span for b in self.kernel.arguments]
+        reach += [self.row.extent, self.row.extent * self.column.extent]
+        return not all(isinstance(n, int) and n < 2**31 for n in reach)
 
     def columns(self, start: str) -> None:
-        self.lines(f"column = {start}tl.arange(0, COLUMNS)[None, :]", f"column_mask = column < {self.column.extent}")
+        self.lines(
+            f"column = {start}tl.arange(0, COLUMNS)[None, :]", f"column_mask = column < {self.size(self.column.extent)}"
+        )
         self.lines("mask = row_mask & column_mask")
 
     # ---- loops ----
@@ -207,7 +224,7 @@ class _KernelPrinter(ExpressionPrinter):
             folds = [s for s in body if isinstance(s, Accumulate)]
             for s in folds:
                 self.start(s)
-            with self.lines.block(f"for start in range(0, {self.column.extent}, COLUMNS):"):
+            with self.lines.block(f"for start in range(0, {self.size(self.column.extent)}, COLUMNS):"):
                 self.columns("start + ")
                 outside = dict(self.loaded)
                 for s in body:
@@ -340,7 +357,9 @@ class _KernelPrinter(ExpressionPrinter):
         index = e.index[0]
         if e.valid is not None:
             return f"tl.load({self.address(e.buffer, index)}, {self.mask} & {self.expr(e.valid)}, 0)"
-        if self.inside and self.column.extent == 0:  # nothing may be read, not even what all columns share
+        if self.inside and not known_at_least(
+            self.column.extent, 1
+        ):  # nothing may be read, not even what all columns share
             return f"tl.load({self.address(e.buffer, index)}, mask)"
         masks = {self.row: "row_mask", self.column: "column_mask"}
         needed = [mask for var, mask in masks.items() if var in index.variables()]
@@ -361,7 +380,7 @@ class _KernelPrinter(ExpressionPrinter):
         return f"{value}.to({TYPES[e.dtype]})"
 
     def index_value(self, e: IndexValue) -> str:
-        if not e.index.terms:
+        if not e.index.terms and isinstance(e.index.const, int):
             return self.const(Const(float(e.index.const) if e.dtype.is_floating_point else e.index.const, e.dtype))
         return f"{self.group(e.index)}.to({TYPES[e.dtype]})"
 

@@ -10,6 +10,7 @@ import hashlib
 import importlib
 import math
 import re
+import struct
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from typing import Any
 import torch
 
 from minidynamo import artifacts
+from minidynamo.codegen.ir.expr import Scalar
+from minidynamo.codegen.ir.size import Extent, Number, evaluate
 from minidynamo.errors import BackendError, Diagnostic, KernelBuildError
 
 INTERPRETER_TILE = 1 << 16
@@ -31,16 +34,18 @@ TARGETS = (("cuda", 80, 32), ("cuda", 90, 32), ("hip", "gfx942", 64))
 class LaunchSpec:
     """How a kernel is started: one program per `row_block` of the `rows`, each over `column_block` columns at a time.
 
-    `pointers` has the type of each argument in Triton's notation. `checked` kernels are compiled with their assertions.
+    `pointers` has the type of each tensor in Triton's notation, `numbers` the parameters behind them; every number
+    travels as an int64, a float with its bits. `checked` kernels are compiled with their assertions.
     """
 
     name: str
     pointers: tuple[tuple[str, str], ...]
-    rows: int
+    rows: Extent
     row_block: int
     column_block: int
     warps: int
     checked: bool
+    numbers: tuple[tuple[str, Number | Scalar], ...] = ()
 
     def constants(self, row_block: int) -> dict[str, int]:
         """The compile-time arguments."""
@@ -78,7 +83,8 @@ def _environment(interpret: bool) -> types.MappingProxyType[str, Any]:
     modules = triton_modules()
     prelude = importlib.import_module("minidynamo.codegen.runtime.triton_prelude")
     names: dict[str, Any] = {"tl": modules.language, "libdevice": modules.libdevice}
-    names["jit"] = jit = modules.interpreter.InterpretedFunction if interpret else modules.jit.JITFunction
+    jit = modules.interpreter.InterpretedFunction if interpret else modules.jit.JITFunction
+    names["jit"] = jit if interpret else functools.partial(_jit, jit)
     replaced: dict[str, Any] = {}
     if interpret:
         interpreted = importlib.import_module("minidynamo.codegen.runtime.triton_interpreter")
@@ -90,6 +96,12 @@ def _environment(interpret: bool) -> types.MappingProxyType[str, Any]:
             own.__module__, own.__annotations__ = prelude.__name__, function.__annotations__
             names[name] = replaced.get(name) or jit(own)
     return types.MappingProxyType(names)
+
+
+def _jit(jit: Callable[..., Any], function: types.FunctionType) -> Any:
+    """Triton's function for a kernel, one for all values of its numbers."""
+    numbers = [name for name, kind in function.__annotations__.items() if kind == "i64"]
+    return jit(function, do_not_specialize=numbers) if numbers else jit(function)
 
 
 def _functions(source: str, specs: Sequence[LaunchSpec], *, interpret: bool, path: str | None = None) -> dict[str, Any]:
@@ -124,30 +136,47 @@ def launchers(
 
 
 def _compiled(function: Any, spec: LaunchSpec) -> Callable[..., None]:
-    kernel = function[(math.ceil(spec.rows / spec.row_block),)]
     constants = spec.constants(spec.row_block)
     options = {"num_warps": spec.warps, "enable_fp_fusion": False, "debug": spec.checked}
+    if isinstance(spec.rows, int):
+        kernel = function[(math.ceil(spec.rows / spec.row_block),)]
 
-    def launch(*tensors: torch.Tensor) -> None:
-        if spec.rows > 0:
-            with torch.cuda.device_of(tensors[0]):
-                kernel(*tensors, **constants, **options)
+    def launch(*arguments: Any) -> None:
+        if spec.rows != 0:
+            with torch.cuda.device_of(arguments[0]):
+                kernel(*arguments, **constants, **options)
 
-    return launch
+    def launch_with_numbers(*arguments: Any) -> None:
+        arguments, rows = _with_numbers(arguments, spec)
+        if rows > 0:
+            with torch.cuda.device_of(arguments[0]):
+                function[(math.ceil(rows / spec.row_block),)](*arguments, **constants, **options)
+
+    return launch_with_numbers if spec.numbers else launch
 
 
 def _interpreted(function: Any, spec: LaunchSpec) -> Callable[..., None]:
     wanted = max(spec.row_block, INTERPRETER_TILE // max(spec.column_block, 1))
-    block = min(wanted, 1 << max(spec.rows - 1, 0).bit_length())
-    kernel = function[(math.ceil(spec.rows / block),)]
-    constants = spec.constants(block)
     interpreted = importlib.import_module("minidynamo.codegen.runtime.triton_interpreter")
 
-    def launch(*tensors: torch.Tensor) -> None:
-        if spec.rows > 0:
-            interpreted.run(kernel, tensors, constants)
+    def launch(*arguments: Any) -> None:
+        arguments, rows = _with_numbers(arguments, spec)
+        block = min(wanted, 1 << max(rows - 1, 0).bit_length())
+        if rows > 0:
+            interpreted.run(function[(math.ceil(rows / block),)], arguments, spec.constants(block))
 
     return launch
+
+
+def _with_numbers(arguments: tuple[Any, ...], spec: LaunchSpec) -> tuple[tuple[Any, ...], int]:
+    """What a kernel is called with, and its number of rows."""
+    values = dict(zip((number for _, number in spec.numbers), arguments[len(spec.pointers) :]))
+    rows = evaluate(spec.rows, {number: value for number, value in values.items() if not isinstance(number, Scalar)})
+    bits = (
+        struct.unpack("<q", struct.pack("<d", value))[0] if isinstance(number, Scalar) else value
+        for number, value in values.items()
+    )
+    return (*arguments[: len(spec.pointers)], *bits), rows
 
 
 def compile_offline(source: str, spec: LaunchSpec, target: tuple[str, int | str, int]) -> dict[str, Any]:
@@ -157,7 +186,8 @@ def compile_offline(source: str, spec: LaunchSpec, target: tuple[str, int | str,
     """
     modules = triton_modules()
     constants = spec.constants(spec.row_block)
-    signature = {**dict(spec.pointers), **dict.fromkeys(constants, "constexpr")}
+    numbers = dict.fromkeys((name for name, _ in spec.numbers), "i64")
+    signature = {**dict(spec.pointers), **numbers, **dict.fromkeys(constants, "constexpr")}
     function = _functions(source, [spec], interpret=False)[spec.name]
     options = {"num_warps": spec.warps, "enable_fp_fusion": False, "debug": spec.checked}
     try:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from minidynamo.codegen.ir.expr import IndexValue, Load, walk
 from minidynamo.codegen.ir.index import FloorDiv, Index, Lookup, Mod, Var, as_index
 from minidynamo.codegen.ir.loops import Accumulate, Kernel, Loop, Statement, Store
+from minidynamo.codegen.ir.size import hint
 
 
 def arrange(kernel: Kernel) -> Kernel:
@@ -39,7 +40,7 @@ def vector_of(rows: Sequence[Var], columns: Sequence[Var], offsets: Sequence[Ind
     offsets = [i for i in offsets if len(i.variables()) == most]
 
     def contiguous(axes: Sequence[Var]) -> tuple[int, Var | None]:
-        counted = [(sum(abs(i.coefficient(v)) == 1 for i in offsets), k, v) for k, v in enumerate(axes)]
+        counted = [(sum(i.coefficient(v) in (1, -1) for i in offsets), k, v) for k, v in enumerate(axes)]
         votes, _, best = max(counted, default=(0, 0, None), key=lambda c: c[:2])
         return votes, best
 
@@ -82,7 +83,7 @@ def _sorted(axes: Sequence[Var], kernel: Kernel) -> tuple[Var, ...]:
     first, second = widest(stored), widest(loaded)
 
     def key(v: Var) -> tuple[int, int, int]:
-        own = [abs(i.coefficient(v)) for i in (first, second)]
+        own = [abs(hint(i.coefficient(v))) for i in (first, second)]
         return -own[0], -own[1], axes.index(v)
 
     return tuple(sorted(axes, key=key))

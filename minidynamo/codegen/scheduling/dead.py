@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from minidynamo.codegen.ir.loops import LoopProgram, Loops, Node
-from minidynamo.codegen.scheduling.lifetimes import made, names_in, reads
+from minidynamo.codegen.ir.loops import LoopProgram, Loops, Node, names_in
+from minidynamo.codegen.scheduling.lifetimes import made, reads
 
 
 def remove_unused(program: LoopProgram) -> LoopProgram:

@@ -7,13 +7,13 @@ at the same point of it.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from minidynamo.codegen.ir.expr import loads
 from minidynamo.codegen.ir.index import Index, Var, as_index, delinearize, flatten, row_major
 from minidynamo.codegen.ir.loops import Loops
+from minidynamo.codegen.ir.size import Extent, product
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,15 @@ class Placed:
     is_row: bool
 
 
-def size(axes: Iterable[Var]) -> int:
+def size(axes: Iterable[Var]) -> Extent:
     """The number of points."""
-    return math.prod(v.extent for v in axes)
+    return product(v.extent for v in axes)
 
 
 def domain_of(nodes: Sequence[Loops]) -> Domain:
     """The domain to try for these nodes: that of the first reduction, else that of the node with most axes."""
     reductions = [n for n in nodes if n.combine is not None]
-    leader = reductions[0] if reductions else max(nodes, key=lambda n: sum(v.extent > 1 for v in n.axes))
+    leader = reductions[0] if reductions else max(nodes, key=lambda n: sum(v.extent not in (0, 1) for v in n.axes))
     axes = [Var(f"i{k}", v.extent) for k, v in enumerate(v for v in leader.axes if v.extent != 1)]
     names = iter(axes)
     columns = [a for v, a in ((v, next(names)) for v in leader.axes if v.extent != 1) if v in leader.reduced]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from minidynamo.codegen.ir.expr import loads
 from minidynamo.codegen.ir.loops import Extern, LoopProgram, Loops, Node
+from minidynamo.codegen.ir.size import hint
 from minidynamo.codegen.scheduling.domain import Domain, Placed, domain_of, place_all, size
 from minidynamo.codegen.scheduling.lifetimes import Lifetimes, made, reads
 
@@ -102,7 +103,7 @@ class Fusion:
         placed = place_all(nodes, domain) if size(domain.axes) else None
         if placed is None or not self._keeps_input_stores(placed, domain):
             return False
-        if domain.columns and size(domain.rows) < FEW_ROWS and size(domain.axes) > SERIAL:
+        if domain.columns and hint(size(domain.rows)) < FEW_ROWS and hint(size(domain.axes)) > SERIAL:
             return all(p.is_row or p.node.combine is not None for p in placed)
         return True
 
@@ -156,7 +157,7 @@ class Fusion:
                     self.merge(self.group[p], self.group[k])
         for _, readers in sorted(self.readers.items(), key=lambda item: item[1]):
             self._join_neighbours(readers)
-        small = [k for k, n in enumerate(self.nodes) if isinstance(n, Loops) and size(n.axes) < SMALL]
+        small = [k for k, n in enumerate(self.nodes) if isinstance(n, Loops) and hint(size(n.axes)) < SMALL]
         self._join_neighbours(small)
 
     def _join_neighbours(self, positions: list[int]) -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 
 from minidynamo.codegen.ir.expr import EXPENSIVE, Expr, Load, cost, loads, mask, rewrite, walk
-from minidynamo.codegen.ir.loops import LoopProgram, Loops, Node, merge
+from minidynamo.codegen.ir.loops import LoopProgram, Loops, Node, merge, names_in
+from minidynamo.codegen.ir.size import hint, product
 from minidynamo.codegen.scheduling.dead import remove_unused
-from minidynamo.codegen.scheduling.lifetimes import Lifetimes, made, names_in, reads
+from minidynamo.codegen.scheduling.lifetimes import Lifetimes, made, reads
 
 CHEAP = 2
 """Up to this cost a value is computed once per reader, and once per element of a broadcast."""
@@ -94,10 +95,7 @@ def _keeps_write_order(producer: Loops, user: Loops, read: list[Load], uses: lis
 
 
 def _iterations(node: Loops) -> int:
-    total = 1
-    for v in node.axes:
-        total *= v.extent
-    return total
+    return hint(product(v.extent for v in node.axes))
 
 
 def _size(expr: Expr) -> int:

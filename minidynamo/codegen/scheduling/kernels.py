@@ -14,7 +14,7 @@ import torch
 
 from minidynamo.codegen.ir.expr import Cast, Expr, Load, Ref, children, loads, rewrite, walk
 from minidynamo.codegen.ir.index import Index, flatten
-from minidynamo.codegen.ir.loops import Accumulate, Buffer, Kernel, Let, Loop, Loops, Statement, Store
+from minidynamo.codegen.ir.loops import Accumulate, Buffer, Kernel, Let, Loop, Loops, Statement, Store, numbers_between
 from minidynamo.codegen.scheduling.axes import arrange, vector_of
 from minidynamo.codegen.scheduling.fuse import Group
 from minidynamo.codegen.scheduling.passes import Passes, find_passes
@@ -24,7 +24,8 @@ def build_kernel(
     group: Group, name: str, buffers: Mapping[str, Buffer], needed: frozenset[str], inputs: frozenset[str]
 ) -> Kernel:
     """The kernel of a group. `needed` are the values that are read outside of it, `inputs` those of the caller."""
-    return arrange(KernelBuilder(group, buffers, needed | inputs, inputs).build(name))
+    kernel = arrange(KernelBuilder(group, buffers, needed | inputs, inputs).build(name))
+    return dataclasses.replace(kernel, numbers=numbers_between(kernel.rows, kernel.loops))
 
 
 class KernelBuilder:

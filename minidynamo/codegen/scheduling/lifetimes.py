@@ -10,16 +10,7 @@ import math
 from collections.abc import Iterable
 
 from minidynamo.codegen.ir.expr import loads
-from minidynamo.codegen.ir.loops import Extern, GetItem, LoopProgram, Loops, Name, Node
-
-
-def names_in(value: object) -> Iterable[str]:
-    """Every Name inside the arguments of an extern call or a return."""
-    if isinstance(value, Name):
-        yield value.name
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from names_in(item)
+from minidynamo.codegen.ir.loops import Extern, GetItem, LoopProgram, Loops, Node, names_in
 
 
 def reads(node: Node) -> tuple[str, ...]:

@@ -61,7 +61,7 @@ def find_passes(
             continue
         late = {q for r in readers[name] for q in ({first[r]} | extra[r]) if not by_name[r].is_row} - {first[name]}
         width = size(domain.columns) * p.node.out.dtype.itemsize
-        if late and may_keep and width <= KEPT_BYTES and cost(p.node.body) >= EXPENSIVE:
+        if late and may_keep and isinstance(width, int) and width <= KEPT_BYTES and cost(p.node.body) >= EXPENSIVE:
             kept.add(name)
         else:
             extra[name] = late

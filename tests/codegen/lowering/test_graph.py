@@ -6,6 +6,7 @@ from torch import fx
 
 from minidynamo.codegen.ir.loops import Buffer, Extern, GetItem, Loops, Name
 from minidynamo.codegen.lowering.graph import is_dense, layout_of, lower_graph
+from minidynamo.codegen.lowering.numbers import Numbers
 from minidynamo.errors import InternalError
 from tests.codegen.graphs import lower, trace
 
@@ -84,10 +85,11 @@ def test_store_of_an_input_into_another_is_ordered():
 
 
 def test_layout_of():
-    assert layout_of("x", torch.ones(2, 3).t()) == Buffer("x", (3, 2), (1, 3), torch.float32, torch.device("cpu"))
-    assert layout_of("x", torch.ones(2).to_sparse()) is None
-    assert layout_of("x", torch.ones(2, dtype=torch.complex64).conj().imag) is None
-    assert layout_of("x", 3) is None
+    transposed = Buffer("x", (3, 2), (1, 3), torch.float32, torch.device("cpu"))
+    assert layout_of("x", torch.ones(2, 3).t(), Numbers()) == transposed
+    assert layout_of("x", torch.ones(2).to_sparse(), Numbers()) is None
+    assert layout_of("x", torch.ones(2, dtype=torch.complex64).conj().imag, Numbers()) is None
+    assert layout_of("x", 3, Numbers()) is None
 
 
 @pytest.mark.parametrize(

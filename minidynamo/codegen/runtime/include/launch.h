@@ -21,6 +21,8 @@ typedef __UINT64_TYPE__ uint64_t;
 struct PyObject;
 extern "C" {
 void* PyLong_AsVoidPtr(PyObject*);
+long long PyLong_AsLongLong(PyObject*);
+double PyFloat_AsDouble(PyObject*);
 void Py_IncRef(PyObject*);
 void PyErr_SetString(PyObject*, const char*);
 extern PyObject _Py_NoneStruct;
@@ -29,10 +31,13 @@ void* PyEval_SaveThread();
 void PyEval_RestoreThread(void*);
 }
 
-// An entry point: a function that Python calls with the addresses of the buffers (METH_FASTCALL).
+// An entry point: a function that Python calls with the addresses of the buffers, then with numbers (METH_FASTCALL).
 #define ENTRY(name) EXPORT PyObject* name(PyObject*, PyObject* const* args, int64_t)
 
 template <class T> INLINE T* address(PyObject* number) { return (T*)PyLong_AsVoidPtr(number); }
+
+INLINE int64_t integer(PyObject* number) { return PyLong_AsLongLong(number); }
+INLINE double real(PyObject* number) { return PyFloat_AsDouble(number); }
 
 INLINE PyObject* none() {
   Py_IncRef(&_Py_NoneStruct);

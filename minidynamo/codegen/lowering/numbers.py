@@ -1,0 +1,135 @@
+"""Owns what is known of a graph's numbers: which symbols its inputs bind, and sizes as extents.
+
+It asks torch's ShapeEnv what it knows already and never lets it decide anything: that would be a guard that nobody
+checks. Numbers that are no polynomials, quotients, remainders or extremes of bound symbols are left to torch.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from minidynamo.codegen.ir.expr import Scalar
+from minidynamo.codegen.ir.loops import Compute, Name
+from minidynamo.codegen.ir.size import Extent, Symbol, derived, product, size_of
+from minidynamo.codegen.lowering.formula import V
+
+NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+class NotAnExtent(Exception):
+    """A size that host programs and kernels have no expression for."""
+
+
+class Numbers:
+    """The symbols that are bound so far. `prelude` has the steps that bind those which are no inputs themselves."""
+
+    def __init__(self) -> None:
+        self.prelude: list[Compute] = []
+        self.floats: set[str] = set()
+        self._symbols: dict[Any, Symbol] = {}
+        self._known: dict[Any, Extent | None] = {}
+
+    def bind_inputs(self, inputs: Iterable[tuple[str, Any]], fresh: Callable[[str], str]) -> None:
+        """Bind every symbol that is an input, or else a size or stride of an input tensor."""
+        tensors = []
+        for name, value in inputs:
+            self._bind(value, functools.partial(_called, name))
+            if isinstance(value, torch.SymFloat):
+                self.floats.add(name)
+            elif isinstance(value, torch.Tensor) and value.layout == torch.strided:
+                tensors.append((name, value))
+        for method in (torch.Tensor.size, torch.Tensor.stride):
+            for name, tensor in tensors:
+                for d, value in enumerate(method(tensor)):
+                    self._bind(value, functools.partial(self._read, method, name, d, fresh))
+
+    def _read(self, method: Any, tensor: str, dimension: int, fresh: Callable[[str], str], symbol: str) -> str:
+        out = fresh(symbol)
+        self.prelude.append(Compute(out, method, (Name(tensor), dimension)))
+        return out
+
+    def _bind(self, value: Any, name: Callable[[str], str]) -> None:
+        """Bind the symbol that `value` is, if it is one; `name` makes it known to the host program."""
+        symbol = value.node.expr if isinstance(value, torch.SymInt) else None
+        if symbol is not None and symbol.is_Symbol and symbol not in self._symbols:
+            self._symbols[symbol] = Symbol(name(str(symbol)), _lower(value.node, symbol), _hint(value))
+
+    def extent(self, value: Any) -> Extent | None:
+        """A size as an extent; None if it hangs on something that only torch can compute."""
+        if isinstance(value, int):
+            return value
+        if not isinstance(value, torch.SymInt):
+            return None
+        expr = value.node.expr
+        if expr not in self._known:
+            try:
+                self._known[expr] = self._translate(expr, value.node)
+            except NotAnExtent:
+                self._known[expr] = None
+        return self._known[expr]
+
+    def extents(self, values: Iterable[Any]) -> tuple[Extent, ...] | None:
+        """All of several sizes, or None."""
+        found = [self.extent(value) for value in values]
+        known = tuple(value for value in found if value is not None)
+        return known if len(known) == len(found) else None
+
+    def value(self, name: str, made: Any) -> Extent | V | float | bool | None:
+        """What kernels make of a number called `name` in the host program; None if they cannot have it."""
+        if isinstance(made, (bool, float)):
+            return made
+        if isinstance(made, torch.SymFloat):
+            return V(Scalar(name)) if name in self.floats else None
+        return self.extent(made)
+
+    def _translate(self, expr: Any, node: Any) -> Extent:
+        """A sympy expression. Its classes are told apart by name, so that nothing of sympy is imported here."""
+        if expr.is_Symbol:
+            if expr not in self._symbols:
+                raise NotAnExtent
+            return size_of(self._symbols[expr])
+        if expr.is_Integer:
+            return int(expr)
+        args = [self._translate(a, node) for a in expr.args]
+        match type(expr).__name__, args:
+            case "Add", _:
+                total: Extent = 0
+                for a in args:
+                    total = total + a
+                return total
+            case "Mul", _:
+                return product(args)
+            case (("Pow" | "PowByNatural"), [base, int(exponent)]) if exponent >= 0:
+                return product([base] * exponent)
+            case (("FloorDiv" | "CleanDiv"), [a, b]):
+                return derived("floordiv", a, b, _lower(node, expr))
+            case (("Mod" | "PythonMod"), [a, b]):
+                return derived("mod", a, b, _lower(node, expr))
+            case "ModularIndexing", [a, b, c]:
+                return derived("mod", derived("floordiv", a, b), c, _lower(node, expr))
+            case ("Max" | "Min") as name, [first, *rest]:
+                for a in rest:
+                    first = derived(name.lower(), first, a, _lower(node, expr))
+                return first
+        raise NotAnExtent
+
+
+def _called(name: str, symbol: str) -> str:
+    """An input that is a number is known already, under a name of its own."""
+    return name
+
+
+def _lower(node: Any, expr: Any) -> int | None:
+    """The smallest value of `expr` by what is guarded already; None if there is none."""
+    lower = node.shape_env.bound_sympy(expr).lower
+    return int(lower) if lower.is_Integer else None
+
+
+def _hint(value: torch.SymInt) -> int:
+    """What the number was when the graph was traced, where that is known."""
+    found = value.node.hint
+    return int(found) if isinstance(found, int) else 1
