@@ -31,7 +31,6 @@ import itertools
 import keyword
 import linecache
 import re
-import threading
 import time
 import types
 import weakref
@@ -49,6 +48,7 @@ from minidynamo.events import notice, publish
 from minidynamo.guards.cache import Entry, in_order
 from minidynamo.guards.recompiles import Misfits, differs_from_frozen, explain, refusal
 from minidynamo.guards.state import mode_in_charge
+from minidynamo.locks import ForkSafeLock
 
 Boxed = Callable[[list[Any]], Any]
 Step = Callable[[list[Any]], tuple[Any, Any]]
@@ -56,7 +56,7 @@ BackendKey = Callable[[], Hashable]
 
 # One compile at a time in the whole process: capture switches state that all threads share, and two threads that
 # compile frames which need each other must not wait for each other.
-_compiling = threading.RLock()
+_compiling = ForkSafeLock(lambda: _repair_all())
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,8 @@ class Dispatcher:
         self.entries: list[Entry] = []
         # While an entry is compiled: the guards of each older one that the call does not fulfil.
         self.misfits: Misfits = ()
+        # Whether calls wait that miss while another thread compiles; else they run as written.
+        self.waits = True
         # For `make_entry`: unique among all entries that this dispatcher ever had.
         self.next_number = 0
         self._frame = frame
@@ -218,11 +220,12 @@ class Dispatcher:
             lines += [f"    {line}" for line in self._check(entry)]
             lines.append(f"    if {names.fits}: return {names.time_guards}() - {names.count}")
         lines.append(f"    return {names.time_guards}() - {names.count}")
-        function = self.function
-        namespace = {**function.__globals__, names.time_guards: time.perf_counter_ns}
+        namespace: dict[str, Any] = {names.time_guards: time.perf_counter_ns}  # nothing that leads back to here
+        for entry in self.in_use():
+            namespace |= entry.namespace
         exec("\n".join(lines), namespace)
-        self._timed = timed = namespace["timed"]
-        return cast(Callable[..., int], timed)
+        self._timed = timed = cast(Callable[..., int], namespace.pop("timed"))
+        return timed
 
     def frozen(self, entry: Entry, check_every: int) -> types.FunctionType:
         """A function like `function` that runs `entry` whatever it is given, and looks every `check_every` calls."""
@@ -241,6 +244,12 @@ class Dispatcher:
         del namespace[self._frame.function_name]
         self._frame.finish(made)
         return made
+
+    def abandon_compile(self) -> None:
+        """Forget a compile that will never end, wherever it was."""
+        self._busy, self.misfits = False, ()
+        self._body_names = {}
+        self._regenerate()
 
     def settings_changed(self) -> None:
         """Look at entries of the settings in force from now on; none when compiling is disabled."""
@@ -263,23 +272,31 @@ class Dispatcher:
 
     def _resolve(self, boxed: list[Any], generation: int) -> Boxed:
         """What takes the list instead: the body of a new entry, or the frame as the user wrote it."""
-        with _compiling:
-            if generation != self._generation:
-                return self._frame.bind(self.function)
-            self.stats.misses += 1
-            # Capturing a frame may run it, where a value is needed at once.
-            as_written = self._busy or self._backend_key() in self._full or self._is_taken_over()
-            as_written = as_written or config.stance == "eager_on_recompile"
-            outcome = Native(for_good=False) if as_written else self._ask(boxed)
-            if isinstance(outcome, Entry):
-                self.install(outcome)
-                return outcome.body
+        if not _compiling.acquire(blocking=self.waits):
             self.stats.native_runs += 1
-            if outcome.for_good:
-                self.entries = []
-                self._native_for_good = True
-                self._regenerate()
             return self._frame.native
+        try:
+            return self._resolve_alone(boxed, generation)
+        finally:
+            _compiling.release()
+
+    def _resolve_alone(self, boxed: list[Any], generation: int) -> Boxed:
+        if generation != self._generation:
+            return self._frame.bind(self.function)
+        self.stats.misses += 1
+        # Capturing a frame may run it, where a value is needed at once.
+        as_written = self._busy or self._backend_key() in self._full or self._is_taken_over()
+        as_written = as_written or config.stance == "eager_on_recompile"
+        outcome = Native(for_good=False) if as_written else self._ask(boxed)
+        if isinstance(outcome, Entry):
+            self.install(outcome)
+            return outcome.body
+        self.stats.native_runs += 1
+        if outcome.for_good:
+            self.entries = []
+            self._native_for_good = True
+            self._regenerate()
+        return self._frame.native
 
     def _is_taken_over(self) -> bool:
         """Whether a mode is open that decides what operations mean; the user is told once."""
@@ -395,6 +412,12 @@ class Recheck:
 
 CompileEntry = Callable[[Dispatcher, list[Any]], Entry | Native]
 _live: weakref.WeakSet[Dispatcher] = weakref.WeakSet()
+
+
+def _repair_all() -> None:
+    """In a forked process: bring what a thread of the parent had begun into a state that calls can go on from."""
+    for dispatcher in tuple(_live):
+        dispatcher.abandon_compile()
 
 
 def _settings_changed() -> None:

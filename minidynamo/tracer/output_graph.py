@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch.utils.hooks import RemovableHandle
 
 from minidynamo.compat import SYMBOLIC_NUMBERS, FakeTensorMode, dispatch_keys, fake_tensor_log, python_dispatcher
 from minidynamo.errors import UserLocation
@@ -36,7 +37,7 @@ from minidynamo.variables.containers import (
 )
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ObjectVariable
-from minidynamo.variables.tensors import TensorVariable
+from minidynamo.variables.tensors import HookVariable, TensorVariable
 
 # Kinds of guard of which one source may carry several, told apart by what is expected.
 _SEVERAL_PER_SOURCE = {
@@ -260,7 +261,8 @@ class OutputGraph:
             for fake, version in versions:
                 if version is not None and _version(fake) != version:
                     self.subgraph.note_write(fake)
-        if not mutates and result is not None and not any(True for _ in _tensors(result)):
+        exists_later = isinstance(result, RemovableHandle) or any(True for _ in _tensors(result))
+        if not mutates and result is not None and not exists_later:
             if not _has_symbols(result):
                 return _constant_result(result)
             if self.subgraph is not None or isinstance(result, torch.SymBool | torch.SymFloat):
@@ -315,6 +317,8 @@ class OutputGraph:
                 part.meta["example_value"] = item
                 items.append(self._track(item, part))
             return TupleVariable(items, type(result)) if isinstance(result, tuple) else ListVariable(items)
+        if isinstance(result, RemovableHandle):
+            return HookVariable(node)
         return self._number(result, node) if isinstance(result, torch.SymInt) else _constant_result(result)
 
     # Numbers
@@ -470,7 +474,7 @@ class OutputGraph:
     # The end
 
     def finish(
-        self, outputs: Sequence[TensorVariable], changed_lists: Iterable[ListVariable]
+        self, outputs: Sequence[TensorVariable | HookVariable], changed_lists: Iterable[ListVariable]
     ) -> tuple[torch.fx.GraphModule | None, tuple[GraphInput, ...]]:
         """Close the graph: restore settings, return `outputs`, drop what is not needed, find lists that are given up.
 

@@ -5,6 +5,7 @@ It holds the state of one attempt at one frame and decides nothing itself.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -33,6 +34,17 @@ _NO_FAKE_FORM = (UnsupportedOperator, UnsupportedFakeTensor, NotImplementedError
 _NEEDS_VALUES = (DataDependentOutput, DynamicOutputShape)
 
 
+def _weakly(location: Callable[[], UserLocation | None]) -> Callable[[], UserLocation | None]:
+    """A bound method without its object: what a trace made dies with it, not at a run of the garbage collector."""
+    reference = weakref.WeakMethod(location)
+
+    def where() -> UserLocation | None:
+        alive = reference()
+        return None if alive is None else alive()
+
+    return where
+
+
 class Trace:
     """One attempt at tracing one frame. `steal`, `spread` and `profile` are those of `OutputGraph`."""
 
@@ -46,7 +58,7 @@ class Trace:
         self.attempt = attempt
         self.side_effects = SideEffects()
         self.chain = FrameChain()
-        self.graph = OutputGraph(self.location, steal, spread, profile)
+        self.graph = OutputGraph(_weakly(self.location), steal, spread, profile)
 
     @property
     def frames(self) -> Sequence[Frame]:
