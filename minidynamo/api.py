@@ -29,6 +29,7 @@ T = TypeVar("T")
 
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 _ON_ERROR = ("raise", "eager")
+_WHILE_COMPILING = ("wait", "eager")
 _LIMIT_POLICIES = ("eager", "raise")
 _KEYWORDS = (
     "backend",
@@ -39,6 +40,7 @@ _KEYWORDS = (
     "steal",
     "on_error",
     "recompile_limit",
+    "while_compiling",
     "limit_policy",
     "name",
 )
@@ -65,6 +67,7 @@ def compile(fn_or_module: Any = None, **keywords: Any) -> Any:
         on_error: "raise" a BackendError when a backend fails, or run "eager" with one notice.
         recompile_limit: versions of one frame for one backend; calls that fit none of them then run as written.
         limit_policy: "eager", or "raise" RecompileLimit when a call beyond the limit would have to be compiled.
+        while_compiling: what calls do that need a compile while another thread compiles: "wait", or run "eager".
         name: the name in messages and file names.
 
     Whoever compiles a function again with equal keywords gets the same compiled function, as long as it lives.
@@ -90,6 +93,7 @@ def _check_keywords(
     steal: Collection[str] = (),
     on_error: str = "raise",
     recompile_limit: int = 8,
+    while_compiling: str = "wait",
     limit_policy: str = "eager",
     name: str | None = None,
     **unknown: Any,
@@ -103,6 +107,7 @@ def _check_keywords(
     _check_type("options", options, dict, type(None))
     _check_type("on_error", on_error, str)
     _check_type("recompile_limit", recompile_limit, int)
+    _check_type("while_compiling", while_compiling, str)
     _check_type("name", name, str, type(None))
     if recompile_limit < 1:
         what = f"recompile_limit= must be at least 1, not {recompile_limit}"
@@ -112,6 +117,7 @@ def _check_keywords(
         raise ConflictingArguments(Diagnostic("MD103", what, fix="Keep one of them."))
     _check_choice("mode", mode or "default", _MODES)
     _check_choice("on_error", on_error, _ON_ERROR)
+    _check_choice("while_compiling", while_compiling, _WHILE_COMPILING)
     _check_type("limit_policy", limit_policy, str)
     _check_choice("limit_policy", limit_policy, _LIMIT_POLICIES)
     _check_options(options or {})
@@ -122,6 +128,7 @@ def _check_keywords(
         steal=checked_names(steal),
         on_error=on_error,
         recompile_limit=recompile_limit,
+        while_compiling=while_compiling,
         limit_policy=limit_policy,
         name=name,
     )

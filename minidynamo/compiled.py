@@ -55,6 +55,7 @@ def compile_function(
     dispatcher = root_dispatcher(
         fn, record.convert, name=record.name, stats=record.stats, backend_key=options.backend.key
     )
+    dispatcher.waits = options.while_compiling == "wait"
     record.root = weakref.ref(dispatcher)
     function = cast(types.FunctionType, dispatcher.function)
     function.__dict__.update(record.attributes())
@@ -111,6 +112,7 @@ class CompiledFunction:
                 stats=self.stats,
                 backend_key=self.options.backend.key,
             )
+            self._resumed[point].waits = self.options.while_compiling == "wait"
         return self._resumed[point].step()
 
     def called_at_break(self, target: Any) -> Any:

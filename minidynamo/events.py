@@ -10,7 +10,6 @@ import contextvars
 import inspect
 import os
 import re
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from minidynamo.errors import Diagnostic
+from minidynamo.locks import ForkSafeLock
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ KINDS = {
 }
 
 _subscribers: list[Callable[[Event], None]] = []
-_lock = threading.Lock()
+_lock = ForkSafeLock()
 
 
 def on_event(callback: Callable[[Event], None]) -> Callable[[], None]:

@@ -60,6 +60,7 @@ class CompileOptions:
     steal: frozenset[str] = frozenset()
     on_error: str = "raise"
     recompile_limit: int = 8
+    while_compiling: str = "wait"
     limit_policy: str = "eager"
     name: str | None = None
 

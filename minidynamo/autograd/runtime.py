@@ -8,7 +8,6 @@ Backward is compiled at the first backward call, under a lock: a graph that is n
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from minidynamo.autograd.numbers import dense_strides, has_symbols, hint, is_den
 from minidynamo.autograd.signature import GraphSignature, OutputPlan
 from minidynamo.boxed import BoxedCallable, mark_boxed
 from minidynamo.errors import Diagnostic, GraphRefused, Unsupported
+from minidynamo.locks import ForkSafeLock
 
 Saved = Sequence[tuple[str, int]]
 
@@ -214,7 +214,7 @@ class _Lazy:
 
     def __init__(self, compile_it: Callable[[], BoxedCallable]) -> None:
         self.compile_it = compile_it
-        self.lock = threading.Lock()
+        self.lock = ForkSafeLock()
         self.compiled: BoxedCallable | None = None
 
     def __call__(self, args: list[Any]) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -40,6 +41,21 @@ class _MethodDef(ctypes.Structure):
 
 _Threading = ctypes.c_void_p * len(THREADING)
 
+# The records of all libraries that were loaded, which stay loaded; and whether this is a forked process, in which the
+# threads of OpenMP that the parent has started do not exist, and new ones cannot be had: kernels run on one thread.
+_loaded: list[Any] = []
+_forked: list[bool] = []
+
+
+def _after_fork() -> None:
+    _forked.append(True)
+    for threading in _loaded:
+        threading[:] = [None] * len(THREADING)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
 _new_builtin = ctypes.pythonapi.PyCFunction_NewEx
 _new_builtin.restype = ctypes.py_object
 _new_builtin.argtypes = (ctypes.POINTER(_MethodDef), ctypes.py_object, ctypes.c_void_p)
@@ -52,7 +68,9 @@ def load(source: str, entries: Sequence[str]) -> dict[str, Entry]:
     ToolchainMissing without a compiler and KernelBuildError when it refuses the source.
     """
     library = _open(source)
-    _Threading.in_dll(library, "minidynamo_threading")[:] = list(_threading_addresses())
+    threading = _Threading.in_dll(library, "minidynamo_threading")
+    threading[:] = [None] * len(THREADING) if _forked else list(_threading_addresses())
+    _loaded.append(threading)
     return {name: _entry(library, name) for name in entries}
 
 
