@@ -23,8 +23,9 @@ from minidynamo.autograd.joint import Trace, trace_joint
 from minidynamo.autograd.numbers import is_number
 from minidynamo.autograd.outputs import Results, plan_outputs
 from minidynamo.autograd.partition import Partition, ancestors, forward_graph, partition
-from minidynamo.autograd.segments import compile_segments, has_cond
+from minidynamo.autograd.segments import compile_segments, has_cuts
 from minidynamo.autograd.signature import GraphSignature
+from minidynamo.autograd_calls import differentiates_again
 from minidynamo.boxed import BoxedCallable, as_boxed, make_boxed, mark_boxed
 from minidynamo.compat import OpOverload
 from minidynamo.events import phase
@@ -91,7 +92,9 @@ def aot_compile(
     (GraphSignature). Raises BackendError MD401, MD402, MD404 or MD406 for a program that this stage cannot handle; then
     nothing has been run or changed.
     """
-    if has_cond(gm):
+    if any(map(differentiates_again, gm.graph.nodes)):
+        return make_boxed(gm)
+    if has_cuts(gm):
         again = functools.partial(
             aot_compile, forward=forward, backward=backward, inference=inference, keep=keep, cache=cache
         )

@@ -1,7 +1,8 @@
-"""Owns graphs with `cond` in them: they are compiled in segments, with a choice between two compiled graphs in between.
+"""Owns graphs that are compiled in segments: a `cond` between two of them is a choice between two compiled graphs, and
+what autograd must see itself (`autograd_calls.py`) is called as it is.
 
 Autograd joins the segments as it joins any functions, so each of them, and each branch, is differentiated, saves and
-frees for itself. Nothing here compiles: `aot.py` says how one graph without `cond` is compiled.
+frees for itself. Nothing here compiles: `aot.py` says how one graph without cuts is compiled.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from minidynamo.boxed import BoxedCallable, mark_boxed
+from minidynamo.autograd_calls import is_autograd_call, looked_at
+from minidynamo.boxed import BoxedCallable, make_boxed, mark_boxed
 from minidynamo.branching import is_cond, run_branch, subgraphs_of
 from minidynamo.compat import FakeTensor, FakeTensorMode
 from minidynamo.errors import Diagnostic, GraphRefused
@@ -55,15 +57,19 @@ class _Step:
                 values[output] = result
 
 
-def has_cond(gm: fx.GraphModule) -> bool:
+def has_cuts(gm: fx.GraphModule) -> bool:
     """Whether the graph has to be compiled in segments."""
-    return any(map(is_cond, gm.graph.nodes))
+    return any(map(_is_cut, gm.graph.nodes))
+
+
+def _is_cut(node: fx.Node) -> bool:
+    return is_cond(node) or is_autograd_call(node)
 
 
 def compile_segments(gm: fx.GraphModule, example_inputs: Sequence[Any], compile_graph: CompileGraph) -> BoxedCallable:
-    """A boxed callable that runs `gm`, each stretch without `cond` compiled by `compile_graph`.
+    """A boxed callable that runs `gm`, each stretch without cuts compiled by `compile_graph`.
 
-    Raises GraphRefused MD406 when something other than a tensor lives across a `cond`.
+    Raises GraphRefused MD406 when something other than a tensor lives across a cut.
     """
     with preserved():
         return _Segments(gm, compile_graph).compile(example_inputs)
@@ -83,20 +89,24 @@ class _Segments:
         entry = settings()
         self.examples = _arriving(self.placeholders, list(example_inputs), empty=False)
         pending: list[fx.Node] = []
+        ends = {found for node in self.gm.graph.nodes for found in looked_at(node)}
         for node in self.gm.graph.nodes:
-            if is_cond(node):
+            if _is_cut(node):
                 self.add_segment(pending)
-                self.add_choice(node)
+                (self.add_choice if is_cond(node) else self.add_call)(node)
                 pending = []
             elif node.op in ("call_function", "call_method") and node not in self.examples:
                 pending.append(node)
+            if node in ends:
+                self.add_segment(pending)
+                pending = []
         self.add_segment(pending)
         (output,) = (node for node in self.gm.graph.nodes if node.op == "output")
         self.find_last_uses(output.all_input_nodes)
         return _program(self.placeholders, self.steps, output.args[0], entry)
 
     def add_segment(self, nodes: list[fx.Node]) -> None:
-        """Compile a stretch of the graph without `cond`."""
+        """Compile a stretch of the graph without cuts."""
         inside, before = set(nodes), settings()
         inputs = tuple(dict.fromkeys(i for node in nodes for i in node.all_input_nodes if i not in inside))
         outputs = tuple(node for node in nodes if any(user not in inside for user in node.users))
@@ -124,6 +134,21 @@ class _Segments:
         self.steps.append(_Step(tuple(operands), outputs, calls, settings(), pred))  # type: ignore[arg-type]
         self.remember(outputs, results)
 
+    def add_call(self, node: fx.Node) -> None:
+        """Call what autograd must see. Its result need not be a tensor, if it is only handed out."""
+        inputs = tuple(dict.fromkeys(node.all_input_nodes))
+        parts = [user for user in node.users if user.target is operator.getitem]
+        graph = fx.Graph()
+        copies = {given: graph.placeholder(given.name) for given in inputs}
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+        results = [graph.node_copy(part, copies.__getitem__) for part in parts] if parts else [copies[node]]
+        graph.output(tuple(results))
+        part = fx.GraphModule(torch.nn.Module(), graph)
+        examples = _run_on_fakes(part, [self.examples[given] for given in inputs])
+        outputs = tuple(parts or [node])
+        self.steps.append(_Step(inputs, outputs, (make_boxed(part),), settings()))
+        self.examples.update(zip(outputs, examples))
+
     def add(self, part: fx.GraphModule, step: _Step) -> None:
         examples = [self.examples[node] for node in step.inputs]
         step.calls = (self.compile_part(part, examples),)
@@ -131,7 +156,7 @@ class _Segments:
         self.remember(step.outputs, _run_on_fakes(part, examples))
 
     def compile_part(self, part: fx.GraphModule, examples: list[Any]) -> BoxedCallable:
-        if has_cond(part):
+        if has_cuts(part):
             return compile_segments(part, examples, self.compile_graph)
         return self.compile_graph(part, examples)
 

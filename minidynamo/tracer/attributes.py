@@ -615,6 +615,8 @@ def write_attribute(tx: Tracer, obj: VariableTracker, name: str, value: Variable
         _write_nested_function(tx, obj, name, value)
     elif isinstance(obj, FunctionVariable) and not name.startswith("__"):
         store_attribute(tx, obj, name, value)
+    elif isinstance(obj, TensorVariable) and value is not None and name == "requires_grad":
+        tx.call(BoundBuiltin(obj, "requires_grad_"), [value])
     elif isinstance(obj, TensorVariable) and value is not None and _can_set(obj, name):
         tx.side_effects.set_attr(obj, name, value)
     else:

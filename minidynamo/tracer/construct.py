@@ -30,7 +30,7 @@ _ABSTRACT = 1 << 20  # set for classes with abstract methods
 
 # Classes whose instances need more than `__new__` and `__init__` show, with what to say.
 _NOT_MADE: tuple[tuple[type, str], ...] = (
-    (torch.Tensor, "Tensor subclasses and parameters are made before the compiled function runs."),
+    (torch.Tensor, "Tensor subclasses are made before the compiled function runs."),
 )
 
 

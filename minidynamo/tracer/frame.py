@@ -53,7 +53,7 @@ from minidynamo.variables.contexts import ContextExitVariable
 from minidynamo.variables.exceptions import ExceptionVariable
 from minidynamo.variables.iterators import LibraryIterator
 from minidynamo.variables.objects import ModuleVariable, ObjectVariable, UnreadVariable
-from minidynamo.variables.tensors import TensorVariable
+from minidynamo.variables.tensors import HookVariable, TensorVariable
 
 __all__ = ["FrameRequest", "SkipFrame", "StackSlot", "trace_frame"]
 
@@ -355,7 +355,7 @@ def _finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break)
         raise SkipFrame(Diagnostic("MD202", what, why="Going on with the loop raises RuntimeError."))
     tx.side_effects.journal[:] = journal
     _guard_changed_apart(tx)
-    outputs = tuple(v for v in found if isinstance(v, TensorVariable) and v.source is None)
+    outputs = tuple(v for v in found if isinstance(v, TensorVariable | HookVariable) and v.source is None)
     changed = [e.container for e in journal if isinstance(e, ContentsChanged)]
     stolen = _stolen_lists(tx, request)
     graph, inputs = tx.graph.finish(outputs, [v for v in changed if isinstance(v, ListVariable)])

@@ -484,12 +484,23 @@ class OutputGraph:
             self.switch(function, *arguments)
         output = self.graph.output(tuple(variable.node for variable in outputs))
         output.meta["example_value"] = tuple(variable.fake for variable in outputs)
+        self._write_constants()
         remove_dead_code(self.graph)
         inputs = self._inputs({v for v in changed_lists if _lost_elements(v)})
         self._guard_distinct(inputs)
         if not any(node.op in ("call_function", "call_method") for node in self.graph.nodes):
             return None, ()
         return torch.fx.GraphModule(self._modules, self.graph), inputs
+
+    def _write_constants(self) -> None:
+        """Write numbers that have turned out to be constants as what they are."""
+        for node in self.graph.nodes if self.shapes.is_symbolic else ():
+            number = node.meta.get("example_value")
+            value = self.shapes.constant_behind(number) if isinstance(number, torch.SymInt) else None
+            for user in list(node.users) if value is not None else ():
+                replace = lambda arg, node=node, value=value: value if arg is node else arg  # noqa: E731
+                user.args = torch.fx.map_arg(user.args, replace)
+                user.kwargs = torch.fx.map_arg(user.kwargs, replace)
 
     def _inputs(self, emptied: set[ListVariable]) -> tuple[GraphInput, ...]:
         inputs = []

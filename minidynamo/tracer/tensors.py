@@ -15,7 +15,6 @@ from minidynamo.tracer.constants import from_constant
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BoundBuiltin
-from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import TupleVariable
 from minidynamo.variables.objects import ClassVariable
 from minidynamo.variables.tensors import TensorVariable
@@ -48,10 +47,6 @@ METHOD_BREAKS: dict[str, tuple[str, str]] = {
     "__format__": (_VALUE, "format outside the compiled function"),
     "is_set_to": ("It compares storage.", ""),
     "backward": ("Gradients are computed by autograd, outside the graph.", "call .backward() outside"),
-    "register_hook": ("Hooks run when gradients are computed, outside the graph.", ""),
-    "register_post_accumulate_grad_hook": ("Hooks run when gradients are computed, outside the graph.", ""),
-    "retain_grad": ("It asks autograd for a gradient outside the graph.", ""),
-    "requires_grad_": (_CHANGES, "set requires_grad before the call"),
     "resize_": (_CHANGES, ""),
     "resize_as_": (_CHANGES, ""),
     "set_": (_CHANGES, "x.copy_(y)"),
@@ -137,15 +132,6 @@ def _grad(tx: Tracer, obj: TensorVariable) -> VariableTracker:
 _READING = frozenset(("item", "tolist", "__bool__", "__int__", "__float__", "__index__", "__complex__"))
 
 
-def _is_so_already(
-    tx: Tracer, receiver: TensorVariable, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
-) -> bool:
-    """Whether `requires_grad_(...)` changes nothing."""
-    wanted = [*args, *kwargs.values()] or [from_constant(True)]
-    value = wanted[0].value if isinstance(wanted[0], ConstantVariable) else None
-    return value is tx.graph.use(receiver).requires_grad
-
-
 def call_tensor_method(
     tx: Tracer,
     receiver: TensorVariable,
@@ -160,8 +146,6 @@ def call_tensor_method(
             return from_constant(getattr(known, name)())
     if name == "size" and not args and not kwargs:
         return sizes(tx, receiver)
-    if name == "requires_grad_" and _is_so_already(tx, receiver, args, kwargs):
-        return receiver
     if name in METHOD_BREAKS:
         why, fix = METHOD_BREAKS[name]
         shown = f"Tensor.{name}()"

@@ -18,7 +18,7 @@ from minidynamo.tracer.side_effects import SideEffects
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable
 from minidynamo.variables.containers import ListVariable
-from minidynamo.variables.tensors import TensorVariable
+from minidynamo.variables.tensors import HookVariable, TensorVariable
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,9 @@ class Break:
 class TracedFrame:
     """Everything that was learned from one frame.
 
-    `outputs` are the tensors that the graph returns, in order: those that the exit or the journal need. `graph` is None
-    when no operation was captured. `emits_in_try`: an operation has a `try` or `with` around it, here or in a callee.
+    `outputs` are the tensors, and handles of their hooks, that the graph returns, in order: those that the exit or the
+    journal need. `graph` is None when no operation was captured. `emits_in_try`: an operation has a `try` or `with`
+    around it, here or in a callee.
     `lent` are lists that were given up and travel on behind a break; whoever drives the steps empties them in the end.
     """
 
@@ -73,7 +74,7 @@ class TracedFrame:
     guards: tuple[Guard, ...]
     graph: torch.fx.GraphModule | None
     inputs: tuple[GraphInput, ...]
-    outputs: tuple[TensorVariable, ...]
+    outputs: tuple[TensorVariable | HookVariable, ...]
     side_effects: SideEffects
     exit: Return | Break
     emits_in_try: bool = False

@@ -1,4 +1,4 @@
-"""Owns the tracker of tensors and other values that exist only when the graph runs.
+"""Owns the trackers of tensors and other values that exist only when the graph runs.
 
 It does not emit graph nodes; `tracer/output_graph.py` does.
 """
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.fx
+from torch.utils.hooks import RemovableHandle
 
 from minidynamo.variables.base import VariableTracker
 
@@ -27,3 +28,15 @@ class TensorVariable(VariableTracker):
     @property
     def python_type(self) -> type:
         return self.cls
+
+
+@dataclass(eq=False)
+class HookVariable(VariableTracker):
+    """What `tensor.register_hook(function)` gives: a handle, which `node` makes when the graph runs."""
+
+    node: torch.fx.Node
+    fake: None = None
+
+    @property
+    def python_type(self) -> type:
+        return RemovableHandle

@@ -136,7 +136,7 @@ def same_requirement_again(x):
     return x.requires_grad_(False) + x.detach().requires_grad_(False)
 
 
-@programs(vector, graphs=2, breaks=1)
+@programs(vector)
 def requirement_changed(x):
     y = (x * 2).requires_grad_()
     return y * 3

@@ -8,6 +8,7 @@ from minidynamo.tracer import (
     polyfills,
 )
 from minidynamo.tracer.handlers import (
+    autograd_calls,
     builtins,
     callables,
     checkpoints,
@@ -34,6 +35,7 @@ from minidynamo.tracer.handlers import (
 )
 
 __all__ = [
+    "autograd_calls",
     "builtins",
     "callables",
     "checkpoints",

@@ -1,0 +1,123 @@
+"""Owns what programs ask of autograd while they are traced: parameters, `requires_grad_`, hooks of tensors, gradients.
+
+Each is a node of the graph; its function is in `minidynamo/autograd_calls.py`. The bodies of hooks are not traced: they
+run as written when gradients are computed.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from minidynamo.autograd_calls import fill_hook, gradients, make_parameter, plant_hook, require_grad, retain_grad
+from minidynamo.tracer import registry
+from minidynamo.tracer.handlers.values import constant, expect_constant, none
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import BoundBuiltin
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.tensors import HookVariable, TensorVariable
+
+_WHY = "It is between autograd and the real tensor."
+
+
+def _in_main_graph(tx: Tracer, name: str) -> None:
+    """A subgraph is run again, or not at all; what autograd sees happens once."""
+    if tx.graph.subgraph is not None:
+        tx.break_graph("MD212", f"{name} is called in a part of the graph that may run twice", why=_WHY)
+
+
+@registry.function(torch.nn.Parameter)
+def _parameter(
+    tx: Tracer, data: VariableTracker | None = None, requires_grad: VariableTracker | None = None
+) -> VariableTracker:
+    _in_main_graph(tx, "Parameter()")
+    wanted = constant(True) if requires_grad is None else constant(tx.truth(requires_grad))
+    if data is None or (isinstance(data, ConstantVariable) and data.value is None):
+        data = tx.emit(torch.empty, [constant(0)])
+    if not isinstance(data, TensorVariable):
+        tx.break_graph(
+            "MD211", f"a Parameter is made of a {data.python_type.__name__}", why="It is not a plain tensor."
+        )
+    return tx.emit(make_parameter, [data, wanted])
+
+
+@registry.method(torch.Tensor, "requires_grad_")
+def _requires_grad(tx: Tracer, self: TensorVariable, requires_grad: VariableTracker | None = None) -> VariableTracker:
+    wanted = True if requires_grad is None else expect_constant(tx, requires_grad, "requires_grad")
+    if wanted is tx.graph.use(self).requires_grad:
+        return self
+    _in_main_graph(tx, "Tensor.requires_grad_()")
+    return tx.emit(require_grad, [self, constant(wanted)])
+
+
+@registry.method(torch.Tensor, "retain_grad")
+def _retain_grad(tx: Tracer, self: TensorVariable) -> VariableTracker:
+    _in_main_graph(tx, "Tensor.retain_grad()")
+    _check_unwritten(tx, self, "Tensor.retain_grad()")
+    return tx.emit(retain_grad, [self])
+
+
+# Hooks
+
+
+def _register(name: str) -> registry.Handler:
+    def register(tx: Tracer, self: TensorVariable, hook: VariableTracker) -> VariableTracker:
+        _in_main_graph(tx, f"Tensor.{name}()")
+        _check_unwritten(tx, self, f"Tensor.{name}()")
+        handle = tx.emit(plant_hook, [self, constant(name)])
+        tx.side_effects.call_later(tx.wrap(fill_hook, None), handle, hook)
+        return handle
+
+    return register
+
+
+for _name in ("register_hook", "register_post_accumulate_grad_hook"):
+    registry.method(torch.Tensor, _name)(_register(_name))
+
+
+def _check_unwritten(tx: Tracer, tensor: TensorVariable, name: str) -> None:
+    """A compiled graph ends where the tensor is computed, not where it is written to."""
+    fake = tx.graph.use(tensor)
+    if tensor.source is None and not fake.is_inference() and fake._version > 0:
+        tx.break_graph("MD212", f"{name} is called on a tensor that was written to", why=_WHY)
+
+
+@registry.method(RemovableHandle, "remove")
+def _remove(tx: Tracer, handle: VariableTracker) -> VariableTracker:
+    tx.side_effects.call_later(tx.wrap(RemovableHandle.remove, None), handle)
+    return none()
+
+
+@registry.attributes(HookVariable)
+def _of_hook(tx: Tracer, handle: HookVariable, name: str) -> VariableTracker:
+    if name == "remove":
+        return BoundBuiltin(handle, name)
+    tx.break_graph("MD206", f"`{name}` of the handle of a hook is used", why="The handle is made when the graph runs.")
+
+
+# Gradients
+
+
+@registry.function(gradients)
+def _gradients(
+    tx: Tracer,
+    outputs: VariableTracker,
+    inputs: VariableTracker,
+    grad_outputs: VariableTracker | None = None,
+    **options: VariableTracker,
+) -> VariableTracker:
+    _in_main_graph(tx, "torch.autograd.grad()")
+    if any(node.target is plant_hook for node in tx.graph.graph.nodes):
+        tx.break_graph("MD212", "gradients are computed behind a hook", why="The hook has not got its function yet.")
+    if not {"retain_graph", "create_graph", "allow_unused"}.issuperset(options):
+        tx.break_graph("MD207", "torch.autograd.grad() is called with options that are not captured")
+    inputs_list = [inputs] if isinstance(inputs, TensorVariable) else tx.unpack(inputs)
+    for tensor in inputs_list:
+        if isinstance(tensor, TensorVariable):
+            _check_unwritten(tx, tensor, "torch.autograd.grad()")
+    given = [] if grad_outputs is None else [grad_outputs]
+    results = tx.emit(gradients, [outputs, inputs, *given], options)
+    if any(isinstance(result, ConstantVariable) for result in tx.unpack(results)):
+        tx.break_graph("MD212", "a gradient may come from computations outside the graph", why=_WHY)
+    return results

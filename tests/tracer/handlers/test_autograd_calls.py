@@ -1,0 +1,87 @@
+"""What programs ask of autograd becomes a node that calls it, where it may run once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from minidynamo.autograd_calls import gradients, make_parameter, plant_hook, require_grad
+from minidynamo.tracer.traced_frame import Break
+from tests.tracer.capture import capture, targets
+
+
+def test_a_parameter_is_a_node():
+    traced = capture(lambda x: torch.nn.Parameter(x, False).sin(), torch.ones(2))
+    assert targets(traced) == [make_parameter, "sin"]
+
+
+def test_nothing_happens_when_nothing_changes():
+    def program(x):
+        return x.requires_grad_(False) * 2
+
+    assert require_grad not in targets(capture(program, torch.ones(2)))
+
+
+def test_the_handle_is_an_output():
+    traced = capture(lambda x: x.register_hook(lambda g: g), torch.ones(2, requires_grad=True))
+    assert targets(traced) == [plant_hook] and len(traced.outputs) == 1
+
+
+def gradient_behind_a_hook(x):
+    x.register_hook(lambda g: g * 2)
+    return torch.autograd.grad((x * x).sum(), x)
+
+
+def unused(x):
+    return torch.autograd.grad((x * x).sum(), [x, x.detach().requires_grad_()], allow_unused=True)
+
+
+def zeros_for_unused(x):
+    return torch.autograd.grad((x * x).sum(), [x], materialize_grads=True)
+
+
+def in_a_checkpoint(x):
+    return checkpoint(lambda y: torch.nn.Parameter(y * 2) * y, x, use_reentrant=False)
+
+
+def hook_in_a_checkpoint(x):
+    def function(y):
+        y.register_hook(lambda g: g)
+        return y * 2
+
+    return checkpoint(function, x, use_reentrant=False)
+
+
+def written_to(x):
+    y = x * 2
+    y.mul_(2)
+    return torch.autograd.grad((y * y).sum(), y)
+
+
+def attribute_of_a_handle(x):
+    return x.register_hook(lambda g: g).id
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        gradient_behind_a_hook,
+        unused,
+        zeros_for_unused,
+        in_a_checkpoint,
+        hook_in_a_checkpoint,
+        written_to,
+        attribute_of_a_handle,
+    ],
+)
+def test_what_ends_the_graph(program):
+    traced = capture(program, torch.ones(2, requires_grad=True))
+    assert isinstance(traced.exit, Break)
+
+
+def test_gradients_are_a_node():
+    def program(x):
+        return torch.autograd.grad((x * x).sum(), [x])[0] + 1
+
+    assert gradients in targets(capture(program, torch.ones(2, requires_grad=True)))
