@@ -21,6 +21,9 @@ import torch._decomp
 import torch._subclasses.fake_tensor
 import torch.utils._device
 
+# For programs that ask: a tuple with names, like those that torch returns.
+VERSION_INFO = sys.version_info
+
 PY312 = sys.version_info >= (3, 12)
 PY313 = sys.version_info >= (3, 13)
 PY314 = sys.version_info >= (3, 14)
@@ -141,6 +144,10 @@ _saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 def has_saved_tensor_hooks() -> bool:
     """Whether what autograd saves now goes through the user's hooks."""
     return _saved_tensor_hooks(False) is not None
+
+
+# Whether the backward that is running leaves saved tensors for another one.
+retains_graph: typing.Callable[[], bool] = torch._C._autograd._get_current_graph_task_keep_graph
 
 
 # What a Function without a `setup_context` of its own has.
@@ -285,6 +292,8 @@ HigherOrderOperator = torch._ops.HigherOrderOperator
 
 # torch.jit-compatible assertion.
 torch_assert = torch._assert
+# What `torch._check` and its kin come down to.
+torch_check_with = torch._check_with
 
 # An uninitialized CPU tensor from sizes, strides and dtype: half the cost of torch.empty_strided.
 empty_strided_cpu: typing.Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor] = (

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import inspect
 import types
+from collections import OrderedDict
 from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
 import torch
 
-from minidynamo.compat import OpOverloadPacket
+from minidynamo.compat import OPERATOR_NAMESPACES, VERSION_INFO, OpOverloadPacket
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, InstanceAttr, Item, Source
 from minidynamo.tracer import registry
@@ -121,6 +122,24 @@ def class_of(tx: Tracer, obj: VariableTracker) -> VariableTracker:
     """`type(obj)`; the class of every tracked value is guarded already."""
     cls = obj.python_type
     return tx.wrap(cls, Constant(cls, cls.__name__))
+
+
+def has_attributes(obj: VariableTracker) -> bool:
+    """Whether it is an OrderedDict, whose instances can have attributes of their own; `state_dict()` makes one."""
+    return isinstance(obj, DictVariable) and obj.cls is OrderedDict and not isinstance(obj, NamespaceVariable)
+
+
+def _dict(tx: Tracer, obj: DictVariable, name: str) -> VariableTracker | None:
+    if not has_attributes(obj) or hasattr(obj.cls, name):
+        return _built_in(tx, obj, name)
+    pending = tx.side_effects.attr(obj, name)
+    if isinstance(pending, VariableTracker):
+        return pending
+    if obj.source is not None and pending is not DELETED:
+        if obj.attributes is not None and name in obj.attributes:
+            return tx.wrap(obj.attributes[name], InstanceAttr(obj.source, name))
+        tx.guard(obj.source, GuardKind.NO_INSTANCE_ATTR, name)
+    return None
 
 
 # Objects
@@ -354,6 +373,8 @@ def _read_built_in_descriptor(
 ) -> VariableTracker | None:
     """Fields of namedtuples and of torch.return_types are positions in the tuple."""
     items = getattr(receiver, "items", None)
+    if cls is type(VERSION_INFO) and name in cls.__match_args__ and isinstance(items, list):
+        return items[cls.__match_args__.index(name)]  # type: ignore[no-any-return]
     if isinstance(items, list) and issubclass(cls, tuple):
         positions: Any = range(len(items))
         plain: Any = tuple.__new__(cls, positions) if hasattr(cls, "_fields") else cls(positions)
@@ -534,6 +555,9 @@ def _built_in_callable(tx: Tracer, obj: BuiltinVariable, name: str) -> VariableT
 def _opaque(tx: Tracer, obj: OpaqueVariable, name: str) -> VariableTracker | None:
     if name == "__class__":
         return class_of(tx, obj)
+    if any(obj.value is space for space in OPERATOR_NAMESPACES) and hasattr(obj.value, name):
+        found = getattr(obj.value, name)
+        return tx.wrap(found, Constant(found, name))
     tx.break_graph(
         "MD206",
         f"`{name}` of a {obj.python_type.__name__} is used",
@@ -543,6 +567,7 @@ def _opaque(tx: Tracer, obj: OpaqueVariable, name: str) -> VariableTracker | Non
 
 _LOOKUPS: dict[type[VariableTracker], Callable[[Tracer, Any, str], VariableTracker | None]] = {
     ConstantVariable: _constant,
+    DictVariable: _dict,
     ObjectVariable: _object,
     ExceptionVariable: _object,
     ModuleVariable: _object,
@@ -613,7 +638,9 @@ def write_attribute(tx: Tracer, obj: VariableTracker, name: str, value: Variable
         tx.side_effects.set_global(vars(obj.value), name, value)
     elif isinstance(obj, NestedFunctionVariable) and (not name.startswith("__") or (value and name in _FUNCTION_NAMES)):
         _write_nested_function(tx, obj, name, value)
-    elif isinstance(obj, FunctionVariable) and not name.startswith("__"):
+    elif (isinstance(obj, FunctionVariable) and not name.startswith("__")) or (
+        has_attributes(obj) and not hasattr(OrderedDict, name)
+    ):
         store_attribute(tx, obj, name, value)
     elif isinstance(obj, TensorVariable) and value is not None and name == "requires_grad":
         tx.call(BoundBuiltin(obj, "requires_grad_"), [value])

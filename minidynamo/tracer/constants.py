@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import enum
 import re
+import types
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
@@ -51,6 +52,7 @@ CONSTANT_TYPES: frozenset[type] = frozenset(
         torch.qscheme,
         re.Match,
         re.Pattern,
+        types.GenericAlias,
     }
 )
 

@@ -17,6 +17,7 @@ import math
 import torch
 
 from minidynamo.compat import torch_assert as real_assert
+from minidynamo.compat import torch_check_with
 from minidynamo.tracer import registry
 from minidynamo.tracer.object_polyfills import copy_deepcopy
 from minidynamo.tracer.polyfills import cannot_trace, twin_of
@@ -124,3 +125,59 @@ def numel(input):
 def torch_assert(condition, message):
     if not condition:
         cannot_trace("an assertion that fails", "it raises AssertionError")
+
+
+@twin_of(torch_check_with)
+def check_with(error_type, cond, message):
+    if not isinstance(cond, bool):
+        cannot_trace("this condition of a check", "it raises TypeError")
+    if cond:
+        return
+    if not callable(message):
+        cannot_trace("a check that fails", "it raises an error in torch's words")
+    raise error_type(str(message()))
+
+
+# Constructors from the time before `torch.tensor`: from nested lists of numbers, or of a size and without contents.
+
+
+def _constructor(dtype):
+    def make(*args):
+        if len(args) == 1 and type(args[0]) in (list, tuple):
+            if not _holds_numbers(args[0], dtype is None or dtype.is_floating_point):
+                cannot_trace("a tensor made of these values", "this constructor converts or refuses them")
+            return torch.tensor(args[0], dtype=dtype or torch.get_default_dtype(), device="cpu")
+        size = args[0] if len(args) == 1 and isinstance(args[0], torch.Size) else args
+        for length in size:
+            if type(length) is not int or length < 0:
+                cannot_trace("a tensor made of these arguments", "this constructor shares memory or refuses them")
+        return torch.empty(size or (0,), dtype=dtype or torch.get_default_dtype(), device="cpu")
+
+    return make
+
+
+def _holds_numbers(values, also_floats):
+    for value in values:
+        if type(value) in (list, tuple):
+            if not _holds_numbers(value, also_floats):
+                return False
+        elif not (type(value) in (int, bool) or (also_floats and type(value) is float)):
+            return False
+    return True
+
+
+_CONSTRUCTORS: dict[type, torch.dtype | None] = {
+    torch.Tensor: None,
+    torch.FloatTensor: torch.float32,
+    torch.DoubleTensor: torch.float64,
+    torch.HalfTensor: torch.float16,
+    torch.BFloat16Tensor: torch.bfloat16,
+    torch.LongTensor: torch.int64,
+    torch.IntTensor: torch.int32,
+    torch.ShortTensor: torch.int16,
+    torch.CharTensor: torch.int8,
+    torch.ByteTensor: torch.uint8,
+    torch.BoolTensor: torch.bool,
+}
+for _cls, _dtype in _CONSTRUCTORS.items():
+    registry.polyfill(_cls)(_constructor(_dtype))

@@ -149,6 +149,11 @@ _ATOMS = (
 _CONTAINERS = (list, dict, set, collections.deque, collections.OrderedDict, collections.defaultdict)
 
 
+def own_attributes(mapping: collections.OrderedDict[Any, Any]) -> tuple[str, ...]:
+    """The names of the attributes that an OrderedDict has itself. The tracer handles this function."""
+    return tuple(vars(mapping))
+
+
 def _is_atom(value):
     cls = type(value)
     return cls in _ATOMS or isinstance(value, (type, enum.Enum))
@@ -160,7 +165,10 @@ def copy_copy(x):
     if _is_atom(x) or cls in (tuple, frozenset, slice):
         return x
     if cls in _CONTAINERS:
-        return x.copy()
+        y = x.copy()
+        for name in own_attributes(x) if cls is collections.OrderedDict else ():
+            setattr(y, name, getattr(x, name))
+        return y
     if isinstance(x, torch.Tensor):
         return cannot_trace("`copy.copy` of a tensor", "it makes another tensor of the same memory")
     if hasattr(cls, "__copy__"):
@@ -229,6 +237,8 @@ def _deep_copied_container(cls, x, memo):
     y = x.copy()
     y.clear()
     memo[_NOTHING].append((x, y))
+    for name in own_attributes(x) if cls is collections.OrderedDict else ():
+        setattr(y, name, copy_deepcopy(getattr(x, name), memo))
     if cls is collections.deque:
         y.extend([copy_deepcopy(item, memo) for item in x])
     else:

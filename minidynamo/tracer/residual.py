@@ -42,7 +42,7 @@ from minidynamo.tracer.side_effects import (
 from minidynamo.tracer.traced_frame import Break, Null, Return, TracedFrame
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import ListVariable
+from minidynamo.variables.containers import DictVariable, ListVariable
 from minidynamo.variables.iterators import DictIterator
 from minidynamo.variables.objects import ClassVariable
 from minidynamo.variables.tensors import TensorVariable
@@ -327,13 +327,19 @@ def _is_constant(variable: VariableTracker) -> bool:
 # Effects
 
 
+_OF_ATTRIBUTES = (AttrSet, AttrDeleted)
+
+
 def replay(rebuild: Rebuilder, effect: Effect) -> list[str]:
     """Statements that make one effect happen. Objects made while tracing are built with all their attributes.
 
-    Tensors come out of the graph without any.
+    Tensors come out of the graph without any, and dicts are built with their items alone.
     """
     target = target_of(effect)
-    if target is not None and not is_outside(target) and not isinstance(target, TensorVariable):
+    bare = isinstance(target, TensorVariable) or (
+        isinstance(target, DictVariable) and isinstance(effect, _OF_ATTRIBUTES)
+    )
+    if target is not None and not is_outside(target) and not bare:
         return []
     return _REPLAYS[type(effect)](rebuild, effect)
 

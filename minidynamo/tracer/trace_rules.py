@@ -53,6 +53,9 @@ TRUSTED_PACKAGES = frozenset({"torch", "triton", "minidynamo", "builtins", *sys.
 # Functions of torch.nn.functional that call functions they are given.
 _CALLS_BACK = ("triplet_margin_with_distance_loss",)
 
+# The functions of torch.masked that compute, which define a class at each call.
+_MASKED = tuple(name for name in torch.masked.__all__ if getattr(torch.masked, name).__module__ == "torch.masked._ops")
+
 # Parts of them that are plain Python.
 _TRACED = ("torch.autograd.function", "torch.autograd.grad_mode", "torch.autograd.profiler")
 
@@ -148,9 +151,8 @@ def _graph_functions() -> dict[int, Any]:
             # Fake tensors know nothing of quantized ones, and take them for what they were made of.
             if isinstance(value, types.BuiltinFunctionType) and not name.startswith(("__", "quantize")):
                 found[id(value)] = value
-    for name in torch.functional.__all__:
-        value = getattr(torch.functional, name)
-        found[id(value)] = value
+    for space, names in ((torch.functional, torch.functional.__all__), (torch.masked, _MASKED)):
+        found.update((id(value), value) for value in (getattr(space, name) for name in names))
     for name, value in vars(torch.nn.functional).items():
         own = getattr(value, "__module__", None) == "torch.nn.functional"
         if own and isinstance(value, types.FunctionType) and not name.startswith("_") and name not in _CALLS_BACK:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from minidynamo.compat import HigherOrderOperator, OpOverload, OpOverloadPacket, is_functorch_wrapped
+from minidynamo.compat import VERSION_INFO, HigherOrderOperator, OpOverload, OpOverloadPacket, is_functorch_wrapped
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import (
     HOOK_TABLES,
@@ -105,7 +105,8 @@ def _wrapper(cls: type) -> Wrapper:
 
 
 def _constant(graph: OutputGraph, value: Any, source: Source | None) -> VariableTracker:
-    if type(value) in (int, float) and source is not None and graph.shapes.varies(source, value):
+    may_vary = type(value) in (int, float) and source is not None and not isinstance(source, PlainValue)
+    if may_vary and source is not None and graph.shapes.varies(source, value):
         number = graph.by_source[source] = graph.number_input(value, source)
         return number
     variable = ConstantVariable(value, source=source)
@@ -191,8 +192,8 @@ def _tuple(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> Variab
 
 
 def _tuple_subclass(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> VariableTracker:
-    if type(value).__module__ == "torch.return_types":
-        return _torch_result(graph, value, source)
+    if type(value).__module__ == "torch.return_types" or value is VERSION_INFO:
+        return _structure(graph, value, source)
     if type(value).__flags__ & _HEAP_TYPE == 0:  # other structures made in C
         return _opaque(graph, value, source)
     graph.guard(source, GuardKind.LENGTH, tuple.__len__(value))
@@ -204,8 +205,8 @@ def _tuple_subclass(graph: OutputGraph, value: tuple[Any, ...], source: Source) 
     return variable
 
 
-def _torch_result(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> VariableTracker:
-    """What `torch.max(x, 1)` and its kin give: a tuple whose items also have names."""
+def _structure(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> VariableTracker:
+    """What `torch.max(x, 1)` and its kin give: a tuple made in C whose items also have names."""
     graph.guard(source, GuardKind.LENGTH, len(value))
     variable = TupleVariable([], type(value), source=source)
     graph.remember(value, variable)
@@ -317,6 +318,7 @@ def _dict(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
     if not builtin and cls.__dictoffset__:
         graph.guard(source, GuardKind.DISTINCT_OBJECTS, (Attr(source, "__dict__"),))
     storage = DictVariable({}, storage_class(cls), source=source)
+    storage.attributes = instance_dict(value) if builtin else None
     variable: VariableTracker = storage if builtin else ObjectVariable(value, cls, storage, source=source)
     graph.remember(value, variable)
     for key, real in zip(keys, raw):

@@ -53,11 +53,15 @@ class DictKey:
 
 @dataclass(eq=False)
 class DictVariable(VariableTracker):
-    """A dict (or OrderedDict, defaultdict, mappingproxy), in insertion order."""
+    """A dict (or OrderedDict, defaultdict, mappingproxy), in insertion order.
+
+    `attributes` is the `__dict__` of an OrderedDict from outside, which can have attributes of its own.
+    """
 
     items: dict[DictKey, VariableTracker]
     cls: type = dict
     default_factory: VariableTracker | None = None
+    attributes: dict[str, Any] | None = None
 
     @property
     def python_type(self) -> type:

@@ -11,12 +11,16 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Attr
 from minidynamo.tracer import polyfills, registry
 from minidynamo.tracer.constants import key_of
 from minidynamo.tracer.exceptions import made
 from minidynamo.tracer.handlers.lists import storage_of
 from minidynamo.tracer.handlers.values import expect_key, none, not_implemented
+from minidynamo.tracer.object_polyfills import own_attributes
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.side_effects import DELETED
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictKey, DictVariable, DictViewVariable, SetVariable, TupleVariable
@@ -249,6 +253,19 @@ def _dict(tx: Tracer, iterable: VariableTracker | None = None, /, **kwargs: Vari
 @registry.function(OrderedDict)
 def _ordered_dict(tx: Tracer, iterable: VariableTracker | None = None, /, **kwargs: VariableTracker) -> VariableTracker:
     return fill(tx, DictVariable({}, OrderedDict), () if iterable is None else (iterable,), kwargs)
+
+
+@registry.function(own_attributes)
+def _own_attributes(tx: Tracer, mapping: DictVariable) -> VariableTracker:
+    names = dict.fromkeys(mapping.attributes or ())
+    if mapping.source is not None:
+        tx.guard(Attr(mapping.source, "__dict__"), GuardKind.DICT_KEYS, tuple(names))
+    for name, value in tx.side_effects.written_attrs(mapping).items():
+        if value is DELETED:
+            names.pop(name, None)
+        else:
+            names[name] = None
+    return TupleVariable([ConstantVariable(name) for name in names])
 
 
 @registry.function(defaultdict)

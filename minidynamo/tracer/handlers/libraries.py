@@ -37,7 +37,7 @@ registry.fold(os.path.basename, os.path.commonprefix, os.path.dirname, os.path.i
 registry.fold(os.path.split, os.path.splitext, os.fspath, sys.intern)
 registry.fold(json.dumps, json.loads, struct.calcsize, struct.pack, struct.unpack)
 registry.fold(typing.get_args, typing.get_origin)
-registry.fold_type(re.Pattern, re.Match, type(sys.version_info))
+registry.fold_type(re.Pattern, re.Match)
 
 
 # --- text -----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,125 @@
+"""Values and functions of libraries that are constants, checks or other names: versions, type hints, torch._check."""
+
+import sys
+import typing
+
+import pytest
+import torch
+
+import minidynamo
+from minidynamo.testing import assert_same_as_eager
+from tests.end_to_end.programs import Programs, vector
+
+programs = Programs()
+
+
+@pytest.mark.parametrize("program", programs)
+def test_same_as_eager(program):
+    program.check()
+
+
+# Versions and type hints
+
+
+@programs()
+def the_version_of_python(x):
+    major, minor = sys.version_info[:2]
+    new = sys.version_info >= (3, 8) and sys.version_info.major == major
+    return x * major if new and sys.version_info > (3, 0, 0) else x, minor, sys.version_info[0], len(sys.version_info)
+
+
+Vectors = list[torch.Tensor]
+
+
+@programs()
+def parts_of_type_hints(x):
+    pair = dict[str, int]
+    return (
+        x + 1,
+        typing.get_origin(Vectors),
+        typing.get_args(pair),
+        typing.get_origin(int),
+        Vectors == list[torch.Tensor],
+    )
+
+
+# Checks
+
+
+@programs()
+def checks_that_hold(x):
+    torch._check(x.shape[0] == 4)
+    torch._check_index(x.dim() == 1, lambda: "a vector is expected")
+    torch._check_value(True)
+    return x + 1
+
+
+@programs()
+def a_check_that_fails_is_caught(x):
+    try:
+        torch._check_value(x.shape[0] == 5, lambda: f"five are expected, not {x.shape[0]}")
+    except ValueError:
+        return x + 1
+    return x
+
+
+@pytest.mark.parametrize("condition", [lambda x: x.shape[0] == 5, lambda x: x.sum() > 0, lambda x: None])
+def test_what_torch_refuses_is_refused_in_its_words(condition):
+    def fn(x):
+        y = x + 1
+        torch._check(condition(x))
+        return y
+
+    assert_same_as_eager(fn, vector)
+
+
+# Constructors of old
+
+
+@programs()
+def from_numbers(x):
+    return (
+        torch.FloatTensor([1, 2.5]) * 2,
+        torch.LongTensor([[1, 2], [3, 4]]),
+        torch.Tensor([1, True]),
+        torch.BoolTensor([True, False]),
+        torch.DoubleTensor([[0.5]]).sum(),
+        x.new([1.0]) if False else x + 1,
+    )
+
+
+@programs()
+def of_a_size(x):
+    return torch.Tensor(2, 3).zero_(), torch.LongTensor(x.shape).fill_(1), torch.FloatTensor(), torch.Tensor(0).shape
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: torch.LongTensor([1.5]), lambda: torch.FloatTensor(torch.ones(2)), lambda: torch.Tensor("a")]
+)
+def test_other_arguments_are_left_to_torch(make):
+    assert_same_as_eager(lambda x: (x + 1, make()), vector)
+
+
+def test_the_default_dtype_is_noticed():
+    compiled = minidynamo.compile(lambda x: torch.Tensor([1.0]) + x, backend="eager", fullgraph=True)
+    assert compiled(torch.ones(1)).dtype is torch.float32
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert compiled(torch.ones(1)).dtype is torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+# Other names
+
+
+@programs(lambda: torch.randn(3, 4, requires_grad=True))
+def masked_functions(x):
+    mask = torch.tensor([True, False, True, True]).expand(3, 4)
+    parts = torch.masked.sum(x, 1, mask=mask), torch.masked.mean(x, mask=mask), torch.masked.amax(x, 0, mask=mask)
+    return parts, torch.masked.softmax(x, 1, mask=mask), torch.masked.normalize(x, 2.0, 1, mask=mask)
+
+
+@programs()
+def subtraction_from_the_right(x):
+    return x.__rsub__(3), torch.rsub(x, 1, alpha=2), 5 - x
