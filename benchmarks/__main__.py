@@ -14,11 +14,12 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import capture, cold_start, coverage, kernels, memory, overhead
+from benchmarks import capture, cold_start, coverage, guards, kernels, memory, overhead
 from benchmarks.measure import SYSTEMS, Result
 
 MEASUREMENTS: dict[str, Callable[[bool], Iterator[Result]]] = {
     "overhead": overhead.measure,
+    "guards": guards.measure,
     "cold": cold_start.measure,
     "capture": capture.measure,
     "kernels": kernels.measure,

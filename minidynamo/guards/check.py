@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch
 from minidynamo import artifacts, compat
 from minidynamo.guards.guard import GlobalState, Guard, GuardKind
 from minidynamo.guards.reader import Reader
-from minidynamo.guards.source import Local, Source
+from minidynamo.guards.source import Item, Local, Source
 from minidynamo.guards.state import KernelSettings, current
 from minidynamo.guards.tensors import attribute_checks, batched_checker
 from minidynamo.guards.writers import WRITERS
@@ -100,10 +100,15 @@ def _rank(guard: Guard, tensors: set[Source]) -> tuple[int, int, int]:
     elif depth > 1 and not tensors.isdisjoint(guard.source.bases()):
         stage = 6
     elif guard.kind is GuardKind.TENSOR:
-        stage = 2 if depth == 0 else 5
+        stage = 2 if _is_passed(guard.source) else 5
     else:
         stage = 1 if depth == 0 else 4
     return stage, depth, within
+
+
+def _is_passed(source: Source) -> bool:
+    """Whether a tensor is an argument, or an item of one: these differ before what a module holds does."""
+    return source.base is None or (isinstance(source, Item) and source.of.base is None)
 
 
 def conjuncts(guards: Sequence[Guard], reader: Reader, settings: KernelSettings | None = None) -> list[str]:
@@ -111,26 +116,41 @@ def conjuncts(guards: Sequence[Guard], reader: Reader, settings: KernelSettings 
     here = all(guard.expected == current() for guard in guards if guard.kind is GuardKind.GLOBAL_STATE)
     texts: list[str] = []
     pending: list[Guard] = []
-    batch: set[Source] = set()
-    has_batch = False
+    apart: list[set[Source]] = []
     for position, guard in enumerate(guards):
         if guard.kind is GuardKind.TENSOR:
             pending.append(guard)
-            following = guards[position + 1] if position + 1 < len(guards) else None
-            if following is None or following.kind is not GuardKind.TENSOR:
+            following = guards[position + 1] if position + 1 < len(guards) else guard
+            same = following.kind is GuardKind.TENSOR and _is_passed(following.source) is _is_passed(guard.source)
+            if following is guard or not same:
                 checks = _tensor_conjuncts(pending, reader, here)
-                if len(checks) == 1:
-                    has_batch = True
-                    batch = max(batch, {tensor.source for tensor in pending}, key=len)
+                apart += [{tensor.source for tensor in pending}] * (len(checks) == 1)
                 texts += checks
                 pending = []
-        elif guard.kind is GuardKind.DISTINCT_OBJECTS and batch.issuperset((guard.source, *guard.expected)):
-            continue  # the batched checker refuses the same tensor twice
         elif guard.kind is GuardKind.GLOBAL_STATE:
-            texts += _state_conjuncts(guard.expected, reader, settings if here else None, has_batch)
+            texts += _state_conjuncts(guard.expected, reader, settings if here else None, bool(apart))
+        elif guard.kind is GuardKind.DISTINCT_OBJECTS:
+            for sources in _may_be_one(guard, guards, apart):
+                texts += WRITERS[guard.kind](reader, replace(guard, source=sources[0], expected=sources[1:]))
         else:
             texts += WRITERS[guard.kind](reader, guard)
     return list(dict.fromkeys(texts))
+
+
+def _may_be_one(guard: Guard, guards: Sequence[Guard], apart: Sequence[set[Source]]) -> list[tuple[Source, ...]]:
+    """Of the sources that must hold different objects, the groups for which no other guard says so.
+
+    Tensors with different facts are different, and the batched checker refuses a tensor that it is given twice.
+    """
+    facts = {g.source: g.expected for g in guards if g.kind is GuardKind.TENSOR}
+    groups: dict[object, list[Source]] = {}
+    for source in (guard.source, *guard.expected):
+        known = facts.get(source)
+        if known is None:
+            return [(guard.source, *guard.expected)]
+        alike = (known.cls, known.dtype, known.device, known.requires_grad, len(known.shape))
+        groups.setdefault(alike, []).append(source)
+    return [tuple(group) for group in groups.values() if not any(batch.issuperset(group) for batch in apart)]
 
 
 def _tensor_conjuncts(guards: Sequence[Guard], reader: Reader, batched: bool) -> list[str]:

@@ -128,7 +128,7 @@ def test_resume_functions(backend):
     call_often(compiled, torch.ones(3), 2)
     references = watched(compiled, f)
     assert len([name for name in references if name.startswith("dispatcher")]) > 1
-    del f, helper, compiled
+    del f, compiled
     assert survivors(references) == []
 
 

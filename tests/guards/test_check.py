@@ -238,3 +238,43 @@ def test_tensors_that_are_checked_together_are_found_to_be_one() -> None:
     x = torch.zeros(3)
     assert _holds(condition, x=x, y=torch.zeros(3))
     assert not _holds(condition, x=x, y=x)
+
+
+def test_what_is_passed_is_checked_before_what_a_module_holds() -> None:
+    """A version that does not fit costs little: eight of them are looked at in less than three times one's time."""
+    module = torch.nn.Sequential(*(torch.nn.Linear(3, 3) for _ in range(5)))
+    parameters = [
+        Item(InstanceAttr(Item(InstanceAttr(Local("self"), "_modules"), name), "_parameters"), part)
+        for name in module._modules
+        for part in ("weight", "bias")
+    ]
+    passed = Item(Local("args"), 0)
+    guards = [
+        Guard(passed, K.DISTINCT_OBJECTS, tuple(parameters)),
+        *(_tensor(source, p) for source, p in zip(parameters, module.parameters())),
+        _tensor(passed, torch.zeros(2, 3)),
+        Guard(Local("args"), K.TYPE, tuple),
+    ]
+    condition = write_condition(guards, ("self", "args"))
+    lines = condition.function_source.splitlines()
+    first = next(number for number, line in enumerate(lines) if "check_tensors" in line)
+    assert "check_tensors(args[0])" in lines[first] and "'_modules'" in lines[first + 1]
+    assert "map(id" not in condition.function_source  # a parameter is no plain tensor, and each batch is distinct
+    assert _holds(condition, self=module, args=(torch.zeros(2, 3),))
+    assert not _holds(condition, self=module, args=(torch.zeros(4, 3),))
+    module[1].weight = module[0].weight
+    assert not _holds(condition, self=module, args=(torch.zeros(2, 3),))
+
+
+def test_tensors_in_two_batches_that_may_be_one_are_compared() -> None:
+    held = InstanceAttr(Local("h"), "buffer")
+    guards = [
+        _tensor(Local("x"), torch.zeros(3)),
+        _tensor(held, torch.zeros(3)),
+        Guard(Local("x"), K.DISTINCT_OBJECTS, (held,)),
+    ]
+    condition = write_condition(guards, ("x", "h"))
+    holder = Holder()
+    holder.buffer = torch.zeros(3)  # type: ignore[attr-defined]
+    assert _holds(condition, x=torch.zeros(3), h=holder)
+    assert not _holds(condition, x=holder.buffer, h=holder)  # type: ignore[attr-defined]
