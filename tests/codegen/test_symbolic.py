@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import re
+
 import pytest
 import torch
 
 from minidynamo.codegen.compile_graph import compile_graph
 from minidynamo.codegen.ir.loops import Extern
+from minidynamo.codegen.ir.text import kernel_text
+from minidynamo.codegen.lowering.graph import lower_graph
+from minidynamo.codegen.memory.planner import plan_memory
+from minidynamo.codegen.printers import cpp, triton
+from minidynamo.codegen.printers.host import print_host
+from minidynamo.codegen.scheduling.schedule import schedule
 from tests.codegen.graphs import compare, flat, trace, trace_symbolic
 
 F = torch.nn.functional
@@ -258,3 +267,23 @@ def test_empty_pieces():
         for x in (normal(3, 2), normal(3, 3), normal(64, 2)):
             # Strides of an empty tensor mean nothing; fake tensors have others than eager.
             torch.testing.assert_close(compiled.call([x]), function(x), equal_nan=True)
+
+
+def renamed(text: str) -> str:
+    """The text with torch's names of symbols, which differ between its releases, in order."""
+    symbol = re.compile(r"(?<![A-Za-z0-9])s\d+\b")
+    order = list(dict.fromkeys(symbol.findall(text)))
+    return symbol.sub(lambda match: f"s{'abcdefgh'[order.index(match[0])]}", text)
+
+
+def test_texts(golden):
+    def function(x, rate):
+        return torch.softmax(x * rate, -1), x[:, : x.shape[1] // 2].sum(0)
+
+    loops, steps = schedule(lower_graph(trace_symbolic(function, normal(9, 6), 0.5)), join=True, verify=True)
+    program = plan_memory(steps, loops, "symbolic")
+    golden(renamed("\n".join(map(kernel_text, program.kernels))), "loops/symbolic.kernels.txt")
+    golden(renamed(cpp.print_kernels(program.kernels)), "codegen/symbolic.cpp.txt")
+    golden(renamed(triton.print_kernels(program.kernels)), "codegen/symbolic.triton.txt")
+    launchers = {k.name: functools.partial(len) for k in program.kernels}
+    golden(renamed(print_host(program, launchers, by_address=True)[0]), "codegen/symbolic.host.txt")
