@@ -1,4 +1,5 @@
-"""Measures the first training step in a fresh process without any cache: what a user waits for after each edit.
+"""Measures the first training step in a fresh process: without any cache, which is what a user waits for after each
+edit, and with the cache that such a process has filled.
 
 Run as `python -m benchmarks.cold MODEL SYSTEM` it is that process and prints the seconds.
 """
@@ -18,19 +19,22 @@ import torch
 
 from benchmarks.training import MODELS, batch, step
 
-NAMES = ("minidynamo", "torch.compile")
+# "warm" is a second process of minidynamo.
+NAMES = ("minidynamo", "warm", "torch.compile")
 CACHES = ("MINIDYNAMO_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 SWITCHES = {"TORCHINDUCTOR_FX_GRAPH_CACHE": "0", "TORCHINDUCTOR_AUTOGRAD_CACHE": "0"}
 
 
 def first_step(model_name: str, system: str) -> float:
-    """Seconds from a ready model to its first gradients, importing and compiling included."""
+    """Seconds from a ready model and optimizer to the first gradients, importing and compiling included."""
     arguments = batch()
     # Starts torch's threads and loads its kernels, which takes the same time in every system.
     step(MODELS[model_name](), *arguments)
     model: Any = MODELS[model_name]()
+    # Imports torch's own compiler, as every training does, also an eager one.
+    torch.optim.AdamW(model.parameters())
     start = time.perf_counter()
-    if system == "minidynamo":
+    if system != "torch.compile":
         model = importlib.import_module("minidynamo").compile(model)
     else:
         model = torch.compile(model)
@@ -38,17 +42,16 @@ def first_step(model_name: str, system: str) -> float:
     return time.perf_counter() - start
 
 
-def fresh_process(model_name: str, system: str) -> float:
-    """`first_step` in a process whose caches are empty folders."""
-    with tempfile.TemporaryDirectory() as folder:
-        caches = {name: os.path.join(folder, name) for name in CACHES}
-        done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.cold", model_name, system],
-            env={**os.environ, **SWITCHES, **caches},
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
+def fresh_process(model_name: str, system: str, folder: str) -> float:
+    """`first_step` in a process whose caches are in `folder`."""
+    caches = {name: os.path.join(folder, name) for name in CACHES}
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.cold", model_name, system],
+        env={**os.environ, **SWITCHES, **caches},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
     if done.returncode:
         raise RuntimeError(f"{system} failed on {model_name}:\n{done.stderr}")
     return float(done.stdout.split()[-1])
@@ -59,8 +62,9 @@ def samples(quick: bool) -> Iterator[tuple[str, dict[str, list[float]]]]:
     for model_name in MODELS:
         taken: dict[str, list[float]] = {name: [] for name in NAMES}
         for _ in range(1 if quick else 3):
-            for name in NAMES:
-                taken[name].append(fresh_process(model_name, name))
+            with tempfile.TemporaryDirectory() as folder:
+                for name in NAMES:
+                    taken[name].append(fresh_process(model_name, name, folder))
         yield model_name, taken
 
 
