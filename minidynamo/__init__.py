@@ -10,7 +10,7 @@ def step(x, y):
 from __future__ import annotations
 
 from minidynamo import errors, testing
-from minidynamo.api import compile, freeze, reset, stats, uncompile, why
+from minidynamo.api import compile, freeze, memory_plan, reset, saved, stats, uncompile, why
 from minidynamo.backends import boxed_nop, list_backends, register_backend
 from minidynamo.boxed import is_boxed, make_boxed_func
 from minidynamo.comptime import comptime
@@ -19,8 +19,17 @@ from minidynamo.config import config
 from minidynamo.events import on_event
 from minidynamo.observe import logs as _logs
 from minidynamo.observe import progress as _progress
+from minidynamo.observe.memory_timeline import memory_timeline
 from minidynamo.stealing import steal
-from minidynamo.steering import allow_in_graph, disable, graph_break, is_compiling, set_stance
+from minidynamo.steering import (
+    allow_in_graph,
+    disable,
+    graph_break,
+    is_compiling,
+    mark_dynamic,
+    mark_static,
+    set_stance,
+)
 
 __all__ = [
     "allow_in_graph",
@@ -37,9 +46,14 @@ __all__ = [
     "is_compiling",
     "list_backends",
     "make_boxed_func",
+    "mark_dynamic",
+    "mark_static",
+    "memory_plan",
+    "memory_timeline",
     "on_event",
     "register_backend",
     "reset",
+    "saved",
     "set_stance",
     "stats",
     "steal",

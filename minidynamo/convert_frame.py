@@ -28,6 +28,7 @@ from minidynamo.errors import (
     ArgumentError,
     BackendError,
     ComptimeError,
+    DeclaredSizeFixed,
     Diagnostic,
     GraphBreak,
     InternalError,
@@ -37,6 +38,7 @@ from minidynamo.errors import (
 from minidynamo.events import notice, phase, publish
 from minidynamo.graph_text import graph_text
 from minidynamo.guards.cache import Entry, make_entry
+from minidynamo.guards.state import saved_tensor_hook_guards
 from minidynamo.guards.profile import FrameProfile
 from minidynamo.guards.source import Local
 from minidynamo.options import BackendKey, CompileOptions
@@ -71,6 +73,7 @@ class FrameToConvert:
     """A frame of `fn`: a call, or what is entered at `point`. `parameters` name its values in order.
 
     `number` is unique among the entries of the frame's dispatcher; `run_as_written(values)` runs the frame natively.
+    `hooks` are the saved-tensor hooks in force, when they are graphs.
     """
 
     fn: types.FunctionType
@@ -80,6 +83,7 @@ class FrameToConvert:
     number: int
     run_as_written: Boxed
     profile: FrameProfile = field(default_factory=FrameProfile)
+    hooks: Sequence[Any] | None = None
 
     def request(self, values: Sequence[Any], options: CompileOptions) -> FrameRequest:
         """What the tracer is asked, with the real values of the frame."""
@@ -141,16 +145,28 @@ def convert_frame(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwne
     """
     # The user's hooks are for what the program saves, not for what is saved while it is traced.
     hooked = compat.has_saved_tensor_hooks()
+    frame = replace(frame, hooks=compat.traceable_saved_tensor_hooks())
     with saved_tensors_hooks(_unchanged, _unchanged) if hooked else contextlib.nullcontext():
         try:
             return _convert(frame, values, owner)
-        except _NeedsConstants:
+        except _NeedsConstants as needed:
+            notice(_fixed(frame.name, needed.__cause__))
             fixed = replace(frame.profile, dynamic=False)
             return _convert(replace(frame, profile=fixed), values, owner)
 
 
 class _NeedsConstants(Exception):
     """A stage cannot do with symbols what it can do with the sizes and numbers of this call."""
+
+
+def _fixed(name: str, error: BaseException | None) -> Diagnostic:
+    why = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    return Diagnostic(
+        "MD310",
+        f"{name} is compiled for one size at a time: a stage cannot work with sizes that vary",
+        why=f"{why}\nEach size is compiled once, up to recompile_limit.",
+        fix="Choose another backend=, or say so with dynamic=False.",
+    )
 
 
 def _unchanged(value: Any) -> Any:
@@ -170,7 +186,7 @@ def _convert(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwner) ->
         return _run_as_written(frame, skip.diagnostic, options)
     except GraphBreak as cut:
         raise Unsupported(_not_whole(cut.diagnostic)) from None
-    except (ComptimeError, ArgumentError, Unsupported):
+    except (ComptimeError, ArgumentError, Unsupported, DeclaredSizeFixed):
         raise
     except Exception as error:
         if frame.profile.has_varied():
@@ -190,6 +206,8 @@ def _convert(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwner) ->
     try:
         with phase("residual"):
             return _conversion(frame, traced, run, owner, key)
+    except DeclaredSizeFixed:
+        raise
     except Exception as error:
         if is_symbolic:
             raise _NeedsConstants from error
@@ -222,8 +240,9 @@ def _conversion(
         ran_again=None if handles else functools.partial(_ran_again, frame.name),
     )
     with phase("guards"):
+        hook_guards = saved_tensor_hook_guards(frame.hooks) if _saves_tensors(traced.graph) else ()
         entry = make_entry(
-            traced.all_guards(),
+            [*traced.all_guards(), *hook_guards],
             frame.parameters,
             residual.body,
             name=frame.name,
@@ -232,6 +251,12 @@ def _conversion(
             is_general=traced.shapes is not None and traced.shapes.is_symbolic,
         )
     return Conversion(frame.name, entry, traced.graph, None if cut is None else cut.diagnostic)
+
+
+def _saves_tensors(graph: torch.fx.GraphModule | None) -> bool:
+    """Whether autograd keeps something of the graph, so that it matters what the user's hooks make of it."""
+    values = () if graph is None else (node.meta.get("example_value") for node in graph.graph.nodes)
+    return any(isinstance(value, torch.Tensor) and value.requires_grad for value in values)
 
 
 def _point_of(code: types.CodeType, cut: Break) -> FramePoint:

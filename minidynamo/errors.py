@@ -186,6 +186,10 @@ class InvalidCond(ArgumentError, RuntimeError):
     """`cond` got something else than a predicate, two functions and tensors; torch raises RuntimeError for these."""
 
 
+class DeclaredSizeFixed(MinidynamoError, ValueError):
+    """A dimension was declared to vary, and the program works for one size only."""
+
+
 class UnknownName(MinidynamoError, ValueError):
     """A name is not in the table it must come from: a backend, a mode, a config field, a log."""
 

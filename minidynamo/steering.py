@@ -6,11 +6,14 @@ Called outside of a compile they do what their names say at run time, or nothing
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+import torch
+
 from minidynamo.config import config
-from minidynamo.errors import Diagnostic, UnknownName, nearest
+from minidynamo.declarations import Dimension, declare
+from minidynamo.errors import ArgumentError, Diagnostic, UnknownName, nearest
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -93,3 +96,41 @@ class set_stance:
 
         setattr(call, DISABLED, "set_stance changes how compiled functions run")
         return call  # type: ignore[return-value]
+
+
+def mark_dynamic(
+    tensor: torch.Tensor, dim: int | Iterable[int], *, min: int | None = None, max: int | None = None
+) -> None:
+    """Declare that a size of `tensor` varies, between `min` and `max`: it is symbolic from the first compile on.
+
+    A program that works for one size of it only is an error, which names the line that fixed it. Sizes 0 and 1 are
+    compiled for themselves all the same.
+    """
+    for position in _dimensions(tensor, dim):
+        size = tensor.shape[position]
+        if (min is not None and size < min) or (max is not None and size > max):
+            what = f"mark_dynamic says that dimension {position} is from {min} to {max}, but it is {size}"
+            raise ArgumentError(Diagnostic("MD110", what, fix="Give bounds that hold for every call."))
+        declare(tensor, position, Dimension(True, min, max))
+
+
+def mark_static(tensor: torch.Tensor, dim: int | Iterable[int] | None = None) -> None:
+    """Declare that a size of `tensor` (all when `dim` is None) never becomes symbolic: each value is compiled once."""
+    for position in _dimensions(tensor, range(tensor.dim()) if dim is None else dim):
+        declare(tensor, position, Dimension(False))
+
+
+def _dimensions(tensor: torch.Tensor, dim: int | Iterable[int]) -> list[int]:
+    if not isinstance(tensor, torch.Tensor):
+        what = f"dimensions are those of a tensor, not of a {type(tensor).__name__}"
+        raise ArgumentError(Diagnostic("MD110", what, fix="Pass the tensor and the number of the dimension."))
+    found = [dim] if isinstance(dim, int) else list(dim)
+    for position in found:
+        if not isinstance(position, int) or not -tensor.dim() <= position < tensor.dim():
+            what = f"a tensor of {tensor.dim()} dimensions has no dimension {position!r}"
+            raise ArgumentError(Diagnostic("MD110", what, fix="Dimensions count from 0, or from -1 for the last one."))
+    return [position % tensor.dim() for position in found]
+
+
+for _function in (mark_dynamic, mark_static):
+    setattr(_function, DISABLED, "it declares what a compile goes by, which has begun")

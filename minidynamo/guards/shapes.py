@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from minidynamo import compat
-from minidynamo.errors import UserLocation
+from minidynamo.declarations import Dimension, declared
+from minidynamo.errors import DeclaredSizeFixed, Diagnostic, UserLocation
 from minidynamo.guards.guard import Guard, GuardKind, TensorFacts
 from minidynamo.guards.profile import FrameProfile, relative_strides
 from minidynamo.guards.source import (
@@ -63,6 +64,7 @@ class Shapes:
         self._tensors: dict[Source, tuple[list[Any], list[Any]]] = {}  # sizes and strides as expressions
         self._numbers: dict[Source, Any] = {}
         self._floats: dict[Any, tuple[Source, float]] = {}
+        self._declared: dict[Source, Any] = {}
         self._used: set[Source] = set()
         self._relations: dict[Source, Guard] = {}
 
@@ -90,8 +92,9 @@ class Shapes:
         wanted = [self._is_dynamic(value, k, varied[k]) for k in range(len(sizes))]
         if not any(wanted) and not any(jumps):
             return sizes, strides
+        said = declared(value)
         made = [
-            self._size(Size(source, k), size) if wanted[k] and size not in (0, 1) else size
+            self._size(Size(source, k), size, said.get(k)) if wanted[k] and size not in (0, 1) else size
             for k, size in enumerate(sizes)
         ]
         layout = tuple(made), self._strides(source, made, sizes, strides, jumps)
@@ -101,18 +104,24 @@ class Shapes:
         return layout
 
     def _is_dynamic(self, value: torch.Tensor, dim: int, varied: bool) -> bool:
-        declared = declarations(value).get(dim)
-        if declared is not None:
-            return declared and self._profile.dynamic is not False
+        found = declared(value).get(dim)
+        if found is not None:
+            return found.varies and self._profile.dynamic is not False
         if self._profile.dynamic and not isinstance(value, torch.nn.Parameter):
             return True
         return varied
 
-    def _size(self, source: Source, size: int) -> Any:
-        """The symbol of a size. Equal sizes share one."""
+    def _size(self, source: Source, size: int, said: Dimension | None) -> Any:
+        """The symbol of a size. Equal sizes share one, unless they are declared to vary."""
         env = self.env
-        duck = compat.symbolic().DimDynamic.DUCK
-        return self._symbol(source, size, env.create_symbol(size, _named(source), duck))
+        kinds = compat.symbolic().DimDynamic
+        symbol = env.create_symbol(size, _named(source), kinds.DUCK if said is None else kinds.DYNAMIC)
+        made = self._symbol(source, size, symbol)
+        if said is not None:
+            self._declared[source] = symbol
+            bool(said.least is None or made >= said.least)
+            bool(said.most is None or made <= said.most)
+        return made
 
     def _symbol(self, source: Source, value: int, symbol: Any) -> Any:
         self._places.setdefault(symbol, []).append(source)
@@ -176,6 +185,10 @@ class Shapes:
         """Where a symbolic int can be read, as Python computes it of what is guarded."""
         return self._computed(_expr(number))
 
+    def constant_behind(self, number: Any) -> int | None:
+        """What a symbolic int has turned out to be; None when it may be any."""
+        return self._constant(_expr(number))
+
     def require(self, condition: Source, answer: bool) -> None:
         """Guard a condition over numbers that is not one of the ShapeEnv's."""
         self._relations.setdefault(condition, Guard(condition, GuardKind.RELATION, answer, self._where()))
@@ -200,12 +213,22 @@ class Shapes:
         """The guards of the frame, with what was decided on symbols: call it when nothing more will be decided."""
         if self._env is None:
             return [*given, *self._relations.values()]
+        self._check_declared()
         found = [self._refined(guard) if guard.source in self._tensors else guard for guard in given]
         made: list[Guard] = [*self._sizes(), *self._integers(), *self._decisions(), *self._ranges()]
         return list(dict.fromkeys([*found, *self._relations.values(), *made]))
 
-    def _final(self, expr: Any) -> Any:
-        return self.env.replace(expr)
+    def _check_declared(self) -> None:
+        """Raise DeclaredSizeFixed when a size that is declared to vary has become a constant."""
+        for place, symbol in self._declared.items():
+            constant = self._constant(symbol)
+            if constant is None:
+                continue
+            lines = [where for expr, where in self._located() if symbol in expr.free_symbols and where is not None]
+            what = f"`{place.display()}` is declared to vary, but the program works for {constant} only"
+            why = "This line needs the number itself." if lines else "A stage behind the capture needs the number."
+            fix = "Write the line without the number, or leave out mark_dynamic."
+            raise DeclaredSizeFixed(Diagnostic("MD311", what, why, fix, where=lines[-1] if lines else None))
 
     def _refined(self, guard: Guard) -> Guard:
         """The guard of a tensor, with the sizes that were found to be constant."""
@@ -216,7 +239,7 @@ class Shapes:
         return replace(guard, expected=replace(facts, shape=tuple(sizes), stride=tuple(strides)))
 
     def _constant(self, expr: Any) -> int | None:
-        final = self._final(expr)
+        final = self.env.replace(expr)
         return int(final) if isinstance(final, int | compat.symbolic().Integer) else None
 
     def _sizes(self) -> Iterable[Guard]:
@@ -227,8 +250,8 @@ class Shapes:
             for kind, exprs in ((Size, sizes), (Stride, strides)):
                 for dim, expr in enumerate(exprs):
                     place = kind(source, dim)
-                    if self._constant(expr) is None and self._computed(self._final(expr)) != place:
-                        yield self._equal(place, self._final(expr))
+                    if self._constant(expr) is None and self._computed(self.env.replace(expr)) != place:
+                        yield self._equal(place, self.env.replace(expr))
 
     def _equal(self, place: Source, expr: Any) -> Guard:
         other = self._computed(expr)
@@ -243,8 +266,8 @@ class Shapes:
             where = next((w for g, w in self._located() if symbol in g.free_symbols), None)
             if constant is not None:
                 yield Guard(source, GuardKind.EQUALS, constant, where)
-            elif self._computed(self._final(symbol)) != source:
-                yield replace(self._equal(source, self._final(symbol)), where=where)
+            elif self._computed(self.env.replace(symbol)) != source:
+                yield replace(self._equal(source, self.env.replace(symbol)), where=where)
 
     def _located(self) -> Iterable[tuple[Any, UserLocation | None]]:
         return ((guard.expr, where) for guard, where in zip(self._guards, self._guards.places))
@@ -256,7 +279,7 @@ class Shapes:
             if floats:
                 yield from (Guard(source, GuardKind.EQUALS, value, where) for source, value in floats)
                 continue
-            final = self._final(expr)
+            final = self.env.replace(expr)
             if not getattr(final, "free_symbols", ()) or self._follows_from_ranges(final):
                 continue
             place = self._computed(final)
@@ -269,7 +292,7 @@ class Shapes:
     def _ranges(self) -> Iterable[Guard]:
         for symbol in self._places:
             place = self._place(symbol)
-            if not self._is_used(place) or self._final(symbol) != symbol:
+            if not self._is_used(place) or self.env.replace(symbol) != symbol:
                 continue
             bounds = self.env.var_to_range[symbol]
             lower, upper = _bound(bounds.lower), _bound(bounds.upper)
@@ -293,16 +316,6 @@ def _bound(bound: Any) -> int | None:
 def _shifted(template: str, by: int) -> str:
     """The template with the operands counted from `by`."""
     return template.format(*(f"{{{position + by}}}" for position in range(template.count("{"))))
-
-
-def declarations(value: torch.Tensor) -> dict[int, bool]:
-    """What the user declared of dimensions: True for one that varies, False for one that does not."""
-    declared: dict[int, bool] = value.__dict__.get(DECLARED, {})
-    return declared
-
-
-# The attribute of a tensor that holds what the user declared of its dimensions.
-DECLARED = "__minidynamo_dims__"
 
 
 def _is_argument(source: Source) -> bool:

@@ -28,7 +28,7 @@ from minidynamo.guards.source import (
     StorageItem,
 )
 from minidynamo.tracer.attributes import instance_dict
-from minidynamo.tracer.constants import is_constant_value, key_of
+from minidynamo.tracer.constants import NUMPY_SCALARS, is_constant_value, key_of
 from minidynamo.tracer.output_graph import OutputGraph
 from minidynamo.tracer.registry import INSTANCES
 from minidynamo.tracer.trace_rules import is_plain_class, is_trusted_class
@@ -61,7 +61,7 @@ from minidynamo.variables.references import WeakReferenceVariable
 
 Wrapper = Callable[[OutputGraph, Any, Source], VariableTracker]
 
-_BY_VALUE = (int, float, complex, str, bytes, torch.device, range, slice, torch.finfo, torch.iinfo)
+_BY_VALUE = (int, float, complex, str, bytes, torch.device, range, slice, torch.finfo, torch.iinfo, *NUMPY_SCALARS)
 _LARGEST_CONTAINER = 20_000
 
 

@@ -241,7 +241,7 @@ def closure_escape(x):
     return get(), get, put
 
 
-@programs(graphs=6, breaks=9)
+@programs(graphs=4, breaks=7)
 def recursion_break(x):
     def f(n):
         if n == 0:
