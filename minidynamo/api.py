@@ -18,10 +18,12 @@ import torch
 from minidynamo import backends
 from minidynamo.compat import MODULE_CALL, TORCH_COMPILE_MARKS, OpOverload, OpOverloadPacket
 from minidynamo.compiled import CompiledFunction, all_compiled, compile_function
-from minidynamo.config import config
+from minidynamo.config import config, with_changes
 from minidynamo.errors import ArgumentError, ConflictingArguments, Diagnostic, UnknownName, nearest
 from minidynamo.events import forget_notices, notice
+from minidynamo.memory_plan import MemoryReport
 from minidynamo.options import CompileOptions
+from minidynamo.saved_tensors import SavedTensors
 from minidynamo.stealing import check_are_arguments, checked_names, marked
 from minidynamo.steering import COMPILED
 
@@ -38,6 +40,7 @@ _KEYWORDS = (
     "mode",
     "options",
     "steal",
+    "save_policy",
     "on_error",
     "recompile_limit",
     "while_compiling",
@@ -64,6 +67,7 @@ def compile(fn_or_module: Any = None, **keywords: Any) -> Any:
         mode, options: `options` sets code-changing config fields for this callable alone; `mode` is accepted for
             compatibility and changes nothing. Giving both is an error.
         steal: names of list arguments that the caller gives away; they are emptied while the call runs.
+        save_policy: asked for each tensor that backward may want, a `SavedValue`: returns "save", "recompute", or None.
         on_error: "raise" a BackendError when a backend fails, or run "eager" with one notice.
         recompile_limit: versions of one frame for one backend; calls that fit none of them then run as written.
         limit_policy: "eager", or "raise" RecompileLimit when a call beyond the limit would have to be compiled.
@@ -91,6 +95,7 @@ def _check_keywords(
     mode: str | None = None,
     options: dict[str, Any] | None = None,
     steal: Collection[str] = (),
+    save_policy: Callable[..., Any] | None = None,
     on_error: str = "raise",
     recompile_limit: int = 8,
     while_compiling: str = "wait",
@@ -121,8 +126,12 @@ def _check_keywords(
     _check_type("limit_policy", limit_policy, str)
     _check_choice("limit_policy", limit_policy, _LIMIT_POLICIES)
     _check_options(options or {})
+    if save_policy is not None and not callable(save_policy):
+        what = f"save_policy= must be a function, not {type(save_policy).__name__}"
+        raise ArgumentError(Diagnostic("MD103", what, fix='Pass a function of a tensor that returns "save" or "recompute".'))
+    chosen = config.backend if backend is None else backend
     return CompileOptions(
-        backend=backends.resolve(config.backend if backend is None else backend, options, on_error=on_error),
+        backend=backends.resolve(chosen, options, on_error=on_error, save_policy=save_policy),
         fullgraph=fullgraph,
         dynamic=dynamic,
         steal=checked_names(steal),
@@ -154,6 +163,7 @@ def _check_options(options: dict[str, Any]) -> None:
             what = f"options= has no entry {name!r}.{nearest(name, known)}"
             raise UnknownName(Diagnostic("MD103", what, fix=f"Entries: {', '.join(known)}."))
         _check_type(f"options[{name!r}]", value, known[name])
+    with_changes(config.current, options)
 
 
 def _compile(target: Any, *, options: CompileOptions) -> Any:
@@ -334,6 +344,16 @@ def freeze(target: Any, *, check_every: int = 1000) -> Any:
         return function(owner, *args, **kwargs)
 
     return call
+
+
+def saved(target: Any) -> SavedTensors:
+    """Every tensor that the graphs of a compiled function or module keep from forward to backward, and why."""
+    return compiled_record(target).saved()
+
+
+def memory_plan(target: Any) -> MemoryReport:
+    """When each buffer of a compiled function or module is born, reused and freed, and the predicted peak."""
+    return compiled_record(target).memory_plan()
 
 
 def why(target: Any) -> str:

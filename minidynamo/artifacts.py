@@ -43,12 +43,13 @@ STAGES = {
 
 @dataclass(frozen=True)
 class Artifact:
-    """A text that was written. `kind` is often one of STAGES; `name` says whose it is."""
+    """A text that was written. `kind` is often one of STAGES; `name` says whose it is; `data` is what it shows."""
 
     kind: str
     name: str
     path: str
     text: str
+    data: Any = None
 
     def section(self) -> str:
         """The text below a heading with its file."""
@@ -99,10 +100,10 @@ def code_dir() -> Path:
 _serial = itertools.count()
 
 
-def write(kind: str, name: str, text: str, suffix: str = ".py") -> str:
+def write(kind: str, name: str, text: str, suffix: str = ".py", data: Any = None) -> str:
     """Write `text` to a new file and return its path.
 
-    `kind` is one of STAGES or says what else it is; `name` says whose it is. A folder that cannot
+    `kind` is one of STAGES or says what else it is; `name` says whose it is; `data` is what it shows. A folder that cannot
     be written does not stop a compile: the text then lives in `linecache` only.
     """
     stem = re.sub(r"\W+", "_", name).strip("_") or "unnamed"
@@ -116,7 +117,7 @@ def write(kind: str, name: str, text: str, suffix: str = ".py") -> str:
     linecache.cache[str(path)] = (len(text), None, text.splitlines(keepends=True), str(path))
     texts = _collected.get()
     if texts is not None:
-        texts.append(Artifact(kind, name, str(path), text))
+        texts.append(Artifact(kind, name, str(path), text, data))
     publish("artifact", kind, path=str(path), text=text)
     return str(path)
 

@@ -18,6 +18,7 @@ from minidynamo import artifacts, compat
 from minidynamo.autograd.aot import aot_compile
 from minidynamo.autograd.decompositions import masked, splittable
 from minidynamo.autograd.numbers import has_symbols
+from minidynamo.autograd.saving import SavePolicy
 from minidynamo.boxed import BoxedCallable, as_boxed, make_boxed, make_boxed_func, mark_boxed
 from minidynamo.codegen.compile_graph import compile_graph
 from minidynamo.codegen.lowering.registry import lowered_ops
@@ -33,6 +34,7 @@ Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
 # What the function whose graph is being compiled asked for. A backward graph is compiled when nobody can start over.
 _on_error: contextvars.ContextVar[str] = contextvars.ContextVar("on_error", default="raise")
+_save_policy: contextvars.ContextVar[SavePolicy | None] = contextvars.ContextVar("save_policy", default=None)
 
 
 def eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -56,7 +58,8 @@ def _with_autograd(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **st
     for stage in ("forward", "backward", "inference"):
         stages[stage] = artifacts.collecting(stages[stage])
     try:
-        return aot_compile(gm, example_inputs, **stages)
+        compiled: Callable[..., Any] = aot_compile(gm, example_inputs, **stages, save_policy=_save_policy.get())
+        return compiled
     except GraphRefused as refused:
         if refused.code == "MD401" and has_symbols(list(example_inputs)):
             raise
@@ -88,7 +91,8 @@ def aot_eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callab
 def _generated(target: str) -> Backend:
     def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         settings, on_error = config.current, _on_error.get()  # a backward graph is compiled later, under the same
-        cache = StoredGraphs(target, settings) if settings.graph_cache else None
+        by_rules = _save_policy.get() is None  # what a function of the user's decides is in no key
+        cache = StoredGraphs(target, settings) if settings.graph_cache and by_rules else None
 
         def compiler(stage: str) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
             def compile_stage(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -164,12 +168,16 @@ def register_backend(backend: Backend, name: str | None = None) -> Backend:
 
 
 def resolve(
-    backend: str | Backend, options: dict[str, Any] | None = None, *, on_error: str | None = None
+    backend: str | Backend,
+    options: dict[str, Any] | None = None,
+    *,
+    on_error: str | None = None,
+    save_policy: SavePolicy | None = None,
 ) -> GraphCompiler:
     """Look a backend up; `options` are config fields that are set while it works.
 
     `on_error` "eager" lets a backward graph that cannot be compiled run operation by operation; None leaves that to
-    whoever is compiling already.
+    whoever is compiling already. `save_policy` has a say in what forward graphs keep for backward.
 
     Raises UnknownName for a name that is not registered, ArgumentError for something that is neither name nor callable.
     """
@@ -177,25 +185,29 @@ def resolve(
         if backend not in _registry:
             what = f"there is no backend named {backend!r}.{nearest(backend, _registry)}"
             raise UnknownName(Diagnostic("MD102", what, fix=f"Use one of {', '.join(list_backends())}, or a callable."))
-        return _graph_compiler(backend, _registry[backend], options or {}, on_error)
+        return _graph_compiler(backend, _registry[backend], options or {}, on_error, save_policy)
     if not callable(backend):
         what = f"backend must be a name or a callable, not {type(backend).__name__}"
         raise ArgumentError(Diagnostic("MD102", what, fix=f"Use one of {', '.join(list_backends())}, or a callable."))
-    return _graph_compiler(getattr(backend, "__name__", type(backend).__name__), backend, options or {}, on_error)
+    return _graph_compiler(getattr(backend, "__name__", type(backend).__name__), backend, options or {}, on_error, save_policy)
 
 
-def _graph_compiler(name: str, backend: Backend, options: dict[str, Any], on_error: str | None) -> GraphCompiler:
+def _graph_compiler(
+    name: str, backend: Backend, options: dict[str, Any], on_error: str | None, save_policy: SavePolicy | None
+) -> GraphCompiler:
     noticed: set[tuple[str, str]] = set()
 
     def run(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         token = _on_error.set(on_error or _on_error.get())
+        policy = _save_policy.set(save_policy or _save_policy.get())
         try:
             with config.using(with_changes(config.current, options)):
                 return _run(name, backend, gm, example_inputs, noticed)
         finally:
             _on_error.reset(token)
+            _save_policy.reset(policy)
 
-    return GraphCompiler(name, backend, options, run)
+    return GraphCompiler(name, backend, options, run, save_policy)
 
 
 def _run(
@@ -213,7 +225,7 @@ def _run(
     """
     try:
         compiled = compile_flat(gm, example_inputs, backend)
-    except BackendError:
+    except (BackendError, ArgumentError):
         raise
     except Exception as error:
         raise BackendError(_failure(name, gm, error)) from error
@@ -221,7 +233,8 @@ def _run(
         what = f"backend {name!r} returned {type(compiled).__name__}, not a callable"
         raise BackendError(Diagnostic("MD520", what, fix="Return a function that takes the graph's inputs."))
     if backend in _BUILT_IN:
-        return compiled
+        built: Callable[..., Any] = compiled
+        return built
     compiled = as_boxed(compiled, f"backend {name!r}", noticed)
     return _checked(name, gm, compiled)
 

@@ -25,10 +25,13 @@ from minidynamo.counters import Stats
 from minidynamo.dispatch import Dispatcher, Native, resume_dispatcher, root_dispatcher
 from minidynamo.errors import ArgumentError, Diagnostic, RecompileLimit, UnknownName, nearest
 from minidynamo.events import Event, notice, on_event, publish
+from minidynamo.guards import stored_profile
 from minidynamo.guards.cache import Entry
-from minidynamo.guards.profile import FrameProfile
+from minidynamo.guards.profile import FrameProfile, as_lines
 from minidynamo.guards.recompiles import Recompile, explain, limit_reached
+from minidynamo.memory_plan import MemoryReport
 from minidynamo.options import CompileOptions
+from minidynamo.saved_tensors import SavedTensors
 from minidynamo.stealing import stolen_arguments
 from minidynamo.steering import COMPILED, DISABLED
 
@@ -63,6 +66,10 @@ def compile_function(
     return function
 
 
+def _name_of_point(point: FramePoint | None) -> str:
+    return "0" if point is None else f"{point.index}({', '.join(point.parameters)})"
+
+
 class CompiledFunction:
     """What stands behind a compiled function. `stats` and `graphs` include those of resume points and callees."""
 
@@ -95,6 +102,9 @@ class CompiledFunction:
             "guards": self.guards,
             "code": self.code,
             "why": self.why,
+            "profile": self.profile,
+            "saved": self.saved,
+            "memory_plan": self.memory_plan,
             "freeze": self.freeze,
             "reset": self.reset,
         }
@@ -166,7 +176,7 @@ class CompiledFunction:
             dispatcher.name,
             dispatcher.next_number,
             weakly(dispatcher.run_as_written),
-            self._profiles.setdefault(point, FrameProfile(self.options.dynamic)),
+            self._profile(point),
         )
         publish("compile_start", dispatcher.name)
         try:
@@ -174,9 +184,17 @@ class CompiledFunction:
                 conversion = convert_frame(frame, values, self)
         finally:
             publish("compile_end", dispatcher.name)
+        stored_profile.remember(self.py_func, _name_of_point(point), frame.profile)
         if conversion.entry is not None:
             self._texts.setdefault(point, []).append(texts)
         return self._record(conversion)
+
+    def _profile(self, point: FramePoint | None) -> FrameProfile:
+        """What has been seen to vary at a frame point, in earlier processes of the same job, too."""
+        if point not in self._profiles:
+            self._profiles[point] = FrameProfile(self.options.dynamic)
+            stored_profile.recall(self.py_func, _name_of_point(point), self._profiles[point])
+        return self._profiles[point]
 
     def _check_stolen(self, arguments: dict[str, Any]) -> None:
         for name, _, found in stolen_arguments(self.py_func, self.options.steal, arguments):
@@ -286,6 +304,29 @@ class CompiledFunction:
             )
             raise ArgumentError(Diagnostic("MD306", what, fix=fix))
         return root.frozen(entries[0], check_every)
+
+    def saved(self) -> SavedTensors:
+        """Every tensor that forward graphs keep for backward: shape, dtype, bytes, operation, your line, and why."""
+        kept = [value for artifact in self._written("saved") for value in artifact.data]
+        return SavedTensors(kept)
+
+    def memory_plan(self) -> MemoryReport:
+        """Each buffer of the generated programs: bytes, birth, death, whose memory it takes over; and the peak.
+
+        A backward graph is there once it has been compiled. Backends that generate no code plan nothing.
+        """
+        return MemoryReport(artifact.data for artifact in self._written("memory"))
+
+    def _written(self, kind: str) -> list[Artifact]:
+        """What was written of one kind, for every entry; functions called at graph breaks come last."""
+        own = [text for entries in self._texts.values() for texts in entries for text in texts if text.kind == kind]
+        callees = [vars(callee)[COMPILED] for callee in self._callees.values()]
+        return own + [text for record in callees for text in record._written(kind)]
+
+    def profile(self) -> str:
+        """The sizes and numbers that captures have seen, `?` for those that varied."""
+        names = {point: f"{self.name}" + (f" at {_name_of_point(point)}" if point else "") for point in self._profiles}
+        return "\n".join(as_lines({names[point]: profile for point, profile in self._profiles.items()}))
 
     def why(self) -> str:
         """Why the function was compiled more than once: one paragraph per recompile, latest first."""

@@ -19,8 +19,8 @@ from minidynamo.errors import ArgumentError, Diagnostic, UnknownName, nearest
 _PREFIX = "MINIDYNAMO_"
 
 
-def _option(default: Any, doc: str, *, changes_code: bool = False) -> Any:
-    return field(default=default, metadata={"doc": doc, "changes_code": changes_code})
+def _option(default: Any, doc: str, *, changes_code: bool = False, most: float | None = None) -> Any:
+    return field(default=default, metadata={"doc": doc, "changes_code": changes_code, "most": most})
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class Config:
     cache_dir: str = _option("", "folder of generated code; empty means the user's cache folder")
     graph_cache: bool = _option(True, "keep compiled graphs in the cache folder, for the next process")
     cache_limit_mb: int = _option(1024, "size of the cache folder, in MiB, from which what is old is removed")
+    profile: str = _option("", "name of the job whose changing sizes are remembered for its next run; empty: none are")
     debug_dir: str = _option("", "also write every artifact below this folder")
     logs: str = _option("", "what to log, in torch's grammar")
     verbose: bool = _option(False, "show minidynamo's own frames in errors")
@@ -42,6 +43,9 @@ class Config:
     min_parallel_elements: int = _option(16384, "smallest loop that runs on several threads", changes_code=True)
     fuse: bool = _option(True, "fuse loops into one kernel", changes_code=True)
     recompute: bool = _option(True, "let the partitioner recompute cheap values in backward", changes_code=True)
+    activation_budget: float = _option(
+        1.0, "what forward may keep for backward: 1 as usual, 0 as little as possible", changes_code=True, most=1.0
+    )
     decompose: bool = _option(True, "split composite ATen operations before lowering", changes_code=True)
     verify_ir: bool = _option(True, "check the loop IR between stages")
 
@@ -70,7 +74,7 @@ class Config:
             text = os.environ.get(f"{_PREFIX}{f.name.upper()}")
             if text is not None:
                 values[f.name] = _parse(f.name, text, type(f.default))
-        return cls(**values)
+        return with_changes(cls(), values)
 
 
 def _parse(name: str, text: str, kind: type) -> Any:
@@ -79,6 +83,9 @@ def _parse(name: str, text: str, kind: type) -> Any:
             return True
         if text.lower() in ("0", "false", "no", "off", ""):
             return False
+    elif kind is float:
+        with contextlib.suppress(ValueError):
+            return float(text)
     elif kind is not int or text.lstrip("-").isdigit():
         return kind(text)
     raise UnknownName(
@@ -86,7 +93,7 @@ def _parse(name: str, text: str, kind: type) -> Any:
             "MD101",
             f"MINIDYNAMO_{name.upper()}={text!r} is not {'a switch' if kind is bool else 'a number'}",
             why=f"The setting `{name}` is of type {kind.__name__}.",
-            fix="Use 1 or 0." if kind is bool else "Use a whole number.",
+            fix="Use 1 or 0." if kind is bool else "Use a whole number." if kind is int else "Use a number.",
         )
     )
 
@@ -170,6 +177,10 @@ def with_changes(record: Config, changes: dict[str, Any]) -> Config:
         if type(value) is not expected:
             what = f"setting `{name}` must be {expected.__name__}, not {type(value).__name__}"
             raise ArgumentError(Diagnostic("MD101", what, fix=f"Write a {expected.__name__}."))
+        most = Config.__dataclass_fields__[name].metadata["most"]
+        if isinstance(value, float) and most is not None and not 0 <= value <= most:
+            what = f"setting `{name}` must be from 0 to {most}, not {value}"
+            raise ArgumentError(Diagnostic("MD101", what, fix="Write a number in that range."))
     return dataclasses.replace(record, **changes)
 
 

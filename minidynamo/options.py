@@ -36,13 +36,15 @@ class BackendKey:
 class GraphCompiler:
     """A backend as frames need it: `run(gm, example_inputs)` returns a boxed callable or raises BackendError.
 
-    `options` are the settings that are in force while it works, whatever the others are.
+    `options` are the settings that are in force while it works, whatever the others are; `save_policy` has a say in what
+    its graphs keep for backward.
     """
 
     name: str
     backend: Any
     options: Mapping[str, Any]
     run: Callable[[torch.fx.GraphModule, Sequence[Any]], BoxedCallable] = field(compare=False)
+    save_policy: Callable[..., Any] | None = None
 
     def key(self) -> BackendKey:
         """What an entry that is compiled now depends on."""

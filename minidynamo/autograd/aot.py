@@ -7,29 +7,32 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
 from torch import fx
 
-from minidynamo import compat
+from minidynamo import artifacts, compat
 from minidynamo.autograd import runtime
 from minidynamo.autograd.call_plan import CallPlan, CompiledCall
 from minidynamo.autograd.decompositions import decomposition_table
+from minidynamo.autograd.double_backward import DoubleBackward, Replay, plan_replay
 from minidynamo.autograd.functionalize import FunctionalGraph, functionalize
 from minidynamo.autograd.inputs import InputLayout, flatten_inputs, layout_of, unflatten_inputs
 from minidynamo.autograd.joint import Trace, trace_joint
 from minidynamo.autograd.numbers import is_number
 from minidynamo.autograd.outputs import Results, plan_outputs
 from minidynamo.autograd.partition import Partition, ancestors, forward_graph, partition
+from minidynamo.autograd.saving import SavePolicy
 from minidynamo.autograd.segments import compile_segments, has_cuts
 from minidynamo.autograd.signature import GraphSignature
 from minidynamo.autograd_calls import differentiates_again
 from minidynamo.boxed import BoxedCallable, as_boxed, make_boxed, mark_boxed
 from minidynamo.compat import OpOverload
 from minidynamo.events import phase
-from minidynamo.switches import AUTOCAST_DEVICES
+from minidynamo.saved_tensors import SavedTensors
+from minidynamo.switches import AUTOCAST_DEVICES, settings
 
 AtenCompiler = Callable[[fx.GraphModule, Sequence[Any]], BoxedCallable]
 
@@ -44,6 +47,7 @@ class AotGraphs:
     backward: fx.GraphModule | None
     partition: Partition | None
     without_grad: bool = False
+    replay: Replay = field(default_factory=Replay)
 
 
 class Place(Protocol):
@@ -75,6 +79,7 @@ def aot_compile(
     inference: AtenCompiler,
     keep: Collection[OpOverload] = (),
     cache: GraphCache | None = None,
+    save_policy: SavePolicy | None = None,
 ) -> BoxedCallable:
     """Compile a torch-level graph; the result takes one list with a value per placeholder.
 
@@ -88,21 +93,28 @@ def aot_compile(
     A graph that writes to inputs assumes that they lie in separate memory. Each call checks that; inputs that share
     memory with a written one are run by the torch-level graph, operation by operation.
 
-    A graph with `cond` in it is compiled in segments. The result of another one has an attribute `signature`
-    (GraphSignature). Raises BackendError MD401, MD402, MD404 or MD406 for a program that this stage cannot handle; then
-    nothing has been run or changed.
+    A graph with `cond`, or with what autograd must see itself, is compiled in segments. The result of another has an
+    attribute `signature` (GraphSignature). Where a program differentiates gradients, autograd must see each operation:
+    such a graph is not compiled. Raises BackendError MD401, MD402, MD404 or MD406 for a program that this stage cannot
+    handle; then nothing has been run or changed.
     """
     if any(map(differentiates_again, gm.graph.nodes)):
         return make_boxed(gm)
     if has_cuts(gm):
         again = functools.partial(
-            aot_compile, forward=forward, backward=backward, inference=inference, keep=keep, cache=cache
+            aot_compile,
+            forward=forward,
+            backward=backward,
+            inference=inference,
+            keep=keep,
+            cache=cache,
+            save_policy=save_policy,
         )
         return compile_segments(gm, example_inputs, again)
     place = None if cache is None else cache.place(gm, example_inputs)
     found = None if place is None else place.read()
     if found is None:
-        graphs = aot_graphs(gm, example_inputs, keep=keep)
+        graphs = aot_graphs(gm, example_inputs, keep=keep, save_policy=save_policy)
         found = _compile_graphs(graphs, forward=forward, backward=backward, inference=inference, place=place)
     return _callable(gm, found)
 
@@ -125,7 +137,7 @@ def _compile_graphs(
             place.write(plan, {"inference": compiled})
         return CompiledCall(plan, compiled)
     saved, expected = tuple(graphs.partition.sources), tuple(_examples(late))
-    plan = CallPlan(graphs.layout, graphs.signature, saved=saved, expected=expected)
+    plan = CallPlan(graphs.layout, graphs.signature, saved=saved, expected=expected, replay=graphs.replay)
 
     def compile_backward() -> BoxedCallable:
         made = compile_with(backward, late)
@@ -139,17 +151,24 @@ def _compile_graphs(
 def _callable(gm: fx.GraphModule, made: CompiledCall) -> BoxedCallable:
     """The boxed callable that runs compiled graphs as their plan says, for the modes that are in force now."""
     plan = made.plan
+    as_written = functools.cache(lambda: unflatten_inputs(plan.layout, make_boxed(gm)))
+    if plan.signature.saved:
+        saved = SavedTensors(plan.signature.saved)
+        artifacts.write("saved", "forward", f"{saved}\n", ".txt", saved)
     if made.compile_backward is None:
         call = runtime.inference_call(plan.signature, made.forward, plan.without_grad)
     else:
-        call = runtime.training_call(plan.signature, made.forward, plan.saved, made.compile_backward, plan.expected)
+        again = DoubleBackward(plan.replay, as_written, settings(), plan.signature.gradients)
+        call = runtime.training_call(
+            plan.signature, made.forward, plan.saved, made.compile_backward, plan.expected, again
+        )
         if not torch.is_grad_enabled():
             call = _with_grad(call)
     if any(map(torch.is_autocast_enabled, AUTOCAST_DEVICES)):
         call = _without_autocast(call)
     if plan.signature.mutations:
         written = {mutation.index for mutation in plan.signature.mutations}
-        call = runtime.checking_memory(written, call, lambda: unflatten_inputs(plan.layout, make_boxed(gm)))
+        call = runtime.checking_memory(written, call, as_written)
     entry = flatten_inputs(plan.layout, call)
     entry.signature = plan.signature  # type: ignore[attr-defined]
     return entry
@@ -175,7 +194,13 @@ def _without_autocast(call: BoxedCallable) -> BoxedCallable:
     return mark_boxed(run)
 
 
-def aot_graphs(gm: fx.GraphModule, example_inputs: Sequence[Any], *, keep: Collection[OpOverload] = ()) -> AotGraphs:
+def aot_graphs(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    keep: Collection[OpOverload] = (),
+    save_policy: SavePolicy | None = None,
+) -> AotGraphs:
     """The graphs that `aot_compile` hands to its compilers, and how to call them. Compiles nothing."""
     with phase("autograd"):
         layout = layout_of(gm, example_inputs)
@@ -184,10 +209,16 @@ def aot_graphs(gm: fx.GraphModule, example_inputs: Sequence[Any], *, keep: Colle
         with compat.without_autocast():  # what it converts is in the traced graph
             functional = functionalize(trace, layout.flat_names(), flat)
             results = plan_outputs(trace, functional)
-            return _split(layout, trace, functional, results)
+            return _split(layout, trace, functional, results, save_policy)
 
 
-def _split(layout: InputLayout, trace: Trace, functional: FunctionalGraph, results: Results) -> AotGraphs:
+def _split(
+    layout: InputLayout,
+    trace: Trace,
+    functional: FunctionalGraph,
+    results: Results,
+    save_policy: SavePolicy | None,
+) -> AotGraphs:
     graph = functional.emitter.graph
     inputs = [*functional.placeholders, *functional.constants]
     overwritten = {functional.placeholders[mutation.index] for mutation in results.mutations}
@@ -198,7 +229,9 @@ def _split(layout: InputLayout, trace: Trace, functional: FunctionalGraph, resul
     gradients = [
         None if node is None else functional.read(functional.values[node]) for node in trace.gradients.values()
     ]
-    parts = partition(graph, inputs, functional.tangents, results.nodes, results.copies, gradients, overwritten)
+    parts = partition(
+        graph, inputs, functional.tangents, results.nodes, results.copies, gradients, overwritten, save_policy
+    )
     sources = tuple(_tangents_of(node, functional.tangents) for node in gradients)
     signature = replace(
         _signature(layout, functional, results, parts),
@@ -206,7 +239,9 @@ def _split(layout: InputLayout, trace: Trace, functional: FunctionalGraph, resul
         gradient_sources=sources,
         unreached=tuple(i for i, node in trace.gradients.items() if node is None),
     )
-    return AotGraphs(layout, signature, _module(parts.forward), _module(parts.backward), parts)
+    written = [mutation.index for mutation in results.mutations]
+    replay = plan_replay(trace, functional, parts, gradients, written, layout.given_up())
+    return AotGraphs(layout, signature, _module(parts.forward), _module(parts.backward), parts, replay=replay)
 
 
 def _tangents_of(gradient: fx.Node | None, tangents: list[fx.Node]) -> tuple[int, ...]:

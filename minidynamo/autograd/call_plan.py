@@ -6,36 +6,29 @@ It holds data that can be written down and read by another process; `runtime.py`
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
+from minidynamo import compat
+from minidynamo.autograd.double_backward import Replay
 from minidynamo.autograd.inputs import InputLayout
+from minidynamo.autograd.layouts import WrittenLayout, written_layout
+from minidynamo.autograd.numbers import hint
 from minidynamo.autograd.signature import (
     GraphSignature,
     InputMutation,
     OutputPlan,
     ResultNumber,
-    SavedValue,
     ViewStep,
 )
 from minidynamo.boxed import BoxedCallable
 from minidynamo.graph_cache.encoding import Codec, Damaged, Json, NotStorable
+from minidynamo.saved_tensors import SavedValue
 
-
-@dataclass(frozen=True)
-class TensorLayout:
-    """Sizes, strides, dtype and device of a tensor; answers like one."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
-
-    def stride(self) -> tuple[int, ...]:
-        """The strides in elements."""
-        return self.strides
+NUMBER = "number"
+"""Stands for a symbolic number among the values that backward takes."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +36,8 @@ class CallPlan:
     """How to call the graphs of one torch-level graph.
 
     `without_grad` is of inference graphs: they run with the grad mode off. `saved` says where each value that backward
-    takes comes from, `expected` has values like those that it takes (see `runtime.training_call`).
+    takes comes from, `expected` has values like those that it takes (see `runtime.training_call`). `replay` is for
+    second derivatives.
     """
 
     layout: InputLayout
@@ -51,6 +45,7 @@ class CallPlan:
     without_grad: bool = False
     saved: tuple[tuple[str, int], ...] = ()
     expected: tuple[Any, ...] = ()
+    replay: Replay = field(default_factory=Replay)
 
 
 @dataclass(frozen=True)
@@ -63,20 +58,31 @@ class CompiledCall:
 
 
 RECORDS = (
-    *(CallPlan, InputLayout, GraphSignature, InputMutation, OutputPlan, ResultNumber, SavedValue, ViewStep),
-    TensorLayout,
+    *(CallPlan, InputLayout, GraphSignature, InputMutation, OutputPlan, Replay, ResultNumber, SavedValue, ViewStep),
+    WrittenLayout,
 )
 
 
 def write_plan(plan: CallPlan, codec: Codec) -> Json:
     """The written form of a plan; raises NotStorable."""
-    return codec.encode(replace(plan, expected=tuple(map(_layout_of, plan.expected))))
+    first = len(plan.saved)
+    expected = [_written(value, is_gradient=position >= first) for position, value in enumerate(plan.expected)]
+    signature = replace(plan.signature, saved=tuple(map(_without_symbols, plan.signature.saved)))
+    return codec.encode(replace(plan, expected=tuple(expected), signature=signature))
 
 
-def _layout_of(value: Any) -> TensorLayout:
+def _written(value: Any, *, is_gradient: bool) -> WrittenLayout | str | None:
+    """What `runtime.py` looks at: whether a saved value is a number, and the layouts of gradients."""
+    if isinstance(value, compat.SYMBOLIC_NUMBERS):
+        return NUMBER
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         raise NotStorable(f"backward takes a {type(value).__name__}")
-    return TensorLayout(tuple(value.shape), value.stride(), value.dtype, value.device)
+    return written_layout(value) if is_gradient else None
+
+
+def _without_symbols(value: SavedValue) -> SavedValue:
+    """What is shown of a saved value, with the sizes of the call that was compiled for."""
+    return replace(value, shape=tuple(map(hint, value.shape)), bytes=hint(value.bytes))
 
 
 def read_plan(form: Json, codec: Codec) -> CallPlan:

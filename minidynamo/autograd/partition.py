@@ -18,9 +18,10 @@ from torch import fx
 
 from minidynamo.autograd.mutation import is_view
 from minidynamo.autograd.numbers import hint, is_number
-from minidynamo.autograd.signature import SavedValue
+from minidynamo.autograd.saving import SavePolicy, Wishes, ask, by_cost, within_budget
 from minidynamo.compat import OpOverload
 from minidynamo.config import config
+from minidynamo.saved_tensors import SavedValue
 
 aten = torch.ops.aten
 
@@ -99,6 +100,13 @@ def recomputable(graph: fx.Graph) -> set[fx.Node]:
 def is_free(node: fx.Node) -> bool:
     """Whether `node` only takes apart or views what is there."""
     return node.target is operator.getitem or (isinstance(node.target, OpOverload) and is_view(node.target))
+
+
+def maker_of(node: fx.Node) -> fx.Node:
+    """The operation that made `node`: itself, unless it is one of several results."""
+    source = node.args[0] if node.target is operator.getitem else None
+    several = isinstance(source, fx.Node) and not isinstance(source.meta.get("val"), torch.Tensor)
+    return source if several and isinstance(source, fx.Node) else node
 
 
 def is_pointwise(node: fx.Node) -> bool:
@@ -183,11 +191,13 @@ def partition(
     copies: list[tuple[fx.Node, fx.Node]],
     gradients: list[fx.Node | None],
     overwritten: set[fx.Node],
+    save_policy: SavePolicy | None = None,
 ) -> Partition:
     """Split a functional joint graph.
 
     `inputs` are forward's placeholders, `results` what it returns to the runtime, `gradients` what backward returns.
     `overwritten` are inputs whose memory holds other data by the time backward runs: keeping them means a copy.
+    `save_policy` has a say in what is kept, and so has `config.activation_budget`.
     """
     behind = _tangent_dependent(graph, set(inputs))
     wanted = ancestors(node for node in gradients if node is not None)
@@ -200,7 +210,8 @@ def partition(
     network = _Network(
         graph, wanted, behind, required, overwritten, set(results), {g for g in gradients if g is not None}
     )
-    cut = network.minimum_cut()
+    wishes = Wishes() if save_policy is None else network.wishes(save_policy)
+    cut = network.cut_within(config.activation_budget, wishes)
     placed = [("input", n) for n in cut if n.op == "placeholder" and n not in overwritten]
     placed += [("result", n) for n in cut if n in results and n not in overwritten]
     rest = [n for n in cut if n not in {n for _, n in placed}]
@@ -214,7 +225,7 @@ def partition(
     made.forward = forward_graph(graph, inputs, results, copies, overwritten, rest)
     made.backward = _backward_graph(graph, saved, tangents, gradients, behind)
     tensors = [node for node in saved if not is_number(node)]
-    made.values = [_record(n, n in required, n in overwritten, n in network.recomputable) for n in tensors]
+    made.values = [_record(n, n in required, n in overwritten, n in network.recomputable, wishes) for n in tensors]
     return made
 
 
@@ -239,7 +250,29 @@ class _Network:
         self.results = results
         self.gradients = gradients
 
-    def minimum_cut(self) -> list[fx.Node]:
+    def wishes(self, policy: SavePolicy) -> Wishes:
+        """What the user's policy says of each tensor that could be kept, views apart."""
+        tensors = [n for n in self.candidates if n.op != "placeholder" and self.weight(n)]
+        tensors = [n for n in tensors if not is_free(n) or maker_of(n) is not n]
+        fixed = {node for node in tensors if is_effect(maker_of(node))}
+        return ask(policy, tensors, lambda n: _record(n, n in self.required, False, n in self.recomputable), fixed)
+
+    def cut_within(self, budget: float, wishes: Wishes) -> list[fx.Node]:
+        """The values to keep, in graph order: the minimum cut under the wishes and the budget of the user."""
+        usual = (self.recomputable | {one for node in wishes.again for one in (node, maker_of(node))}) - wishes.keep
+
+        def cut(again: frozenset[fx.Node]) -> tuple[int, list[fx.Node]]:
+            self.recomputable = usual | again
+            kept = self.minimum_cut(wishes)
+            return sum(self.weight(node) or 0 for node in kept), kept
+
+        kept_anyway = usual | wishes.keep
+        more = [n for n in self.candidates if n.op == "call_function" and n not in kept_anyway and not is_effect(n)]
+        found = within_budget(budget, by_cost(more), cut)
+        self.recomputable = usual
+        return found
+
+    def minimum_cut(self, wishes: Wishes) -> list[fx.Node]:
         """The values to keep, in graph order. Of all cuts of least weight it is the one that recomputes least."""
         import networkx  # noqa: PLC0415
 
@@ -249,7 +282,7 @@ class _Network:
         net.add_nodes_from(("source", "sink"))
         for i, node in enumerate(self.candidates):
             inner, outer = (i, "in"), (i, "out")
-            weight = self.weight(node)
+            weight = 0 if node in wishes.keep else None if node in wishes.again else self.weight(node)
             net.add_edge(inner, outer, **({} if weight is None else {"capacity": weight}))
             computed = node in self.required and node not in self.recomputable
             if node.op == "placeholder" or is_number(node) or computed:  # a number never keeps what it is read of
@@ -321,10 +354,14 @@ def _backward_graph(
     return made
 
 
-def _record(node: fx.Node, required: bool, overwritten: bool, is_recomputable: bool) -> SavedValue:
+def _record(
+    node: fx.Node, required: bool, overwritten: bool, is_recomputable: bool, wishes: Wishes | None = None
+) -> SavedValue:
     value = node.meta["val"]
-    op = "input" if node.op == "placeholder" else str(node.target)
-    if overwritten:
+    op = "input" if node.op == "placeholder" else str(maker_of(node).target)
+    if wishes is not None and node in wishes.keep:
+        reason = "save_policy= says so"
+    elif overwritten:
         reason = "an input that forward overwrites; this is a copy of what it held"
     elif node.op == "placeholder":
         reason = "an input, which its owner keeps anyway"

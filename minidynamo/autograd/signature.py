@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import torch
 
-from minidynamo.errors import UserLocation
+from minidynamo.saved_tensors import SavedValue
 
 
 @dataclass(frozen=True)
@@ -83,23 +83,6 @@ class InputMutation:
     index: int
     result: int | None
     writes: int | None = None
-
-
-@dataclass(frozen=True)
-class SavedValue:
-    """A tensor that forward keeps for backward, and why."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    bytes: int
-    op: str
-    user_location: UserLocation | None
-    reason: str
-
-    def __str__(self) -> str:
-        where = f"  {self.user_location}" if self.user_location else ""
-        return f"{self.name}: {self.dtype}{list(self.shape)}, {self.bytes:,} bytes, {self.op}: {self.reason}{where}"
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from minidynamo.codegen.ir.verify import verify_program
 from minidynamo.codegen.lowering.graph import lower_graph
 from minidynamo.codegen.memory.plan import HostProgram
 from minidynamo.codegen.memory.planner import plan_memory
+from minidynamo.codegen.memory.report import memory_plan
 from minidynamo.codegen.printers import cpp, triton
 from minidynamo.codegen.printers.host import print_host
 from minidynamo.codegen.runtime import library, triton_launch
@@ -82,6 +83,8 @@ def _compile(gm: fx.GraphModule, target: str, name: str) -> CompiledGraph:
     kernel_source, launchers = build(program, target, name, paths)
     host_source, namespace = print_host(program, launchers, by_address=target == "cpp")
     names = dict(namespace)
+    described = memory_plan(program)
+    paths["memory"] = artifacts.write("memory", name, f"{described}\n", ".txt", described)
     call = artifacts.load("host", name, host_source, namespace, "call")
     paths["host"] = call.__code__.co_filename
     texts = loops_text, kernels_text, kernel_source, host_source

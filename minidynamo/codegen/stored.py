@@ -14,11 +14,13 @@ import torch
 from minidynamo import artifacts, compat
 from minidynamo.codegen.compile_graph import CompiledGraph, Launchers
 from minidynamo.codegen.ir.loops import Extern
+from minidynamo.codegen.memory.report import memory_plan
 from minidynamo.codegen.printers import cpp, host, triton
 from minidynamo.codegen.runtime import library, triton_launch
 from minidynamo.codegen.runtime.triton_launch import LaunchSpec
 from minidynamo.events import phase
 from minidynamo.graph_cache.encoding import Codec, Damaged, Json
+from minidynamo.memory_plan import MemoryPlan, PlannedBuffer
 
 # What host programs call besides kernels and operators.
 _FUNCTIONS: dict[str, Any] = {
@@ -27,7 +29,7 @@ _FUNCTIONS: dict[str, Any] = {
     "with_strides": host.with_strides,
     "increment_version": compat.increment_version,
 }
-RECORDS = (LaunchSpec,)
+RECORDS = (LaunchSpec, MemoryPlan, PlannedBuffer)
 _TARGETS = ("cpp", "triton", "aten")
 
 
@@ -46,6 +48,7 @@ def write_graph(compiled: CompiledGraph, codec: Codec) -> Json:
         "interpreted": all(kernel.device.type == "cpu" for kernel in compiled.program.kernels),
         "names": names,
         "kernels": _write_kernels(compiled, codec),
+        "memory": codec.encode(memory_plan(compiled.program)),
         "loops": written(f"{compiled.loops_text}\n{compiled.kernel_text}"),
         "kernel": written(compiled.kernel_source),
         "host": written(compiled.host_source),
@@ -68,11 +71,13 @@ def read_graph(form: Json, codec: Codec) -> Callable[[list[Any]], tuple[Any, ...
         name, target, names, kernels = (form[key] for key in ("name", "target", "names", "kernels"))
         texts = {kind: codec.surroundings.read(form[kind]) for kind in ("loops", "kernel", "host")}
         entries = [(kernel, codec.decode(how)) for kernel, how in kernels]
+        memory = codec.decode(form["memory"])
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"{type(error).__name__}: {error}") from error
     if target not in _TARGETS:
         raise Damaged(f"it was made for {target!r}")
     artifacts.write("loops", name, texts["loops"], ".txt")
+    artifacts.write("memory", name, f"{memory}\n", ".txt", memory)
     interpret = form.get("interpreted") is True
     launchers = _read_kernels(name, target, texts["kernel"], entries, interpret) if entries else {}
     namespace = {key: _read_name(value, launchers, codec) for key, value in names.items()}

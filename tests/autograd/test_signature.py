@@ -2,8 +2,9 @@
 
 import torch
 
-from minidynamo.autograd.signature import GraphSignature, SavedValue, ViewStep
+from minidynamo.autograd.signature import GraphSignature, ViewStep
 from minidynamo.errors import UserLocation
+from minidynamo.saved_tensors import SavedValue
 from tests.autograd.programs import graphs, inputs
 
 

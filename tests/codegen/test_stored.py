@@ -48,7 +48,7 @@ def test_texts_are_those_of_the_first_compile():
     with artifacts.collected() as second:
         stored.read_graph(stored_form(compiled), CODEC)
     kinds = [text.kind for text in first]
-    assert kinds == ["loops", "kernel", "host"] == [text.kind for text in second]
+    assert kinds == ["loops", "kernel", "memory", "host"] == [text.kind for text in second]
     assert [text.text for text in first][1:] == [text.text for text in second][1:]
     assert "train.py:3" in second[-1].text
 

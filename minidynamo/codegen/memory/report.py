@@ -1,0 +1,46 @@
+"""Owns the description of a host program's memory for readers: each buffer's bytes, birth, death and reuse.
+
+It decides nothing; the planner has.
+"""
+
+from __future__ import annotations
+
+from minidynamo.codegen.ir.loops import Extern, GetItem, Origins
+from minidynamo.codegen.ir.size import hint
+from minidynamo.codegen.memory.plan import Allocate, Free, HostProgram, Launch, Reuse
+from minidynamo.errors import UserLocation
+from minidynamo.memory_plan import MemoryPlan, PlanRecorder
+
+
+def memory_plan(program: HostProgram) -> MemoryPlan:
+    """The plan of a host program. Sizes of run time are taken to be what they were when the graph was traced."""
+    recorder = PlanRecorder(program.name)
+    makers = {buffer.name: step for step in program.steps if isinstance(step, Launch) for buffer in step.kernel.writes}
+    for name in program.inputs:
+        if name in program.input_buffers:
+            recorder.make(name, hint(program.input_buffers[name].nbytes))
+    for step in program.steps:
+        match step:
+            case Allocate() | Reuse():
+                launch = makers.get(step.buffer.name)
+                recorder.step(f"{'reuse' if isinstance(step, Reuse) else 'allocate'} {step.buffer.name}")
+                made_by = _makers(launch.kernel.origins if launch else ())
+                source = step.source if isinstance(step, Reuse) else ""
+                recorder.make(step.buffer.name, hint(step.buffer.nbytes), *made_by, reuses=source)
+            case Launch():
+                recorder.step(f"kernel {step.kernel.name}")
+            case Extern() | GetItem():
+                recorder.step(f"{step.op if isinstance(step, Extern) else f'item of {step.source}'}")
+                if step.aliases:
+                    recorder.view(step.out, step.aliases[0])
+                elif step.layout is not None:
+                    recorder.make(step.out, hint(step.layout.nbytes), *_makers(step.origins))
+            case Free():
+                recorder.free(step.names)
+    return recorder.plan()
+
+
+def _makers(origins: Origins) -> tuple[str, UserLocation | None]:
+    """The operations and the user's line behind a buffer."""
+    names = ", ".join(dict.fromkeys(origin.op for origin in origins))
+    return names, next((origin.where for origin in origins if origin.where is not None), None)

@@ -1,0 +1,252 @@
+"""Owns the memory of a training step over time: how many bytes live after each allocation and release, and the figure.
+
+What is counted is what torch's allocators hand out, on the CPU and on GPUs, whoever asks: eager operations and
+generated code alike. When each buffer of a compiled graph is planned to live is `f.memory_plan()`.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import itertools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from minidynamo.api import compile as compile_function
+from minidynamo.api import uncompile
+from minidynamo.errors import ArgumentError, Diagnostic
+from minidynamo.steering import COMPILED
+
+# The profiler announces each start and stop on standard error.
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+
+_BACKWARD = "minidynamo: backward"
+_COLORS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#9c6b4e", "#a463f2")
+_MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Series:
+    """Bytes that live behind each allocation and release, on top of those at the start; `turn` is how many of them lie
+    before backward begins."""
+
+    bytes: tuple[int, ...]
+    turn: int
+
+    @property
+    def peak(self) -> int:
+        """The most bytes at one time."""
+        return max(self.bytes)
+
+    @property
+    def peak_position(self) -> float:
+        """Where in the step the peak is, from 0 to 1."""
+        return self.bytes.index(self.peak) / max(1, len(self.bytes) - 1)
+
+    @property
+    def behind_forward(self) -> int:
+        """The bytes that live between forward and backward."""
+        return self.bytes[self.turn]
+
+    def at(self, position: float) -> int:
+        """The bytes that live at a position from 0 to 1."""
+        return self.bytes[round(position * (len(self.bytes) - 1))]
+
+
+class MemoryTimeline(dict[str, Series]):
+    """One series per way to run a step, by name. Printed, it is a table."""
+
+    def table(self) -> str:
+        """Peak, bytes behind forward, and where the peak is, one line per series."""
+        width = max(map(len, self), default=0)
+        head = f"{'':{width}}  {'peak':>12}  {'behind forward':>14}  {'at the end':>12}  peak at"
+        rows = [
+            f"{name:{width}}  {_mib(s.peak):>12}  {_mib(s.behind_forward):>14}  {_mib(s.bytes[-1]):>12}  "
+            f"{s.peak_position:.0%} of the step"
+            for name, s in self.items()
+        ]
+        return "\n".join([head, *rows])
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def svg(self) -> str:
+        """The curves as the text of an SVG file."""
+        return _svg(self)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the figure: an .svg without anything else installed, other formats through matplotlib.
+
+        Raises ArgumentError (MD410) for another format when matplotlib is not installed.
+        """
+        path = Path(path)
+        if path.suffix == ".svg":
+            path.write_text(self.svg(), encoding="utf-8")
+            return path
+        if importlib.util.find_spec("matplotlib") is None:
+            what = (
+                f"a figure cannot be saved as {path.suffix or 'a file without a suffix'}: matplotlib is not installed"
+            )
+            raise ArgumentError(Diagnostic("MD410", what, fix="Save it as .svg, or install matplotlib."))
+        figure = importlib.import_module("matplotlib.figure").Figure(figsize=(8, 4.5), layout="constrained")
+        axes = figure.subplots()
+        for name, series in self.items():
+            axes.plot([100 * x for x, _ in _points(series)], [y / _MIB for _, y in _points(series)], label=name)
+        axes.set(xlabel="% of the step's allocations and releases", ylabel="MiB", ylim=(0, None))
+        axes.legend()
+        figure.savefig(path)
+        return path
+
+
+def memory_timeline(
+    fn: Callable[..., Any], *args: Any, backend: Any = None, backward: bool = True, **others: Callable[..., Any]
+) -> MemoryTimeline:
+    """Measure the memory of a training step, eager and compiled: `fn(*args)`, a loss of all outputs, and its backward.
+
+    `fn` is a function or a module, compiled or not; a module is copied, and so are the arguments. `backend` is that of
+    `minidynamo.compile`; `others` are further ways to run the step, by the name of their series. A step runs twice
+    before it is measured, so that nothing is compiled meanwhile. What the step leaves behind (gradients) is released
+    before it is measured.
+
+    >>> timeline = minidynamo.memory_timeline(model, batch)  # doctest: +SKIP
+    >>> print(timeline)  # doctest: +SKIP
+    >>> timeline.save("memory.svg")  # doctest: +SKIP
+    """
+    eager = _as_written(fn)
+    ways: dict[str, Callable[..., Any]] = {"eager": eager}
+    if eager is fn or backend is not None:
+        target = copy.deepcopy(eager) if isinstance(eager, torch.nn.Module) else eager
+        ways["compiled"] = compile_function(target, backend=backend)
+    else:
+        ways["compiled"] = fn
+    return MemoryTimeline({name: record_step(way, args, backward) for name, way in (ways | others).items()})
+
+
+def _as_written(fn: Callable[..., Any]) -> Callable[..., Any]:
+    if isinstance(fn, torch.nn.Module):
+        if fn.__dict__.get("_compiled_call_impl") is None:
+            return fn
+        made = copy.copy(fn)  # the same parameters, without the compiled call
+        made.__dict__.pop("_compiled_call_impl", None)
+        return made
+    plain: Callable[..., Any] = uncompile(fn) if hasattr(fn, COMPILED) else fn
+    return plain
+
+
+def record_step(fn: Callable[..., Any], args: Sequence[Any], backward: bool = True) -> Series:
+    """The memory of one step, behind two that are not measured."""
+    given = _copied(args)
+    leaves = [value for value in _tensors(given) if value.is_leaf and value.requires_grad]
+    if isinstance(fn, torch.nn.Module):
+        leaves += fn.parameters()
+
+    def step() -> None:
+        result = fn(*given)
+        with record_function(_BACKWARD):
+            pass
+        roots = [value for value in _tensors(result) if value.requires_grad and backward]
+        del result
+        if roots:
+            # Gradients of a loss belong to autograd alone, which frees them on the way.
+            loss = torch.stack([root if root.ndim == 0 else root.abs().square().mean() for root in roots]).sum()
+            roots.clear()
+            loss.backward()
+
+    for _ in range(2):
+        step()
+        for leaf in leaves:
+            leaf.grad = None
+    series = record_memory(step)
+    for leaf in leaves:
+        leaf.grad = None
+    return series
+
+
+def record_memory(function: Callable[[], object]) -> Series:
+    """Count what `function` allocates and releases, through torch's profiler."""
+    activities = [ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities.append(ProfilerActivity.CUDA)
+    with profile(activities=activities, profile_memory=True, acc_events=True) as recorded:
+        function()
+    events = list(recorded.profiler.kineto_results.events())
+    changes = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
+    turns = [e.start_ns() for e in events if e.name() == _BACKWARD]
+    turn = sum(time < turns[0] for time, _ in changes) if turns else len(changes)
+    return Series(tuple(itertools.accumulate((size for _, size in changes), initial=0)), turn)
+
+
+def _copied(args: Sequence[Any]) -> Sequence[Any]:
+    if any(not value.is_leaf for value in _tensors(args)):
+        return args  # they have a history, which a copy would not
+    return copy.deepcopy(args)
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    items = list(value.values()) if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    return [tensor for item in items for tensor in _tensors(item)]
+
+
+def _mib(size: int) -> str:
+    return f"{size / _MIB:,.2f} MiB"
+
+
+# The figure
+
+
+def _points(series: Series, most: int = 600) -> list[tuple[float, int]]:
+    """At most about `most` points: of each stretch the largest value, so that no peak is lost."""
+    count = len(series.bytes)
+    width = max(1, count // most)
+    starts = range(0, count, width)
+    return [(start / max(1, count - 1), max(series.bytes[start : start + width])) for start in starts]
+
+
+def _svg(timeline: Mapping[str, Series], width: int = 760, height: int = 420) -> str:
+    left, right, top, bottom = 64, 16, 16, 44
+    most = max((series.peak for series in timeline.values()), default=1) or 1
+    step = _tick(most)
+
+    def place(x: float, y: float) -> str:
+        across = left + x * (width - left - right)
+        return f"{across:.1f},{height - bottom - y / most * (height - top - bottom):.1f}"
+
+    lines = [
+        '<svg xmlns="http://www.w3.org/2000/svg" font-family="sans-serif" font-size="12" '
+        f'viewBox="0 0 {width} {height}">',
+        f'<rect width="{width}" height="{height}" fill="white"/>',
+    ]
+    for value in range(0, most + 1, step):
+        (x1, y), (x2, _) = place(0, value).split(","), place(1, value).split(",")
+        lines.append(f'<line x1="{x1}" x2="{x2}" y1="{y}" y2="{y}" stroke="#ddd"/>')
+        lines.append(f'<text x="{left - 6}" y="{float(y) + 4:.1f}" text-anchor="end">{value / _MIB:g}</text>')
+    lines.append(f'<text x="6" y="{top + 2}">MiB</text>')
+    label = "% of the step's allocations and releases; the dot is where backward begins"
+    lines.append(f'<text x="{width / 2}" y="{height - 10}" text-anchor="middle">{label}</text>')
+    for number, (name, series) in enumerate(timeline.items()):
+        color = _COLORS[number % len(_COLORS)]
+        points = " ".join(place(x, y) for x, y in _points(series))
+        lines.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="1.6"/>')
+        x, y = place(series.turn / max(1, len(series.bytes) - 1), series.behind_forward).split(",")
+        lines.append(f'<circle cx="{x}" cy="{y}" r="3.5" fill="{color}"/>')
+        row = top + 14 + 18 * number
+        text = f"{name}: peak {_mib(series.peak)}"
+        lines.append(f'<rect x="{left + 12}" y="{row - 9}" width="14" height="4" fill="{color}"/>')
+        lines.append(f'<text x="{left + 32}" y="{row - 2}">{text}</text>')
+    return "\n".join([*lines, "</svg>", ""])
+
+
+def _tick(most: int) -> int:
+    """A round distance between grid lines, of which there are four to eight."""
+    size = 1
+    while most > 8 * size:
+        size *= 2
+    return size

@@ -1,0 +1,86 @@
+"""Tests of minidynamo/memory_plan.py: what is recorded of buffers, and what it adds up to."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import minidynamo
+from minidynamo.memory_plan import MemoryReport, PlanRecorder
+
+
+def recorded():
+    """x comes in; a is new, b takes over a's memory, v is a view of b; b is returned."""
+    recorder = PlanRecorder("forward")
+    recorder.make("x", 100)
+    recorder.step("allocate a")
+    recorder.make("a", 40, "sin")
+    recorder.free(["x"])
+    recorder.step("reuse a")
+    recorder.make("b", 40, "cos", reuses="a")
+    recorder.step("view")
+    recorder.view("v", "b")
+    recorder.step("allocate c")
+    recorder.make("c", 24, "exp")
+    recorder.free(["v", "c"])
+    recorder.step("end")
+    return recorder.plan()
+
+
+def test_buffers_live_from_birth_to_death():
+    plan = recorded()
+    lives = {buffer.name: (buffer.born, buffer.dies, buffer.reuses) for buffer in plan.buffers}
+    assert lives == {"x": (-1, 0, ""), "a": (0, 0, ""), "b": (1, None, "a"), "c": (3, 3, "")}
+    assert plan.usage() == [40, 40, 40, 64, 40, 40] and plan.peak() == 64
+    assert [buffer.name for buffer in plan.inputs] == ["x"]
+
+
+def test_inputs_that_nobody_else_holds_die_with_their_last_use():
+    plan = recorded()
+    assert plan.usage({"x"}) == [40, -60, -60, -36, -60, -60]
+    assert plan.peak({"x"}) == 40
+
+
+def test_a_view_keeps_memory_alive():
+    recorder = PlanRecorder("forward")
+    recorder.step("a")
+    recorder.make("a", 8)
+    recorder.view("v", "a")
+    recorder.free(["a"])
+    recorder.step("b")
+    recorder.free(["v"])
+    assert recorder.plan().buffers[0].dies == 1
+
+
+def test_the_table():
+    text = str(MemoryReport([recorded()]))
+    assert text.splitlines()[0] == "forward graph, 5 steps"
+    assert "of a" in text and "never" in text and text.endswith("predicted peak: 64 bytes")
+
+
+@pytest.mark.cpp
+@pytest.mark.parametrize("backward", [True, False])
+def test_the_predicted_peak_is_the_measured_one(backward):
+    model = torch.nn.Sequential(
+        *[layer for _ in range(4) for layer in (torch.nn.Linear(128, 128), torch.nn.GELU())], torch.nn.LayerNorm(128)
+    )
+    x = torch.rand(256, 128)
+
+    def loss(x):
+        return model(x).square().mean()
+
+    f = minidynamo.compile(loss)
+    with torch.set_grad_enabled(backward):
+        series = minidynamo.observe.memory_timeline.record_step(f, [x], backward=False)
+        if backward:
+            series = minidynamo.observe.memory_timeline.record_step(f, [x])
+    report = f.memory_plan()
+    assert [plan.stage for plan in report] == (["forward", "backward"] if backward else ["inference"])
+    assert abs(report.peak - series.peak) <= 0.02 * series.peak
+    assert minidynamo.memory_plan(f).peak == report.peak
+
+
+def test_backends_that_generate_nothing_plan_nothing():
+    f = minidynamo.compile(lambda x: x + 1, backend="eager")
+    f(torch.ones(3))
+    assert f.memory_plan() == [] and f.memory_plan().peak == 0

@@ -1,0 +1,17 @@
+"""Tests of minidynamo/saved_tensors.py."""
+
+from __future__ import annotations
+
+import torch
+
+from minidynamo.saved_tensors import SavedTensors, SavedValue
+
+
+def test_the_table_has_the_largest_first_and_sums_up():
+    small = SavedValue("x", (2,), torch.float32, 8, "input", None, "an input")
+    large = SavedValue("exp", (4,), torch.float32, 16, "aten.exp.default", None, "too dear")
+    saved = SavedTensors([small, large])
+    assert saved.bytes == 24
+    first, second, last = str(saved).splitlines()
+    assert first == "exp: torch.float32[4], 16 bytes, aten.exp.default: too dear"
+    assert second.startswith("x: ") and last == "2 tensors, 24 bytes, 16 of them no inputs"
