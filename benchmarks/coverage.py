@@ -22,9 +22,18 @@ GOAL = 0.95
 COLUMNS = ("", "programs", "torch.compile captures", "minidynamo of these", "share", "only minidynamo", "different")
 
 
+# Whose turn it is when a case is looked at.
+EAGER, TORCH, OURS = "eager", "torch.compile", "minidynamo"
+
+
 @dataclass(frozen=True)
 class Finding:
-    """What a worker says of a case; see `coverage_worker.Finding`."""
+    """What became of a case. A text is empty where all is well.
+
+    `unfit`: eager itself raises, or gives other results when asked again, or the program asks for a graph break.
+    `torch`, `ours`: why the compiler does not capture the whole program. `differs`: what is not as in eager in what
+    minidynamo captured, or ran in parts.
+    """
 
     name: str
     unfit: str = ""
@@ -83,16 +92,23 @@ def measure(area: str) -> Coverage:
     """Run every case of the area."""
     findings: list[Finding] = []
     while True:
-        done = True
+        name = turn = ""
         for record in _worker(area, len(findings)):
-            if "starts" in record:
-                done, name = False, str(record["name"])
+            if "turn" in record:
+                name, turn = record["name"], record["turn"]
             else:
-                done = True
                 findings.append(Finding(**record))
-        if done:
+                turn = ""
+        if not turn:
             return Coverage(area, tuple(findings))
-        findings.append(Finding(name, differs="the process died or did not come to an end"))
+        findings.append(_lost(name, turn))
+
+
+def _lost(name: str, turn: str) -> Finding:
+    """A case at which the process died, or which did not come to an end."""
+    if turn == OURS:
+        return Finding(name, differs="the process died or did not come to an end")
+    return Finding(name, unfit=f"{turn} died or did not come to an end")
 
 
 def _worker(area: str, first: int) -> Iterator[dict[str, str]]:

@@ -1,6 +1,6 @@
 """Owns what is found out about one case: who captures it whole, and whether anything differs from eager.
 
-Run as `python -m benchmarks.coverage_worker AREA FIRST`, it writes a line of JSON before and after each case, so that a
+Run as `python -m benchmarks.coverage_worker AREA FIRST`, it writes a line of JSON at each step of a case, so that a
 process that dies costs one case. It sums nothing up; `coverage.py` does.
 """
 
@@ -13,12 +13,13 @@ import sys
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 
 import minidynamo
+from benchmarks.coverage import EAGER, OURS, TORCH, Finding
 from benchmarks.coverage_areas import AREAS
 from benchmarks.coverage_case import Case
 from minidynamo.comparison import Observation, assert_equal_observations, observe
@@ -28,21 +29,6 @@ SECONDS = 120  # for one case
 ASKED = "MD223"  # the program calls minidynamo.graph_break(), which torch.compile knows nothing of
 
 Compile = Callable[[Any], Any]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What became of a case. A text is empty where all is well.
-
-    `unfit`: eager itself raises, or gives other results when asked again. `torch`, `ours`: why the compiler does not
-    capture the whole program. `differs`: what is not as in eager in what minidynamo captured, or ran in parts.
-    """
-
-    name: str
-    unfit: str = ""
-    torch: str = ""
-    ours: str = ""
-    differs: str = ""
 
 
 def compare(case: Case, compiled: Callable[..., Any], *, values_only: bool) -> Observation | None:
@@ -124,12 +110,15 @@ def in_parts(case: Case) -> str:
     return "" if failed is None else f"in parts: raises {type(failed.error).__name__}: {first_line(failed.error)}"
 
 
-def find_out(case: Case, *, with_torch: bool = True) -> Finding:
-    """All about one case."""
+def find_out(case: Case, write: Callable[[dict[str, str]], None]) -> Finding:
+    """All about one case; `write` is told before each turn whose it is."""
+    write({"turn": EAGER, "name": case.name})
     why_not = unfit(case)
     if why_not:
         return Finding(case.name, unfit=why_not)
-    torch_says = captured_by_torch(case) if with_torch else ""
+    write({"turn": TORCH, "name": case.name})
+    torch_says = captured_by_torch(case)
+    write({"turn": OURS, "name": case.name})
     ours, differs = captured_here(case)
     asks = "asks minidynamo for a graph break" if ours.startswith(ASKED) else ""
     return Finding(case.name, asks, torch_says, ours, differs)
@@ -142,12 +131,15 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     warnings.simplefilter("ignore")
-    for number, case in enumerate(AREAS[area]()[first:], first):
-        print(json.dumps({"starts": number, "name": case.name}), file=out, flush=True)
+
+    def write(record: dict[str, str]) -> None:
+        print(json.dumps(record), file=out, flush=True)
+
+    for case in AREAS[area]()[first:]:
         faulthandler.dump_traceback_later(SECONDS, exit=True)
-        finding = find_out(case)
+        finding = find_out(case, write)
         faulthandler.cancel_dump_traceback_later()
-        print(json.dumps(asdict(finding)), file=out, flush=True)
+        write(asdict(finding))
     with suppress(BrokenPipeError):
         out.close()
 

@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import HOOK_TABLES, Attr, InstanceAttr, Source, key_expression
@@ -34,6 +36,9 @@ def same_value(found: object, expected: object) -> bool:
     """Whether two constants are alike to any program: in type all the way down, in value, and in the sign of a zero."""
     if type(found) is not type(expected):
         return False
+    if isinstance(expected, np.generic):
+        assert isinstance(found, np.generic)
+        return found.tobytes() == expected.tobytes()
     if isinstance(expected, float):
         assert isinstance(found, float)
         same_sign = math.copysign(1, found) == math.copysign(1, expected)

@@ -9,10 +9,11 @@ import collections
 import enum
 import re
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
+import numpy as np
 import torch
 
 from minidynamo.variables.base import VariableTracker
@@ -29,6 +30,9 @@ from minidynamo.variables.containers import (
 )
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ClassVariable, IdVariable, ObjectVariable, PythonModuleVariable
+
+# Numpy's scalars but those of dates and records.
+NUMPY_SCALARS: frozenset[type] = frozenset(np.dtype(letter).type for letter in "?bhilqBHILQefdFD")
 
 # Immutable classes without parts that need tracking of their own.
 CONSTANT_TYPES: frozenset[type] = frozenset(
@@ -53,6 +57,10 @@ CONSTANT_TYPES: frozenset[type] = frozenset(
         re.Match,
         re.Pattern,
         types.GenericAlias,
+        np.finfo,
+        np.iinfo,
+        *NUMPY_SCALARS,
+        *(type(np.dtype(scalar)) for scalar in NUMPY_SCALARS),
     }
 )
 
@@ -90,6 +98,26 @@ def from_constant(value: Any) -> VariableTracker:
     if isinstance(value, type):
         return ClassVariable(value)
     raise NotConstant(type(value).__name__)
+
+
+# Functions of torch that take a numpy scalar's dtype, too, and not its value alone.
+_TAKES_DTYPE = (torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor, torch.result_type, "new_tensor")
+
+
+def plain_numbers(
+    target: Any, args: Sequence[VariableTracker], kwargs: Mapping[str, VariableTracker]
+) -> tuple[list[VariableTracker], dict[str, VariableTracker]]:
+    """Arguments of a torch function as torch reads them: numpy's real numbers are Python's."""
+    if any(target is function or target == function for function in _TAKES_DTYPE):
+        return [*args], {**kwargs}
+    return [_plain_number(arg) for arg in args], {name: _plain_number(arg) for name, arg in kwargs.items()}
+
+
+def _plain_number(variable: VariableTracker) -> VariableTracker:
+    value = variable.value if isinstance(variable, ConstantVariable) else None
+    if type(value) not in NUMPY_SCALARS or not isinstance(value, np.integer | np.floating):
+        return variable
+    return ConstantVariable(int(value) if isinstance(value, np.integer) else float(value))
 
 
 def as_constant(variable: VariableTracker) -> Any:

@@ -22,7 +22,7 @@ from minidynamo.guards.profile import FrameProfile
 from minidynamo.guards.shapes import Layout, Shapes
 from minidynamo.guards.source import Constant, Item, Local, Source
 from minidynamo.switches import settings, way_to
-from minidynamo.tracer.constants import NotConstant, as_constant, from_constant
+from minidynamo.tracer.constants import NUMPY_SCALARS, NotConstant, as_constant, from_constant
 from minidynamo.tracer.dead_code import remove_dead_code
 from minidynamo.tracer.subgraphs import Subgraph
 from minidynamo.tracer.traced_frame import GraphInput
@@ -392,6 +392,8 @@ class OutputGraph:
             node = variable.node if self.subgraph is None else self.subgraph.node_of(variable)
             return node, self.use(variable)
         if isinstance(variable, ConstantVariable):
+            if type(variable.value) in NUMPY_SCALARS:
+                raise NotInGraph(type(variable.value).__name__)
             return variable.value, variable.value
         if isinstance(variable, NumberVariable):
             if self.subgraph is not None:

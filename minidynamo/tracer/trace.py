@@ -19,6 +19,7 @@ from minidynamo.guards.source import Source
 from minidynamo.tracer import registry
 from minidynamo.tracer.attributes import read_attribute
 from minidynamo.tracer.call import call, call_method
+from minidynamo.tracer.constants import plain_numbers
 from minidynamo.tracer.exceptions import description, tracked
 from minidynamo.tracer.interpreter import Frame, FrameChain
 from minidynamo.tracer.operators import truth_of
@@ -120,7 +121,7 @@ class Trace:
         """Put a call into the graph and track what it gives."""
         name = f"Tensor.{target}()" if isinstance(target, str) else f"{getattr(target, '__name__', target)}()"
         try:
-            made = self.graph.emit(target, args, kwargs or {})
+            made = self.graph.emit(target, *plain_numbers(target, args, kwargs or {}))
             if not self.chain.emits_in_try:
                 self.chain.emits_in_try = any(is_in_try(frame.code, frame.index) for frame in self.frames)
         except NotInGraph as error:
