@@ -9,10 +9,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+import minidynamo
 from benchmarks.measure import SYSTEMS, Limit, Result, interleaved, keep_memory_mapped
 
 ROWS, COLUMNS = 4096, 1024
 LIMITS = (Limit("torch.compile", 1.0),)
+# The same for kernels that serve every size, each system's own; "static" is ours for one size.
+DYNAMIC = {
+    "eager": lambda target: target,
+    "minidynamo": partial(minidynamo.compile, dynamic=True),
+    "torch.compile": partial(torch.compile, dynamic=True),
+    "static": partial(minidynamo.compile, dynamic=False),
+}
+DYNAMIC_LIMITS = (*LIMITS, Limit("static", 1.25))
 
 
 def chain(x: Tensor, y: Tensor) -> Tensor:
@@ -47,7 +56,9 @@ def _programs() -> Iterator[tuple[str, Callable[..., Tensor], tuple[Tensor, ...]
 def measure(quick: bool) -> Iterator[Result]:
     """Milliseconds per call on 4096x1024 float32."""
     keep_memory_mapped()
-    for name, function, arguments in _programs():
-        functions = {system: partial(make(function), *arguments) for system, make in SYSTEMS.items()}
-        samples = interleaved(functions, rounds=5 if quick else 60, calls=2, scale=1e3)
-        yield Result(f"{name} on {ROWS}x{COLUMNS} float32", "ms", samples, LIMITS)
+    for sizes, systems, limits in (("", SYSTEMS, LIMITS), (" of any size", DYNAMIC, DYNAMIC_LIMITS)):
+        for name, function, arguments in _programs():
+            torch.compiler.reset()  # which remembers how a function was compiled before
+            functions = {system: partial(make(function), *arguments) for system, make in systems.items()}
+            samples = interleaved(functions, rounds=5 if quick else 60, calls=2, scale=1e3)
+            yield Result(f"{name}{sizes} on {ROWS}x{COLUMNS} float32", "ms", samples, limits)
