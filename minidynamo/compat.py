@@ -146,6 +146,14 @@ def has_saved_tensor_hooks() -> bool:
     return _saved_tensor_hooks(False) is not None
 
 
+def traceable_saved_tensor_hooks() -> tuple[torch.fx.GraphModule, torch.fx.GraphModule] | None:
+    """The pack and unpack hooks in force when both are graphs; None for all others, which run as eager calls."""
+    hooks = _saved_tensor_hooks(False)
+    if hooks is None or not all(isinstance(hook, torch.fx.GraphModule) for hook in hooks):
+        return None
+    return hooks
+
+
 # Whether the backward that is running leaves saved tensors for another one.
 retains_graph: typing.Callable[[], bool] = torch._C._autograd._get_current_graph_task_keep_graph
 

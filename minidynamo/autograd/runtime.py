@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from minidynamo import compat
-from minidynamo.autograd.numbers import dense_strides, has_symbols, hint, is_dense_in
+from minidynamo.autograd.double_backward import DoubleBackward
+from minidynamo.autograd.layouts import GradientLayout, Layout
 from minidynamo.autograd.signature import GraphSignature, OutputPlan
 from minidynamo.boxed import BoxedCallable, mark_boxed
-from minidynamo.errors import Diagnostic, GraphRefused, Unsupported
 from minidynamo.locks import ForkSafeLock
 
 Saved = Sequence[tuple[str, int]]
@@ -40,14 +40,15 @@ def training_call(
     saved: Saved,
     compile_backward: Callable[[], BoxedCallable],
     expected: Sequence[torch.Tensor],
+    again: DoubleBackward,
 ) -> BoxedCallable:
     """A boxed callable around forward and backward graph.
 
     Forward returns the results of `signature`, then further values to save; `saved` says where each value that
     backward takes comes from. `expected` are fake values like those that backward takes: what was saved, then
-    gradients.
+    gradients. `again` is for callers who differentiate the gradients.
     """
-    function = _make_function(signature, forward, saved, _Lazy(compile_backward), expected)
+    function = _make_function(signature, forward, saved, _Lazy(compile_backward), expected, again)
     apply = compat.raw_apply(function)
     gradients = signature.gradients
     unreached = [place for place, i in enumerate(gradients) if i in signature.unreached]
@@ -85,25 +86,49 @@ def _is_shared(args: list[Any], written: Collection[int]) -> bool:
     return any(places.count(places[i]) > 1 for i in written)
 
 
+class _Places:
+    """Where the values that backward takes are found in forward: among its inputs, and among what it made."""
+
+    def __init__(self, saved: Saved, expected: Sequence[Any], results: int) -> None:
+        symbols = [isinstance(like, (str, *compat.SYMBOLIC_NUMBERS)) for like in expected[: len(saved)]]  # or NUMBER
+        tensors = [place for place, number in zip(saved, symbols) if not number]
+        numbers = [place for place, number in zip(saved, symbols) if number]
+        self.inputs, self.made = _split(tensors, results)
+        self.number_inputs, self.numbers_made = _split(numbers, results)
+
+
+def _split(places: Saved, results: int) -> tuple[list[int], list[int]]:
+    made = [i + results * (kind == "extra") for kind, i in places if kind != "input"]
+    return [i for kind, i in places if kind == "input"], made
+
+
 def _make_function(
     signature: GraphSignature,
     forward_graph: BoxedCallable,
     saved: Saved,
     backward_graph: BoxedCallable,
     expected: Sequence[torch.Tensor],
+    again: DoubleBackward,
 ) -> type[torch.autograd.Function]:
     results = signature.results
     differentiable = signature.differentiable_results
-    tensors = [kind for kind, like in zip(saved, expected) if not isinstance(like, compat.SYMBOLIC_NUMBERS)]
-    saved_inputs = [i for kind, i in tensors if kind == "input"]
-    saved_made = [i + results * (kind == "extra") for kind, i in tensors if kind != "input"]
-    number_inputs = [i for kind, i in saved[len(tensors) :] if kind == "input"]
-    numbers_made = [i + results * (kind == "extra") for kind, i in saved[len(tensors) :] if kind != "input"]
+    places = _Places(saved, expected, results)
     unreached = set(signature.unreached)
     settle = _settling(signature)
-    fits = [_Fit(value) for value in expected[len(saved) :]]
+    fits = [GradientLayout(value) for value in expected[len(saved) :]]
     symbolic = [i for fit, i in zip(fits, differentiable) if fit.is_symbolic]
     others = [i for i in range(results) if i not in differentiable and i not in signature.number_results]
+
+    def run_backward(ctx: Any, args: list[Any], tangents: list[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
+        """Call the compiled graph on saved tensors and tangents, both of which are given up."""
+        unused = {place for place, tangent in enumerate(tangents) if tangent is None}
+        args += ctx.numbers
+        args += [fit(tangent, ctx.shapes.get(i)) for fit, tangent, i in zip(fits, tangents, differentiable)]
+        tangents.clear()
+        made: Sequence[torch.Tensor | None] = backward_graph(args)
+        if unused:
+            made = [None if s and unused.issuperset(s) else g for s, g in zip(signature.gradient_sources, made)]
+        return made
 
     class CompiledFunction(torch.autograd.Function):
         """One node of autograd's graph for the whole compiled graph. Its first argument is the list of all inputs."""
@@ -114,17 +139,19 @@ def _make_function(
         @staticmethod
         def forward(ctx: Any, args: list[Any], *_: torch.Tensor) -> tuple[torch.Tensor, ...]:
             # An input whose history autograd shall not walk into must not be saved together with it.
-            kept = [args[i].detach() if i in unreached and not args[i].is_leaf else args[i] for i in saved_inputs]
-            numbers = [args[i] for i in number_inputs]
+            kept = [args[i].detach() if i in unreached and not args[i].is_leaf else args[i] for i in places.inputs]
+            numbers = [args[i] for i in places.number_inputs]
+            hooked = compat.has_saved_tensor_hooks()
+            ctx.again = again.keep(args, hooked)
             made = forward_graph(args)
             if settle is not None:
                 made = settle(made)
-            kept += [made[i] for i in saved_made]
+            kept += [made[i] for i in places.made]
             ctx.save_for_backward(*kept)
-            ctx.numbers = numbers + [made[i] for i in numbers_made]
+            ctx.numbers = numbers + [made[i] for i in places.numbers_made]
             ctx.shapes = {i: made[i].shape for i in symbolic}
             ctx.set_materialize_grads(False)
-            ctx.layouts = [_Layout(value) for value in kept] if compat.has_saved_tensor_hooks() else None
+            ctx.layouts = [Layout(value) for value in kept] if hooked else None
             if others:
                 ctx.mark_non_differentiable(*[made[i] for i in others])
             return tuple(made[:results])
@@ -136,75 +163,19 @@ def _make_function(
             args = list(ctx.saved_tensors)
             # Unless the user retains the graph, autograd lets go now, and each value dies at its last use.
             ctx.maybe_clear_saved_tensors()
+            kept = ctx.again
+            if not compat.retains_graph():
+                ctx.again = None
             if ctx.layouts is not None:
                 args = [layout.restored(value) for layout, value in zip(ctx.layouts, args)]
-            args += ctx.numbers
-            unused = {place for place, i in enumerate(differentiable) if gradients[i] is None}
-            args += [fit(gradients[i], ctx.shapes.get(i)) for fit, i in zip(fits, differentiable)]
+            tangents = [gradients[i] for i in differentiable]
             gradients.clear()
-            made = _refuse_second_derivative(backward_graph, args) if torch.is_grad_enabled() else backward_graph(args)
-            if unused:
-                made = [None if s and unused.issuperset(s) else g for s, g in zip(signature.gradient_sources, made)]
-            return (None, *made)
+            if torch.is_grad_enabled():
+                return (None, *again.run(kept, args, tangents, lambda: run_backward(ctx, args, tangents)))
+            del kept
+            return (None, *run_backward(ctx, args, tangents))
 
     return CompiledFunction
-
-
-class _Layout:
-    """Shape, strides, dtype and device that a tensor had when it was saved."""
-
-    def __init__(self, value: torch.Tensor) -> None:
-        self.shape, self.stride = value.shape, value.stride()
-        self.dtype, self.device = value.dtype, value.device
-
-    def restored(self, saved: torch.Tensor) -> torch.Tensor:
-        """What the user's unpack hook returned for the tensor, which may have lost its dtype or strides."""
-        if saved.shape != self.shape:
-            came = f"returned a tensor of shape {tuple(saved.shape)} for one of shape {tuple(self.shape)}"
-            raise RuntimeError(f"a hook for saved tensors {came}")
-        if (saved.stride(), saved.dtype, saved.device) == (self.stride, self.dtype, self.device):
-            return saved
-        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device).copy_(saved)
-
-
-class _Fit:
-    """Turns the gradient that autograd hands in for one result into what the backward graph was compiled for.
-
-    `like` is a fake tensor like that. When it has symbolic sizes, its strides follow from those of each call.
-    """
-
-    def __init__(self, like: torch.Tensor) -> None:
-        self.is_symbolic = has_symbols(like)
-        self.order = _dense_order(like) if self.is_symbolic else ()
-        self.shape, self.stride = tuple(like.shape), like.stride()
-        self.dtype, self.device = like.dtype, like.device
-
-    def __call__(self, gradient: torch.Tensor | None, shape: Sequence[int] | None) -> torch.Tensor:
-        if shape is None:
-            shape, stride = self.shape, self.stride
-        else:
-            stride = dense_strides(self.order, shape)
-        if gradient is None:  # the result was not used
-            return torch.empty_strided(shape, stride, dtype=self.dtype, device=self.device).zero_()
-        if gradient.stride() == stride and not gradient.is_neg():
-            return gradient
-        return torch.empty_strided(shape, stride, dtype=self.dtype, device=self.device).copy_(gradient)
-
-
-def _dense_order(like: torch.Tensor) -> tuple[int, ...]:
-    """The dimensions of a tensor without gaps, from the innermost to the outermost. Raises GraphRefused for another."""
-    sizes, strides = tuple(map(hint, like.shape)), tuple(map(hint, like.stride()))
-    order = tuple(sorted(range(like.ndim), key=lambda d: (strides[d], sizes[d], -d)))
-    if not is_dense_in(order, like.shape, like.stride()):
-        raise GraphRefused(
-            Diagnostic(
-                "MD401",
-                "the graph cannot be traced for autograd: a gradient has strides that do not follow from its sizes",
-                why="The sizes differ from call to call, so gradients are laid out anew in each.",
-                fix="Return a contiguous tensor: `return x.contiguous()`.",
-            )
-        )
-    return order
 
 
 class _Lazy:
@@ -223,37 +194,6 @@ class _Lazy:
                 if self.compiled is None:
                     self.compiled = self.compile_it()
         return self.compiled(args)
-
-
-class _NoSecondDerivative(torch.autograd.Function):
-    """Passes gradients on, and refuses to be differentiated itself."""
-
-    @staticmethod
-    def forward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(gradient.view_as(gradient) for gradient in gradients)
-
-    @staticmethod
-    def backward(ctx: Any, *_: Any) -> Any:
-        raise Unsupported(
-            Diagnostic(
-                "MD403",
-                "a compiled graph cannot be differentiated twice",
-                why="Its backward graph is compiled code that autograd does not see into.",
-                fix="Run the function without minidynamo where `create_graph=True` is used: `fn.__wrapped__(...)`.",
-            )
-        )
-
-
-def _refuse_second_derivative(backward_graph: BoxedCallable, args: list[Any]) -> list[Any]:
-    with torch.no_grad():
-        made = list(backward_graph(args))
-    present = [i for i, gradient in enumerate(made) if gradient is not None]
-    if present:
-        apply = compat.raw_apply(_NoSecondDerivative)
-        leaves = [made[i].detach().requires_grad_() for i in present]
-        for i, gradient in zip(present, apply(*leaves)):
-            made[i] = gradient
-    return made
 
 
 def _settling(signature: GraphSignature) -> Callable[[Sequence[Any]], Sequence[Any]] | None:

@@ -35,6 +35,14 @@ SHAPE_ONLY = {
 }
 
 
+def read_inputs(node: fx.Node) -> list[fx.Node]:
+    """What the results of `node` depend on. New running statistics of batch norm, which depend on the old ones, do not
+    count as results."""
+    if node.target is aten._native_batch_norm_legit_functional.default and node.args[5]:
+        return [source for source in node.args[:3] if isinstance(source, fx.Node)]
+    return node.all_input_nodes
+
+
 def without_unread(emitter: Emitter, op: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments of a call of `op` with a stand-in, or None, for each tensor that it does not read."""
     if op is aten.native_batch_norm_backward.default and args[7]:

@@ -10,7 +10,6 @@ from torch import fx
 import minidynamo
 from minidynamo.boxed import is_boxed, mark_boxed
 from minidynamo.compat import HAS_BOXED_GRADIENTS
-from minidynamo.errors import Unsupported
 from tests.autograd.programs import assert_same, compile_program, inputs, interpret
 
 alive = []
@@ -98,17 +97,6 @@ def test_an_output_changed_before_backward_is_noticed():
     y.detach().mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
-
-
-def test_a_second_derivative_is_refused():
-    x = torch.randn(3, requires_grad=True)
-    (y,) = compile_program(lambda x: (x.sin(),), [x])([x])
-    (g,) = torch.autograd.grad(y.sum(), x, create_graph=True)
-    assert g.requires_grad
-    torch.testing.assert_close(g, x.cos())
-    with pytest.raises(Unsupported) as caught:
-        g.sum().backward()
-    assert caught.value.code == "MD403"
 
 
 def test_gradients_of_any_layout_are_accepted():

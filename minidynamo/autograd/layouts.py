@@ -1,0 +1,99 @@
+"""Owns the layouts of tensors that autograd hands back at run time: saved values and gradients.
+
+Graphs are compiled for sizes, strides and dtypes; what comes with others is copied. Which tensors these are is the
+business of `runtime.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from minidynamo.autograd.numbers import dense_strides, has_symbols, hint, is_dense_in
+from minidynamo.errors import Diagnostic, GraphRefused
+
+
+class Layout:
+    """Shape, strides, dtype and device of a tensor at one moment."""
+
+    def __init__(self, value: torch.Tensor) -> None:
+        self.shape, self.stride = value.shape, value.stride()
+        self.dtype, self.device = value.dtype, value.device
+
+    def empty(self) -> torch.Tensor:
+        """A tensor like that, with any data."""
+        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
+
+    def restored(self, saved: torch.Tensor) -> torch.Tensor:
+        """What the user's unpack hook returned for the tensor, which may have lost its dtype or strides."""
+        if saved.shape != self.shape:
+            came = f"returned a tensor of shape {tuple(saved.shape)} for one of shape {tuple(self.shape)}"
+            raise RuntimeError(f"a hook for saved tensors {came}")
+        if (saved.stride(), saved.dtype, saved.device) == (self.stride, self.dtype, self.device):
+            return saved
+        return self.empty().copy_(saved)
+
+
+@dataclass(frozen=True)
+class WrittenLayout:
+    """What is needed of a tensor to lay out others like it. With symbolic sizes, `shape` and `stride` are those of the
+    call that was compiled for, and `order` has the dimensions from the innermost to the outermost."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    order: tuple[int, ...] | None
+    dtype: torch.dtype
+    device: torch.device
+
+
+def written_layout(like: torch.Tensor) -> WrittenLayout:
+    """The layout of a fake tensor, without its symbols. Raises GraphRefused for a symbolic one with gaps."""
+    order = _dense_order(like) if has_symbols(like) else None
+    shape, stride = tuple(map(hint, like.shape)), tuple(map(hint, like.stride()))
+    return WrittenLayout(shape, stride, order, like.dtype, like.device)
+
+
+class GradientLayout:
+    """Turns the gradient that autograd hands in for one result into what the backward graph was compiled for.
+
+    `like` is a fake tensor like that, or what was written down of one. When it has symbolic sizes, its strides follow
+    from those of each call.
+    """
+
+    def __init__(self, like: torch.Tensor | WrittenLayout) -> None:
+        written = like if isinstance(like, WrittenLayout) else written_layout(like)
+        self.is_symbolic = written.order is not None
+        self.order = written.order or ()
+        self.shape, self.stride = written.shape, written.stride
+        self.dtype, self.device = written.dtype, written.device
+
+    def __call__(self, gradient: torch.Tensor | None, shape: Sequence[int] | None) -> torch.Tensor:
+        """The gradient in the layout; zeros for a result that was not used. `shape` is that of this call, if sizes are
+        symbolic."""
+        if shape is None:
+            shape, stride = self.shape, self.stride
+        else:
+            stride = dense_strides(self.order, shape)
+        if gradient is None:
+            return torch.empty_strided(shape, stride, dtype=self.dtype, device=self.device).zero_()
+        if gradient.stride() == stride and not gradient.is_neg():
+            return gradient
+        return torch.empty_strided(shape, stride, dtype=self.dtype, device=self.device).copy_(gradient)
+
+
+def _dense_order(like: torch.Tensor) -> tuple[int, ...]:
+    """The dimensions of a tensor without gaps, from the innermost to the outermost. Raises GraphRefused for another."""
+    sizes, strides = tuple(map(hint, like.shape)), tuple(map(hint, like.stride()))
+    order = tuple(sorted(range(like.ndim), key=lambda d: (strides[d], sizes[d], -d)))
+    if not is_dense_in(order, like.shape, like.stride()):
+        raise GraphRefused(
+            Diagnostic(
+                "MD401",
+                "the graph cannot be traced for autograd: a gradient has strides that do not follow from its sizes",
+                why="The sizes differ from call to call, so gradients are laid out anew in each.",
+                fix="Return a contiguous tensor: `return x.contiguous()`.",
+            )
+        )
+    return order

@@ -1,0 +1,41 @@
+"""Tests of minidynamo/autograd/layouts.py: what autograd hands back gets the layout that graphs were compiled for."""
+
+import pytest
+import torch
+
+from minidynamo.autograd.layouts import GradientLayout, Layout
+from minidynamo.compat import FakeTensorMode
+from tests.autograd.programs import ShapeEnv, fake
+
+
+def test_saved_tensors_are_restored():
+    x = torch.randn(3, 4).t()
+    layout = Layout(x)
+    assert layout.restored(x) is x and layout.empty().stride() == x.stride()
+    restored = layout.restored(x.double().contiguous())
+    assert torch.equal(restored, x) and restored.stride() == x.stride() and restored.dtype is x.dtype
+    with pytest.raises(RuntimeError, match="returned a tensor of shape"):
+        layout.restored(x[1:])
+
+
+def test_gradients_get_the_strides_of_the_graph():
+    fit = GradientLayout(torch.empty(4, 3).t())
+    fitting = torch.randn(4, 3).t()
+    assert fit(fitting, None) is fitting
+    copied = fit(torch.ones(1).expand(3, 4), None)
+    assert copied.stride() == (1, 3) and torch.equal(copied, torch.ones(3, 4))
+    assert torch.equal(fit(None, None), torch.zeros(3, 4))
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1), (3, 2, 1, 0)])
+def test_strides_follow_from_the_sizes_of_the_call(order):
+    back = [order.index(dim) for dim in range(4)]
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    like = fake(mode, torch.empty(2, 5, 4, 3)).permute(order).contiguous().permute(back)
+    fit = GradientLayout(like)
+    assert fit.is_symbolic and not mode.shape_env.guards
+    for shape in [(2, 5, 4, 3), (7, 3, 2, 6), (3, 1, 2, 2)]:
+        wanted = torch.randn(shape).permute(order).contiguous().permute(back)
+        assert fit(wanted, wanted.shape) is wanted or 1 in shape
+        assert torch.equal(fit(torch.ones(1).expand(shape), wanted.shape), torch.ones(shape))
+        assert fit(None, wanted.shape).stride() == wanted.stride() or 1 in shape
