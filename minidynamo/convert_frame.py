@@ -38,9 +38,9 @@ from minidynamo.errors import (
 from minidynamo.events import notice, phase, publish
 from minidynamo.graph_text import graph_text
 from minidynamo.guards.cache import Entry, make_entry
-from minidynamo.guards.state import saved_tensor_hook_guards
 from minidynamo.guards.profile import FrameProfile
 from minidynamo.guards.source import Local
+from minidynamo.guards.state import saved_tensor_hook_guards
 from minidynamo.options import BackendKey, CompileOptions
 from minidynamo.stealing import stolen_arguments
 from minidynamo.tracer.frame import FrameRequest, StackSlot, trace_frame

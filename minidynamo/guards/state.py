@@ -5,13 +5,14 @@ It does not decide when to check; `check.py` puts the check into the guards.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from minidynamo import compat
-from minidynamo.guards.guard import GlobalState
+from minidynamo.guards.guard import GlobalState, Guard, GuardKind
+from minidynamo.guards.source import Constant, Item, Result
 
 _AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps")
 
@@ -58,6 +59,16 @@ def differences(expected: GlobalState) -> str:
         for name in GlobalState.__dataclass_fields__
         if getattr(now, name) != getattr(expected, name)
     )
+
+
+_SAVED_TENSOR_HOOKS = Result(Constant(compat.traceable_saved_tensor_hooks, "saved_tensors_hooks"))
+
+
+def saved_tensor_hook_guards(hooks: Sequence[Any] | None) -> list[Guard]:
+    """That the pack and unpack hooks are these very graphs, or, for None, that they are no graphs."""
+    if hooks is None:
+        return [Guard(_SAVED_TENSOR_HOOKS, GuardKind.IDENTITY, None)]
+    return [Guard(Item(_SAVED_TENSOR_HOOKS, k), GuardKind.IDENTITY, hook) for k, hook in enumerate(hooks)]
 
 
 class KernelSettings:

@@ -231,3 +231,129 @@ def test_a_hook_that_forward_registers_and_removes():
     for _ in range(3):
         assert torch.equal(module(x), module.linear(x) * 2)
         assert not module.linear._forward_hooks
+
+
+# Guards on hooks: adding, removing or replacing one is noticed; the same ones are not
+
+
+def forward_hooks(net):
+    yield net.register_forward_pre_hook, lambda m, args: (args[0] + 1,)
+    yield net.register_forward_hook, lambda m, args, out: out * 2
+    yield net.register_full_backward_pre_hook, lambda m, grads: (grads[0] * 2,)
+    yield net.register_full_backward_hook, lambda m, grads_in, grads_out: (grads_in[0] * 3,)
+    module = nn.modules.module
+    yield module.register_module_forward_pre_hook, lambda m, args: (args[0] + 1,)
+    yield module.register_module_forward_hook, lambda m, args, out: out * 2
+    yield module.register_module_full_backward_pre_hook, lambda m, grads: (grads[0] * 2,)
+    yield module.register_module_full_backward_hook, lambda m, grads_in, grads_out: (grads_in[0] * 3,)
+
+
+def observed(net):
+    x = torch.ones(2, 4, requires_grad=True)
+    out = net(x)
+    out.sum().backward()
+    return out.detach(), x.grad
+
+
+@pytest.mark.parametrize("which", range(8))
+@pytest.mark.parametrize("place", ["root", "inside"])
+def test_a_hook_of_each_kind_is_guarded(which, place):
+    net, twin = minidynamo.compile(model(), backend="eager"), model()
+    for same in (net, twin):
+        observed(same)
+    owners = (net, twin) if place == "root" else (net[0], twin[0])
+
+    def check():
+        for mine, expected in zip(observed(net), observed(twin)):
+            assert torch.equal(mine, expected)
+
+    check()
+    if which < 4:
+        handles = []
+        for owner in owners:
+            register, hook = [*forward_hooks(owner)][which]
+            handles.append(register(hook))
+    else:
+        register, hook = [*forward_hooks(net)][which]
+        handles = [register(hook)]
+    try:
+        check()
+        if which in (0, 1, 4, 5):  # for the others nn.Module makes a function of its own in each call
+            with no_recompile():
+                check()
+        check()
+    finally:
+        for handle in handles:
+            handle.remove()
+    check()
+    with no_recompile():
+        check()
+
+
+def test_a_hook_of_a_tensor_that_was_traced_is_guarded():
+    def program(x, hook):
+        y = x * 2
+        y.register_hook(hook)
+        return (y * x).sum()
+
+    def double(grad):
+        return grad * 2
+
+    def triple(grad):
+        return grad * 3
+
+    f = minidynamo.compile(program, backend="aot_eager")
+
+    def check(hook):
+        gradients = []
+        for run in (program, f):
+            x = torch.ones(3, requires_grad=True)
+            run(x, hook).backward()
+            gradients.append(x.grad)
+        assert torch.equal(*gradients)
+
+    check(double)
+    check(triple)
+    compiles = f.stats.compiles
+    for hook in (double, triple, double):
+        check(hook)
+    assert f.stats.compiles == compiles
+
+
+def pair_of_graphs():
+    def pack(x):
+        return x.to(torch.float16)
+
+    def unpack(x):
+        return x.to(torch.float32)
+
+    return torch.fx.symbolic_trace(pack), torch.fx.symbolic_trace(unpack)
+
+
+def test_HK_3_saved_tensor_hooks_match_by_identity():
+    counter = CompileCounter()
+    f = minidynamo.compile(lambda x: (x + 1).sin().exp(), backend=counter)
+    first, second = pair_of_graphs(), pair_of_graphs()
+    eager, other = (lambda x: x, lambda x: x), (lambda x: x * 1, lambda x: x)
+
+    def compiles(pair):
+        x, before = torch.ones(3, 4, requires_grad=True), counter.frame_count
+        if pair is None:
+            f(x).sum().backward()
+        else:
+            with torch.autograd.graph.saved_tensors_hooks(*pair):
+                y = f(x)
+            y.sum().backward()
+        assert torch.allclose(x.grad, torch.full((3, 4), -1.0331169), atol=2e-3)
+        return counter.frame_count - before
+
+    pairs = (None, first, first, None, second, first, eager, other, (first[0], eager[1]))
+    assert [compiles(pair) for pair in pairs] == [1, 1, 0, 0, 1, 0, 0, 0, 0]
+    assert "saved_tensors_hooks()" in f.guards() and "saved_tensors_hooks()" in f.why()
+
+
+def test_without_gradients_saved_tensor_hooks_do_not_matter():
+    f = minidynamo.compile(lambda x: x * 2, backend="eager")
+    f(torch.ones(3))
+    with torch.autograd.graph.saved_tensors_hooks(*pair_of_graphs()), no_recompile():
+        f(torch.ones(3))

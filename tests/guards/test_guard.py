@@ -1,6 +1,8 @@
 """Tests of minidynamo/guards/guard.py."""
 
 import dataclasses
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -30,3 +32,9 @@ def test_records_cannot_be_changed() -> None:
 def test_summary_names_dtype_shape_and_device() -> None:
     assert facts_of(torch.zeros(2, 3)).summary == "float32[2, 3] on cpu"
     assert facts_of(torch.zeros((), dtype=torch.int64, device="meta")).summary == "int64[] on meta"
+
+
+def test_every_kind_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "guards.md").read_text(encoding="utf-8")
+    headings = "".join(re.findall(r"^### (.*)$", page, flags=re.MULTILINE))
+    assert [kind.value for kind in GuardKind if kind.value not in headings] == []
