@@ -45,7 +45,7 @@ class FrameProfile:
         seen = (tuple(sizes), relative_strides(sizes, strides))
         known = self.tensors.get(name, seen)
         if len(known[0]) != len(sizes):
-            known = ((None,) * len(sizes), seen[1])
+            known = ((None,) * len(sizes), (None,) * len(sizes))
         self.tensors[name] = joined = (_join(known[0], seen[0]), _join(known[1], seen[1]))
         allowed = self.dynamic is not False
         varied = [tuple(allowed and fact is None for fact in facts) for facts in joined]
@@ -63,11 +63,28 @@ def relative_strides(sizes: Sequence[int], strides: Sequence[int]) -> tuple[int 
     return tuple(facts[k] for k in range(len(sizes)))
 
 
+def joined(one: FrameProfile, other: FrameProfile) -> FrameProfile:
+    """What two profiles of one frame point have seen together; `dynamic` is that of the first."""
+    numbers = one.numbers | other.numbers
+    for name in one.numbers.keys() & other.numbers.keys():
+        if not _same(one.numbers[name], other.numbers[name]):
+            numbers[name] = None
+    tensors = one.tensors | other.tensors
+    for name in one.tensors.keys() & other.tensors.keys():
+        (sizes, strides), (others, jumps) = one.tensors[name], other.tensors[name]
+        if len(sizes) == len(others):
+            tensors[name] = (_join(sizes, others), _join(strides, jumps))
+        else:
+            anything = (None,) * max(len(sizes), len(others))
+            tensors[name] = (anything, anything)
+    return FrameProfile(one.dynamic, numbers, tensors)
+
+
 def _join(known: Sequence[Fact], seen: Sequence[Fact]) -> tuple[Fact, ...]:
     return tuple(one if one == other else None for one, other in zip(known, seen))
 
 
-def _same(known: Fact, value: int | float) -> bool:
+def _same(known: Fact, value: Fact) -> bool:
     return type(known) is type(value) and (known == value or (known != known and value != value))
 
 
@@ -76,10 +93,10 @@ def as_lines(profiles: Mapping[str, FrameProfile]) -> list[str]:
     lines: list[str] = []
     for name, profile in profiles.items():
         lines.append(f"{name}:")
-        for source, (sizes, strides) in profile.tensors.items():
+        for source, (sizes, strides) in sorted(profile.tensors.items()):
             line = f"  {source}: size {_text(sizes)}"
             lines.append(line + (f" stride {_text(strides)}" if strides and None in (*sizes, *strides) else ""))
-        lines += [f"  {source}: {'?' if value is None else value}" for source, value in profile.numbers.items()]
+        lines += [f"  {source}: {'?' if value is None else value}" for source, value in sorted(profile.numbers.items())]
     return lines
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minidynamo.guards.profile import FrameProfile, as_lines, relative_strides
+from minidynamo.guards.profile import FrameProfile, as_lines, joined, relative_strides
 
 
 def test_a_number_varies_for_good_once_it_has_changed() -> None:
@@ -26,7 +26,7 @@ def test_each_dimension_varies_by_itself() -> None:
 def test_another_number_of_dimensions_makes_all_of_them_vary() -> None:
     profile = FrameProfile()
     profile.layout("x", (3, 4), (4, 1))
-    assert profile.layout("x", (3,), (1,)) == ((True,), (False,))
+    assert profile.layout("x", (3,), (1,)) == ((True,), (True,))
 
 
 def test_what_never_is_symbolic_is_noted_all_the_same() -> None:
@@ -40,6 +40,19 @@ def test_strides_are_kept_relative_to_sizes() -> None:
     assert relative_strides((2, 3, 4), (12, 4, 1)) == ("S(1)", "S(2)", 1)
     assert relative_strides((2, 4), (9, 1)) == (9, 1)
     assert relative_strides((), ()) == ()
+
+
+def test_profiles_are_joined_in_any_order_any_number_of_times() -> None:
+    one, other = FrameProfile(), FrameProfile()
+    for profile, size in ((one, 3), (other, 4)):
+        profile.layout("x", (size, 2), (2, 1))
+        profile.layout("y", (5,) * (size - 2), (1,) * (size - 2))
+        profile.varies("n", 7)
+        profile.varies("m", size)
+    both = joined(one, other)
+    assert both == joined(other, one) == joined(both, one) == joined(both, both)
+    assert both.tensors == {"x": ((None, 2), ("S(1)", 1)), "y": ((None, None), (None, None))}
+    assert both.numbers == {"n": 7, "m": None}
 
 
 def test_the_text_marks_what_varies() -> None:

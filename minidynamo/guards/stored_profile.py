@@ -1,0 +1,153 @@
+"""Owns the profile of a job on disk: what varied in one process is symbolic from the first compile of the next one.
+
+The file is readable JSON below the cache folder, one per job and rank; `config.profile` names the job, and without a
+name nothing is stored. What a profile means is said in `profile.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import tempfile
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from minidynamo import artifacts
+from minidynamo.config import config
+from minidynamo.errors import Diagnostic, UnknownName
+from minidynamo.events import notice
+from minidynamo.guards.profile import FrameProfile, joined
+
+_FORMAT = 1
+_VARIES = "?"
+
+
+def path_of_job() -> Path | None:
+    """The file of the job that is running; None when it has no name. Raises UnknownName where a file cannot have it."""
+    job = config.profile
+    if not job:
+        return None
+    if not re.fullmatch(r"[\w.-]+", job) or job.startswith("."):
+        what = f"the name {job!r} of a job is not that of a file"
+        raise UnknownName(Diagnostic("MD603", what, fix="Use letters, digits, dashes and dots."))
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    rank = f".rank{torch.distributed.get_rank()}" if distributed else ""
+    return artifacts.cache_dir() / "profiles" / f"{job}{rank}.json"
+
+
+def recall(fn: types.FunctionType, point: str, profile: FrameProfile) -> None:
+    """Add to the profile of a frame point of `fn` what earlier processes of the job have seen."""
+    path = path_of_job()
+    if path is None:
+        return
+    frame = _read(path).get(code_key(fn), {})
+    found = _decoded(path, frame.get("points", {}).get(point, {}))
+    together = joined(profile, found)
+    profile.numbers, profile.tensors = together.numbers, together.tensors
+
+
+def remember(fn: types.FunctionType, point: str, profile: FrameProfile) -> None:
+    """Store what the process has seen, together with what is there already."""
+    path = path_of_job()
+    if path is None:
+        return
+    frames = _read(path)
+    code = fn.__code__
+    name = f"{fn.__qualname__} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
+    frame = frames.setdefault(code_key(fn), {"name": name, "points": {}})
+    stored = frame["points"].get(point, {})
+    frame["points"][point] = new = _encoded(joined(profile, _decoded(path, stored)))
+    if new != stored:
+        _write(path, json.dumps({"format": _FORMAT, "frames": frames}, indent=1, sort_keys=True))
+
+
+def code_key(fn: types.FunctionType) -> str:
+    """What a function is known by in every process: its file's contents, its place in it, and what it closes over."""
+    code = fn.__code__
+    try:
+        contents = hashlib.sha256(Path(code.co_filename).read_bytes()).hexdigest()
+    except OSError:  # code without a file
+        contents = ""
+    parts = [contents, str(code.co_firstlineno), fn.__qualname__, *_of_code(code), *_of_closure(fn, 3)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:20]
+
+
+def _of_code(code: types.CodeType) -> Iterator[str]:
+    """The parts of a code object that are the same in every process."""
+    yield code.co_code.hex()
+    yield from (*code.co_names, *code.co_varnames, *code.co_freevars)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _of_code(constant)
+        else:
+            yield repr(sorted(map(repr, constant))) if isinstance(constant, frozenset) else repr(constant)
+
+
+def _of_closure(fn: types.FunctionType, depth: int) -> Iterator[str]:
+    for cell in fn.__closure__ or ():
+        with contextlib.suppress(ValueError):  # an empty cell
+            value = cell.cell_contents
+            yield type(value).__qualname__
+            if isinstance(value, types.FunctionType) and depth:
+                yield from (value.__qualname__, *_of_code(value.__code__), *_of_closure(value, depth - 1))
+
+
+# The file
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["format"] != _FORMAT:
+            raise ValueError(f"it has format {content['format']}, not {_FORMAT}")
+        frames: dict[str, Any] = content["frames"]
+        return frames
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        _complain(path, "cannot be used, and begins anew", error)
+        return {}
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
+            file.write(text)
+        os.replace(file.name, path)
+    except OSError as error:
+        _complain(path, "cannot be written", error)
+
+
+def _complain(path: Path, what: str, error: Exception) -> None:
+    fix = "Remove the file, or name another job in config.profile."
+    notice(Diagnostic("MD603", f"the profile {path.name} {what}", why=f"{type(error).__name__}: {error}", fix=fix))
+
+
+def _encoded(profile: FrameProfile) -> dict[str, Any]:
+    def texts(facts: tuple[Any, ...]) -> list[Any]:
+        return [_VARIES if fact is None else fact for fact in facts]
+
+    tensors = {name: {"size": texts(size), "stride": texts(stride)} for name, (size, stride) in profile.tensors.items()}
+    numbers = {name: _VARIES if value is None else value for name, value in profile.numbers.items()}
+    return {"tensors": tensors, "numbers": numbers}
+
+
+def _decoded(path: Path, stored: dict[str, Any]) -> FrameProfile:
+    def facts(texts: list[Any]) -> tuple[Any, ...]:
+        return tuple(None if text == _VARIES else text for text in texts)
+
+    try:
+        tensors = {name: (facts(t["size"]), facts(t["stride"])) for name, t in stored.get("tensors", {}).items()}
+        numbers = {name: None if value == _VARIES else value for name, value in stored.get("numbers", {}).items()}
+    except (KeyError, TypeError, AttributeError) as error:
+        _complain(path, "cannot be used, and begins anew", error)
+        return FrameProfile()
+    return FrameProfile(None, numbers, tensors)

@@ -1,0 +1,165 @@
+"""The profile of a job outlives the process, and a damaged one costs a notice."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+import sys
+import textwrap
+import types
+import warnings
+from typing import Any
+
+import pytest
+
+import minidynamo
+from minidynamo.errors import UnknownName
+from minidynamo.events import MinidynamoNotice
+from minidynamo.guards.profile import FrameProfile
+from minidynamo.guards.stored_profile import code_key, path_of_job, recall, remember
+
+
+@pytest.fixture(autouse=True)
+def job(tmp_path: pathlib.Path, md_reset: Any) -> Any:
+    with minidynamo.config.patch(cache_dir=str(tmp_path), profile="job"):
+        yield
+
+
+def double(x: Any) -> Any:
+    return x * 2
+
+
+def seen(**sizes: int) -> FrameProfile:
+    profile = FrameProfile()
+    for name, size in sizes.items():
+        profile.layout(name, (size, 2), (2, 1))
+    return profile
+
+
+def recalled(fn: types.FunctionType = double) -> FrameProfile:
+    profile = FrameProfile()
+    recall(fn, "0", profile)
+    return profile
+
+
+def test_what_was_seen_is_joined_with_what_is_stored() -> None:
+    remember(double, "0", seen(x=3, y=5))
+    remember(double, "0", seen(x=4))
+    remember(double, "1", seen(z=4))
+    assert recalled().tensors == {"x": ((None, 2), ("S(1)", 1)), "y": ((5, 2), ("S(1)", 1))}
+    content = json.loads((path_of_job() or pathlib.Path()).read_text())
+    (frame,) = content["frames"].values()
+    assert frame["points"]["0"]["tensors"]["x"] == {"size": ["?", 2], "stride": ["S(1)", 1]}
+    assert frame["name"].startswith("double (test_stored_profile.py:")
+
+
+def test_without_a_name_nothing_is_stored(tmp_path: pathlib.Path) -> None:
+    with minidynamo.config.patch(profile=""):
+        remember(double, "0", seen(x=3))
+    assert not (tmp_path / "profiles").exists()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 99, "frames": {}}', '{"frames": 3}'])
+def test_a_damaged_file_is_told_once_and_replaced(text: str) -> None:
+    path = path_of_job() or pathlib.Path()
+    path.parent.mkdir()
+    path.write_text(text)
+    with pytest.warns(MinidynamoNotice, match="MD603 the profile job.json cannot be used"):
+        assert recalled().tensors == {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        remember(double, "0", seen(x=3))
+    assert recalled().tensors
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "profiles").write_text("in the way")
+    with pytest.warns(MinidynamoNotice, match="MD603"):
+        remember(double, "0", seen(x=3))
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", ".hidden", "a b"])
+def test_names_of_jobs_are_names_of_files(name: str) -> None:
+    with minidynamo.config.patch(profile=name), pytest.raises(UnknownName, match="MD603"):
+        path_of_job()
+
+
+def test_functions_are_told_apart_by_what_they_close_over_not_by_where_their_file_is(tmp_path: pathlib.Path) -> None:
+    def around(fn: Any) -> Any:
+        return lambda x: fn(x)
+
+    def one(x: Any) -> Any:
+        return x + 1
+
+    def two(x: Any) -> Any:
+        return x + 2
+
+    assert code_key(around(one)) == code_key(around(one)) != code_key(around(two))
+    keys = []
+    for folder in ("a", "b"):
+        path = tmp_path / folder / "program.py"
+        path.parent.mkdir()
+        path.write_text("def f(x): return x\n")
+        namespace: dict[str, Any] = {}
+        exec(compile(path.read_text(), str(path), "exec"), namespace)
+        keys.append(code_key(namespace["f"]))
+    assert keys[0] == keys[1]
+
+
+# Behaviour checks, each in two processes
+
+PROGRAM = """
+import sys, torch, minidynamo
+{definition}
+f = minidynamo.compile(program, backend="eager")
+for z, x in {calls}:
+    f(torch.randn(z), torch.randn(x, 2))
+print(f.stats.graphs)
+print([str(n.meta["example_value"].shape[0]) for g in f.graphs for n in g.graph.nodes if n.op == "placeholder"])
+print(f.profile())
+"""
+LOOP = """
+def program({z}, {x}):
+    for _ in range({z}.shape[0]):
+        {x} = {x} + 1
+    return {x}
+"""
+CALLS = [(3, 5), (3, 6), (3, 7), (4, 8), (4, 9)]
+
+
+def run(tmp_path: pathlib.Path, definition: str, calls: list[tuple[int, int]], seed: int) -> list[str]:
+    """Run a program in a process of its own, in the same cache folder and job."""
+    path = tmp_path / "program.py"
+    path.write_text(textwrap.dedent(PROGRAM).format(definition=definition, calls=calls))
+    folder = {"MINIDYNAMO_CACHE_DIR": str(tmp_path / "cache"), "MINIDYNAMO_PROFILE": "job"}
+    environment = {**folder, "PYTHONPATH": str(pathlib.Path(minidynamo.__file__).parent.parent)}
+    environment["PYTHONHASHSEED"] = str(seed)
+    done = subprocess.run([sys.executable, path], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_SYM_4_SYM_7_the_second_run_compiles_for_any_size_at_once(tmp_path: pathlib.Path) -> None:
+    definition = LOOP.format(z="z", x="x")
+    first = run(tmp_path, definition, CALLS, 1)
+    assert first[:2] == ["3", "['5', 's77', 's77']"]
+    assert first[2:] == ["program:", "  L['x']: size [?, 2] stride [S(1), 1]", "  L['z']: size [?] stride [1]"]
+    second = run(tmp_path, definition, CALLS, 2)
+    assert second[:2] == ["2", "['s77', 's77']"]
+    assert second[2:] == first[2:]
+
+
+def test_SYM_6_a_function_with_a_closure_is_known_in_the_next_process(tmp_path: pathlib.Path) -> None:
+    definition = """
+def make(scale):
+    def program(z, x):
+        return (x * scale).sum() + z.sum()
+    return program
+
+program = make(3.0)
+"""
+    calls = [(3, 5), (3, 6), (3, 7)]
+    assert run(tmp_path, definition, calls, 1)[0] == "2"
+    assert run(tmp_path, definition, calls, 2)[0] == "1"
+    assert len(json.loads((tmp_path / "cache" / "profiles" / "job.json").read_text())["frames"]) == 1
