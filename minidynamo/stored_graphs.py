@@ -111,6 +111,11 @@ class StoredGraph:
             if content["key"] != self.key.text:
                 raise Damaged("it was stored for another graph")
             plan = call_plan.read_plan(content["plan"], self.codec)
+            decisions = content["decisions"]
+            if not isinstance(decisions, list):
+                raise Damaged("it does not say what was decided")
+            if not self.key.symbols.decide(decisions):
+                return None  # it was compiled for numbers of another kind
             stages = {stage: self._load_stage(stage, form) for stage, form in content["stages"].items()}
             if "inference" in stages:
                 return CompiledCall(plan, stages["inference"])
@@ -143,6 +148,7 @@ class StoredGraph:
                 content = {
                     "key": self.key.text,
                     "what": f"{self.key.what}, {' and '.join(stages)}",
+                    "decisions": self.key.symbols.decided(),
                     "plan": call_plan.write_plan(plan, codec),
                     "stages": {stage: self._form(call, codec) for stage, call in stages.items()},
                 }

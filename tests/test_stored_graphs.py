@@ -271,7 +271,7 @@ def test_a_whole_file_with_nonsense_in_it_is_compiled_again():
         harmless += not told
         for one, other in zip(expected, again, strict=True):
             assert torch.equal(one, other)
-    assert harmless == 6  # "what" is only for people
+    assert harmless == 7  # "what" is only for people, and there are no "decisions"
 
 
 def test_an_entry_of_another_graph_under_this_name_is_refused():
@@ -406,3 +406,72 @@ def test_modules_of_containers_are_found_by_their_structure(events):
     for expected in (["miss", "store"], ["hit"]):
         make()(x).sum().backward()
         assert names(events) == expected
+
+
+def padded(x, y):
+    return functional.pad(x, (0, 1)).sum(0) * y.shape[0] + x.shape[0] / 2, (x @ y.t()).softmax(-1)
+
+
+def halves(x, y):
+    return (x.view(x.shape[0] // 2, 2, -1) * 2).sum(1), y.sum()
+
+
+@pytest.mark.parametrize("program", [pointwise, padded, halves], ids=lambda program: program.__name__)
+@pytest.mark.parametrize("grad", [True, False], ids=["training", "inference"])
+def test_graphs_for_every_size_are_kept(program, grad, events):
+    """The third and fourth run are for other sizes than those that the entry was made for."""
+
+    def run(compiled, function, rows):
+        torch.manual_seed(rows)
+        x, y = torch.randn(2, rows, 4, requires_grad=grad)
+        found = compiled(x, y)
+        expected = function(x, y)
+        for one, other in zip(*(r if isinstance(r, tuple) else (r,) for r in (found, expected)), strict=True):
+            torch.testing.assert_close(one, other)
+        if grad:
+            loss = (found if isinstance(found, torch.Tensor) else found[0]).sum()
+            wanted = (expected if isinstance(expected, torch.Tensor) else expected[0]).sum()
+            (one,), (other,) = torch.autograd.grad(loss, x), torch.autograd.grad(wanted, x)
+            torch.testing.assert_close(one, other)
+
+    compiled = minidynamo.compile(program, dynamic=True)
+    run(compiled, program, 6)
+    assert names(events) == ["miss", "store"]
+    compiled.reset()
+    for rows in (8, 10, 6):
+        run(compiled, program, rows)
+    assert names(events) == ["hit"]
+    assert compiled.stats.compiles == 1
+
+
+def test_what_compiling_decided_on_sizes_is_decided_again(events):
+    """A size that only a later stage fixed: a graph from the cache must not be used for others."""
+    compiled = minidynamo.compile(halves, dynamic=True)
+    with torch.no_grad():
+        compiled(torch.randn(6, 4), torch.randn(3, 4))
+        first = compiled.guards()
+        compiled.reset()
+        compiled(torch.randn(8, 4), torch.randn(5, 4))
+    assert names(events)[-1] == "hit"
+
+    def conditions(text):
+        return sorted(line.split("#")[0].strip() for line in text.splitlines())
+
+    assert conditions(compiled.guards()) == conditions(first)
+
+
+def scaled_by(x, scale):
+    return x * scale + 1
+
+
+def test_numbers_that_vary_are_inputs_of_stored_graphs(events):
+    compiled = minidynamo.compile(scaled_by)
+    x = torch.randn(4)
+    with torch.no_grad():
+        for scale in (0.5, 0.25, 0.125):
+            torch.testing.assert_close(compiled(x, scale), x * scale + 1)
+        made = names(events).count("store")
+        compiled.reset()
+        for scale in (0.5, 0.75, 0.3, 0.1):
+            torch.testing.assert_close(compiled(x, scale), x * scale + 1)
+    assert made == 2 and names(events) == ["hit", "hit"]

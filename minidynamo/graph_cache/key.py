@@ -29,6 +29,7 @@ from minidynamo.branching import is_cond
 from minidynamo.compat import FakeTensor, OpOverload, OpOverloadPacket
 from minidynamo.errors import UserLocation
 from minidynamo.graph_cache.encoding import NotStorable, Surroundings, operator_name
+from minidynamo.graph_cache.symbols import Symbols
 from minidynamo.recomputing import run_checkpoint
 from minidynamo.switches import SWITCHES, settings
 
@@ -58,6 +59,7 @@ class Key:
     environment: str
     what: str
     surroundings: Surroundings
+    symbols: Symbols
 
     @property
     def text(self) -> str:
@@ -87,13 +89,15 @@ def key_of(
     nodes = list(_all_nodes(gm))
     places = tuple(node.meta.get("user_location") for node in nodes)
     surroundings = Surroundings(_accelerator(nodes, example_inputs), places)
-    writer = _GraphWriter(surroundings)
-    lines = ["program:", *writer.graph(gm, "  "), "inputs:"]
+    writer = _Writer(surroundings, Symbols())
     names = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
-    lines += [f"  {name}: {_facts(value, surroundings)}" for name, value in zip(names, example_inputs)]
+    facts = [f"  {name}: {writer.facts(value)}" for name, value in zip(names, example_inputs)]
+    lines = ["program:", *writer.graph(gm, "  "), "inputs:", *facts]
+    lines += ["numbers:", *(f"  {fact}" for fact in writer.symbols.facts())]
     lines += ["settings:", *_sorted_lines(_settings(surroundings)), "options:", *_sorted_lines(options)]
     environment = ["environment:", *_sorted_lines({**_versions(), **tools})]
-    return Key("\n".join(lines) + "\n", "\n".join(environment) + "\n", _describe(nodes), surroundings)
+    texts = "\n".join(lines) + "\n", "\n".join(environment) + "\n"
+    return Key(*texts, _describe(nodes), surroundings, writer.symbols)
 
 
 def _sorted_lines(values: Mapping[str, Any]) -> list[str]:
@@ -125,9 +129,12 @@ def differences(one: str, other: str) -> list[str]:
 # The graph
 
 
-class _GraphWriter:
-    def __init__(self, surroundings: Surroundings) -> None:
+class _Writer:
+    """Writes a graph and its inputs."""
+
+    def __init__(self, surroundings: Surroundings, symbols: Symbols) -> None:
         self.surroundings = surroundings
+        self.symbols = symbols
 
     def graph(self, gm: fx.GraphModule, indent: str) -> Iterator[str]:
         for node in gm.graph.nodes:
@@ -169,6 +176,8 @@ class _GraphWriter:
             return f"device({self.surroundings.device_text(_with_index(torch.device(value)))})"
         if type(value) in _PLAIN:
             return repr(value)
+        if isinstance(value, compat.SYMBOLIC_NUMBERS):
+            return self.symbols.text(value)
         if isinstance(value, slice):
             return f"slice({self.value(value.start)}, {self.value(value.stop)}, {self.value(value.step)})"
         if isinstance(value, dict):
@@ -180,6 +189,25 @@ class _GraphWriter:
         if isinstance(value, type) or callable(value):
             return _function_name(value)
         raise NotStorable(f"it holds a {type(value).__name__}")
+
+    def facts(self, value: Any) -> str:
+        """What tracing can see of an example input."""
+        if isinstance(value, list):
+            return f"[{', '.join(map(self.facts, value))}]"
+        if isinstance(value, compat.SYMBOLIC_NUMBERS):
+            return f"{type(value).__name__} {self.symbols.text(value)}"
+        if type(value) in (bool, int, float, str, type(None)):
+            return f"{type(value).__name__} {self.value(value)}"
+        if type(value) not in (FakeTensor, torch.Tensor, torch.nn.Parameter):
+            raise NotStorable(f"an input is a {type(value).__name__}")
+        if value.layout is not torch.strided or value.is_quantized or value.is_nested:
+            raise NotStorable("an input is a tensor without strides")
+        marks = [name for name in ("requires_grad", "is_leaf") if getattr(value, name)]
+        marks += [name for name in ("is_conj", "is_neg", "is_inference") if getattr(value, name)()]
+        marks += ["parameter"] * isinstance(value, torch.nn.Parameter)
+        sizes, strides = (", ".join(map(self.value, numbers)) for numbers in (value.shape, value.stride()))
+        layout = f"[{sizes}] strides [{strides}] offset {self.value(value.storage_offset())}"
+        return f"{value.dtype} {layout} {self.surroundings.device_text(value.device)} {' '.join(marks)}".rstrip()
 
 
 @functools.lru_cache(maxsize=4096)
@@ -211,31 +239,7 @@ def _name_in_torch(function: Any) -> str:
     raise NotStorable(f"it calls {qualname or type(function).__name__}, which is not a part of torch")
 
 
-# Inputs and settings
-
-
-def _facts(value: Any, surroundings: Surroundings) -> str:
-    """What tracing can see of an example input."""
-    if isinstance(value, list):
-        return f"[{', '.join(_facts(item, surroundings) for item in value)}]"
-    if type(value) is float:
-        return f"float {value.hex()}"
-    if type(value) in (bool, int, str, type(None)):
-        return f"{type(value).__name__} {value!r}"
-    if type(value) not in (FakeTensor, torch.Tensor, torch.nn.Parameter):
-        raise NotStorable(f"an input is a {type(value).__name__}")
-    if value.layout is not torch.strided or value.is_quantized or value.is_nested:
-        raise NotStorable("an input is a tensor without strides")
-    sizes = (*value.shape, *value.stride(), value.storage_offset())
-    if not all(type(size) is int for size in sizes):
-        raise NotStorable("an input has symbolic sizes")
-    switches = ("requires_grad", "is_leaf")
-    questions = ("is_conj", "is_neg", "is_inference")
-    marks = [name for name in switches if getattr(value, name)]
-    marks += [name for name in questions if getattr(value, name)()]
-    marks += ["parameter"] * isinstance(value, torch.nn.Parameter)
-    layout = f"{list(value.shape)} strides {list(value.stride())} offset {value.storage_offset()}"
-    return f"{value.dtype} {layout} {surroundings.device_text(value.device)} {' '.join(marks)}".rstrip()
+# Settings
 
 
 def _accelerator(nodes: Iterable[fx.Node], example_inputs: Sequence[Any]) -> torch.device | None:
