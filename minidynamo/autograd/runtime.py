@@ -102,6 +102,28 @@ def _split(places: Saved, results: int) -> tuple[list[int], list[int]]:
     return [i for kind, i in places if kind == "input"], made
 
 
+class _BackwardCall:
+    """Calls the compiled backward on saved tensors and tangents, both of which are given up. `expected` are like the
+    tangents; `symbolic` are the results whose sizes must be known for theirs."""
+
+    def __init__(self, signature: GraphSignature, graph: BoxedCallable, expected: Sequence[torch.Tensor]) -> None:
+        self.graph = graph
+        self.results = signature.differentiable_results
+        self.sources = signature.gradient_sources
+        self.fits = [GradientLayout(value) for value in expected]
+        self.symbolic = [i for fit, i in zip(self.fits, self.results) if fit.is_symbolic]
+
+    def __call__(self, ctx: Any, args: list[Any], tangents: list[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
+        unused = {place for place, tangent in enumerate(tangents) if tangent is None}
+        args += ctx.numbers
+        args += [fit(tangent, ctx.shapes.get(i)) for fit, tangent, i in zip(self.fits, tangents, self.results)]
+        tangents.clear()
+        made: Sequence[torch.Tensor | None] = self.graph(args)
+        if unused:
+            made = [None if s and unused.issuperset(s) else g for s, g in zip(self.sources, made)]
+        return made
+
+
 def _make_function(
     signature: GraphSignature,
     forward_graph: BoxedCallable,
@@ -115,20 +137,8 @@ def _make_function(
     places = _Places(saved, expected, results)
     unreached = set(signature.unreached)
     settle = _settling(signature)
-    fits = [GradientLayout(value) for value in expected[len(saved) :]]
-    symbolic = [i for fit, i in zip(fits, differentiable) if fit.is_symbolic]
+    run_backward = _BackwardCall(signature, backward_graph, expected[len(saved) :])
     others = [i for i in range(results) if i not in differentiable and i not in signature.number_results]
-
-    def run_backward(ctx: Any, args: list[Any], tangents: list[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
-        """Call the compiled graph on saved tensors and tangents, both of which are given up."""
-        unused = {place for place, tangent in enumerate(tangents) if tangent is None}
-        args += ctx.numbers
-        args += [fit(tangent, ctx.shapes.get(i)) for fit, tangent, i in zip(fits, tangents, differentiable)]
-        tangents.clear()
-        made: Sequence[torch.Tensor | None] = backward_graph(args)
-        if unused:
-            made = [None if s and unused.issuperset(s) else g for s, g in zip(signature.gradient_sources, made)]
-        return made
 
     class CompiledFunction(torch.autograd.Function):
         """One node of autograd's graph for the whole compiled graph. Its first argument is the list of all inputs."""
@@ -149,7 +159,7 @@ def _make_function(
             kept += [made[i] for i in places.made]
             ctx.save_for_backward(*kept)
             ctx.numbers = numbers + [made[i] for i in places.numbers_made]
-            ctx.shapes = {i: made[i].shape for i in symbolic}
+            ctx.shapes = {i: made[i].shape for i in run_backward.symbolic}
             ctx.set_materialize_grads(False)
             ctx.layouts = [Layout(value) for value in kept] if hooked else None
             if others:
