@@ -7,6 +7,7 @@ guards on shorter sources hold: it runs no code of the user's.
 from __future__ import annotations
 
 import collections
+import datetime
 import math
 from collections.abc import Callable
 from typing import Any
@@ -39,6 +40,8 @@ def same_value(found: object, expected: object) -> bool:
     if isinstance(expected, np.generic):
         assert isinstance(found, np.generic)
         return found.tobytes() == expected.tobytes()
+    if isinstance(expected, datetime.datetime):  # the same moment may be told in other time zones
+        return repr(found) == repr(expected)
     if isinstance(expected, float):
         assert isinstance(found, float)
         same_sign = math.copysign(1, found) == math.copysign(1, expected)

@@ -6,6 +6,7 @@ It knows no sources and installs no guards: a constant's guard was installed whe
 from __future__ import annotations
 
 import collections
+import datetime
 import enum
 import re
 import types
@@ -57,6 +58,9 @@ CONSTANT_TYPES: frozenset[type] = frozenset(
         re.Match,
         re.Pattern,
         types.GenericAlias,
+        datetime.date,
+        datetime.timedelta,
+        datetime.timezone,
         np.finfo,
         np.iinfo,
         *NUMPY_SCALARS,
@@ -76,6 +80,8 @@ def is_constant_value(value: object) -> bool:
     """Whether a real value is tracked as a `ConstantVariable`."""
     if type(value) is slice:
         return all(is_constant_value(part) for part in (value.start, value.stop, value.step))
+    if type(value) is datetime.datetime:  # other time zones are objects that run code of their own
+        return value.tzinfo is None or type(value.tzinfo) is datetime.timezone
     return type(value) in CONSTANT_TYPES or isinstance(value, enum.Enum)
 
 

@@ -6,6 +6,7 @@ It never calls the tracer's verbs; a value is wrapped without running any code o
 from __future__ import annotations
 
 import collections
+import datetime
 import functools
 import types
 import weakref
@@ -61,7 +62,21 @@ from minidynamo.variables.references import WeakReferenceVariable
 
 Wrapper = Callable[[OutputGraph, Any, Source], VariableTracker]
 
-_BY_VALUE = (int, float, complex, str, bytes, torch.device, range, slice, torch.finfo, torch.iinfo, *NUMPY_SCALARS)
+_DATES = (datetime.date, datetime.datetime, datetime.timedelta, datetime.timezone)
+_BY_VALUE = (
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    torch.device,
+    range,
+    slice,
+    torch.finfo,
+    torch.iinfo,
+    *NUMPY_SCALARS,
+    *_DATES,
+)
 _LARGEST_CONTAINER = 20_000
 
 

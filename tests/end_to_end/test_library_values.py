@@ -1,5 +1,6 @@
 """Values and functions of libraries that are constants, checks or other names: versions, type hints, torch._check."""
 
+import datetime
 import sys
 import typing
 
@@ -123,3 +124,59 @@ def masked_functions(x):
 @programs()
 def subtraction_from_the_right(x):
     return x.__rsub__(3), torch.rsub(x, 1, alpha=2), 5 - x
+
+
+# Dates
+
+
+def on_a_day(*day):
+    return lambda: (torch.randn(4), datetime.date(*day))
+
+
+@programs()
+def arithmetic_of_dates(x):
+    noon = datetime.datetime(2024, 1, 1, 12)
+    day = datetime.date(2024, 2, 28) + datetime.timedelta(days=2)
+    passed = datetime.datetime(2024, 1, 2) - noon
+    return (
+        x * day.day + passed.total_seconds(),
+        day.isoformat(),
+        noon < datetime.datetime.max,
+        noon.replace(hour=3),
+        day,
+    )
+
+
+@programs(on_a_day(2024, 1, 1), on_a_day(2024, 1, 2), graphs=2)
+def a_date_as_argument(x, day):
+    return x * day.toordinal(), day.weekday(), f"{day}"
+
+
+def test_the_same_moment_in_another_zone_is_noticed():
+    zone = datetime.timezone(datetime.timedelta(hours=2))
+    moments = [
+        datetime.datetime(2024, 1, 1, 12, tzinfo=datetime.UTC),
+        datetime.datetime(2024, 1, 1, 14, tzinfo=zone),
+    ]
+    assert_same_as_eager(lambda x, t: (x * t.hour, t), *[lambda t=t: (vector(), t) for t in moments], recompiles=1)
+
+
+class Zone(datetime.tzinfo):
+    def utcoffset(self, when):
+        return datetime.timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: datetime.datetime.now() > datetime.datetime(2020, 1, 1),
+        lambda: datetime.date.today() > datetime.date(2020, 1, 1),
+        lambda: datetime.datetime(2024, 1, 1, tzinfo=Zone()).utcoffset(),
+        lambda: datetime.datetime(2024, 1, 1).timestamp(),
+        lambda: datetime.date(2024, 1, 1).strftime("%A"),
+        lambda: datetime.date(2024, 13, 1),
+    ],
+    ids=["now", "today", "own zone", "timestamp", "words", "no such date"],
+)
+def test_local_terms_are_not_captured(use):
+    assert_same_as_eager(lambda x: (x + 1, use()), vector)
