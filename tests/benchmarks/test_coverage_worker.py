@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import torch
+
+import minidynamo
+from benchmarks.coverage import Finding
+from benchmarks.coverage_case import Case, Corpus, vector
+from benchmarks.coverage_worker import find_out
+
+seen = []
+
+
+def finding(fn, *makers):
+    return find_out(Case(fn.__name__, fn, makers or (vector, vector)), lambda record: seen.append(record["turn"]))
+
+
+def test_both_capture_it():
+    seen.clear()
+    assert finding(lambda x: x.sin() + 1) == Finding("<lambda>")
+    assert seen == ["eager", "torch.compile", "minidynamo"]
+
+
+def test_what_eager_refuses_says_nothing():
+    assert finding(lambda x: x @ torch.ones(7)).unfit.startswith("raises RuntimeError")
+
+
+def test_what_is_never_the_same_says_nothing():
+    calls = []
+    assert finding(lambda x: (calls.append(0), x * len(calls))[1]).unfit
+
+
+def test_a_program_that_asks_for_a_break_says_nothing():
+    def fn(x):
+        minidynamo.graph_break()
+        return x + 1
+
+    assert finding(fn).unfit == "asks minidynamo for a graph break"
+
+
+def test_a_break_of_both_names_the_reason():
+    def fn(x):
+        print(x.sum().item() > 0)
+        return x + 1
+
+    found = finding(fn)
+    assert found.torch.startswith("Unsupported")
+    assert found.ours.startswith("MD212 ")
+    assert found.ours.endswith("| print(x.sum().item() > 0)")
+    assert not found.differs
+
+
+def test_a_difference_is_found(monkeypatch):
+    monkeypatch.setattr("minidynamo.compile", lambda fn, **options: lambda x: fn(x) + 1e-3)
+    assert "result" in finding(lambda x: x * 2).differs
+
+
+def test_every_program_stands_in_the_corpus_once():
+    programs = Corpus()
+
+    @programs(vector)
+    def one(x):
+        return x
+
+    assert [case.name for case in programs] == ["one"]
+    assert len(programs[0].makers) == 2
