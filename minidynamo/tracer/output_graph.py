@@ -21,11 +21,13 @@ from minidynamo.guards.guard import Guard, GuardKind, TensorFacts
 from minidynamo.guards.profile import FrameProfile
 from minidynamo.guards.shapes import Layout, Shapes
 from minidynamo.guards.source import Constant, Item, Local, Source
+from minidynamo.structure import leaves
 from minidynamo.switches import settings, way_to
 from minidynamo.tracer.constants import NUMPY_SCALARS, NotConstant, as_constant, from_constant
 from minidynamo.tracer.dead_code import remove_dead_code
 from minidynamo.tracer.subgraphs import Subgraph
 from minidynamo.tracer.traced_frame import GraphInput
+from minidynamo.transforming import Transformation
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import (
@@ -442,7 +444,10 @@ class OutputGraph:
         output = graph.output(tuple(variable.node for variable in outputs))
         output.meta["example_value"] = tuple(variable.fake for variable in outputs)
         remove_dead_code(graph)
-        name = f"{name}_{len(self._modules) // 2}"
+        number = len(self._modules) // 2
+        while f"{name}_{number}" in self._modules:
+            number += 1
+        name = f"{name}_{number}"
         self._modules[name] = torch.fx.GraphModule(self._modules, graph)
         return self.graph.create_node("get_attr", name, name=name)
 
@@ -465,6 +470,37 @@ class OutputGraph:
         tracked = self._track(fakes, node)
         assert isinstance(tracked, TupleVariable)
         return tracked.items
+
+    def inner_input(self, like: TensorVariable, dim: int | None, requires_grad: bool) -> TensorVariable:
+        """A tensor that the open subgraph takes: like `like`, without dimension `dim` if that is given."""
+        assert self.subgraph is not None
+        with self.fake_mode:
+            outer = self.use(like).detach()
+            fake = torch.empty_strided(outer.shape, outer.stride(), dtype=outer.dtype, device=outer.device)
+            fake = fake if dim is None else fake.select(dim, 0)
+            if requires_grad and (fake.is_floating_point() or fake.is_complex()):
+                fake.requires_grad_()
+        node = self.subgraph.graph.placeholder(like.node.name)
+        node.meta.update(example_value=fake, user_location=self._where())
+        variable = TensorVariable(node, fake)
+        self._by_fake[id(fake)] = variable
+        return variable
+
+    def emit_transformed(
+        self, made: Transformation, name: str, subgraph: torch.fx.Node, inputs: Sequence[TensorVariable]
+    ) -> tuple[Any, list[VariableTracker]]:
+        """Record `made` over a subgraph: what it gives for fake tensors, and the trackers of the tensors in that.
+
+        Raises what torch does; nothing is recorded then.
+        """
+        fakes = [self.use(variable) for variable in inputs]
+        versions = [_version(fake) for fake in fakes]
+        with self.fake_mode:
+            outcome = made.call(self._modules[str(subgraph.target)], fakes)
+        if versions != [_version(fake) for fake in fakes]:
+            raise RuntimeError("the function writes to its arguments")
+        results = [(leaf, leaf.requires_grad) for leaf in leaves(outcome) if isinstance(leaf, torch.Tensor)]
+        return outcome, self.emit_on_subgraphs(made.node_function(name), name, None, [subgraph], inputs, results)
 
     def _computed(self, like: torch.Tensor, requires_grad: bool) -> torch.Tensor:
         with self.fake_mode:

@@ -19,6 +19,7 @@ from minidynamo.guards.shapes import Shapes
 from minidynamo.guards.source import Source
 from minidynamo.tracer.side_effects import SideEffects
 from minidynamo.tracer.subgraphs import Subgraph
+from minidynamo.transforming import Transformation
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.exceptions import ExceptionVariable
 from minidynamo.variables.numbers import NumberVariable
@@ -149,6 +150,16 @@ class GraphView(Protocol):
     ) -> list[VariableTracker]:
         """Record `target(pred, *subgraphs, inputs)`, which gives a tuple; `results`: tensors like those in it, and
         whether each requires grad."""
+        ...
+
+    def inner_input(self, like: TensorVariable, dim: int | None, requires_grad: bool) -> TensorVariable:
+        """A tensor that the open subgraph takes: like `like`, without dimension `dim` if that is given."""
+        ...
+
+    def emit_transformed(
+        self, made: Transformation, name: str, subgraph: torch.fx.Node, inputs: Sequence[TensorVariable]
+    ) -> tuple[Any, list[VariableTracker]]:
+        """Record `made` over a subgraph: what it gives for fake tensors, and the trackers of the tensors in that."""
         ...
 
 

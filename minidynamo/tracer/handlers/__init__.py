@@ -32,6 +32,7 @@ from minidynamo.tracer.handlers import (
     torch_contexts,
     torch_functions,
     torch_settings,
+    transforms,
     triton_kernels,
 )
 
@@ -65,5 +66,6 @@ __all__ = [
     "torch_contexts",
     "torch_functions",
     "torch_settings",
+    "transforms",
     "triton_kernels",
 ]

@@ -8,30 +8,59 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Item
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.reachable import is_outside, reachable, target_of
-from minidynamo.tracer.side_effects import Advanced, Effect, Written
+from minidynamo.tracer.side_effects import Advanced, ContentsChanged, Effect, Written
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.containers import DictKey, DictVariable
 
 
 @contextlib.contextmanager
-def changing_nothing(tx: Tracer, refuse: Callable[[str], object]) -> Iterator[None]:
+def changing_nothing(tx: Tracer, refuse: Callable[[str], object], *, may_restore: bool = False) -> Iterator[None]:
     """Inside the block, `refuse(what)` is called where something changes that is there now. It has to raise.
 
-    Writes to tensors are in the subgraph, and not reported here.
+    Writes to tensors are in the subgraph, and not reported here. With `may_restore`, dicts may change that are as they
+    were when the block ends: `functional_call` lends a module other parameters.
     """
     effects = tx.side_effects
     held, _ = reachable([value for frame in tx.frames for value in frame.held()], effects)
     existing, around = frozenset(held), effects.on_effect
+    contents = {value: dict(value.items) for value in held if type(value) is DictVariable}
+    changed: dict[DictVariable, None] = {}
 
     def check(effect: Effect) -> None:
         around(effect)
         target = effect.iterator if isinstance(effect, Advanced) else target_of(effect)
         outside = target is None or is_outside(target) or target in existing
+        container = target if may_restore and isinstance(effect, ContentsChanged) else None
+        if isinstance(container, DictVariable) and type(container) is DictVariable:  # noqa: SIM102
+            if container in changed or container in contents or not effects.is_changed(container):
+                changed[container] = None
+                return
         if outside and not isinstance(effect, Written):
             refuse("it changes something outside")
 
     effects.on_effect = check
     try:
         yield
+        for container in changed:
+            if not _is_restored(tx, container, contents.get(container), container in existing):
+                refuse("it changes something outside")
     finally:
         effects.on_effect = around
+
+
+def _is_restored(
+    tx: Tracer, container: DictVariable, before: dict[DictKey, VariableTracker] | None, exists: bool
+) -> bool:
+    """Whether a dict has the contents that it had; one that was not looked at before is compared with the real one."""
+    if before is not None:
+        return list(container.items.items()) == list(before.items())
+    source = container.source
+    if source is None:
+        return not exists
+    keys = [guard.expected for guard in tx.graph.guards if guard.source == source and guard.kind is GuardKind.DICT_KEYS]
+    values = [tx.graph.known(Item(source, key.token)) for key in container.items]
+    return keys == [tuple(key.token for key in container.items)] and values == list(container.items.values())

@@ -1,0 +1,269 @@
+"""Owns the transforms of torch.func while tracing: one node, which transforms a subgraph as torch does.
+
+The node's function is in `minidynamo/transforming.py`. `functional_call` is plain Python and is traced as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import types
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import torch
+import torch.fx
+
+from minidynamo import compat
+from minidynamo.structure import leaves as leaves_of
+from minidynamo.structure import structure_of
+from minidynamo.tracer import registry
+from minidynamo.tracer.constants import NotConstant, as_constant, key_of
+from minidynamo.tracer.handlers.conditional import leaves, tensors_in
+from minidynamo.tracer.handlers.trials import changing_nothing
+from minidynamo.tracer.handlers.values import constant
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.subgraphs import Subgraph
+from minidynamo.transforming import Argument, Transformation, transformed
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import FunctionVariable
+from minidynamo.variables.containers import DictVariable, ListVariable, SequenceVariable, TupleVariable
+from minidynamo.variables.tensors import TensorVariable
+
+func: Any = torch.func
+registry.polyfill(func.functional_call)(func.functional_call)
+
+
+# Plain Python twins of the functions that make transformed functions.
+
+
+@registry.polyfill(func.vmap)
+def _vmap(function: Any, in_dims: Any = 0, out_dims: Any = 0, randomness: Any = "error", **others: Any) -> Any:
+    options = {"in_dims": in_dims, "out_dims": out_dims, "randomness": randomness, **others}
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return transformed(torch.func.vmap, function, options, args, kwargs)
+
+    return functools.wraps(function)(run) if isinstance(function, types.FunctionType) else run
+
+
+def _derivative(transform: Any) -> Any:
+    def twin(function: Any, argnums: Any = 0, has_aux: Any = False, **others: Any) -> Any:
+        options = {"argnums": argnums, "has_aux": has_aux, **others}
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            return transformed(transform, function, options, args, kwargs)
+
+        return functools.wraps(function)(run) if isinstance(function, types.FunctionType) else run
+
+    return twin
+
+
+@registry.polyfill(func.hessian)
+def _hessian(function: Any, argnums: Any = 0) -> Any:
+    inner = torch.func.jacrev(function, argnums)
+    return torch.func.jacfwd(inner, argnums)
+
+
+@registry.polyfill(func.jvp)
+def _jvp(function: Any, primals: Any, tangents: Any, *, strict: Any = False, has_aux: Any = False) -> Any:
+    return transformed(_jvp_of, function, {"strict": strict, "has_aux": has_aux}, (primals, tangents), {})
+
+
+def _jvp_of(function: Any, **options: Any) -> Any:
+    """`jvp` as a transform: a function of what `function` takes, and of the tangents."""
+    return lambda primals, tangents: torch.func.jvp(
+        lambda *args: function(args, tangents), primals, tangents, **options
+    )
+
+
+_BACKWARD = (func.grad, func.grad_and_value, func.jacrev)
+_DERIVATIVES = (*_BACKWARD, func.jacfwd)
+for _transform in _DERIVATIVES:
+    registry.polyfill(_transform)(_derivative(_transform))
+
+
+# The node
+
+
+@registry.function(transformed)
+def _transformed(
+    tx: Tracer,
+    transform: VariableTracker,
+    function: VariableTracker,
+    options: VariableTracker,
+    args: VariableTracker,
+    kwargs: VariableTracker,
+) -> VariableTracker:
+    assert isinstance(transform, FunctionVariable) and isinstance(options, DictVariable)
+    real = transform.value
+    name = real.__name__.strip("_").removesuffix("_of")
+
+    def refuse(what: str) -> NoReturn:
+        _refuse(tx, name, what)
+
+    plain = _options(options, refuse)
+    given = [leaf for leaf in leaves(TupleVariable([args, kwargs])) if isinstance(leaf, TensorVariable)]
+    if not given or len(set(given)) < len(given):
+        refuse("its arguments are no tensors, or one of them twice")
+    dims = _dims(tx, real, plain, args, kwargs, refuse)
+    with tx.graph.open_subgraph(()) as subgraph, changing_nothing(tx, refuse, may_restore=True), _grad_mode(tx, real):
+        followed = _followed(real, plain, args)
+        inner = [tx.graph.inner_input(tensor, dim, tensor in followed) for tensor, dim in zip(given, dims)]
+        replaced = dict(zip(given, inner))
+        result = _call(tx, real, function, args, kwargs, replaced)
+        _check(subgraph, result, refuse)
+    spec = (_spec(args, given, refuse), _spec(kwargs, given, refuse))
+    structure = structure_of(_spec(result, tensors_in(result), refuse))
+    made = Transformation(real, plain, *spec, structure)
+    node = tx.graph.close_subgraph(subgraph, tensors_in(result), f"{name}_function")
+    return _record(tx, made, name, node, [*subgraph.inputs, *given], refuse)
+
+
+def _options(options: DictVariable, refuse: Any) -> dict[str, Any]:
+    """The options of the transform, which must be known."""
+    try:
+        plain = {str(key.token): as_constant(value) for key, value in options.items.items()}
+    except NotConstant as error:
+        refuse(f"an option is a {error}")
+    if plain.get("randomness", "error") != "error" or plain.get("chunk_size") is not None:
+        refuse("it is called with this randomness or chunk_size")
+    return plain
+
+
+def _record(
+    tx: Tracer, made: Transformation, name: str, node: torch.fx.Node, inputs: list[TensorVariable], refuse: Any
+) -> VariableTracker:
+    """Put the call into the graph and track what it gives."""
+    try:
+        outcome, tensors = tx.graph.emit_transformed(made, name, node, inputs)
+    except Exception as error:  # whatever torch raises, it raises for the program, too
+        refuse(f"it raises {type(error).__name__}: {str(error).partition(chr(10))[0]}")
+    if any(not isinstance(leaf, torch.Tensor) for leaf in leaves_of(outcome)):
+        refuse("it gives something other than tensors")
+    return _tracked(outcome, iter(tensors))
+
+
+def _call(
+    tx: Tracer,
+    transform: Any,
+    function: VariableTracker,
+    args: VariableTracker,
+    kwargs: VariableTracker,
+    replaced: dict[TensorVariable, TensorVariable],
+) -> VariableTracker:
+    """Trace the function with the subgraph's own tensors for the arguments."""
+    assert isinstance(args, TupleVariable) and isinstance(kwargs, DictVariable)
+    inside = [_with(arg, replaced) for arg in args.items]
+    if transform is _jvp_of:
+        inside = list(tx.unpack(inside[0]))
+    named = {str(key.token): _with(value, replaced) for key, value in kwargs.items.items()}
+    return tx.call(function, inside, named)
+
+
+def _followed(transform: Any, options: dict[str, Any], args: VariableTracker) -> set[VariableTracker]:
+    """The tensors that require grad inside the function: those of the arguments to differentiate."""
+    if transform not in _BACKWARD:
+        return set()
+    numbers = options["argnums"]
+    assert isinstance(args, TupleVariable)
+    chosen = [args.items[n] for n in (numbers if isinstance(numbers, tuple) else (numbers,)) if n < len(args.items)]
+    return {leaf for arg in chosen for leaf in leaves(arg)}
+
+
+@contextlib.contextmanager
+def _grad_mode(tx: Tracer, transform: Any) -> Iterator[None]:
+    """Derivatives are computed whatever the grad mode is around them."""
+    before = torch.is_grad_enabled()
+    if transform in _DERIVATIVES:
+        tx.graph.switch(compat.set_grad_enabled, True)
+    try:
+        yield
+    finally:
+        tx.graph.switch(compat.set_grad_enabled, before)
+
+
+def _dims(
+    tx: Tracer, transform: Any, options: dict[str, Any], args: VariableTracker, kwargs: VariableTracker, refuse: Any
+) -> list[int | None]:
+    """The dimension of each tensor that `vmap` takes away; None for all when it is another transform."""
+    whole = transform is not func.vmap
+    assert isinstance(args, TupleVariable)
+    wanted = None if whole else options["in_dims"]
+    each = wanted if isinstance(wanted, (tuple, list)) else [wanted] * len(args.items)
+    if len(each) != len(args.items):
+        refuse("in_dims is not as long as the arguments")
+    found = [dim for part, dims in zip(args.items, each) for dim in _spread(part, dims, refuse)]
+    return [*found, *_spread(kwargs, None if whole else 0, refuse)]
+
+
+def _spread(value: VariableTracker, dims: Any, refuse: Any) -> Iterator[int | None]:
+    """`in_dims` for each tensor of an argument."""
+    if not isinstance(value, (SequenceVariable, DictVariable)):
+        if isinstance(value, TensorVariable):
+            if dims is not None and (type(dims) is not int or not -value.fake.ndim <= dims < value.fake.ndim):
+                refuse("in_dims is no dimension of an argument")
+            yield dims
+        elif dims is not None:
+            refuse("an argument to map over is no tensor")
+        return
+    parts = list(value.items.values()) if isinstance(value, DictVariable) else value.items
+    if isinstance(dims, dict):
+        dims = list(dims.values())
+    each = dims if isinstance(dims, (tuple, list)) else [dims] * len(parts)
+    if len(each) != len(parts):
+        refuse("in_dims has another structure than the arguments")
+    for part, dim in zip(parts, each):
+        yield from _spread(part, dim, refuse)
+
+
+def _check(subgraph: Subgraph, result: VariableTracker, refuse: Any) -> None:
+    if subgraph.changed_facts() is not None or subgraph.take_written() is not None:
+        refuse("its function writes to a tensor from outside")
+    for leaf in leaves(result):
+        if not isinstance(leaf, TensorVariable):
+            refuse(f"its function returns a {leaf.python_type.__name__}")
+        elif leaf.node.graph is not subgraph.graph:
+            refuse("its function returns a tensor from outside")
+
+
+def _with(value: VariableTracker, replaced: dict[TensorVariable, TensorVariable]) -> VariableTracker:
+    """The same value around other tensors."""
+    if isinstance(value, DictVariable):
+        return DictVariable({key: _with(item, replaced) for key, item in value.items.items()}, value.cls)
+    if isinstance(value, SequenceVariable):
+        items = [_with(item, replaced) for item in value.items]
+        return ListVariable(items) if isinstance(value, ListVariable) else TupleVariable(items, value.cls)
+    return replaced.get(value, value) if isinstance(value, TensorVariable) else value
+
+
+def _spec(value: VariableTracker, tensors: list[TensorVariable], refuse: Any) -> Any:
+    """A real value with an `Argument` for each tensor."""
+    if isinstance(value, TensorVariable):
+        return Argument(tensors.index(value))
+    if isinstance(value, DictVariable) and value.cls is dict:
+        return {key.token: _spec(item, tensors, refuse) for key, item in value.items.items()}
+    if isinstance(value, SequenceVariable) and value.cls in (list, tuple):
+        return value.cls(_spec(item, tensors, refuse) for item in value.items)
+    try:
+        return as_constant(value)
+    except NotConstant as error:
+        return refuse(f"it takes or gives a {error}")
+
+
+def _tracked(value: Any, tensors: Iterator[VariableTracker]) -> VariableTracker:
+    """The tracker of what the transform gives."""
+    if isinstance(value, dict):
+        return DictVariable({key_of(constant(key)): _tracked(item, tensors) for key, item in value.items()})
+    if isinstance(value, (list, tuple)):
+        items = [_tracked(item, tensors) for item in value]
+        return ListVariable(items) if isinstance(value, list) else TupleVariable(items)
+    return next(tensors)
+
+
+def _refuse(tx: Tracer, name: str, what: str) -> NoReturn:
+    tx.break_graph(
+        "MD207",
+        f"torch.func.{name}() cannot be captured: {what}",
+        why="A transformed function is a graph of its own: it takes and returns tensors and does nothing else.",
+    )

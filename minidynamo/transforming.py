@@ -1,0 +1,73 @@
+"""Owns what a transform of torch.func (`grad`, `vmap`, ...) over a captured function is in a graph: one call of it.
+
+It checks nothing: the tracer has made sure that the function only computes tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from minidynamo.structure import Structure, leaves, rebuild, structure_of
+
+Subgraph = Callable[..., tuple[torch.Tensor, ...]]
+
+
+@dataclass(frozen=True)
+class Argument:
+    """Stands for one of the tensors among the arguments of the transformed function."""
+
+    position: int
+
+
+@dataclass(frozen=True, eq=False)
+class Transformation:
+    """`transform(function, **options)(*args, **kwargs)`, with an `Argument` in the place of each tensor.
+
+    `result` is the structure of what the function returns.
+    """
+
+    transform: Callable[..., Any]
+    options: Mapping[str, Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    result: Structure
+
+    def call(self, subgraph: Subgraph, inputs: Sequence[torch.Tensor]) -> Any:
+        """The call, for a function that is `subgraph(*captured, *tensors)`; `inputs` are those, in this order."""
+        tensors = [leaf for leaf in leaves([*self.args, dict(self.kwargs)]) if isinstance(leaf, Argument)]
+        captured, given = inputs[: -len(tensors)], inputs[-len(tensors) :]
+
+        def function(*args: Any, **kwargs: Any) -> Any:
+            spec = leaves([*self.args, dict(self.kwargs)])
+            found = [tensor for slot, tensor in zip(spec, leaves([*args, kwargs])) if isinstance(slot, Argument)]
+            return rebuild(self.result, subgraph(*captured, *found))
+
+        def filled(value: Any) -> Any:
+            parts = [given[leaf.position] if isinstance(leaf, Argument) else leaf for leaf in leaves(value)]
+            return rebuild(structure_of(value), parts)
+
+        return self.transform(function, **self.options)(*filled(self.args), **filled(dict(self.kwargs)))
+
+    def node_function(self, name: str) -> Callable[..., Any]:
+        """What a graph calls: it takes the subgraph and its inputs, and gives the tensors of the result in a tuple."""
+
+        def run(subgraph: Subgraph, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+            return tuple(leaves(self.call(subgraph, inputs)))
+
+        run.__name__ = run.__qualname__ = name
+        return run
+
+
+def transformed(
+    transform: Callable[..., Any],
+    function: Callable[..., Any],
+    options: dict[str, Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """`transform(function, **options)(*args, **kwargs)`; while a program is traced, a node of its graph."""
+    return transform(function, **options)(*args, **kwargs)

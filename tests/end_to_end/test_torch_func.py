@@ -1,0 +1,254 @@
+"""Programs that use torch.func: functional calls are traced as they are, transforms are one node over a subgraph."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+from torch import nn
+from torch.func import (
+    functional_call,
+    grad,
+    grad_and_value,
+    hessian,
+    jacfwd,
+    jacrev,
+    jvp,
+    stack_module_state,
+    vjp,
+    vmap,
+)
+
+import minidynamo
+from minidynamo.testing import assert_same_as_eager
+from tests.end_to_end.programs import Programs, leaf, two_vectors, vector
+
+# Forward mode compiles functions with torch.jit, which warns.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+programs = Programs()
+BACKENDS = ["eager", "aot_eager", pytest.param("cpp", marks=pytest.mark.cpp)]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", programs)
+def test_same_as_eager(program, backend):
+    assert_same_as_eager(program.fn, *program.inputs, calls=2, backend=backend, **program.expected)
+
+
+def matrix():
+    return torch.randn(3, 4)
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.second = nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x, scale=1):
+        return self.norm(self.second(self.first(x).relu())) * scale
+
+
+# functional_call
+
+
+@programs(lambda: (nn.Linear(4, 2), matrix()))
+def functional_with_other_parameters(m, x):
+    named = {name: p * 2 for name, p in m.named_parameters()}
+    return functional_call(m, named, (x,)), m(x)
+
+
+@programs(lambda: (Tied(), matrix()))
+def functional_with_tied_weights(m, x):
+    return functional_call(m.eval(), {"first.weight": torch.ones(4, 4)}, x, {"scale": 3})
+
+
+@programs(lambda: (Tied(), matrix()), rtol=1e-3, atol=1e-3)
+def functional_with_buffers(m, x):
+    buffers = {name: b.clone() for name, b in m.named_buffers()}
+    out = functional_call(m, (dict(m.named_parameters()), buffers), (x,))
+    return out, buffers
+
+
+@programs(lambda: (nn.Linear(4, 2), matrix()))
+def functional_with_unknown_names(m, x):
+    try:
+        functional_call(m, {"weigth": torch.ones(2, 4)}, (x,), strict=True)
+    except RuntimeError as error:
+        return str(error), x + 1
+
+
+# grad and its kin
+
+
+@programs(vector)
+def plain_gradient(x):
+    return grad(lambda y: (y.sin() * y).sum())(x)
+
+
+@programs(two_vectors)
+def gradient_with_value_and_aux(x, y):
+    def loss(a, b, power=2):
+        z = (a * b) ** power
+        return z.sum(), {"z": z, "mean": [z.mean()]}
+
+    (gx, gy), (value, aux) = grad_and_value(loss, argnums=(0, 1), has_aux=True)(x, y, power=3)
+    return gx + gy, value, aux["z"], aux["mean"][0]
+
+
+@programs(lambda: (nn.Linear(4, 2), matrix()))
+def gradient_of_parameters(m, x):
+    def loss(params, x):
+        return functional_call(m, params, (x,)).pow(2).sum()
+
+    return grad(loss)(dict(m.named_parameters()), x)
+
+
+@programs(lambda: (leaf(), vector()))
+def gradient_that_is_differentiated_outside(x, y):
+    return grad(lambda a: (a.exp() * x).sum())(y)
+
+
+@programs(vector)
+def gradient_of_a_gradient(x):
+    def energy(y):
+        return (y**3).sum()
+
+    return grad(lambda y: grad(energy)(y).sum())(x)
+
+
+@programs(vector)
+def gradient_without_grad_mode(x):
+    with torch.no_grad():
+        g = grad(lambda y: (y * y).sum())(x)
+    return g, g.requires_grad
+
+
+@programs(vector)
+def what_the_function_sees(x):
+    return grad(lambda y: (y * (2 if y.requires_grad and torch.is_grad_enabled() else 3)).sum())(x)
+
+
+@programs(vector)
+def jacobians(x):
+    def f(y):
+        return y.sin() * y.sum()
+
+    return jacrev(f)(x), jacfwd(f)(x), jacrev(torch.sin)(x), hessian(lambda y: (y.sin() * y).sum())(x)
+
+
+@programs(two_vectors)
+def forward_mode(x, v):
+    return jvp(lambda y: y.sin() * y, (x,), (v,))
+
+
+# vmap
+
+
+@programs(lambda: (matrix(), vector()))
+def mapped_over_rows(x, w):
+    return vmap(lambda row: (row * w).sum())(x)
+
+
+@programs(lambda: (matrix(), matrix()))
+def mapped_with_dimensions(x, y):
+    dot = vmap(torch.dot, in_dims=(1, 1))
+    return dot(x, y), vmap(lambda a, b: (a + b, [a * 2]), in_dims=(0, None), out_dims=1)(x, y[0])
+
+
+@programs(lambda: (matrix(), vector()))
+def mapped_structures(x, w):
+    return vmap(lambda d, k: d["x"] * d["w"] + k, in_dims=({"x": 0, "w": None}, None))({"x": x, "w": w}, 2)
+
+
+@programs(lambda: (matrix(),))
+def sizes_inside(x):
+    return vmap(lambda row: row / row.shape[0] + row.ndim)(x)
+
+
+@programs(lambda: (matrix(), matrix()))
+def mapped_twice(x, y):
+    return vmap(vmap(torch.mul))(x, y), vmap(lambda a: vmap(lambda b: (a * b).sum())(y))(x)
+
+
+@programs(lambda: (nn.Linear(4, 1), matrix(), torch.randn(3, 1)))
+def gradients_per_sample(m, x, y):
+    params = {name: p.detach() for name, p in m.named_parameters()}
+
+    def loss(params, sample, target):
+        return (functional_call(m, params, (sample.unsqueeze(0),)) - target).pow(2).sum()
+
+    return vmap(grad(loss), in_dims=(None, 0, 0))(params, x, y)
+
+
+@programs(lambda: (matrix(),), graphs=1)
+def jacobians_per_sample(x):
+    return vmap(jacrev(lambda row: row.sin() * row.sum()))(x)
+
+
+@programs(lambda: (matrix(),))
+def a_partial_function(x):
+    return vmap(functools.partial(torch.add, alpha=2), in_dims=(0, None))(x, x[0])
+
+
+# What is not captured
+
+
+@programs(lambda: (matrix(),), graphs=0, breaks=3)
+def random_numbers(x):
+    return vmap(lambda row: row + torch.rand(4), randomness="different")(x)
+
+
+@programs(lambda: (matrix(),), graphs=0, breaks=3)
+def functions_with_effects(x):
+    seen = []
+    y = vmap(lambda row: (seen.append(row.shape), row * 2)[1])(x)
+    return y, seen
+
+
+@programs(vector, graphs=0, breaks=3)
+def functions_that_write(x):
+    return grad(lambda y: y.mul_(2).sum())(x)
+
+
+def test_functions_that_do_not_fit_raise_what_torch_raises():
+    def program(x):
+        return grad(lambda y: y * 2)(x)
+
+    with pytest.raises(RuntimeError, match="scalar"):
+        minidynamo.compile(program, backend="eager")(torch.ones(3))
+
+
+def test_vjp_runs_as_written():
+    def program(x):
+        y, pull = vjp(torch.sin, x)
+        return pull(y * 2)
+
+    assert_same_as_eager(program, vector)
+
+
+def test_ensembles():
+    models = [nn.Linear(4, 2) for _ in range(3)]
+    params, buffers = stack_module_state(models)
+    base = models[0]
+
+    def program(params, buffers, x):
+        return vmap(lambda p, b: functional_call(base, (p, b), (x,)))(params, buffers)
+
+    compiled = minidynamo.compile(program, backend="aot_eager", fullgraph=True)
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(compiled(params, buffers, x), program(params, buffers, x))
+
+
+def test_what_a_transformed_function_reads_is_guarded():
+    factor = [2.0]
+
+    def program(x):
+        return grad(lambda y: (y * factor[0]).sum())(x)
+
+    compiled = minidynamo.compile(program, backend="eager", fullgraph=True)
+    for factor[0] in (2.0, 3.0):
+        assert torch.equal(compiled(torch.ones(2)), program(torch.ones(2)))
