@@ -6,6 +6,8 @@ stored.
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +15,9 @@ import torch
 
 from minidynamo import artifacts, compat
 from minidynamo.codegen.compile_graph import CompiledGraph, Launchers
-from minidynamo.codegen.ir.loops import Extern
+from minidynamo.codegen.ir.expr import Scalar
+from minidynamo.codegen.ir.loops import Compute, Extern
+from minidynamo.codegen.ir.size import Derived, Size, Symbol
 from minidynamo.codegen.memory.report import memory_plan
 from minidynamo.codegen.printers import cpp, host, triton
 from minidynamo.codegen.runtime import library, triton_launch
@@ -29,7 +33,15 @@ _FUNCTIONS: dict[str, Any] = {
     "with_strides": host.with_strides,
     "increment_version": compat.increment_version,
 }
-RECORDS = (LaunchSpec, MemoryPlan, PlannedBuffer)
+# What they call on numbers.
+_ON_NUMBERS = (
+    *(operator.add, operator.sub, operator.mul, operator.floordiv, operator.truediv, operator.mod, operator.neg),
+    *(operator.pow, operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge),
+    *(math.floor, math.ceil, math.trunc, math.sqrt, torch.sym_max, torch.sym_min, torch.sym_float, torch.sym_int),
+    *(torch.sym_not, torch.sym_ite),
+)
+_FUNCTIONS |= {f"{function.__module__}.{function.__name__}": function for function in _ON_NUMBERS}
+RECORDS = (LaunchSpec, Size, Symbol, Derived, Scalar, MemoryPlan, PlannedBuffer)
 _TARGETS = ("cpp", "triton", "aten")
 
 
@@ -37,8 +49,8 @@ def write_graph(compiled: CompiledGraph, codec: Codec) -> Json:
     """The written form of a compiled graph; raises NotStorable."""
     known = {id(launcher): {"kernel": name} for name, launcher in compiled.launchers.items()}
     known |= {id(function): {"function": name} for name, function in _FUNCTIONS.items()}
-    for step in compiled.program.steps:
-        if isinstance(step, Extern):
+    for step in (*compiled.program.prelude, *compiled.program.steps):
+        if isinstance(step, (Compute, Extern)) and isinstance(step.op, compat.OpOverload):
             known.setdefault(id(compat.operator_function(step.op)), codec.encode(step.op))
     names = {name: known.get(id(value)) or codec.encode(value) for name, value in compiled.namespace.items()}
     written = codec.surroundings.written
@@ -74,12 +86,12 @@ def read_graph(form: Json, codec: Codec) -> Callable[[list[Any]], tuple[Any, ...
         memory = codec.decode(form["memory"])
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"{type(error).__name__}: {error}") from error
-    if target not in _TARGETS:
-        raise Damaged(f"it was made for {target!r}")
+    if target not in _TARGETS or not isinstance(memory, MemoryPlan):
+        raise Damaged(f"it was made for {target!r}, with the plan {type(memory).__name__}")
     artifacts.write("loops", name, texts["loops"], ".txt")
-    artifacts.write("memory", name, f"{memory}\n", ".txt", memory)
     interpret = form.get("interpreted") is True
     launchers = _read_kernels(name, target, texts["kernel"], entries, interpret) if entries else {}
+    artifacts.write("memory", name, f"{memory}\n", ".txt", memory)
     namespace = {key: _read_name(value, launchers, codec) for key, value in names.items()}
     return artifacts.load("host", name, texts["host"], namespace, "call")
 

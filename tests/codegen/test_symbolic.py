@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
 
 import pytest
 import torch
 
+from minidynamo.codegen import stored
 from minidynamo.codegen.compile_graph import compile_graph
 from minidynamo.codegen.ir.loops import Extern
 from minidynamo.codegen.ir.text import kernel_text
@@ -16,6 +18,7 @@ from minidynamo.codegen.memory.planner import plan_memory
 from minidynamo.codegen.printers import cpp, triton
 from minidynamo.codegen.printers.host import print_host
 from minidynamo.codegen.scheduling.schedule import schedule
+from minidynamo.graph_cache.encoding import Codec, Surroundings
 from tests.codegen.graphs import compare, flat, trace, trace_symbolic
 
 F = torch.nn.functional
@@ -267,6 +270,18 @@ def test_empty_pieces():
         for x in (normal(3, 2), normal(3, 3), normal(64, 2)):
             # Strides of an empty tensor mean nothing; fake tensors have others than eager.
             torch.testing.assert_close(compiled.call([x]), function(x), equal_nan=True)
+
+
+@ANY_TARGET
+def test_a_stored_graph_serves_every_size(target):
+    def function(x, rate):
+        return torch.softmax(x * (rate + 1), -1)[:, : x.shape[1] // 2] + x.shape[0]
+
+    codec = Codec(Surroundings(None, ()), stored.RECORDS)
+    compiled = compile_graph(trace_symbolic(function, normal(9, 6), 0.5), [], target=target)
+    again = stored.read_graph(json.loads(json.dumps(stored.write_graph(compiled, codec))), codec)
+    for size in SIZES:
+        compare(again([normal(*size), 0.25]), compiled.call([normal(*size), 0.25]), exact=True)
 
 
 def renamed(text: str) -> str:

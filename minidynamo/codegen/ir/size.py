@@ -242,9 +242,15 @@ def derived(op: str, a: Extent, b: Extent, lower: int | None = None) -> Extent:
         first, second = (a, b) if op == "max" else (b, a)
         if known_at_least(a - b, 0):
             return first
-        return second if known_at_least(b - a, 0) else size_of(Derived(op, (a, b), lower))
-    whole = exactly(a, b)
-    return 0 if whole is not None else size_of(Derived(op, (a, b), lower))
+        if known_at_least(b - a, 0):
+            return second
+        lowest = max(_bound(a), _bound(b)) if op == "max" else min(_bound(a), _bound(b))
+    else:
+        if exactly(a, b) is not None:
+            return 0
+        lowest = 0 if known_at_least(b, 1) else -math.inf
+    lower = int(lowest) if lower is None and lowest > -math.inf else lower
+    return size_of(Derived(op, (a, b), lower))
 
 
 def ceil_division(a: Extent, b: Extent) -> Extent:

@@ -111,10 +111,10 @@ class Numbers:
                 return derived("mod", a, b, _lower(node, expr))
             case "ModularIndexing", [a, b, c]:
                 return derived("mod", derived("floordiv", a, b), c, _lower(node, expr))
-            case ("Max" | "Min") as name, [first, *rest]:
+            case ("Max" | "Min") as name, [first, *rest, last]:
                 for a in rest:
-                    first = derived(name.lower(), first, a, _lower(node, expr))
-                return first
+                    first = derived(name.lower(), first, a)
+                return derived(name.lower(), first, last, _lower(node, expr))
         raise NotAnExtent
 
 

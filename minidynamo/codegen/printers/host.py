@@ -6,6 +6,7 @@ Order, reuse and lifetimes were decided by the memory planner; this file writes 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,10 +16,25 @@ from minidynamo import compat
 from minidynamo.boxed import UNBOXED
 from minidynamo.codegen.ir.expr import Scalar
 from minidynamo.codegen.ir.loops import Buffer, Compute, Extern, GetItem, Name, Origins
-from minidynamo.codegen.ir.size import Extent, Size
+from minidynamo.codegen.ir.size import Extent, Size, group
 from minidynamo.codegen.memory.plan import Allocate, Free, HostProgram, Launch, Return, Reuse, Step
 from minidynamo.codegen.printers.base import Lines
 from minidynamo.names import Namespace
+
+ARITHMETIC: dict[Any, str] = {
+    torch.Tensor.size: "{}.size({})",
+    torch.Tensor.stride: "{}.stride({})",
+    torch.sym_float: "float({})",
+    operator.neg: "-{}",
+    operator.add: "{} + {}",
+    operator.sub: "{} - {}",
+    operator.mul: "{} * {}",
+    operator.truediv: "{} / {}",
+    operator.floordiv: "{} // {}",
+    operator.mod: "{} % {}",
+    operator.pow: "{} ** {}",
+}
+"""How Python writes what numbers are made by, as the program did it."""
 
 
 def print_host(
@@ -63,10 +79,13 @@ class _HostPrinter:
 
     def number(self, number: Compute) -> str:
         """A number that is made of inputs."""
-        first, *rest = [self.value(a) for a in number.args]
-        if number.op in (torch.Tensor.size, torch.Tensor.stride):
-            return f"{number.out} = {first}.{number.op.__name__}({', '.join(rest)})"
-        return f"{number.out} = {self.function(number.op)}({', '.join([first, *rest])})"
+        pattern = ARITHMETIC.get(number.op) or f"{self.function(number.op)}({', '.join(['{}'] * len(number.args))})"
+        return f"{number.out} = {pattern.format(*map(self.operand, number.args))}"
+
+    def operand(self, value: Any) -> str:
+        """An argument in parentheses, unless it is one name or literal."""
+        text = group(value) if isinstance(value, Size) else self.value(value)
+        return f"({text})" if text.startswith("-") else text
 
     def function(self, op: Any) -> str:
         return self.names.constant(compat.operator_function(op), _operator_name(op))
