@@ -65,7 +65,7 @@ class Keeping(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        x, p = ctx.saved_tensors
+        _, p = ctx.saved_tensors
         return gradient * p, None
 
 
