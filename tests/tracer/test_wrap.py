@@ -1,7 +1,9 @@
 import collections
 import datetime
 import functools
+import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -69,7 +71,10 @@ def graph():
         (functools.partial(max, 1), PartialVariable, {GuardKind.TYPE}),
         (collections.deque([1], maxlen=3), ListVariable, {GuardKind.TYPE, GuardKind.LENGTH}),
         (iter([1]), OpaqueVariable, {GuardKind.TYPE}),
-        (datetime.date(2024, 1, 1), OpaqueVariable, {GuardKind.TYPE}),
+        (datetime.date(2024, 1, 1), ConstantVariable, {GuardKind.EQUALS}),
+        (np.float32(1), ConstantVariable, {GuardKind.EQUALS}),
+        (np.ones(1), OpaqueVariable, {GuardKind.TYPE}),
+        (sys.version_info, TupleVariable, {GuardKind.TYPE}),
     ],
     ids=lambda value: type(value).__name__,
 )
