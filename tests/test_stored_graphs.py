@@ -416,7 +416,12 @@ def halves(x, y):
     return (x.view(x.shape[0] // 2, 2, -1) * 2).sum(1), y.sum()
 
 
-@pytest.mark.parametrize("program", [pointwise, padded, halves], ids=lambda program: program.__name__)
+def counts(x, y):
+    n = x.shape[0]
+    return y.cos() + (x + n / 4).sum(), x.new_zeros(n // 2 + 1, n + 3).cos() - n * 3
+
+
+@pytest.mark.parametrize("program", [pointwise, padded, halves, counts], ids=lambda program: program.__name__)
 @pytest.mark.parametrize("grad", [True, False], ids=["training", "inference"])
 def test_graphs_for_every_size_are_kept(program, grad, events):
     """The third and fourth run are for other sizes than those that the entry was made for."""
