@@ -320,12 +320,16 @@ def _compiled_callee(frame: Frame, index: int) -> int | None:
     return position if own or nested or isinstance(callee, ModuleVariable) or _is_forward(callee) else None
 
 
+# Methods of torch's modules that call other modules; the last one is DistributedDataParallel's.
+_CALLS_MODULES = ("forward", "_run_ddp_forward")
+
+
 def _is_forward(callee: VariableTracker | Null) -> bool:
     """Whether it is the forward of a module of torch: what it calls may be the user's own modules."""
     if not isinstance(callee, MethodVariable) or not isinstance(callee.receiver, ModuleVariable):
         return False
     function = callee.function
-    if not isinstance(function, FunctionVariable) or function.value.__name__ != "forward":
+    if not isinstance(function, FunctionVariable) or function.value.__name__ not in _CALLS_MODULES:
         return False
     return not runs_as_written(function.value)
 
