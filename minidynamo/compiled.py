@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import threading
 import types
 import weakref
@@ -18,7 +19,9 @@ from typing import Any, cast
 import torch
 
 from minidynamo.artifacts import STAGES, Artifact, collected
-from minidynamo.bytecode.layout import FramePoint
+from minidynamo.bytecode.analysis import first_index
+from minidynamo.bytecode.breaks import drive
+from minidynamo.bytecode.layout import FramePoint, frame_point
 from minidynamo.compat import MODULE_CALL
 from minidynamo.convert_frame import Conversion, FrameToConvert, convert_frame, weakly
 from minidynamo.counters import Stats
@@ -70,6 +73,40 @@ def _name_of_point(point: FramePoint | None) -> str:
     return "0" if point is None else f"{point.index}({', '.join(point.parameters)})"
 
 
+def _takes_cells(fn: types.FunctionType) -> bool:
+    """Whether the frame of a call can be entered with the function's cells as values."""
+    code = fn.__code__
+    suspends = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+    captures = set(code.co_freevars) - {"__class__"}
+    return bool(captures) and not code.co_cellvars and not code.co_flags & suspends
+
+
+def _parameters(code: types.CodeType) -> tuple[str, ...]:
+    stars = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + stars]
+
+
+def _entered(target: types.FunctionType, point: FramePoint, step: Callable[[list[Any]], Any]) -> Callable[..., Any]:
+    """A function that calls `target` by entering its frame at `point`, which lies at its head."""
+    signature = inspect.Signature.from_callable(target, follow_wrapped=False)
+    cells = dict(zip(target.__code__.co_freevars, target.__closure__ or ()))
+
+    @functools.wraps(target)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError:
+            return target(*args, **kwargs)  # Python's own words
+        bound.apply_defaults()
+        del args, kwargs
+        values = bound.arguments
+        boxed = [*(cells[name] for name in point.cells), *(values[name] for name in point.locals)]
+        del bound, values
+        return drive(step, boxed)
+
+    return call
+
+
 class CompiledFunction:
     """What stands behind a compiled function. `stats` and `graphs` include those of resume points and callees."""
 
@@ -85,6 +122,7 @@ class CompiledFunction:
         self.root: Callable[[], Dispatcher | None] = lambda: None
         self._resumed: dict[FramePoint, Dispatcher] = {}
         self._callees: dict[types.FunctionType, types.FunctionType] = {}
+        self._fresh: dict[types.CodeType, CompiledFunction] = {}
         self.module: Callable[[], torch.nn.Module | None] = lambda: None
         self._own_forward: types.FunctionType | None = None
         self._family = (lambda: None) if family is None else weakref.ref(family)
@@ -142,12 +180,28 @@ class CompiledFunction:
         family = self._family()
         if family is not None:  # a function that calls itself is compiled once, not once per level
             return family.called_at_break(target)
-        if target not in self._callees:
-            same_code = sum(other.__code__ is target.__code__ for other in self._callees)
-            if same_code >= _MOST_CALLEES_PER_CODE:
-                return target
-            self._callees[target] = compile_function(target, self.options.for_callee(), family=self)
+        if target in self._callees:
+            return self._callees[target]
+        same_code = [other for other in self._callees if other.__code__ is target.__code__]
+        if _takes_cells(target) and (same_code or target.__code__ in self._fresh):
+            # A function that is made anew in each call: what it captured must not be kept, nor compiled each time.
+            for other in same_code:
+                del self._callees[other]
+            return self._closure(target)
+        if len(same_code) >= _MOST_CALLEES_PER_CODE:
+            return target
+        self._callees[target] = compile_function(target, self.options.for_callee(), family=self)
         return self._callees[target]
+
+    def _closure(self, target: types.FunctionType) -> Callable[..., Any]:
+        """A function of the user's that takes its cells as if they were arguments: one for all closures over a code."""
+        code = target.__code__
+        if code not in self._fresh:
+            empty = tuple(types.CellType() for _ in code.co_freevars)
+            template = types.FunctionType(code, target.__globals__, code.co_name, closure=empty)
+            self._fresh[code] = CompiledFunction(template, self.options.for_callee(), self)
+        point = frame_point(code, first_index(code), (), _parameters(code), code.co_freevars)
+        return _entered(target, point, self._fresh[code].resume_at(point))
 
     def _stealing_forward(self, forward: Any) -> Any:
         """The forward of the compiled module itself: what the module is given away arrives there."""
@@ -281,6 +335,7 @@ class CompiledFunction:
                 shown += sorted((t for t in texts if t.kind in order), key=lambda text: order.index(text.kind))
         sections = [text.section() for text in shown if kind in (None, text.kind)]
         callees = [vars(callee)[COMPILED].code(kind) for callee in self._callees.values()]
+        callees += [fresh.code(kind) for fresh in self._fresh.values()]
         return "\n".join([*sections, *filter(None, callees)])
 
     def freeze(self, check_every: int = 1000) -> types.FunctionType:
@@ -338,8 +393,8 @@ class CompiledFunction:
         """Forget all entries; the next call compiles again. The counters start from zero."""
         for dispatcher in self._dispatchers():
             dispatcher.reset()
-        for callee in self._callees.values():
-            vars(callee)[COMPILED].reset()
+        for callee in (*(vars(callee)[COMPILED] for callee in self._callees.values()), *self._fresh.values()):
+            callee.reset()
         self.stats.reset()
         for kept in (self.graphs, self.breaks, self.recompiles, self._texts, self._profiles):
             kept.clear()

@@ -159,6 +159,8 @@ class OutputGraph:
         """Let go of the user's objects. The parts of a trace refer to each other and wait for the garbage collector."""
         for table in (self._alive, self._real, self.by_identity, self.by_source, self._namespaces):
             table.clear()
+        for node, _ in self._placeholders:
+            node.meta.pop("source", None)
 
     # Inputs
 

@@ -163,3 +163,31 @@ def test_an_entry_of_something_that_died_is_dropped():
     for factor in range(6):
         assert torch.equal(call(factor), torch.full((2,), float(factor)))
     assert len(compiled_record(compiled).root().entries) <= 2
+
+
+def test_what_functions_made_in_each_call_captured_dies_with_them():
+    def make(weight):
+        def callee(x, *args, k=2, **kw):
+            y = x * weight
+            minidynamo.graph_break()
+            return y * k + sum(args) + kw.get("z", 0)
+
+        return callee
+
+    def program(x, callee):
+        return callee(x) + callee(x, 1, k=3, z=5)
+
+    compiled = minidynamo.compile(program, backend="eager")
+    references = {}
+    for number in range(6):
+        weight = torch.full((1,), float(number))
+        references[f"weight {number}"] = weakref.ref(weight)
+        callee = make(weight)
+        assert torch.equal(compiled(torch.ones(1), callee), program(torch.ones(1), callee))
+        if number > 2:
+            assert compiled.stats.compiles == compiles
+        compiles = compiled.stats.compiles
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'x'"):
+        minidynamo.compile(lambda callee: callee(), backend="eager")(callee)
+    del weight, callee
+    assert survivors(references) == []
