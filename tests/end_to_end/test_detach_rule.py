@@ -5,8 +5,8 @@ import torch
 
 import minidynamo
 
-BACKENDS = ["eager", "aot_eager", "native"]
-COMPILED = ["aot_eager", "native"]
+BACKENDS = ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)]
+COMPILED = BACKENDS[1:]
 
 
 def scaled(x, p):

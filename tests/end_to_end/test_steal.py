@@ -233,6 +233,33 @@ def test_STL_7_saved_tensors_die_one_by_one_in_backward(backend):
         assert seen_in_backward == [4, 3, 2, 1, 0]
 
 
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return gradient * 2 + x * 0
+
+
+@pytest.mark.parametrize("backend", [None, *BACKENDS])
+def test_STL_7_a_custom_function_in_the_chain_keeps_nothing(backend):
+    def five(x):
+        for _ in range(5):
+            x = Doubled.apply(kept(x)).sin()
+        return x.sum()
+
+    f = five if backend is None else minidynamo.compile(five, backend=backend, fullgraph=True)
+    for _ in range(2):
+        kept_by_forward.clear()
+        seen_in_backward.clear()
+        f(torch.rand(4, requires_grad=True)).backward()
+        assert seen_in_backward == [4, 3, 2, 1, 0]
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_STL_8_stolen_leaves_that_the_caller_holds(backend):
     f = minidynamo.compile(lambda acts: (acts[0] * acts[1]).sum(), backend=backend, steal=("acts",))
