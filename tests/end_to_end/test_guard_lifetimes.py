@@ -178,7 +178,7 @@ def test_what_functions_made_in_each_call_captured_dies_with_them():
         return callee(x) + callee(x, 1, k=3, z=5)
 
     compiled = minidynamo.compile(program, backend="eager")
-    references = {}
+    references, compiles = {}, 0
     for number in range(6):
         weight = torch.full((1,), float(number))
         references[f"weight {number}"] = weakref.ref(weight)
