@@ -1,4 +1,4 @@
-"""Measures the peak memory of one training step.
+"""Measures the peak memory of training steps and of inference, and compares it with what was predicted.
 
 Every allocation and release of torch's CPU allocator is counted through the profiler, whoever asks for it, so that
 buffers of generated code count like those of eager operations.
@@ -12,15 +12,20 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
+from torch import Tensor, nn
+from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
+import minidynamo
 from benchmarks.measure import SYSTEMS, Limit, Result
-from benchmarks.training import MODELS, batch, step
+from benchmarks.memory_models import MODELS, POINTWISE
 
 # The profiler announces each start and stop on standard error.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
-LIMITS = (Limit("eager", 1.0),)
+LIMITS: tuple[Limit, ...] = (Limit("eager", 1.0), Limit("torch.compile", 1.0))
+INFERENCE: tuple[Limit, ...] = (Limit("eager", 0.8),)
+PREDICTED: tuple[Limit, ...] = (Limit("eager", 1.02),)
 
 
 def peak_bytes(function: Callable[[], object]) -> int:
@@ -34,15 +39,46 @@ def peak_bytes(function: Callable[[], object]) -> int:
     return max(held)
 
 
+def training_step(call: Callable[..., Tensor], x: Tensor, model: nn.Module) -> None:
+    """Forward, loss and backward; the gradients are thrown away, so that every step starts with the same memory."""
+    scores = call(x).flatten(0, -2)
+    loss = functional.cross_entropy(scores, scores.new_zeros(scores.shape[0], dtype=torch.long))
+    del scores
+    loss.backward()
+    model.zero_grad(set_to_none=True)
+
+
+def inference(call: Callable[..., Tensor], x: Tensor, model: nn.Module) -> None:
+    """A call without gradients."""
+    with torch.no_grad():
+        call(x)
+
+
+def measured(
+    make: Callable[[], nn.Module], shape: tuple[int, ...], run: Callable[..., None]
+) -> tuple[dict[str, list[float]], float]:
+    """Mebibytes of a run after the first two, which compile and make what stays; and what minidynamo predicted."""
+    samples: dict[str, list[float]] = {}
+    predicted = 0.0
+    for name, system in SYSTEMS.items():
+        torch.manual_seed(0)
+        model, x = make(), torch.rand(shape)
+        one_run = partial(run, system(model), x, model)
+        for _ in range(2):
+            one_run()
+        samples[name] = [peak_bytes(one_run) / 2**20]
+        if name == "minidynamo":
+            predicted = minidynamo.memory_plan(model).peak / 2**20
+    return samples, predicted
+
+
 def measure(quick: bool) -> Iterator[Result]:
-    """Kibibytes of a step after the first two, which compile and make what stays."""
-    for model_name, make in MODELS.items():
-        arguments = batch()
-        samples: dict[str, list[float]] = {}
-        for name, system in SYSTEMS.items():
-            torch.manual_seed(0)
-            one_step = partial(step, system(make()), *arguments)
-            for _ in range(2):
-                one_step()
-            samples[name] = [peak_bytes(one_step) / 2**10]
-        yield Result(f"peak memory of a step of the {model_name}", "KiB", samples, LIMITS)
+    """Peaks of training steps and of inference, and how well the peaks were predicted."""
+    jobs = [(f"peak memory of a step: {n}", *job, training_step, LIMITS) for n, job in MODELS.items()]
+    jobs += [(f"peak memory of inference: {n}", *job, inference, INFERENCE) for n, job in POINTWISE.items()]
+    for name, make, shape, run, limits in jobs:
+        samples, predicted = measured(make, shape, run)
+        yield Result(name, "MiB", samples, limits)
+        # The measured peak stands in eager's column: the ratio is how much of it was predicted.
+        known = {"eager": samples["minidynamo"], "minidynamo": [predicted]}
+        yield Result(f"predicted {name.removeprefix('peak ')}, of the measured", "MiB", known, PREDICTED)

@@ -13,6 +13,7 @@ from torch import fx
 from torch.multiprocessing.reductions import StorageWeakRef
 
 import minidynamo
+from examples.memory_figure import measure
 from minidynamo.autograd.aot import aot_compile
 from minidynamo.boxed import make_boxed, make_boxed_func, mark_boxed
 from minidynamo.events import MinidynamoNotice
@@ -167,6 +168,23 @@ def test_BOX_3_who_keeps_an_argument_alive():
 
     assert not is_freed(lambda callee: wrapper(callee, Thing()))
     assert is_freed(lambda callee: callee(Thing()))
+
+
+@pytest.mark.parametrize(
+    "net",
+    [
+        {"batch": 12, "size": 64, "width": 16, "blocks": (1, 1, 1, 1)},
+        pytest.param({"batch": 24, "size": 112}, marks=pytest.mark.slow),
+    ],
+    ids=["small", "the net of 18 layers"],
+)
+def test_BOX_4_boxing_keeps_the_peak_of_eager(net):
+    timeline = measure(**net)
+    eager, boxed, unboxed = (timeline[name].peak for name in ("eager", "boxed", "unboxed"))
+    assert boxed <= 1.01 * eager
+    assert unboxed >= 1.25 * boxed
+    # Unboxed, memory keeps rising through backward.
+    assert timeline["unboxed"].peak_position > 0.8 > timeline["boxed"].peak_position
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("native", marks=pytest.mark.cpp)])
