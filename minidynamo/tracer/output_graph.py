@@ -201,9 +201,12 @@ class OutputGraph:
 
     def _placeholder(self, display: str) -> torch.fx.Node:
         name = re.sub(r"\W+", "_", display).strip("_") or "input"
+        name = name if not name[0].isdigit() else f"input_{name}"
+        taken = {node.target for node, _ in self._placeholders}
+        unused = (name, *(f"{name}_{count}" for count in range(1, len(taken) + 1)))
         last = self._placeholders[-1][0] if self._placeholders else None
         with self._root.inserting_after(last):
-            node = self._root.placeholder(name if not name[0].isdigit() else f"input_{name}")
+            node = self._root.placeholder(next(name for name in unused if name not in taken))
         node.meta["user_location"] = self._where()
         return node
 

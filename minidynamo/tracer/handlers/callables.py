@@ -18,6 +18,7 @@ from minidynamo.tracer import functools_polyfills, operator_polyfills, registry
 from minidynamo.tracer.constants import as_constant, is_constant_value, key_of
 from minidynamo.tracer.handlers.objects import ABC_REGISTRATIONS
 from minidynamo.tracer.handlers.values import expect_constant, is_constant
+from minidynamo.tracer.numbers import pinned
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.trace_rules import is_library_value, is_trusted_module
 from minidynamo.variables.base import VariableTracker
@@ -180,6 +181,7 @@ def _is_telling_key(variable: VariableTracker) -> bool:
     """Whether it is an immutable constant that equals no constant of another kind, as 1.0 equals 1."""
     if isinstance(variable, TupleVariable):
         return all(_is_telling_key(item) for item in variable.items)
+    variable = pinned(variable)
     if not isinstance(variable, ConstantVariable) or not is_constant(variable):
         return False
     value = variable.value

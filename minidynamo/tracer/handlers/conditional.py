@@ -307,7 +307,11 @@ def _restrided(tx: Tracer, mine: TensorVariable, like: TensorVariable) -> Tensor
     if mine.fake.stride() == layout.stride():
         return mine
     kind = {"dtype": from_constant(layout.dtype), "device": from_constant(layout.device)}
-    made = tx.emit(torch.empty_strided, [from_constant(tuple(layout.shape)), from_constant(layout.stride())], kind)
+    made = tx.emit(
+        torch.empty_strided,
+        [from_constant(tuple(map(int, layout.shape))), from_constant(tuple(map(int, layout.stride())))],
+        kind,
+    )
     assert isinstance(made, TensorVariable)
     tx.emit("copy_", [made, mine])
     return made

@@ -1,0 +1,211 @@
+"""Numbers that change, wherever they live: one more compile, then none."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+import minidynamo
+
+X = torch.arange(4.0)
+SETTINGS = {"factor": 1.0, "offset": 2}
+FACTOR = 1.0
+
+
+def compiled(fn: Callable[..., Any], **options: Any) -> Any:
+    return minidynamo.compile(fn, backend="eager", **options)
+
+
+def test_a_schedule_of_a_hundred_steps_compiles_twice() -> None:
+    def update(parameter, gradient, rate):
+        with torch.no_grad():
+            parameter.add_(gradient, alpha=-rate)
+            return parameter - rate * gradient * 0.1
+
+    f = compiled(update, fullgraph=True)
+    one, other = torch.ones(3), torch.ones(3)
+    for step in range(100):
+        rate = 0.1 * (1 + math.cos(math.pi * step / 100)) / 2
+        assert torch.equal(f(one, X[:3], rate), update(other, X[:3], rate))
+        assert torch.equal(one, other)
+    assert f.stats.graphs == 2
+
+
+def test_a_schedule_inside_the_program_compiles_twice() -> None:
+    def scaled(x, step):
+        rate = 0.1 * 0.5 * (1 + math.cos(math.pi * step / 100)) if step >= 10 else 0.1 * step / 10
+        return x * rate, rate
+
+    f = compiled(scaled, fullgraph=True)
+    for step in (20, 21, 55, 99, 99):
+        expected, rate = scaled(X, step)
+        got = f(X, step)
+        assert torch.equal(got[0], expected) and got[1] == rate
+    assert f.stats.graphs == 2
+    f(X, 3)
+    assert f.stats.graphs == 3
+
+
+class Counter(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+        self.rate = 0.5
+        self.log: list[int] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.rate *= 0.9
+        self.log.append(self.calls)
+        return x * self.calls * self.rate
+
+
+def test_counters_on_a_module_compile_twice() -> None:
+    module, reference = Counter(), Counter()
+    minidynamo.compile(module, backend="eager", fullgraph=True)
+    for _ in range(6):
+        module.log.clear(), reference.log.clear()
+        assert torch.equal(module(X), reference(X))
+        assert (module.calls, module.rate, module.log) == (reference.calls, reference.rate, reference.log)
+        assert type(module.calls) is int and type(module.rate) is float
+    assert minidynamo.stats(module).graphs == 2
+
+
+@dataclass
+class State:
+    step: int = 0
+    beta: float = 0.9
+
+
+def test_a_bias_correction_compiles_twice() -> None:
+    def corrected(x, state):
+        state.step += 1
+        correction = 1 - state.beta**state.step
+        return x / correction, math.sqrt(correction)
+
+    f = compiled(corrected, fullgraph=True)
+    one, other = State(), State()
+    for _ in range(8):
+        got, expected = f(X, one), corrected(X, other)
+        assert torch.equal(got[0], expected[0]) and got[1] == expected[1] and one == other
+    assert f.stats.graphs == 2
+
+
+def test_globals_and_items_of_dicts() -> None:
+    f = compiled(lambda x: x * FACTOR + SETTINGS["factor"] * SETTINGS["offset"], fullgraph=True)
+    try:
+        for value in (1.0, 2.5, 3.5, -1.0):
+            globals()["FACTOR"] = SETTINGS["factor"] = value
+            assert torch.equal(f(X), X * value + value * 2)
+    finally:
+        globals()["FACTOR"] = SETTINGS["factor"] = 1.0
+    assert f.stats.graphs == 2
+
+
+def test_numbers_in_lists_and_tuples() -> None:
+    f = compiled(lambda x, numbers: (x + numbers[0]) * numbers[1][0], fullgraph=True)
+    for k in (2, 3, 1, 4):
+        assert torch.equal(f(X, [k, (0.5 * k,)]), (X + k) * (0.5 * k))
+    assert f.stats.graphs == 2
+
+
+def test_defaults_and_partial_objects() -> None:
+    def scale(x, by=2.0):
+        return x * by
+
+    f = compiled(lambda x, g: g(x), fullgraph=True)
+    for value in (1.0, 2.0, 3.0, 4.0):
+        assert torch.equal(f(X, functools.partial(scale, by=value)), X * value)
+    assert f.stats.graphs == 2
+
+
+def test_numbers_cross_a_break_and_come_back() -> None:
+    def broken(x, n, rate):
+        n = n + 1
+        x = x * rate
+        minidynamo.graph_break()
+        rate = rate / 2
+        return x + n, n * 3, rate
+
+    f = compiled(broken)
+    for k in range(1, 6):
+        got, expected = f(X, k, 0.1 * k), broken(X, k, 0.1 * k)
+        assert torch.equal(got[0], expected[0]) and got[1:] == expected[1:]
+    assert f.stats.graphs == 4
+
+
+def test_a_loop_with_a_break_counts() -> None:
+    def loop(x, n):
+        for step in range(n):
+            x = x + step
+            minidynamo.graph_break()
+        return x
+
+    f = compiled(loop)
+    for n in (4, 6, 9):
+        assert torch.equal(f(X, n), loop(X, n))
+    assert f.stats.compiles < 10
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -0.0, 0.0, 1e308, 5e-324])
+def test_floats_of_every_kind(value: float) -> None:
+    def program(x, a):
+        return x * a, a * 2, a + 1, x / (a + 3)
+
+    f = compiled(program, fullgraph=True)
+    for a in (0.5, 0.25, value):
+        got, expected = f(X, a), program(X, a)
+        assert repr(got[1:3]) == repr(expected[1:3])
+        assert all(torch.equal(g, e) or g.isnan().any() for g, e in zip((got[0], got[3]), (expected[0], expected[3])))
+    assert f.stats.graphs == 2
+
+
+def test_a_function_of_numbers_that_would_raise_raises() -> None:
+    f = compiled(lambda x, a: x * math.sqrt(a) + math.log(a + 2))
+    for a in (1.0, 2.0, 3.0):
+        f(X, a)
+    with pytest.raises(ValueError):
+        f(X, -1.0)
+    with pytest.raises(ValueError):
+        f(X, -3.0)
+
+
+def test_numbers_of_other_classes_are_compiled_for_themselves() -> None:
+    f = compiled(lambda x, n: (x * n, type(n)), fullgraph=True)
+    for n in (2, 3, 2.0, 3.0, True, 4, 5.0):
+        got = f(X, n)
+        assert torch.equal(got[0], X * n) and got[1] is type(n)
+
+
+def test_the_gradient_goes_through_a_number_that_varies() -> None:
+    f = compiled(lambda x, rate: (x * rate).sum(), fullgraph=True)
+    for rate in (0.5, 0.25, 2.0):
+        x = torch.ones(3, requires_grad=True)
+        f(x, rate).backward()
+        assert torch.equal(x.grad, torch.full((3,), rate))
+    assert f.stats.graphs == 2
+
+
+# Behaviour checks
+
+
+def test_CL_6_an_int_in_a_cell_compiles_twice_a_swapped_tensor_once() -> None:
+    factor, weight = 2, torch.ones(4)
+
+    def inner(x):
+        return x * factor + weight
+
+    f = compiled(lambda x: inner(x), fullgraph=True)
+    for value in (2, 3, 4):
+        factor = value
+        assert torch.equal(f(X), X * value + weight)
+    assert f.stats.graphs == 2
+    weight = torch.full((4,), 5.0)
+    assert torch.equal(f(X), X * 4 + 5)
+    assert f.stats.graphs == 2
