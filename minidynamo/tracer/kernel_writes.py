@@ -27,11 +27,25 @@ def written_arguments(function: types.FunctionType, callers: frozenset[object] =
     parameters = frozenset(inspect.signature(function).parameters)
     if function in callers:  # recursion adds nothing to what its outer call finds
         return frozenset()
+    tree = _source(function)
+    if tree is None:
+        return parameters
+    return _Kernel(function, parameters, callers | {function}).writes(tree)
+
+
+def _source(function: types.FunctionType) -> ast.Module | None:
+    """The function's source, if that is at hand and still what the function was made of: files may have changed."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
-        return parameters
-    return _Kernel(function, parameters, callers | {function}).writes(tree)
+        return None
+    if len(tree.body) != 1 or not isinstance(tree.body[0], ast.FunctionDef):
+        return None
+    tree.body[0].decorator_list.clear()
+    (made,) = (c for c in compile(tree, "", "exec", dont_inherit=True).co_consts if isinstance(c, types.CodeType))
+    facts = ("co_code", "co_names", "co_varnames")
+    same = all(getattr(made, fact) == getattr(function.__code__, fact) for fact in facts)
+    return tree if same else None
 
 
 class _Kernel:

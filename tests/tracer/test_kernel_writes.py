@@ -103,6 +103,16 @@ def test_without_source_everything_is_written():
     assert written_arguments(namespace["kernel"]) == {"x_ptr", "out_ptr"}
 
 
+def test_source_that_is_not_the_functions_own(tmp_path):
+    path = tmp_path / "kernels.py"
+    path.write_text("def kernel(x_ptr, out_ptr): tl.store(x_ptr, 1)")
+    namespace = {"tl": tl}
+    exec(compile("def kernel(x_ptr, out_ptr): tl.store(out_ptr, 1)", path, "exec"), namespace)
+    assert written_arguments(namespace["kernel"]) == {"x_ptr", "out_ptr"}
+    exec(compile(path.read_text(), path, "exec"), namespace)
+    assert written_arguments(namespace["kernel"]) == {"x_ptr"}
+
+
 @triton.jit
 def recursive(pointer, n):
     tl.store(pointer, 1)
