@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from minidynamo import compat
 from minidynamo.autograd_calls import is_autograd_call, looked_at
 from minidynamo.boxed import BoxedCallable, make_boxed, mark_boxed
 from minidynamo.branching import is_cond, run_branch, subgraphs_of
@@ -162,7 +163,7 @@ class _Segments:
 
     def remember(self, outputs: Iterable[fx.Node | None], results: Iterable[Any]) -> None:
         for node, result in zip(outputs, results):
-            if node is not None and not isinstance(result, torch.Tensor):
+            if node is not None and not isinstance(result, (torch.Tensor, int, float, *compat.SYMBOLIC_NUMBERS)):
                 raise _cannot_cross(node)
             if node is not None:
                 self.examples[node] = result

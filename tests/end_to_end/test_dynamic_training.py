@@ -179,3 +179,23 @@ def test_inductor_as_a_plain_backend(sizes):
         torch.testing.assert_close(y, (x.sin() * 2).sum(0))
         y.sum().backward()
         torch.testing.assert_close(x.grad, x.detach().cos() * 2)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_sizes_on_both_sides_of_a_cond(backend):
+    counter = CompileCounterWithBackend(backend)
+
+    def program(x):
+        count = x.shape[0] * 2
+        y = minidynamo.cond(x.sum() > 0, torch.sin, torch.exp, (x * count,))
+        return y / count, count
+
+    compiled = minidynamo.compile(program, backend=counter, fullgraph=True)
+    for n, sign in [(3, 1), (5, -1), (4, 1), (7, -1)]:
+        x = (torch.rand(n, 2) * sign / 10).requires_grad_()
+        y, count = compiled(x)
+        expected, _ = program(x)
+        torch.testing.assert_close(y, expected)
+        torch.testing.assert_close(torch.autograd.grad(y.sum(), x), torch.autograd.grad(expected.sum(), x))
+        assert count == 2 * n
+    assert counter.frame_count == 2
