@@ -323,3 +323,13 @@ def operator_that_writes(x):
 @programs(vector, graphs=1, breaks=1)
 def operator_without_fake_form(x):
     return without_fake(x) + 1
+
+
+@torch.library.triton_op("minidynamo_tests::decomposed", mutates_args=())
+def decomposed_op(x: torch.Tensor) -> torch.Tensor:
+    return x.sin() + 1
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_triton_ops_are_operators(backend):
+    assert_same_as_eager(lambda x: decomposed_op(x * 2) + 1, vector, backend=backend, graphs=1, breaks=0)
