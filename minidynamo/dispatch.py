@@ -220,11 +220,12 @@ class Dispatcher:
             lines += [f"    {line}" for line in self._check(entry)]
             lines.append(f"    if {names.fits}: return {names.time_guards}() - {names.count}")
         lines.append(f"    return {names.time_guards}() - {names.count}")
-        function = self.function
-        namespace = {**function.__globals__, names.time_guards: time.perf_counter_ns}
+        namespace: dict[str, Any] = {names.time_guards: time.perf_counter_ns}  # nothing that leads back to here
+        for entry in self.in_use():
+            namespace |= entry.namespace
         exec("\n".join(lines), namespace)
-        self._timed = timed = namespace["timed"]
-        return cast(Callable[..., int], timed)
+        self._timed = timed = cast(Callable[..., int], namespace.pop("timed"))
+        return timed
 
     def frozen(self, entry: Entry, check_every: int) -> types.FunctionType:
         """A function like `function` that runs `entry` whatever it is given, and looks every `check_every` calls."""
