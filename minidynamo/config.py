@@ -158,6 +158,11 @@ class Settings:
             self._share(before)
 
 
+def set_default_variable(name: str, value: str) -> None:
+    """Set a variable of the environment that others read, unless the user has."""
+    os.environ.setdefault(name, value)
+
+
 def _names() -> list[str]:
     return [f.name for f in dataclasses.fields(Config)]
 

@@ -27,11 +27,7 @@ def inference_call(signature: GraphSignature, compiled: BoxedCallable, without_g
     """A boxed callable around the inference graph. `without_grad`: the graph must run with the grad mode off, because
     some input requires grad and the user's program switched it off itself."""
     run = _without_grad(compiled) if without_grad else compiled
-    settle = _settling(signature)
-    if settle is None:
-        return _finishing(signature, _with_constants(signature, run))
-
-    return _finishing(signature, _with_constants(signature, lambda args: settle(run(args))))
+    return _finishing(signature, _with_constants(signature, _settling(signature, run)))
 
 
 def training_call(
@@ -48,7 +44,7 @@ def training_call(
     backward takes comes from. `expected` are fake values like those that backward takes: what was saved, then
     gradients. `again` is for callers who differentiate the gradients.
     """
-    function = _make_function(signature, forward, saved, _Lazy(compile_backward), expected, again)
+    function = _make_function(signature, _settling(signature, forward), saved, _Lazy(compile_backward), expected, again)
     apply = compat.raw_apply(function)
     gradients = signature.gradients
     unreached = [place for place, i in enumerate(gradients) if i in signature.unreached]
@@ -136,7 +132,6 @@ def _make_function(
     differentiable = signature.differentiable_results
     places = _Places(saved, expected, results)
     unreached = set(signature.unreached)
-    settle = _settling(signature)
     run_backward = _BackwardCall(signature, backward_graph, expected[len(saved) :])
     others = [i for i in range(results) if i not in differentiable and i not in signature.number_results]
 
@@ -154,8 +149,6 @@ def _make_function(
             hooked = compat.has_saved_tensor_hooks()
             ctx.again = again.keep(args, hooked)
             made = forward_graph(args)
-            if settle is not None:
-                made = settle(made)
             kept += [made[i] for i in places.made]
             ctx.save_for_backward(*kept)
             ctx.numbers = numbers + [made[i] for i in places.numbers_made]
@@ -206,21 +199,21 @@ class _Lazy:
         return self.compiled(args)
 
 
-def _settling(signature: GraphSignature) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
-    """A function that makes the results, before anything is saved of them, what torch knows them as in eager: as often
+def _settling(signature: GraphSignature, graph: BoxedCallable) -> BoxedCallable:
+    """`graph`, whose results torch knows, before anything is saved of them, as what they are in eager: as often
     written, and no views of what only the graph has seen."""
     if not signature.result_writes and not signature.no_views:
-        return None
+        return graph
     positions, counts = zip(*signature.result_writes) if signature.result_writes else ((), ())
 
-    def settle(made: Sequence[Any]) -> Sequence[Any]:
-        settled = list(made)
+    def settled(args: list[Any]) -> list[Any]:
+        made = list(graph(args))
         for i in signature.no_views:
-            settled[i] = made[i].detach()
-        compat.set_versions([settled[i] for i in positions], counts)
-        return settled
+            made[i] = made[i].detach()
+        compat.set_versions([made[i] for i in positions], counts)
+        return made
 
-    return settle
+    return settled
 
 
 def _without_grad(compiled: BoxedCallable) -> BoxedCallable:

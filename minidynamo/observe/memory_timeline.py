@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import importlib.util
 import itertools
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +19,11 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from minidynamo.api import compile as compile_function
 from minidynamo.api import uncompile
+from minidynamo.config import set_default_variable
 from minidynamo.errors import ArgumentError, Diagnostic
 from minidynamo.steering import COMPILED
 
-# The profiler announces each start and stop on standard error.
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+set_default_variable("KINETO_LOG_LEVEL", "99")  # the profiler announces each start and stop on standard error
 
 _BACKWARD = "minidynamo: backward"
 _COLORS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#9c6b4e", "#a463f2")
