@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from benchmarks.measure import SYSTEMS, Limit, Result, interleaved, keep_memory_
 ROWS, COLUMNS = 4096, 1024
 LIMITS = (Limit("torch.compile", 1.0),)
 # The same for kernels that serve every size, each system's own; "static" is ours for one size.
-DYNAMIC = {
+DYNAMIC: dict[str, Callable[..., Any]] = {
     "eager": lambda target: target,
     "minidynamo": partial(minidynamo.compile, dynamic=True),
     "torch.compile": partial(torch.compile, dynamic=True),

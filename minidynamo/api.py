@@ -128,7 +128,9 @@ def _check_keywords(
     _check_options(options or {})
     if save_policy is not None and not callable(save_policy):
         what = f"save_policy= must be a function, not {type(save_policy).__name__}"
-        raise ArgumentError(Diagnostic("MD103", what, fix='Pass a function of a tensor that returns "save" or "recompute".'))
+        raise ArgumentError(
+            Diagnostic("MD103", what, fix='Pass a function of a tensor that returns "save" or "recompute".')
+        )
     chosen = config.backend if backend is None else backend
     return CompileOptions(
         backend=backends.resolve(chosen, options, on_error=on_error, save_policy=save_policy),

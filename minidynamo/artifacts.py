@@ -103,8 +103,8 @@ _serial = itertools.count()
 def write(kind: str, name: str, text: str, suffix: str = ".py", data: Any = None) -> str:
     """Write `text` to a new file and return its path.
 
-    `kind` is one of STAGES or says what else it is; `name` says whose it is; `data` is what it shows. A folder that cannot
-    be written does not stop a compile: the text then lives in `linecache` only.
+    `kind` is one of STAGES or says what else it is; `name` says whose it is; `data` is what it shows. A folder that
+    cannot be written does not stop a compile: the text then lives in `linecache` only.
     """
     stem = re.sub(r"\W+", "_", name).strip("_") or "unnamed"
     path = code_dir() / f"{next(_serial):04d}_{kind}_{stem}{suffix}"

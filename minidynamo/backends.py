@@ -189,7 +189,9 @@ def resolve(
     if not callable(backend):
         what = f"backend must be a name or a callable, not {type(backend).__name__}"
         raise ArgumentError(Diagnostic("MD102", what, fix=f"Use one of {', '.join(list_backends())}, or a callable."))
-    return _graph_compiler(getattr(backend, "__name__", type(backend).__name__), backend, options or {}, on_error, save_policy)
+    return _graph_compiler(
+        getattr(backend, "__name__", type(backend).__name__), backend, options or {}, on_error, save_policy
+    )
 
 
 def _graph_compiler(

@@ -255,7 +255,7 @@ class CompiledFunction:
             if found is not None and not isinstance(found, list):
                 what = f"steal= names `{name}` of {self.name}, which is a {type(found).__name__}, not a list"
                 why = "Only a list can be emptied by the one who is given it."
-                raise ArgumentError(Diagnostic("MD107", what, why=why, fix=f"Pass list({name})."))
+                raise ArgumentError(Diagnostic("MD111", what, why=why, fix=f"Pass list({name})."))
 
     def _record(self, conversion: Conversion) -> Entry | Native:
         if conversion.graph is not None:

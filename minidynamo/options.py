@@ -36,8 +36,8 @@ class BackendKey:
 class GraphCompiler:
     """A backend as frames need it: `run(gm, example_inputs)` returns a boxed callable or raises BackendError.
 
-    `options` are the settings that are in force while it works, whatever the others are; `save_policy` has a say in what
-    its graphs keep for backward.
+    `options` are the settings that are in force while it works, whatever the others are; `save_policy` has a say in
+    what its graphs keep for backward.
     """
 
     name: str

@@ -18,9 +18,30 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
 
 # What each room may import, besides itself and what its own rooms may import. Foundation files may import each other.
-FOUNDATION = {"errors", "config", "compat", "counters", "artifacts", "events", "names", "boxed", "branching", "graph_text"}
+FOUNDATION = {
+    "errors",
+    "config",
+    "compat",
+    "counters",
+    "artifacts",
+    "events",
+    "names",
+    "boxed",
+    "branching",
+    "graph_text",
+}
 FOUNDATION |= {"autograd_calls", "transforming"}
-FOUNDATION |= {"declarations", "kernel_launches", "locks", "memory_plan", "options", "recomputing", "saved_tensors", "structure", "switches"}
+FOUNDATION |= {
+    "declarations",
+    "kernel_launches",
+    "locks",
+    "memory_plan",
+    "options",
+    "recomputing",
+    "saved_tensors",
+    "structure",
+    "switches",
+}
 MAY_IMPORT = {
     **dict.fromkeys(FOUNDATION, FOUNDATION),
     "bytecode": FOUNDATION,

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import minidynamo
-from minidynamo.testing import assert_same_as_eager, no_recompile
+from minidynamo.testing import assert_same_as_eager
 
 
 def pair():

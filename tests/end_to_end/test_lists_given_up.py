@@ -174,5 +174,5 @@ def test_bad_lists(steal):
         f([])
     assert f([ones(3), 5]).tolist() == [2.0] * 3
     if steal:
-        with pytest.raises(ArgumentError, match=r"MD107(?s:.*)`ls`(?s:.*)tuple"):
+        with pytest.raises(ArgumentError, match=r"MD111(?s:.*)`ls`(?s:.*)tuple"):
             f((ones(3),))
