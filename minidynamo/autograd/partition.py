@@ -1,9 +1,9 @@
 """Owns the choice of what forward keeps for backward, and the split of the joint graph at it.
 
-The choice is a minimum cut: edges weigh as many bytes as keeping a value costs, inputs are free, and only views,
-cheap pointwise operations, and dearer ones that read a kept value, may be computed a second time. Backward computes
-them right where they are needed, so that they never live longer than what eager would have kept. It does not compile
-anything.
+The choice is a minimum cut: edges weigh as many bytes as keeping a value costs, what the caller holds is as good as
+free, and only views, cheap pointwise operations, and dearer ones that read a kept value, may be computed a second time.
+Backward computes them right where they are needed, so that they never live longer than what eager would have kept. It
+does not compile anything.
 """
 
 from __future__ import annotations
@@ -298,17 +298,22 @@ class _Network:
         return [n for i, n in enumerate(self.candidates) if (i, "in") not in late and (i, "out") in late]
 
     def weight(self, node: fx.Node) -> int | None:
-        """What keeping `node` costs; None for what cannot be kept. Bytes decide; among equals, first come the graph's
-        results, then what forward computes anyway."""
-        if node.op == "placeholder" and node not in self.overwritten:
-            return 0
+        """What keeping `node` costs; None for what cannot be kept.
+
+        Parameters are free, inputs and results as good as free, since the caller holds them. A result comes before the
+        input that it is computed from: eager keeps it, too, and a caller may write to the input (`h += f(h)`). Of
+        everything else bytes decide; among equals, first comes what forward computes anyway.
+        """
         value = node.meta["val"]
         if is_number(node):
             return 0
+        if node.op == "placeholder" and node not in self.overwritten:
+            return 0 if isinstance(value, torch.nn.Parameter) else 2
         if not isinstance(value, torch.Tensor):
             return None
-        rank = 0 if node in self.results else 1 if node in self.required else 2
-        return 4 * _bytes(value) + rank
+        if node in self.results:
+            return 1
+        return 4 * _bytes(value) + (0 if node in self.required else 1)
 
 
 def _bytes(value: torch.Tensor) -> int:
