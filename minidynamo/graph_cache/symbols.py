@@ -60,14 +60,25 @@ class Symbols:
         """What is known of the symbols that were named so far: their ranges, and what was decided before."""
         if self._env is None:
             return
-        decided = sorted({self._decision(guard) for guard in self._env.guards[: self._known]})
+        decided = sorted({self._written(expr) for expr in self._decided_before()})
         for symbol, name in self._names.items():
             bounds = self._env.var_to_range.get(symbol)
             yield f"{name}: {'any' if bounds is None else f'{bounds.lower} to {bounds.upper}'}"
         yield from decided
 
-    def _decision(self, guard: Any) -> str:
-        return self._written(self._env.replace(guard.expr))
+    def _decided_before(self) -> list[Any]:
+        """The decisions on the symbols that were named, and on others that these bind to them.
+
+        Which inputs that the graph does not take had a symbol for a while depends on what earlier processes have seen.
+        """
+        pending = [self._env.replace(guard.expr) for guard in self._env.guards[: self._known]]
+        found: list[Any] = []
+        own = set(self._names)
+        while bound := [expr for expr in pending if own & expr.free_symbols]:
+            pending = [expr for expr in pending if not own & expr.free_symbols]
+            found += bound
+            own = own.union(*(expr.free_symbols for expr in bound))
+        return found
 
     def decided(self) -> list[str]:
         """What has been decided since the symbols were named; raises NotStorable when it cannot be said."""

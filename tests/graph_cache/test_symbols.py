@@ -64,6 +64,31 @@ def test_what_is_known_is_a_fact():
     assert tuple(before.facts()) != tuple(after.facts())
 
 
+def facts_of(*numbers):
+    symbols = Symbols()
+    for number in numbers:
+        symbols.text(number)
+    return tuple(symbols.facts())
+
+
+def test_what_was_decided_on_numbers_that_the_graph_does_not_have_is_no_fact():
+    frame = Frame()
+    a, other, dropped = frame.size("a", 6), frame.size("b", 8), frame.size("c", 3)
+    before = facts_of(a)
+    assert bool(other > 5) and bool(dropped == 3)
+    assert facts_of(a) == before
+    assert "True" not in facts_of(a, other)
+
+
+def test_what_binds_a_number_to_others_is_a_fact_with_all_that_is_known_of_them():
+    frame = Frame()
+    a, other, third = frame.size("a", 6), frame.size("b", 8), frame.size("c", 9)
+    assert bool(third % 3 == 0) and bool(other < third)
+    before = facts_of(a)
+    assert bool(a < other)
+    assert len(before) == 1 and len(facts_of(a)) == 6, "three ranges and three decisions"
+
+
 def test_a_number_that_turned_out_constant_is_written_so():
     a = Frame().size("a", 6)
     assert bool(a == 6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -112,11 +113,12 @@ def test_functions_are_told_apart_by_what_they_close_over_not_by_where_their_fil
 PROGRAM = """
 import sys, torch, minidynamo
 {definition}
-f = minidynamo.compile(program, backend="eager")
+f = minidynamo.compile(program, backend={backend!r})
 for z, x in {calls}:
     f(torch.randn(z), torch.randn(x, 2))
 print(f.stats.graphs)
 print([str(n.meta["example_value"].shape[0]) for g in f.graphs for n in g.graph.nodes if n.op == "placeholder"])
+print(f.stats.cache_hits, f.stats.cache_misses)
 print(f.profile())
 """
 LOOP = """
@@ -128,13 +130,18 @@ def program({z}, {x}):
 CALLS = [(3, 5), (3, 6), (3, 7), (4, 8), (4, 9)]
 
 
-def run(tmp_path: pathlib.Path, definition: str, calls: list[tuple[int, int]], seed: int) -> list[str]:
-    """Run a program in a process of its own, in the same cache folder and job."""
+def run(
+    tmp_path: pathlib.Path, definition: str, calls: list[tuple[int, int]], seed: int, backend: str = "eager"
+) -> list[str]:
+    """Run a program in a process of its own, in the same cache folder and job.
+
+    Lines: count of graphs, first sizes of inputs, hits and misses of the graph cache, then the profile.
+    """
     path = tmp_path / "program.py"
-    path.write_text(textwrap.dedent(PROGRAM).format(definition=definition, calls=calls))
+    path.write_text(textwrap.dedent(PROGRAM).format(definition=definition, calls=calls, backend=backend))
     folder = {"MINIDYNAMO_CACHE_DIR": str(tmp_path / "cache"), "MINIDYNAMO_PROFILE": "job"}
     environment = {**folder, "PYTHONPATH": str(pathlib.Path(minidynamo.__file__).parent.parent)}
-    environment["PYTHONHASHSEED"] = str(seed)
+    environment |= {"PYTHONHASHSEED": str(seed), "PATH": os.environ["PATH"]}  # where the linker is
     done = subprocess.run([sys.executable, path], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
@@ -144,10 +151,29 @@ def test_SYM_4_SYM_7_the_second_run_compiles_for_any_size_at_once(tmp_path: path
     definition = LOOP.format(z="z", x="x")
     first = run(tmp_path, definition, CALLS, 1)
     assert first[:2] == ["3", "['5', 's77', 's77']"]
-    assert first[2:] == ["program:", "  L['x']: size [?, 2] stride [S(1), 1]", "  L['z']: size [?] stride [1]"]
+    assert first[2:] == ["0 0", "program:", "  L['x']: size [?, 2] stride [S(1), 1]", "  L['z']: size [?] stride [1]"]
     second = run(tmp_path, definition, CALLS, 2)
     assert second[:2] == ["2", "['s77', 's77']"]
     assert second[2:] == first[2:]
+
+
+@pytest.mark.cpp
+def test_SYM_4_the_second_run_finds_its_graphs_in_the_cache(tmp_path: pathlib.Path) -> None:
+    definition = LOOP.format(z="z", x="x")
+    first = run(tmp_path, definition, CALLS, 1, "native")
+    assert first[:3] == ["3", "['5', 's77', 's77']", "0 3"]
+    second = run(tmp_path, definition, CALLS, 2, "native")
+    assert second[:3] == ["2", "['s77', 's77']", "2 0"]
+
+
+@pytest.mark.cpp
+def test_SYM_5_symbols_that_torch_names_otherwise_are_the_same_graph(tmp_path: pathlib.Path) -> None:
+    # The hashes of both names collide: as long as a0 has a symbol, that of a46 is the next one.
+    definition = LOOP.format(z="a0", x="a46")
+    first = run(tmp_path, definition, CALLS, 1, "native")
+    assert first[:3] == ["3", "['5', 's62', 's63']", "0 3"]
+    second = run(tmp_path, definition, CALLS, 2, "native")
+    assert second[:3] == ["2", "['s63', 's63']", "2 0"]
 
 
 def test_SYM_6_a_function_with_a_closure_is_known_in_the_next_process(tmp_path: pathlib.Path) -> None:
