@@ -5,12 +5,13 @@ It does not trace, guard or generate code. Arguments are checked here, at once, 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import types
 import weakref
 from collections.abc import Callable, Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, overload
 
 import torch
@@ -74,7 +75,8 @@ def compile(fn_or_module: Any = None, **keywords: Any) -> Any:
         while_compiling: what calls do that need a compile while another thread compiles: "wait", or run "eager".
         name: the name in messages and file names.
 
-    Whoever compiles a function again with equal keywords gets the same compiled function, as long as it lives.
+    Whoever compiles a function, or a method of an object, again with equal keywords gets what was compiled for it, as
+    long as that lives.
 
     Raises ArgumentError (a TypeError) for an unknown keyword, a bad type, or something that cannot be compiled;
     UnknownName (a ValueError) for an unknown backend, mode or option; ConflictingArguments (also a RuntimeError) for
@@ -179,21 +181,21 @@ def _compile(target: Any, *, options: CompileOptions) -> Any:
     if isinstance(target, functools.partial):
         return functools.partial(_compile_inner(target.func, options), *target.args, **target.keywords)
     if isinstance(target, types.MethodType):
-        return types.MethodType(_compile_inner(target.__func__, options), target.__self__)
+        return types.MethodType(_compile_inner(target.__func__, options, target.__self__), target.__self__)
     if isinstance(target, types.FunctionType):
         return _compile_once(target, options)
     if isinstance(target, type) or not callable(target):
         raise ArgumentError(_not_compilable(target))
     call = inspect.getattr_static(type(target), "__call__", None)
     if isinstance(call, types.FunctionType) and not isinstance(target, (OpOverload, OpOverloadPacket)):
-        return types.MethodType(_compile_inner(call, options), target)
+        return types.MethodType(_compile_inner(call, options, target), target)
     return _unchanged(target, "it is written in C; there is no bytecode to capture")
 
 
-def _compile_inner(target: Any, options: CompileOptions) -> Any:
+def _compile_inner(target: Any, options: CompileOptions, owner: Any = None) -> Any:
     """Compile what many objects call, for one of them: the others do not count towards its recompile_limit."""
     if isinstance(target, types.FunctionType):
-        return _compile_function(target, options)
+        return _compile_function(target, options) if owner is None else _compile_once(target, options, owner)
     return _compile(target, options=options)
 
 
@@ -214,21 +216,34 @@ def _unchanged(target: T, why: str) -> T:
     return target
 
 
+@dataclass(frozen=True)
+class _Made:
+    """A compiled function and, where it is that of a bound method, the object to which it was bound."""
+
+    function: weakref.ref[types.FunctionType]
+    owner: weakref.ref[Any] | None
+
+    def is_for(self, owner: Any) -> bool:
+        if self.owner is None or owner is None:
+            return self.owner is owner
+        return self.owner() is owner
+
+
 # What `compile` made of each function, for those who ask for the same again.
-_made: weakref.WeakKeyDictionary[types.FunctionType, list[weakref.ref[types.FunctionType]]]
-_made = weakref.WeakKeyDictionary()
+_made: weakref.WeakKeyDictionary[types.FunctionType, list[_Made]] = weakref.WeakKeyDictionary()
 
 
-def _compile_once(fn: types.FunctionType, options: CompileOptions) -> types.FunctionType:
-    """One compiled function per function and options, as long as somebody holds it."""
+def _compile_once(fn: types.FunctionType, options: CompileOptions, owner: Any = None) -> types.FunctionType:
+    """One compiled function per function, owner and options, as long as somebody holds it."""
     options = _with_stolen(fn, options)
-    made = [reference for reference in _made.get(fn, ()) if reference() is not None]
-    for function in (reference() for reference in made):
+    made = [known for known in _made.get(fn, ()) if known.function() is not None]
+    for function in (known.function() for known in made if known.is_for(owner)):
         if function is not None and _stands_for(function, fn, options):
             return function
     function = _compile_function(fn, options)
     if function is not fn:
-        _made[fn] = [*made, weakref.ref(function)]
+        with contextlib.suppress(TypeError):  # from an owner that cannot be referred to weakly: it gets one each time
+            _made[fn] = [*made, _Made(weakref.ref(function), None if owner is None else weakref.ref(owner))]
     return function
 
 

@@ -148,6 +148,43 @@ def test_BK_1_backends_coexist_and_equal_ones_share():
     assert again is eager and aot is not eager and aot.stats.compiles == 1
 
 
+class Scale:
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __call__(self, x):
+        return x * self.factor
+
+    def shifted(self, x):
+        return x + self.factor
+
+
+@pytest.mark.parametrize("of", [lambda scale: scale, lambda scale: scale.shifted], ids=["object", "method"])
+def test_BK_1_methods_of_one_object_share(of):
+    two, three, counter = Scale(2), Scale(3), CompileCounter()
+    first, again, other = (minidynamo.compile(of(scale), backend=counter) for scale in (two, two, three))
+    for call in (first, again):
+        assert torch.equal(call(torch.ones(4)), of(two)(torch.ones(4)))
+    assert counter.frame_count == 1 and again.__func__ is first.__func__
+    assert torch.equal(other(torch.ones(4)), of(three)(torch.ones(4)))
+    assert counter.frame_count == 2 and first.stats.compiles == other.stats.compiles == 1
+    assert minidynamo.compile(of(two), backend="eager").__func__ is not first.__func__
+    assert minidynamo.compile(first.__func__.py_func, backend=counter) is not first.__func__
+
+
+def test_methods_of_objects_without_weak_references_are_compiled_each_time():
+    class Slotted:
+        __slots__ = ()
+
+        def double(self, x):
+            return x * 2
+
+    one = Slotted()
+    first, again = (minidynamo.compile(one.double, backend="eager") for _ in range(2))
+    assert torch.equal(first(torch.ones(2)), again(torch.ones(2)))
+    assert first.__func__ is not again.__func__
+
+
 def test_BK_1_options_count():
     settings = [{"fuse": True}, {"fuse": True}, {"fuse": False}]
     counter = CompileCounter()
