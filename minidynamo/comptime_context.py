@@ -5,6 +5,7 @@ It captures nothing. When a callback runs, and the functions that look at the co
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import sys
 import time
@@ -16,11 +17,13 @@ from torch import fx
 from minidynamo import steering
 from minidynamo.guards.failures import describe as describe_guards
 from minidynamo.tracer.constants import NotConstant, as_constant
+from minidynamo.tracer.numbers import involves_number
 from minidynamo.tracer.protocol import FrameView, Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable, FunctionVariable
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable, SequenceVariable, SetVariable, TupleVariable
+from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ObjectVariable
 from minidynamo.variables.tensors import TensorVariable
 
@@ -71,14 +74,16 @@ class ComptimeVar:
         return self._tx.graph.use(self._variable)
 
     def as_python_constant(self) -> Any:
-        """The value itself. Raises TypeError when it is only known when the graph runs."""
+        """The value itself; a number becomes static. Raises TypeError when it is only known when the graph runs."""
         try:
             return as_constant(self._variable)
         except NotConstant:
             raise TypeError(f"{self!r} is not known while compiling") from None
 
     def is_python_constant(self) -> bool:
-        """Whether `as_python_constant` has an answer."""
+        """Whether `as_python_constant` has an answer that nothing needs to be made static for."""
+        if self.is_dynamic():
+            return False
         try:
             as_constant(self._variable)
         except NotConstant:
@@ -91,13 +96,18 @@ class ComptimeVar:
         return shape if dim is None else shape[dim]
 
     def is_dynamic(self) -> bool:
-        """Whether it is a number that may be another one at the next call: never, sizes are constants with guards."""
-        return False
+        """Whether it is a number that may be another one at the next call."""
+        if not isinstance(self._variable, NumberVariable):
+            return False
+        value = self._variable.value
+        return not isinstance(value, torch.SymInt) or value.node.maybe_as_int() is None
 
     def force_static(self) -> None:
-        """Make a number a constant, which it is already. Raises AssertionError for a tensor."""
+        """Make a number a constant, with a guard. Raises AssertionError for a tensor."""
         if self.is_proxy():
             raise AssertionError(f"only numbers can be made static, and this is {self!r}")
+        if isinstance(self._variable, NumberVariable):
+            self._variable.pin()
 
     def unstable_variable(self) -> VariableTracker:
         """What the tracer itself has for the value. It may be something else in any later version."""
@@ -196,10 +206,11 @@ def _graph_text(graph: torch.fx.Graph, verbose: bool) -> str:
 
 def describe(tx: Tracer, variable: VariableTracker) -> str:
     """A tracked value as text: constants as `repr` gives them, tensors by shape and dtype, containers by contents."""
-    try:
-        return repr(as_constant(variable))
-    except NotConstant:
-        pass
+    if isinstance(variable, NumberVariable):
+        return str(variable.value)
+    if not involves_number(variable):
+        with contextlib.suppress(NotConstant):
+            return repr(as_constant(variable))
     if isinstance(variable, TensorVariable):
         fake = tx.graph.use(variable)
         return f"{variable.python_type.__name__}(shape={tuple(fake.shape)}, dtype={fake.dtype})"

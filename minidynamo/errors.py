@@ -20,6 +20,7 @@ The exception tree::
      +-- ArgumentError         (also TypeError) a bad argument to a public function
      |    +-- ConflictingArguments (also RuntimeError) arguments that exclude each other
      |    +-- InvalidCond          (also RuntimeError) an argument that `cond` does not take
+     +-- DeclaredSizeFixed     (also ValueError) a size was declared to vary, and the program fixes it
      +-- UnknownName           (also ValueError) a name that is not in a table
 """
 

@@ -308,16 +308,26 @@ def test_CT_4_breaks():
         eager(f, fullgraph=True)(torch.ones(2))
 
 
-def test_CT_5_sizes_are_static():
+def test_CT_5_static_sizes():
     def f(x):
         comptime.assert_static(x.size(0))
-        comptime.force_static(x.size(0))
         return x + 1
 
-    compiled = eager(f)
-    for size in (4, 5, 6, 4):
-        compiled(torch.ones(size))
-    assert compiled.stats.graphs == 3
+    eager(f)(torch.ones(5))
+    with pytest.raises(ComptimeError, match="AssertionError: expected static but got dynamic"):
+        eager(f, dynamic=True)(torch.ones(5))
+
+    def forced(x):
+        comptime.force_static(x.size(0))
+        comptime.assert_static(x.size(0))
+        return x + 1
+
+    for dynamic in (None, True):
+        minidynamo.reset()
+        compiled = eager(forced, dynamic=dynamic)
+        for size in (4, 5, 6, 4):
+            compiled(torch.ones(size))
+        assert compiled.stats.graphs == 3
 
     def wrong(x):
         comptime.force_static(x)
@@ -325,6 +335,21 @@ def test_CT_5_sizes_are_static():
 
     with pytest.raises(ComptimeError, match="AssertionError"):
         eager(wrong)(torch.ones(2))
+
+
+def test_looking_at_a_size_does_not_fix_it(capsys):
+    def g(x, n):
+        comptime.print(x.shape)
+        comptime.print(n)
+        comptime(lambda ctx: print(ctx.get_local("n").is_dynamic(), ctx.get_local("n").is_python_constant()))
+        return x + n
+
+    compiled = eager(g, dynamic=True)
+    for size in (4, 5, 6):
+        compiled(torch.ones(size, 3), size)
+    assert compiled.stats.graphs == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["(s77, s27)", "s77", "True False"]  # an int that equals a size shares its symbol
 
 
 def test_CT_6_the_stack(capsys):

@@ -197,7 +197,7 @@ def test_texts_of_all_stages():
     assert "kernel add_softmax_0" in compiled.kernel_text
     assert "kernel_add_softmax_0" in compiled.kernel_source
     assert "def call(args):" in compiled.host_source
-    assert set(compiled.paths) == {"loops", "kernel", "host"}
+    assert set(compiled.paths) == {"loops", "kernel", "memory", "host"}
     for path in compiled.paths.values():
         with open(path) as file:
             assert file.read()
@@ -207,8 +207,8 @@ def test_texts_of_all_stages():
 def test_each_text_is_written_once(target):
     with artifacts.collected() as texts:
         compiled = check(*FUNCTIONS["softmax"], target=target)
-    assert [text.kind for text in texts] == ["loops", "kernel", "host"]
-    assert [text.path for text in texts] == [compiled.paths[kind] for kind in ("loops", "kernel", "host")]
+    assert [text.kind for text in texts] == ["loops", "kernel", "memory", "host"]
+    assert [text.path for text in texts] == [compiled.paths[text.kind] for text in texts]
     assert texts[1].text == compiled.kernel_source
 
 

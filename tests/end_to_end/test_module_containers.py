@@ -229,7 +229,7 @@ def module_of_the_users_returned(m, x):
     return head(x), head
 
 
-@programs(net, graphs=2, breaks=1)
+@programs(net)
 def layer_with_new_parameters(m, x):
     y = m.body(x)
     return nn.Linear(4, 2)(y) + 1

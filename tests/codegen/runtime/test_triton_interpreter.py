@@ -15,7 +15,8 @@ from minidynamo.codegen.runtime.triton_launch import LaunchSpec
 def run(body: str, *tensors: torch.Tensor) -> None:
     parameters = ", ".join("abcd"[: len(tensors)])
     source = f"@jit\ndef kernel({parameters}, ROWS: tl.constexpr):\n    i = tl.arange(0, ROWS)\n    {body}\n"
-    spec = LaunchSpec("kernel", (), 8, 8, 0, 4, False)
+    pointers = tuple((name, "*") for name in parameters.split(", "))
+    spec = LaunchSpec("kernel", pointers, 8, 8, 0, 4, False)
     functions = triton_launch._functions(source, [spec], interpret=True)
     triton_launch._interpreted(functions["kernel"], spec)(*tensors)
 
