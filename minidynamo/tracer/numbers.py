@@ -72,6 +72,12 @@ def _is_number(variable: VariableTracker) -> bool:
     return isinstance(variable, NumberVariable)
 
 
+def _without_bool(variable: VariableTracker) -> VariableTracker:
+    """The variable; True as 1 and False as 0, which is what they are to arithmetic, and symbols know no bools."""
+    is_bool = isinstance(variable, ConstantVariable) and type(variable.value) is bool
+    return ConstantVariable(int(as_constant(variable))) if is_bool else variable
+
+
 def _here(variable: VariableTracker) -> Any:
     """The number in this call; nothing is guarded."""
     assert isinstance(variable, NumberVariable | ConstantVariable)
@@ -135,6 +141,7 @@ def binary(
         return None
     if not (_is_number(left) and _is_number(right)):
         return None
+    left, right = _without_bool(left), _without_bool(right)
     result: VariableTracker | None = None
     if function in _COMPARISONS:
         result = _compare(tx, function, left, right)

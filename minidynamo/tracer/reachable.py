@@ -85,8 +85,8 @@ def reachable(
 ) -> tuple[list[VariableTracker], list[Effect]]:
     """Everything that the roots and the effects to replay consist of, in order of discovery, and those effects.
 
-    An effect on an object that was made while tracing and is not reachable can be seen by nobody and is left out, and
-    so are new contents of a container that is rebuilt as a whole.
+    An effect on an object that was made while tracing, or for this very call, and is not reachable can be seen by
+    nobody and is left out, and so are new contents of a container that is rebuilt as a whole.
     """
     found: dict[VariableTracker, None] = {}
     waiting = [e for e in side_effects.journal if not _rebuilt_whole(e)]
@@ -97,7 +97,7 @@ def reachable(
         progress = False
         for effect in list(waiting):
             target = target_of(effect)
-            if target is None or is_outside(target) or target in found:
+            if target is None or target in found or _is_seen(target, found, side_effects):
                 waiting.remove(effect)
                 kept.append(effect)
                 _visit(needed_by(effect) if target is None else (target, *needed_by(effect)), found, side_effects)
@@ -109,6 +109,13 @@ def reachable(
 def is_outside(variable: VariableTracker) -> bool:
     """Whether the value existed before the trace."""
     return variable.source is not None or (isinstance(variable, CellVariable) and variable.cell is not None)
+
+
+def _is_seen(target: VariableTracker, found: Iterable[VariableTracker], side_effects: SideEffects) -> bool:
+    """Whether somebody has the value after the frame, besides what was found."""
+    if target.source in side_effects.fresh:
+        return any(variable.source == target.source for variable in found)  # also when it was not looked at there
+    return is_outside(target)
 
 
 def _rebuilt_whole(effect: Effect) -> bool:

@@ -6,10 +6,11 @@ It changes no tracker and writes no code: handlers change trackers and report he
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from minidynamo.guards.source import Source
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable
 from minidynamo.variables.objects import ClassVariable, NamespaceVariable
@@ -102,12 +103,14 @@ def _ignore(effect: Effect) -> None:
 class SideEffects:
     """The journal of one trace, in program order, and the values that later reads must see.
 
-    `on_effect` is told each effect before it is recorded, and may refuse it by raising.
+    `on_effect` is told each effect before it is recorded, and may refuse it by raising. `fresh` are the places of what
+    the call itself has made, the tuple and dict of spread arguments: nobody else has them.
     """
 
     on_effect: Callable[[Effect], None]
 
-    def __init__(self) -> None:
+    def __init__(self, fresh: Collection[Source] = ()) -> None:
+        self.fresh = fresh
         self.on_effect = _ignore
         self.journal: list[Effect] = []
         self._attributes: dict[tuple[VariableTracker, str], VariableTracker | Absence] = {}

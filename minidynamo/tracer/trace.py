@@ -57,7 +57,7 @@ class Trace:
         profile: FrameProfile | None = None,
     ) -> None:
         self.attempt = attempt
-        self.side_effects = SideEffects()
+        self.side_effects = SideEffects(spread)
         self.chain = FrameChain()
         self.graph = OutputGraph(_weakly(self.location), steal, spread, profile)
 

@@ -105,6 +105,36 @@ def test_a_deleted_argument_dies_at_the_same_operation(backend):
         assert watches[-1].seen == [["x"], []]
 
 
+def popped_keyword(**given):
+    x = given.pop("x")
+    y = x + 1
+    del x
+    return probe(y) * 2
+
+
+def deleted_keyword(**given):
+    y = given["x"] + 1
+    del given["x"]
+    return probe(y) * 2
+
+
+@pytest.mark.parametrize("backend", WITH_PYTHON)
+@pytest.mark.parametrize("fn", [popped_keyword, deleted_keyword])
+def test_a_keyword_that_is_taken_out_dies_at_its_last_use(backend, fn):
+    f = compiled(fn, backend)
+    watches = []
+
+    def make():
+        x = torch.ones(4)
+        watches.append(StorageWatch(x=x))
+        return x
+
+    for _ in range(2):
+        result = f(x=make())
+        assert result.tolist() == [4.0] * 4
+        assert watches[-1].seen == [[]]
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("fn", [pop_first, delete_first])
 def test_pop_and_del_give_one_element_up(backend, fn):
