@@ -11,6 +11,7 @@ import math
 import pytest
 import torch
 
+import minidynamo
 from tests.end_to_end.histories import Histories, attempt, compare, vector
 
 histories = Histories()
@@ -285,3 +286,71 @@ def cell_same_as_arg(compiled):
     yield f(vector())
     yield f(t)
     yield t
+
+
+# What becomes of the dict of keywords when the program changes it and somebody sees it afterwards.
+KEPT = []
+
+
+def returned(**given):
+    given["y"] = given.pop("x") + 1
+    return given
+
+
+def returned_as_a_view(**given):
+    view = given.values()
+    given["y"] = given.pop("x") + 1
+    return view
+
+
+def returned_in_a_method(**given):
+    get = given.get
+    given["y"] = given.pop("x") + 1
+    return [get("x"), get]
+
+
+def held_by_a_closure(**given):
+    def change():
+        given["y"] = given.pop("x") + 1
+
+    def show():
+        return given
+
+    change()
+    return show
+
+
+def stored(**given):
+    given["y"] = given.pop("x") + 1
+    KEPT.append(given)
+
+
+def used_behind_a_break(**given):
+    given["y"] = given.pop("x") + 1
+    minidynamo.graph_break()
+    return given["y"] * 2, list(given)
+
+
+def held_by_itself(**given):
+    given["self"] = given
+    given["x"] = given["x"] + 1
+    return given["self"]["self"]["x"]
+
+
+SHOWN = {
+    returned: dict.items,
+    returned_as_a_view: list,
+    returned_in_a_method: lambda result: (result[0], result[1]("x"), result[1]("y")),
+    held_by_a_closure: lambda result: result().items(),
+    stored: lambda result: KEPT.pop().items(),
+    used_behind_a_break: lambda result: result,
+    held_by_itself: lambda result: result,
+}
+
+
+@pytest.mark.parametrize("fn", SHOWN, ids=lambda fn: fn.__name__)
+def test_changed_keywords_are_seen_where_the_dict_is(fn):
+    compiled = minidynamo.compile(fn, backend="eager")
+    for _ in range(2):
+        assert str(SHOWN[fn](compiled(x=torch.ones(2)))) == str(SHOWN[fn](fn(x=torch.ones(2))))
+    assert compiled.graphs

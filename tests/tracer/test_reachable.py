@@ -45,6 +45,21 @@ def test_effects_on_new_objects_count_when_somebody_sees_the_object():
     assert [type(effect) for effect in kept] == [AttrSet, GlobalSet] and kept[0].obj is seen
 
 
+def test_what_the_call_itself_made_counts_when_somebody_has_it_afterwards():
+    place = Local("kwargs")
+    effects = SideEffects({place})
+    fresh, other = ListVariable([], source=place), ListVariable([], source=Local("other"))
+    for container in (fresh, other):
+        effects.contents_changed(container)
+
+    def changed(*roots):
+        return [effect.container for effect in reachable(roots, effects)[1]]
+
+    assert changed() == [other]
+    assert changed(TupleVariable([fresh])) == [fresh, other]
+    assert changed(ConstantVariable(1, source=place)) == [fresh, other], "another look at the same place"
+
+
 def test_new_containers_are_rebuilt_not_replayed():
     effects = SideEffects()
     new = ListVariable([ConstantVariable(1)])
