@@ -167,7 +167,8 @@ def _floating(
 
 def _integer(tx: Tracer, function: Callable[..., Any], *operands: VariableTracker) -> VariableTracker | None:
     """An operation on symbols, which is a node."""
-    if tx.graph.subgraph is not None:
+    # Beyond what fits into the integers of tensors, a known power of symbols is infinity to them.
+    if tx.graph.subgraph is not None or not abs(function(*map(_here, operands))) < 2**62:
         return None
     values = [v.value for v in operands if isinstance(v, NumberVariable | ConstantVariable)]
     return tx.graph.number(function(*values), function, operands)

@@ -209,3 +209,22 @@ def test_CL_6_an_int_in_a_cell_compiles_twice_a_swapped_tensor_once() -> None:
     weight = torch.full((4,), 5.0)
     assert torch.equal(f(X), X * 4 + 5)
     assert f.stats.graphs == 2
+
+
+def test_a_number_meets_a_bool_that_is_known() -> None:
+    def fn(x, n):
+        return x * n, n < True, n > False, n == True, n + True, n * False  # noqa: E712
+
+    f = compiled(fn, dynamic=True)
+    for n in (3, 5, 0, -2, 1):
+        assert [(type(a), a) for a in f(X, n)[1:]] == [(type(a), a) for a in fn(X, n)[1:]]
+
+
+def test_a_power_too_large_for_a_tensor_is_exact_when_its_base_becomes_known() -> None:
+    def fn(x, n):
+        square = n**2
+        return x * 2, square, str(n), square - n
+
+    f = compiled(fn, dynamic=True)
+    for n in (2**40, 3, 4, -(2**40), 2**41):
+        assert f(X, n)[1:] == fn(X, n)[1:]
