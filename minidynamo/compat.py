@@ -207,7 +207,8 @@ def symbolic() -> types.SimpleNamespace:
 
     A `ShapeEnv` makes symbols, decides conditions on them and keeps what it decided; `DimDynamic` says how. They are
     named by a hash of the text of a `NamedSource`. `text(expr)` is an expression as a template of Python, with `{0}`,
-    `{1}`, ... for the symbols, which are given, too.
+    `{1}`, ... for the symbols, which are given, too. `follows(env, expr)` tells whether the ranges of the symbols
+    answer a condition.
     """
     shapes = importlib.import_module("torch.fx.experimental.symbolic_shapes")
     printers = importlib.import_module("torch.utils._sympy.printers")
@@ -228,14 +229,18 @@ def symbolic() -> types.SimpleNamespace:
         printer = Printer()
         return printer.doprint(expr), printer.symbols
 
+    def follows(env: typing.Any, expr: typing.Any) -> bool:
+        return env._maybe_evaluate_static(expr, axioms=()) is not None
+
     @dataclasses.dataclass(frozen=True)
     class NamedSource(guards.Source):  # type: ignore[name-defined]
         text: str
 
-        @property
         def name(self) -> str:
             return self.text
 
+    if isinstance(vars(guards.Source).get("name"), property | functools.cached_property):
+        NamedSource.name = property(NamedSource.name)  # type: ignore[method-assign, assignment]
     return types.SimpleNamespace(
         ShapeEnv=shapes.ShapeEnv,
         DimDynamic=shapes.DimDynamic,
@@ -244,6 +249,7 @@ def symbolic() -> types.SimpleNamespace:
         Symbol=sympy.Symbol,
         true=sympy.true,
         text=text,
+        follows=follows,
     )
 
 

@@ -287,7 +287,8 @@ class Shapes:
                 yield Guard(place, GuardKind.RELATION, True, where)
 
     def _follows_from_ranges(self, expr: Any) -> bool:
-        return self.env._maybe_evaluate_static(expr, axioms=()) is not None
+        answered: bool = compat.symbolic().follows(self.env, expr)
+        return answered
 
     def _ranges(self) -> Iterable[Guard]:
         for symbol in self._places:
