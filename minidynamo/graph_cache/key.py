@@ -12,6 +12,7 @@ import hashlib
 import inspect
 import math
 import operator
+import os
 import platform
 import re
 import sys
@@ -33,6 +34,7 @@ from minidynamo.graph_cache.symbols import Symbols
 from minidynamo.recomputing import run_checkpoint
 from minidynamo.switches import SWITCHES, settings
 
+_TORCH_FOLDER = os.path.dirname(torch.__file__) + os.sep
 # Where the functions of a graph may live. A function is named by where it is found, and only if it is found there.
 _NAMESPACES: tuple[tuple[str, Any], ...] = (
     ("torch", torch),
@@ -106,8 +108,10 @@ def _sorted_lines(values: Mapping[str, Any]) -> list[str]:
 
 def _describe(nodes: list[fx.Node]) -> str:
     operations = sum(node.op in ("call_function", "call_method") for node in nodes)
-    where = next((place for node in nodes if isinstance(place := node.meta.get("user_location"), UserLocation)), None)
-    return f"{where or 'unknown place'}, {operations} operation{'s' * (operations != 1)}"
+    places = [place for node in nodes if isinstance(place := node.meta.get("user_location"), UserLocation)]
+    outside_torch = [place for place in places if not place.filename.startswith(_TORCH_FOLDER)]
+    where = next(iter((*outside_torch, *places)), "unknown place")
+    return f"{where}, {operations} operation{'s' * (operations != 1)}"
 
 
 def _all_nodes(gm: fx.GraphModule) -> Iterator[fx.Node]:

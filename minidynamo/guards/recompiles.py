@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from minidynamo.errors import Diagnostic
 from minidynamo.guards.failures import GuardFailure, subject
-from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.guard import Guard, GuardKind
 
 Misfits = Sequence[Sequence[GuardFailure]]
 
@@ -19,8 +19,8 @@ _SAME_KEYS = "Keep the same keys or items, or stack the values into one tensor."
 _SAME_CLASS = "Set attributes of objects and classes up before the first call, and keep them."
 
 _ADVICE: dict[GuardKind, str] = {
-    GuardKind.TENSOR: "Each dtype, device, shape and layout is compiled once: pad or convert to a few of them.",
-    GuardKind.EQUALS: "Each value of a number or text is compiled once: pass what varies as a tensor.",
+    GuardKind.TENSOR: "A size that varies is symbolic from its second value on; each rank and dtype has a version.",
+    GuardKind.EQUALS: "Each text has a version of its own: pass one of a few, or leave it out of what is compiled.",
     GuardKind.IDENTITY: "Pass the same function, class or flag in each call instead of a new one.",
     GuardKind.TYPE: "Pass values of one class, or compile one function per class.",
     GuardKind.LENGTH: "Each length is compiled once: keep it the same, or stack the items into one tensor.",
@@ -40,6 +40,12 @@ _ADVICE: dict[GuardKind, str] = {
     GuardKind.GLOBAL_STATE: "Call it in the same grad mode, autocast, default dtype and number of threads.",
     GuardKind.BACKEND: "Choose the settings before the first call, or with compile(options=...).",
 }
+_NUMBER = "A number that varies is an input from its second value on, unless the program needs its value."
+
+
+def _advice(guard: Guard) -> str:
+    is_number = guard.kind is GuardKind.EQUALS and isinstance(guard.expected, int | float)
+    return _NUMBER if is_number else _ADVICE[guard.kind]
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,7 @@ class Recompile:
         if self.difference is None:
             return Diagnostic("MD301", what, why=", ".join(folded))
         guard = self.difference.guard
-        return Diagnostic("MD301", what, why=", ".join(folded), fix=_ADVICE[guard.kind], where=guard.where)
+        return Diagnostic("MD301", what, why=", ".join(folded), fix=_advice(guard), where=guard.where)
 
 
 def explain(name: str, misfits: Misfits) -> Recompile:
@@ -101,10 +107,10 @@ def limit_reached(name: str, limit: int, recompiles: Iterable[Recompile]) -> Dia
     differences = [r.difference for r in recompiles if r.difference is not None]
     counts = Counter((subject(d.guard), d.guard.kind) for d in differences)
     rows = []
-    for (changed, kind), count in counts.most_common(_MOST_CAUSES):
+    for (changed, _), count in counts.most_common(_MOST_CAUSES):
         last = next(d for d in reversed(differences) if subject(d.guard) == changed)
         rows.append(f"{changed} changed ({_count(count, 'time')}, last from {last.expected} to {last.actual})")
-        rows.append(f"    {_ADVICE[kind]}")
+        rows.append(f"    {_advice(last.guard)}")
     rows += [f"and {_count(len(counts) - _MOST_CAUSES, 'other cause')}"] * (len(counts) > _MOST_CAUSES)
     return Diagnostic(
         "MD302",

@@ -208,3 +208,11 @@ def test_inputs_without_facts(value):
 def test_differences_are_lines():
     assert differences("a\nb: 1\nc\n", "a\nb: 2\nc\n") == ["- b: 1", "+ b: 2"]
     assert differences("a\n", "a\n") == []
+
+
+def test_an_entry_is_described_by_the_users_line():
+    traced = fx.symbolic_trace(program)
+    places = [UserLocation(torch.nn.functional.__file__, 1, "linear"), UserLocation("/home/me/train.py", 7, "step")]
+    for node, place in zip(traced.graph.nodes, places):
+        node.meta["user_location"] = place
+    assert key_of(traced, (fake(2, 3), fake(3, 2)), {}, {}).what.startswith("train.py:7 in step, 5 operations")

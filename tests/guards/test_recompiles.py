@@ -7,6 +7,7 @@ from minidynamo.guards.failures import GuardFailure
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.recompiles import (
     _ADVICE,
+    _NUMBER,
     Recompile,
     differs_from_frozen,
     explain,
@@ -30,7 +31,7 @@ def test_the_nearest_version_is_named_and_the_others_are_counted() -> None:
     assert head.startswith("MD301 recompiled step (version 4): value of `n`: expected 3, got 4")
     assert head.endswith("train.py:7 in step")
     assert "2 older versions fitted less" in text
-    assert "pass what varies as a tensor" in rest[-1] and "explain MD301" in rest[-1]
+    assert "A number that varies is an input" in rest[-1] and "explain MD301" in rest[-1]
 
 
 def test_further_differences_of_the_nearest_version_are_folded() -> None:
@@ -50,7 +51,8 @@ def test_causes_are_ranked_by_how_often_they_came_each_with_its_fix() -> None:
     assert told.code == "MD302" and told.what == "stopped compiling `step`: 8 versions exist (recompile_limit=8)"
     rows = told.why.splitlines()
     assert rows[0] == "value of `n` changed (2 times, last from 3 to 4)"
-    assert rows[1].strip() == _ADVICE[GuardKind.EQUALS]
+    assert rows[1].strip() == _NUMBER
+    assert _ADVICE[GuardKind.EQUALS] in explain("step", [[_differs("mode", expected="mean")]]).diagnostic().render()
     assert rows[2].startswith("value of `a` changed (1 time") and rows[5].strip() == _ADVICE[GuardKind.LENGTH]
 
 
@@ -64,7 +66,7 @@ def test_a_refusal_says_what_differs() -> None:
     assert "No call of it was compiled" in refusal("step", ()).render()
     text = refusal("step", [[_differs("n"), _differs("m")]]).render()
     assert text.startswith("MD304 step would have to be compiled") and "value of `n`: expected 3, got 4" in text
-    assert "train.py:7" in text and "pass what varies as a tensor" in text
+    assert "train.py:7" in text and "A number that varies is an input" in text
 
 
 def test_a_frozen_call_says_what_differs() -> None:
