@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import pytest
 import torch
 
 from benchmarks.guards import FIRST, Layers, eight_versions, module, slopes, two_tensors
 from minidynamo.testing import no_recompile
 
 
+@pytest.mark.filterwarnings("ignore:Guards may run slower")  # torch.compile on Python 3.13.0
 def test_what_is_measured_is_compiled_once():
     assert len([*Layers(6).parameters()]) == 6
     with torch.no_grad():
