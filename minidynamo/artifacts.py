@@ -97,6 +97,9 @@ def code_dir() -> Path:
     return cache_dir() / "generated" / f"run_{os.getpid()}"
 
 
+# What a file is called that is being written, or was when its process was killed.
+PART = ".part"
+
 _serial = itertools.count()
 
 
@@ -110,7 +113,7 @@ def write(kind: str, name: str, text: str, suffix: str = ".py", data: Any = None
     path = code_dir() / f"{next(_serial):04d}_{kind}_{stem}{suffix}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write_atomically(path, text)
+        write_bytes(path, text.encode())
     except OSError:
         pass
     # A modification time of None tells linecache.checkcache to keep the entry, whatever happens to the file.
@@ -122,10 +125,17 @@ def write(kind: str, name: str, text: str, suffix: str = ".py", data: Any = None
     return str(path)
 
 
-def _write_atomically(path: Path, text: str) -> None:
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-        file.write(text)
-    os.replace(file.name, path)
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file such that others see all of it or nothing. Raises OSError, and leaves nothing behind then."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, suffix=PART)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
 
 
 def load(kind: str, name: str, source: str, namespace: dict[str, Any], function: str) -> types.FunctionType:

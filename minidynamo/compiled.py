@@ -19,7 +19,7 @@ from typing import Any, cast
 import torch
 
 from minidynamo.artifacts import STAGES, Artifact, collected
-from minidynamo.bytecode.analysis import first_index
+from minidynamo.bytecode.analysis import first_index, starred_parameters
 from minidynamo.bytecode.breaks import drive
 from minidynamo.bytecode.layout import FramePoint, frame_point
 from minidynamo.compat import MODULE_CALL
@@ -82,8 +82,7 @@ def _takes_cells(fn: types.FunctionType) -> bool:
 
 
 def _parameters(code: types.CodeType) -> tuple[str, ...]:
-    stars = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
-    return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + stars]
+    return (*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount], *starred_parameters(code))
 
 
 def _entered(target: types.FunctionType, point: FramePoint, step: Callable[[list[Any]], Any]) -> Callable[..., Any]:
@@ -334,9 +333,13 @@ class CompiledFunction:
             for texts in self._texts.get(point, ()):
                 shown += sorted((t for t in texts if t.kind in order), key=lambda text: order.index(text.kind))
         sections = [text.section() for text in shown if kind in (None, text.kind)]
-        callees = [vars(callee)[COMPILED].code(kind) for callee in self._callees.values()]
-        callees += [fresh.code(kind) for fresh in self._fresh.values()]
+        callees = [record.code(kind) for record in self._called()]
         return "\n".join([*sections, *filter(None, callees)])
+
+    def _called(self) -> list[CompiledFunction]:
+        """What was compiled for functions that are called at graph breaks."""
+        functions = [*self._callees.values(), *filter(None, (self._own_forward,))]
+        return [*(vars(function)[COMPILED] for function in functions), *self._fresh.values()]
 
     def freeze(self, check_every: int = 1000) -> types.FunctionType:
         """The one compiled version as a function without guards, which are looked at every `check_every` calls.
@@ -375,8 +378,7 @@ class CompiledFunction:
     def _written(self, kind: str) -> list[Artifact]:
         """What was written of one kind, for every entry; functions called at graph breaks come last."""
         own = [text for entries in self._texts.values() for texts in entries for text in texts if text.kind == kind]
-        callees = [vars(callee)[COMPILED] for callee in self._callees.values()]
-        return own + [text for record in callees for text in record._written(kind)]
+        return own + [text for record in self._called() for text in record._written(kind)]
 
     def profile(self) -> str:
         """The sizes and numbers that captures have seen, `?` for those that varied."""
@@ -393,8 +395,8 @@ class CompiledFunction:
         """Forget all entries; the next call compiles again. The counters start from zero."""
         for dispatcher in self._dispatchers():
             dispatcher.reset()
-        for callee in (*(vars(callee)[COMPILED] for callee in self._callees.values()), *self._fresh.values()):
-            callee.reset()
+        for record in self._called():
+            record.reset()
         self.stats.reset()
         for kept in (self.graphs, self.breaks, self.recompiles, self._texts, self._profiles):
             kept.clear()

@@ -259,3 +259,17 @@ def test_code_of_functions_called_at_a_break():
     f(torch.ones(2))
     assert "x * 3" in f.code("graph")
     assert any("called" in heading for heading in headings(f.code("dispatch")))
+
+
+def test_functions_made_anew_in_each_call_are_part_of_what_is_told():
+    def f(x, k):
+        def inner(y):
+            minidynamo.graph_break()
+            return (y * k).exp()
+
+        return inner(x)
+
+    compiled = minidynamo.compile(f, backend="aot_eager")
+    for _ in range(3):
+        compiled(torch.ones(3, requires_grad=True), 2.0).sum().backward()
+    assert "exp: torch.float32[3]" in str(compiled.saved())

@@ -16,7 +16,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,12 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from minidynamo import artifacts
+from minidynamo.artifacts import PART, write_bytes
 from minidynamo.config import config
 from minidynamo.errors import Diagnostic
 from minidynamo.events import notice
 
-# A file that is being written, or was when its process was killed.
-_PART = ".part"
 _ABANDONED_SECONDS = 3600
 # What eviction leaves of the limit, so that it does not run for every entry.
 _KEPT_SHARE = 0.8
@@ -137,19 +135,6 @@ def clear() -> tuple[int, int]:
     return count, size
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file such that others see all of it or nothing. Raises OSError, and leaves nothing behind then."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, suffix=_PART)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
-
-
 def _digest(body: bytes) -> bytes:
     return hashlib.blake2b(body, digest_size=16).hexdigest().encode()
 
@@ -184,7 +169,7 @@ def _remove(path: Path) -> None:
 def _remove_abandoned() -> None:
     """Remove what processes that were killed have left half written."""
     before = time.time() - _ABANDONED_SECONDS
-    for path in folder().glob(f"*{_PART}"):
+    for path in folder().glob(f"*{PART}"):
         with contextlib.suppress(OSError):
             if path.stat().st_mtime < before:
                 path.unlink()

@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -119,9 +118,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _write(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
-            file.write(text)
-        os.replace(file.name, path)
+        artifacts.write_bytes(path, text.encode())
     except OSError as error:
         _complain(path, "cannot be written", error)
 

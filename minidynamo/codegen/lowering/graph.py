@@ -32,9 +32,9 @@ from minidynamo.codegen.ir.text import DTYPES
 from minidynamo.codegen.lowering import registry
 from minidynamo.codegen.lowering.builder import Builder
 from minidynamo.codegen.lowering.formula import NotLowered, V
-from minidynamo.codegen.lowering.numbers import NUMBERS, Numbers
+from minidynamo.codegen.lowering.numbers import Numbers
 from minidynamo.codegen.lowering.values import Value, dimensions
-from minidynamo.compat import OpOverload
+from minidynamo.compat import SYMBOLIC_NUMBERS, OpOverload
 from minidynamo.errors import Diagnostic, InternalError
 
 
@@ -107,7 +107,7 @@ class GraphLowering:
             match node.op:
                 case "placeholder":
                     self.inputs.append(self._define(node, placeholders[node]))
-                    if isinstance(node.meta.get("val"), NUMBERS):
+                    if isinstance(node.meta.get("val"), SYMBOLIC_NUMBERS):
                         self._know(node, placeholders[node])
                 case "get_attr":
                     self.constants[self._define(node)] = operator.attrgetter(node.target)(self.gm)
@@ -188,7 +188,7 @@ class GraphLowering:
     # Calls
 
     def _call(self, node: fx.Node) -> None:
-        if isinstance(node.meta.get("val"), NUMBERS):
+        if isinstance(node.meta.get("val"), SYMBOLIC_NUMBERS):
             self._number(node)
             return
         if node.target is operator.getitem and self._pick(node):
@@ -335,7 +335,7 @@ class GraphLowering:
 
     def _aliases(self, node: fx.Node) -> tuple[str, ...]:
         """Names of the arguments whose memory the result of `node` may share, by the operation's schema."""
-        if isinstance(node.meta.get("val"), NUMBERS):
+        if isinstance(node.meta.get("val"), SYMBOLIC_NUMBERS):
             return ()
         if not isinstance(node.target, OpOverload):
             return tuple(self.real[n] for n in node.all_input_nodes if n in self.real)

@@ -17,8 +17,6 @@ from minidynamo.codegen.ir.loops import Compute, Name
 from minidynamo.codegen.ir.size import Extent, Symbol, derived, product, size_of
 from minidynamo.codegen.lowering.formula import V
 
-NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
-
 
 class NotAnExtent(Exception):
     """A size that host programs and kernels have no expression for."""

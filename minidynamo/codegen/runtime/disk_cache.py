@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from minidynamo import artifacts
-from minidynamo.graph_cache.files import write_bytes
+from minidynamo.artifacts import PART, write_bytes
 
 LOCK_TIMEOUT_SECONDS = 600
 # Below this no compiler can be expected to finish.
@@ -104,7 +104,7 @@ def _digest(library: Path) -> str:
 
 
 def _build_into(folder: Path, build: Callable[[Path], None]) -> Path:
-    descriptor, name = tempfile.mkstemp(dir=folder, suffix=".part")
+    descriptor, name = tempfile.mkstemp(dir=folder, suffix=PART)
     os.close(descriptor)
     part = Path(name)
     try:
