@@ -26,6 +26,7 @@ from minidynamo.guards.profile import FrameProfile, joined
 
 _FORMAT = 1
 _VARIES = "?"
+_LOCK_TIMEOUT_SECONDS = 10  # writing takes milliseconds; a process that hangs must not hang the others
 
 
 def path_of_job() -> Path | None:
@@ -57,14 +58,20 @@ def remember(fn: types.FunctionType, point: str, profile: FrameProfile) -> None:
     path = path_of_job()
     if path is None:
         return
-    frames = _read(path)
     code = fn.__code__
     name = f"{fn.__qualname__} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
-    frame = frames.setdefault(code_key(fn), {"name": name, "points": {}})
-    stored = frame["points"].get(point, {})
-    frame["points"][point] = new = _encoded(joined(profile, _decoded(path, stored)))
-    if new != stored:
-        _write(path, json.dumps({"format": _FORMAT, "frames": frames}, indent=1, sort_keys=True))
+    key = code_key(fn)
+    try:
+        with _alone(path):
+            frames = _read(path)
+            frame = frames.setdefault(key, {"name": name, "points": {}})
+            stored = frame["points"].get(point, {})
+            frame["points"][point] = new = _encoded(joined(profile, _decoded(path, stored)))
+            if new != stored:
+                text = json.dumps({"format": _FORMAT, "frames": frames}, indent=1, sort_keys=True)
+                artifacts.write_bytes(path, text.encode())
+    except (OSError, NotImplementedError) as error:  # also: a lock cannot be had, or the file system knows none
+        _complain(path, "cannot be written", error)
 
 
 def code_key(fn: types.FunctionType) -> str:
@@ -115,12 +122,15 @@ def _read(path: Path) -> dict[str, Any]:
         return {}
 
 
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        artifacts.write_bytes(path, text.encode())
-    except OSError as error:
-        _complain(path, "cannot be written", error)
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """No other process of the job changes the file inside the block. Raises OSError where it cannot be written."""
+    # Imported where a job has a name.
+    import filelock  # noqa: PLC0415
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with filelock.FileLock(f"{path}.lock", timeout=_LOCK_TIMEOUT_SECONDS):
+        yield
 
 
 def _complain(path: Path, what: str, error: Exception) -> None:

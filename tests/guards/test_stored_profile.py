@@ -8,6 +8,7 @@ import pathlib
 import subprocess
 import sys
 import textwrap
+import threading
 import types
 import warnings
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 import minidynamo
+from minidynamo import artifacts
 from minidynamo.errors import UnknownName
 from minidynamo.events import MinidynamoNotice
 from minidynamo.guards.profile import FrameProfile
@@ -59,6 +61,24 @@ def test_without_a_name_nothing_is_stored(tmp_path: pathlib.Path) -> None:
     with minidynamo.config.patch(profile=""):
         remember(double, "0", seen(x=3))
     assert not (tmp_path / "profiles").exists()
+
+
+def test_what_two_write_at_once_is_kept_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    others: list[threading.Thread] = []
+    write = artifacts.write_bytes
+
+    def write_late(path: pathlib.Path, content: bytes) -> None:
+        if not others:
+            others.append(threading.Thread(target=remember, args=(double, "other", seen(y=5))))
+            others[0].start()
+            others[0].join(0.2)  # which it would reach, had it not to wait
+        write(path, content)
+
+    monkeypatch.setattr(artifacts, "write_bytes", write_late)
+    remember(double, "0", seen(x=3))
+    others[0].join()
+    (frame,) = json.loads((path_of_job() or pathlib.Path()).read_text())["frames"].values()
+    assert sorted(frame["points"]) == ["0", "other"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 99, "frames": {}}', '{"frames": 3}'])

@@ -44,7 +44,8 @@ def fetch(key_text: str, build: Callable[[Path], None]) -> Path:
     folder = entry_folder(key_of(key_text))
     stored = _find(folder)
     if stored is None and _writable(folder):
-        with contextlib.suppress(OSError):  # the folder may be removed meanwhile, or its disk be full
+        # The folder may be removed meanwhile, its disk be full, or its file system know no locks.
+        with contextlib.suppress(OSError, NotImplementedError):
             stored = _build_once(folder, key_text, build)
     if stored is None:
         return _build_into(Path(tempfile.mkdtemp(prefix="minidynamo_")), build)
