@@ -29,7 +29,9 @@ from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import Constant
 from minidynamo.names import Namespace
 from minidynamo.tracer.reachable import is_outside, needed_by, reachable, target_of
-from minidynamo.tracer.reconstruct import Rebuilder, hides_attribute, set_attribute
+from minidynamo.tracer.reconstruct.containers import refill_once
+from minidynamo.tracer.reconstruct.objects import hides_attribute, set_attribute
+from minidynamo.tracer.reconstruct.rebuilder import Rebuilder
 from minidynamo.tracer.side_effects import (
     AttrDeleted,
     AttrSet,
@@ -345,7 +347,7 @@ def replay(rebuild: Rebuilder, effect: Effect) -> list[str]:
 
 
 def _contents(rebuild: Rebuilder, effect: ContentsChanged) -> list[str]:
-    return rebuild.refill_once(effect.container)
+    return refill_once(rebuild, effect.container)
 
 
 def _set_attr(rebuild: Rebuilder, effect: AttrSet) -> list[str]:

@@ -1,0 +1,123 @@
+"""Owns how functions, methods, cells and generators that a program made are rebuilt.
+
+Functions and classes that live on are named by `rebuilder.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Iterable
+
+from minidynamo.tracer.generators import GeneratorVariable, finished, maker_of, suspended, suspension
+from minidynamo.tracer.reconstruct.builders import builds, fills, hint_of
+from minidynamo.tracer.reconstruct.rebuilder import Rebuilder, tuple_literal
+from minidynamo.variables.callables import (
+    BoundBuiltin,
+    CellVariable,
+    MethodVariable,
+    NestedFunctionVariable,
+    PartialVariable,
+    SuperVariable,
+)
+from minidynamo.variables.containers import TupleVariable
+from minidynamo.variables.iterators import LibraryIterator
+
+
+@builds(CellVariable, hint="cell")
+def _cell(rebuild: Rebuilder, variable: CellVariable) -> str:
+    contents = "" if variable.contents is None else rebuild.value(variable.contents)
+    return f"{rebuild.constant(types.CellType)}({contents})"
+
+
+def _empty_cell(rebuild: Rebuilder, variable: CellVariable) -> str:
+    return f"{rebuild.constant(types.CellType)}()"
+
+
+@fills(CellVariable, empty=_empty_cell)
+def _fill_cell(rebuild: Rebuilder, variable: CellVariable, name: str) -> None:
+    if variable.contents is not None:
+        rebuild.lines.append(f"{name}.cell_contents = {rebuild.value(variable.contents)}")
+
+
+@builds(NestedFunctionVariable, hint="function")
+def _nested_function(rebuild: Rebuilder, variable: NestedFunctionVariable) -> str:
+    code = rebuild.names.constant(variable.code, f"{variable.code.co_name}_code")
+    namespace = rebuild.names.constant(variable.namespace, "G")
+    closure = tuple_literal([rebuild.value(cell) for cell in variable.closure]) if variable.closure else "None"
+    defaults = "None" if variable.defaults is None else rebuild.value(variable.defaults)
+    arguments = [code, namespace, "None", defaults, closure]
+    while arguments[-1] == "None":
+        arguments.pop()
+    text = f"{rebuild.constant(types.FunctionType)}({', '.join(arguments)})"
+    attributes = dict(_function_attributes(rebuild, variable))
+    if not attributes:
+        return text
+    name = rebuild.assign(hint_of(variable), text)
+    rebuild.lines += [f"{name}.{attribute} = {value}" for attribute, value in attributes.items()]
+    return name
+
+
+def _function_attributes(rebuild: Rebuilder, variable: NestedFunctionVariable) -> Iterable[tuple[str, str]]:
+    if variable.qualname != variable.code.co_qualname:
+        yield "__qualname__", repr(variable.qualname)
+    if variable.kwdefaults is not None:
+        yield "__kwdefaults__", rebuild.value(variable.kwdefaults)
+    if isinstance(variable.annotations, TupleVariable):  # names and values in turn, as the bytecode has them
+        items = variable.annotations.items
+        pairs = [f"{rebuild.value(name)}: {rebuild.value(value)}" for name, value in zip(items[::2], items[1::2])]
+        yield "__annotations__", f"{{{', '.join(pairs)}}}"
+    elif variable.annotations is not None:
+        yield "__annotations__", rebuild.value(variable.annotations)
+    for attribute, value in variable.attributes.items():
+        yield attribute, rebuild.value(value)
+
+
+@builds(MethodVariable, hint="method")
+def _method(rebuild: Rebuilder, variable: MethodVariable) -> str:
+    return f"{rebuild.constant(types.MethodType)}({rebuild.values((variable.function, variable.receiver))})"
+
+
+@builds(BoundBuiltin, hint="method")
+def _bound_builtin(rebuild: Rebuilder, variable: BoundBuiltin) -> str:
+    return f"{rebuild.value(variable.receiver)}.{variable.name}"
+
+
+@builds(PartialVariable)
+def _partial(rebuild: Rebuilder, variable: PartialVariable) -> str:
+    arguments = [rebuild.value(part) for part in (variable.function, *variable.args.items)]
+    arguments += [f"**{rebuild.value(variable.keywords)}"] * bool(variable.keywords.items)
+    return f"{rebuild.constant(functools.partial)}({', '.join(arguments)})"
+
+
+@builds(SuperVariable)
+def _super(rebuild: Rebuilder, variable: SuperVariable) -> str:
+    return f"{rebuild.constant(super)}({rebuild.constant(variable.cls)}, {rebuild.value(variable.receiver)})"
+
+
+@builds(GeneratorVariable)
+def _generator(rebuild: Rebuilder, variable: GeneratorVariable) -> str:
+    """A generator that has not started is what its call gives; another one is entered where it was suspended."""
+    code = variable.frame.code
+    if variable.finished:
+        return f"{rebuild.constant(finished)}({rebuild.names.constant(code, f'{code.co_name}_code')})"
+    if variable.started:
+        values = f"[{rebuild.values(suspension(variable)[1])}]"
+        make = rebuild.names.constant(maker_of(variable), code.co_name)
+        return f"{rebuild.constant(suspended)}({make}, {values})"
+    return f"{rebuild.value(variable.function)}({_arguments(rebuild, variable)})"
+
+
+@builds(LibraryIterator)
+def _library_iterator(rebuild: Rebuilder, variable: LibraryIterator) -> str:
+    """Made again, or, where nobody asks for its class (see `frame.py`), what plays it."""
+    if variable.started:
+        return rebuild.value(variable.iterator)
+    return f"{rebuild.constant(variable.make)}({_arguments(rebuild, variable)})"
+
+
+def _arguments(rebuild: Rebuilder, call: GeneratorVariable | LibraryIterator) -> str:
+    """The arguments of the call that made an iterator, to make it again."""
+    arguments = [rebuild.value(argument) for argument in call.args]
+    arguments += [f"{name}={rebuild.value(value)}" for name, value in call.kwargs.items()]
+    return ", ".join(arguments)

@@ -1,0 +1,142 @@
+"""Owns how iterators are rebuilt: made anew over what is left, or over the same container and moved to their place.
+
+Generators are frames, which `callables.py` rebuilds.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from minidynamo.tracer.reachable import is_outside
+from minidynamo.tracer.reconstruct.builders import builds
+from minidynamo.tracer.reconstruct.containers import refill_once
+from minidynamo.tracer.reconstruct.rebuilder import Rebuilder, cannot_rebuild, tuple_literal
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import ListVariable
+from minidynamo.variables.iterators import (
+    ChainIterator,
+    DictIterator,
+    EnumerateIterator,
+    MapIterator,
+    SequenceIterator,
+    SliceIterator,
+    ZipIterator,
+)
+
+# Iterators, by class: what makes one, and of what. Those over ranges and text are made of all their items at once.
+_ITERABLES: dict[type, tuple[Callable[..., Any], type]] = {
+    type(make(iterable())): (make, iterable)
+    for make, iterable in ((iter, list), (iter, tuple), (iter, set), (iter, collections.deque))
+}
+_ITERABLES |= {type(reversed(iterable())): (reversed, iterable) for iterable in (tuple, list, collections.deque)}
+_RANGES = (type(iter(range(0))), type(iter(range(2**70))))
+_TEXTS = (type(iter("a")), type(iter(chr(233))))
+
+
+def advance(iterator: Any, count: int) -> Any:
+    """The iterator, `count` items further."""
+    next(itertools.islice(iterator, count, count), None)
+    return iterator
+
+
+@builds(SequenceIterator, hint="iterator")
+def _sequence_iterator(rebuild: Rebuilder, variable: SequenceIterator) -> str:
+    sequence = variable.sequence
+    if not isinstance(sequence, ListVariable):
+        return _iterator_over(rebuild, variable.cls, sequence[variable.position :])
+    is_reversed = variable.cls is type(reversed([]))
+    make = rebuild.constant(reversed if is_reversed else iter)
+    text = f"{make}({rebuild.value(sequence)})"
+    if not is_reversed and variable.position == 0:
+        return text
+    # Its place is set when the list has its final contents: list iterators clip it to the length.
+    name = rebuild.assign("iterator", text)
+    if variable.cls in (type(iter([])), type(reversed([]))):
+        rebuild.late.append(f"{name}.__setstate__({variable.position})")
+    else:
+        rebuild.late.append(f"{rebuild.constant(advance)}({name}, {variable.position})")
+    return name
+
+
+def _iterator_over(rebuild: Rebuilder, cls: type, items: Sequence[VariableTracker]) -> str:
+    """A new iterator of the class over the items."""
+    values: Any = [item.value for item in items if isinstance(item, ConstantVariable)]
+    make = iter
+    if cls in _RANGES:
+        step = values[1] - values[0] if len(values) > 1 else 1
+        text = repr(range(values[0], values[-1] + step, step)) if values else "range(0)"
+    elif cls in _TEXTS:
+        text = "".join(values)
+        if text.isascii() and cls is not _TEXTS[0]:  # what made the class another one is behind it
+            return f"{rebuild.constant(advance)}({rebuild.constant(iter)}({chr(233) + text!r}), 1)"
+        text = repr(text)
+    elif cls is type(iter(b"")):
+        text = repr(bytes(values))
+    elif cls in _ITERABLES:
+        make, iterable = _ITERABLES[cls]
+        in_order = items[::-1] if make is reversed else items
+        text = tuple_literal([rebuild.value(item) for item in in_order])
+        text = text if iterable is tuple else f"{rebuild.constant(iterable)}({text})"
+    else:
+        raise cannot_rebuild(SequenceIterator(tuple(items), cls=cls))
+    return f"{rebuild.constant(make)}({text})"
+
+
+@builds(DictIterator, hint="iterator")
+def _dict_iterator(rebuild: Rebuilder, variable: DictIterator) -> str:
+    make = rebuild.constant(reversed if variable.is_reversed else iter)
+    view = "" if variable.kind == "keys" else f".{variable.kind}()"
+    if not variable.keys:  # exhausted for good
+        kinds = (collections.OrderedDict, set, frozenset)
+        cls = variable.mapping.cls if variable.mapping.cls in kinds else dict
+        return f"{make}({rebuild.constant(cls)}(){view})"
+    # The dict must have its final contents: the iterator remembers how many there are.
+    if is_outside(variable.mapping) and rebuild.side_effects.is_changed(variable.mapping):
+        rebuild.lines += refill_once(rebuild, variable.mapping)
+    text = f"{make}({rebuild.value(variable.mapping)}{view})"
+    if variable.position:
+        text = f"{rebuild.constant(advance)}({text}, {variable.position})"
+    return rebuild.assign("iterator", text)
+
+
+@builds(ZipIterator)
+def _zip(rebuild: Rebuilder, variable: ZipIterator) -> str:
+    arguments = [rebuild.value(iterator) for iterator in variable.iterators] + ["strict=True"] * variable.strict
+    return f"{rebuild.constant(zip)}({', '.join(arguments)})"
+
+
+@builds(EnumerateIterator)
+def _enumerate(rebuild: Rebuilder, variable: EnumerateIterator) -> str:
+    start = f", {variable.count}" if variable.count else ""
+    return f"{rebuild.constant(enumerate)}({rebuild.value(variable.iterator)}{start})"
+
+
+@builds(MapIterator)
+def _map(rebuild: Rebuilder, variable: MapIterator) -> str:
+    arguments = rebuild.values((variable.function, *variable.iterators))
+    return f"{rebuild.constant(filter if variable.filtering else map)}({arguments})"
+
+
+@builds(ChainIterator)
+def _chain(rebuild: Rebuilder, variable: ChainIterator) -> str:
+    chain = rebuild.constant(itertools.chain)
+    rest = rebuild.value(variable.iterables)
+    if variable.current is not None:
+        rest = f"{chain}(({rebuild.value(variable.current)},), {rest})"
+    return f"{chain}.from_iterable({rest})"
+
+
+@builds(SliceIterator)
+def _islice(rebuild: Rebuilder, variable: SliceIterator) -> str:
+    islice = rebuild.constant(itertools.islice)
+    if variable.iterator is None:
+        return f"{islice}((), 0)"
+    start, end = variable.wanted - variable.position, None
+    if variable.stop is not None:
+        end = variable.stop - variable.position
+        start = min(start, end)
+    return f"{islice}({rebuild.value(variable.iterator)}, {start}, {end}, {variable.step})"

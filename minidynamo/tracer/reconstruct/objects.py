@@ -1,0 +1,124 @@
+"""Owns how objects are rebuilt: made by a built-in `__new__`, filled without running code of their class.
+
+What the classes' own `__new__`, `__init__` and `__setattr__` do was traced, and is in the attributes already.
+"""
+
+from __future__ import annotations
+
+import collections
+import inspect
+import types
+import weakref
+
+from minidynamo.tracer.exceptions import native_base
+from minidynamo.tracer.reconstruct.builders import builds, fills, hint_of
+from minidynamo.tracer.reconstruct.containers import refill, set_items
+from minidynamo.tracer.reconstruct.rebuilder import Rebuilder, cannot_rebuild, tuple_literal
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import DictVariable, ListVariable, SetVariable, TupleVariable
+from minidynamo.variables.exceptions import ExceptionVariable
+from minidynamo.variables.objects import (
+    ClassVariable,
+    IdVariable,
+    ModuleVariable,
+    NamespaceVariable,
+    ObjectVariable,
+)
+from minidynamo.variables.references import WeakReferenceVariable
+
+
+def _bare_object(rebuild: Rebuilder, variable: ObjectVariable) -> str:
+    """A new instance without running the class's own `__new__` and `__init__`, which were traced."""
+    if variable.value is not None:
+        raise cannot_rebuild(variable)
+    builtin = next(b for b in variable.cls.__mro__ if isinstance(b.__dict__.get("__new__"), types.BuiltinFunctionType))
+    contents = ""
+    if isinstance(variable.storage, TupleVariable):
+        contents = f", {tuple_literal([rebuild.value(item) for item in variable.storage.items])}"
+    elif isinstance(variable.storage, ConstantVariable):
+        contents = f", {rebuild.value(variable.storage)}"
+    elif isinstance(variable.storage, SetVariable) and variable.storage.cls is frozenset:
+        contents = f", {set_items(rebuild, variable.storage)}"
+    return f"{rebuild.constant(builtin)}.__new__({rebuild.constant(variable.cls)}{contents})"
+
+
+def _bare_exception(rebuild: Rebuilder, variable: ExceptionVariable) -> str:
+    """A new exception that was not raised: one that was has a traceback, and is Python's own affair."""
+    if variable.is_raised or variable.args is None:
+        raise cannot_rebuild(variable)
+    native = rebuild.constant(native_base(variable.cls))
+    args = [rebuild.value(item) for item in variable.args.items]
+    made = f"{native}.__new__({', '.join([rebuild.constant(variable.cls), *args])})"
+    if not issubclass(variable.cls, StopIteration):
+        return made
+    name = rebuild.assign("stop", made)
+    rebuild.lines.append(f"{native}.__init__({', '.join([name, *args])})")
+    return name
+
+
+@builds(ObjectVariable, ModuleVariable)
+def _object(rebuild: Rebuilder, variable: ObjectVariable) -> str:
+    name = rebuild.assign(hint_of(variable), _bare_object(rebuild, variable))
+    _fill_object(rebuild, variable, name)
+    return name
+
+
+@fills(ObjectVariable, ModuleVariable, empty=_bare_object)
+@fills(ExceptionVariable, empty=_bare_exception)
+def _fill_object(rebuild: Rebuilder, variable: ObjectVariable, name: str) -> None:
+    """Put contents and attributes in; neither runs code of the class."""
+    storage = variable.storage
+    if isinstance(storage, DictVariable) and storage.default_factory is not None:
+        factory = rebuild.value(storage.default_factory)
+        rebuild.lines.append(f"{rebuild.constant(collections.defaultdict)}.__init__({name}, {factory})")
+    if isinstance(storage, (ListVariable, DictVariable, SetVariable)) and storage.python_type is not frozenset:
+        rebuild.lines += refill(rebuild, storage, name, is_empty=True)
+    for attribute, value in rebuild.side_effects.written_attrs(variable).items():
+        if isinstance(value, VariableTracker):
+            rebuild.lines.append(set_attribute(rebuild, variable, name, attribute, rebuild.value(value)))
+
+
+@builds(ExceptionVariable)
+def _exception(rebuild: Rebuilder, variable: ExceptionVariable) -> str:
+    made = _bare_exception(rebuild, variable)
+    if not rebuild.side_effects.written_attrs(variable):
+        return made
+    name = rebuild.assign("error", made)
+    _fill_object(rebuild, variable, name)
+    return name
+
+
+def set_attribute(rebuild: Rebuilder, obj: VariableTracker, name: str, attribute: str, value: str) -> str:
+    """The statement that stores an attribute of the object called `name` without running code of its class."""
+    if isinstance(obj, ClassVariable):
+        return f"{rebuild.constant(type)}.__setattr__({name}, {attribute!r}, {value})"
+    if hides_attribute(obj, attribute):
+        return f"{name}.__dict__[{attribute!r}] = {value}"
+    return f"{rebuild.constant(object)}.__setattr__({name}, {attribute!r}, {value})"
+
+
+def hides_attribute(obj: VariableTracker, name: str) -> bool:
+    """Whether a descriptor of the class stands before what the object's dictionary holds under the name."""
+    found = next((vars(base)[name] for base in obj.python_type.__mro__ if name in vars(base)), None)
+    if not isinstance(obj, ObjectVariable) or inspect.ismemberdescriptor(found) or inspect.isgetsetdescriptor(found):
+        return False
+    return hasattr(type(found), "__set__") or hasattr(type(found), "__delete__")
+
+
+@builds(NamespaceVariable)
+def _namespace(rebuild: Rebuilder, variable: NamespaceVariable) -> str:
+    if isinstance(variable.owner, DictVariable):
+        return f"{rebuild.constant(types.MappingProxyType)}({rebuild.value(variable.owner)})"
+    return f"{rebuild.value(variable.owner)}.__dict__"
+
+
+@builds(IdVariable)
+def _id(rebuild: Rebuilder, variable: IdVariable) -> str:
+    return f"{rebuild.constant(id)}({rebuild.value(variable.of)})"
+
+
+@builds(WeakReferenceVariable)
+def _weak_reference(rebuild: Rebuilder, variable: WeakReferenceVariable) -> str:
+    assert variable.referent is not None
+    return f"{rebuild.constant(weakref.ref)}({rebuild.value(variable.referent)})"

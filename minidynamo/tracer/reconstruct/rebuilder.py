@@ -1,0 +1,191 @@
+"""Owns the text that rebuilds values after a graph has run: names what is known, and asks the tables for the rest.
+
+It does not decide which values are needed or when effects are replayed; `residual.py` does. What a kind of value is
+built of is said in the files beside this one. What lives outside is never rebuilt, only named; an object that is
+referred to several times is built once.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import types
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from minidynamo.errors import Diagnostic, InternalError
+from minidynamo.guards.source import Constant
+from minidynamo.names import Namespace, module_of, name_of
+from minidynamo.tracer.reachable import is_outside, parts
+from minidynamo.tracer.reconstruct.builders import BUILDERS, FILLERS, Build, hint_of
+from minidynamo.tracer.side_effects import SideEffects
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import BuiltinVariable, CellVariable, FunctionVariable
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.objects import ClassVariable, PythonModuleVariable
+
+# Trackers of objects that live on, which are always named.
+_LIVING = (FunctionVariable, BuiltinVariable, ClassVariable, PythonModuleVariable)
+# Classes whose own names ("cell", "function") say less than those under which `types` has them.
+_TYPE_NAMES = {types.CellType: "CellType", types.FunctionType: "FunctionType", types.MethodType: "MethodType"}
+_LIBRARIES = ("torch", "builtins", "operator", "math", "functools", "itertools", "collections", "types", "copy")
+
+
+class Rebuilder:
+    """Writes the statements that rebuild values. `known` names the graph's outputs and what was loaded before.
+
+    `lines` are the statements so far; `late` those that must come after all effects; `entering` those that enter
+    context managers, last of all. `refilled` are the containers from outside that have their new contents already.
+    """
+
+    def __init__(
+        self,
+        names: Namespace,
+        side_effects: SideEffects,
+        known: Mapping[VariableTracker, str],
+        needed: Iterable[VariableTracker],
+    ) -> None:
+        self.names = names
+        self.side_effects = side_effects
+        self.lines: list[str] = []
+        self.late: list[str] = []
+        self.entering: list[str] = []
+        self.bound: list[str] = []
+        self._known = dict(known)
+        self._uses = Counter(needed)
+        self._cyclic: set[VariableTracker] = set()
+        self._unfilled: list[tuple[VariableTracker, str]] = []
+        self.refilled: set[VariableTracker] = set()
+        self._depth = 0
+        self._survey()
+
+    def _survey(self) -> None:
+        """Count who is referred to how often, and find the changeable values that contain themselves."""
+        todo = list(self._uses)
+        seen: set[VariableTracker] = set()
+        graph: dict[VariableTracker, list[VariableTracker]] = {}
+        while todo:
+            variable = todo.pop()
+            if variable in seen or variable in self._known or is_outside(variable):
+                continue
+            seen.add(variable)
+            graph[variable] = list(parts(variable, self.side_effects))
+            self._uses.update(graph[variable])
+            todo += graph[variable]
+        for variable in graph:
+            if type(variable) in FILLERS and _contains_itself(variable, graph):
+                self._cyclic.add(variable)
+
+    def value(self, variable: VariableTracker) -> str:
+        """An expression for the value: a name, a literal, or the construction of what is used only here."""
+        if variable in self._known:
+            return self._known[variable]
+        if isinstance(variable, ConstantVariable):
+            return self.literal(variable.value)
+        if isinstance(variable.source, Constant):
+            return self.constant(variable.source.value, variable.source.name)
+        if isinstance(variable, CellVariable) and variable.cell is not None:
+            return self.names.constant(variable.cell, "cell")
+        if variable.source is None and isinstance(variable, _LIVING):
+            return self.constant(variable.value)
+        build = BUILDERS.get(type(variable))
+        if build is None or variable.source is not None:
+            raise cannot_rebuild(variable)
+        self._depth += 1
+        text = self._build_cyclic(variable) if variable in self._cyclic else self._build(variable, build)
+        self._depth -= 1
+        self._fill_waiting()
+        return text
+
+    def _build(self, variable: VariableTracker, build: Build) -> str:
+        text = build(self, variable)
+        if self._uses[variable] > 1 and not text.isidentifier():
+            text = self.assign(hint_of(variable), text)
+        if text.isidentifier():
+            self._known[variable] = text
+        return text
+
+    def _build_cyclic(self, variable: VariableTracker) -> str:
+        """Make the value without its contents, which are put in when everything around it exists."""
+        empty, _ = FILLERS[type(variable)]
+        name = self.assign(hint_of(variable), empty(self, variable))
+        self._known[variable] = name
+        self._unfilled.append((variable, name))
+        return name
+
+    def _fill_waiting(self) -> None:
+        while self._depth == 0 and self._unfilled:
+            variable, name = self._unfilled.pop(0)
+            self._depth += 1
+            _, fill = FILLERS[type(variable)]
+            fill(self, variable, name)
+            self._depth -= 1
+
+    def values(self, variables: Iterable[VariableTracker]) -> str:
+        """Comma-separated expressions."""
+        return ", ".join([self.value(variable) for variable in variables])
+
+    def assign(self, hint: str, text: str) -> str:
+        """Bind the value of `text` to a new name, which is returned."""
+        name = self.names.fresh(hint)
+        self.bound.append(name)
+        self.lines.append(f"{name} = {text}")
+        return name
+
+    def literal(self, value: object) -> str:
+        """Python text for a constant: a literal where there is one, else a readable path or a named constant."""
+        if value is None or type(value) in (bool, int, str, bytes):
+            return repr(value)
+        if type(value) is float and math.isfinite(value):
+            return repr(value)
+        if type(value) is tuple:
+            return f"({''.join(self.literal(part) + ', ' for part in value)})"
+        if isinstance(value, torch.dtype):
+            return f"{self.names.constant(torch, 'torch')}.{str(value).removeprefix('torch.')}"
+        return self.constant(value)
+
+    def constant(self, value: object, hint: str = "") -> str:
+        """Text for an object that is known now and lives on: its path in a library, or a name of its own."""
+        if isinstance(value, type) and value in _TYPE_NAMES:
+            return self.names.constant(value, _TYPE_NAMES[value])
+        name = name_of(value)
+        for module in (module_of(value), "torch", "torch.nn.functional", "torch.Tensor"):
+            root, _, rest = module.partition(".")
+            if root not in _LIBRARIES or root not in sys.modules:
+                continue
+            owner: Any = sys.modules[root]
+            for part in filter(None, rest.split(".")):
+                owner = getattr(owner, part, None)
+            if getattr(owner, name, None) is value and name.isidentifier():
+                if root == "builtins":
+                    return self.names.constant(value, name)
+                return ".".join(filter(None, (self.names.constant(sys.modules[root], root), rest, name)))
+        return self.names.constant(value, hint or name)
+
+
+def _contains_itself(variable: VariableTracker, graph: Mapping[VariableTracker, list[VariableTracker]]) -> bool:
+    todo = list(graph[variable])
+    seen: set[VariableTracker] = set()
+    while todo:
+        part = todo.pop()
+        if part is variable:
+            return True
+        if part not in seen:
+            seen.add(part)
+            todo += graph.get(part, ())
+    return False
+
+
+def cannot_rebuild(variable: VariableTracker) -> InternalError:
+    what = f"a value of class {variable.python_type.__name__} ({type(variable).__name__}) cannot be rebuilt"
+    why = "The tracer must break the graph before such a value is needed behind it."
+    return InternalError(Diagnostic("MD260", what, why=why, fix="Please report this with the function."))
+
+
+def tuple_literal(texts: Iterable[str]) -> str:
+    """Text for a tuple of these expressions."""
+    texts = list(texts)
+    return f"({', '.join(texts)}{',' * (len(texts) == 1)})"

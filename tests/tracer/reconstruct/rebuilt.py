@@ -1,0 +1,57 @@
+"""Owns running what a Rebuilder writes, and classes whose code must not run meanwhile."""
+
+from typing import Any
+
+from minidynamo.guards.source import Local
+from minidynamo.names import Namespace
+from minidynamo.tracer.reconstruct.rebuilder import Rebuilder
+from minidynamo.tracer.side_effects import SideEffects
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import (
+    DictKey,
+    ListVariable,
+)
+
+C = ConstantVariable
+
+
+class Loud:
+    """Nothing but the attributes may be touched."""
+
+    def __init__(self) -> None:
+        raise AssertionError("user code ran")
+
+    def __new__(cls) -> "Loud":
+        raise AssertionError("user code ran")
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AssertionError("user code ran")
+
+
+class LoudList(list):  # type: ignore[type-arg]
+    def __init__(self) -> None:
+        raise AssertionError("user code ran")
+
+    def extend(self, items: object) -> None:
+        raise AssertionError("user code ran")
+
+
+def key(value: Any) -> DictKey:
+    return DictKey(value, C(value))
+
+
+def rebuilt(*roots: VariableTracker, effects: SideEffects | None = None, **outside: Any) -> Any:
+    """Print and execute the statements for the roots; outside values are found by their Local sources."""
+    names = Namespace(outside)
+    rebuild = Rebuilder(names, effects or SideEffects(), {XS: "xs"}, roots)
+    texts = [rebuild.value(root) for root in roots]
+    lines = [*rebuild.lines, *rebuild.late, *rebuild.entering, f"result = ({', '.join(texts)},)"]
+    local_variables = dict(outside)
+    exec("\n".join(lines), dict(names.values), local_variables)
+    result = local_variables["result"]
+    return result[0] if len(roots) == 1 else result
+
+
+# A value from outside, for whoever passes it as `xs=`.
+XS = ListVariable([C(1), C(2), C(3)], source=Local("xs"))

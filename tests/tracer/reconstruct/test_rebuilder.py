@@ -1,0 +1,136 @@
+"""What is built equals what the program made, and each object is built once."""
+
+import collections
+import enum
+import types
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from minidynamo.errors import InternalError
+from minidynamo.names import Namespace
+from minidynamo.tracer.reconstruct.rebuilder import Rebuilder
+from minidynamo.tracer.side_effects import SideEffects
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import (
+    BuiltinVariable,
+    FunctionVariable,
+)
+from minidynamo.variables.containers import (
+    DictVariable,
+    ListVariable,
+    SetVariable,
+    SliceVariable,
+    TupleVariable,
+)
+from minidynamo.variables.objects import ClassVariable, ObjectVariable, OpaqueVariable, PythonModuleVariable
+from tests.tracer.reconstruct.rebuilt import XS, C, key, rebuilt
+
+
+class Color(enum.Enum):
+    RED = 1
+
+
+class Pair(NamedTuple):
+    a: int
+    b: int
+
+
+@pytest.mark.parametrize(
+    ("variable", "expected"),
+    [
+        (C(3), 3),
+        (C(float("inf")), float("inf")),
+        (C("it's"), "it's"),
+        (C(b"x"), b"x"),
+        (C(...), ...),
+        (C(2j), 2j),
+        (C((1, ("a", None))), (1, ("a", None))),
+        (C(torch.float32), torch.float32),
+        (C(torch.device("cpu")), torch.device("cpu")),
+        (C(Color.RED), Color.RED),
+        (C(range(3)), range(3)),
+        (C(slice(1, None)), slice(1, None)),
+        (C(torch.strided), torch.strided),
+        (ListVariable([C(1), C(2)]), [1, 2]),
+        (ListVariable([]), []),
+        (ListVariable([C(1)], collections.deque), collections.deque([1])),
+        (TupleVariable([C(1)]), (1,)),
+        (TupleVariable([]), ()),
+        (TupleVariable([C(1), C(2)], torch.Size), torch.Size([1, 2])),
+        (TupleVariable([C(1), C(2)], Pair), Pair(1, 2)),
+        (TupleVariable([C(1), C(2)], torch.return_types.max), torch.return_types.max((1, 2))),
+        (DictVariable({key("a"): C(1), key(2): C(None)}), {"a": 1, 2: None}),
+        (DictVariable({key("a"): C(1)}, collections.OrderedDict), collections.OrderedDict(a=1)),
+        (DictVariable({key("a"): C(1)}, types.MappingProxyType), types.MappingProxyType({"a": 1})),
+        (SetVariable({key(1): None, key(2): None}), {1, 2}),
+        (SetVariable({}), set()),
+        (SetVariable({key(1): None}, frozenset), frozenset([1])),
+        (SliceVariable(C(1), C(None), C(2)), slice(1, None, 2)),
+        (BuiltinVariable(len), len),
+        (BuiltinVariable(torch.relu), torch.relu),
+        (BuiltinVariable(torch.Tensor.add), torch.Tensor.add),
+        (ClassVariable(Color), Color),
+        (ClassVariable(torch.nn.Linear), torch.nn.Linear),
+        (PythonModuleVariable(types), types),
+        (FunctionVariable(key), key),
+    ],
+)
+def test_plain_values(variable: VariableTracker, expected: object) -> None:
+    made = rebuilt(variable)
+    assert made == expected
+    assert type(made) is type(expected)
+    # Once more, referred to twice.
+    assert rebuilt(TupleVariable([variable, variable])) == (expected, expected)
+
+
+def test_what_is_known_of_torch_has_its_readable_name() -> None:
+    rebuild = Rebuilder(Namespace(), SideEffects(), {}, ())
+    assert rebuild.value(BuiltinVariable(torch.relu)) == "torch.relu"
+    assert rebuild.value(FunctionVariable(torch.nn.functional.softmax)) == "torch.nn.functional.softmax"
+    assert rebuild.value(C(torch.bfloat16)) == "torch.bfloat16"
+    assert rebuild.value(FunctionVariable(key)) == "key"
+
+
+def test_an_object_that_is_referred_to_twice_is_built_once() -> None:
+    shared = ListVariable([C(1)])
+    first, second = rebuilt(TupleVariable([shared, shared]))
+    assert first is second
+    a, b = rebuilt(shared, ListVariable([shared]))
+    assert b[0] is a
+
+
+def test_recursive_structures() -> None:
+    items = ListVariable([C(1)])
+    items.items.append(items)
+    made = rebuilt(items)
+    assert made[0] == 1
+    assert made[1] is made
+
+    mapping = DictVariable({})
+    group = TupleVariable([mapping, C(2)])
+    mapping.items[key("self")] = group
+    first = rebuilt(group)
+    assert first[0]["self"] is first
+
+    left, right, crossing = ListVariable([]), ListVariable([]), TupleVariable([])
+    crossing.items += [left, right]
+    left.items.append(TupleVariable([crossing]))
+    right.items.append(left.items[0])
+    made = rebuilt(crossing)
+    assert made[0][0][0] is made
+    assert made[1][0] is made[0][0]
+
+
+def test_outside_values_are_named_never_rebuilt() -> None:
+    real = [1, 2, 3]
+    assert rebuilt(TupleVariable([XS]), xs=real)[0] is real
+
+
+@pytest.mark.parametrize(
+    "variable", [OpaqueVariable(object()), ObjectVariable(object(), object)], ids=["opaque", "existing object"]
+)
+def test_what_cannot_be_rebuilt_is_refused(variable: VariableTracker) -> None:
+    with pytest.raises(InternalError, match="cannot be rebuilt"):
+        rebuilt(variable)
