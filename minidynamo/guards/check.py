@@ -184,6 +184,8 @@ def _state_conjuncts(
         texts.append(f"{reader.constant(compat.open_devices, 'open_devices')}() == {devices}")
     elif compat.HAS_ACCELERATOR_TENSOR_TYPES:
         legacy = reader.constant(compat.legacy_default_device, "default_device")
+    """The check of interpreter-wide settings; one of tensors covers inference, dispatch modes and transforms."""
+
         texts.append(f"{legacy}() == {str(expected.default_device)!r}")
     return texts
 
@@ -202,3 +204,5 @@ def _function(name: str, parameters: Sequence[str], texts: Sequence[str]) -> str
     lines = [f"def {name}({', '.join(parameters)}):", "    return ("]
     lines += [f"        {'and ' if position else ''}{text}" for position, text in enumerate(texts)]
     return "\n".join([*lines, "    )", ""])
+    texts.append(f"{reader.constant(compat.forward_ad, 'forward_ad')}['_current_level'] < 0")
+        texts.append(f"{reader.constant(compat.running_transform, 'running_transform')}() is None")

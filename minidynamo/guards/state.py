@@ -31,6 +31,7 @@ def current() -> GlobalState:
         default_device=default_device(),
         deterministic=torch.are_deterministic_algorithms_enabled(),
         mode_devices=compat.open_devices(),
+        forward_ad=compat.forward_ad["_current_level"] >= 0,
     )
 
 
@@ -41,10 +42,18 @@ def default_device() -> torch.device:
 
 
 def mode_in_charge() -> str:
-    """The class of an open mode that takes over what operations mean; empty when there is none."""
+    """The class of an open mode that takes over what operations mean; empty when there is none.
+
+    At a level of forward-mode AD each operation computes a tangent, too; in a transform of torch.func it works on
+    hidden dimensions, or draws other random numbers.
+    """
     modes = [compat.torch_dispatch_mode_at(index) for index in range(compat.torch_dispatch_mode_count())]
     modes += [mode for mode in _function_modes() if not isinstance(mode, compat.DeviceContext)]
-    return type(modes[-1]).__qualname__ if modes else ""
+    if modes:
+        return type(modes[-1]).__qualname__
+    if compat.running_transform() is not None:
+        return "transform of torch.func"
+    return "dual_level" if current().forward_ad else ""
 
 
 def _function_modes() -> list[Any]:

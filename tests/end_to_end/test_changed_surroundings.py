@@ -134,6 +134,37 @@ def function_mode(compiled):
 
 
 @histories
+def forward_mode_ad(compiled):
+    from torch.autograd import forward_ad
+
+    @compiled
+    def f(x):
+        return x.sin() * 2
+
+    yield f(vector())
+    with forward_ad.dual_level():
+        yield forward_ad.unpack_dual(f(forward_ad.make_dual(vector(), vector()))).tangent
+    yield f(vector())
+
+
+@histories
+def random_numbers_in_a_transform(compiled):
+
+    @compiled
+    def noise(x):
+        return torch.rand_like(x)
+
+    @compiled
+    def fresh():
+        return torch.rand(3)
+
+    yield noise(vector()).shape, fresh().shape
+    for f in (lambda: noise(vector()), fresh):
+        rows = torch.vmap(lambda x, f=f: f() * x, randomness="different")(torch.ones(2))
+        yield rows.shape, torch.equal(rows[0], rows[1])
+
+
+@histories
 def dispatch_mode(compiled):
     from torch.utils._python_dispatch import TorchDispatchMode
 
