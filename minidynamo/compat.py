@@ -65,11 +65,11 @@ torch_dispatch_mode_at = torch._C._get_dispatch_stack_at
 torch_function_mode_at = torch._C._get_function_stack_at
 legacy_default_device = torch._C._get_default_device
 state_guard = _dynamo_guards.GlobalStateGuard
-# Flags of backends that programs ask for without arguments.
 # What the module of forward-mode AD holds: the level that is open is a global of it, -1 without one.
 forward_ad = vars(torch.autograd.forward_ad)
 # The transform of torch.func (vmap, grad, jvp) that is running now, or None.
 running_transform = torch._C._functorch.peek_interpreter_stack
+# Flags of backends that programs ask for without arguments.
 _FLAGS = (
     *("cublas_allow_tf32", "cudnn_allow_tf32", "cudnn_benchmark", "cudnn_deterministic", "cudnn_enabled"),
     *("deterministic_algorithms", "deterministic_algorithms_warn_only", "float32_matmul_precision"),

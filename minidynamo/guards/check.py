@@ -168,24 +168,24 @@ def _tensor_conjuncts(guards: Sequence[Guard], reader: Reader, batched: bool) ->
 def _state_conjuncts(
     expected: GlobalState, reader: Reader, settings: KernelSettings | None, has_batch: bool
 ) -> list[str]:
-    """The check of interpreter-wide settings; a batched tensor check covers inference and dispatch modes."""
+    """The check of interpreter-wide settings; one of tensors covers inference, dispatch modes and transforms."""
     if settings is None:
         return [f"{reader.constant(current, 'current_state')}() == {reader.constant(expected, 'state')}"]
     texts = [f"{reader.constant(settings.unchanged, 'check_state')}()"]
     count = f"{reader.constant(compat.torch_function_mode_count, 'count_function_modes')}()"
     texts.append(f"{count} == {len(expected.mode_devices)}" if expected.mode_devices else f"not {count}")
+    texts.append(f"{reader.constant(compat.forward_ad, 'forward_ad')}['_current_level'] < 0")
     if not has_batch:
         is_inference = reader.constant(torch.is_inference_mode_enabled, "is_inference_mode")
         texts.append(f"{is_inference}() is {expected.inference_mode}")
         texts.append(f"not {reader.constant(compat.torch_dispatch_mode_count, 'count_dispatch_modes')}()")
+        texts.append(f"{reader.constant(compat.running_transform, 'running_transform')}() is None")
     # The default device is that of a function mode, or else of the deprecated default tensor type.
     if expected.mode_devices:
         devices = reader.constant(expected.mode_devices, "devices")
         texts.append(f"{reader.constant(compat.open_devices, 'open_devices')}() == {devices}")
     elif compat.HAS_ACCELERATOR_TENSOR_TYPES:
         legacy = reader.constant(compat.legacy_default_device, "default_device")
-    """The check of interpreter-wide settings; one of tensors covers inference, dispatch modes and transforms."""
-
         texts.append(f"{legacy}() == {str(expected.default_device)!r}")
     return texts
 
@@ -204,5 +204,3 @@ def _function(name: str, parameters: Sequence[str], texts: Sequence[str]) -> str
     lines = [f"def {name}({', '.join(parameters)}):", "    return ("]
     lines += [f"        {'and ' if position else ''}{text}" for position, text in enumerate(texts)]
     return "\n".join([*lines, "    )", ""])
-    texts.append(f"{reader.constant(compat.forward_ad, 'forward_ad')}['_current_level'] < 0")
-        texts.append(f"{reader.constant(compat.running_transform, 'running_transform')}() is None")
