@@ -71,7 +71,7 @@ class GlobalState:
     default_device: torch.device
     deterministic: bool
     mode_devices: tuple[torch.device, ...]  # of each `torch.device` context, outermost first
-    forward_ad: bool = False  # whether a level of forward-mode AD is open
+    in_transform: bool = False  # whether a transform of torch.func runs, or a level of forward-mode AD is open
 
 
 @dataclass(frozen=True)

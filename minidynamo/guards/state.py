@@ -31,7 +31,7 @@ def current() -> GlobalState:
         default_device=default_device(),
         deterministic=torch.are_deterministic_algorithms_enabled(),
         mode_devices=compat.open_devices(),
-        forward_ad=compat.forward_ad["_current_level"] >= 0,
+        in_transform=bool(_transform()),
     )
 
 
@@ -51,9 +51,13 @@ def mode_in_charge() -> str:
     modes += [mode for mode in _function_modes() if not isinstance(mode, compat.DeviceContext)]
     if modes:
         return type(modes[-1]).__qualname__
+    return _transform()
+
+
+def _transform() -> str:
     if compat.running_transform() is not None:
         return "transform of torch.func"
-    return "dual_level" if current().forward_ad else ""
+    return "dual_level" if compat.forward_ad["_current_level"] >= 0 else ""
 
 
 def _function_modes() -> list[Any]:
