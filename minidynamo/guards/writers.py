@@ -96,16 +96,13 @@ def _equals(reader: Reader, guard: Guard) -> list[str]:
     cls = type(expected)
     if expected is None or cls is bool:
         return _identity(reader, guard)
-    if cls in (int, str, bytes) or (cls is float and expected and math.isfinite(expected)):  # zeros have signs
+    if cls in (int, str, bytes) or (
+        cls is float and expected and math.isfinite(expected)
+    ):  # zeros have signs, NaN equals nothing
         is_type = (
             f"{reader.constant(type, 'type')}({reader.read(guard.source)}) is {reader.constant(cls, cls.__name__)}"
         )
         return [f"{is_type} and {reader.read(guard.source)} == {expected!r}"]
-    if cls is float and expected and math.isfinite(expected):  # zeros have signs, and NaN equals nothing
-        return [
-            f"{reader.constant(type, 'type')}({reader.read(guard.source)}) is {reader.constant(float, 'float')}"
-            f" and {reader.read(guard.source)} == {expected!r}"
-        ]
     value = key_expression(expected, reader.names) if cls is tuple else reader.constant(expected, cls.__name__)
     return [f"{reader.constant(same_value, 'same_value')}({reader.read(guard.source)}, {value})"]
 

@@ -95,6 +95,7 @@ def _built_in(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker | 
     found, owner = lookup_on_class(cls, name)
     if owner is None:
         return None
+    guard_class_attribute(tx, cls, owner, name, found)  # a namedtuple's class is the program's
     if inspect.isgetsetdescriptor(found) or inspect.ismemberdescriptor(found):
         return _read_built_in_descriptor(tx, found, obj, cls, name)
     return bind(tx, found, owner, obj, cls, name)
@@ -112,9 +113,14 @@ def _constant(tx: Tracer, obj: ConstantVariable, name: str) -> VariableTracker |
     """Enum members, dtypes and the like: attributes that are not callable are read from the value itself."""
     if name == "__class__":
         return class_of(tx, obj)
-    raw, owner = lookup_on_class(type(obj.value), name)
-    if owner is not None and (callable(raw) or isinstance(raw, classmethod | staticmethod)):
-        return bind(tx, raw, owner, obj, type(obj.value), name)
+    cls = type(obj.value)
+    raw, owner = lookup_on_class(cls, name)
+    if owner is not None and (callable(raw) or isinstance(raw, classmethod | staticmethod | property)):
+        guard_class_attribute(tx, cls, owner, name, raw)
+        return bind(tx, raw, owner, obj, cls, name)
+    stored = instance_dict(obj.value)
+    if stored is not None and name in stored and not is_trusted_class(cls):  # a member of the program's own enum
+        return tx.wrap(stored[name], InstanceAttr(Constant(obj.value, str(obj.value)), name))
     return _folded(tx, obj, name) if hasattr(obj.value, name) else None
 
 
@@ -350,6 +356,10 @@ def bind(
         )
     if isinstance(found, types.ClassMethodDescriptorType):
         return BuiltinVariable(getattr(cls, name), source=Attr(Constant(cls, cls.__name__), name))
+    getter, getter_owner = lookup_on_class(type(found), "__get__")
+    if isinstance(getter, types.FunctionType):
+        instance = receiver or ConstantVariable(None)
+        return tx.call_method(tx.wrap(found, source), "__get__", [instance, tx.wrap(cls, Constant(cls, cls.__name__))])
     if receiver is None:
         return tx.wrap(found, source)
     if isinstance(found, types.FunctionType):
@@ -358,11 +368,8 @@ def bind(
         if found.__name__ == name:
             return BoundBuiltin(receiver, name)
         return MethodVariable(tx.wrap(found, source), receiver)  # one method under the name of another
-    getter, getter_owner = lookup_on_class(type(found), "__get__")
     if getter_owner is None:
         return tx.wrap(found, source)
-    if isinstance(getter, types.FunctionType):
-        return tx.call_method(tx.wrap(found, source), "__get__", [receiver, tx.wrap(cls, Constant(cls, cls.__name__))])
     if isinstance(found, property):
         return tx.call(tx.wrap(found.fget, Attr(source, "fget")), [receiver])
     return _read_built_in_descriptor(tx, found, receiver, cls, name)

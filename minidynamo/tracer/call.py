@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, Item, Source
 from minidynamo.steering import IN_GRAPH
 from minidynamo.tracer import numbers, registry
@@ -321,6 +322,8 @@ def inline_function(tx: Tracer, function: FunctionVariable, args: Args, kwargs: 
     defaults = value.__defaults__ or ()
     keyword_defaults = value.__kwdefaults__ or {}
     trusted = is_trusted_module(value.__module__)
+    if not trusted:  # what reloads code while a program runs puts new code into the old function
+        tx.guard(Attr(source, "__code__"), GuardKind.IDENTITY, code)
 
     def default(position: int) -> VariableTracker:
         return _default(tx, defaults[position], Item(Attr(source, "__defaults__"), position), trusted)

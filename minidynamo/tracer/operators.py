@@ -271,8 +271,7 @@ def is_same(left: VariableTracker, right: VariableTracker) -> bool:
     """`left is right`."""
     valued = (ConstantVariable, ClassVariable, BuiltinVariable, FunctionVariable, PythonModuleVariable)
     if isinstance(left, NumberVariable) or isinstance(right, NumberVariable):
-        both = isinstance(left, NumberVariable) and isinstance(right, NumberVariable)
-        if left is right or both or left.python_type is not right.python_type:
+        if left is right or left.python_type is not right.python_type:
             return left is right
         left, right = numbers.pinned(left), numbers.pinned(right)
     if isinstance(left, valued) and isinstance(right, valued):

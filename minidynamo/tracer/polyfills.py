@@ -332,9 +332,15 @@ def set_difference_update(self, *others):
 def set_intersection_update(self, *others):
     for other in others:
         kept = set(other)
+        larger = isinstance(other, (set, frozenset)) and len(other) > len(self)
         for item in unordered_items(self):
             if item not in kept:
                 self.discard(item)
+        if not larger:  # of two items that are equal the one of the smaller set stays
+            for item in unordered_items(kept):
+                if item in self:
+                    self.discard(item)
+                    self.add(item)
     forget_order(self)
 
 

@@ -430,6 +430,8 @@ def _guard_names(graph: OutputGraph, cls: type) -> None:
 
 def _class(graph: OutputGraph, value: type, source: Source) -> VariableTracker:
     _guard_names(graph, value)
+    if not is_trusted_class(type(value)):
+        graph.guard(source, GuardKind.TYPE, type(value))
     return _same_object(ClassVariable)(graph, value, source)
 
 

@@ -20,6 +20,7 @@ from minidynamo.tracer.constants import as_constant, is_constant_value
 from minidynamo.tracer.exceptions import says, tracked
 from minidynamo.tracer.handlers.values import constant, expect_constant, is_constant, not_implemented
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.trace_rules import is_trusted_class
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 
@@ -99,6 +100,6 @@ def _enum_attribute(tx: Tracer, obj: ConstantVariable, name: str) -> VariableTra
     if not inherited and name not in ("_name_", "_value_"):
         return None
     value = getattr(obj.value, name)
-    if is_constant_value(value):
+    if is_constant_value(value) and is_trusted_class(type(obj.value)):
         return ConstantVariable(value)
     return tx.wrap(value, InstanceAttr(Constant(obj.value, str(obj.value)), f"_{name.strip('_')}_"))

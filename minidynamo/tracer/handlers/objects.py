@@ -158,6 +158,6 @@ def _class_method_with_twin(tx: Tracer, obj: ClassVariable, name: str) -> Variab
 def _same_method(tx: Tracer, self: VariableTracker, other: VariableTracker) -> VariableTracker:
     if not isinstance(self, MethodVariable) or not isinstance(other, MethodVariable):
         return not_implemented()
-    if self.receiver is not other.receiver:
+    if not tx.truth(tx.call(operator.is_, [self.receiver, other.receiver])):
         return ConstantVariable(False)
     return tx.call(operator.eq, [self.function, other.function])

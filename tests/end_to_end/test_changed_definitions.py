@@ -1,0 +1,228 @@
+"""What programs are made of changes between calls: code, descriptors, metaclasses, enums, namedtuples."""
+
+from __future__ import annotations
+
+import collections
+import enum
+
+import pytest
+import torch
+
+from tests.end_to_end.histories import Histories, attempt, compare, vector
+
+histories = Histories()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("history", histories)
+def test_same_as_eager(history):
+    compare(history, "eager")
+
+
+def global_step(x):
+    return x + 1
+
+
+@histories
+def code_of_a_global_function(compiled):
+    """What reloads code keeps the function and replaces its code."""
+    old = global_step.__code__
+
+    @compiled
+    def f(x):
+        return global_step(x) * 2
+
+    yield f(vector())
+    global_step.__code__ = (lambda x: x * 7).__code__
+    yield f(vector())
+    global_step.__code__ = old
+    yield f(vector())
+
+
+@histories
+def code_of_a_method(compiled):
+    class Scale:
+        def by(self, x):
+            return x * 2
+
+    @compiled
+    def f(scale, x):
+        return scale.by(x)
+
+    scale = Scale()
+    yield f(scale, vector())
+    Scale.by.__code__ = (lambda self, x: x * 5).__code__
+    yield f(scale, vector())
+
+
+@histories
+def members_of_an_enum(compiled):
+    factor = 2
+
+    class Mode(enum.Enum):
+        SLOW = 1
+        FAST = 2
+
+        def __init__(self, number):
+            self.weight = number * 10
+
+        @property
+        def scaled(self):
+            return self.value * factor
+
+        def doubled(self):
+            return self.value * 2
+
+    @compiled
+    def f(x, mode):
+        return x * mode.value + mode.weight, mode.scaled, mode.name, mode.doubled(), mode is Mode.SLOW
+
+    yield f(vector(), Mode.SLOW)
+    yield f(vector(), Mode.FAST)
+    factor = 5
+    yield f(vector(), Mode.SLOW)
+    Mode.SLOW.weight = 70
+    yield f(vector(), Mode.SLOW)
+    Mode.SLOW._value_ = 9
+    yield f(vector(), Mode.SLOW)
+    Mode.scaled = property(lambda self: -1)
+    yield f(vector(), Mode.SLOW)
+    Mode.doubled = lambda self: -2
+    yield f(vector(), Mode.SLOW)
+
+
+@histories
+def descriptors_read_through_the_class(compiled):
+    class Setting:
+        def __init__(self, value):
+            self.value = value
+
+        def __get__(self, instance, owner=None):
+            return self.value, instance is None, owner.__name__
+
+    class Config:
+        rate = Setting(3)
+
+        @classmethod
+        def read(cls):
+            return cls.rate
+
+    class Derived(Config):
+        @classmethod
+        def read(cls):
+            return super().rate
+
+    @compiled
+    def f(x):
+        return x * Config.rate[0], Config.rate, Config().rate, Config.read(), Derived.rate, Derived.read()
+
+    yield f(vector())
+    vars(Config)["rate"].value = 4
+    yield f(vector())
+    Setting.__get__ = lambda self, instance, owner=None: (99, None, "")
+    yield f(vector())
+
+
+@histories
+def metaclass_of_a_class(compiled):
+    class Sized(type):
+        def __len__(cls):
+            return 4
+
+    class Longer(Sized):
+        def __len__(cls):
+            return 5
+
+    class Box(metaclass=Sized):
+        pass
+
+    @compiled
+    def f(x):
+        return x * len(Box)
+
+    yield f(vector())
+    Box.__class__ = Longer
+    yield f(vector())
+
+
+@histories
+def fields_and_methods_of_a_namedtuple(compiled):
+    class Pair(collections.namedtuple("Pair", "a b")):
+        def total(self):
+            return self.a + self.b
+
+    Plain = collections.namedtuple("Plain", "a b")
+
+    @compiled
+    def f(x, pair, plain):
+        return x * pair.a + pair.total(), plain.a, plain.b
+
+    yield f(vector(), Pair(1, 2), Plain(3, 4))
+    Pair.total = lambda self: 100
+    yield f(vector(), Pair(1, 2), Plain(3, 4))
+    Pair.a = 50
+    yield f(vector(), Pair(1, 2), Plain(3, 4))
+    Plain.a = property(lambda self: 60)
+    yield f(vector(), Pair(1, 2), Plain(3, 4))
+
+
+@histories
+def methods_of_one_object_or_of_two(compiled):
+    class Layer:
+        def __init__(self, weight):
+            self.weight = weight
+
+        def forward(self, x):
+            return x * self.weight
+
+    one, two = Layer(2), Layer(3)
+
+    @compiled
+    def f(x, method):
+        return method(x), method == one.forward, method != two.forward, method in [two.forward]
+
+    for method in (one.forward, two.forward, one.forward, two.forward):
+        yield f(vector(), method)
+
+
+@histories
+def equal_items_of_sets(compiled):
+    """Of two equal items of different types the one of the smaller set is in the intersection."""
+
+    @compiled
+    def f(x, one, two):
+        both = one & two
+        rest = set(one)
+        rest &= two
+        return x * len(both), both, rest, one.intersection(two), one.intersection(list(two))
+
+    for one, two in (({1, 2}, {True}), ({True}, {1, 2}), ({1}, {True}), ({1.0, 3}, {1, 3, 4}), ({0, 5}, {False, 5, 6})):
+        yield f(vector(), one, two)
+
+
+@histories
+def sizes_that_are_one_number(compiled):
+    @compiled
+    def f(x, y):
+        return x.sum() + y.sum(), x.shape[0] is y.shape[0]
+
+    for one, two in ((3, 3), (4, 4), (5, 4), (5, 5)):
+        yield f(torch.ones(one), torch.ones(two))
+
+
+@histories
+def keyword_defaults_of_a_global_function(compiled):
+    def step(x, scale=2, *, shift=3):
+        return x * scale + shift
+
+    @compiled
+    def f(x):
+        return step(x)
+
+    yield f(vector())
+    step.__kwdefaults__["shift"] = 7
+    yield f(vector())
+    step.__kwdefaults__ = None
+    yield isinstance(attempt(f, vector()), TypeError)
+    step.__defaults__, step.__kwdefaults__ = (1,), {"shift": 0}
+    yield f(vector())
