@@ -273,3 +273,16 @@ def test_functions_made_anew_in_each_call_are_part_of_what_is_told():
     for _ in range(3):
         compiled(torch.ones(3, requires_grad=True), 2.0).sum().backward()
     assert "exp: torch.float32[3]" in str(compiled.saved())
+
+
+def test_new_versions_of_a_compiled_argument_compile_nothing_again() -> None:
+    step = minidynamo.compile(lambda x: x + 1, backend="eager")
+    outer = minidynamo.compile(lambda f, x: f(x) * 2, backend="eager")
+    x = torch.ones(3)
+    step(x)
+    assert torch.equal(outer(step, x), torch.full((3,), 4.0))
+    step(x.double())
+    assert torch.equal(outer(step, x), torch.full((3,), 4.0))
+    assert minidynamo.stats(outer).recompiles == 0
+    other = minidynamo.compile(lambda x: x + 2, backend="eager")
+    assert torch.equal(outer(other, x), torch.full((3,), 6.0))
