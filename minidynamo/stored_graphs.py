@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,8 +26,10 @@ from minidynamo.errors import BackendError, ToolchainMissing
 from minidynamo.events import phase, publish
 from minidynamo.graph_cache import files
 from minidynamo.graph_cache.encoding import Codec, Damaged, Json, NotStorable
+from minidynamo.graph_cache.graphs import read_graph, write_graph
 from minidynamo.graph_cache.key import Key, differences, key_of
 
+CompileBackward = Callable[[torch.fx.GraphModule], BoxedCallable]
 RECORDS = (*call_plan.RECORDS, *stored.RECORDS)
 
 
@@ -94,11 +96,14 @@ class StoredGraph:
         """What writes and reads the values of this graph."""
         return Codec(self.key.surroundings, RECORDS)
 
-    def read(self) -> CompiledCall | None:
-        """The graph as it was stored, loaded; None when there is no entry that can be used."""
+    def read(self, compile_backward: CompileBackward) -> CompiledCall | None:
+        """The graph as it was stored, loaded; None when there is no entry that can be used.
+
+        What nobody has differentiated yet has its backward graph compiled and stored when somebody does.
+        """
         with phase("cache"):
             content = files.read(self.key.name)
-            found = None if content is None else self._load(content)
+            found = None if content is None else self._load(content, compile_backward)
         if found is None:
             publish("cache", "miss", key=self.key.name, reason=self._why_not())
         else:
@@ -106,7 +111,7 @@ class StoredGraph:
             publish("cache", "hit", key=self.key.name)
         return found
 
-    def _load(self, content: Json) -> CompiledCall | None:
+    def _load(self, content: Json, compile_backward: CompileBackward) -> CompiledCall | None:
         try:
             if content["key"] != self.key.text:
                 raise Damaged("it was stored for another graph")
@@ -119,8 +124,10 @@ class StoredGraph:
             stages = {stage: self._load_stage(stage, form) for stage, form in content["stages"].items()}
             if "inference" in stages:
                 return CompiledCall(plan, stages["inference"])
-            backward = stages["backward"]
-            return CompiledCall(plan, stages["forward"], lambda: backward)
+            if "backward" in stages:
+                return CompiledCall(plan, stages["forward"], lambda: stages["backward"])
+            late = read_graph(content["backward"], self.key, inputs=len(plan.expected))
+            return CompiledCall(plan, stages["forward"], lambda: self._complete(content, compile_backward(late)))
         except BackendError:
             return None  # a kernel cannot be built; compiling the graph will tell
         except Exception as error:
@@ -140,19 +147,43 @@ class StoredGraph:
                 return f"it was stored by another environment ({name}): {'; '.join(lines)}"
         return "nothing is stored for it"
 
-    def write(self, plan: CallPlan, stages: Mapping[str, BoxedCallable]) -> None:
-        """Store what the graph was compiled to; an event says why that is not possible."""
-        codec = self.codec
+    def write(
+        self, plan: CallPlan, stages: Mapping[str, BoxedCallable], backward: torch.fx.GraphModule | None = None
+    ) -> None:
+        """Store what the graph was compiled to; an event says why that is not possible.
+
+        `backward` is the graph of a stage that is still to be compiled, perhaps by another process. What is stored by
+        then may have that stage.
+        """
+        if backward is not None and files.exists(self.key.name):
+            return
+
+        def content(codec: Codec) -> Json:
+            return {
+                "key": self.key.text,
+                "what": f"{self.key.what}, {' and '.join(stages)}",
+                "decisions": self.key.symbols.decided(),
+                "plan": call_plan.write_plan(plan, codec),
+                "stages": {stage: self._form(call, codec) for stage, call in stages.items()},
+                "backward": None if backward is None else write_graph(backward, self.key),
+            }
+
+        self._store(content)
+
+    def _complete(self, content: Json, backward: BoxedCallable) -> BoxedCallable:
+        """Store an entry again, with the stage that it lacked."""
+
+        def completed(codec: Codec) -> Json:
+            stages = {**content["stages"], "backward": self._form(backward, codec)}
+            return {**content, "what": f"{content.get('what')} and backward", "stages": stages, "backward": None}
+
+        self._store(completed)
+        return backward
+
+    def _store(self, content: Callable[[Codec], Json]) -> None:
         try:
             with phase("cache"):
-                content = {
-                    "key": self.key.text,
-                    "what": f"{self.key.what}, {' and '.join(stages)}",
-                    "decisions": self.key.symbols.decided(),
-                    "plan": call_plan.write_plan(plan, codec),
-                    "stages": {stage: self._form(call, codec) for stage, call in stages.items()},
-                }
-                if files.write(self.key.name, content):
+                if files.write(self.key.name, content(self.codec)):
                     publish("cache", "store", key=self.key.name)
         except NotStorable as reason:
             publish("cache", "skip", key=self.key.name, reason=str(reason))

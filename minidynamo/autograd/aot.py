@@ -23,7 +23,7 @@ from minidynamo.autograd.inputs import InputLayout, flatten_inputs, layout_of, u
 from minidynamo.autograd.joint import Trace, trace_joint
 from minidynamo.autograd.numbers import is_number
 from minidynamo.autograd.outputs import Results, plan_outputs
-from minidynamo.autograd.partition import Partition, ancestors, forward_graph, partition
+from minidynamo.autograd.partition import Partition, ancestors, exposed, forward_graph, partition
 from minidynamo.autograd.saving import SavePolicy
 from minidynamo.autograd.segments import compile_segments, has_cuts
 from minidynamo.autograd.signature import GraphSignature
@@ -53,12 +53,15 @@ class AotGraphs:
 class Place(Protocol):
     """Where what one graph is compiled to is kept, if it was, or can be."""
 
-    def read(self) -> CompiledCall | None:
-        """What was kept, ready to be called; None when there is nothing."""
+    def read(self, compile_backward: Callable[[fx.GraphModule], BoxedCallable]) -> CompiledCall | None:
+        """What was kept, ready to be called; None when there is nothing. A backward graph that was kept as a graph is
+        compiled with `compile_backward` when it is called."""
         ...
 
-    def write(self, plan: CallPlan, stages: Mapping[str, BoxedCallable]) -> None:
-        """Keep what was made: "inference", or "forward" and "backward"."""
+    def write(
+        self, plan: CallPlan, stages: Mapping[str, BoxedCallable], backward: fx.GraphModule | None = None
+    ) -> None:
+        """Keep what was made: "inference", or "forward" and "backward", or "forward" and the graph of backward."""
         ...
 
 
@@ -111,26 +114,30 @@ def aot_compile(
             save_policy=save_policy,
         )
         return compile_segments(gm, example_inputs, again)
+    noticed: set[tuple[str, str]] = set()
+    forward, backward, inference = (_boxing(compiler, noticed) for compiler in (forward, backward, inference))
     place = None if cache is None else cache.place(gm, example_inputs)
-    found = None if place is None else place.read()
+    found = None if place is None else place.read(lambda graph: backward(graph, _examples(graph)))
     if found is None:
         graphs = aot_graphs(gm, example_inputs, keep=keep, save_policy=save_policy)
         found = _compile_graphs(graphs, forward=forward, backward=backward, inference=inference, place=place)
     return _callable(gm, found)
 
 
+def _boxing(compiler: AtenCompiler, noticed: set[tuple[str, str]]) -> AtenCompiler:
+    def compile_boxed(graph: fx.GraphModule, examples: Sequence[Any]) -> BoxedCallable:
+        return as_boxed(compiler(graph, examples), "a compiler of forward or backward graphs", noticed)
+
+    return compile_boxed
+
+
 def _compile_graphs(
     graphs: AotGraphs, *, forward: AtenCompiler, backward: AtenCompiler, inference: AtenCompiler, place: Place | None
 ) -> CompiledCall:
-    """Compile the graphs, backward at the first backward. What was made goes to `place` when it is complete."""
-    noticed: set[tuple[str, str]] = set()
-
-    def compile_with(compiler: AtenCompiler, graph: fx.GraphModule) -> BoxedCallable:
-        return as_boxed(compiler(graph, _examples(graph)), "a compiler of forward or backward graphs", noticed)
-
+    """Compile the graphs, backward at the first backward. What was made goes to `place`."""
     late = graphs.backward
     with compat.without_autocast():
-        compiled = compile_with(inference if late is None else forward, graphs.forward)
+        compiled = (inference if late is None else forward)(graphs.forward, _examples(graphs.forward))
     if graphs.partition is None or late is None:
         plan = CallPlan(graphs.layout, graphs.signature, graphs.without_grad)
         if place is not None:
@@ -139,8 +146,11 @@ def _compile_graphs(
     saved, expected = tuple(graphs.partition.sources), tuple(_examples(late))
     plan = CallPlan(graphs.layout, graphs.signature, saved=saved, expected=expected, replay=graphs.replay)
 
+    if place is not None:
+        place.write(plan, {"forward": compiled}, late)
+
     def compile_backward() -> BoxedCallable:
-        made = compile_with(backward, late)
+        made = backward(late, expected)
         if place is not None:
             place.write(plan, {"forward": compiled, "backward": made})
         return made
@@ -230,7 +240,15 @@ def _split(
         None if node is None else functional.read(functional.values[node]) for node in trace.gradients.values()
     ]
     parts = partition(
-        graph, inputs, functional.tangents, results.nodes, results.copies, gradients, overwritten, save_policy
+        graph,
+        inputs,
+        functional.tangents,
+        results.nodes,
+        results.copies,
+        gradients,
+        overwritten,
+        save_policy,
+        exposed(graph, functional.made_forward, [*inputs, *results.nodes]),
     )
     sources = tuple(_tangents_of(node, functional.tangents) for node in gradients)
     signature = replace(

@@ -6,8 +6,6 @@ stored.
 
 from __future__ import annotations
 
-import math
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +22,7 @@ from minidynamo.codegen.runtime import library, triton_launch
 from minidynamo.codegen.runtime.triton_launch import LaunchSpec
 from minidynamo.events import phase
 from minidynamo.graph_cache.encoding import Codec, Damaged, Json
+from minidynamo.graph_cache.graphs import NUMBER_FUNCTIONS
 from minidynamo.memory_plan import MemoryPlan, PlannedBuffer
 
 # What host programs call besides kernels and operators.
@@ -32,15 +31,8 @@ _FUNCTIONS: dict[str, Any] = {
     "empty_strided": torch.empty_strided,
     "with_strides": host.with_strides,
     "increment_version": compat.increment_version,
+    **NUMBER_FUNCTIONS,
 }
-# What they call on numbers.
-_ON_NUMBERS = (
-    *(operator.add, operator.sub, operator.mul, operator.floordiv, operator.truediv, operator.mod, operator.neg),
-    *(operator.pow, operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge),
-    *(math.floor, math.ceil, math.trunc, math.sqrt, torch.sym_max, torch.sym_min, torch.sym_float, torch.sym_int),
-    *(torch.sym_not, torch.sym_ite),
-)
-_FUNCTIONS |= {f"{function.__module__}.{function.__name__}": function for function in _ON_NUMBERS}
 RECORDS = (LaunchSpec, Size, Symbol, Derived, Scalar, MemoryPlan, PlannedBuffer)
 _TARGETS = ("cpp", "triton", "aten")
 

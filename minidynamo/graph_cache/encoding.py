@@ -76,6 +76,7 @@ class Codec:
     def __init__(self, surroundings: Surroundings, records: Sequence[type] = ()) -> None:
         self.surroundings = surroundings
         self.records: Mapping[str, type] = {record.__name__: record for record in records}
+        self._positions = {place: position for position, place in reversed([*enumerate(surroundings.places)])}
         self._encoders: dict[type, Callable[[Any], Json]] = {
             **dict.fromkeys((type(None), bool, int, float, str), lambda value: value),
             complex: lambda value: {"complex": [value.real, value.imag]},
@@ -139,8 +140,7 @@ class Codec:
         return device
 
     def _encode_place(self, place: UserLocation) -> Json:
-        places = self.surroundings.places
-        return {"place": places.index(place)} if place in places else None
+        return {"place": self._positions[place]} if place in self._positions else None
 
     def _encode_tensor(self, tensor: torch.Tensor) -> Json:
         if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.requires_grad:

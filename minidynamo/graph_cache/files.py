@@ -64,6 +64,11 @@ def read(name: str) -> Any:
     return None
 
 
+def exists(name: str) -> bool:
+    """Whether there is an entry, whole or damaged."""
+    return (folder() / f"{name}.json").exists()
+
+
 def discard(name: str, why: str) -> None:
     """Remove an entry that cannot be used, and say so."""
     notice(Diagnostic("MD601", "a stored graph cannot be used and is compiled again", why=f"Entry {name}: {why}."))

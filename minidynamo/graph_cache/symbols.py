@@ -7,6 +7,7 @@ again. What a number is in the call that is compiled for stands in no key.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -24,12 +25,12 @@ _ON_SYMBOLS = {**_ON_NUMBERS, "max": torch.sym_max, "min": torch.sym_min}
 
 
 class Symbols:
-    """The symbols of one graph. `text` names them; everything else is asked afterwards."""
+    """The symbols of one graph. `text` names them; everything else is asked afterwards. `env` is their ShapeEnv."""
 
     def __init__(self) -> None:
         self._names: dict[Any, str] = {}
         self._numbers: dict[str, Number] = {}
-        self._env: Any = None
+        self.env: Any = None
         self._known = 0
 
     def text(self, number: Number) -> str:
@@ -37,10 +38,10 @@ class Symbols:
         constant = compat.constant_of(number)
         if constant is not None:
             return repr(constant)
-        if self._env is None:
-            self._env = number.node.shape_env
-            self._known = len(self._env.guards)
-        if self._env is not number.node.shape_env:
+        if self.env is None:
+            self.env = number.node.shape_env
+            self._known = len(self.env.guards)
+        if self.env is not number.node.shape_env:
             raise NotStorable("its numbers belong to different frames")
         text = self._written(number.node.expr)
         if text in self._names.values() and not isinstance(number, torch.SymBool):
@@ -56,13 +57,34 @@ class Symbols:
         template, symbols = torch_symbols.text(expr.xreplace(named))
         return str(template).format(*(symbol.name for symbol in symbols))
 
+    def written(self, number: Number) -> str:
+        """The text of a number that is computed of those which were named, for `read`; raises NotStorable."""
+        expr = number.node.expr
+        if self.env is None or not expr.free_symbols <= self._names.keys():
+            raise NotStorable("it computes with numbers that are not its own")
+        text = self._written(expr)
+        if isinstance(number, torch.SymInt) or text in self._numbers:
+            with self.env.suppress_guards(), contextlib.suppress(Exception):
+                if self.read(text).node.expr == expr:
+                    return text
+        raise NotStorable(f"it computes {text}, which has no written form")
+
+    def read(self, text: str) -> Number:
+        """The number that `written` described, made of the numbers of this graph."""
+        found = eval(text, dict(_ON_SYMBOLS), dict(self._numbers))
+        if type(found) is int:
+            return self.env.create_symintnode(compat.symbolic().Integer(found), hint=found)  # type: ignore[no-any-return]
+        if not isinstance(found, torch.SymInt | torch.SymFloat):
+            raise Damaged(f"{text} is no number")
+        return found
+
     def facts(self) -> Iterator[str]:
         """What is known of the symbols that were named so far: their ranges, and what was decided before."""
-        if self._env is None:
+        if self.env is None:
             return
         decided = sorted({self._written(expr) for expr in self._decided_before()})
         for symbol, name in self._names.items():
-            bounds = self._env.var_to_range.get(symbol)
+            bounds = self.env.var_to_range.get(symbol)
             yield f"{name}: {'any' if bounds is None else f'{bounds.lower} to {bounds.upper}'}"
         yield from decided
 
@@ -71,7 +93,7 @@ class Symbols:
 
         Which inputs that the graph does not take had a symbol for a while depends on what earlier processes have seen.
         """
-        pending = [self._env.replace(guard.expr) for guard in self._env.guards[: self._known]]
+        pending = [self.env.replace(guard.expr) for guard in self.env.guards[: self._known]]
         found: list[Any] = []
         own = set(self._names)
         while bound := [expr for expr in pending if own & expr.free_symbols]:
@@ -82,10 +104,10 @@ class Symbols:
 
     def decided(self) -> list[str]:
         """What has been decided since the symbols were named; raises NotStorable when it cannot be said."""
-        if self._env is None:
+        if self.env is None:
             return []
         named = len(self._names)
-        found = [self._written(guard.expr) for guard in self._env.guards[self._known :]]
+        found = [self._written(guard.expr) for guard in self.env.guards[self._known :]]
         if len(self._names) > named or (any(isinstance(n, torch.SymFloat) for n in self._numbers.values()) and found):
             raise NotStorable("compiling it decided something on numbers that are not its own")
         return list(dict.fromkeys(found))
