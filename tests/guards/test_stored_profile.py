@@ -7,7 +7,6 @@ import os
 import pathlib
 import subprocess
 import sys
-import textwrap
 import threading
 import types
 import warnings
@@ -128,18 +127,27 @@ def test_functions_are_told_apart_by_what_they_close_over_not_by_where_their_fil
     assert keys[0] == keys[1]
 
 
-# Behaviour checks, each in two processes
+# Behaviour checks, all of them in the same two processes, whose hash seeds differ
 
+PROCESS = """
+import json, pathlib, sys, torch, minidynamo
+
+for path in sorted(pathlib.Path(sys.argv[1]).glob("*/program.py")):
+    with minidynamo.config.patch(cache_dir=str(path.parent / "cache"), profile="job"):
+        namespace = {"torch": torch, "minidynamo": minidynamo}
+        exec(compile(path.read_text(), str(path), "exec"), namespace)
+        f = namespace["f"]
+        sizes = [
+            str(n.meta["example_value"].shape[0]) for g in f.graphs for n in g.graph.nodes if n.op == "placeholder"
+        ]
+        found = [f.stats.graphs, sizes, [f.stats.cache_hits, f.stats.cache_misses], f.profile().splitlines()]
+        print(json.dumps([path.parent.name, found]))
+"""
 PROGRAM = """
-import sys, torch, minidynamo
 {definition}
 f = minidynamo.compile(program, backend={backend!r})
 for z, x in {calls}:
     f(torch.randn(z), torch.randn(x, 2))
-print(f.stats.graphs)
-print([str(n.meta["example_value"].shape[0]) for g in f.graphs for n in g.graph.nodes if n.op == "placeholder"])
-print(f.stats.cache_hits, f.stats.cache_misses)
-print(f.profile())
 """
 LOOP = """
 def program({z}, {x}):
@@ -147,57 +155,7 @@ def program({z}, {x}):
         {x} = {x} + 1
     return {x}
 """
-CALLS = [(3, 5), (3, 6), (3, 7), (4, 8), (4, 9)]
-
-
-def run(
-    tmp_path: pathlib.Path, definition: str, calls: list[tuple[int, int]], seed: int, backend: str = "eager"
-) -> list[str]:
-    """Run a program in a process of its own, in the same cache folder and job.
-
-    Lines: count of graphs, first sizes of inputs, hits and misses of the graph cache, then the profile.
-    """
-    path = tmp_path / "program.py"
-    path.write_text(textwrap.dedent(PROGRAM).format(definition=definition, calls=calls, backend=backend))
-    folder = {"MINIDYNAMO_CACHE_DIR": str(tmp_path / "cache"), "MINIDYNAMO_PROFILE": "job"}
-    environment = {**folder, "PYTHONPATH": str(pathlib.Path(minidynamo.__file__).parent.parent)}
-    environment |= {"PYTHONHASHSEED": str(seed), "PATH": os.environ["PATH"]}  # where the linker is
-    done = subprocess.run([sys.executable, path], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
-
-
-def test_SYM_4_SYM_7_the_second_run_compiles_for_any_size_at_once(tmp_path: pathlib.Path) -> None:
-    definition = LOOP.format(z="z", x="x")
-    first = run(tmp_path, definition, CALLS, 1)
-    assert first[:2] == ["3", "['5', 's77', 's77']"]
-    assert first[2:] == ["0 0", "program:", "  L['x']: size [?, 2] stride [S(1), 1]", "  L['z']: size [?] stride [1]"]
-    second = run(tmp_path, definition, CALLS, 2)
-    assert second[:2] == ["2", "['s77', 's77']"]
-    assert second[2:] == first[2:]
-
-
-@pytest.mark.cpp
-def test_SYM_4_the_second_run_finds_its_graphs_in_the_cache(tmp_path: pathlib.Path) -> None:
-    definition = LOOP.format(z="z", x="x")
-    first = run(tmp_path, definition, CALLS, 1, "native")
-    assert first[:3] == ["3", "['5', 's77', 's77']", "0 3"]
-    second = run(tmp_path, definition, CALLS, 2, "native")
-    assert second[:3] == ["2", "['s77', 's77']", "2 0"]
-
-
-@pytest.mark.cpp
-def test_SYM_5_symbols_that_torch_names_otherwise_are_the_same_graph(tmp_path: pathlib.Path) -> None:
-    # The hashes of both names collide: as long as a0 has a symbol, that of a46 is the next one.
-    definition = LOOP.format(z="a0", x="a46")
-    first = run(tmp_path, definition, CALLS, 1, "native")
-    assert first[:3] == ["3", "['5', 's62', 's63']", "0 3"]
-    second = run(tmp_path, definition, CALLS, 2, "native")
-    assert second[:3] == ["2", "['s63', 's63']", "2 0"]
-
-
-def test_SYM_6_a_function_with_a_closure_is_known_in_the_next_process(tmp_path: pathlib.Path) -> None:
-    definition = """
+CLOSURE = """
 def make(scale):
     def program(z, x):
         return (x * scale).sum() + z.sum()
@@ -205,7 +163,62 @@ def make(scale):
 
 program = make(3.0)
 """
-    calls = [(3, 5), (3, 6), (3, 7)]
-    assert run(tmp_path, definition, calls, 1)[0] == "2"
-    assert run(tmp_path, definition, calls, 2)[0] == "1"
-    assert len(json.loads((tmp_path / "cache" / "profiles" / "job.json").read_text())["frames"]) == 1
+CALLS = [(3, 5), (3, 6), (3, 7), (4, 8), (4, 9)]
+PROGRAMS = {
+    "eager": PROGRAM.format(definition=LOOP.format(z="z", x="x"), calls=CALLS, backend="eager"),
+    "native": PROGRAM.format(definition=LOOP.format(z="z", x="x"), calls=CALLS, backend="native"),
+    # The hashes of both names collide: as long as a0 has a symbol, that of a46 is the next one.
+    "renamed": PROGRAM.format(definition=LOOP.format(z="a0", x="a46"), calls=CALLS, backend="native"),
+    "closure": PROGRAM.format(definition=CLOSURE, calls=CALLS[:3], backend="eager"),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("programs")
+    for name, text in PROGRAMS.items():
+        (folder / name).mkdir()
+        (folder / name / "program.py").write_text(text)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What each program found in the first process, and in the second: graphs, sizes, hits and misses, profile."""
+    return run(folder, 1), run(folder, 2)
+
+
+def run(folder: pathlib.Path, seed: int) -> dict[str, Any]:
+    environment = {"PYTHONPATH": str(pathlib.Path(minidynamo.__file__).parent.parent)}
+    environment |= {"PYTHONHASHSEED": str(seed), "PATH": os.environ["PATH"]}  # where the linker is
+    command = [sys.executable, "-c", PROCESS, str(folder)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(line) for line in done.stdout.splitlines())
+
+
+def test_SYM_4_SYM_7_the_second_run_compiles_for_any_size_at_once(runs: Any) -> None:
+    first, second = (run["eager"] for run in runs)
+    profile = ["program:", "  L['x']: size [?, 2] stride [S(1), 1]", "  L['z']: size [?] stride [1]"]
+    assert first == [3, ["5", "s77", "s77"], [0, 0], profile]
+    assert second == [2, ["s77", "s77"], [0, 0], profile]
+
+
+@pytest.mark.cpp
+def test_SYM_4_the_second_run_finds_its_graphs_in_the_cache(runs: Any) -> None:
+    first, second = (run["native"] for run in runs)
+    assert first[:3] == [3, ["5", "s77", "s77"], [0, 3]]
+    assert second[:3] == [2, ["s77", "s77"], [2, 0]]
+
+
+@pytest.mark.cpp
+def test_SYM_5_symbols_that_torch_names_otherwise_are_the_same_graph(runs: Any) -> None:
+    first, second = (run["renamed"] for run in runs)
+    assert first[:3] == [3, ["5", "s62", "s63"], [0, 3]]
+    assert second[:3] == [2, ["s63", "s63"], [2, 0]]
+
+
+def test_SYM_6_a_function_with_a_closure_is_known_in_the_next_process(runs: Any, folder: pathlib.Path) -> None:
+    assert [run["closure"][0] for run in runs] == [2, 1]
+    path = folder / "closure" / "cache" / "profiles" / "job.json"
+    assert len(json.loads(path.read_text())["frames"]) == 1
