@@ -249,6 +249,7 @@ def _conversion(
             number=frame.number,
             backend_key=key,
             is_general=traced.shapes is not None and traced.shapes.is_symbolic,
+            inputs=residual.inputs,
         )
     return Conversion(frame.name, entry, traced.graph, None if cut is None else cut.diagnostic)
 

@@ -18,9 +18,10 @@ generates for `def f(x, *args, k=1)` with one entry:
         del x, args, k
         return miss(boxed, 1)
 
-Every layer takes one list and empties it, so that an argument which the caller has given up dies at its last use. A
-new entry means a new source, whose code replaces the function's. Other threads may be in the old code: a body that it
-names stays callable, and guards that are gone raise NameError, which means that they do not hold.
+Every layer takes one list and empties it, so that an argument which the caller has given up dies at its last use.
+Guards that have read the inputs of the graph give these to the body in another list (`body0(boxed, fits)`). A new entry
+means a new source, whose code replaces the function's. Other threads may be in the old code: a body that it names stays
+callable, and guards that are gone raise NameError, which means that they do not hold.
 """
 
 from __future__ import annotations
@@ -368,21 +369,20 @@ class Dispatcher:
         fits = self._frame.names.fits
         return [
             "try:",
-            f"    {fits} = True if {entry.condition} else False",
+            f"    {fits} = {entry.condition if entry.gives_inputs else f'True if {entry.condition} else False'}",
             "except Exception:",
             f"    {fits} = False",
         ]
 
     def _attempt(self, entry: Entry) -> list[str]:
-        return [
-            *self._check(entry),
-            f"if {self._frame.names.fits}:",
-            *(f"    {line}" for line in self._frame.leave(f"{self._body_names[entry]}({self._frame.names.boxed})")),
-        ]
+        names = self._frame.names
+        given = f"{names.boxed}, {names.fits}" if entry.gives_inputs else names.boxed
+        leave = self._frame.leave(f"{self._body_names[entry]}({given})")
+        return [*self._check(entry), f"if {names.fits}:", *(f"    {line}" for line in leave)]
 
     def _withdraw(self, entries: Iterable[Entry], namespace: dict[str, Any]) -> None:
         """Let go of entries. A thread that has just found one to fit comes to the miss path instead."""
-        again = functools.partial(namespace[self._frame.names.miss], generation=-1)
+        again = _once_more(namespace[self._frame.names.miss])
         for entry in entries:
             namespace[self._body_names.pop(entry)] = again
             for name in entry.namespace:
@@ -426,6 +426,16 @@ def _settings_changed() -> None:
 
 
 config.on_change(_settings_changed)
+
+
+def _once_more(miss: Callable[[list[Any], int], Any]) -> Callable[..., Any]:
+    """What stands in for a body that is gone."""
+
+    def dispatch_again(boxed: list[Any], inputs: list[Any] = []) -> Any:  # noqa: B006
+        inputs.clear()  # the caller's frame still has the list
+        return miss(boxed, -1)
+
+    return dispatch_again
 
 
 def _weak_method(method: Any) -> Callable[..., Any]:

@@ -286,6 +286,51 @@ def test_an_argument_given_up_by_the_caller_dies_in_the_body(outcome):
     assert dispatcher.stats.compiles == (outcome == "entry")
 
 
+def test_inputs_that_the_guards_have_read_go_to_the_body_and_die_there():
+    seen = []
+
+    def body(boxed, inputs=None):
+        value = (inputs or boxed).pop()
+        boxed.clear()
+        reference = weakref.ref(value)
+        del value
+        seen.append((inputs is not None, reference() is None))
+
+    def reading(dispatcher, values):
+        condition = Condition("[x]", {}, (), KernelSettings(), gives_inputs=True)
+        return Entry((), condition, body)
+
+    compiled = root_dispatcher(lambda x: x, reading).function
+    compiled(Thing())  # the call that compiles
+    compiled(Thing())
+    assert seen == [(False, True), (True, True)]
+    assert "return body0(boxed, fits)" in inspect.getsource(compiled.__code__)
+
+
+def test_inputs_for_a_body_that_is_gone_are_dropped():
+    seen = []
+
+    def body(boxed, inputs=None):
+        value = boxed.pop()
+        if inputs:
+            inputs.clear()
+        reference = weakref.ref(value)
+        del value
+        seen.append(reference() is None)
+
+    condition = Condition("[x]", {}, (), KernelSettings(), gives_inputs=True)
+    dispatcher = root_dispatcher(lambda x: x, lambda d, v: Entry((), condition, body))
+    compiled = dispatcher.function
+    compiled(Thing())
+    dispatcher.reset()
+    gone = compiled.__globals__["body0"]
+    thing = Thing()
+    boxed, inputs = [thing], [thing]
+    del thing
+    gone(boxed, inputs)
+    assert seen == [True, True] and not inputs
+
+
 def test_a_kept_argument_lives():
     """The negative control: a wrapper's own local holds the argument."""
     seen = []

@@ -45,14 +45,15 @@ class StoredGuard:
 class Entry:
     """One compiled version of a frame: when it may run (`condition`, text over the argument names) and what (`body`).
 
-    `body` is a boxed plain function of the frame's arguments, in the order of the dispatcher's parameters. `namespace`
-    holds the names that `condition` uses; they end in the entry's number, so that entries of one dispatcher can share
-    globals. `artifacts` are paths of texts by kind. `is_general`: some sizes or numbers may be any.
+    `body` is a boxed plain function of the frame's arguments, in the order of the dispatcher's parameters. It takes the
+    value of the condition as a second argument if `gives_inputs`, and can do without. `namespace` holds the names that
+    `condition` uses; they end in the entry's number, so that entries of one dispatcher can share globals. `artifacts`
+    are paths of texts by kind. `is_general`: some sizes or numbers may be any.
     """
 
     stored: tuple[StoredGuard, ...]
     written: Condition
-    body: Callable[[list[Any]], Any]
+    body: Callable[..., Any]
     backend_key: Hashable = None
     graphs: tuple[Any, ...] = ()
     artifacts: dict[str, str] = field(default_factory=dict)
@@ -72,6 +73,11 @@ class Entry:
     def condition_source(self) -> str:
         """The text of the function that the condition calls, one guard per line; empty when there is none."""
         return self.written.function_source
+
+    @property
+    def gives_inputs(self) -> bool:
+        """Whether the value of the condition, when it holds, is the list of the graph's inputs."""
+        return self.written.gives_inputs
 
     @property
     def namespace(self) -> dict[str, Any]:
@@ -99,7 +105,7 @@ class Entry:
 def make_entry(
     guards: Sequence[Guard],
     parameters: Sequence[str],
-    body: Callable[[list[Any]], Any],
+    body: Callable[..., Any],
     *,
     name: str = "frame",
     number: int = 0,
@@ -107,14 +113,17 @@ def make_entry(
     graphs: Sequence[Any] = (),
     artifacts: Mapping[str, str] | None = None,
     is_general: bool = False,
+    inputs: Sequence[Source] = (),
 ) -> Entry:
     """An entry whose condition is written now, in the interpreter-wide state in which the frame was captured.
 
-    `parameters` are the dispatcher's; `number` must be unique among the entries that a dispatcher ever had.
+    `parameters` are the dispatcher's; `number` must be unique among the entries that a dispatcher ever had. A body that
+    takes what it hands to its graph as a second argument, when the guards have read that, says with `inputs` what it
+    is.
     """
     if backend_key is not None:
         guards = [Guard(Source(), GuardKind.BACKEND, backend_key), *guards]
-    condition = write_condition(guards, parameters, name=name, number=number)
+    condition = write_condition(guards, parameters, name=name, number=number, inputs=inputs)
     stored = tuple(map(StoredGuard, guards))
     return Entry(stored, condition, body, backend_key, tuple(graphs), dict(artifacts or {}), is_general)
 

@@ -18,9 +18,10 @@ import torch
 from minidynamo import artifacts, compat
 from minidynamo.guards.guard import GlobalState, Guard, GuardKind
 from minidynamo.guards.reader import Reader
-from minidynamo.guards.source import Item, Local, Source
+from minidynamo.guards.source import Local, Source, is_passed
 from minidynamo.guards.state import KernelSettings, current
 from minidynamo.guards.tensors import attribute_checks, batched_checker
+from minidynamo.guards.walk import Walk, plan_walk
 from minidynamo.guards.writers import WRITERS
 from minidynamo.names import Namespace
 
@@ -32,7 +33,8 @@ class Condition:
     `text` is an expression over the frame's argument names and the names in `namespace`; it binds no local. `watched`
     are weak references to the objects it compares by identity: when one is dead the condition never holds again.
     `settings` are the interpreter-wide ones that it checks beyond the guards; `function_source` is the text of the
-    function that `text` calls, empty when the guards stand in `text` themselves.
+    functions that `text` calls, empty when the guards stand in `text` themselves. `gives_inputs`: when it holds, its
+    value is the list of what the graph is called with.
     """
 
     text: str
@@ -40,26 +42,37 @@ class Condition:
     watched: tuple[weakref.ref[Any], ...]
     settings: KernelSettings
     function_source: str = ""
+    gives_inputs: bool = False
 
 
 def write_condition(
-    guards: Sequence[Guard], parameters: Sequence[str], *, name: str = "frame", number: int = 0
+    guards: Sequence[Guard],
+    parameters: Sequence[str],
+    *,
+    name: str = "frame",
+    number: int = 0,
+    inputs: Sequence[Source] = (),
 ) -> Condition:
     """The condition under which all `guards` hold for a frame whose arguments are called `parameters`.
 
     It must be written in the interpreter-wide state that a GLOBAL_STATE guard expects, or its checks are slower ones.
     `number` (of the entry in its dispatcher) makes the names in the namespace unique among the entries. Guards that
-    share intermediate reads become a function of their own, whose locals are gone before the graph runs.
+    share intermediate reads become a function of their own, whose locals are gone before the graph runs; many guards
+    of what objects hold become a walk, and the function then gives the values at `inputs`, if there are any.
     """
     guards = ordered(guards)
     settings = KernelSettings()
-    counting = Reader(guards, Namespace(parameters))
-    conjuncts(guards, counting, settings)
+    walk = plan_walk(guards, inputs, parameters, name)
+    found = None if walk is None else walk.found
+    reserved = [*parameters, *([] if found is None else [found.name])]
+    counting = Reader(guards, Namespace(reserved), found=found)
+    _conjuncts_of_all(guards, inputs, walk, counting, settings)
     shared = counting.reads_again()
-    names = Namespace(parameters, suffix="" if shared else f"_{number}")
-    texts = conjuncts(guards, Reader(guards, names, shared), settings)
-    watched = names.watched()
-    if not shared:
+    needs_function = bool(shared or walk)
+    names = Namespace(reserved, suffix="" if needs_function else f"_{number}")
+    texts = _conjuncts_of_all(guards, inputs, walk, Reader(guards, names, shared, found), settings)
+    watched = (*names.watched(), *(walk.watched if walk else ()))
+    if not needs_function:
         return Condition(" and ".join(texts) or "True", names.values, watched, settings)
     function = Namespace(parameters, suffix=f"_{number}").fresh("guards")
     read = {root for guard in guards for root in guard.source.roots()} | _roots_of_expected(guards)
@@ -67,12 +80,26 @@ def write_condition(
     source = _function(function, used, texts)
     check = artifacts.load("guards", name, source, names.values, function)
     del names.values[function]  # a function that its own globals hold would be a reference cycle
-    return Condition(f"{function}({', '.join(used)})", {function: check}, watched, settings, source)
+    source = f"{walk.source}\n\n{source}" if walk else source
+    text = f"{function}({', '.join(used)})"
+    return Condition(text, {function: check}, watched, settings, source, gives_inputs=bool(walk and inputs))
+
+
+def _conjuncts_of_all(
+    guards: Sequence[Guard], inputs: Sequence[Source], walk: Walk | None, reader: Reader, settings: KernelSettings
+) -> list[str]:
+    """The conditions of all guards; with a walk, and behind them the list of inputs, if any."""
+    if walk is None:
+        return conjuncts(guards, reader, settings)
+    call = f"{reader.constant(walk.function, 'walk')}({', '.join(walk.arguments)})"
+    texts = conjuncts(walk.rest, reader, settings, f"({walk.found.name} := {call}) is not None")
+    return [*texts, f"[{reader.listed(inputs)}]"] if inputs else texts
 
 
 # What fails most often and costs least comes first; relations between values come last.
 _STAGES = {GuardKind.BACKEND: 0, GuardKind.GLOBAL_STATE: 3, GuardKind.SAME_OBJECT: 7, GuardKind.DISTINCT_OBJECTS: 7}
 _STAGES |= {GuardKind.RELATION: 8}
+_HELD = 4  # from this stage on it is about what objects hold
 _FIRST_OF_A_VALUE = (GuardKind.TYPE, GuardKind.IDENTITY, GuardKind.EQUALS, GuardKind.LENGTH)
 
 
@@ -100,28 +127,32 @@ def _rank(guard: Guard, tensors: set[Source]) -> tuple[int, int, int]:
     elif depth > 1 and not tensors.isdisjoint(guard.source.bases()):
         stage = 6
     elif guard.kind is GuardKind.TENSOR:
-        stage = 2 if _is_passed(guard.source) else 5
+        stage = 2 if is_passed(guard.source) else 5
     else:
         stage = 1 if depth == 0 else 4
     return stage, depth, within
 
 
-def _is_passed(source: Source) -> bool:
-    """Whether a tensor is an argument, or an item of one: these differ before what a module holds does."""
-    return source.base is None or (isinstance(source, Item) and source.of.base is None)
+def conjuncts(
+    guards: Sequence[Guard], reader: Reader, settings: KernelSettings | None = None, walk: str = ""
+) -> list[str]:
+    """The conditions of the guards, in their order; equal texts once. Tensors next to each other share one check.
 
-
-def conjuncts(guards: Sequence[Guard], reader: Reader, settings: KernelSettings | None = None) -> list[str]:
-    """The conditions of the guards, in their order; equal texts once. Tensors next to each other share one check."""
+    `walk` is a condition that comes in front of all that concerns what objects hold.
+    """
     here = all(guard.expected == current() for guard in guards if guard.kind is GuardKind.GLOBAL_STATE)
     texts: list[str] = []
     pending: list[Guard] = []
     apart: list[set[Source]] = []
+    tensors = {guard.source for guard in guards if guard.kind is GuardKind.TENSOR}
+    walk_at = next((k for k, guard in enumerate(guards) if _rank(guard, tensors)[0] >= _HELD), len(guards))
     for position, guard in enumerate(guards):
+        if position == walk_at and walk:
+            texts.append(walk)
         if guard.kind is GuardKind.TENSOR:
             pending.append(guard)
             following = guards[position + 1] if position + 1 < len(guards) else guard
-            same = following.kind is GuardKind.TENSOR and _is_passed(following.source) is _is_passed(guard.source)
+            same = following.kind is GuardKind.TENSOR and is_passed(following.source) is is_passed(guard.source)
             if following is guard or not same:
                 checks = _tensor_conjuncts(pending, reader, here)
                 apart += [{tensor.source for tensor in pending}] * (len(checks) == 1)
@@ -134,6 +165,8 @@ def conjuncts(guards: Sequence[Guard], reader: Reader, settings: KernelSettings 
                 texts += WRITERS[guard.kind](reader, replace(guard, source=sources[0], expected=sources[1:]))
         else:
             texts += WRITERS[guard.kind](reader, guard)
+    if walk and walk_at == len(guards):
+        texts.append(walk)
     return list(dict.fromkeys(texts))
 
 
@@ -152,13 +185,15 @@ def _may_be_one(guard: Guard, guards: Sequence[Guard], apart: Sequence[set[Sourc
         groups.setdefault(alike, []).append(source)
     return [tuple(group) for group in groups.values() if not any(batch.issuperset(group) for batch in apart)]
 
+    """The check of interpreter-wide settings; one of tensors covers inference, dispatch modes and transforms."""
+
 
 def _tensor_conjuncts(guards: Sequence[Guard], reader: Reader, batched: bool) -> list[str]:
     """The check of several tensors at once where torch can do it, else attribute by attribute."""
+    guards = reader.as_found(guards)
     check = batched_checker([guard.expected for guard in guards]) if batched else None
     if check is not None:
-        values = ", ".join(reader.read(guard.source) for guard in guards)
-        return [f"{reader.constant(check, 'check_tensors')}({values})"]
+        return [f"{reader.constant(check, 'check_tensors')}({reader.listed([guard.source for guard in guards])})"]
     texts: list[str] = []
     for guard in guards:
         texts += attribute_checks(partial(reader.read, guard.source), guard.expected, reader.constant)

@@ -6,9 +6,11 @@ It writes no conditions; `writers.py` and `check.py` do.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.source import Attr, Computed, Constant, Derived, InstanceAttr, Item, Local, Source, TypeOf
@@ -17,15 +19,42 @@ from minidynamo.names import Namespace, module_of, name_of
 _LIBRARIES = frozenset({"torch", "builtins", *sys.stdlib_module_names}) - {"__main__"}
 
 
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """Values that have been read already: the name of the tuple that holds them, and where each of them is in it."""
+
+    name: str
+    sources: Sequence[Source]
+
+    @functools.cached_property
+    def places(self) -> dict[Source, int]:
+        """The place of each source."""
+        return {source: place for place, source in enumerate(self.sources)}
+
+    def part(self, first: int, count: int) -> str:
+        """Text that spells `count` of the values out, in a call or a list."""
+        if count == 1:
+            return f"{self.name}[{first}]"
+        return f"*{self.name}" if count == len(self.sources) else f"*{self.name}[{first}:{first + count}]"
+
+
 class Reader:
     """Text for values at sources. `shared` sources become temporaries where they are first read.
 
-    Without `shared` it only counts: the sources in `reads_again()` are the ones worth sharing.
+    Without `shared` it only counts: the sources in `reads_again()` are the ones worth sharing. What is `found` is not
+    read again.
     """
 
-    def __init__(self, guards: Iterable[Guard], names: Namespace, shared: frozenset[Source] | None = None) -> None:
+    def __init__(
+        self,
+        guards: Iterable[Guard],
+        names: Namespace,
+        shared: frozenset[Source] | None = None,
+        found: Found | None = None,
+    ) -> None:
         self.names = names
         self._shared = shared
+        self._found = found or Found("", ())
         self._temporaries: dict[Source, str] = {}
         self._reads: Counter[Source] = Counter()
         self._classes: dict[Source, type] = {}
@@ -48,6 +77,8 @@ class Reader:
         """Text of the value at `source`. Texts must be evaluated in the order in which they were asked for."""
         if source in self._temporaries:
             return self._temporaries[source]
+        if source in self._found.places:
+            return self._found.part(self._found.places[source], 1)
         self._reads[source] += 1
         if not isinstance(source, Derived | Computed):
             return source.expression(self.names)
@@ -58,6 +89,20 @@ class Reader:
             return text
         self._temporaries[source] = name = self.names.fresh("t")
         return f"({name} := {text})"
+
+    def listed(self, sources: Iterable[Source]) -> str:
+        """Text of values with commas between; of those that were found one behind the other, only their range."""
+        places = self._found.places
+        numbered = ((places.get(source), position, source) for position, source in enumerate(sources))
+        texts: list[str] = []
+        for _, group in itertools.groupby(numbered, lambda each: each[1] if each[0] is None else (each[1] - each[0],)):
+            (first, _, source), *others = group
+            texts.append(self.read(source) if first is None else self._found.part(first, len(others) + 1))
+        return ", ".join(texts)
+
+    def as_found(self, guards: Iterable[Guard]) -> list[Guard]:
+        """Guards in the order in which their values were found, behind those whose values are still to be read."""
+        return sorted(guards, key=lambda guard: self._found.places.get(guard.source, -1))
 
     def name(self, source: Source, hint: str) -> tuple[str, str | None]:
         """A name for the value at `source`, and the text to bind it to; None when the name is bound already.

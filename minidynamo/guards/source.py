@@ -238,6 +238,42 @@ class Result(Derived):
 
 @hash_once
 @dataclass(frozen=True)
+class DictKeys(Derived):
+    """The keys of a dict, in order, as a tuple."""
+
+    def expression(self, names: Names) -> str:
+        return f"{names.constant(tuple, 'tuple')}({self.of.expression(names)})"
+
+    def display(self) -> str:
+        return f"tuple({self.of.display()})"
+
+
+@hash_once
+@dataclass(frozen=True)
+class DictValues(Derived):
+    """The values of a dict, in the order of its keys, as a tuple."""
+
+    def expression(self, names: Names) -> str:
+        return f"{names.constant(tuple, 'tuple')}({self.of.expression(names)}.values())"
+
+    def display(self) -> str:
+        return f"tuple({self.of.display()}.values())"
+
+
+@hash_once
+@dataclass(frozen=True)
+class Held(Derived):
+    """The number that a tensor holds."""
+
+    def expression(self, names: Names) -> str:
+        return f"{self.of.expression(names)}.item()"
+
+    def display(self) -> str:
+        return f"{self.of.display()}.item()"
+
+
+@hash_once
+@dataclass(frozen=True)
 class CellContents(Derived):
     """What a closure cell holds."""
 
@@ -318,3 +354,8 @@ def key_expression(key: object, names: Names) -> str:
 def global_source(namespace: dict[str, object], name: str) -> Source:
     """The global variable `name` of the module whose `__dict__` is `namespace`."""
     return Item(Constant(namespace, "G", hidden=True), name)
+
+
+def is_passed(source: Source) -> bool:
+    """Whether a value is an argument, or an item of one: these differ before what a module holds does."""
+    return source.base is None or (isinstance(source, Item) and source.of.base is None)

@@ -26,7 +26,7 @@ from minidynamo import artifacts, compat
 from minidynamo.boxed import mark_boxed
 from minidynamo.bytecode.layout import FramePoint
 from minidynamo.guards.reader import Reader
-from minidynamo.guards.source import Constant
+from minidynamo.guards.source import Constant, Source, is_passed
 from minidynamo.names import Namespace
 from minidynamo.tracer.reachable import is_outside, needed_by, reachable, target_of
 from minidynamo.tracer.reconstruct.containers import refill_once
@@ -51,14 +51,21 @@ from minidynamo.variables.tensors import TensorVariable
 
 Boxed = Callable[[list[Any]], Any]
 
+# From this many inputs on that lie outside the arguments, the guards hand on what they have read.
+MANY_INPUTS = 16
+
 
 @dataclass(frozen=True)
 class Residual:
-    """A residual program: its text, its globals, and the boxed plain function `body(boxed)`."""
+    """A residual program: its text, its globals, and the boxed plain function `body(boxed)`.
+
+    Where `inputs` are given, the list of their values can be handed to it as a second argument.
+    """
 
     source: str
     namespace: dict[str, Any]
     body: types.FunctionType
+    inputs: tuple[Source, ...] = ()
 
 
 def print_residual(
@@ -98,7 +105,7 @@ def print_residual(
     body = artifacts.load("residual", traced.name, source, namespace, program.function)
     del namespace[program.function]  # a function that its own globals hold would be a reference cycle
     mark_boxed(body)
-    return Residual(source, namespace, body)
+    return Residual(source, namespace, body, tuple(program.inputs) if program.takes_inputs else ())
 
 
 @dataclass(frozen=True)
@@ -135,6 +142,8 @@ class _Program:
         self.known: dict[VariableTracker, str] = {}
         self.bound: list[str] = []  # names that hold values when the frame ends
         self.args = self.names.fresh("args")
+        self.inputs = [given.source for given in traced.inputs] if graph is not None else []
+        self.takes_inputs = sum(not is_passed(source) for source in self.inputs) >= MANY_INPUTS
         self.held = ""
         self.versions = ""
 
@@ -172,7 +181,8 @@ class _Program:
         ending = self.ending(leaving)
         sections = [self.unpack(), loads, call, rebuild.lines, stores, rebuild.late, rebuild.entering, ending]
         lines = [line for section in sections for line in section]
-        return "\n".join([f"def {self.function}({self.boxed}):", *(f"    {line}" for line in lines), ""])
+        signature = f"{self.boxed}, {self.args}=None" if self.takes_inputs else self.boxed
+        return "\n".join([f"def {self.function}({signature}):", *(f"    {line}" for line in lines), ""])
 
     def needed(self) -> list[VariableTracker]:
         """Every value that an effect or the ending asks for, as often as it does."""
@@ -196,9 +206,8 @@ class _Program:
         What is not needed behind the graph is given to it and forgotten.
         """
         outside = [(v, v.source) for v in self.found if v.source is not None and not _is_constant(v)]
-        inputs = [given.source for given in self.traced.inputs] if self.graph is not None else []
         counting = Reader((), Namespace(self.parameters))
-        for source in dict.fromkeys([*(source for _, source in outside), *inputs]):
+        for source in dict.fromkeys([*(source for _, source in outside), *self.inputs]):
             counting.read(source)
         reader = Reader((), self.names, counting.reads_again())
         lines: list[str] = []
@@ -213,16 +222,26 @@ class _Program:
             weak = self.names.constant(weakly_held, "weakly_held") if set(self.parameters).difference(kept) else ""
             held = [name if name in kept else f"{weak}({name})" for name in self.parameters]
             lines.append(f"{self.held} = [{', '.join(held)}]")
+        names = [*self.parameters, *reader.temporaries()]
         if self.graph is not None:
-            lines.append(f"{self.args} = [{', '.join([reader.read(source) for source in inputs])}]")
+            lines += self.read_inputs(reader, names)
         if self.recovers and self.writes:
             self.versions = self.names.fresh("versions")
             lines.append(f"{self.versions} = {self.names.constant(versions_of, 'versions_of')}({self.args})")
-        names = [*self.parameters, *reader.temporaries()]
         kept = set(self.known.values())
         self.bound += [name for name in names if name in kept]
         dead = [name for name in names if name not in kept]
         return [*lines, f"del {', '.join(dead)}"] if dead else lines
+
+    def read_inputs(self, reader: Reader, names: list[str]) -> list[str]:
+        """The list that the graph is called with, if the guards have not made it. What stays bound joins `names`."""
+        read = f"{self.args} = [{', '.join([reader.read(source) for source in self.inputs])}]"
+        temporaries = [name for name in reader.temporaries() if name not in names]
+        if not self.takes_inputs:
+            names += temporaries
+            return [read]
+        dropped = [f"    del {', '.join(temporaries)}"] if temporaries else []
+        return [f"if {self.args} is None:", f"    {read}", *dropped]
 
     # The graph
 

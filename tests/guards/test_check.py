@@ -12,6 +12,7 @@ from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.source import Attr, Constant, InstanceAttr, Item, Local, Source, TypeOf, global_source
 from minidynamo.guards.state import current
 from minidynamo.guards.tensors import facts_of
+from tests.guards.module_guards import Net, guards_of, parameter_sources
 
 K = GuardKind
 STATE = Source()
@@ -278,3 +279,44 @@ def test_tensors_in_two_batches_that_may_be_one_are_compared() -> None:
     holder.buffer = torch.zeros(3)  # type: ignore[attr-defined]
     assert _holds(condition, x=torch.zeros(3), h=holder)
     assert not _holds(condition, x=holder.buffer, h=holder)  # type: ignore[attr-defined]
+
+
+def test_many_guards_become_a_walk_that_hands_on_what_it_has_read() -> None:
+    net, x = Net(), torch.zeros(4)
+    parameters = parameter_sources(net)
+    guards = [
+        *guards_of(net),
+        _tensor(Local("x"), x),
+        Guard(STATE, K.GLOBAL_STATE, current()),
+        Guard(parameters[0], K.DISTINCT_OBJECTS, tuple(parameters[1:])),
+        Guard(Attr(parameters[1], "grad"), K.IDENTITY, None),
+    ]
+    inputs = [parameters[0], Local("x"), *parameters[1:]]
+    condition = write_condition(guards, ("net", "x"), inputs=inputs)
+    assert condition.gives_inputs and condition.text == "guards_0(net, x)"
+    lines = [line.strip() for line in condition.function_source.partition("def guards_0")[2].splitlines()]
+    walk = lines.index("and (found := walk(net)) is not None")
+    assert "and check_tensors(x)" in lines[:walk]
+    assert lines[walk + 1 :] == [
+        "and check_tensors_1(*found)",
+        "and found[1].grad is None",
+        "and [found[0], x, *found[1:12]]",
+        ")",
+    ]
+    given = eval(condition.text, dict(condition.namespace), {"net": net, "x": x})
+    assert all(one is other for one, other in zip(given, [net.layers[0].weight, x, *[*net.parameters()][1:]]))
+    net.layers[2].bias = net.layers[1].bias
+    assert not _holds(condition, net=net, x=x)
+    net.layers[2].bias = torch.nn.Parameter(torch.zeros(4))
+    assert _holds(condition, net=net, x=x)
+    net.layers[1].bias.grad = torch.zeros(4)
+    assert _holds(condition, net=net, x=x)
+    net.layers[0].bias.grad = torch.zeros(4)
+    assert not _holds(condition, net=net, x=x)
+
+
+def test_a_name_that_a_walk_gives_is_not_taken_by_a_constant() -> None:
+    def found() -> None: ...
+
+    guards = [*guards_of(Net()), Guard(Local("f"), K.IDENTITY, found)]
+    assert _holds(write_condition(guards, ("net", "f")), net=Net(), f=found)

@@ -1,5 +1,6 @@
 """Tests of minidynamo/tracer/residual.py: printed programs, run on real values."""
 
+import functools
 import types
 import weakref
 from collections.abc import Callable
@@ -10,7 +11,7 @@ import torch
 
 from minidynamo.bytecode.layout import FramePoint
 from minidynamo.guards.source import CellContents, Constant, InstanceAttr, Item, Local
-from minidynamo.tracer.residual import revive, weakly_held
+from minidynamo.tracer.residual import MANY_INPUTS, revive, weakly_held
 from minidynamo.tracer.traced_frame import Null
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, CellVariable, FunctionVariable
@@ -133,6 +134,23 @@ def test_arguments_die_when_the_graph_has_used_them() -> None:
     watched += [weakref.ref(value) for value in values]
     residual.body(values)
     assert log == [False]
+
+
+def test_many_inputs_may_come_from_the_guards() -> None:
+    frame = FrameBuilder()
+    frame.parameter("box")
+    names = [f"p{k}" for k in range(MANY_INPUTS)]
+    held = [frame.tensor(name, InstanceAttr(Local("box"), name)) for name in names]
+    total = functools.reduce(lambda one, other: frame.op(torch.add, one, other), held)
+    residual = frame.print(frame.returns(total))
+    assert residual.inputs == tuple(InstanceAttr(Local("box"), name) for name in names)
+    assert residual.source.startswith("def step(boxed, args=None):")
+    box = types.SimpleNamespace(**{name: torch.full((2,), float(k)) for k, name in enumerate(names)})
+    expected = sum(range(MANY_INPUTS))
+    assert residual.body([box]).tolist() == [expected] * 2
+    given = [torch.ones(2) for _ in names]
+    assert residual.body([box], given).tolist() == [MANY_INPUTS] * 2
+    assert given == []
 
 
 def test_elements_of_a_list_that_was_given_up_die_in_the_graph() -> None:
