@@ -17,6 +17,7 @@ from typing import Any, TypeVar, overload
 import torch
 
 from minidynamo import backends
+from minidynamo.codegen.runtime import library
 from minidynamo.compat import MODULE_CALL, TORCH_COMPILE_MARKS, OpOverload, OpOverloadPacket
 from minidynamo.compiled import CompiledFunction, all_compiled, compile_function
 from minidynamo.config import config, with_changes
@@ -26,7 +27,7 @@ from minidynamo.memory_plan import MemoryReport
 from minidynamo.options import CompileOptions
 from minidynamo.saved_tensors import SavedTensors
 from minidynamo.stealing import check_are_arguments, checked_names, marked
-from minidynamo.steering import COMPILED
+from minidynamo.steering import COMPILED, own_mark
 
 T = TypeVar("T")
 
@@ -256,7 +257,7 @@ def _stands_for(function: types.FunctionType, fn: types.FunctionType, options: C
 
 
 def _compile_function(fn: types.FunctionType, options: CompileOptions) -> types.FunctionType:
-    compiled = vars(fn).get(COMPILED)
+    compiled = own_mark(fn, COMPILED)
     if isinstance(compiled, CompiledFunction):
         fn = compiled.py_func
     if any(mark in vars(fn) for mark in TORCH_COMPILE_MARKS):

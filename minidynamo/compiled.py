@@ -36,7 +36,7 @@ from minidynamo.memory_plan import MemoryReport
 from minidynamo.options import CompileOptions
 from minidynamo.saved_tensors import SavedTensors
 from minidynamo.stealing import stolen_arguments
-from minidynamo.steering import COMPILED, DISABLED
+from minidynamo.steering import COMPILED, DISABLED, own_mark
 
 # Fresh closures over one code object are fresh functions: past this many the next ones run as written.
 _MOST_CALLEES_PER_CODE = 8
@@ -172,7 +172,7 @@ class CompiledFunction:
             call = type(target).__call__
             call = MODULE_CALL if call is torch.nn.Module.__call__ else call
             return types.MethodType(self.called_at_break(call), target)
-        if not isinstance(target, types.FunctionType) or DISABLED in vars(target) or COMPILED in vars(target):
+        if not isinstance(target, types.FunctionType) or DISABLED in vars(target) or own_mark(target, COMPILED):
             return target
         if not all(name.isidentifier() for name in target.__code__.co_varnames):
             return target  # a comprehension of Python 3.11, whose argument has no name that source text could have
@@ -204,7 +204,7 @@ class CompiledFunction:
 
     def _stealing_forward(self, forward: Any) -> Any:
         """The forward of the compiled module itself: what the module is given away arrives there."""
-        if not isinstance(forward, types.FunctionType) or DISABLED in vars(forward) or COMPILED in vars(forward):
+        if not isinstance(forward, types.FunctionType) or DISABLED in vars(forward) or own_mark(forward, COMPILED):
             return forward
         if self._own_forward is None or vars(self._own_forward)[COMPILED].py_func is not forward:
             self._own_forward = compile_function(forward, replace(self.options, name=None), family=self)

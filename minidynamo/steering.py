@@ -22,6 +22,13 @@ IN_GRAPH = "__minidynamo_in_graph__"
 COMPILED = "__minidynamo__"
 
 
+def own_mark(fn: Callable[..., Any], mark: str) -> Any:
+    """The mark that was put on `fn` itself, or None: functools.wraps copies marks to functions that do more."""
+    found = vars(fn).get(mark)
+    inner = getattr(vars(fn).get("__wrapped__"), "__dict__", {})
+    return None if found is inner.get(mark) else found
+
+
 def is_compiling() -> bool:
     """True while minidynamo captures the calling code, False when it runs as written."""
     return False
@@ -52,7 +59,7 @@ def allow_in_graph(fn: F) -> F:
 
     `fn` must be a Python function that only computes with tensors and works on fake tensors.
     """
-    setattr(fn, IN_GRAPH, True)
+    setattr(fn, IN_GRAPH, object())  # another one for each function, so that copies can be told
     return fn
 
 

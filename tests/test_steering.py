@@ -5,13 +5,14 @@ What they do while tracing is tested in tests/tracer/handlers/test_steering.py.
 
 from __future__ import annotations
 
+import functools
 import inspect
 
 import pytest
 import torch
 
 import minidynamo
-from minidynamo.steering import DISABLED, IN_GRAPH
+from minidynamo.steering import DISABLED, IN_GRAPH, own_mark
 from minidynamo.testing import CompileCounter
 
 
@@ -52,6 +53,20 @@ def test_a_compiled_function_can_be_disabled_and_the_other_way_round():
     assert outer(torch.ones(1)).item() == 2 and counter.frame_count == 1
     inner = minidynamo.compile(minidynamo.disable(add_one), backend=counter)
     assert inner(torch.ones(1)).item() == 2
+
+
+def test_marks_are_those_of_the_function_itself():
+    @minidynamo.allow_in_graph
+    def inner(x):
+        return x
+
+    @functools.wraps(inner)
+    def around(x):
+        return inner(x)
+
+    assert own_mark(inner, IN_GRAPH) is not None
+    assert IN_GRAPH in vars(around) and own_mark(around, IN_GRAPH) is None
+    assert own_mark(minidynamo.allow_in_graph(around), IN_GRAPH) is not None
 
 
 def test_allow_in_graph_marks_the_function_itself():

@@ -15,7 +15,7 @@ from typing import Any
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, Item, Source
-from minidynamo.steering import IN_GRAPH
+from minidynamo.steering import IN_GRAPH, own_mark
 from minidynamo.tracer import numbers, registry
 from minidynamo.tracer.attributes import bind, guard_class_attribute, lookup_on_class
 from minidynamo.tracer.constants import CONSTANT_TYPES, NotConstant, as_constant, from_constant, key_of
@@ -104,7 +104,7 @@ def _call_real(tx: Tracer, function: FunctionVariable | BuiltinVariable, args: A
 
 def _takes_code(value: Any, args: Args, kwargs: Kwargs) -> bool:
     """Whether a function of torch.nn.functional calls back into the program: a node cannot hold what it calls."""
-    if not isinstance(value, types.FunctionType) or IN_GRAPH in value.__dict__:
+    if not isinstance(value, types.FunctionType) or own_mark(value, IN_GRAPH) is not None:
         return False
     return any(isinstance(arg, _CODE) for arg in (*args, *kwargs.values()))
 

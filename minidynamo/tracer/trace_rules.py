@@ -17,8 +17,15 @@ from typing import Any
 
 import torch
 
-from minidynamo.compat import OPERATOR_NAMESPACES, TORCH_COMPILE_MARKS, OpOverload, OpOverloadPacket, tagged_init
-from minidynamo.steering import COMPILED, DISABLED, IN_GRAPH
+from minidynamo.compat import (
+    OPERATOR_NAMESPACES,
+    SCHEDULED_STEP,
+    TORCH_COMPILE_MARKS,
+    OpOverload,
+    OpOverloadPacket,
+    tagged_init,
+)
+from minidynamo.steering import COMPILED, DISABLED, IN_GRAPH, own_mark
 from minidynamo.tracer.registry import CODE_POLYFILLS, FOLDABLE, FUNCTIONS, INSTANCES, LATE_FUNCTIONS, POLYFILLS
 
 
@@ -105,9 +112,9 @@ def _function_rule(value: types.FunctionType) -> Rule:
     marks = value.__dict__
     if DISABLED in marks:
         return Rule(Action.BREAK, f"It is not captured: {marks[DISABLED]}.")
-    if IN_GRAPH in marks:
+    if own_mark(value, IN_GRAPH) is not None:
         return Rule(Action.IN_GRAPH)
-    if COMPILED in marks and isinstance(marks.get("__wrapped__"), types.FunctionType):
+    if own_mark(value, COMPILED) is not None and isinstance(marks.get("__wrapped__"), types.FunctionType):
         return Rule(Action.UNWRAP)
     if any(mark in marks for mark in TORCH_COMPILE_MARKS):
         return Rule(Action.BREAK, "torch.compile made it, or it is disabled for torch.compile.")
@@ -133,6 +140,8 @@ def runs_as_written(value: types.FunctionType) -> bool:
 
 
 def _run_as_written(value: types.FunctionType) -> str:
+    if value.__code__ is SCHEDULED_STEP:
+        return ""
     # A decorator that calls functools.wraps gives what it makes the name of another module.
     for module in (value.__module__ or "", value.__globals__.get("__name__") or ""):
         found = any(module == name or module.startswith(f"{name}.") for name in _RUN_AS_WRITTEN)
