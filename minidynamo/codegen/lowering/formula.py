@@ -55,12 +55,28 @@ def literal(value: Known, dtype: torch.dtype) -> Const:
 
 
 def operand(value: V | Number, dtype: torch.dtype) -> Expr:
-    """A V as it is, a number as torch would convert it to `dtype`."""
+    """A V as it is, a number as torch would convert it to `dtype`.
+
+    Raises NotLowered for a number out of range: some operations of eager then raise an error.
+    """
     if isinstance(value, V):
         return value.expr
     if isinstance(value, Size):
         return V(IndexValue(Index((), value), torch.int64)).to(dtype).expr
+    if not fits(value, dtype):
+        raise NotLowered
     return literal(value, dtype)
+
+
+def fits(value: Known, dtype: torch.dtype) -> bool:
+    """Whether torch converts a number to `dtype` without complaint; a negative one wraps if `dtype` is unsigned."""
+    if dtype == torch.bool:
+        return True
+    if dtype.is_floating_point:
+        return not math.isfinite(value) or abs(value) <= torch.finfo(dtype).max
+    limits = torch.iinfo(dtype)
+    lowest = limits.min if limits.min else -limits.max
+    return math.isfinite(value) and lowest <= value <= limits.max
 
 
 def identity(combine: str, dtype: torch.dtype) -> Const:
@@ -246,6 +262,8 @@ def power(x: V, exponent: V | Number) -> V:
     if isinstance(exponent, Size):  # eager computes some exponents in other ways
         raise NotLowered
     if not x.dtype.is_floating_point:
+        if exponent < 0:  # eager raises an error
+            raise NotLowered
         return integer_power(x, int(exponent))
     shortcut = {
         0.0: lambda: const(1, x.dtype),

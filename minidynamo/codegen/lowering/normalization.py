@@ -6,13 +6,14 @@ in float32 for half types, and rounded only where eager returns them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from minidynamo.codegen.lowering.builder import Builder
-from minidynamo.codegen.lowering.formula import NotLowered, V, apply
+from minidynamo.codegen.lowering.formula import NotLowered, V, apply, where
 from minidynamo.codegen.lowering.reductions import count, moments
 from minidynamo.codegen.lowering.registry import lowering
 from minidynamo.codegen.lowering.values import Value
@@ -25,14 +26,28 @@ def _row(x: Value, dim: int) -> list[int]:
     return dims
 
 
-@lowering("_softmax", "_safe_softmax")
+@lowering("_softmax")
 def lower_softmax(builder: Builder, x: Value, dim: int, half_to_float: Any = False) -> Value:
     """`exp(x - max) / sum(exp(x - max))` along one dimension."""
+    _, shifted, total = _exponentials(builder, x, dim)
+    return builder.map(lambda e, s: e / s, shifted, total, dtype=builder.out.dtype)
+
+
+@lowering("_safe_softmax")
+def lower_safe_softmax(builder: Builder, x: Value, dim: int, dtype: Any = None) -> Value:
+    """A softmax that is zero where all elements of a row are minus infinity."""
+    largest, shifted, total = _exponentials(builder, x, dim)
+    return builder.map(
+        lambda m, e, s: where(m.eq(-math.inf), 0, e / s), largest, shifted, total, dtype=builder.out.dtype
+    )
+
+
+def _exponentials(builder: Builder, x: Value, dim: int) -> tuple[Value, Value, Value]:
+    """The largest element of each row, `exp(x - largest)`, and the sum of that."""
     dims = _row(x, dim)
     largest = builder.reduce("max", lambda v: v, x, dims=dims, keepdim=True)
     shifted = builder.map(lambda v, m: apply("exp", v - m), x, largest)
-    total = builder.reduce("sum", lambda e: e, shifted, dims=dims, keepdim=True)
-    return builder.map(lambda e, s: e / s, shifted, total, dtype=builder.out.dtype)
+    return largest, shifted, builder.reduce("sum", lambda e: e, shifted, dims=dims, keepdim=True)
 
 
 @lowering("_log_softmax")

@@ -48,7 +48,8 @@ class Row:
     the "promoted" arguments (comparisons), or whether each keeps its "own". `rounds` says that eager rounds numbers
     and 0-dim tensors to a half type before it computes. `half` is False where it rounds to the half type in the
     middle of the operation; half types are then left to torch. `numbers` allows numbers that are known at run time
-    only: a V in the dtype that is computed in. Without, the formula computes with numbers or looks at them.
+    only: a V in the dtype that is computed in. Without, the formula computes with numbers or looks at them. `bools` is
+    False where eager raises an error for bools among the arguments; that is left to torch, too.
     """
 
     formula: Callable[..., V]
@@ -56,6 +57,7 @@ class Row:
     rounds: bool = False
     half: bool = True
     numbers: bool = False
+    bools: bool = True
 
 
 def unary(name: str) -> Callable[[V], V]:
@@ -63,9 +65,15 @@ def unary(name: str) -> Callable[[V], V]:
     return lambda x: apply(name, x)
 
 
-def rounding(name: str) -> Callable[[V], V]:
+def rounding(name: str) -> Callable[..., V]:
     """The formula that is one row of OPS for floats and nothing for integers."""
-    return lambda x: apply(name, x) if x.dtype.is_floating_point else x
+
+    def formula(x: V, *, decimals: int = 0) -> V:
+        if decimals:
+            raise NotLowered
+        return apply(name, x) if x.dtype.is_floating_point else x
+
+    return formula
 
 
 def binary(name: str) -> Callable[[V | Number, V | Number], V]:
@@ -115,23 +123,20 @@ def _elu(x: V, alpha: Known = 1, scale: Known = 1, input_scale: Known = 1) -> V:
     return where(x > 0, x * scale, apply("expm1", x * input_scale) * (alpha * scale))
 
 
-def _nan_to_num(x: V, nan: Number | None = None, posinf: Number | None = None, neginf: Number | None = None) -> V:
-    if not x.dtype.is_floating_point:
-        return x
-    limits = torch.finfo(x.dtype)
-    x = where(apply("isnan", x), 0.0 if nan is None else nan, x)
-    x = where(x.eq(math.inf), limits.max if posinf is None else posinf, x)
-    return where(x.eq(-math.inf), limits.min if neginf is None else neginf, x)
-
-
 ROWS: dict[str, Row] = {
     # arithmetic
     "add": Row(_add, rounds=True, numbers=True),
     "sub": Row(
-        lambda a, b, alpha=1: apply("sub", a, b) if alpha == 1 else _add(a, b, alpha=-alpha), rounds=True, numbers=True
+        lambda a, b, alpha=1: apply("sub", a, b) if alpha == 1 else _add(a, b, alpha=-alpha),
+        rounds=True,
+        numbers=True,
+        bools=False,
     ),
     "rsub": Row(
-        lambda a, b, alpha=1: apply("sub", b, a) if alpha == 1 else fma(a, -alpha, b), rounds=True, numbers=True
+        lambda a, b, alpha=1: apply("sub", b, a) if alpha == 1 else fma(a, -alpha, b),
+        rounds=True,
+        numbers=True,
+        bools=False,
     ),
     "mul": Row(binary("mul"), numbers=True),
     "floor_divide": Row(_whole_division("floordiv"), half=False),
@@ -156,10 +161,10 @@ ROWS: dict[str, Row] = {
     "atan2": Row(binary("atan2")),
     "hypot": Row(binary("hypot")),
     # rounding
-    "floor": Row(rounding("floor")),
-    "ceil": Row(rounding("ceil")),
-    "trunc": Row(rounding("trunc")),
-    "round": Row(rounding("round")),
+    "floor": Row(rounding("floor"), bools=False),
+    "ceil": Row(rounding("ceil"), bools=False),
+    "trunc": Row(rounding("trunc"), bools=False),
+    "round": Row(rounding("round"), bools=False),
     "frac": Row(lambda x: x - apply("trunc", x)),
     # functions of one variable
     "exp": Row(unary("exp")),
@@ -188,7 +193,7 @@ ROWS: dict[str, Row] = {
     "lgamma": Row(unary("lgamma")),
     "sigmoid": Row(unary("sigmoid")),
     # activations
-    "relu": Row(lambda x: maximum(x, 0)),
+    "relu": Row(lambda x: maximum(x, 0), bools=False),
     "gelu": Row(lambda x, *, approximate="none": gelu(x, approximate)),
     "silu": Row(lambda x: x / (1 + apply("exp", -x))),
     "mish": Row(lambda x: x * apply("tanh", apply("log1p", apply("exp", x)))),
@@ -218,7 +223,6 @@ ROWS: dict[str, Row] = {
     "bitwise_not": Row(unary("not")),
     "bitwise_left_shift": Row(binary("shl")),
     "bitwise_right_shift": Row(binary("shr")),
-    "nan_to_num": Row(_nan_to_num),
     # gradients that arrive as one operation
     "threshold_backward": Row(lambda grad, x, threshold: where(x <= threshold, 0, grad)),
     "gelu_backward": Row(lambda grad, x, *, approximate="none": gelu_backward(grad, x, approximate)),
@@ -238,6 +242,8 @@ def lower_row(row: Row, builder: Builder, *args: Any, **kwargs: Any) -> Value:
     """Apply a row to the arguments of an ATen call."""
     given = (*args, *kwargs.values())
     tensors = [a for a in given if isinstance(a, Value)]
+    if not row.bools and any(isinstance(a, bool) or (isinstance(a, Value) and a.dtype == torch.bool) for a in given):
+        raise NotLowered
     if not row.half and opmath(builder.out.dtype) != builder.out.dtype:
         raise NotLowered
     if not row.numbers and any(isinstance(a, (Size, V)) for a in given):
@@ -297,6 +303,23 @@ DIVISIONS = {
 def lower_div(builder: Builder, a: Value, b: Value | V | Number, *, rounding_mode: str | None = None) -> Value:
     """True division, or division rounded down or to zero."""
     return lower_row(DIVISIONS[rounding_mode], builder, a, b)
+
+
+@registry.lowering("nan_to_num")
+def lower_nan_to_num(
+    builder: Builder, x: Value, nan: Known | None = None, posinf: Known | None = None, neginf: Known | None = None
+) -> Value:
+    """Numbers for NaN and the infinities; the largest ones of the dtype of `x` unless given."""
+    if not x.dtype.is_floating_point:
+        return lower_clone(builder, x)
+    limits = torch.finfo(x.dtype)
+
+    def formula(v: V) -> V:
+        finite = where(apply("isnan", v), 0.0 if nan is None else nan, v)
+        finite = where(v.eq(math.inf), limits.max if posinf is None else posinf, finite)
+        return where(v.eq(-math.inf), limits.min if neginf is None else neginf, finite)
+
+    return lower_row(Row(formula), builder, x)
 
 
 @registry.lowering("where")

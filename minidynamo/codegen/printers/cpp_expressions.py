@@ -60,6 +60,9 @@ OPERATIONS: dict[str, str | Mapping[str, str]] = {
 }
 """Operation -> text. A pair of texts where kinds of operands differ."""
 
+EVALUATED_BOTH = {"where": "choose({0}, {1}, {2})", "and": "({0} & {1})", "or": "({0} | {1})"}
+"""The text of operations that would leave an operand out, where that could find an error which eager raises."""
+
 # C++ computes these in int; the result has to be cut back.
 NARROW = (torch.int8, torch.int16, torch.uint8)
 
@@ -76,6 +79,8 @@ class CppExpressions(ExpressionPrinter):
 
     def operation(self, e: Op) -> str:
         text = super().operation(e)
+        if e.name in EVALUATED_BOTH and any(map(self.may_fail, e.args[1:])):
+            text = EVALUATED_BOTH[e.name].format(*map(self.expr, e.args))
         return f"({TYPES[e.dtype]}){text}" if e.dtype in NARROW and text.startswith("(") else text
 
     def load(self, e: Load) -> str:

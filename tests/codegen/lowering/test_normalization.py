@@ -31,6 +31,15 @@ def test_softmax_of_masked_rows():
 
 
 @DTYPES
+def test_safe_softmax_is_zero_where_a_row_is_masked(dtype):
+    x = X.clone()
+    x[0, 0] = -torch.inf
+    x[1, 1, 3:] = -torch.inf
+    x[2, 0, 1] = torch.nan
+    check(lambda x: (aten._safe_softmax(x, -1), aten._safe_softmax(x, 0)), x.to(dtype))
+
+
+@DTYPES
 def test_gradients(dtype):
     y = X.softmax(-1).to(dtype)
     check(lambda g, y: aten._softmax_backward_data(g, y, -1, dtype), X.to(dtype), y)

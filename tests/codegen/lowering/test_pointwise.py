@@ -203,3 +203,38 @@ def test_masked_fill_and_copies():
     x = torch.randn(3, 4)
     check(lambda x: (x.masked_fill(x > 0, -1.0), x.t().clone(memory_format=torch.contiguous_format)), x, exact=True)
     compare([x], [x], exact=True)
+
+
+@pytest.mark.cpp
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+def test_infinities_become_the_largest_numbers_of_the_dtype(dtype):
+    x = torch.tensor([float("nan"), float("inf"), -float("inf"), 1.5]).to(dtype)
+    check(lambda x: (x.nan_to_num(), x.nan_to_num(2, 3, -4)), x, exact=True)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.masked_fill(x > 1, 300),
+        lambda x: torch.where(x > 1, x, 300),
+        lambda x: torch.full_like(x, float("nan"), dtype=torch.int64),
+        lambda x: x.half().masked_fill(x > 1, 1e6),
+        lambda x: x.float().masked_fill(x > 1, 1e39),
+        lambda x: x.clamp(-5, 300),
+        lambda x: torch.nn.functional.pad(x, (1, 1), value=float("inf")),
+        lambda x: (x > 1) - True,
+        lambda x: 1 - (x > 1),
+        lambda x: (x > 1).relu(),
+        lambda x: (x > 1).floor(),
+        lambda x: x**-1,
+        lambda x: torch.round(x.double(), decimals=2),
+    ],
+)
+def test_what_eager_may_refuse_is_left_to_torch(function):
+    program = lower(function, torch.tensor([0, 2], dtype=torch.uint8))
+    assert any(isinstance(node, Extern) for node in program.nodes)
+
+
+def test_a_negative_number_may_wrap_in_an_unsigned_dtype():
+    program = lower(lambda x: x.masked_fill(x > 1, -1), torch.tensor([0, 2], dtype=torch.uint8))
+    assert not any(isinstance(node, Extern) for node in program.nodes)

@@ -1,9 +1,13 @@
 """The table of lowerings."""
 
+import functools
+import inspect
+
 import pytest
 import torch
 
 from minidynamo.codegen.lowering import registry
+from minidynamo.codegen.lowering.pointwise import lower_row
 
 aten = torch.ops.aten
 
@@ -35,3 +39,28 @@ def test_lowered_ops_knows_every_name():
     names = {registry.base_name(op) for op in registry.lowered_ops()}
     assert names == set(registry.LOWERINGS)
     assert torch.ops.prims.iota.default in registry.lowered_ops()
+
+
+def signature(op):
+    """The Python function behind a lowering, and how many arguments it has in front of those of the call."""
+    function = registry.find(op)
+    if isinstance(function, functools.partial) and function.func is lower_row:
+        return inspect.signature(function.args[0].formula), 0
+    return inspect.signature(function), 1
+
+
+def is_functional(op):
+    """Whether a graph can hold `op`: it takes and makes tensors, and writes to none."""
+    made = [str(result.type) for result in op._schema.returns]
+    written = any(a.alias_info is not None and a.alias_info.is_write for a in op._schema.arguments)
+    return "Tensor" in made and not written and "Tensor" in str(op._schema.arguments[0].type)
+
+
+def test_lowerings_take_the_arguments_of_every_overload():
+    ops = [op for op in registry.lowered_ops() if is_functional(op)]
+    assert len(ops) > 200
+    for op in ops:
+        for given in (op._schema.arguments, [a for a in op._schema.arguments if not a.has_default_value()]):
+            bound, front = signature(op)
+            positional = [None] * (front + sum(not a.kwarg_only for a in given))
+            bound.bind(*positional, **{a.name: None for a in given if a.kwarg_only})

@@ -61,6 +61,16 @@ def test_only_integer_division_and_checks_can_fail():
     assert not printer.may_fail(Cast(Op("check_index", (number, number), torch.int64), torch.float32))
 
 
+def test_errors_are_found_in_operands_that_the_result_does_not_show():
+    i = Var("i", 4)
+    a, b = (cases.load(name, i, dtype=torch.int64) for name in "ab")
+    rest, condition = Op("remainder", (a, b), torch.int64), Op("lt", (a, b), torch.bool)
+    both = Op("and", (condition, Op("eq", (rest, a), torch.bool)), torch.bool)
+    assert CppExpressions().expr(Op("where", (condition, rest, a), torch.int64)).startswith("choose(")
+    assert "&&" not in CppExpressions().expr(both)
+    assert "&&" in CppExpressions().expr(Op("and", (condition, condition), torch.bool))
+
+
 def test_invariants_are_the_largest_expressions_without_the_inner_variable():
     i, j = Var("i", 4), Var("j", 8)
     scale = cases.op("exp", cases.load("scale", i))

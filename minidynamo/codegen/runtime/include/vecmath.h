@@ -105,6 +105,7 @@ template <> struct Cast<bfloat16> {
 template <class To, class From> INLINE To cast(From x) { return Cast<To>::from(x); }
 
 // ---- order ----
+template <class T> INLINE T choose(bool condition, T a, T b) { return condition ? a : b; }
 template <class T> INLINE T maximum(T a, T b) { return a > b || a != a ? a : b; }
 template <class T> INLINE T minimum(T a, T b) { return a < b || a != a ? a : b; }
 template <class T> INLINE T sign_of(T x) { return (T)((x > 0) - (x < 0)); }
