@@ -1,12 +1,15 @@
 """Owns the removal of graph nodes that nobody needs: a node goes only when running it can change nothing.
 
-Operations that write to a tensor, draw random numbers or are not torch's own are kept, whether used or not.
+Operations that write to a tensor, draw random numbers, are not torch's own, or could raise an error that depends on the
+values of tensors, are kept, whether used or not.
 """
 
 from __future__ import annotations
 
+import functools
 import operator
 
+import torch
 import torch.fx
 
 from minidynamo.compat import OPERATOR_NAMESPACES
@@ -15,6 +18,21 @@ from minidynamo.switches import is_switch
 # Operations that use a random number generator or update statistics without saying so in their schema.
 _IMPURE_WORDS = ("rand", "dropout", "rrelu", "bernoulli", "multinomial", "normal", "poisson", "binomial", "norm")
 _IMPURE_NAMES = {"scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "rnn_relu"}
+
+# Besides torch's pointwise operations and reductions, those whose errors are about shapes and types alone, which
+# fake tensors have raised already.
+_SAFE_NAMES = """
+    addmm arange argsort as_tensor bfloat16 bmm bool cat chunk concat contiguous conv1d conv2d conv3d cpu cuda cumprod
+    cumsum detach diagonal dim dot double einsum empty empty_like expand expand_as eye flatten flip float full full_like
+    half hstack int is_grad_enabled linear linspace log_softmax long matmul mm movedim mv narrow new_empty new_full
+    new_ones new_zeros numel ones ones_like outer permute repeat reshape roll select shape size slice softmax sort split
+    squeeze stack stride swapaxes t tensor tile to topk transpose tril triu type type_as unbind unflatten unfold
+    unsqueeze view vstack zeros zeros_like
+"""
+_CANNOT_RAISE = frozenset(_SAFE_NAMES.split())
+# Operations that raise for some values of integers and bools: a division by zero, the difference of two bools.
+_INTEGER_NAMES = "div divide divmod floor_divide floordiv fmod gcd lcm mod pow remainder rsub sub subtract"
+_FOR_FLOATS = frozenset(_INTEGER_NAMES.split())
 
 
 def remove_dead_code(graph: torch.fx.Graph) -> None:
@@ -33,14 +51,49 @@ def is_pure(node: torch.fx.Node) -> bool:
     if node.meta.get("mutates") or "out" in node.kwargs:
         return False
     if node.op == "call_method":
-        return not _may_be_impure(str(node.target))
+        return _cannot_raise(str(node.target), node) and not _may_be_impure(str(node.target))
     if node.op != "call_function" or is_switch(node.target):
         return False
     name = getattr(node.target, "__name__", "")
     if getattr(operator, name, None) is node.target:
-        return True
-    return any(getattr(space, name, None) is node.target for space in OPERATOR_NAMESPACES) and not _may_be_impure(name)
+        return _operator_cannot_raise(name, node)
+    of_torch = any(getattr(space, name, None) is node.target for space in OPERATOR_NAMESPACES)
+    return of_torch and _cannot_raise(name, node) and not _may_be_impure(name)
 
 
 def _may_be_impure(name: str) -> bool:
     return name in _IMPURE_NAMES or name.endswith("_") or any(word in name for word in _IMPURE_WORDS)
+
+
+def _operator_cannot_raise(name: str, node: torch.fx.Node) -> bool:
+    """Whether an operator of Python has raised on fake tensors if it raises at all."""
+    if name == "getitem":
+        return not _looks_up_by_values(node.args[1])
+    return name not in _FOR_FLOATS or not _gives_integers(node)
+
+
+def _cannot_raise(name: str, node: torch.fx.Node) -> bool:
+    """The same for one of torch's functions or methods."""
+    if name in _FOR_FLOATS:
+        return not _gives_integers(node)
+    return name in _CANNOT_RAISE or _is_elementwise(name)
+
+
+@functools.cache
+def _is_elementwise(name: str) -> bool:
+    """Whether torch calls the operation pointwise or a reduction."""
+    packet = getattr(torch.ops.aten, name, None)
+    overloads = [getattr(packet, overload) for overload in packet.overloads()] if packet is not None else []
+    return any(tag.name in ("pointwise", "reduction") for overload in overloads for tag in overload.tags)
+
+
+def _gives_integers(node: torch.fx.Node) -> bool:
+    result = node.meta.get("example_value")
+    return isinstance(result, torch.Tensor) and not (result.is_floating_point() or result.is_complex())
+
+
+def _looks_up_by_values(index: object) -> bool:
+    """Whether an index holds a tensor or list of positions, which may be out of range."""
+    parts = index if isinstance(index, tuple) else (index,)
+    of_node = (part.meta.get("example_value") for part in parts if isinstance(part, torch.fx.Node))
+    return any(isinstance(part, list) for part in parts) or any(isinstance(value, torch.Tensor) for value in of_node)

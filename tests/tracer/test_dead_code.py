@@ -36,3 +36,25 @@ def test_nothing_but_grad_mode_is_no_graph():
 def test_unused_inputs_are_dropped():
     traced = capture(lambda x, y: (x + 1, y.sin() is None)[0], torch.ones(2), torch.ones(2))
     assert [graph_input.source.display() for graph_input in traced.inputs] == ["x"]
+
+
+def test_what_may_raise_for_some_values_stays():
+    def f(x, i, b):
+        x[i]
+        torch.gather(x, 0, i)
+        torch.linalg.cholesky(x.view(1, 1))
+        i // i
+        i % i
+        b - True
+        return x
+
+    traced = capture(f, torch.ones(1), torch.zeros(1, dtype=torch.int64), torch.ones(1, dtype=torch.bool))
+    assert len(targets(traced)) == 7  # the view is used
+
+
+def test_what_raises_for_shapes_and_types_alone_goes():
+    def f(x):
+        x[0], x[:, None], x.view(1, 3) @ x.view(3, 1), x % 2, x // 3, x.sum(), torch.zeros(3), x.numel()
+        return x * 2
+
+    assert len(targets(capture(f, torch.ones(3)))) == 1

@@ -195,7 +195,9 @@ class GraphLowering:
             return
         if self._store_into_input(node):
             return
-        lowering = registry.find(node.target) if self.kernels and self._is_supported(node) else None
+        # What nobody uses is there for the error that it may raise: ATen raises it.
+        kernel = self.kernels and bool(node.users) and self._is_supported(node)
+        lowering = registry.find(node.target) if kernel else None
         if lowering is None or not self._lower(node, lowering):
             self._extern(node)
 

@@ -16,6 +16,7 @@ from typing import Any
 from minidynamo.tracer import object_polyfills, polyfills, registry
 from minidynamo.tracer.constants import as_constant
 from minidynamo.tracer.handlers.lists import storage_of
+from minidynamo.tracer.handlers.local_texts import is_local, refuse_local_text
 from minidynamo.tracer.handlers.values import class_has, constant, expect_constant, is_constant
 from minidynamo.tracer.numbers import involves_number
 from minidynamo.tracer.protocol import Tracer
@@ -189,8 +190,11 @@ def _format(tx: Tracer, value: VariableTracker, spec: VariableTracker | None = N
         return _expect_result(tx, tx.call_method(value, "__format__", [ConstantVariable(how)]), "__format__", str)
     if how == "" and not is_constant(value):
         return _str(tx, value)
+    plain = expect_constant(tx, value, "formatted text")
+    if is_local(plain, how):
+        refuse_local_text(tx)
     try:
-        return constant(format(expect_constant(tx, value, "formatted text"), how))
+        return constant(format(plain, how))
     except (ValueError, TypeError) as error:
         tx.raises(error, exact=True)
 

@@ -101,19 +101,6 @@ registry.fold(datetime.datetime)
 registry.fold_type(datetime.date, datetime.datetime, datetime.timedelta, datetime.timezone)
 
 
-def _reads_settings(tx: Tracer, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
-    tx.break_graph(
-        "MD233",
-        "a date in local terms",
-        why="The time zone and the language are those of the moment at which the program runs.",
-        fix="move it out of the compiled function, or accept the break",
-    )
-
-
-registry.method(datetime.datetime, "astimezone", "fromtimestamp", "timestamp")(_reads_settings)
-registry.method(datetime.date, "fromtimestamp", "strftime")(_reads_settings)
-
-
 # --- environment variables ------------------------------------------------------------------------------------------
 
 
