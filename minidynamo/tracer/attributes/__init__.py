@@ -1,0 +1,31 @@
+"""Attribute access: Python's order of lookup, once, for values of every kind; importing it registers all of them."""
+
+from minidynamo.tracer.attributes import built_in, calls, classes, functions, objects, python_modules
+from minidynamo.tracer.attributes.binding import (
+    MISSING,
+    bind,
+    class_of,
+    class_source,
+    guard_class_attribute,
+    lookup_on_class,
+)
+from minidynamo.tracer.attributes.instances import instance_dict
+from minidynamo.tracer.attributes.lookup import find_attribute, read_attribute
+
+__all__ = [
+    "MISSING",
+    "bind",
+    "built_in",
+    "calls",
+    "class_of",
+    "class_source",
+    "classes",
+    "find_attribute",
+    "functions",
+    "guard_class_attribute",
+    "instance_dict",
+    "lookup_on_class",
+    "objects",
+    "python_modules",
+    "read_attribute",
+]

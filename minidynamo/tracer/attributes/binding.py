@@ -1,0 +1,134 @@
+"""Owns what is found on a class: where the lookup looks, what it gives through an instance, and the guards on it.
+
+It does not know of instances' own dictionaries; `instances.py` does.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Collection
+from typing import Any
+
+import torch
+
+from minidynamo.compat import VERSION_INFO
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Attr, Constant, Item, Source
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.trace_rules import is_library_value, is_trusted_class
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import (
+    BoundBuiltin,
+    BuiltinVariable,
+    FunctionVariable,
+    MethodVariable,
+    NestedFunctionVariable,
+)
+from minidynamo.variables.constants import ConstantVariable
+
+MISSING = object()
+FUNCTIONS = (FunctionVariable, NestedFunctionVariable)
+
+
+def lookup_on_class(cls: type, name: str, passed: Collection[type] = ()) -> tuple[Any, type | None]:
+    """What the class or its bases, but for those in `passed`, hold under `name` and which of them does, or MISSING."""
+    for owner in cls.__mro__:
+        if name in owner.__dict__ and owner not in passed:
+            return owner.__dict__[name], owner
+    return MISSING, None
+
+
+def is_data_descriptor(found: Any) -> bool:
+    """Whether it takes precedence over the instance's dictionary."""
+    return hasattr(type(found), "__set__") or hasattr(type(found), "__delete__")
+
+
+def is_plain_setter(found: object, special: str) -> bool:
+    """Whether it is `object.__setattr__` or `__delattr__`, or a built-in class's own, which do the same."""
+    return isinstance(found, types.WrapperDescriptorType) and found.__name__ == special
+
+
+def guard_class_attribute(tx: Tracer, cls: type, owner: type, name: str, value: object) -> None:
+    """Guard what was found on a class, unless only library classes had a say, which nobody changes.
+
+    The exception is what programs do change in a library: the `forward` of one of torch's modules.
+    """
+    passed = cls.__mro__[: cls.__mro__.index(owner) + 1]
+    if not all(is_trusted_class(base) for base in passed):
+        tx.guard(Constant(cls, cls.__name__), GuardKind.CLASS_ATTR, (name, value))
+    elif name == "forward" and issubclass(cls, torch.nn.Module):
+        tx.guard(Attr(Constant(cls, cls.__name__), name), GuardKind.IDENTITY, value)
+
+
+def class_source(owner: type, name: str) -> Source:
+    """Where an attribute that was found on a class lives."""
+    return Item(Attr(Constant(owner, owner.__name__), "__dict__"), name)
+
+
+def class_of(tx: Tracer, obj: VariableTracker) -> VariableTracker:
+    """`type(obj)`; the class of every tracked value is guarded already."""
+    cls = obj.python_type
+    return tx.wrap(cls, Constant(cls, cls.__name__))
+
+
+def built_in(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker | None:
+    """What a value has whose attributes are those of its class; None when there is no such attribute."""
+    cls = obj.python_type
+    if name == "__class__":
+        return class_of(tx, obj)
+    found, owner = lookup_on_class(cls, name)
+    if owner is None:
+        return None
+    guard_class_attribute(tx, cls, owner, name, found)  # a namedtuple's class is the program's
+    if inspect.isgetsetdescriptor(found) or inspect.ismemberdescriptor(found):
+        return read_built_in_descriptor(tx, found, obj, cls, name)
+    return bind(tx, found, owner, obj, cls, name)
+
+
+def bind(
+    tx: Tracer, found: Any, owner: type, receiver: VariableTracker | None, cls: type, name: str
+) -> VariableTracker | None:
+    """What reading an attribute gives that was found on a class, through an instance (or the class, without one)."""
+    source = Constant(found, name) if is_trusted_class(owner) and is_library_value(found) else class_source(owner, name)
+    if isinstance(found, staticmethod):
+        return tx.wrap(found.__func__, Attr(source, "__func__"))
+    if isinstance(found, classmethod):
+        return MethodVariable(
+            tx.wrap(found.__func__, Attr(source, "__func__")), tx.wrap(cls, Constant(cls, cls.__name__))
+        )
+    if isinstance(found, types.ClassMethodDescriptorType):
+        return BuiltinVariable(getattr(cls, name), source=Attr(Constant(cls, cls.__name__), name))
+    getter, getter_owner = lookup_on_class(type(found), "__get__")
+    if isinstance(getter, types.FunctionType):
+        instance = receiver or ConstantVariable(None)
+        return tx.call_method(tx.wrap(found, source), "__get__", [instance, tx.wrap(cls, Constant(cls, cls.__name__))])
+    if receiver is None:
+        return tx.wrap(found, source)
+    if isinstance(found, types.FunctionType):
+        return MethodVariable(tx.wrap(found, source), receiver)
+    if isinstance(found, types.MethodDescriptorType | types.WrapperDescriptorType):
+        if found.__name__ == name:
+            return BoundBuiltin(receiver, name)
+        return MethodVariable(tx.wrap(found, source), receiver)  # one method under the name of another
+    if getter_owner is None:
+        return tx.wrap(found, source)
+    if isinstance(found, property):
+        return tx.call(tx.wrap(found.fget, Attr(source, "fget")), [receiver])
+    return read_built_in_descriptor(tx, found, receiver, cls, name)
+
+
+def read_built_in_descriptor(
+    tx: Tracer, found: Any, receiver: VariableTracker, cls: type, name: str
+) -> VariableTracker | None:
+    """Fields of namedtuples and of torch.return_types are positions in the tuple."""
+    items = getattr(receiver, "items", None)
+    if cls is type(VERSION_INFO) and name in cls.__match_args__ and isinstance(items, list):
+        return items[cls.__match_args__.index(name)]  # type: ignore[no-any-return]
+    if isinstance(items, list) and issubclass(cls, tuple):
+        positions: Any = range(len(items))
+        plain: Any = tuple.__new__(cls, positions) if hasattr(cls, "_fields") else cls(positions)
+        position = found.__get__(plain, cls)
+        if isinstance(position, int):
+            return items[position]  # type: ignore[no-any-return]
+    tx.break_graph("MD206", f"the attribute `{name}` of a {cls.__name__} cannot be captured")

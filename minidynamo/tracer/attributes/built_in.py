@@ -1,0 +1,122 @@
+"""Owns attributes of constants, dicts and tensors, and of objects that cannot be looked into.
+
+Values of other built-in classes have what their class has, which `binding.py` finds.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from minidynamo.compat import OPERATOR_NAMESPACES
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Constant, InstanceAttr
+from minidynamo.tracer.attributes.binding import (
+    bind,
+    built_in,
+    class_of,
+    guard_class_attribute,
+    lookup_on_class,
+)
+from minidynamo.tracer.attributes.instances import (
+    instance_dict,
+)
+from minidynamo.tracer.attributes.lookup import (
+    cannot_write,
+    looks_up,
+    store_attribute,
+    writes,
+)
+from minidynamo.tracer.constants import NotConstant, from_constant
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.side_effects import DELETED
+from minidynamo.tracer.trace_rules import is_trusted_class
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import (
+    BoundBuiltin,
+)
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import DictVariable
+from minidynamo.variables.objects import (
+    NamespaceVariable,
+    OpaqueVariable,
+)
+from minidynamo.variables.tensors import TensorVariable
+
+
+def _folded(tx: Tracer, obj: ConstantVariable, name: str) -> VariableTracker:
+    value = getattr(obj.value, name)
+    try:
+        return from_constant(value)
+    except NotConstant:
+        tx.break_graph("MD206", f"the attribute `{name}` of a {type(obj.value).__name__} cannot be captured")
+
+
+@looks_up(ConstantVariable)
+def _constant(tx: Tracer, obj: ConstantVariable, name: str) -> VariableTracker | None:
+    """Enum members, dtypes and the like: attributes that are not callable are read from the value itself."""
+    if name == "__class__":
+        return class_of(tx, obj)
+    cls = type(obj.value)
+    raw, owner = lookup_on_class(cls, name)
+    if owner is not None and (callable(raw) or isinstance(raw, classmethod | staticmethod | property)):
+        guard_class_attribute(tx, cls, owner, name, raw)
+        return bind(tx, raw, owner, obj, cls, name)
+    stored = instance_dict(obj.value)
+    if stored is not None and name in stored and not is_trusted_class(cls):  # a member of the program's own enum
+        return tx.wrap(stored[name], InstanceAttr(Constant(obj.value, str(obj.value)), name))
+    return _folded(tx, obj, name) if hasattr(obj.value, name) else None
+
+
+def _has_attributes(obj: VariableTracker) -> bool:
+    """Whether it is an OrderedDict, whose instances can have attributes of their own; `state_dict()` makes one."""
+    return isinstance(obj, DictVariable) and obj.cls is OrderedDict and not isinstance(obj, NamespaceVariable)
+
+
+@looks_up(DictVariable)
+def _dict(tx: Tracer, obj: DictVariable, name: str) -> VariableTracker | None:
+    if not _has_attributes(obj) or hasattr(obj.cls, name):
+        return built_in(tx, obj, name)
+    pending = tx.side_effects.attr(obj, name)
+    if isinstance(pending, VariableTracker):
+        return pending
+    if obj.source is not None and pending is not DELETED:
+        if obj.attributes is not None and name in obj.attributes:
+            return tx.wrap(obj.attributes[name], InstanceAttr(obj.source, name))
+        tx.guard(obj.source, GuardKind.NO_INSTANCE_ATTR, name)
+    return None
+
+
+@writes(DictVariable)
+def _write_dict(tx: Tracer, obj: DictVariable, name: str, value: VariableTracker | None) -> None:
+    if not _has_attributes(obj) or hasattr(OrderedDict, name):
+        cannot_write(tx, obj, name, value)
+    store_attribute(tx, obj, name, value)
+
+
+@writes(TensorVariable)
+def _write_tensor(tx: Tracer, obj: TensorVariable, name: str, value: VariableTracker | None) -> None:
+    if value is not None and name == "requires_grad":
+        tx.call(BoundBuiltin(obj, "requires_grad_"), [value])
+    elif value is not None and _can_set(obj, name):
+        tx.side_effects.set_attr(obj, name, value)
+    else:
+        cannot_write(tx, obj, name, value)
+
+
+def _can_set(obj: TensorVariable, name: str) -> bool:
+    """The gradient of an argument, or an attribute that tensors do not have themselves."""
+    return not hasattr(obj.cls, name) or (name == "grad" and obj.source is not None)
+
+
+@looks_up(OpaqueVariable)
+def _opaque(tx: Tracer, obj: OpaqueVariable, name: str) -> VariableTracker | None:
+    if name == "__class__":
+        return class_of(tx, obj)
+    if any(obj.value is space for space in OPERATOR_NAMESPACES) and hasattr(obj.value, name):
+        found = getattr(obj.value, name)
+        return tx.wrap(found, Constant(found, name))
+    tx.break_graph(
+        "MD206",
+        f"`{name}` of a {obj.python_type.__name__} is used",
+        why="minidynamo passes objects of this class on but cannot look into them.",
+    )

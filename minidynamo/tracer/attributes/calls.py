@@ -1,0 +1,90 @@
+"""Owns `getattr`, `hasattr`, `setattr`, `delattr`, and the methods of `object` that do the same.
+
+They only ask; what attributes there are is said in the files beside this one.
+"""
+
+from __future__ import annotations
+
+from minidynamo.tracer import registry
+from minidynamo.tracer.attributes.instances import (
+    guard_missing,
+)
+from minidynamo.tracer.attributes.lookup import (
+    find_attribute,
+    raise_no_attribute,
+    read_attribute,
+    write_attribute,
+)
+from minidynamo.tracer.attributes.objects import find_usual, write_plain
+from minidynamo.tracer.constants import NotConstant, as_constant
+from minidynamo.tracer.exceptions import caught
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.objects import (
+    ObjectVariable,
+)
+
+
+def _name(tx: Tracer, name: VariableTracker) -> str:
+    try:
+        text = as_constant(name)
+    except NotConstant:
+        text = None
+    if not isinstance(text, str):
+        tx.raises(TypeError("attribute name must be string"))
+    return text
+
+
+@registry.function(getattr)
+def _getattr(
+    tx: Tracer, obj: VariableTracker, name: VariableTracker, default: VariableTracker | None = None, /
+) -> VariableTracker:
+    if default is None:
+        return read_attribute(tx, obj, _name(tx, name))
+    return _attribute_or_none(tx, obj, _name(tx, name)) or default
+
+
+@registry.function(hasattr)
+def _hasattr(tx: Tracer, obj: VariableTracker, name: VariableTracker, /) -> VariableTracker:
+    return ConstantVariable(_attribute_or_none(tx, obj, _name(tx, name)) is not None)
+
+
+def _attribute_or_none(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker | None:
+    """The attribute; None also when the program's own `__getattr__` or property raises AttributeError."""
+    missing: list[VariableTracker] = []
+    found = caught(AttributeError, lambda: find_attribute(tx, obj, name), missing.append)
+    return None if missing else found
+
+
+@registry.function(setattr)
+def _setattr(tx: Tracer, obj: VariableTracker, name: VariableTracker, value: VariableTracker, /) -> VariableTracker:
+    write_attribute(tx, obj, _name(tx, name), value)
+    return ConstantVariable(None)
+
+
+@registry.function(delattr)
+def _delattr(tx: Tracer, obj: VariableTracker, name: VariableTracker, /) -> VariableTracker:
+    write_attribute(tx, obj, _name(tx, name), None)
+    return ConstantVariable(None)
+
+
+@registry.method(object, "__setattr__", "__delattr__")
+def _object_setattr(
+    tx: Tracer, obj: VariableTracker, name: VariableTracker, value: VariableTracker | None = None, /
+) -> VariableTracker:
+    if not isinstance(obj, ObjectVariable):
+        tx.break_graph("MD206", f"writing an attribute of a {obj.python_type.__name__} cannot be captured")
+    write_plain(tx, obj, _name(tx, name), value)
+    return ConstantVariable(None)
+
+
+@registry.method(object, "__getattribute__")
+def _object_getattribute(tx: Tracer, obj: VariableTracker, name: VariableTracker, /) -> VariableTracker:
+    if not isinstance(obj, ObjectVariable):
+        return read_attribute(tx, obj, _name(tx, name))
+    found = find_usual(tx, obj, _name(tx, name))
+    if found is None:
+        guard_missing(tx, obj, _name(tx, name))
+        raise_no_attribute(tx, obj, _name(tx, name))
+    return found

@@ -1,0 +1,138 @@
+"""Owns attributes of classes: metaclass, bases, what the program has written into a class; and `super()`.
+
+It binds nothing; `binding.py` does.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Attr, Constant
+from minidynamo.tracer.attributes.binding import (
+    FUNCTIONS,
+    bind,
+    class_source,
+    guard_class_attribute,
+    is_data_descriptor,
+    is_plain_setter,
+    lookup_on_class,
+)
+from minidynamo.tracer.attributes.lookup import (
+    looks_up,
+    writes,
+)
+from minidynamo.tracer.constants import from_constant
+from minidynamo.tracer.namespaces import ClassItems
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.side_effects import DELETED, UNKNOWN
+from minidynamo.tracer.trace_rules import is_trusted_class
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import (
+    BoundBuiltin,
+    BuiltinVariable,
+    MethodVariable,
+    SuperVariable,
+)
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.objects import (
+    ClassVariable,
+    NamespaceVariable,
+)
+
+
+@looks_up(ClassVariable)
+def _class(tx: Tracer, obj: ClassVariable, name: str) -> VariableTracker | None:
+    cls = obj.value
+    meta, meta_owner = lookup_on_class(type(cls), name)
+    if meta_owner is not None and is_data_descriptor(meta):
+        return _of_metaclass(tx, obj, name, meta, meta_owner)
+    written, passed = written_class_attribute(tx, cls, name)
+    if written is not None:
+        return written
+    found, owner = lookup_on_class(cls, name, passed)
+    if owner is not None:
+        guard_class_attribute(tx, cls, owner, name, found)
+        return bind(tx, found, owner, None, cls, name)
+    if meta_owner is not None:
+        guard_class_attribute(tx, type(cls), meta_owner, name, meta)
+        return bind(tx, meta, meta_owner, obj, type(cls), name)
+    fallback, owner = lookup_on_class(type(cls), "__getattr__")
+    if isinstance(fallback, types.FunctionType) and owner is not None:
+        return tx.call(tx.wrap(fallback, class_source(owner, "__getattr__")), [obj, ConstantVariable(name)])
+    return None
+
+
+def _of_metaclass(tx: Tracer, obj: ClassVariable, name: str, found: Any, owner: type) -> VariableTracker:
+    """A property of the metaclass, or what `type` itself says about a class."""
+    cls = obj.value
+    if isinstance(found, property) and isinstance(found.fget, types.FunctionType):
+        return tx.call(tx.wrap(found.fget, Attr(class_source(owner, name), "fget")), [obj])
+    if owner is type and name in ("__name__", "__qualname__", "__module__", "__doc__"):
+        return ConstantVariable(getattr(cls, name))
+    if owner is type and name in ("__mro__", "__bases__"):
+        return from_constant(getattr(cls, name))
+    if owner is type and name == "__dict__":
+        items: Any = ClassItems(tx, cls)
+        source = Attr(Constant(cls, cls.__name__), name)
+        return NamespaceVariable(items, types.MappingProxyType, source=source, owner=obj)
+    tx.break_graph("MD206", f"the attribute `{name}` of the class {cls.__name__} cannot be captured")
+
+
+def written_class_attribute(tx: Tracer, cls: type, name: str) -> tuple[VariableTracker | None, frozenset[type]]:
+    """What the program has put into the class or a base, if that comes first; and the classes it deleted it from."""
+    passed: set[type] = set()
+    for base in cls.__mro__ if tx.side_effects.writes_classes else ():
+        written = tx.side_effects.class_attr(base, name)
+        if isinstance(written, VariableTracker):
+            return written, frozenset(passed)
+        if written is DELETED:
+            passed.add(base)
+        elif name in base.__dict__:
+            break
+    return None, frozenset(passed)
+
+
+@writes(ClassVariable)
+def _write_class(tx: Tracer, obj: ClassVariable, name: str, value: VariableTracker | None) -> None:
+    """`cls.name = value`. Names with a meaning to Python, and values that bind in other ways, are left to Python."""
+    cls = obj.value
+    special = "__setattr__" if value is not None else "__delattr__"
+    custom, owner = lookup_on_class(type(cls), special)
+    if isinstance(custom, types.FunctionType) and owner is not None and not is_trusted_class(owner):
+        args = [obj, ConstantVariable(name), *([] if value is None else [value])]
+        tx.call(tx.wrap(custom, class_source(owner, special)), args)
+        return
+    described = lookup_on_class(type(cls), name)[1] is not None or name.startswith("__") or is_trusted_class(cls)
+    if described or not is_plain_setter(custom, special) or not (value is None or _binds_plainly(value)):
+        tx.break_graph("MD206", f"writing `{name}` of the class {cls.__name__} cannot be captured")
+    if value is None:
+        written = tx.side_effects.class_attr(cls, name)
+        if written is DELETED or (written is UNKNOWN and name not in cls.__dict__):
+            tx.raises(AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}"))
+    tx.side_effects.set_class_attr(ClassVariable(cls, source=Constant(cls, cls.__name__)), name, value)
+
+
+def _binds_plainly(value: VariableTracker) -> bool:
+    """Whether reading the value through an instance gives it as it is, or, for a function, a method."""
+    return isinstance(value, FUNCTIONS) or lookup_on_class(value.python_type, "__get__")[1] is None
+
+
+@looks_up(SuperVariable)
+def _super(tx: Tracer, obj: SuperVariable, name: str) -> VariableTracker | None:
+    receiver = obj.receiver
+    is_class = isinstance(receiver, ClassVariable) and issubclass(receiver.value, obj.cls)  # not so in a metaclass
+    cls = receiver.value if isinstance(receiver, ClassVariable) and is_class else receiver.python_type
+    for owner in cls.__mro__[cls.__mro__.index(obj.cls) + 1 :]:
+        if tx.side_effects.class_attr(owner, name) is not UNKNOWN:
+            tx.break_graph("MD206", f"`super().{name}` after `{name}` of the class {owner.__name__} was written")
+        if name in owner.__dict__:
+            found = owner.__dict__[name]
+            if not is_trusted_class(owner):
+                tx.guard(Constant(owner, owner.__name__), GuardKind.CLASS_ATTR, (name, found))
+            value = bind(tx, found, owner, None if is_class else receiver, cls, name)
+            if isinstance(value, BoundBuiltin):  # must not be looked up on the object's class again
+                return MethodVariable(BuiltinVariable(found, source=class_source(owner, name)), receiver)
+            return value
+    return None

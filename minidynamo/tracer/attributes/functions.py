@@ -1,0 +1,105 @@
+"""Owns attributes of functions, of those that the program makes, of methods and of built-in callables.
+
+Calls of them are `call.py`'s.
+"""
+
+from __future__ import annotations
+
+from minidynamo.compat import OpOverloadPacket
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Attr, Constant, Item
+from minidynamo.tracer.attributes.binding import (
+    built_in,
+)
+from minidynamo.tracer.attributes.lookup import (
+    cannot_write,
+    find_attribute,
+    looks_up,
+    raise_no_attribute,
+    store_attribute,
+    writes,
+)
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.side_effects import DELETED
+from minidynamo.tracer.trace_rules import is_trusted_module
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import (
+    BuiltinVariable,
+    FunctionVariable,
+    MethodVariable,
+    NestedFunctionVariable,
+)
+from minidynamo.variables.constants import ConstantVariable
+
+# Fields of functions that are as easily replaced as attributes that the program invents.
+_FUNCTION_NAMES = ("__name__", "__qualname__", "__module__", "__doc__", "__wrapped__")
+
+
+@looks_up(FunctionVariable)
+def _function(tx: Tracer, obj: FunctionVariable, name: str) -> VariableTracker | None:
+    pending = tx.side_effects.attr(obj, name)
+    if isinstance(pending, VariableTracker):
+        return pending
+    if name in ("__name__", "__qualname__", "__module__", "__doc__", "__defaults__", "__kwdefaults__", "__dict__"):
+        return tx.wrap(getattr(obj.value, name), Attr(obj.source, name) if obj.source else None)
+    if name in obj.value.__dict__ and pending is not DELETED:
+        source = Item(Attr(obj.source, "__dict__"), name) if obj.source else None
+        return tx.wrap(obj.value.__dict__[name], source)
+    if obj.source is not None and not is_trusted_module(obj.value.__module__):
+        tx.guard(Attr(obj.source, "__dict__"), GuardKind.MISSING_KEY, name)
+    return built_in(tx, obj, name)
+
+
+@writes(FunctionVariable)
+def _write_function(tx: Tracer, obj: FunctionVariable, name: str, value: VariableTracker | None) -> None:
+    if name.startswith("__"):
+        cannot_write(tx, obj, name, value)
+    store_attribute(tx, obj, name, value)
+
+
+@looks_up(NestedFunctionVariable)
+def _nested_function(tx: Tracer, obj: NestedFunctionVariable, name: str) -> VariableTracker | None:
+    if name in obj.attributes:
+        return obj.attributes[name]
+    if name == "__name__":
+        return ConstantVariable(obj.code.co_name)
+    if name == "__qualname__":
+        return ConstantVariable(obj.qualname)
+    if name == "__module__":
+        return ConstantVariable(obj.namespace.get("__name__"))
+    return built_in(tx, obj, name)
+
+
+@writes(NestedFunctionVariable)
+def _write_nested_function(
+    tx: Tracer, function: NestedFunctionVariable, name: str, value: VariableTracker | None
+) -> None:
+    if name.startswith("__") and (value is None or name not in _FUNCTION_NAMES):
+        cannot_write(tx, function, name, value)
+    if value is not None:
+        if name in ("__name__", "__qualname__") and not issubclass(value.python_type, str):
+            tx.raises(TypeError(f"{name} must be set to a string object"), exact=True)
+        function.attributes[name] = value
+    elif name not in function.attributes:
+        raise_no_attribute(tx, function, name)
+    else:
+        del function.attributes[name]
+
+
+@looks_up(MethodVariable)
+def _method(tx: Tracer, obj: MethodVariable, name: str) -> VariableTracker | None:
+    if name == "__self__":
+        return obj.receiver
+    return obj.function if name == "__func__" else find_attribute(tx, obj.function, name)
+
+
+@looks_up(BuiltinVariable)
+def _built_in_callable(tx: Tracer, obj: BuiltinVariable, name: str) -> VariableTracker | None:
+    """`torch.ops.aten.add.Tensor`: an operator makes its overloads, which stay, when they are first read."""
+    if isinstance(obj.value, OpOverloadPacket) and name in obj.value.overloads():
+        overload = getattr(obj.value, name)
+        return tx.wrap(overload, Constant(overload, name))
+    found = built_in(tx, obj, name)
+    if found is None and hasattr(obj.value, name):  # an operator of torch has attributes of its own
+        tx.break_graph("MD206", f"the attribute `{name}` of a {type(obj.value).__name__} cannot be captured")
+    return found

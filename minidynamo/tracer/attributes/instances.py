@@ -1,0 +1,117 @@
+"""Owns what an instance itself holds: its dictionary, slots, and the tables of nn.Module; and guards on what it lacks.
+
+It does not decide what comes first; `objects.py` does.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Attr, InstanceAttr, Item, Source
+from minidynamo.tracer.attributes.binding import (
+    lookup_on_class,
+)
+from minidynamo.tracer.constants import key_of
+from minidynamo.tracer.namespaces import InstanceItems
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.side_effects import DELETED, UNKNOWN
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import DictVariable
+from minidynamo.variables.objects import (
+    ModuleVariable,
+    NamespaceVariable,
+    ObjectVariable,
+)
+
+_MODULE_TABLES = ("_parameters", "_buffers", "_modules")
+
+
+def instance_dict(value: object) -> dict[str, Any] | None:
+    """The object's own dictionary, read without running code of its class; None when it has none."""
+    try:
+        found = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def in_instance(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | None:
+    """What the program has written, or what the dictionary holds."""
+    pending = tx.side_effects.attr(obj, name)
+    if isinstance(pending, VariableTracker):
+        return pending
+    if pending is DELETED or obj.value is None:
+        return None
+    attributes = instance_dict(obj.value)
+    if attributes is None or name not in attributes:
+        return None
+    return tx.wrap(attributes[name], InstanceAttr(obj.source, name) if obj.source else None)
+
+
+def namespace_of(tx: Tracer, obj: ObjectVariable) -> VariableTracker:
+    """The object's own dictionary, as a tracked dict; the same one each time."""
+    if obj.namespace is None:
+        real = None if obj.value is None else instance_dict(obj.value)
+        if obj.value is not None and type(real) is not dict:
+            tx.break_graph("MD206", f"the attribute `__dict__` of a {obj.cls.__name__} cannot be captured")
+        slots = [n for base in obj.cls.__mro__ for n, v in vars(base).items() if inspect.ismemberdescriptor(v)]
+        place = None if obj.source is None else Attr(obj.source, "__dict__")
+        tx.guard(place, GuardKind.TYPE, dict)
+        items: Any = InstanceItems(tx, obj, real, frozenset(slots))
+        obj.namespace = NamespaceVariable(items, source=place, owner=obj)
+    return obj.namespace
+
+
+def in_module_tables(tx: Tracer, obj: ModuleVariable, name: str) -> VariableTracker | None:
+    """A parameter, buffer or submodule; the order is nn.Module's own. That none has the name is guarded."""
+    attributes = (instance_dict(obj.value) if obj.value is not None else None) or {}
+    lacking: list[Source] = []
+    for table in _MODULE_TABLES:
+        place = InstanceAttr(obj.source, table) if obj.source is not None else None
+        tracked = tx.side_effects.attr(obj, table)
+        if tracked is UNKNOWN and place is not None:
+            tracked = tx.graph.known(place) or UNKNOWN
+        if isinstance(tracked, DictVariable) and (tracked.source is None or tx.side_effects.is_changed(tracked)):
+            found = tracked.items.get(key_of(ConstantVariable(name)))
+            if found is not None:
+                return found
+        elif isinstance(tracked, VariableTracker) and tracked.source != place:
+            tx.break_graph("MD206", f"`{table}` of a module was replaced while it is being traced")
+        elif place is not None and isinstance(registered := attributes.get(table), dict):
+            if name in registered:
+                guard_absent(tx, obj, name)
+                return tx.wrap(registered[name], Item(place, name))
+            lacking.append(place)
+    for lacks in lacking:
+        tx.guard(lacks, GuardKind.MISSING_KEY, name)
+    return None
+
+
+def read_slot(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | None:
+    """What a slot holds; None when it is empty, which is guarded."""
+    pending = tx.side_effects.attr(obj, name)
+    if isinstance(pending, VariableTracker):
+        return pending
+    if pending is DELETED or obj.value is None or obj.source is None:
+        return None
+    try:
+        value = object.__getattribute__(obj.value, name)
+    except AttributeError:
+        tx.guard(obj.source, GuardKind.SLOT_EMPTY, name)
+        return None
+    return tx.wrap(value, Attr(obj.source, name))
+
+
+def guard_missing(tx: Tracer, obj: ObjectVariable, name: str) -> None:
+    """Guard that the attribute was not there; an empty slot, and what the program itself deleted, is known better."""
+    if lookup_on_class(obj.cls, name)[1] is None and tx.side_effects.attr(obj, name) is not DELETED:
+        tx.guard(obj.source, GuardKind.MISSING_ATTR, name)
+
+
+def guard_absent(tx: Tracer, obj: ObjectVariable, name: str) -> None:
+    """Guard that the instance itself has no such attribute, unless it was deleted while tracing."""
+    if obj.value is not None and tx.side_effects.attr(obj, name) is not DELETED:
+        tx.guard(obj.source, GuardKind.NO_INSTANCE_ATTR, name)

@@ -1,0 +1,102 @@
+"""Owns reading, finding and writing attributes: the tables of what each kind of value does, and the words for failures.
+
+What a kind answers itself comes first, from `registry.py`; the usual order of a kind is in the files beside this one.
+Guards: what was found where, and what was not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
+
+from minidynamo.tracer import registry
+from minidynamo.tracer.attributes.binding import (
+    built_in,
+)
+from minidynamo.tracer.exceptions import unsaid
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import (
+    SuperVariable,
+)
+from minidynamo.variables.objects import (
+    ClassVariable,
+    PythonModuleVariable,
+)
+
+# lookup(tx, obj, name) -> tracker, or None when there is no such attribute.
+Lookup = Callable[[Tracer, Any, str], VariableTracker | None]
+# write(tx, obj, name, value); None deletes.
+Writer = Callable[[Tracer, Any, str, VariableTracker | None], None]
+L = TypeVar("L", bound=Lookup)
+W = TypeVar("W", bound=Writer)
+
+_LOOKUPS: dict[type[VariableTracker], Lookup] = {}
+_WRITERS: dict[type[VariableTracker], Writer] = {}
+
+
+def looks_up(*trackers: type[VariableTracker]) -> Callable[[L], L]:
+    """The decorated function finds attributes of these values."""
+
+    def register(lookup: L) -> L:
+        _LOOKUPS.update(dict.fromkeys(trackers, lookup))
+        return lookup
+
+    return register
+
+
+def writes(*trackers: type[VariableTracker]) -> Callable[[W], W]:
+    """The decorated function writes and deletes attributes of these values."""
+
+    def register(write: W) -> W:
+        _WRITERS.update(dict.fromkeys(trackers, write))
+        return write
+
+    return register
+
+
+def read_attribute(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker:
+    """`obj.name`; the program raises natively when there is no such attribute."""
+    found = find_attribute(tx, obj, name)
+    if found is None:
+        raise_no_attribute(tx, obj, name)
+    return found
+
+
+def raise_no_attribute(tx: Tracer, obj: VariableTracker, name: str) -> NoReturn:
+    """Raise the AttributeError of a failed lookup."""
+    if isinstance(obj, ClassVariable):
+        tx.raises(AttributeError(f"type object {obj.value.__name__!r} has no attribute {name!r}"), exact=True)
+    if isinstance(obj, PythonModuleVariable | SuperVariable):
+        tx.raises(unsaid(AttributeError))
+    tx.raises(AttributeError(f"{obj.python_type.__name__!r} object has no attribute {name!r}"), exact=True)
+
+
+def find_attribute(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker | None:
+    """`obj.name`, or None when the lookup would raise AttributeError; that is guarded."""
+    handler = registry.ATTRIBUTES.get(type(obj))
+    found = handler(tx, obj, name) if handler is not None else None
+    if found is not None:
+        return found
+    lookup = _LOOKUPS.get(type(obj), built_in)
+    return lookup(tx, obj, name)
+
+
+def write_attribute(tx: Tracer, obj: VariableTracker, name: str, value: VariableTracker | None) -> None:
+    """`obj.name = value`, or `del obj.name` for None, the class's own rules first."""
+    _WRITERS.get(type(obj), cannot_write)(tx, obj, name, value)
+
+
+def cannot_write(tx: Tracer, obj: VariableTracker, name: str, value: VariableTracker | None) -> NoReturn:
+    """Leave the write to Python."""
+    tx.break_graph("MD206", f"writing `{name}` of a {obj.python_type.__name__} cannot be captured")
+
+
+def store_attribute(tx: Tracer, obj: VariableTracker, name: str, value: VariableTracker | None) -> None:
+    """Report an attribute write that runs no user code."""
+    if value is not None:
+        tx.side_effects.set_attr(obj, name, value)
+    else:
+        if find_attribute(tx, obj, name) is None:
+            tx.raises(unsaid(AttributeError))
+        tx.side_effects.delete_attr(obj, name)

@@ -1,0 +1,180 @@
+"""Owns attributes of objects: `__getattribute__`, data descriptors, the instance, the class, `__getattr__`; writing.
+
+What an instance holds is read in `instances.py`, what its class holds is bound in `binding.py`.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import torch
+
+from minidynamo.guards.source import Attr
+from minidynamo.tracer.attributes.binding import (
+    FUNCTIONS,
+    bind,
+    class_of,
+    class_source,
+    guard_class_attribute,
+    is_data_descriptor,
+    is_plain_setter,
+    lookup_on_class,
+)
+from minidynamo.tracer.attributes.classes import written_class_attribute
+from minidynamo.tracer.attributes.instances import (
+    guard_absent,
+    guard_missing,
+    in_instance,
+    in_module_tables,
+    namespace_of,
+    read_slot,
+)
+from minidynamo.tracer.attributes.lookup import (
+    find_attribute,
+    looks_up,
+    store_attribute,
+    writes,
+)
+from minidynamo.tracer.exceptions import caught
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import (
+    MethodVariable,
+)
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.exceptions import ExceptionVariable
+from minidynamo.variables.objects import (
+    ModuleVariable,
+    ObjectVariable,
+)
+
+
+@looks_up(ObjectVariable, ExceptionVariable, ModuleVariable)
+def _object(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | None:
+    cls = obj.cls
+    if name == "__class__":
+        return class_of(tx, obj)
+    custom, owner = lookup_on_class(cls, "__getattribute__")
+    if isinstance(custom, types.FunctionType) and owner is not None:
+        return _with_getattribute(tx, obj, name, custom, owner)
+    usual = find_usual(tx, obj, name)
+    if usual is not None:
+        return usual
+    if isinstance(obj, ModuleVariable):
+        registered = in_module_tables(tx, obj, name)
+        if registered is not None:
+            return registered
+    return _fallback(tx, obj, name)
+
+
+def _with_getattribute(
+    tx: Tracer, obj: ObjectVariable, name: str, custom: types.FunctionType, owner: type
+) -> VariableTracker | None:
+    """The class's own `__getattribute__`; when it raises AttributeError, its `__getattr__`."""
+    guard_class_attribute(tx, obj.cls, owner, "__getattribute__", custom)
+    function = tx.wrap(custom, class_source(owner, "__getattribute__"))
+    if lookup_on_class(obj.cls, "__getattr__")[1] is None:
+        return tx.call(function, [obj, ConstantVariable(name)])
+    missing: list[VariableTracker] = []
+    found = caught(AttributeError, lambda: tx.call(function, [obj, ConstantVariable(name)]), missing.append)
+    return _fallback(tx, obj, name) if missing else found
+
+
+def _fallback(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | None:
+    """What `__getattr__` gives for an attribute that is not there; None without one."""
+    cls = obj.cls
+    fallback, owner = lookup_on_class(cls, "__getattr__")
+    if owner is not None and fallback is not torch.nn.Module.__getattr__:
+        guard_class_attribute(tx, cls, owner, "__getattr__", fallback)
+        guard_absent(tx, obj, name)
+        getter = bind(tx, fallback, owner, obj, cls, "__getattr__")
+        assert getter is not None
+        return tx.call(getter, [ConstantVariable(name)])
+    guard_missing(tx, obj, name)
+    return None
+
+
+def find_usual(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | None:
+    """What `object.__getattribute__` finds: data descriptor, instance dictionary, class."""
+    cls = obj.cls
+    if name == "__class__":
+        return class_of(tx, obj)
+    written, passed = written_class_attribute(tx, cls, name)
+    found, owner = lookup_on_class(cls, name, passed)
+    if written is None and owner is not None and is_data_descriptor(found):
+        guard_class_attribute(tx, cls, owner, name, found)
+        return _read_descriptor(tx, obj, name, found, owner)
+    stored = in_instance(tx, obj, name)
+    if stored is not None:
+        if owner is not None:
+            guard_class_attribute(tx, cls, owner, name, found)  # it must not become a data descriptor
+        return stored
+    if written is not None:
+        guard_absent(tx, obj, name)
+        return MethodVariable(written, obj) if isinstance(written, FUNCTIONS) else written
+    if owner is not None:
+        guard_class_attribute(tx, cls, owner, name, found)
+        guard_absent(tx, obj, name)
+        return bind(tx, found, owner, obj, cls, name)
+    return None
+
+
+def _read_descriptor(tx: Tracer, obj: ObjectVariable, name: str, found: Any, owner: type) -> VariableTracker | None:
+    source = class_source(owner, name)
+    if isinstance(found, property):
+        return tx.call(tx.wrap(found.fget, Attr(source, "fget")), [obj])
+    if name == "__dict__" and not isinstance(type(found).__get__, types.FunctionType):
+        return namespace_of(tx, obj)
+    if obj.storage is not None and issubclass(obj.storage.python_type, owner):
+        return find_attribute(tx, obj.storage, name)  # what the built-in class says of the container
+    if isinstance(found, types.MemberDescriptorType):
+        return read_slot(tx, obj, name)
+    getter, getter_owner = lookup_on_class(type(found), "__get__")
+    if isinstance(getter, types.FunctionType) and getter_owner is not None:
+        descriptor = tx.wrap(found, source)
+        return tx.call_method(descriptor, "__get__", [obj, class_of(tx, obj)])
+    tx.break_graph("MD206", f"the attribute `{name}` of a {obj.cls.__name__} cannot be captured")
+
+
+@writes(ObjectVariable, ExceptionVariable, ModuleVariable)
+def _write_object(tx: Tracer, obj: ObjectVariable, name: str, value: VariableTracker | None) -> None:
+    cls = obj.cls
+    special = "__setattr__" if value is not None else "__delattr__"
+    args = [ConstantVariable(name)] + ([value] if value is not None else [])
+    custom, owner = lookup_on_class(cls, special)
+    if owner is not None and not is_plain_setter(custom, special):
+        guard_class_attribute(tx, cls, owner, special, custom)
+        setter = bind(tx, custom, owner, obj, cls, special)
+        assert setter is not None
+        tx.call(setter, args)
+        return
+    write_plain(tx, obj, name, value)
+
+
+def write_plain(tx: Tracer, obj: ObjectVariable, name: str, value: VariableTracker | None) -> None:
+    """What object.__setattr__ and object.__delattr__ do: data descriptors, then the instance's dictionary."""
+    found, owner = lookup_on_class(obj.cls, name)
+    if name == "__dict__" and value is not None and value is obj.namespace:
+        return  # what `obj.__dict__ |= ...` stores
+    if owner is not None and is_data_descriptor(found) and not isinstance(found, types.MemberDescriptorType):
+        guard_class_attribute(tx, obj.cls, owner, name, found)
+        method = "__set__" if value is not None else "__delete__"
+        if isinstance(lookup_on_class(type(found), method)[0], types.FunctionType):
+            descriptor = tx.wrap(found, class_source(owner, name))
+            tx.call_method(descriptor, method, [obj] if value is None else [obj, value])
+            return
+        function = getattr(found, "fset" if value is not None else "fdel", None)
+        if isinstance(found, property) and function is None:
+            what = "setter" if value is not None else "deleter"
+            text = f"property {name!r} of {obj.cls.__qualname__!r} object has no {what}"
+            tx.raises(AttributeError(text), exact=True)
+        if function is None:
+            tx.break_graph("MD206", f"writing `{name}` of a {obj.cls.__name__} cannot be captured")
+        field = "fset" if value is not None else "fdel"
+        setter = tx.wrap(function, Attr(class_source(owner, name), field))
+        tx.call(setter, [obj] if value is None else [obj, value])
+        return
+    if owner is not None:
+        guard_class_attribute(tx, obj.cls, owner, name, found)
+    store_attribute(tx, obj, name, value)

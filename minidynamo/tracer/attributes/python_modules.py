@@ -1,0 +1,54 @@
+"""Owns attributes of Python modules, which are their globals.
+
+Those of nn.Module objects are in `instances.py`.
+"""
+
+from __future__ import annotations
+
+import types
+
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Attr, Constant, Item
+from minidynamo.tracer.attributes.lookup import (
+    looks_up,
+    writes,
+)
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.side_effects import DELETED
+from minidynamo.tracer.trace_rules import is_library_value, is_trusted_module
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.objects import (
+    PythonModuleVariable,
+)
+
+
+@looks_up(PythonModuleVariable)
+def _python_module(tx: Tracer, obj: PythonModuleVariable, name: str) -> VariableTracker | None:
+    namespace = vars(obj.value)
+    written = tx.side_effects.read_global(namespace, name)
+    if isinstance(written, VariableTracker):
+        return written
+    if name == "__dict__":
+        tx.break_graph("MD206", "the dictionary of a module cannot be captured")
+    trusted = is_trusted_module(obj.value.__name__)
+    if name in namespace and written is not DELETED:
+        value = namespace[name]
+        if trusted and is_library_value(value):
+            return tx.wrap(value, Constant(value, name))
+        base = obj.source or Constant(obj.value, obj.value.__name__)
+        return tx.wrap(value, Item(Attr(base, "__dict__"), name))
+    if trusted and hasattr(obj.value, name):  # a library module that loads its parts lazily
+        value = getattr(obj.value, name)
+        return tx.wrap(value, Constant(value, name))
+    if not trusted and ("__getattr__" in namespace or type(obj.value) is not types.ModuleType):
+        tx.break_graph(
+            "MD206", f"`{name}` of {obj.value.__name__} is used", why="The module makes it when it is asked."
+        )
+    if obj.source is not None:
+        tx.guard(Attr(obj.source, "__dict__"), GuardKind.MISSING_KEY, name)
+    return None
+
+
+@writes(PythonModuleVariable)
+def _write_python_module(tx: Tracer, obj: PythonModuleVariable, name: str, value: VariableTracker | None) -> None:
+    tx.side_effects.set_global(vars(obj.value), name, value)

@@ -1,0 +1,44 @@
+"""Attributes of constants, tuples with names, dicts and tensors."""
+
+# Programs are written as users write them, not as a linter would.
+
+import collections
+import enum
+
+import pytest
+
+from tests.end_to_end.programs import Programs, vector
+
+programs = Programs()
+
+
+@pytest.mark.parametrize("program", programs)
+def test_same_as_eager(program):
+    program.check()
+
+
+class Color(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+Pair = collections.namedtuple("Pair", "left right")
+
+
+@programs()
+def members_and_fields(x):
+    p = Pair(x, Color.RED)
+    top = x.topk(2)
+    return p.left + top.values[0], p.right.name, p.right.value, p.right is Color.RED, top.indices, Color["BLUE"]
+
+
+@programs(lambda: (vector(), collections.OrderedDict(a=1)))
+def dicts_with_attributes(x, d):
+    d.note = x
+    return d.note + d["a"], hasattr(d, "nope")
+
+
+@programs()
+def attributes_of_tensors(x):
+    x.note = 3
+    return x * x.note

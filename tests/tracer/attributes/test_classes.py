@@ -1,0 +1,53 @@
+"""Attributes of classes and `super()`."""
+
+# Programs are written as users write them, not as a linter would.
+# ruff: noqa: UP008
+
+import pytest
+
+from tests.end_to_end.programs import Programs, vector
+
+programs = Programs()
+
+
+@pytest.mark.parametrize("program", programs)
+def test_same_as_eager(program):
+    program.check()
+
+
+class Base:
+    def scale(self, x):
+        return x * 2
+
+    @classmethod
+    def make(cls):
+        return cls()
+
+
+class Derived(Base):
+    def scale(self, x):
+        return super().scale(x) + super(Derived, self).scale(1)
+
+    @classmethod
+    def make(cls):
+        return super().make()
+
+
+@programs()
+def methods_of_the_super_class(x):
+    return Derived.make().scale(x)
+
+
+class Counted:
+    count = 0
+
+
+def reset_count():
+    Counted.count = 0
+    return (vector(),)
+
+
+@programs(reset_count)
+def a_written_class_attribute(x):
+    Counted.count += 2
+    return x + Counted.count + Counted().count

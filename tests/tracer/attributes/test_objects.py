@@ -1,0 +1,36 @@
+"""Python's order of lookup on objects."""
+
+# Programs are written as users write them, not as a linter would.
+
+import pytest
+
+from tests.end_to_end.programs import Programs, vector
+from tests.tracer.attributes.things import Thing
+
+programs = Programs()
+
+
+@pytest.mark.parametrize("program", programs)
+def test_same_as_eager(program):
+    program.check()
+
+
+class Lazy:
+    def __getattr__(self, name):
+        if name.startswith("x"):
+            return len(name)
+        raise AttributeError(name)
+
+
+@programs(lambda: (vector(), Thing(vector())), graphs=0)
+def instance_before_class(x, t):
+    t.shared = 9
+    t.method = lambda: x
+    a = t.shared, t.method()
+    del t.shared
+    return a, t.shared
+
+
+@programs(lambda: (vector(), Lazy()))
+def computed_attributes(x, lazy):
+    return x + lazy.xyz, getattr(lazy, "xx", None)
