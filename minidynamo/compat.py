@@ -20,6 +20,7 @@ import torch
 import torch._decomp
 import torch._subclasses.fake_tensor
 import torch.utils._device
+from torch.optim.optimizer import _use_grad_for_differentiable
 
 # For programs that ask: a tuple with names, like those that torch returns.
 VERSION_INFO = sys.version_info
@@ -255,6 +256,63 @@ def symbolic() -> types.SimpleNamespace:
         text=text,
         follows=follows,
     )
+
+
+# What decorates `step` of torch's optimizers: it switches grad mode, and asks torch.compile for graph breaks.
+OPTIMIZER_STEP_SWITCH = next(
+    constant
+    for constant in _use_grad_for_differentiable.__code__.co_consts
+    if isinstance(constant, types.CodeType) and constant.co_name == "_use_grad"
+)
+
+
+def _codes_within(code: types.CodeType) -> typing.Iterator[types.CodeType]:
+    """A code object, and those of the functions that are defined in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes_within(constant)
+
+
+# What the schedulers of learning rates put in the place of `optimizer.step`: it notes that there was a step.
+SCHEDULED_STEP = next(
+    code for code in _codes_within(torch.optim.lr_scheduler.LRScheduler.__init__.__code__) if code.co_name == "wrapper"
+)
+_HEALTH_CHECKS = ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check")
+# Methods of optimizers that complain when an accelerator records a graph of a step that is not made for it.
+OPTIMIZER_HEALTH_CHECKS = [vars(torch.optim.Optimizer)[n] for n in _HEALTH_CHECKS if n in vars(torch.optim.Optimizer)]
+
+
+# What optimizers do to the numbers of many tensors at once.
+foreach_add_: typing.Any = torch._foreach_add_
+foreach_mul_: typing.Any = torch._foreach_mul_
+foreach_copy_: typing.Any = torch._foreach_copy_
+
+
+@functools.cache
+def written_lists(function: typing.Any) -> tuple[int, ...]:
+    """Which arguments of one of torch's functions on lists of tensors are written to; fake tensors do not count it."""
+    name = getattr(function, "__name__", "")
+    if not name.startswith(("_foreach_", "_fused_")) or not name.endswith("_"):
+        return ()
+    packet = getattr(torch.ops.aten, name)
+    arguments = getattr(packet, packet.overloads()[0])._schema.arguments
+    return tuple(i for i, argument in enumerate(arguments) if argument.alias_info and argument.alias_info.is_write)
+
+
+# Whole updates, which take the learning rate as a number or as a tensor.
+FUSED_UPDATES = [
+    getattr(torch, name)
+    for name in ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_")
+    if "tensor_lr" in getattr(torch.ops.aten, name).overloads()
+]
+
+
+def owns_its_memory(tensor: torch.Tensor) -> bool:
+    """Whether this tensor is one number and the only one in its storage: nobody writes to it through another tensor."""
+    storage = tensor.untyped_storage()
+    holders = torch._C._storage_Use_Count(storage._cdata)  # the tensor and `storage`
+    return bool(storage.nbytes() == tensor.itemsize and holders == 2)
 
 
 # Sorts the tensors of several lists into groups of one device and dtype; gradient clipping and optimizers use it.

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 
 from minidynamo.guards.source import Computed, Constant, Source
-from minidynamo.tracer.constants import as_constant
+from minidynamo.tracer.constants import as_constant, from_constant
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import SequenceVariable, SetVariable, SliceVariable, TupleVariable
+from minidynamo.variables.containers import DictVariable, SequenceVariable, SetVariable, SliceVariable, TupleVariable
 from minidynamo.variables.numbers import NumberVariable
 
 _SYMBOLS: dict[Callable[..., Any], str] = {
@@ -46,11 +46,13 @@ _LONGEST = 1000
 
 
 def involves_number(variable: VariableTracker) -> bool:
-    """Whether a number that is not known is the value, or an item of the tuple, list or slice that it is."""
+    """Whether a number that is not known is the value, or an item of the container or slice that it is."""
     if isinstance(variable, NumberVariable):
         return True
     if isinstance(variable, SequenceVariable):
         return any(involves_number(item) for item in variable.items)
+    if isinstance(variable, DictVariable):
+        return any(involves_number(item) for item in variable.items.values())
     if isinstance(variable, SliceVariable):
         return any(isinstance(part, NumberVariable) for part in (variable.start, variable.stop, variable.step))
     return False
@@ -91,7 +93,7 @@ def _is_float(variable: VariableTracker) -> bool:
 # Texts
 
 
-def _text(template: str, *operands: VariableTracker | Source) -> Computed | None:
+def computed_text(template: str, *operands: VariableTracker | Source) -> Computed | None:
     """`template` with the operands, each in parentheses; None when it has grown too long."""
     places: list[Source] = []
 
@@ -117,7 +119,7 @@ def _text(template: str, *operands: VariableTracker | Source) -> Computed | None
 
 def _require(tx: Tracer, template: str, answer: bool, *operands: VariableTracker | Source) -> bool:
     """Guard that the condition gives `answer`; whether that can be said."""
-    condition = _text(template, *operands)
+    condition = computed_text(template, *operands)
     if condition is None:
         return False
     tx.graph.shapes.require(condition, answer)
@@ -162,7 +164,7 @@ def _floating(
         value = function(_here(left), _here(right))
     except ArithmeticError:
         return None
-    return _float(tx, value, _text(f"{{0}} {_SYMBOLS[function]} {{1}}", left, right))
+    return _float(tx, value, computed_text(f"{{0}} {_SYMBOLS[function]} {{1}}", left, right))
 
 
 def _integer(tx: Tracer, function: Callable[..., Any], *operands: VariableTracker) -> VariableTracker | None:
@@ -222,7 +224,11 @@ def unary(tx: Tracer, function: Callable[..., Any], number: NumberVariable) -> V
             result = _integer(tx, function, number)
         else:
             template = "-{0}" if function is operator.neg else "{1}({0})"
-            text = _text(template, number, Constant(abs, "abs")) if function is abs else _text(template, number)
+            text = (
+                computed_text(template, number, Constant(abs, "abs"))
+                if function is abs
+                else computed_text(template, number)
+            )
             result = _float(tx, function(number.value), text)
     return tx.call(function, [pinned(number)]) if result is None else result
 
@@ -260,7 +266,7 @@ def _rounds(function: Callable[..., Any]) -> Callable[[Tracer, NumberVariable], 
         if not abs(number.value) < 4.5e15 or not _require(tx, "-4.5e15 < {0} < 4.5e15", True, number):
             return None
         name = function.__name__
-        text = _text("{0}({1})", Constant(function, name), number)
+        text = computed_text("{0}({1})", Constant(function, name), number)
         return None if text is None else tx.graph.integer(function(number.value), text)
 
     return call
@@ -271,7 +277,7 @@ def _to_float(tx: Tracer, number: NumberVariable) -> VariableTracker | None:
         return number
     if not abs(number.here) < 2**62:
         return None
-    return _float(tx, builtins.float(number.here), _text("{0}({1})", Constant(builtins.float, "float"), number))
+    return _float(tx, builtins.float(number.here), computed_text("{0}({1})", Constant(builtins.float, "float"), number))
 
 
 def _of_math(
@@ -282,7 +288,7 @@ def _of_math(
     def call(tx: Tracer, number: NumberVariable) -> VariableTracker | None:
         if not eval(condition.format("here"), {}, {"here": number.here}) or not _require(tx, condition, True, number):
             return None
-        text = _text("{0}({1})", Constant(function, function.__name__), number)
+        text = computed_text("{0}({1})", Constant(function, function.__name__), number)
         return _float(tx, function(number.here), text)
 
     return call
@@ -304,6 +310,9 @@ _ONE_NUMBER: dict[Callable[..., Any], Callable[[Tracer, NumberVariable], Variabl
     **{f: _of_math(f, _SMALL) for f in (math.exp, math.sinh, math.cosh)},
 }
 
+# Functions that make a tensor of one element from a float. torch takes it for a constant there.
+_TENSORS = (torch.tensor, torch.as_tensor, torch.scalar_tensor)
+
 
 def call(
     tx: Tracer, function: Any, args: Sequence[VariableTracker], kwargs: Mapping[str, VariableTracker]
@@ -311,7 +320,12 @@ def call(
     """A function of numbers; None when it is not one that is known here."""
     if function is divmod and len(args) == 2 and not kwargs and any(isinstance(arg, NumberVariable) for arg in args):
         return TupleVariable([tx.call(part, args) for part in (operator.floordiv, operator.mod)])
-    if len(args) != 1 or kwargs or not isinstance(args[0], NumberVariable):
+    if len(args) != 1 or not isinstance(args[0], NumberVariable):
+        return None
+    if args[0].cls is float and any(function is maker for maker in _TENSORS) and kwargs.keys() <= {"dtype", "device"}:
+        default = {"dtype": from_constant(torch.get_default_dtype())}
+        return tx.emit(torch.full, [TupleVariable([]), args[0]], {**default, **kwargs})
+    if kwargs:
         return None
     known = _ONE_NUMBER.get(function) if getattr(function, "__hash__", None) else None
     return None if known is None else known(tx, args[0])

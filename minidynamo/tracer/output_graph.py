@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import re
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,14 @@ import torch
 import torch.fx
 from torch.utils.hooks import RemovableHandle
 
-from minidynamo.compat import SYMBOLIC_NUMBERS, FakeTensorMode, dispatch_keys, fake_tensor_log, python_dispatcher
+from minidynamo.compat import (
+    SYMBOLIC_NUMBERS,
+    FakeTensorMode,
+    dispatch_keys,
+    fake_tensor_log,
+    python_dispatcher,
+    written_lists,
+)
 from minidynamo.errors import UserLocation
 from minidynamo.guards.guard import Guard, GuardKind, TensorFacts
 from minidynamo.guards.profile import FrameProfile
@@ -25,7 +33,8 @@ from minidynamo.structure import leaves
 from minidynamo.switches import settings, way_to
 from minidynamo.tracer.constants import NUMPY_SCALARS, NotConstant, as_constant, from_constant
 from minidynamo.tracer.dead_code import remove_dead_code
-from minidynamo.tracer.subgraphs import Subgraph
+from minidynamo.tracer.protocol import Number
+from minidynamo.tracer.subgraphs import Subgraph, memory_of
 from minidynamo.tracer.traced_frame import GraphInput
 from minidynamo.transforming import Transformation
 from minidynamo.variables.base import VariableTracker
@@ -86,6 +95,8 @@ class OutputGraph:
         self._namespaces: dict[int, ObjectVariable] = {}
         # What the program asked the identity of, as the key of a dict or an element of a set.
         self.keys: dict[VariableTracker, None] = {}
+        # The numbers that tensors of one element hold, by their memory (`scalars.py`).
+        self.held: dict[object, Number] = {}
         self._steal = steal
         self._spread = spread
         self._alive: list[object] = []
@@ -263,11 +274,13 @@ class OutputGraph:
         fake_kwargs = {name: pair[1] for name, pair in converted.items()}
         versions = [(fake, _version(fake)) for fake in _tensors((fake_args, fake_kwargs))]
         result = self._run(target, fake_args, fake_kwargs)
-        mutates = any(version is None or _version(fake) != version for fake, version in versions)
-        if self.subgraph is not None:
-            for fake, version in versions:
-                if version is not None and _version(fake) != version:
-                    self.subgraph.note_write(fake)
+        changed = [fake for fake, version in versions if version is None or _version(fake) != version]
+        changed += _tensors([fake_args[i] for i in _written_lists(target) if i < len(fake_args)])
+        for fake in changed:
+            self.held[memory_of(fake)] = _unknown
+            if self.subgraph is not None and not fake.is_inference():
+                self.subgraph.note_write(fake)
+        mutates = bool(changed)
         exists_later = isinstance(result, RemovableHandle) or any(True for _ in _tensors(result))
         if not mutates and result is not None and not exists_later:
             if not _has_symbols(result):
@@ -472,6 +485,7 @@ class OutputGraph:
         node = self.graph.create_node("call_function", target, args, name=name)
         fakes = tuple(self._computed(like, requires_grad) for like, requires_grad in results)
         node.meta.update(user_location=self._where(), mutates=True, example_value=fakes)
+        self.held |= dict.fromkeys(self.held, _unknown)  # the subgraphs may write to any of them
         tracked = self._track(fakes, node)
         assert isinstance(tracked, TupleVariable)
         return tracked.items
@@ -592,6 +606,14 @@ class OutputGraph:
             sources = [v.source for v in group if v.source is not None]
             if len(sources) > 1:
                 self.guard(sources[0], GuardKind.DISTINCT_OBJECTS, tuple(sources[1:]))
+
+
+def _written_lists(target: object) -> tuple[int, ...]:
+    return written_lists(target) if isinstance(target, types.BuiltinFunctionType) else ()
+
+
+def _unknown() -> None:
+    """The number in a tensor that was written to."""
 
 
 def _inference_mode(enabled: bool) -> contextlib.AbstractContextManager[object]:

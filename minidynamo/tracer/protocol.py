@@ -25,6 +25,9 @@ from minidynamo.variables.exceptions import ExceptionVariable
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.tensors import TensorVariable
 
+# Gives the number that a tensor of one element holds; None when it cannot be had.
+Number = Callable[[], VariableTracker | None]
+
 
 class FrameView(Protocol):
     """One frame of the program being traced, as comptime callbacks and reports see it."""
@@ -87,6 +90,11 @@ class GraphView(Protocol):
     @property
     def keys(self) -> dict[VariableTracker, None]:
         """The trackers whose identity was asked for, as the key of a dict or an element of a set."""
+        ...
+
+    @property
+    def held(self) -> dict[object, Number]:
+        """The numbers that tensors of one element hold where they can be followed, by the memory of the tensor."""
         ...
 
     def known(self, source: Source) -> VariableTracker | None:

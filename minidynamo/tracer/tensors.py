@@ -10,7 +10,7 @@ import torch
 from minidynamo.compat import constant_behind
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, InstanceAttr
-from minidynamo.tracer import registry
+from minidynamo.tracer import registry, scalars
 from minidynamo.tracer.constants import from_constant
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
@@ -23,6 +23,7 @@ from minidynamo.variables.tensors import TensorVariable
 _FLAGS = "cpu cuda meta mps xpu xla sparse sparse_csr quantized nested mkldnn"
 FACTS = frozenset(("shape", "dtype", "device", "layout", "ndim", "requires_grad", "itemsize", "nbytes", "names"))
 FACTS |= {f"is_{flag}" for flag in _FLAGS.split()}
+FACTS = frozenset(name for name in FACTS if hasattr(torch.Tensor, name))  # newer versions have no `names`
 
 # Attributes that are tensors computed from the tensor.
 COMPUTED = frozenset(("T", "mT", "H", "mH", "real", "imag", "data"))
@@ -144,6 +145,9 @@ def call_tensor_method(
         known = constant_behind(tx.graph.use(receiver))
         if known is not None:
             return from_constant(getattr(known, name)())
+        number = scalars.read(tx, receiver) if name in ("item", "tolist") else None
+        if number is not None:
+            return number
     if name == "size" and not args and not kwargs:
         return sizes(tx, receiver)
     if name in METHOD_BREAKS:

@@ -16,7 +16,7 @@ from minidynamo.errors import Diagnostic, GraphBreak, UserLocation
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.profile import FrameProfile
 from minidynamo.guards.source import Source
-from minidynamo.tracer import registry
+from minidynamo.tracer import registry, scalars
 from minidynamo.tracer.attributes import read_attribute
 from minidynamo.tracer.call import call, call_method
 from minidynamo.tracer.constants import plain_numbers
@@ -121,7 +121,10 @@ class Trace:
         """Put a call into the graph and track what it gives."""
         name = f"Tensor.{target}()" if isinstance(target, str) else f"{getattr(target, '__name__', target)}()"
         try:
-            made = self.graph.emit(target, *plain_numbers(target, args, kwargs or {}))
+            kwargs = scalars.as_numbers(self, target, kwargs or {})
+            stored = scalars.written(self, target, args, kwargs)
+            made = self.graph.emit(target, *plain_numbers(target, args, kwargs))
+            scalars.note(self, [*stored, *scalars.made(self, target, args, made)])
             if not self.chain.emits_in_try:
                 self.chain.emits_in_try = any(is_in_try(frame.code, frame.index) for frame in self.frames)
         except NotInGraph as error:

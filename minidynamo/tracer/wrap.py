@@ -22,6 +22,8 @@ from minidynamo.guards.source import (
     PLAIN_VALUES,
     Attr,
     Constant,
+    DictKeys,
+    DictValues,
     InstanceAttr,
     Item,
     PlainValue,
@@ -306,6 +308,21 @@ def _dict_key(graph: OutputGraph, key: object) -> DictKey | None:
     return key_of(wrap(graph, key, None)) if plain and not isinstance(key, torch.Tensor) else None
 
 
+def _dict_of_tensors(graph: OutputGraph, value: dict[Any, Any], source: Source) -> VariableTracker:
+    """A dict whose keys are tensors, each of which is itself an input: its keys are known by their places."""
+    graph.guard(source, GuardKind.TYPE, type(value))
+    graph.guard(source, GuardKind.LENGTH, len(value))
+    variable = DictVariable({}, type(value), source=source)
+    graph.remember(value, variable)
+    for position, key in enumerate(value):
+        tensor = wrap(graph, key, Item(DictKeys(source), position))
+        graph.keys[tensor] = None
+        variable.items[key_of(tensor)] = wrap(graph, value[key], Item(DictValues(source), position))
+    if isinstance(value, collections.defaultdict):
+        variable.default_factory = wrap(graph, value.default_factory, Attr(source, "default_factory"))
+    return variable
+
+
 def _is_hook_table(graph: OutputGraph, source: Source) -> bool:
     if not isinstance(source, InstanceAttr) or source.name not in HOOK_TABLES:
         return False
@@ -315,8 +332,13 @@ def _is_hook_table(graph: OutputGraph, source: Source) -> bool:
 
 def _dict(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
     cls = type(value)
+    if cls is dict and "__builtins__" in value:  # globals: each item is a variable, two ways to write one thing
+        return _opaque(graph, value, source)
     owner = collections.OrderedDict if issubclass(cls, collections.OrderedDict) else dict
     raw = [*owner.__iter__(value)] if isinstance(value, dict) else [*value]
+    plain = cls in (dict, collections.defaultdict, collections.OrderedDict) and 0 < len(raw) <= _LARGEST_CONTAINER
+    if plain and all(type(key) in (torch.Tensor, torch.nn.Parameter) for key in raw):
+        return _dict_of_tensors(graph, value, source)
     # nn.Module makes its tables of hooks itself, and there are many of them: that they are empty is all that matters.
     if raw or not _is_hook_table(graph, source):
         graph.guard(source, GuardKind.TYPE, cls)

@@ -5,6 +5,8 @@ Grad mode, autocast and everything that becomes a graph node are in the tracer.
 
 from __future__ import annotations
 
+import inspect
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -51,13 +53,16 @@ for _function, _value in _FIXED_ANSWERS.items():
 
 
 # Code of torch that gives other results when it is told that it is compiled: nn.Module's own call leaves out hooks that
-# must run when forward raises, the encoder other values where the input is padded.
+# must run when forward raises, the encoder other values where the input is padded, optimizers compute with numbers that
+# are rounded to float32.
 _SAME_AS_EAGER = (MODULE_CALL.__code__, torch.nn.TransformerEncoder.forward.__code__)
+_OPTIMIZERS = str(Path(inspect.getfile(torch.optim)).parent)
 
 
 @registry.function(torch.compiler.is_compiling)
 def _is_compiling(tx: Tracer) -> VariableTracker:
-    return ConstantVariable(tx.frames[-1].code not in _SAME_AS_EAGER)
+    code = tx.frames[-1].code
+    return ConstantVariable(code not in _SAME_AS_EAGER and not code.co_filename.startswith(_OPTIMIZERS))
 
 
 @registry.function(

@@ -1,0 +1,34 @@
+"""Owns the polyfills of torch's optimizers: what stands around a step, and what it does for torch.compile alone.
+
+Otherwise `step` is traced as it is written, on the way that it takes when nothing compiles it; which that is says
+`handlers/torch_functions.py`. The numbers that a step reads from tensors are in `scalars.py`.
+"""
+
+# Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from __future__ import annotations
+
+import torch
+
+from minidynamo.compat import OPTIMIZER_HEALTH_CHECKS, OPTIMIZER_STEP_SWITCH
+from minidynamo.tracer import registry
+from minidynamo.tracer.polyfills import twin_of
+
+
+def step_in_its_grad_mode(step, optimizer, *args, **kwargs):
+    """What the decorator of `step` does, without the graph breaks that it asks torch.compile for."""
+    before = torch.is_grad_enabled()
+    try:
+        torch.set_grad_enabled(optimizer.defaults["differentiable"])
+        return step.__wrapped__(optimizer, *args, **kwargs)
+    finally:
+        torch.set_grad_enabled(before)
+
+
+@twin_of(*OPTIMIZER_HEALTH_CHECKS)
+def check_health_for_graph_capture(optimizer):
+    return None  # captured code is not run while an accelerator records a graph
+
+
+registry.polyfill_code(OPTIMIZER_STEP_SWITCH, step_in_its_grad_mode)

@@ -1,0 +1,205 @@
+"""Owns the numbers that tensors of one element hold, where Python can follow them: what `item()` gives while tracing.
+
+A float tensor on the CPU that comes from outside holds a number that Python can read before the graph runs; what the
+graph then does to such a tensor is done to the number, too, rounded as the tensor rounds: `step += 1` of an optimizer.
+So what a program computes of it stays a number of the frame (`numbers.py`). Nothing is read, or guarded, before the
+program asks. What is written in a way that is not known here cannot be read.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from minidynamo.compat import constant_behind, foreach_add_, foreach_copy_, foreach_mul_, owns_its_memory
+from minidynamo.guards.source import Computed, Constant, Held
+from minidynamo.tracer import numbers
+from minidynamo.tracer.protocol import Number, Tracer
+from minidynamo.tracer.subgraphs import memory_of
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import SequenceVariable
+from minidynamo.variables.numbers import NumberVariable
+from minidynamo.variables.tensors import TensorVariable
+
+Args = Sequence[VariableTracker]
+Kwargs = Mapping[str, VariableTracker]
+# Tensors, and the numbers that they hold.
+Numbers = list[tuple[TensorVariable, Number]]
+
+_DTYPES = (torch.float32, torch.float64)
+_FLOAT32 = Constant(ctypes.c_float, "c_float")
+_OWNS = Constant(owns_its_memory, "owns_its_memory")
+
+
+def read(tx: Tracer, tensor: TensorVariable) -> VariableTracker | None:
+    """The number that a tensor holds at this point of the program; None when only the graph's run can tell."""
+    number = _held(tx, tensor)
+    return None if number is None else number()
+
+
+def _held(tx: Tracer, tensor: TensorVariable) -> Number | None:
+    """The number in a tensor now, whatever is written to the tensor before somebody asks for it."""
+    fake = tx.graph.use(tensor)
+    if fake.ndim or fake.dtype not in _DTYPES or fake.device.type != "cpu" or fake.layout is not torch.strided:
+        return None
+    known = constant_behind(fake)
+    if known is not None:
+        return _always(ConstantVariable(known.item()))
+    if fake.untyped_storage().nbytes() != fake.itemsize:
+        return None
+    return tx.graph.held.setdefault(memory_of(fake), functools.cache(lambda: _arriving(tx, tensor)))
+
+
+def _arriving(tx: Tracer, tensor: TensorVariable) -> VariableTracker | None:
+    """The number with which a tensor comes from outside, where Python reads it before the graph runs."""
+    real, source = tx.graph.real(tensor), tensor.source
+    if real is None or source is None or tx.graph.subgraph is not None or not owns_its_memory(real):
+        return None
+    tx.graph.shapes.require(Computed("{0}({1})", (_OWNS, source)), True)
+    return tx.graph.computed(real.item(), Held(source))
+
+
+def _always(number: VariableTracker) -> Number:
+    return lambda: number
+
+
+def _operand(tx: Tracer, variable: VariableTracker, dtype: torch.dtype, *, casts: bool) -> Number | None:
+    """The number that an operation in `dtype` takes. Unless it `casts`, tensors have that dtype."""
+    if isinstance(variable, TensorVariable):
+        held, own = _held(tx, variable), tx.graph.use(variable).dtype
+        return held if own is dtype else _rounding(tx, held, dtype) if casts else None
+    return _rounding(tx, _always(variable), dtype) if variable.python_type in (int, float) else None
+
+
+def _rounding(tx: Tracer, number: Number | None, dtype: torch.dtype) -> Number | None:
+    return None if number is None else lambda: None if (given := number()) is None else _rounded(tx, given, dtype)
+
+
+def _rounded(tx: Tracer, number: VariableTracker, dtype: torch.dtype) -> VariableTracker | None:
+    """A number as a tensor of this dtype holds it."""
+    if isinstance(number, ConstantVariable):
+        return ConstantVariable(torch.tensor(number.value, dtype=dtype).item())
+    if not isinstance(number, NumberVariable) or number.cls is not float or number.source is None:
+        return None
+    if dtype is torch.float64:
+        return number
+    rounded = numbers.computed_text("{0}({1}).value", _FLOAT32, number)
+    return None if rounded is None else tx.graph.computed(ctypes.c_float(number.here).value, rounded)
+
+
+def _result(
+    tx: Tracer, function: Callable[..., Any] | None, operands: Sequence[Number | None], dtype: torch.dtype
+) -> Number | None:
+    """What a tensor holds that `function` gives for the operands; without a function, the first of them."""
+    given = [operand for operand in operands if operand is not None]
+    if len(given) < len(operands):
+        return None
+
+    @functools.cache
+    def number() -> VariableTracker | None:
+        values = [value for operand in given if (value := operand()) is not None]
+        if len(values) < len(given) or (function is operator.truediv and not tx.truth(values[1])):
+            return None  # where torch gives infinity, Python would raise
+        return values[0] if function is None else _rounded(tx, tx.call(function, values), dtype)
+
+    return number
+
+
+# What the graph writes and makes
+
+
+def written(tx: Tracer, target: Any, args: Args, kwargs: Kwargs) -> Numbers:
+    """The tensors that a call is about to write numbers to which can be followed, and those numbers."""
+    if target not in _WRITES or not args or not _adds_once(kwargs):
+        return []
+    function, is_list = _WRITES[target]
+    if not is_list:
+        return _written_to(tx, function, args[0], args[1:])
+    receivers = args[0].items if isinstance(args[0], SequenceVariable) else []
+    columns = [arg.items if isinstance(arg, SequenceVariable) else [arg] * len(receivers) for arg in args[1:]]
+    memories = [memory_of(tx.graph.use(v)) for v in receivers if isinstance(v, TensorVariable)]
+    read = {memory_of(tx.graph.use(v)) for column in columns for v in column if isinstance(v, TensorVariable)}
+    if len({*memories, *read}) < len(memories) + len(read):
+        return []  # one after the other, they could read what was written before
+    pairs = zip(receivers, *columns)
+    return [one for receiver, *others in pairs for one in _written_to(tx, function, receiver, others)]
+
+
+def _adds_once(kwargs: Kwargs) -> bool:
+    """Whether the call has no keywords that change what it computes."""
+    return all(name == "alpha" and isinstance(v, ConstantVariable) and v.value == 1 for name, v in kwargs.items())
+
+
+def _written_to(tx: Tracer, function: Callable[..., Any] | None, receiver: VariableTracker, others: Args) -> Numbers:
+    if not isinstance(receiver, TensorVariable) or len(others) > 1:
+        return []
+    dtype = tx.graph.use(receiver).dtype
+    right = [_operand(tx, other, dtype, casts=function is None) for other in others]
+    left = [_held(tx, receiver)] if function is not None else [] if others else [_always(ConstantVariable(0.0))]
+    number = _result(tx, function, [*left, *right], dtype)
+    return [] if number is None else [(receiver, number)]
+
+
+def made(tx: Tracer, target: Any, args: Args, result: VariableTracker) -> Numbers:
+    """The tensor that a call has made, if it holds one number that can be followed, and that number."""
+    if not isinstance(result, TensorVariable) or not (target in _FILLS or target in _COMPUTES):
+        return []
+    fake = tx.graph.use(result)
+    if fake.ndim or fake.dtype not in _DTYPES:
+        return []
+    if target in _FILLS:
+        return [(result, _always(ConstantVariable(_FILLS[target])))]
+    function, position = _COMPUTES[target]
+    taken = args if function is not None else args[position : position + 1]
+    operands = [_operand(tx, arg, fake.dtype, casts=function is None) for arg in taken]
+    number = _result(tx, function, operands, fake.dtype)
+    return [] if number is None or not taken else [(result, number)]
+
+
+def note(tx: Tracer, found: Iterable[tuple[TensorVariable, Number]]) -> None:
+    """From now on these tensors hold these numbers."""
+    for tensor, number in found:
+        tx.graph.held[memory_of(tx.graph.use(tensor))] = number
+
+
+def as_numbers(tx: Tracer, target: Any, kwargs: Kwargs) -> Kwargs:
+    """Keywords for which torch takes numbers, and reads the number in a tensor."""
+    names = ("alpha", "value") if target in _SCALED else ("alpha",)
+    found = {name: read(tx, arg) for name in names if isinstance(arg := kwargs.get(name), TensorVariable)}
+    return {**kwargs, **{name: number for name, number in found.items() if number is not None}} if found else kwargs
+
+
+# Besides those that take `alpha`.
+_SCALED = ("addcdiv_", "addcmul_", "addcdiv", "addcmul", torch.addcdiv, torch.addcmul)
+
+# operations in place -> what they do to the number (None: they replace it), and whether to each of a list
+_WRITES: dict[Any, tuple[Callable[..., Any] | None, bool]] = {
+    operator.iadd: (operator.add, False),
+    operator.imul: (operator.mul, False),
+    "add_": (operator.add, False),
+    "mul_": (operator.mul, False),
+    "copy_": (None, False),
+    "fill_": (None, False),
+    "zero_": (None, False),
+    foreach_add_: (operator.add, True),
+    foreach_mul_: (operator.mul, True),
+    foreach_copy_: (None, True),
+}
+# functions that make tensors -> what is in them
+_FILLS: dict[Any, float] = {
+    **dict.fromkeys((torch.zeros, torch.zeros_like, "new_zeros"), 0.0),
+    **dict.fromkeys((torch.ones, torch.ones_like, "new_ones"), 1.0),
+}
+# functions that compute tensors -> what they do to the numbers (None: they take one as it is), and where that is
+_COMPUTES: dict[Any, tuple[Callable[..., Any] | None, int]] = {
+    **dict.fromkeys((torch.tensor, torch.as_tensor, torch.clone, "clone"), (None, 0)),
+    torch.full: (None, 1),
+    **{function: (function, 0) for function in (operator.neg, operator.add, operator.sub, operator.mul)},
+    operator.truediv: (operator.truediv, 0),
+}

@@ -1,0 +1,39 @@
+"""What stands around a step of torch's optimizers: the grad mode, and checks that only matter to recorded graphs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import minidynamo
+from minidynamo.tracer import optimizer_polyfills
+
+
+class Step:
+    defaults = {"differentiable": False}  # noqa: RUF012
+
+    def __init__(self, differentiable):
+        self.defaults = {"differentiable": differentiable}
+
+
+def ask(optimizer, fails=False):
+    if fails:
+        raise ValueError
+    return torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("differentiable", [False, True])
+def test_the_twin_switches_grad_mode_as_the_decorator_does(differentiable):
+    decorated = minidynamo.compat._use_grad_for_differentiable(ask)
+    optimizer = Step(differentiable)
+    for enabled in (False, True):
+        with torch.set_grad_enabled(enabled):
+            assert optimizer_polyfills.step_in_its_grad_mode(decorated, optimizer) is decorated(optimizer)
+            with pytest.raises(ValueError):
+                optimizer_polyfills.step_in_its_grad_mode(decorated, optimizer, True)
+            assert torch.is_grad_enabled() is enabled
+
+
+def test_the_check_of_recorded_graphs_does_nothing():
+    optimizer = torch.optim.Adam([torch.nn.Parameter(torch.ones(1))])
+    assert optimizer_polyfills.check_health_for_graph_capture(optimizer) is None

@@ -1,0 +1,146 @@
+"""Numbers in tensors of one element are followed while tracing: read from outside, rounded as the tensor rounds."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import minidynamo
+from minidynamo.testing import CompileCounter, no_recompile
+
+whole = {"backend": "eager", "fullgraph": True}
+
+
+def number(value, dtype=torch.float32):
+    return torch.tensor(value, dtype=dtype)
+
+
+def added(x, t):
+    t += 1
+    return x * t.item()
+
+
+def in_a_list(x, t):
+    torch._foreach_add_([t], torch.tensor(1.0, dtype=t.dtype), alpha=1.0)
+    torch._foreach_mul_([t], [0.1])
+    return x * t.item() + t.tolist()
+
+
+def copied(x, t):
+    t.copy_(torch.as_tensor(t.item() / 3))
+    new = torch.zeros((), dtype=t.dtype)
+    new.copy_(t).mul_(0.7).add_(t)
+    return x * new.item()
+
+
+def computed(x, t):
+    rate = -t / 3 * 0.3 - 0.1
+    return x.add(x, alpha=rate).addcdiv(x, x + 1, value=rate)
+
+
+def made(x, t):
+    made = torch.tensor(t.item() * 0.1)
+    clone = t.clone()
+    t.zero_()
+    return x * made.item() * clone.item() + t.item()
+
+
+PROGRAMS = [added, in_a_list, copied, computed, made]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_numbers_are_those_of_eager(program, dtype):
+    counter = CompileCounter()
+    compiled = minidynamo.compile(program, backend=counter, fullgraph=True)
+    x = torch.linspace(-1, 1, 5, dtype=dtype)
+    for value in (0.1, 7.0, 1e-3, 123456.789):
+        expected, actual = number(value, dtype), number(value, dtype)
+        torch.testing.assert_close(compiled(x, actual), program(x, expected), rtol=0, atol=0)
+        torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+    assert counter.frame_count == 1
+
+
+def test_decisions_are_guarded():
+    @minidynamo.compile(**whole)
+    def f(x, t):
+        return x + 1 if t.item() > 3 else x - 1
+
+    x = torch.zeros(2)
+    assert f(x, number(1.0))[0] == -1
+    assert f(x, number(4.0))[0] == 1
+    with no_recompile():
+        assert f(x, number(2.0))[0] == -1
+
+
+def test_returned_numbers_are_those_before_and_after_a_write():
+    @minidynamo.compile(**whole)
+    def f(t):
+        before = t.item()
+        t.add_(1)
+        return before, t.item()
+
+    assert f(number(1.5)) == (1.5, 2.5)
+    assert f(number(3.0)) == (3.0, 4.0)
+
+
+def through_another_tensor(x, t, other):
+    other += 1
+    return x * t.item()
+
+
+def by_an_operation_that_is_not_followed(x, t, other):
+    t.sin_()
+    return x * t.item()
+
+
+def through_its_memory(x, t, other):
+    t.data.add_(1)
+    t.view(1).sin_()
+    return x * t.item()
+
+
+def one_after_the_other(x, t, other):
+    new = [torch.zeros(()), torch.zeros(())]
+    torch._foreach_add_(new, [t, new[0]])
+    return x * new[1].item()
+
+
+def of_another_dtype(x, t, other):
+    torch._foreach_add_([t], torch.tensor(0.1, dtype=torch.float64), alpha=1.0)
+    return x * t.item()
+
+
+BREAKS = [
+    of_another_dtype,
+    through_another_tensor,
+    by_an_operation_that_is_not_followed,
+    through_its_memory,
+    one_after_the_other,
+]
+
+
+@pytest.mark.filterwarnings("ignore::minidynamo.events.MinidynamoNotice")
+@pytest.mark.parametrize("program", BREAKS)
+def test_what_cannot_be_followed_is_read_behind_a_break(program):
+    compiled = minidynamo.compile(program, backend="eager")
+    for value in (1.0, 2.0):
+        results = []
+        for f in (program, compiled):
+            t = number(value)
+            results.append(f(torch.ones(3), t, t.detach()))
+        torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)
+
+
+def test_memory_that_is_shared_later_is_noticed():
+    compiled = minidynamo.compile(through_another_tensor, backend="eager")
+    x, t = torch.ones(3), number(1.0)
+    assert compiled(x, t, number(5.0))[0] == 1
+    assert compiled(x, t, t.detach())[0] == 2
+
+
+def test_numbers_too_large_for_the_tensor_are_infinite():
+    compiled = minidynamo.compile(added, **whole)
+    assert torch.isinf(compiled(torch.ones(1), number(float("inf"))))
+    f = minidynamo.compile(lambda x, t: x * t.mul_(t).item(), **whole)
+    assert torch.isinf(f(torch.ones(1), number(1e30)))
