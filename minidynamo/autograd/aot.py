@@ -23,7 +23,7 @@ from minidynamo.autograd.inputs import InputLayout, flatten_inputs, layout_of, u
 from minidynamo.autograd.joint import Trace, trace_joint
 from minidynamo.autograd.numbers import is_number
 from minidynamo.autograd.outputs import Results, plan_outputs
-from minidynamo.autograd.partition import Partition, ancestors, forward_graph, partition
+from minidynamo.autograd.partition import Partition, ancestors, exposed, forward_graph, partition
 from minidynamo.autograd.saving import SavePolicy
 from minidynamo.autograd.segments import compile_segments, has_cuts
 from minidynamo.autograd.signature import GraphSignature
@@ -240,7 +240,15 @@ def _split(
         None if node is None else functional.read(functional.values[node]) for node in trace.gradients.values()
     ]
     parts = partition(
-        graph, inputs, functional.tangents, results.nodes, results.copies, gradients, overwritten, save_policy
+        graph,
+        inputs,
+        functional.tangents,
+        results.nodes,
+        results.copies,
+        gradients,
+        overwritten,
+        save_policy,
+        exposed(graph, functional.made_forward, [*inputs, *results.nodes]),
     )
     sources = tuple(_tangents_of(node, functional.tangents) for node in gradients)
     signature = replace(

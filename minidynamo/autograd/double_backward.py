@@ -17,10 +17,11 @@ from torch import fx
 
 from minidynamo import compat
 from minidynamo.autograd.functionalize import FunctionalGraph
-from minidynamo.autograd.joint import Trace
+from minidynamo.autograd.joint import Trace, is_differentiable_view
 from minidynamo.autograd.layouts import Layout
 from minidynamo.autograd.numbers import is_number
-from minidynamo.autograd.partition import Partition, is_random
+from minidynamo.autograd.partition import Partition
+from minidynamo.autograd.recomputation import is_random
 from minidynamo.autograd.unread import read_inputs
 from minidynamo.boxed import BoxedCallable
 from minidynamo.errors import Diagnostic, Unsupported
@@ -213,9 +214,8 @@ class DoubleBackward:
             mutated: torch.Tensor = given[-1 - places[0]]
             return mutated
         members = [outputs[place] for place in places]
-        roots: list[torch.Tensor] = [
-            m if len(set(map(id, members))) == 1 or m._base is None else m._base for m in members
-        ]
+        alone = len(set(map(id, members))) == 1 and not is_differentiable_view(members[0])
+        roots: list[torch.Tensor] = [m if alone or m._base is None else m._base for m in members]
         return next((root for root in roots if root.requires_grad), roots[0])
 
 

@@ -84,7 +84,8 @@ class Value:
 class FunctionalGraph:
     """The traced graph without mutation. `values` tells which tensor a traced node stood for, `nodes` which node holds
     what is no single tensor. `inputs` are the values of the flat inputs that are tensors, `placeholders` the nodes of
-    all of them; `constants` are tensors of the user's code that became extra placeholders."""
+    all of them; `constants` are tensors of the user's code that became extra placeholders. `made_forward` are the nodes
+    that were there when the first gradient was computed."""
 
     emitter: Emitter
     placeholders: list[fx.Node] = field(default_factory=list)
@@ -93,6 +94,7 @@ class FunctionalGraph:
     constants: dict[fx.Node, torch.Tensor] = field(default_factory=dict)
     values: dict[fx.Node, Value] = field(default_factory=dict)
     nodes: dict[fx.Node, Any] = field(default_factory=dict)
+    made_forward: frozenset[fx.Node] = frozenset()
 
     def read(self, value: Value) -> fx.Node:
         """The node that holds `value` now; made again from the base if that was written."""
@@ -163,6 +165,8 @@ class _Pass:
             self.result.tangents.append(self.result.values[node].node)
         self.lift_constants()
         for node in self.trace.graph.nodes:
+            if node in self.trace.tangents[:1]:
+                self.result.made_forward = frozenset(self.emitter.graph.nodes)
             if node.op == "call_function":
                 with self.emitter.replacing(node):
                     self.translate(node)

@@ -318,7 +318,7 @@ def _family(members: list[torch.Tensor]) -> Family:
 
 def _root_of(members: list[torch.Tensor]) -> torch.Tensor | None:
     """The tensor that `members` of one memory are, or are views of; None when torch knows none."""
-    if len({id(member) for member in members}) == 1:
+    if len({id(member) for member in members}) == 1 and not is_differentiable_view(members[0]):
         return members[0]
     roots = [_autograd_root(member) for member in members]
     if differentiable := {id(root): root for root in roots if root.requires_grad}:
@@ -328,6 +328,12 @@ def _root_of(members: list[torch.Tensor]) -> torch.Tensor | None:
     if any(member.is_inference() for member in members):  # torch does not note there what a view is of
         return None
     return next((root for root, member in zip(roots, members) if root is not member), roots[0])
+
+
+def is_differentiable_view(value: torch.Tensor) -> bool:
+    """Whether autograd follows writes to `value` to what it is a view of; a compiled graph must return the latter."""
+    base = value._base
+    return value.grad_fn is not None and base is not None and base.requires_grad
 
 
 def _autograd_root(value: torch.Tensor) -> torch.Tensor:

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from minidynamo.autograd.mutation import is_view
+from minidynamo.autograd.checks import unused_checks
 from minidynamo.autograd.numbers import hint, is_number
+from minidynamo.autograd.recomputation import is_free, is_random, recomputable, spared
 from minidynamo.autograd.saving import SavePolicy, Wishes, ask, by_cost, within_budget
 from minidynamo.compat import OpOverload
 from minidynamo.config import config
@@ -25,23 +26,10 @@ from minidynamo.saved_tensors import SavedValue
 
 aten = torch.ops.aten
 
-# Pointwise operations that cost no more than reading their arguments.
-_CHEAP_NAMES = """
-    _to_copy _unsafe_view abs add arange bitwise_and bitwise_not bitwise_or bitwise_xor clamp clamp_max clamp_min
-    clone copysign div eq fill full full_like ge gt le logical_and logical_not logical_or logical_xor lt masked_fill
-    maximum minimum mul ne neg ones ones_like reciprocal relu rsqrt rsub scalar_tensor sign sqrt square sub
-    threshold_backward where zeros zeros_like
-"""
-CHEAP = frozenset(_CHEAP_NAMES.split())
-# Activations and their parts, which are worth their memory once: backward computes them from a value that is kept, but
-# never one from another.
-_MODERATE_NAMES = """
-    elu erf exp gelu hardsigmoid hardswish hardtanh leaky_relu log1p mish sigmoid silu softplus tanh
-"""
-MODERATE = frozenset(_MODERATE_NAMES.split())
-# What is computed again lives beside what it is computed from. In a loop that runs on, such as a recurrent net, nothing
-# would be kept of the state but all that it was ever computed from.
-LONGEST_CHAIN = 8
+# Weights, in quarters of a byte. What the caller holds anyway costs next to nothing; what it may write to, unlike in
+# eager, more than everything else together.
+_HELD_BY_CALLER = 2
+_EXPOSED = 1 << 60
 
 
 @dataclass
@@ -69,37 +57,12 @@ def ancestors(roots: Iterable[fx.Node]) -> set[fx.Node]:
     return found
 
 
-def is_random(node: fx.Node) -> bool:
-    """Whether `node` draws random numbers."""
-    return isinstance(node.target, OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
-
-
 def is_effect(node: fx.Node) -> bool:
     """Whether `node` must run in forward whoever uses it: it draws random numbers or checks something."""
     if node.op != "call_function":
         return False
     returns_nothing = isinstance(node.target, OpOverload) and node.meta.get("val") is None
     return is_random(node) or returns_nothing
-
-
-def recomputable(graph: fx.Graph) -> set[fx.Node]:
-    """The values of `graph` that may be computed again in backward."""
-    # The pointwise operations that computing each of them again may come to.
-    chains: dict[fx.Node, frozenset[fx.Node]] = {}
-    for node in graph.nodes:
-        again = is_free(node)
-        if again or is_pointwise(node):
-            chain = frozenset() if again else frozenset([node])
-            chain = chain.union(*(chains.get(source, ()) for source in node.all_input_nodes))
-            moderate = sum(_name(one) in MODERATE for one in chain)
-            if again or (len(chain) <= LONGEST_CHAIN and moderate <= 1):
-                chains[node] = chain
-    return set(chains)
-
-
-def is_free(node: fx.Node) -> bool:
-    """Whether `node` only takes apart or views what is there."""
-    return node.target is operator.getitem or (isinstance(node.target, OpOverload) and is_view(node.target))
 
 
 def maker_of(node: fx.Node) -> fx.Node:
@@ -109,15 +72,6 @@ def maker_of(node: fx.Node) -> fx.Node:
     return source if several and isinstance(source, fx.Node) else node
 
 
-def is_pointwise(node: fx.Node) -> bool:
-    """Whether a second computation of `node` may be worth the memory."""
-    return config.recompute and not is_random(node) and _name(node) in CHEAP | MODERATE
-
-
-def _name(node: fx.Node) -> str:
-    return str(node.target.overloadpacket.__name__) if isinstance(node.target, OpOverload) else ""
-
-
 def forward_graph(
     graph: fx.Graph,
     inputs: list[fx.Node],
@@ -125,15 +79,17 @@ def forward_graph(
     copies: list[tuple[fx.Node, fx.Node]],
     overwritten: Iterable[fx.Node] = (),
     kept: Collection[fx.Node] = (),
+    backward: Collection[fx.Node] = (),
 ) -> fx.Graph:
-    """What `returned` and `copies` need of `graph`, plus random operations, in the same order, with `inputs` as
-    placeholders. New data of `copies` is copied into their placeholders behind everything else; what is returned lies
-    in the memory of none of `overwritten`. `kept` is returned behind `returned`, and what only it needs is computed as
-    soon as possible, so that what it is computed from can die."""
+    """What `returned` and `copies` need of `graph`, plus random operations and what may raise and is not left to
+    `backward`, in the same order, with `inputs` as placeholders. New data of `copies` is copied into their placeholders
+    behind everything else; what is returned lies in the memory of none of `overwritten`. `kept` is returned behind
+    `returned`, and what only it needs is computed as soon as possible, so that what it is computed from can die."""
     behind = _tangent_dependent(graph, set(inputs))
     effects = [node for node in graph.nodes if is_effect(node) and node not in behind]
     needed = ancestors([*returned, *(new for _, new in copies), *effects])
     early = ancestors(kept) - needed
+    needed |= ancestors(unused_checks(graph, {*needed, *early, *behind, *backward}))
     made = fx.Graph()
     env: dict[fx.Node, fx.Node] = {node: made.node_copy(node) for node in inputs}
 
@@ -192,12 +148,14 @@ def partition(
     gradients: list[fx.Node | None],
     overwritten: set[fx.Node],
     save_policy: SavePolicy | None = None,
+    exposed: Collection[fx.Node] = (),
 ) -> Partition:
     """Split a functional joint graph.
 
     `inputs` are forward's placeholders, `results` what it returns to the runtime, `gradients` what backward returns.
     `overwritten` are inputs whose memory holds other data by the time backward runs: keeping them means a copy.
-    `save_policy` has a say in what is kept, and so has `config.activation_budget`.
+    `exposed` are inputs and results that the caller may write to before backward runs. `save_policy` has a say in what
+    is kept, and so has `config.activation_budget`.
     """
     behind = _tangent_dependent(graph, set(inputs))
     wanted = ancestors(node for node in gradients if node is not None)
@@ -208,7 +166,14 @@ def partition(
     ]
     required = ancestors(forward_roots)
     network = _Network(
-        graph, wanted, behind, required, overwritten, set(results), {g for g in gradients if g is not None}
+        graph,
+        wanted,
+        behind,
+        required,
+        overwritten,
+        set(results),
+        {g for g in gradients if g is not None},
+        frozenset(exposed) - overwritten,
     )
     wishes = Wishes() if save_policy is None else network.wishes(save_policy)
     cut = network.cut_within(config.activation_budget, wishes)
@@ -222,11 +187,34 @@ def partition(
     places = {"input": inputs, "result": results, "extra": rest}
     sources = [(kind, places[kind].index(n)) for kind, n in placed]
     made = Partition(fx.Graph(), fx.Graph(), saved, sources)
-    made.forward = forward_graph(graph, inputs, results, copies, overwritten, rest)
+    made.forward = forward_graph(graph, inputs, results, copies, overwritten, rest, wanted)
     made.backward = _backward_graph(graph, saved, tangents, gradients, behind)
     tensors = [node for node in saved if not is_number(node)]
     made.values = [_record(n, n in required, n in overwritten, n in network.recomputable, wishes) for n in tensors]
     return made
+
+
+def exposed(graph: fx.Graph, made_forward: Collection[fx.Node], held: Iterable[fx.Node]) -> frozenset[fx.Node]:
+    """Those of `held`, inputs and results, that eager would not keep for backward: a caller may write to them.
+
+    Eager keeps what the gradients' formulas read of forward. `made_forward` are the nodes that were there before the
+    first gradient was computed.
+    """
+    kept: set[fx.Node] = set()
+    for node in graph.nodes:
+        if node not in made_forward:
+            kept.update(*(_viewed(source) for source in node.all_input_nodes))
+    return frozenset(node for node in held if not is_number(node) and kept.isdisjoint(_viewed(node)))
+
+
+def _viewed(node: fx.Node) -> list[fx.Node]:
+    """`node` and all that it is a view of: they share their memory, and the count of writes to it."""
+    found = [node]
+    while is_free(found[-1]):
+        found.append(found[-1].all_input_nodes[0])
+    return (
+        found if found[-1].op == "placeholder" or not isinstance(found[-1].meta["val"], (tuple, list)) else found[:-1]
+    )
 
 
 class _Network:
@@ -241,7 +229,9 @@ class _Network:
         overwritten: set[fx.Node],
         results: set[fx.Node],
         gradients: set[fx.Node],
+        exposed: frozenset[fx.Node],
     ) -> None:
+        self.exposed = exposed
         self.recomputable = recomputable(graph)
         self.candidates = [node for node in graph.nodes if node in wanted and node not in behind]
         self.behind = behind & wanted
@@ -266,11 +256,26 @@ class _Network:
             kept = self.minimum_cut(wishes)
             return sum(self.weight(node) or 0 for node in kept), kept
 
-        kept_anyway = usual | wishes.keep
-        more = [n for n in self.candidates if n.op == "call_function" and n not in kept_anyway and not is_effect(n)]
-        found = within_budget(budget, by_cost(more), cut)
+        _, found = cut(frozenset())
+        dropped = spared(found, filter(self.is_sink, self.candidates), lambda n: self.may_drop(n, wishes))
+        usual |= dropped
+        if budget < 1:
+            self.exposed = frozenset()
+            kept_anyway = usual | wishes.keep
+            more = [n for n in self.candidates if n.op == "call_function" and n not in kept_anyway and not is_effect(n)]
+            found = within_budget(budget, by_cost(more), cut)
+        else:
+            found = [node for node in found if node not in dropped]
         self.recomputable = usual
         return found
+
+    def is_sink(self, node: fx.Node) -> bool:
+        """Whether backward reads `node`, or returns it."""
+        return node in self.gradients or any(user in self.behind for user in node.users)
+
+    def may_drop(self, node: fx.Node, wishes: Wishes) -> bool:
+        """Whether anything is won by not keeping `node`."""
+        return node not in wishes.keep and node not in self.results and (self.weight(node) or 0) > _HELD_BY_CALLER
 
     def minimum_cut(self, wishes: Wishes) -> list[fx.Node]:
         """The values to keep, in graph order. Of all cuts of least weight it is the one that recomputes least."""
@@ -287,7 +292,7 @@ class _Network:
             computed = node in self.required and node not in self.recomputable
             if node.op == "placeholder" or is_number(node) or computed:  # a number never keeps what it is read of
                 net.add_edge("source", inner)
-            if node in self.gradients or any(user in self.behind for user in node.users):
+            if self.is_sink(node):
                 net.add_edge(outer, "sink")
         index = {node: i for i, node in enumerate(self.candidates)}
         for i, node in enumerate(self.candidates):
@@ -300,19 +305,22 @@ class _Network:
     def weight(self, node: fx.Node) -> int | None:
         """What keeping `node` costs; None for what cannot be kept.
 
-        Parameters are free, inputs and results as good as free, since the caller holds them. A result comes before the
-        input that it is computed from: eager keeps it, too, and a caller may write to the input (`h += f(h)`). Of
-        everything else bytes decide; among equals, first comes what forward computes anyway.
+        Parameters are free, inputs and results as good as free, since the caller holds them; but exposed ones are kept
+        only when nothing else will do. A result comes before the input that it is computed from: a caller may write to
+        the input (`h += f(h)`). Of everything else bytes decide; among equals, first comes what forward computes
+        anyway.
         """
         value = node.meta["val"]
         if is_number(node):
             return 0
+        if node in self.exposed:
+            return _EXPOSED + 4 * _bytes(value)
         if node.op == "placeholder" and node not in self.overwritten:
-            return 0 if isinstance(value, torch.nn.Parameter) else 2
+            return 0 if isinstance(value, torch.nn.Parameter) else _HELD_BY_CALLER
         if not isinstance(value, torch.Tensor):
             return None
         if node in self.results:
-            return 1
+            return _HELD_BY_CALLER - 1
         return 4 * _bytes(value) + (0 if node in self.required else 1)
 
 

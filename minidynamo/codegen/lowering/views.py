@@ -146,7 +146,7 @@ def lower_select(builder: Builder, x: Value, dim: int, index: Extent) -> Value:
     return x.view(builder.out.shape, lambda new: [*new[:at], fixed, *new[at:]])
 
 
-@lowering("split", "split_with_sizes", view=True)
+@lowering("split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", view=True)
 def lower_split(builder: Builder, x: Value, sizes: Extent | Sequence[Extent], dim: int = 0) -> tuple[Value, ...]:
     """Consecutive pieces along one dimension."""
     at = dim % len(x.shape)

@@ -151,3 +151,17 @@ def test_same_layout():
     a, b = (k.writes[0] for k in kernels(lambda x: (x + 1, (x * 2).t().clone().sum(0)), X)[:1] * 2)
     assert same_layout(a, b)
     assert isinstance(kernels(lambda x: x + 1, X)[0], Kernel)
+
+
+def test_memory_is_not_reused_while_a_part_of_it_is_read():
+    def program(x, w):
+        made = x @ x
+        first, second = made.unsafe_chunk(2, 1)  # torch declares no alias
+        same_layout = (x * 3).sin()
+        return first @ w, same_layout @ same_layout.t(), second @ w
+
+    made = plan(program, X, torch.ones(2, 2))
+    assert "mm" not in [step.source for step in steps_of(Reuse, made)]
+    assert max(k for k, s in enumerate(made.steps) if isinstance(s, Extern)) < next(
+        k for k, s in enumerate(made.steps) if isinstance(s, Free) and "mm" in s.names
+    )
