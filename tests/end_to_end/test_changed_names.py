@@ -340,3 +340,27 @@ def module_import(compiled):
     m2.k = 7
     sys.modules["mymod"] = m2
     yield f(vector())
+
+
+@histories
+def globals_as_a_dict(compiled):
+    """The same variable is written as an item of `globals()` and read by its name."""
+    namespace = {"step": 1}
+    text = (
+        "def f(x):\n"
+        "    globals()['step'] = globals()['step'] + 1\n"
+        "    return x * step, 'step' in globals(), globals().get('other', 3)\n"
+        "def g(x, names):\n"
+        "    names['step'] = 10\n"
+        "    y = x * step\n"
+        "    del names['step']\n"
+        "    return y\n"
+    )
+    exec(text, namespace)
+    f, g = compiled(namespace["f"]), compiled(namespace["g"])
+    yield f(vector())
+    yield f(vector())
+    namespace["other"] = 9
+    yield f(vector())
+    yield g(vector(), namespace), "step" in namespace
+    yield attempt(f, vector())

@@ -75,3 +75,7 @@ def test_the_tables_name_attributes_that_tensors_have():
 def test_methods_that_break_say_why(name):
     diagnostic = capture(lambda x: getattr(x, name)(), vector()).exit.diagnostic
     assert diagnostic.code == "MD212" and name in diagnostic.what and diagnostic.why
+
+
+def test_every_fact_is_one_that_tensors_have():
+    assert all(hasattr(torch.ones(1), name) for name in FACTS)

@@ -158,8 +158,8 @@ def hash_of(tx: Tracer, variable: VariableTracker) -> int:
     if isinstance(variable, TupleVariable):
         return hash(tuple([_Hashed(hash_of(tx, item)) for item in variable.items]))
     own = lookup_method(variable.python_type, "__hash__")
-    if isinstance(variable, ObjectVariable) and own is None:
-        tx.raises(TypeError(f"unhashable type: '{variable.cls.__name__}'"), exact=True)
+    if own is None:
+        tx.raises(TypeError(f"unhashable type: '{variable.python_type.__name__}'"), exact=True)
     if isinstance(variable, ObjectVariable) and isinstance(own, types.FunctionType):
         hashed = expect_constant(tx, tx.call_method(variable, "__hash__"), "a hash")
         if not isinstance(hashed, int):

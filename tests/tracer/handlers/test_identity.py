@@ -84,3 +84,14 @@ def address_of_a_constant(x):
 def variables(x, obj):
     obj.a = x
     return list(vars(obj)), vars(obj)["a"], "b" in vars(obj), len(vars(Plain()))
+
+
+@programs(graphs=1)
+def what_has_no_hash(x):
+    messages = []
+    for value in ({}, [], set()):
+        try:
+            hash(value)
+        except TypeError as error:
+            messages.append(str(error))
+    return x + 1, messages
