@@ -194,12 +194,37 @@ def a_partial_function(x):
     return vmap(functools.partial(torch.add, alpha=2), in_dims=(0, None))(x, x[0])
 
 
+@programs(lambda: (matrix(),))
+def random_numbers(x):
+    different = vmap(lambda row: row + torch.rand(4), randomness="different")(x)
+    return different, vmap(lambda row: row + torch.rand(4), randomness="same")(x)
+
+
+@programs(lambda: (matrix(),))
+def mapped_in_chunks(x):
+    return vmap(lambda row: row.sin().sum(), chunk_size=2)(x)
+
+
+@programs(two_vectors)
+def forward_mode_with_aux(x, v):
+    return jvp(lambda a: (a.sin(), a.cos()), (x,), (v,), has_aux=True)
+
+
+@programs(vector)
+def the_same_tensor_twice(x):
+    gradients = grad(lambda a, b: (a * b * b).sum(), argnums=(0, 1))(x, x)
+    return gradients, jvp(torch.sin, (x,), (x,)), vmap(lambda pair: pair[0] * pair[1])((x, x))
+
+
 # What is not captured
 
 
-@programs(lambda: (matrix(),), graphs=0, breaks=3)
-def random_numbers(x):
-    return vmap(lambda row: row + torch.rand(4), randomness="different")(x)
+@programs(two_vectors, graphs=2, breaks=2)
+def pulled_back(x, v):
+    scale = 2
+    y, pull_back = vjp(lambda a: a.sin() * scale, x + 1)
+    scale = 3
+    return y * scale, pull_back(v)
 
 
 @programs(lambda: (matrix(),), graphs=0, breaks=3)
@@ -220,14 +245,6 @@ def test_functions_that_do_not_fit_raise_what_torch_raises():
 
     with pytest.raises(RuntimeError, match="scalar"):
         minidynamo.compile(program, backend="eager")(torch.ones(3))
-
-
-def test_vjp_runs_as_written():
-    def program(x):
-        y, pull = vjp(torch.sin, x)
-        return pull(y * 2)
-
-    assert_same_as_eager(program, vector)
 
 
 def test_ensembles():

@@ -67,7 +67,10 @@ def _hessian(function: Any, argnums: Any = 0) -> Any:
 
 @registry.polyfill(func.jvp)
 def _jvp(function: Any, primals: Any, tangents: Any, *, strict: Any = False, has_aux: Any = False) -> Any:
-    return transformed(_jvp_of, function, {"strict": strict, "has_aux": has_aux}, (primals, tangents), {})
+    def at(primals: Any, tangents: Any) -> Any:
+        return function(*primals)
+
+    return transformed(_jvp_of, at, {"strict": strict, "has_aux": has_aux}, (primals, tangents), {})
 
 
 def _jvp_of(function: Any, **options: Any) -> Any:
@@ -103,15 +106,17 @@ def _transformed(
         _refuse(tx, name, what)
 
     plain = _options(options, refuse)
+    seen: set[TensorVariable] = set()
+    args, kwargs = _distinct(tx, args, seen), _distinct(tx, kwargs, seen)
     given = [leaf for leaf in leaves(TupleVariable([args, kwargs])) if isinstance(leaf, TensorVariable)]
-    if not given or len(set(given)) < len(given):
-        refuse("its arguments are no tensors, or one of them twice")
+    if not given:
+        refuse("its arguments are no tensors")
     dims = _dims(tx, real, plain, args, kwargs, refuse)
     with tx.graph.open_subgraph(()) as subgraph, changing_nothing(tx, refuse, may_restore=True), _grad_mode(tx, real):
         followed = _followed(real, plain, args)
         inner = [tx.graph.inner_input(tensor, dim, tensor in followed) for tensor, dim in zip(given, dims)]
         replaced = dict(zip(given, inner))
-        result = _call(tx, real, function, args, kwargs, replaced)
+        result = _call(tx, function, args, kwargs, replaced)
         _check(subgraph, result, refuse)
     spec = (_spec(args, given, refuse), _spec(kwargs, given, refuse))
     structure = structure_of(_spec(result, tensors_in(result), refuse))
@@ -120,14 +125,28 @@ def _transformed(
     return _record(tx, made, name, node, [*subgraph.inputs, *given], refuse)
 
 
+def _distinct(tx: Tracer, value: VariableTracker, seen: set[TensorVariable]) -> VariableTracker:
+    """The same value with another tensor over the same memory for each that is there a second time."""
+    tensors = [leaf for leaf in leaves(value) if isinstance(leaf, TensorVariable)]
+    if len(set(tensors)) == len(tensors) and not seen.intersection(tensors):
+        seen.update(tensors)
+        return value
+    if isinstance(value, TensorVariable):
+        return tx.emit("view_as", [value, value])
+    if isinstance(value, DictVariable):
+        items = {key: _distinct(tx, item, seen) for key, item in value.items.items()}
+        return DictVariable(items, value.cls)
+    assert isinstance(value, SequenceVariable)
+    parts = [_distinct(tx, item, seen) for item in value.items]
+    return ListVariable(parts) if isinstance(value, ListVariable) else TupleVariable(parts, value.cls)
+
+
 def _options(options: DictVariable, refuse: Any) -> dict[str, Any]:
     """The options of the transform, which must be known."""
     try:
         plain = {str(key.token): as_constant(value) for key, value in options.items.items()}
     except NotConstant as error:
         refuse(f"an option is a {error}")
-    if plain.get("randomness", "error") != "error" or plain.get("chunk_size") is not None:
-        refuse("it is called with this randomness or chunk_size")
     return plain
 
 
@@ -146,7 +165,6 @@ def _record(
 
 def _call(
     tx: Tracer,
-    transform: Any,
     function: VariableTracker,
     args: VariableTracker,
     kwargs: VariableTracker,
@@ -155,8 +173,6 @@ def _call(
     """Trace the function with the subgraph's own tensors for the arguments."""
     assert isinstance(args, TupleVariable) and isinstance(kwargs, DictVariable)
     inside = [_with(arg, replaced) for arg in args.items]
-    if transform is _jvp_of:
-        inside = list(tx.unpack(inside[0]))
     named = {str(key.token): _with(value, replaced) for key, value in kwargs.items.items()}
     return tx.call(function, inside, named)
 
@@ -165,8 +181,8 @@ def _followed(transform: Any, options: dict[str, Any], args: VariableTracker) ->
     """The tensors that require grad inside the function: those of the arguments to differentiate."""
     if transform not in _BACKWARD:
         return set()
-    numbers = options["argnums"]
     assert isinstance(args, TupleVariable)
+    numbers = options["argnums"]
     chosen = [args.items[n] for n in (numbers if isinstance(numbers, tuple) else (numbers,)) if n < len(args.items)]
     return {leaf for arg in chosen for leaf in leaves(arg)}
 
