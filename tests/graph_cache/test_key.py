@@ -67,16 +67,11 @@ print(text(), end="")
 
 
 def test_no_hash_seed_process_or_folder_stands_in_it(tmp_path):
-    found = set()
-    for seed in ("1", "2"):
-        folder = tmp_path / seed
-        folder.mkdir()
-        environment = {**os.environ, "PYTHONHASHSEED": seed, "RANK": seed, "PYTHONPATH": os.getcwd()}
-        command = [sys.executable, "-c", PROCESS]
-        done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr
-        found.add(done.stdout.partition("environment:")[0])
-    assert found == {text().partition("environment:")[0]}
+    environment = {**os.environ, "PYTHONHASHSEED": "1", "RANK": "1", "PYTHONPATH": os.getcwd()}
+    command = [sys.executable, "-c", PROCESS]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.partition("environment:")[0] == text().partition("environment:")[0]
 
 
 CHANGES = {
