@@ -39,6 +39,13 @@ _SYMBOLS: dict[Callable[..., Any], str] = {
     operator.ge: ">=",
 }
 _COMPARISONS = (operator.lt, operator.le, operator.eq, operator.ne, operator.gt, operator.ge)
+_BITS: dict[Callable[..., Any], str] = {
+    operator.and_: "&",
+    operator.or_: "|",
+    operator.xor: "^",
+    operator.lshift: "<<",
+    operator.rshift: ">>",
+}
 _DIVISIONS = (operator.truediv, operator.floordiv, operator.mod)
 
 # A text that has grown longer than this is no gain: its numbers become constants.
@@ -151,6 +158,8 @@ def binary(
         result = None  # Python raises
     elif function is operator.pow:
         result = _power(tx, left, right)
+    elif function in _BITS:
+        result = None if _is_float(left) or _is_float(right) else _bits(tx, function, left, right)
     elif function in _SYMBOLS:
         exact = not (_is_float(left) or _is_float(right)) and function is not operator.truediv
         result = _integer(tx, function, left, right) if exact else _floating(tx, function, left, right)
@@ -170,7 +179,7 @@ def _floating(
 def _integer(tx: Tracer, function: Callable[..., Any], *operands: VariableTracker) -> VariableTracker | None:
     """An operation on symbols, which is a node."""
     # Beyond what fits into the integers of tensors, a known power of symbols is infinity to them.
-    if tx.graph.subgraph is not None or not abs(function(*map(_here, operands))) < 2**62:
+    if not tx.graph.takes_numbers or not abs(function(*map(_here, operands))) < 2**62:
         return None
     values = [v.value for v in operands if isinstance(v, NumberVariable | ConstantVariable)]
     return tx.graph.number(function(*values), function, operands)
@@ -189,6 +198,29 @@ def _power(tx: Tracer, base: VariableTracker, exponent: VariableTracker) -> Vari
     else:
         return None
     return _floating(tx, operator.pow, base, exponent) if bounded else None
+
+
+def _bits(
+    tx: Tracer, function: Callable[..., Any], left: VariableTracker, right: VariableTracker
+) -> VariableTracker | None:
+    """An operation on the bits of ints: as arithmetic where it is the same, so that it is known of sizes."""
+    if function is operator.and_ and isinstance(left, ConstantVariable):
+        left, right = right, left
+    known = right.value if isinstance(right, ConstantVariable) and 0 <= right.value < 2**61 else None
+    if known is not None and function is operator.and_ and known & (known + 1) == 0:
+        return tx.call(operator.mod, [left, ConstantVariable(known + 1)])
+    if known is not None and known < 62 and function in (operator.lshift, operator.rshift):
+        by = operator.mul if function is operator.lshift else operator.floordiv
+        return tx.call(by, [left, ConstantVariable(2**known)])
+    if function in (operator.lshift, operator.rshift):
+        bounds = "0 <= {1} < 62" + (
+            f" and -{2**62} < ({{0}} << {{1}}) < {2**62}" if function is operator.lshift else ""
+        )
+        fits = 0 <= _here(right) < 62 and abs(function(_here(left), _here(right))) < 2**62
+        if not fits or not _require(tx, bounds, True, left, right):
+            return None
+    text = computed_text(f"{{0}} {_BITS[function]} {{1}}", left, right)
+    return None if text is None else tx.graph.integer(function(_here(left), _here(right)), text)
 
 
 def _holds(tx: Tracer, function: Callable[..., Any], left: VariableTracker, right: VariableTracker) -> bool:
@@ -219,6 +251,8 @@ def unary(tx: Tracer, function: Callable[..., Any], number: NumberVariable) -> V
     result: VariableTracker | None = None
     if function is operator.pos:
         return number
+    if function is operator.invert and number.cls is int:
+        return tx.call(operator.sub, [tx.call(operator.neg, [number]), ConstantVariable(1)])
     if function in (operator.neg, abs):
         if number.cls is int:
             result = _integer(tx, function, number)
@@ -341,7 +375,7 @@ def call_method(
     function, is_reflected = plain
     if function in _ONE_NUMBER and not args:
         return call(tx, function, [number], {})
-    if function in (operator.neg, operator.pos, abs):
+    if function in (operator.neg, operator.pos, operator.invert, abs):
         return unary(tx, function, number)
     if len(args) != 1:
         return None
@@ -358,6 +392,9 @@ _METHODS |= {
     f"__r{name}__": (getattr(operator, name), True)
     for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
 }
+_METHODS |= {f"__{function.__name__.strip('_')}__": (function, False) for function in _BITS}
+_METHODS |= {f"__r{function.__name__.strip('_')}__": (function, True) for function in _BITS}
+_METHODS |= {"__invert__": (operator.invert, False)}
 _METHODS |= {"__neg__": (operator.neg, False), "__pos__": (operator.pos, False), "__abs__": (abs, False)}
 _CONVERSIONS: dict[str, Callable[..., Any]] = {
     "__int__": builtins.int,

@@ -34,7 +34,7 @@ from minidynamo.switches import settings, way_to
 from minidynamo.tracer.constants import NUMPY_SCALARS, NotConstant, as_constant, from_constant
 from minidynamo.tracer.dead_code import remove_dead_code
 from minidynamo.tracer.protocol import Number
-from minidynamo.tracer.subgraphs import Subgraph, memory_of
+from minidynamo.tracer.subgraphs import GraphValue, Subgraph, memory_of
 from minidynamo.tracer.traced_frame import GraphInput
 from minidynamo.transforming import Transformation
 from minidynamo.variables.base import VariableTracker
@@ -285,7 +285,7 @@ class OutputGraph:
         if not mutates and result is not None and not exists_later:
             if not _has_symbols(result):
                 return _constant_result(result)
-            if self.subgraph is not None or isinstance(result, torch.SymBool | torch.SymFloat):
+            if not self.takes_numbers or isinstance(result, torch.SymBool | torch.SymFloat):
                 return _constant_result(_pinned(result))
         node_kwargs = {name: pair[0] for name, pair in converted.items()}
         if isinstance(target, str):
@@ -374,9 +374,9 @@ class OutputGraph:
     def size(self, tensor: TensorVariable, dim: int) -> VariableTracker:
         """The size of a tensor in one dimension."""
         size = self.use(tensor).shape[dim]
-        if not isinstance(size, torch.SymInt) or self.subgraph is not None:
+        if not isinstance(size, torch.SymInt) or not self.takes_numbers:
             return ConstantVariable(int(size))
-        node = self.graph.call_method("size", (tensor.node, dim))
+        node = self.graph.call_method("size", (self._argument(tensor)[0], dim))
         node.meta.update(user_location=self._where(), example_value=size)
         return self._number(size, node)
 
@@ -416,9 +416,11 @@ class OutputGraph:
                 raise NotInGraph(type(variable.value).__name__)
             return variable.value, variable.value
         if isinstance(variable, NumberVariable):
-            if self.subgraph is not None:
+            if not self.takes_numbers:
                 return variable.pin(), variable.pin()
             node = self._number_node(variable)
+            if self.subgraph is not None:
+                node = self.subgraph.node_of(variable)
             return node, node.meta["example_value"]
         if isinstance(variable, ObjectVariable) and variable.storage is not None:
             return self._argument(variable.storage)  # torch looks at the container below
@@ -442,11 +444,16 @@ class OutputGraph:
 
     # Subgraphs
 
+    @property
+    def takes_numbers(self) -> bool:
+        """Whether the graph that is open takes numbers that are not known, and computes with them."""
+        return self.subgraph is None or self.subgraph.takes_numbers
+
     @contextlib.contextmanager
-    def open_subgraph(self, inputs: Iterable[TensorVariable]) -> Iterator[Subgraph]:
+    def open_subgraph(self, inputs: Iterable[GraphValue], *, takes_numbers: bool = False) -> Iterator[Subgraph]:
         """Until the block ends, operations go into a graph of its own, which takes `inputs` and what else it reads."""
         outer, outer_graph = self.subgraph, self.graph
-        self.subgraph = made = Subgraph()
+        self.subgraph = made = Subgraph(takes_numbers and self.takes_numbers)
         self.graph = made.graph
         self._open_graphs.append(made.graph)
         made.take(inputs)
@@ -475,7 +482,7 @@ class OutputGraph:
         name: str,
         pred: TensorVariable | None,
         subgraphs: Sequence[torch.fx.Node],
-        inputs: Iterable[TensorVariable],
+        inputs: Iterable[GraphValue],
         results: Sequence[tuple[torch.Tensor, bool]],
     ) -> list[VariableTracker]:
         """Record `target(pred, *subgraphs, inputs)`, which gives a tuple; `results`: tensors like those in it, and

@@ -18,7 +18,7 @@ from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.shapes import Shapes
 from minidynamo.guards.source import Source
 from minidynamo.tracer.side_effects import SideEffects
-from minidynamo.tracer.subgraphs import Subgraph
+from minidynamo.tracer.subgraphs import GraphValue, Subgraph
 from minidynamo.transforming import Transformation
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.exceptions import ExceptionVariable
@@ -139,7 +139,14 @@ class GraphView(Protocol):
         """The innermost open subgraph."""
         ...
 
-    def open_subgraph(self, inputs: Iterable[TensorVariable]) -> AbstractContextManager[Subgraph]:
+    @property
+    def takes_numbers(self) -> bool:
+        """Whether the graph that is open takes numbers that are not known, and computes with them."""
+        ...
+
+    def open_subgraph(
+        self, inputs: Iterable[GraphValue], *, takes_numbers: bool = False
+    ) -> AbstractContextManager[Subgraph]:
         """Until the block ends, operations go into a graph of its own, which takes `inputs` and what else it reads."""
         ...
 
@@ -153,7 +160,7 @@ class GraphView(Protocol):
         name: str,
         pred: TensorVariable | None,
         subgraphs: Sequence[torch.fx.Node],
-        inputs: Iterable[TensorVariable],
+        inputs: Iterable[GraphValue],
         results: Sequence[tuple[torch.Tensor, bool]],
     ) -> list[VariableTracker]:
         """Record `target(pred, *subgraphs, inputs)`, which gives a tuple; `results`: tensors like those in it, and

@@ -1,4 +1,4 @@
-"""Owns the record of a graph inside a graph: a branch of `cond`, and the tensors of the surroundings that it reads.
+"""Owns the record of a graph inside a graph: a branch of `cond`, and what of the surroundings it reads.
 
 It runs nothing and decides nothing; `output_graph.py` writes operations into it while it is open.
 """
@@ -11,40 +11,57 @@ from dataclasses import dataclass, field
 import torch
 import torch.fx
 
+from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.tensors import TensorVariable
+
+GraphValue = TensorVariable | NumberVariable
+"""What a graph takes from the one around it."""
 
 
 @dataclass(eq=False)
 class Subgraph:
-    """A graph whose placeholders are tensors of the surrounding ones, in the order of `inputs`."""
+    """A graph whose placeholders are tensors and numbers of the surrounding ones, in the order of `inputs`.
 
+    Where it does not take numbers (`takes_numbers`), sizes and the like are constants in it.
+    """
+
+    takes_numbers: bool = False
     graph: torch.fx.Graph = field(default_factory=torch.fx.Graph)
-    inputs: dict[TensorVariable, torch.fx.Node] = field(default_factory=dict)
+    inputs: dict[GraphValue, torch.fx.Node] = field(default_factory=dict)
     _facts: dict[TensorVariable, tuple[object, ...]] = field(default_factory=dict)
     _written: list[TensorVariable] = field(default_factory=list)
 
-    def take(self, variables: Iterable[TensorVariable]) -> None:
-        """Make the tensors inputs, behind those that are inputs already."""
+    @property
+    def tensors(self) -> list[TensorVariable]:
+        """The tensors among the inputs."""
+        return [variable for variable in self.inputs if isinstance(variable, TensorVariable)]
+
+    def take(self, variables: Iterable[GraphValue]) -> None:
+        """Make the values inputs, behind those that are inputs already."""
         for variable in variables:
             self.node_of(variable)
 
-    def node_of(self, variable: TensorVariable) -> torch.fx.Node:
-        """The node that stands for a tensor in this graph; a tensor of another graph becomes an input."""
+    def node_of(self, variable: GraphValue) -> torch.fx.Node:
+        """The node that stands for a value in this graph; one that another graph has becomes an input."""
+        assert variable.node is not None
         if variable.node.graph is self.graph:
             return variable.node
         if variable not in self.inputs:
             last = next(reversed(self.inputs.values()), None)
             with self.graph.inserting_before(None) if last is None else self.graph.inserting_after(last):
                 node = self.graph.placeholder(variable.node.name)
-            node.meta["example_value"] = variable.fake
+            if isinstance(variable, TensorVariable):
+                node.meta["example_value"] = variable.fake
+                self._facts[variable] = _facts(variable.fake)
+            else:
+                node.meta["example_value"] = variable.node.meta["example_value"]
             node.meta["user_location"] = variable.node.meta.get("user_location")
             self.inputs[variable] = node
-            self._facts[variable] = _facts(variable.fake)
         return self.inputs[variable]
 
     def input_in_memory_of(self, fake: torch.Tensor) -> TensorVariable | None:
         """The input that a tensor is, or shares memory with."""
-        return next((variable for variable in self.inputs if memory_of(variable.fake) == memory_of(fake)), None)
+        return next((variable for variable in self.tensors if memory_of(variable.fake) == memory_of(fake)), None)
 
     def note_write(self, fake: torch.Tensor) -> None:
         """Remember that an operation wrote to a tensor, if that is an input's memory."""

@@ -540,3 +540,43 @@ class minidynamo_graphs:
 
     def __exit__(self, *_):
         self.stop()
+
+
+weight = torch.randn(3)
+
+
+def sizes_in_branches(choose):
+    def program(x, n, s):
+        m = x.shape[0]
+
+        def positive(x):
+            k = x.shape[0] * 2
+            return (x * weight).view(m * 3)[: n * 3].sum(0) * k + x.sin().sum() * n
+
+        def other(x):
+            inner = choose((x > 0).all(), lambda: x.sum() * n + m, lambda: x.sum() * s - x.shape[0] * m, ())
+            return (x - m).sum() * inner
+
+        def ones(x):
+            return torch.ones(x.shape[0], n) * 2, [x.shape[0] // x.shape[0]]
+
+        return choose(x.sum() > 0, positive, other, (x,)), choose(x.sum() > 0, ones, ones, (x,))
+
+    return program
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_sizes_and_numbers_in_branches_may_be_any(backend):
+    program = sizes_in_branches(cond)
+    expected = sizes_in_branches(lambda pred, true_fn, false_fn, operands: (true_fn if pred else false_fn)(*operands))
+    compiled = minidynamo.compile(program, backend=backend, fullgraph=True)
+    for rows, n, s in ((4, 2, 0.5), (5, 3, 0.25), (6, 4, 0.75), (9, 6, 0.1)):
+        for sign in (1, -1):
+            x = (torch.rand(rows, 3) * sign).requires_grad_()
+            y = x.detach().clone().requires_grad_()
+            (got, (made, [one])), (wanted, (other, _)) = compiled(x, n, s), expected(y, n, s)
+            torch.testing.assert_close(got, wanted)
+            assert torch.equal(made, other) and one == 1
+            got.backward(), wanted.backward()
+            torch.testing.assert_close(x.grad, y.grad)
+    assert compiled.stats.graphs == 2

@@ -232,3 +232,76 @@ def test_a_power_too_large_for_a_tensor_is_exact_when_its_base_becomes_known() -
     f = compiled(fn, dynamic=True)
     for n in (2**40, 3, 4, 2**41):
         assert f(X, n)[1:] == fn(X, n)[1:]
+
+
+BITS: list[Callable[..., Any]] = [
+    lambda x, n: x * (n & 1),
+    lambda x, n: x + (n & 7) + (6 & n),
+    lambda x, n: x * (n >> 1) - (n << 2),
+    lambda x, n: x * (n | 8) + (n ^ 3),
+    lambda x, n: x * ~n + (n & -4),
+    lambda x, n: x * (1 << (n & 3)) + (1000 >> n),
+    lambda x, n: x.repeat(n)[: 4 * (n >> 1)],
+    lambda x, n: x * n.__and__(6) + n.__rxor__(5) + (n & True),
+]
+
+
+@pytest.mark.parametrize("program", BITS)
+def test_operations_on_bits_take_any_number(program: Callable[..., Any]) -> None:
+    f = compiled(program, fullgraph=True)
+    for n in (5, 7, 11, 6, 4, 9, 13):
+        assert torch.equal(f(X, n), program(X, n))
+    assert f.stats.graphs == 2
+
+
+def test_the_answer_of_a_test_of_a_bit_is_guarded() -> None:
+    def program(x, n):
+        n &= 6
+        return x * 2 if n & 4 else x + n
+
+    f = compiled(program, fullgraph=True)
+    for n in (5, 7, 12, 15, 3, 2, 10):
+        assert torch.equal(f(X, n), program(X, n))
+    assert f.stats.graphs == 3
+
+
+def test_bits_of_sizes_keep_their_relation_to_them() -> None:
+    def program(x):
+        half = x.shape[0] >> 1
+        return x[:half] + x[half : half << 1], x[: x.shape[0] & 3].sum()
+
+    f = compiled(program, fullgraph=True)
+    for rows in (4, 5, 6, 7, 9, 12):
+        x = torch.randn(rows)
+        assert all(map(torch.equal, f(x), program(x)))
+    assert f.stats.graphs == 2
+
+
+def test_shifts_that_do_not_fit_are_taken_as_they_are() -> None:
+    def program(x, n):
+        return x * float(3 << n)
+
+    f = compiled(program)
+    for n in (3, 5, 7, 70, 80):
+        assert torch.equal(f(X, n), program(X, n))
+    for refused in (-1, 2.0):
+        with pytest.raises((ValueError, TypeError)):
+            f(X, refused)
+
+
+@pytest.mark.parametrize(
+    ("program", "calls", "line"),
+    [
+        (lambda x, e: torch.nn.functional.layer_norm(x, (4,), eps=e), (1e-5, 1e-6, 1e-3), "eps=e"),
+        (lambda x, k: torch.nn.functional.one_hot(x.long(), k), (5, 6, 7), "one_hot"),
+        (lambda x, k: torch.kron(x, torch.ones(k)), (5, 6, 7), "kron"),
+        (lambda x, k: x * k.bit_length(), (5, 9, 17), "bit_length"),
+    ],
+)
+def test_what_torch_needs_as_a_number_is_told_with_its_line(program: Any, calls: Any, line: str) -> None:
+    f = compiled(program)
+    for value in calls:
+        assert torch.equal(f(X, value), program(X, value))
+    assert f.stats.graphs == 3
+    newest = f.why().split("MD301")[1]
+    assert line in newest and "expected" in newest, f.why()

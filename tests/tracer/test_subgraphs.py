@@ -4,6 +4,7 @@ import torch
 from torch import fx
 
 from minidynamo.tracer.subgraphs import Subgraph, memory_of
+from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.tensors import TensorVariable
 
 
@@ -46,3 +47,15 @@ def test_inputs_of_another_form_are_found():
     assert subgraph.changed_facts() is None
     a.fake.t_()
     assert subgraph.changed_facts() is a
+
+
+def test_numbers_from_outside_become_inputs_beside_tensors():
+    outer, subgraph = fx.Graph(), Subgraph(takes_numbers=True)
+    a = variable(outer, "a", torch.ones(2))
+    node = outer.placeholder("n")
+    node.meta["example_value"] = 3
+    n = NumberVariable(3, int, lambda: 3, node)
+    subgraph.take([a, n])
+    assert subgraph.node_of(n).meta["example_value"] == 3
+    assert list(subgraph.inputs) == [a, n] and subgraph.tensors == [a]
+    assert subgraph.changed_facts() is None and subgraph.input_in_memory_of(a.fake) is a

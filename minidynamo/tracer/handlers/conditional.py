@@ -36,11 +36,12 @@ from minidynamo.tracer.side_effects import (
     GlobalSet,
     Written,
 )
-from minidynamo.tracer.subgraphs import Subgraph, memory_of
+from minidynamo.tracer.subgraphs import GraphValue, Subgraph, memory_of
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import FunctionVariable, NestedFunctionVariable
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable, ListVariable, SequenceVariable, TupleVariable
+from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.tensors import TensorVariable
 
 _TAKES = "cond(pred, true_fn, false_fn, operands) takes"
@@ -140,7 +141,7 @@ def _node(
     inputs: list[TensorVariable],
 ) -> VariableTracker:
     """Trace both branches with the same inputs and put the call into the graph."""
-    true = _trace(tx, branches[0], given, inputs, None)
+    true = _trace(tx, branches[0], given, [*inputs], None)
     false = _trace(tx, branches[1], given, list(true.subgraph.inputs), true)
     shared = list(false.subgraph.inputs)
     true.subgraph.take(shared)
@@ -158,13 +159,13 @@ def _trace(
     tx: Tracer,
     branch: _Branch,
     given: list[VariableTracker],
-    inputs: list[TensorVariable],
+    inputs: list[GraphValue],
     other: _Traced | None,
 ) -> _Traced:
     """Trace a branch whose results have to look like those of the `other` one."""
     before = settings()
-    with _converted(tx, branch), tx.graph.open_subgraph(inputs) as subgraph, _restricted(tx):
-        result = tx.call(branch.function, given)
+    with _converted(tx, branch), tx.graph.open_subgraph(inputs, takes_numbers=True) as subgraph, _restricted(tx):
+        result = _without_numbers(tx.call(branch.function, given))
         if settings() != before:
             tx.break_graph("MD224", "grad mode, autocast or another setting is a different one behind it", why=_PURE)
         if subgraph.changed_facts() is not None:
@@ -264,6 +265,13 @@ def _check_results(tx: Tracer, subgraph: Subgraph, result: VariableTracker) -> N
             what = "two of its results share memory"
             tx.break_graph("MD224", what, why="What cond returns is memory of its own.", fix="Return `x.clone()`.")
         seen.add(memory)
+
+
+def _without_numbers(result: VariableTracker) -> VariableTracker:
+    """The result with its numbers as constants: the program goes on with either branch."""
+    if not any(isinstance(leaf, NumberVariable) for leaf in leaves(result)):
+        return result
+    return rebuilt(result, (pinned(leaf) for leaf in leaves(result) if not isinstance(leaf, ConstantVariable)))
 
 
 def _form(variable: VariableTracker) -> object:

@@ -122,7 +122,7 @@ def _transformed(
     structure = structure_of(_spec(result, tensors_in(result), refuse))
     made = Transformation(real, plain, *spec, structure)
     node = tx.graph.close_subgraph(subgraph, tensors_in(result), f"{name}_function")
-    return _record(tx, made, name, node, [*subgraph.inputs, *given], refuse)
+    return _record(tx, made, name, node, [*subgraph.tensors, *given], refuse)
 
 
 def _distinct(tx: Tracer, value: VariableTracker, seen: set[TensorVariable]) -> VariableTracker:

@@ -86,7 +86,7 @@ def test_a_break_in_a_range_opens_it_for_real():
 
     compiled = minidynamo.compile(program, backend="eager")
     compiled(vector())
-    with torch.profiler.profile() as profile:
+    with torch.profiler.profile(acc_events=True) as profile:
         compiled(vector())
     assert any(event.key == "mine" for event in profile.key_averages())
 
