@@ -64,7 +64,7 @@ class Builder:
         shape = broadcast_shape(*(v.shape for v in values))
         return self.compute(shape, lambda at: formula(*(self.element(v, at) for v in values)), dtype)
 
-    def element(self, value: Value, at: Coordinates) -> V:
+    def element(self, value: Value, at: Sequence[Index]) -> V:
         """The element at `at` of a tensor that `value` broadcasts to, in the dtype that is computed with."""
         return V(value.broadcast_load(at)).to(opmath(value.dtype))
 
@@ -87,15 +87,19 @@ class Builder:
         size = [1 if d in folded else n for d, n in enumerate(shape) if keepdim or d not in folded]
         index = [Index() if d in folded else at[d] for d in range(len(shape)) if keepdim or d not in folded]
         positional = combine.startswith("arg")
-        folded = {d for d in folded if shape[d] != 1}
-        if 0 in shape:  # folds of nothing, or none at all
+        several = {d for d in folded if shape[d] != 1}
+        if 0 in shape or (positional and not several):  # folds of nothing, or none at all
             nothing = const(0, torch.int64) if positional else V(identity(combine, body.dtype))
             return self.compute(size, lambda _: nothing, dtype)
-        if not folded:
-            single = const(0, torch.int64) if positional else body
-            only = Loops(self._buffer(combine, size, dtype or single.dtype), axes, tuple(index), single.expr)
-            return self._add(dataclasses.replace(only, body=single.to(only.out.dtype).expr))
-        position = None
+        if not several:
+            kept = [d for d in range(len(shape)) if keepdim or d not in folded]
+
+            def single(new: Coordinates) -> V:
+                place = {d: i for d, i in zip(kept, new) if d not in folded}
+                return formula(*(self.element(v, [place.get(d, Index()) for d in range(len(shape))]) for v in values))
+
+            return self.compute(size, single, dtype)
+        folded, position = several, None
         if positional:
             inner = [d for d in range(len(shape)) if d in folded]
             position = flatten([at[d] for d in inner], row_major([shape[d] for d in inner]))

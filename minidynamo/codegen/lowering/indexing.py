@@ -131,7 +131,11 @@ def lower_pad(builder: Builder, x: Value, pad: Sequence[int], value: V | Number 
         raise NotLowered
     before = [0] * len(x.shape)
     for k in range(len(pad) // 2):
-        before[len(x.shape) - 1 - k] = pad[2 * k]
+        along = len(x.shape) - 1 - k
+        before[along] = pad[2 * k]
+        cut = min(pad[2 * k], 0) + min(pad[2 * k + 1], 0)
+        if cut < 0 and not known_at_least(x.shape[along] + cut, 0):  # eager raises an error
+            raise NotLowered
 
     def body(at: Coordinates) -> V:
         own = [i - b for i, b in zip(at, before)]

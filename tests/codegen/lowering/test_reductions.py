@@ -63,5 +63,11 @@ def test_dimensions_of_size_one_and_scalars():
     check(lambda x: (x.sum(), x.amax(), x.argmax(), *x.max(0), x.mean(), x.prod()), X[0, 0, 0])
 
 
+def test_what_is_computed_from_folds_of_one_element():
+    x = X[:1, :, :1]
+    check(lambda x: (x.mean(0), x.mean((0, 2)), x.var(0, correction=0), x.logsumexp(2), x.sum(0).exp()), x)
+    check(lambda x: (x.mean((0, 2), True), x.bfloat16().mean(2), x.mean() + x.amax((0, 2))), x)
+
+
 def test_empty():
     check(lambda x: (x.sum(), x.sum(0), x.sum(1), x.prod(0), x.any(0), x.all(), x.mean(1), x.amax(1)), torch.ones(0, 3))
