@@ -85,7 +85,7 @@ class MemoryReport(list[MemoryPlan]):
     def peak(self) -> int:
         """The most bytes that a call, and its backward, need on top of what existed before it.
 
-        Graphs run forward in order and backward in reverse. What kernels of torch need inside is not known.
+        Graphs run forward in order and backward in reverse. What kernels of torch need inside is known of convolutions.
         """
         level = peak = 0
         pending: list[tuple[MemoryPlan, set[str]]] = []

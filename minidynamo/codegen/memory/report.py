@@ -8,6 +8,7 @@ from __future__ import annotations
 from minidynamo.codegen.ir.loops import Extern, GetItem, Origins
 from minidynamo.codegen.ir.size import hint
 from minidynamo.codegen.memory.plan import Allocate, Free, HostProgram, Launch, Reuse
+from minidynamo.codegen.memory.workspace import workspace
 from minidynamo.errors import UserLocation
 from minidynamo.memory_plan import MemoryPlan, PlanRecorder
 
@@ -16,12 +17,14 @@ def memory_plan(program: HostProgram) -> MemoryPlan:
     """The plan of a host program. Sizes of run time are taken to be what they were when the graph was traced."""
     recorder = PlanRecorder(program.name)
     makers = {buffer.name: step for step in program.steps if isinstance(step, Launch) for buffer in step.kernel.writes}
+    buffers = dict(program.input_buffers)
     for name in program.inputs:
         if name in program.input_buffers:
             recorder.make(name, hint(program.input_buffers[name].nbytes))
     for step in program.steps:
         match step:
             case Allocate() | Reuse():
+                buffers[step.buffer.name] = step.buffer
                 launch = makers.get(step.buffer.name)
                 recorder.step(f"{'reuse' if isinstance(step, Reuse) else 'allocate'} {step.buffer.name}")
                 made_by = _makers(launch.kernel.origins if launch else ())
@@ -35,6 +38,11 @@ def memory_plan(program: HostProgram) -> MemoryPlan:
                     recorder.view(step.out, step.aliases[0])
                 elif step.layout is not None:
                     recorder.make(step.out, hint(step.layout.nbytes), *_makers(step.origins))
+                if isinstance(step, Extern) and (inside := workspace(step, buffers)):
+                    recorder.make(f"inside_{step.out}", inside, *_makers(step.origins))
+                    recorder.free([f"inside_{step.out}"])
+                if step.layout is not None:
+                    buffers[step.out] = step.layout
             case Free():
                 recorder.free(step.names)
     return recorder.plan()
