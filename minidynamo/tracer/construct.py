@@ -10,9 +10,11 @@ import collections
 import enum
 import types
 from collections.abc import Callable
+from typing import NoReturn
 
 import torch
 
+from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.source import Attr
 from minidynamo.tracer import registry
 from minidynamo.tracer.attributes import bind, class_source, guard_class_attribute, lookup_on_class
@@ -62,6 +64,8 @@ def _make_instance(
         return _enum_member(tx, value, args)
     if reason is not None:
         tx.break_graph("MD211", f"a {value.__name__} is made", why=reason)
+    if lookup_on_class(value, "__del__")[1] is not None:
+        _leave_finalizer(tx, value)
     new, owner = lookup_on_class(value, "__new__")
     if isinstance(new, staticmethod) and isinstance(new.__func__, types.FunctionType) and owner is not None:
         guard_class_attribute(tx, value, owner, "__new__", new)
@@ -94,6 +98,15 @@ def _cannot_make(cls: type) -> str | None:
     elif not cls.__flags__ & _HEAP_TYPE and cls is not types.SimpleNamespace:
         return "It is not written in Python, and minidynamo does not know it."
     return None
+
+
+def _leave_finalizer(tx: Tracer, cls: type) -> NoReturn:
+    """Give up on the frame that makes an object with `__del__`; a callee is left to itself."""
+    what = f"a {cls.__name__} is made, which has `__del__`"
+    why = "When the object dies is a part of what the program does."
+    if len(tx.frames) == 1:
+        raise SkipFrame(Diagnostic("MD211", what, why=why, where=tx.frames[0].location))
+    tx.break_graph("MD211", what, why=why)
 
 
 def _enum_member(tx: Tracer, cls: type[enum.Enum], args: list[VariableTracker]) -> VariableTracker:

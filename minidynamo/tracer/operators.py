@@ -18,6 +18,7 @@ from minidynamo.tracer.attributes import MISSING, lookup_on_class
 from minidynamo.tracer.constants import NotConstant, as_constant, from_constant
 from minidynamo.tracer.exceptions import says, tracked
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.trace_rules import is_trusted_class
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, FunctionVariable
 from minidynamo.variables.constants import ConstantVariable
@@ -368,7 +369,7 @@ def truth_of(tx: Tracer, obj: VariableTracker) -> bool:
             fix="To keep one graph:  out = torch.where(condition, a, b)",
             marker="this is a tensor; its value is only known when the graph runs",
         )
-    if isinstance(obj, SequenceVariable):
+    if isinstance(obj, SequenceVariable) and is_trusted_class(obj.python_type):  # a namedtuple's can say otherwise
         return bool(obj.items)
     for name in ("__bool__", "__len__"):
         if _has_method(obj, name):

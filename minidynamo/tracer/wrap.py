@@ -197,7 +197,7 @@ def _list_input(graph: OutputGraph, value: list[Any], variable: ListVariable, so
 
 def _tuple(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> VariableTracker:
     graph.guard(source, GuardKind.TYPE, type(value))
-    if type(value) not in (tuple, torch.Size) and not hasattr(type(value), "_fields"):
+    if type(value) not in (tuple, torch.Size) and not _is_plain_namedtuple(type(value)):
         return _tuple_subclass(graph, value, source)
     if type(value) is not torch.Size or len(value) == 0:
         graph.guard(source, GuardKind.LENGTH, len(value))
@@ -207,6 +207,11 @@ def _tuple(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> Variab
     place: Callable[[int], Source] = lambda k: Item(source, k) if plain else StorageItem(source, k, tuple)  # noqa: E731
     variable.items = _contents(graph, tuple.__iter__(value), source, place)
     return variable
+
+
+def _is_plain_namedtuple(cls: type) -> bool:
+    as_tuple = all(getattr(cls, name) is getattr(tuple, name) for name in ("__iter__", "__getattribute__"))
+    return as_tuple and hasattr(cls, "_fields")
 
 
 def _tuple_subclass(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> VariableTracker:

@@ -226,3 +226,41 @@ def keyword_defaults_of_a_global_function(compiled):
     yield isinstance(attempt(f, vector()), TypeError)
     step.__defaults__, step.__kwdefaults__ = (1,), {"shift": 0}
     yield f(vector())
+
+
+class Odd(collections.namedtuple("Odd", "a b")):
+    """A namedtuple that says of itself what tuples say in C."""
+
+    def __hash__(self):
+        return 7
+
+    def __eq__(self, other):
+        return True
+
+    def __bool__(self):
+        return False
+
+    def __iter__(self):
+        return iter([5, 6])
+
+
+@histories
+def namedtuples_with_methods_of_their_own(compiled):
+    @compiled
+    def f(x, pair):
+        return x * pair.a, hash(pair), not pair, 1 if pair else 2, {pair: 1}[Odd(3, 4)], [*pair], sum(pair)
+
+    yield f(vector(), Odd(1, 2))
+    yield f(vector(), Odd(3, 4))
+
+
+@histories
+def keys_without_a_hash(compiled):
+    for program in (
+        lambda d: {(1, []): d},
+        lambda d: d[{}],
+        lambda d: d.setdefault(bytearray(b"a")),
+        lambda d: {slice(2): 1},
+    ):
+        f = compiled(lambda x, d, program=program: (x + 1, program(d)))
+        yield attempt(f, vector(), {1: 2}), attempt(f, vector(), {1: 2})

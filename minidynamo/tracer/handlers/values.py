@@ -103,11 +103,11 @@ def expect_index(tx: Tracer, key: VariableTracker, owner: str) -> int | slice:
 def expect_key(tx: Tracer, variable: VariableTracker) -> DictKey:
     """The stand-in of a dict key or set element. `__hash__` and `__eq__` of the user are traced at each look-up."""
     variable = pinned(variable)
-    if isinstance(variable, ObjectVariable) and _compares_itself(variable):
+    if isinstance(variable, ObjectVariable | TupleVariable) and _compares_itself(variable):
         return DictKey(TracedKey(tx, variable, hash_of(tx, variable)), variable)
     if isinstance(variable, TupleVariable):
         return DictKey(tuple(expect_key(tx, item).token for item in variable.items), variable)
-    if isinstance(variable, _UNHASHABLE) or (isinstance(variable, SetVariable) and variable.cls is set):
+    if isinstance(variable, _UNHASHABLE) or lookup_method(variable.python_type, "__hash__") is None:
         tx.raises(TypeError(f"unhashable type: '{variable.python_type.__name__}'"), exact=True)
     elif not isinstance(variable, (*_PLAIN_KEYS, SetVariable)) and not _hashed_by_identity(variable):
         name = variable.python_type.__name__
@@ -155,12 +155,13 @@ class _Hashed:
 
 def hash_of(tx: Tracer, variable: VariableTracker) -> int:
     """`hash(variable)`. That of an object without `__hash__` is its address, which only the real object has."""
-    if isinstance(variable, TupleVariable):
-        return hash(tuple([_Hashed(hash_of(tx, item)) for item in variable.items]))
     own = lookup_method(variable.python_type, "__hash__")
+    by_user = isinstance(variable, ObjectVariable | TupleVariable) and isinstance(own, types.FunctionType)
+    if isinstance(variable, TupleVariable) and not by_user:
+        return hash(tuple([_Hashed(hash_of(tx, item)) for item in variable.items]))
     if own is None:
         tx.raises(TypeError(f"unhashable type: '{variable.python_type.__name__}'"), exact=True)
-    if isinstance(variable, ObjectVariable) and isinstance(own, types.FunctionType):
+    if by_user:
         hashed = expect_constant(tx, tx.call_method(variable, "__hash__"), "a hash")
         if not isinstance(hashed, int):
             tx.raises(TypeError("__hash__ method should return an integer"), exact=True)
@@ -178,7 +179,7 @@ def lookup_method(cls: type, name: str) -> object:
     return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
 
 
-def _compares_itself(variable: ObjectVariable) -> bool:
+def _compares_itself(variable: ObjectVariable | TupleVariable) -> bool:
     """Whether the class says by code of its own what equals its objects, or what their hash is."""
     own = (lookup_method(variable.cls, name) for name in ("__hash__", "__eq__"))
     return any(isinstance(found, types.FunctionType | None) for found in own)
