@@ -236,6 +236,22 @@ class Result(Derived):
         return f"{self.of.display()}()"
 
 
+class Unset:
+    """Stands for the value of a context variable that has none in this context."""
+
+
+@hash_once
+@dataclass(frozen=True)
+class ContextValue(Derived):
+    """What a context variable holds in the context of the call, or `Unset`."""
+
+    def expression(self, names: Names) -> str:
+        return f"{self.of.expression(names)}.get({names.constant(Unset, 'unset')})"
+
+    def display(self) -> str:
+        return f"{self.of.display()}.get()"
+
+
 @hash_once
 @dataclass(frozen=True)
 class DictKeys(Derived):

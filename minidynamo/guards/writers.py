@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import datetime
 import math
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -162,7 +163,7 @@ def _set_items(reader: Reader, guard: Guard) -> list[str]:
 
 def _no_instance_attr(reader: Reader, guard: Guard) -> list[str]:
     cls = reader.class_of(guard.source)
-    if cls is not None and cls.__dictoffset__ == 0:
+    if cls is not None and cls.__dictoffset__ == 0 and cls is not threading.local:
         return []
     return [f"{guard.expected!r} not in {reader.read(Attr(guard.source, '__dict__'))}"]
 

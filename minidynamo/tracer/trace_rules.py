@@ -10,6 +10,7 @@ import enum
 import functools
 import inspect
 import sys
+import threading
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -181,8 +182,12 @@ def is_trusted_class(cls: type) -> bool:
 
 
 def is_plain_class(cls: type) -> bool:
-    """Whether all that the instances hold is in their dictionary and slots: no class in the MRO keeps state in C."""
-    return all(base in (object, types.SimpleNamespace) or _is_written_in_python(base) for base in cls.__mro__)
+    """Whether all that the instances hold is in their dictionary and slots: no class in the MRO keeps state in C.
+
+    The dictionary of a `threading.local` is that of the thread.
+    """
+    plain = (object, types.SimpleNamespace)
+    return cls is threading.local or all(base in plain or _is_written_in_python(base) for base in cls.__mro__)
 
 
 def _is_written_in_python(cls: type) -> bool:

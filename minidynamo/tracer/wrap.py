@@ -6,6 +6,7 @@ It never calls the tracer's verbs; a value is wrapped without running any code o
 from __future__ import annotations
 
 import collections
+import contextvars
 import datetime
 import functools
 import types
@@ -61,7 +62,7 @@ from minidynamo.variables.objects import (
     OpaqueVariable,
     PythonModuleVariable,
 )
-from minidynamo.variables.references import WeakReferenceVariable
+from minidynamo.variables.references import ContextVarVariable, WeakReferenceVariable
 
 Wrapper = Callable[[OutputGraph, Any, Source], VariableTracker]
 
@@ -540,6 +541,7 @@ _EXACT: dict[type, Wrapper] = {
     types.CellType: _cell,
     functools.partial: _partial,
     weakref.ref: _weak_reference,
+    contextvars.ContextVar: _same_object(ContextVarVariable),
 }
 
 # Looked through in order when there is no entry for the exact class.

@@ -1,10 +1,11 @@
-"""Owns the trackers of weak references.
+"""Owns the trackers of weak references and context variables.
 
 What reading one means is in `tracer/handlers/references.py`.
 """
 
 from __future__ import annotations
 
+import contextvars
 import weakref
 from dataclasses import dataclass
 from typing import Any
@@ -22,3 +23,14 @@ class WeakReferenceVariable(VariableTracker):
     @property
     def python_type(self) -> type:
         return weakref.ref
+
+
+@dataclass(eq=False)
+class ContextVarVariable(VariableTracker):
+    """A context variable that existed before the trace."""
+
+    value: contextvars.ContextVar[Any]
+
+    @property
+    def python_type(self) -> type:
+        return contextvars.ContextVar

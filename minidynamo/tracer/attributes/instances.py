@@ -6,6 +6,7 @@ It does not decide what comes first; `objects.py` does.
 from __future__ import annotations
 
 import inspect
+import threading
 from typing import Any
 
 from minidynamo.guards.guard import GuardKind
@@ -29,10 +30,15 @@ from minidynamo.variables.objects import (
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
 
 
+def _getter(cls: type) -> Any:
+    """What reads attributes of an instance as C has them."""
+    return threading.local.__getattribute__ if cls is threading.local else object.__getattribute__
+
+
 def instance_dict(value: object) -> dict[str, Any] | None:
     """The object's own dictionary, read without running code of its class; None when it has none."""
     try:
-        found = object.__getattribute__(value, "__dict__")
+        found = _getter(type(value))(value, "__dict__")
     except AttributeError:
         return None
     return found if isinstance(found, dict) else None

@@ -1,19 +1,23 @@
-"""Owns weak references: making them and reading them.
+"""Owns weak references, making them and reading them, and the reading of context variables.
 
 What a reference from outside refers to is read again by guards and residual programs, so a referent that dies or is
-replaced is noticed. References with callbacks, and collections of weak references, are left to Python.
+replaced is noticed; so is another value of a context variable. References with callbacks, collections of weak
+references, and writes to context variables, which give tokens, are left to Python.
 """
 
 from __future__ import annotations
 
+import contextvars
 import weakref
 
-from minidynamo.guards.source import Result
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import ContextValue, Result, Unset
 from minidynamo.tracer import registry
+from minidynamo.tracer.constants import is_constant_value
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.references import WeakReferenceVariable
+from minidynamo.variables.references import ContextVarVariable, WeakReferenceVariable
 
 
 @registry.function(weakref.ref)
@@ -34,3 +38,29 @@ def _read(tx: Tracer, reference: VariableTracker, /) -> VariableTracker:
         return reference.referent
     assert reference.value is not None and reference.source is not None
     return tx.wrap(reference.value(), Result(reference.source))
+
+
+@registry.method(contextvars.ContextVar, "get")
+def _read_context(tx: Tracer, variable: VariableTracker, default: VariableTracker | None = None, /) -> VariableTracker:
+    assert isinstance(variable, ContextVarVariable) and variable.source is not None
+    place = ContextValue(variable.source)
+    value = variable.value.get(Unset)
+    if value is not Unset:
+        return tx.wrap(value, place)
+    tx.guard(place, GuardKind.IDENTITY, Unset)
+    if default is not None:
+        return default
+    usual = contextvars.Context().run(_own_default, variable.value)
+    if usual is Unset:
+        tx.raises(LookupError(variable.value))
+    if not is_constant_value(usual):
+        tx.break_graph("MD206", "the default of a context variable is read", why="It has no name to be read by again.")
+    return ConstantVariable(usual)
+
+
+def _own_default(variable: contextvars.ContextVar[object]) -> object:
+    """What the variable gives where it was never set."""
+    try:
+        return variable.get()
+    except LookupError:
+        return Unset

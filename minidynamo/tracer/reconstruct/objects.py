@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import inspect
+import threading
 import types
 import weakref
 
@@ -99,7 +100,10 @@ def set_attribute(rebuild: Rebuilder, obj: VariableTracker, name: str, attribute
 
 
 def hides_attribute(obj: VariableTracker, name: str) -> bool:
-    """Whether a descriptor of the class stands before what the object's dictionary holds under the name."""
+    """Whether only the object's dictionary takes the name: a descriptor of the class stands before it, or there is
+    one dictionary per thread."""
+    if obj.python_type is threading.local:
+        return True
     found = next((vars(base)[name] for base in obj.python_type.__mro__ if name in vars(base)), None)
     if not isinstance(obj, ObjectVariable) or inspect.ismemberdescriptor(found) or inspect.isgetsetdescriptor(found):
         return False

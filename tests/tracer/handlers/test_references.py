@@ -1,10 +1,13 @@
 """Weak references are read while tracing; who they refer to is guarded."""
 
+import contextvars
+import threading
 import weakref
 
 import pytest
 import torch
 
+import minidynamo
 from minidynamo import compile as compile_function
 from minidynamo.testing import CompileCounter, no_recompile
 from tests.end_to_end.programs import Programs
@@ -84,3 +87,79 @@ def test_compiling_keeps_no_referent_alive():
     scaled(reference, torch.randn(4))
     del node
     assert reference() is None
+
+
+# Context variables, and the state of threads
+
+
+DEPTH: contextvars.ContextVar[int] = contextvars.ContextVar("depth", default=2)
+SCALE: contextvars.ContextVar[torch.Tensor] = contextvars.ContextVar("scale")
+LOCAL = threading.local()
+LOCAL.depth = 3
+
+
+@programs()
+def context_variables(x):
+    return x * DEPTH.get(), x * DEPTH.get(5), SCALE.get(None), SCALE.get(x) is x
+
+
+@programs(graphs=2, breaks=2)
+def context_variables_that_are_set(x):
+    token = DEPTH.set(5)
+    y = x * DEPTH.get()
+    DEPTH.reset(token)
+    return y * DEPTH.get()
+
+
+@programs(graphs=0, breaks=1)
+def context_variables_without_a_value(x):
+    return SCALE.get()
+
+
+@programs()
+def state_of_a_thread(x):
+    LOCAL.depth += 1
+    LOCAL.last = y = x * LOCAL.depth
+    del LOCAL.last
+    LOCAL.depth -= 1
+    return y, getattr(LOCAL, "other", 7), hasattr(LOCAL, "last")
+
+
+def test_another_value_of_a_context_variable_is_noticed():
+    def f(x):
+        return x * DEPTH.get(), SCALE.get(x)
+
+    compiled = minidynamo.compile(f, backend="eager", fullgraph=True)
+    x = torch.ones(2)
+
+    def in_a_context():
+        assert compiled(x)[0].tolist() == [2, 2]
+        DEPTH.set(4)
+        SCALE.set(x * 3)
+        assert compiled(x)[0].tolist() == [4, 4]
+        assert compiled(x)[1] is SCALE.get()
+
+    contextvars.copy_context().run(in_a_context)
+    assert compiled(x)[0].tolist() == [2, 2]
+    assert compiled(x)[1] is x
+
+
+def test_another_thread_has_its_own_state():
+    def f(x):
+        return x * getattr(LOCAL, "depth", 1)
+
+    compiled = minidynamo.compile(f, backend="eager", fullgraph=True)
+    x = torch.ones(2)
+    found = []
+
+    def elsewhere():
+        found.append(compiled(x).tolist())
+        LOCAL.depth = 5
+        found.append(compiled(x).tolist())
+
+    assert compiled(x).tolist() == [3, 3]
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert found == [[1, 1], [5, 5]]
+    assert compiled(x).tolist() == [3, 3]
