@@ -1,0 +1,46 @@
+"""Whether what raises in eager raises when nobody uses its result, too, through the whole of the autograd stage."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import minidynamo
+
+BACKENDS = ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)]
+
+
+def selects(x, i):
+    x[i]
+    return x + 1
+
+
+def gathers(x, i):
+    torch.gather(x, 0, i).sin()
+    return x + 1
+
+
+def divides(x, i):
+    i // (i - 5)
+    return x + 1
+
+
+def inverts(x, i):
+    torch.linalg.inv(x.view(1, 1) * 0)
+    return x + 1
+
+
+def subtracts(x, i):
+    (i > 0) - True
+    return x + 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", [selects, gathers, divides, inverts, subtracts])
+@pytest.mark.parametrize("grad", [False, True])
+def test_an_error_is_raised_for_an_unused_result(fn, backend, grad):
+    arguments = torch.ones(1, requires_grad=grad), torch.tensor([5])
+    with pytest.raises((RuntimeError, IndexError)) as eager:
+        fn(*arguments)
+    with pytest.raises(eager.type, match=str(eager.value)[:20]):
+        minidynamo.compile(fn, backend=backend)(*arguments)
