@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib
+import inspect
 import logging
 import sys
 import threading
@@ -278,6 +279,7 @@ def _codes_within(code: types.CodeType) -> typing.Iterator[types.CodeType]:
 SCHEDULED_STEP = next(
     code for code in _codes_within(torch.optim.lr_scheduler.LRScheduler.__init__.__code__) if code.co_name == "wrapper"
 )
+OPTIMIZER_ZERO_GRAD = inspect.unwrap(torch.optim.Optimizer.zero_grad)  # which is disabled for torch.compile
 _HEALTH_CHECKS = ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check")
 # Methods of optimizers that complain when an accelerator records a graph of a step that is not made for it.
 OPTIMIZER_HEALTH_CHECKS = [vars(torch.optim.Optimizer)[n] for n in _HEALTH_CHECKS if n in vars(torch.optim.Optimizer)]
@@ -298,6 +300,13 @@ def written_lists(function: typing.Any) -> tuple[int, ...]:
     packet = getattr(torch.ops.aten, name)
     arguments = getattr(packet, packet.overloads()[0])._schema.arguments
     return tuple(i for i, argument in enumerate(arguments) if argument.alias_info and argument.alias_info.is_write)
+
+
+def foreach_operators(name: str) -> list[OpOverload]:
+    """The operators that do on lists of tensors what `name` does on one, in place or not; those with `out` left out."""
+    packets = [getattr(torch.ops.aten, f"_foreach_{name}{suffix}", None) for suffix in ("", "_")]
+    found = [getattr(packet, overload) for packet in packets if packet is not None for overload in packet.overloads()]
+    return [op for op in found if not any(argument.is_out for argument in op._schema.arguments)]
 
 
 # Whole updates, which take the learning rate as a number or as a tensor.

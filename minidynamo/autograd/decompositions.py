@@ -13,12 +13,13 @@ from typing import Any
 import torch
 
 from minidynamo import compat
+from minidynamo.autograd.foreach import foreach_table
 from minidynamo.compat import OpOverload
 from minidynamo.config import config
 
 aten = torch.ops.aten
 
-# Every overload of these is split.
+# Every overload of these is split, and operations on lists of tensors (`foreach.py`).
 SPLIT = """
     binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits
     elu_backward gelu_backward glu_backward
@@ -63,7 +64,8 @@ def decomposition_table(keep: Collection[OpOverload] = ()) -> dict[OpOverload, C
     table = compat.get_decompositions(packets)
     for op in (aten.native_batch_norm_backward.default, aten.native_group_norm_backward.default):
         table[op] = _unless_mixed(table[op])
-    return {op: split for op, split in table.items() if isinstance(op, OpOverload) and op not in keep}
+    parts = {op: split for op, split in table.items() if isinstance(op, OpOverload)} | foreach_table()
+    return {op: split for op, split in parts.items() if op not in keep}
 
 
 def _unless_mixed(split: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import torch
 
-from minidynamo.compat import OPTIMIZER_HEALTH_CHECKS, OPTIMIZER_STEP_SWITCH
+from minidynamo.compat import OPTIMIZER_HEALTH_CHECKS, OPTIMIZER_STEP_SWITCH, OPTIMIZER_ZERO_GRAD
 from minidynamo.tracer import registry
 from minidynamo.tracer.polyfills import twin_of
 
@@ -29,6 +29,11 @@ def step_in_its_grad_mode(step, optimizer, *args, **kwargs):
 @twin_of(*OPTIMIZER_HEALTH_CHECKS)
 def check_health_for_graph_capture(optimizer):
     return None  # captured code is not run while an accelerator records a graph
+
+
+@twin_of(torch.optim.Optimizer.zero_grad)
+def zero_gradients(optimizer, set_to_none=True):
+    return OPTIMIZER_ZERO_GRAD(optimizer, set_to_none)
 
 
 registry.polyfill_code(OPTIMIZER_STEP_SWITCH, step_in_its_grad_mode)

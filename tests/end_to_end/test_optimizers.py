@@ -8,6 +8,10 @@ state, and once more for all others.
 
 from __future__ import annotations
 
+import copy
+import io
+from collections import defaultdict
+
 import pytest
 import torch
 from torch import nn
@@ -185,3 +189,173 @@ def test_update_written_out():
         results.append([p.detach() for p in net.parameters()])
     torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)
     assert counter.frame_count == 1
+
+
+def change_options(optimizer, net):
+    optimizer.param_groups[0]["weight_decay"] = 0.5
+    optimizer.param_groups[0]["betas"] = (0.8, 0.99)
+
+
+def switch_a_flag(optimizer, net):
+    optimizer.param_groups[0]["maximize"] = True
+
+
+def add_a_group(optimizer, net):
+    new = nn.Parameter(torch.ones(3))
+    new.grad = torch.full((3,), 0.5)
+    optimizer.add_param_group({"params": [new], "lr": 0.3})
+
+
+def load_its_state(optimizer, net):
+    state = copy.deepcopy(optimizer.state_dict())
+    state["param_groups"][0]["lr"] = 0.25
+    for entry in state["state"].values():
+        entry["step"] += 10
+        entry["exp_avg"] *= 2
+    optimizer.load_state_dict(state)
+
+
+def load_its_state_from_a_file(optimizer, net):
+    file = io.BytesIO()
+    torch.save(optimizer.state_dict(), file)
+    file.seek(0)
+    optimizer.load_state_dict(torch.load(file))
+
+
+def drop_a_gradient(optimizer, net):
+    next(net.parameters()).grad = None
+
+
+def drop_all_gradients(optimizer, net):
+    optimizer.zero_grad()
+
+
+def forget_a_state(optimizer, net):
+    del optimizer.state[next(net.parameters())]
+
+
+def exchange_states(optimizer, net):
+    optimizer.state = defaultdict(dict, reversed(optimizer.state.items()))
+
+
+def replace_a_step(optimizer, net):
+    optimizer.state[next(net.parameters())]["step"] = torch.tensor(100.0)
+
+
+def share_a_step(optimizer, net):
+    steps = [state["step"] for state in optimizer.state.values()]
+    optimizer.state[next(net.parameters())]["step"] = steps[-1]
+
+
+def freeze_a_parameter(optimizer, net):
+    net[0].weight.requires_grad_(False)
+
+
+def replace_a_parameter(optimizer, net):
+    new = nn.Parameter(net[0].weight.detach() * 2)
+    new.grad = torch.ones_like(new)
+    optimizer.param_groups[0]["params"][0] = new
+
+
+def double_before_each_step(optimizer, net):
+    optimizer.register_step_pre_hook(lambda opt, args, kwargs: [p.grad.mul_(2) for p in net.parameters()] and None)
+
+
+CHANGED = [
+    change_options,
+    switch_a_flag,
+    add_a_group,
+    load_its_state,
+    load_its_state_from_a_file,
+    drop_a_gradient,
+    drop_all_gradients,
+    forget_a_state,
+    exchange_states,
+    replace_a_step,
+    share_a_step,
+    freeze_a_parameter,
+    replace_a_parameter,
+    double_before_each_step,
+]
+
+
+@pytest.mark.filterwarnings("ignore::minidynamo.events.MinidynamoNotice")
+@pytest.mark.parametrize("change", CHANGED)
+def test_changes_between_steps_are_noticed(change):
+    results = []
+    for compiled in (False, True):
+        net = model()
+        optimizer = optim.AdamW(net.parameters(), lr=0.1)
+        step = minidynamo.compile(optimizer.step, backend="eager") if compiled else optimizer.step
+        for number in range(5):
+            torch.manual_seed(number)
+            for p in net.parameters():
+                p.grad = torch.randn_like(p)
+            if number == 3:
+                change(optimizer, net)
+            step()
+        parameters = [p.detach() for group in optimizer.param_groups for p in group["params"]]
+        results.append([parameters, [*optimizer.state.values()], optimizer.param_groups[0]["lr"]])
+    torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)
+
+
+def test_groups_with_different_options_and_frozen_parameters():
+    results = []
+    counter = CompileCounter()
+    for compiled in (False, True):
+        net = model()
+        net[2].bias.requires_grad_(False)
+        groups = [{"params": net[0].parameters(), "lr": 0.2}, {"params": net[2].parameters(), "momentum": 0.5}]
+        optimizer = optim.SGD(groups, lr=0.1, weight_decay=0.1)
+
+        def train_step(x, net=net, optimizer=optimizer):
+            optimizer.step()
+            optimizer.zero_grad()
+
+        if compiled:
+            train_step = minidynamo.compile(train_step, backend=counter, fullgraph=True)
+        for number in range(4):
+            torch.manual_seed(number)
+            net(torch.randn(3, 4)).pow(2).sum().backward()
+            train_step(None)
+            assert all(p.grad is None for p in net.parameters())
+        results.append([[p.detach() for p in net.parameters()], optimizer.state_dict()])
+    torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)
+    assert counter.frame_count == 2
+
+
+def test_a_closure_is_called_in_the_step():
+    results = []
+    for compiled in (False, True):
+        net, x = model(), torch.ones(3, 4)
+        optimizer = optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+
+        def closure(net=net, optimizer=optimizer, x=x):
+            optimizer.zero_grad()
+            loss = net(x).pow(2).sum()
+            loss.backward()
+            return loss
+
+        step = minidynamo.compile(optimizer.step, backend="eager") if compiled else optimizer.step
+        results.append([[step(closure).detach() for _ in range(4)], [p.detach() for p in net.parameters()]])
+    torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)
+
+
+@pytest.mark.cpp
+@pytest.mark.parametrize("foreach", [False, True])
+def test_one_kernel_updates_a_parameter(foreach):
+    results = []
+    for compiled in (False, True):
+        net = model()
+        optimizer = optim.AdamW(net.parameters(), lr=0.1, foreach=foreach)
+        step = minidynamo.compile(optimizer.step, fullgraph=True) if compiled else optimizer.step
+        for number in range(4):
+            torch.manual_seed(number)
+            net(torch.randn(3, 4)).pow(2).sum().backward()
+            step()
+        results.append([[p.detach() for p in net.parameters()], optimizer.state_dict()])
+    torch.testing.assert_close(results[1], results[0])
+    host = str(step.code()).rpartition("# host program of")[2]
+    assert host.count(".data_ptr()") and host.count("aten_") == 0
+    launches = [line for line in host.splitlines() if ".data_ptr()" in line]
+    assert len(launches) == 2 * len(list(net.parameters()))  # the parameter with its state, and the number of steps

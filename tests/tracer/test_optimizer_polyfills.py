@@ -37,3 +37,14 @@ def test_the_twin_switches_grad_mode_as_the_decorator_does(differentiable):
 def test_the_check_of_recorded_graphs_does_nothing():
     optimizer = torch.optim.Adam([torch.nn.Parameter(torch.ones(1))])
     assert optimizer_polyfills.check_health_for_graph_capture(optimizer) is None
+
+
+@pytest.mark.parametrize("set_to_none", [False, True])
+def test_zero_grad(set_to_none):
+    gradients = []
+    for zero_grad in (torch.optim.Optimizer.zero_grad, optimizer_polyfills.zero_gradients):
+        parameter = torch.nn.Parameter(torch.ones(2))
+        parameter.grad = torch.ones(2)
+        zero_grad(torch.optim.SGD([parameter], lr=0.1), set_to_none)
+        gradients.append(None if parameter.grad is None else parameter.grad.tolist())
+    assert gradients[0] == gradients[1] == (None if set_to_none else [0, 0])

@@ -1,0 +1,56 @@
+"""Operations on lists of tensors, split into one per tensor, give what torch gives."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from minidynamo.autograd.foreach import foreach_table
+
+TABLE = foreach_table()
+
+
+def tensors():
+    return [torch.rand(3) * 0.8 + 0.1, torch.rand(2, 2) * 0.8 + 0.1]
+
+
+MAKE = {
+    "tensors": tensors,
+    "scalars": lambda: [0.5, 0.25],
+    "scalar": lambda: 0.75,
+    "tensor": lambda: torch.tensor(1.5),
+}
+
+
+def arguments(op):
+    """One value for each positional argument, by its type."""
+    positional = [argument for argument in op._schema.arguments if not argument.kwarg_only]
+    return [MAKE[_kind(str(argument.type))]() for argument in positional if _kind(str(argument.type))]
+
+
+def _kind(name):
+    names = {"List[Tensor]": "tensors", "List[number]": "scalars", "number": "scalar", "Tensor": "tensor"}
+    return names.get(name, "")
+
+
+@pytest.mark.parametrize("op", TABLE, ids=str)
+def test_each_operator(op):
+    torch.manual_seed(0)
+    expected = arguments(op)
+    torch.manual_seed(0)
+    actual = arguments(op)
+    made = TABLE[op](*actual)
+    if made is NotImplemented:
+        assert op._overloadname == "Tensor" and "addc" in str(op)
+        return
+    given = op(*expected)
+    torch.testing.assert_close(made, None if given == () else given, rtol=0, atol=0)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+
+
+def test_scaled_sums():
+    for op in (torch.ops.aten._foreach_add.List, torch.ops.aten._foreach_add_.List):
+        one, other = tensors(), tensors()
+        expected = [a + 3 * b for a, b in zip(one, other)]
+        made = TABLE[op](one, other, alpha=3)
+        torch.testing.assert_close(one if made is None else made, expected)
