@@ -25,6 +25,7 @@ from minidynamo.codegen.lowering.registry import lowered_ops
 from minidynamo.config import config, with_changes
 from minidynamo.errors import ArgumentError, BackendError, Diagnostic, GraphRefused, UnknownName, nearest
 from minidynamo.events import notice, phase
+from minidynamo.graph_memory import graph_plan
 from minidynamo.graph_text import graph_text
 from minidynamo.options import GraphCompiler
 from minidynamo.stored_graphs import StoredGraphs
@@ -39,6 +40,13 @@ _save_policy: contextvars.ContextVar[SavePolicy | None] = contextvars.ContextVar
 
 def eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """Run the captured graph operation by operation, freeing each value behind its last use."""
+    return _one_by_one(gm, "captured")
+
+
+def _one_by_one(gm: torch.fx.GraphModule, stage: str) -> BoxedCallable:
+    """`make_boxed`, and when each value will live."""
+    plan = graph_plan(gm, stage)
+    artifacts.write("memory", stage, f"{plan}\n", ".txt", plan)
     return make_boxed(gm)
 
 
@@ -80,7 +88,7 @@ def aot_eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callab
     def run(stage: str) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
         def run_stage(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
             _show(stage, graph)
-            return make_boxed(graph)
+            return _one_by_one(graph, stage)
 
         return run_stage
 

@@ -41,6 +41,8 @@ def make_boxed_func(function: Callable[..., Any]) -> BoxedCallable:
     """Adapt `function(*args)` to the boxed signature. It frees nothing early: `function` owns its arguments."""
 
     def boxed(args: list[Any]) -> Any:
+        if not isinstance(args, list):
+            reject_unboxed(args)
         values = tuple(args)
         args.clear()
         return function(*values)

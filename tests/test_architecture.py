@@ -28,6 +28,7 @@ FOUNDATION = {
     "names",
     "boxed",
     "branching",
+    "graph_memory",
     "graph_text",
 }
 FOUNDATION |= {"autograd_calls", "transforming"}

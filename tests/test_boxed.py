@@ -150,3 +150,8 @@ def test_adapters():
     call = boxed.make_boxed(graph_of(lambda graph: graph.output((graph.placeholder("x"),))))
     with pytest.raises(TypeError, match="one list of arguments, not tuple"):
         call((1,))
+
+
+def test_an_adapted_function_takes_one_list_too():
+    with pytest.raises(TypeError, match="takes one list of arguments, not Tensor"):
+        boxed.make_boxed_func(torch.neg)(torch.ones(2))

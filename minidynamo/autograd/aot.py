@@ -97,9 +97,9 @@ def aot_compile(
     memory with a written one are run by the torch-level graph, operation by operation.
 
     A graph with `cond`, or with what autograd must see itself, is compiled in segments. The result of another has an
-    attribute `signature` (GraphSignature). Where a program differentiates gradients, autograd must see each operation:
-    such a graph is not compiled. Raises BackendError MD401, MD402, MD404 or MD406 for a program that this stage cannot
-    handle; then nothing has been run or changed.
+    attribute `signature` (GraphSignature). What differentiates gradients runs operation by operation: compiled, its
+    graph would run once, and once more under autograd for the second derivative. Raises BackendError MD401, MD402,
+    MD404 or MD406 for a program that this stage cannot handle; then nothing has been run or changed.
     """
     if any(map(differentiates_again, gm.graph.nodes)):
         return make_boxed(gm)

@@ -1,0 +1,93 @@
+"""Owns the memory plan of a graph that runs operation by operation: when each result is made, and when it dies.
+
+Results of generated code are planned in `codegen/memory/`. What torch's autograd keeps while a captured graph runs, and
+what kernels take inside, is not known here.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import fx
+
+from minidynamo import compat
+from minidynamo.memory_plan import MemoryPlan, PlanRecorder
+
+# Their results are parts of their argument, which their schemas do not say.
+_UNDECLARED = frozenset(("unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk", "_unsafe_view"))
+
+
+def graph_plan(gm: fx.GraphModule, stage: str) -> MemoryPlan:
+    """The plan of a graph whose nodes carry fake values; each value dies behind its last use."""
+    return _Walk(stage).run(list(gm.graph.nodes))
+
+
+class _Walk:
+    """One walk over a graph. `owners` has the name of what lies in each storage."""
+
+    def __init__(self, stage: str) -> None:
+        self.recorder = PlanRecorder(stage)
+        self.owners: dict[Any, str] = {}
+        self.names: dict[fx.Node, list[str]] = {}
+
+    def run(self, nodes: list[fx.Node]) -> MemoryPlan:
+        last = {source: node for node in nodes for source in node.all_input_nodes}
+        dying: dict[fx.Node, list[fx.Node]] = {}
+        for node in nodes:
+            dying.setdefault(last.get(node, node), []).append(node)
+        for node in nodes:
+            if node.op == "placeholder":
+                self.note(node, shares=True)
+        self.free([node for node in nodes if node.op == "placeholder" and not node.users])
+        for node in nodes:
+            if node.op not in ("placeholder", "output"):
+                self.recorder.step(_label(node))
+                self.note(node, shares=_may_share(node))
+                self.free(dying.get(node, []))
+        return self.recorder.plan()
+
+    def note(self, node: fx.Node, shares: bool) -> None:
+        """The tensors that a node gives: new ones, or other names for memory that is there."""
+        values = list(_tensors(node.meta.get("val", node.meta.get("example_value"))))
+        names = [node.name if len(values) == 1 else f"{node.name}.{i}" for i in range(len(values))]
+        self.names[node] = names
+        for name, value in zip(names, values):
+            key = value.untyped_storage()._cdata
+            if shares and key in self.owners:
+                self.recorder.view(name, self.owners[key])
+            else:
+                self.owners[key] = name
+                made_by = () if node.op == "placeholder" else (_label(node), node.meta.get("user_location"))
+                self.recorder.make(name, _bytes(value), *made_by)
+
+    def free(self, nodes: list[fx.Node]) -> None:
+        self.recorder.free(name for node in nodes for name in self.names.get(node, ()))
+
+
+def _label(node: fx.Node) -> str:
+    return str(node.target) if isinstance(node.target, (str, compat.OpOverload)) else node.name.rstrip("_0123456789")
+
+
+def _may_share(node: fx.Node) -> bool:
+    """Whether results may lie in memory that is there. Fake values alone do not tell: some stand for several nodes."""
+    if not isinstance(node.target, compat.OpOverload) or node.target is operator.getitem:
+        return True
+    declared = any(result.alias_info is not None for result in compat.schema_of(node.target).returns)
+    return declared or node.target.overloadpacket.__name__ in _UNDECLARED
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, compat.FakeTensor) and value.layout is torch.strided:
+        yield value
+
+
+def _bytes(value: torch.Tensor) -> int:
+    """The bytes of a tensor's memory; sizes that change are taken to be what they were when the graph was traced."""
+    size: Any = value.untyped_storage().nbytes()
+    return int(size.node.hint) if isinstance(size, compat.SYMBOLIC_NUMBERS) else int(size)
