@@ -235,8 +235,18 @@ def minimum(a: V, b: V | Number) -> V:
 
 def clamp(x: V, low: V | Number | None, high: V | Number | None) -> V:
     """`min(max(x, low), high)`; either bound may be absent."""
-    x = x if low is None else maximum(x, low)
-    return x if high is None else minimum(x, high)
+    x = x if low is None else at_least(x, low)
+    return x if high is None else at_most(x, high)
+
+
+def at_least(x: V, low: V | Number) -> V:
+    """The larger one; as in eager, a zero keeps its sign beside a number that is zero."""
+    return maximum(x, low) if isinstance(low, V) else apply("max", low, x)
+
+
+def at_most(x: V, high: V | Number) -> V:
+    """The smaller one; a zero keeps its sign as in `at_least`."""
+    return minimum(x, high) if isinstance(high, V) else apply("min", high, x)
 
 
 def fma(a: V, b: V | Number, c: V | Number) -> V:

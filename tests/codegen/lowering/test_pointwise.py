@@ -15,6 +15,7 @@ from minidynamo.codegen.lowering.pointwise import ROWS, promoted
 from minidynamo.codegen.lowering.values import Value
 from tests.codegen.graphs import check, compare, lower, trace
 
+F = torch.nn.functional
 aten = torch.ops.aten
 
 EXACT = {
@@ -238,3 +239,10 @@ def test_what_eager_may_refuse_is_left_to_torch(function):
 def test_a_negative_number_may_wrap_in_an_unsigned_dtype():
     program = lower(lambda x: x.masked_fill(x > 1, -1), torch.tensor([0, 2], dtype=torch.uint8))
     assert not any(isinstance(node, Extern) for node in program.nodes)
+
+
+@pytest.mark.cpp
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_zeros_keep_their_sign_beside_a_bound(dtype):
+    x = torch.tensor([0.0, -0.0] * 35).to(dtype)
+    check(lambda x: [1 / y for y in (x.relu(), x.clamp(0, 1), x.clamp(-1, 0), F.hardtanh(x, 0, 1))], x, exact=True)
