@@ -71,7 +71,7 @@ OPERATIONS: dict[str, str | Mapping[str, str]] = {
     "max": {"f": "maximum({0}, {1})", "i": "maximum({0}, {1})", "b": "({0} | {1})"},
     "floor": "tl.floor({0})",
     "ceil": "tl.ceil({0})",
-    "round": "libdevice.rint({0})",
+    "round": "libdevice.nearbyint({0})",
     "sqrt": "square_root({0})",
     "rsqrt": "reciprocal(square_root({0}))",
     "reciprocal": "reciprocal({0})",

@@ -97,7 +97,7 @@ def fused_multiply_add(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> tor
 class Libdevice:
     """The device's math library, as far as kernels use it."""
 
-    rint = staticmethod(_elementwise(torch.round))
+    nearbyint = staticmethod(_elementwise(torch.round))
     fma = staticmethod(_elementwise(fused_multiply_add))
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
