@@ -23,6 +23,7 @@ from minidynamo.compiled import CompiledFunction, all_compiled, compile_function
 from minidynamo.config import config, with_changes
 from minidynamo.errors import ArgumentError, ConflictingArguments, Diagnostic, UnknownName, nearest
 from minidynamo.events import forget_notices, notice
+from minidynamo.guards import native_walk
 from minidynamo.memory_plan import MemoryReport
 from minidynamo.options import CompileOptions
 from minidynamo.saved_tensors import SavedTensors
@@ -30,6 +31,8 @@ from minidynamo.stealing import check_are_arguments, checked_names, marked
 from minidynamo.steering import COMPILED, own_mark
 
 T = TypeVar("T")
+
+native_walk.build_with(library.load)
 
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 _ON_ERROR = ("raise", "eager")

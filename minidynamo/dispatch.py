@@ -205,10 +205,16 @@ class Dispatcher:
             self._regenerate()
 
     def time_guards(self, boxed: list[Any]) -> None:
-        """Note how long it takes to find the entry that serves a call with these values."""
+        """Note how long it takes to find the entry that serves a call with these values.
+
+        What is called so often that it comes here gets its walks as machine code.
+        """
         if not _compiling.acquire(blocking=False):  # another thread compiles: no call waits for that
             return
         try:
+            for entry in self.in_use():
+                if entry.written.walk is not None:
+                    entry.written.walk.make_native()
             timed = self._timed or self._write_timed()
         finally:
             _compiling.release()

@@ -17,6 +17,7 @@ import torch
 
 from minidynamo import artifacts, compat
 from minidynamo.guards.guard import GlobalState, Guard, GuardKind
+from minidynamo.guards.native_walk import WalkSlot
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import Local, Source, is_passed
 from minidynamo.guards.state import KernelSettings, current
@@ -34,7 +35,7 @@ class Condition:
     are weak references to the objects it compares by identity: when one is dead the condition never holds again.
     `settings` are the interpreter-wide ones that it checks beyond the guards; `function_source` is the text of the
     functions that `text` calls, empty when the guards stand in `text` themselves. `gives_inputs`: when it holds, its
-    value is the list of what the graph is called with.
+    value is the list of what the graph is called with. `walk` is the part that can become machine code.
     """
 
     text: str
@@ -43,6 +44,7 @@ class Condition:
     settings: KernelSettings
     function_source: str = ""
     gives_inputs: bool = False
+    walk: WalkSlot | None = None
 
 
 def write_condition(
@@ -82,7 +84,8 @@ def write_condition(
     del names.values[function]  # a function that its own globals hold would be a reference cycle
     source = f"{walk.source}\n\n{source}" if walk else source
     text = f"{function}({', '.join(used)})"
-    return Condition(text, {function: check}, watched, settings, source, gives_inputs=bool(walk and inputs))
+    slot = None if walk is None else WalkSlot(walk, names.values, names.constant(walk.function, "walk"))
+    return Condition(text, {function: check}, watched, settings, source, bool(walk and inputs), slot)
 
 
 def _conjuncts_of_all(

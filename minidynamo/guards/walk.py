@@ -46,8 +46,9 @@ class Op(enum.IntEnum):
     EQUALS = 7  # v is of the class of `expected`, a number or text, and equal to it
     LENGTH = 8  # v, a container, has `number` elements
     KEYS = 9  # v, a dict, has the keys `expected` in this order, all of them texts
-    HAS_KEY = 10
-    MISSING_KEY = 11
+    HAS_KEY = 10  # v, a dict, has the key `expected`
+    MISSING_KEY = 11  # v, a dict, has no key `expected`
+    ITEM_LENGTH = 12  # v[expected] of a dict, a container, has `number` elements
 
 
 class Step(NamedTuple):
@@ -128,6 +129,11 @@ class _Visit:
     checks: list[tuple[Guard, Step]] = field(default_factory=list)
     below: dict[Source, _Visit] = field(default_factory=dict)
 
+    def is_for_length(self) -> bool:
+        """Whether nobody asks for more than how long an item of a dict is, as of tables of hooks."""
+        ops = [step.op for _, step in self.checks]
+        return self.way.op is Op.ITEM and ops == [Op.LENGTH] and not self.below
+
 
 class _Tree:
     """All visits of a walk, from where it starts."""
@@ -164,6 +170,10 @@ class _Tree:
         """All steps; what is at a source of `places` is kept there in the result."""
         for source, visit in self._in_order(self.starts):
             depth = visit.way.depth + 1
+            if visit.is_for_length() and source not in places:
+                ((_, length),) = visit.checks
+                yield visit.way._replace(op=Op.ITEM_LENGTH, number=length.number)
+                continue
             yield visit.way._replace(number=parameters.index(source.name)) if isinstance(source, Local) else visit.way
             yield from (step._replace(depth=depth) for _, step in visit.checks)
             if source in places:

@@ -1,0 +1,106 @@
+"""Owns walks that run as machine code: one compiled function for all of them, which goes through the steps of each.
+
+It plans no walk (`walk.py` does) and builds nothing itself: `api.py` says how C++ is compiled. Where that cannot be
+done, the text of a walk stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import enum
+import functools
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from minidynamo.errors import MinidynamoError
+from minidynamo.guards.walk import Walk
+
+# Builds C++ source and gives its functions by name.
+Build = Callable[[str, Sequence[str]], dict[str, Callable[..., Any]]]
+
+_SOURCE = Path(__file__).with_name("native_walk.cpp")
+_build: list[Build] = []
+
+
+def build_with(build: Build) -> None:
+    """Compile with this function from now on."""
+    _build[:] = [build]
+    _walker.cache_clear()
+
+
+@functools.cache
+def _walker() -> Callable[..., Any] | None:
+    """The compiled function; None where there is no compiler, or where objects lie in memory in another way."""
+    if not _build or object.__basicsize__ != struct.calcsize("qP") or _lengths() != [1, 2]:
+        return None
+    with contextlib.suppress(MinidynamoError, OSError):
+        return _build[0](_SOURCE.read_text(), ["walk"])["walk"]
+    return None
+
+
+class Tags(enum.IntEnum):
+    """Which dicts get another tag with each change."""
+
+    NONE = 0
+    WITHOUT_VALUES = 1  # not those that are the attributes of an instance and stored in it
+    ALL = 2
+
+
+class _Probe:
+    pass
+
+
+def _lengths() -> list[int]:
+    """How long two dicts are, read where they should say so."""
+    return [ctypes.c_int64.from_address(id(table) + 16).value for table in ({1: 1}, {1: 1, 2: 2})]
+
+
+def _tag(table: dict[Any, Any]) -> int:
+    return ctypes.c_uint64.from_address(id(table) + 24).value
+
+
+@functools.cache
+def trusted_tags() -> Tags:
+    """What this Python does about tags, found out by changing dicts."""
+    table, probe = {"a": 1}, _Probe()
+    tags = [_tag(table)]
+    for change in (lambda: table.update(a=2), lambda: table.pop("a"), table.clear):
+        change()
+        tags.append(_tag(table))
+    if len({*tags, _tag({})}) < len(tags) + 1:
+        return Tags.NONE
+    attributes = vars(probe)
+    tags = [_tag(attributes)]
+    for value in (1, 2):
+        probe.a = value  # type: ignore[attr-defined]
+        tags.append(_tag(attributes))
+    return Tags.ALL if len({*tags}) == len(tags) else Tags.WITHOUT_VALUES
+
+
+def native_walk(walk: Walk, otherwise: Callable[..., Any] | None = None) -> Callable[..., Any] | None:
+    """A function like the walk's text, or None. Where it is not sure it asks `otherwise`, which is the text."""
+    walker = _walker()
+    if walker is None:
+        return None
+    packed = [struct.pack("hhiPqq", step.op, step.depth, step.number, id(step.expected), 0, 0) for step in walk.steps]
+    program = bytearray(struct.pack("qq", trusted_tags(), len(walk.found.sources)) + b"".join(packed))
+    expected = tuple(step.expected for step in walk.steps)
+    return functools.partial(walker, program, expected, otherwise or walk.function)
+
+
+@dataclass(frozen=True)
+class WalkSlot:
+    """The name in a condition's globals under which it finds a walk."""
+
+    walk: Walk
+    namespace: dict[str, Any]
+    name: str
+
+    def make_native(self) -> None:
+        """Put machine code there if it can be had; the first one in a process may wait for a compiler."""
+        if self.namespace[self.name] is self.walk.function:
+            self.namespace[self.name] = native_walk(self.walk) or self.walk.function
