@@ -1,17 +1,21 @@
 """Owns which operations of a joint graph are run although nobody uses their results: those that may raise an error.
 
 The error hangs on the values of tensors: a position out of range, a matrix that cannot be inverted, a division by zero.
+Where torch leaves a check out while it traces, the check is put back.
 What else must run whoever uses it (random numbers, assertions) is said in `partition.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import fx
 
 from minidynamo.compat import OpOverload
+
+aten = torch.ops.aten
 
 _BY_VALUES_NAMES = """
     cholesky ctc_loss embedding gather geqrf index inverse linalg lstsq lu_ max_unpool nll_loss one_hot ormqr put
@@ -35,3 +39,18 @@ def _may_raise(node: fx.Node) -> bool:
         result = node.meta.get("val")
         return isinstance(result, torch.Tensor) and not (result.is_floating_point() or result.is_complex())
     return any(word in name for word in _BY_VALUES)
+
+
+def assert_values(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Check what eager checks of the values in a call that is being traced, and what torch does not trace."""
+    if target in (torch.nn.functional.one_hot, aten.one_hot.default):
+        given = (*args, *kwargs.values())
+        _assert_classes(*given[:2])
+
+
+def _assert_classes(classes: torch.Tensor, count: int = -1) -> None:
+    if classes.device.type != "cpu":  # a GPU would have to be waited for
+        return
+    aten._assert_async.msg((classes >= 0).all(), "Class values must be non-negative.")
+    if not isinstance(count, int) or count > 0:  # else it is one that the data decide, which is not traced
+        aten._assert_async.msg((classes < count).all(), "Class values must be smaller than num_classes.")

@@ -21,6 +21,7 @@ from torch.fx.experimental.proxy_tensor import (
 )
 
 from minidynamo import compat
+from minidynamo.autograd.checks import assert_values
 from minidynamo.autograd.inputs import InputLayout
 from minidynamo.autograd.locations import LocatingInterpreter, LocationRecorder
 from minidynamo.autograd.numbers import is_symbolic, known
@@ -237,7 +238,7 @@ class _Tracing:
 
     def run_forward(self, recorder: LocationRecorder, given: list[Any]) -> list[Any]:
         try:
-            outputs = LocatingInterpreter(self.gm, recorder).run(*self.layout.unflatten(given))
+            outputs = _CheckingInterpreter(self.gm, recorder).run(*self.layout.unflatten(given))
         except RuntimeError as error:
             if "a leaf Variable that requires grad" in str(error) and not self.copy_inputs:
                 raise _WriteToLeaf from error
@@ -286,6 +287,14 @@ class _Tracing:
     def check_history(self, view: torch.Tensor, owner: torch.Tensor) -> None:
         if view.requires_grad and not owner.requires_grad:
             raise _cannot_rebuild("an output shares memory with an input, but not its gradient history")
+
+
+class _CheckingInterpreter(LocatingInterpreter):
+    """Also traces the checks that torch leaves out."""
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        assert_values(target, args, kwargs)
+        return super().call_function(target, args, kwargs)
 
 
 def _traced(kind: Literal["view", "member"], index: int, value: torch.Tensor) -> TracedOutput:

@@ -44,3 +44,19 @@ def test_an_error_is_raised_for_an_unused_result(fn, backend, grad):
         fn(*arguments)
     with pytest.raises(eager.type, match=str(eager.value)[:20]):
         minidynamo.compile(fn, backend=backend)(*arguments)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_classes_out_of_range_raise_as_in_eager(backend, dynamic):
+    def encode(i, w):
+        return torch.nn.functional.one_hot(i, num_classes=4).float() @ w
+
+    compiled, w = minidynamo.compile(encode, backend=backend, dynamic=dynamic, fullgraph=True), torch.ones(4, 3)
+    for classes in ([0, 3], [1, 2, 3], []):
+        i = torch.tensor(classes, dtype=torch.int64)
+        assert torch.equal(compiled(i, w), encode(i, w))
+    with pytest.raises(RuntimeError, match="must be non-negative"):
+        compiled(torch.tensor([-1, 1]), w)
+    with pytest.raises(RuntimeError, match="must be smaller than num_classes"):
+        compiled(torch.tensor([4, 1]), w)
