@@ -12,6 +12,7 @@ from typing import Any
 from minidynamo.tracer.generators import GeneratorVariable, parts_of_generator
 from minidynamo.tracer.set_order import arrangement
 from minidynamo.tracer.side_effects import AttrSet, Called, CellSet, ContentsChanged, Effect, GlobalSet, SideEffects
+from minidynamo.variables.arrays import ArrayVariable
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
     BoundBuiltin,
@@ -202,5 +203,6 @@ _PARTS: dict[type[VariableTracker], Callable[[Any], Iterable[VariableTracker | N
     LibraryIterator: lambda v: (v.iterator,) if v.started else (*v.args, *v.kwargs.values()),
     GeneratorVariable: parts_of_generator,
     ContextExitVariable: lambda v: (v.context,),
+    ArrayVariable: lambda v: (v.shared,),
     WeakReferenceVariable: lambda v: (v.referent,),
 }

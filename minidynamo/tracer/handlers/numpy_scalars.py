@@ -1,7 +1,7 @@
-"""Owns what numpy computes of numbers alone: ufuncs and reductions run while tracing, and give numpy's own scalars.
+"""Owns what numpy computes of numbers: ufuncs and reductions run while tracing, and give numpy's own scalars.
 
-An array keeps its contents in C: what makes or takes one, or the values of tensors, breaks the graph. That scalars are
-constants is in `tracer/constants.py`.
+Arrays of constants are in `numpy_arrays.py`; what takes other ones, or the values of tensors, breaks the graph. That
+scalars are constants is in `tracer/constants.py`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from minidynamo.tracer import registry
-from minidynamo.tracer.constants import NUMPY_SCALARS, NotConstant, as_constant, from_constant
-from minidynamo.tracer.exceptions import says, tracked
+from minidynamo.tracer.constants import NUMPY_SCALARS
+from minidynamo.tracer.handlers.numpy_arrays import run
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable
@@ -27,35 +27,16 @@ _PURE: tuple[Any, ...] = (
 )
 
 
-def _of_numbers(
-    tx: Tracer, function: Any, args: tuple[VariableTracker, ...], kwargs: dict[str, VariableTracker]
-) -> VariableTracker:
-    name = f"np.{function.__name__}()"
-    try:
-        plain = [as_constant(arg) for arg in args]
-        named = {key: as_constant(value) for key, value in kwargs.items()}
-    except NotConstant as error:
-        tx.break_graph("MD208", f"{name} is called with a {error}", why="It runs while tracing, on numbers.")
-    try:
-        result = function(*plain, **named)
-    except Exception as error:
-        tx.raises(tracked(error, exact=says(error)))
-    try:
-        return from_constant(result)
-    except NotConstant as error:
-        tx.break_graph("MD208", f"{name} gives a {error}", why="Its contents can neither be tracked nor guarded.")
-
-
 @registry.instances(np.ufunc)
 def _ufunc(
     tx: Tracer, function: BuiltinVariable, /, *args: VariableTracker, **kwargs: VariableTracker
 ) -> VariableTracker:
-    return _of_numbers(tx, function.value, args, kwargs)
+    return run(tx, function.value, args, kwargs)
 
 
 def _pure(function: Any) -> registry.Handler:
     def handler(tx: Tracer, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
-        return _of_numbers(tx, function, args, kwargs)
+        return run(tx, function, args, kwargs)
 
     return handler
 
@@ -68,5 +49,5 @@ for _function in {id(function): function for function in _PURE}.values():
 def _other_function(
     tx: Tracer, function: BuiltinVariable, /, *args: VariableTracker, **kwargs: VariableTracker
 ) -> VariableTracker:
-    why = "It makes or takes arrays, whose contents can neither be tracked nor guarded."
+    why = "minidynamo does not know whether it runs on constants alone."
     tx.break_graph("MD207", f"np.{function.value.__name__}() cannot be captured", why=why)

@@ -11,10 +11,13 @@ import threading
 import types
 import weakref
 
+import numpy as np
+
 from minidynamo.tracer.exceptions import native_base
 from minidynamo.tracer.reconstruct.builders import builds, fills, hint_of
 from minidynamo.tracer.reconstruct.containers import refill, set_items
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder, cannot_rebuild, tuple_literal
+from minidynamo.variables.arrays import ArrayVariable
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable, ListVariable, SetVariable, TupleVariable
@@ -120,6 +123,13 @@ def _namespace(rebuild: Rebuilder, variable: NamespaceVariable) -> str:
 @builds(IdVariable)
 def _id(rebuild: Rebuilder, variable: IdVariable) -> str:
     return f"{rebuild.constant(id)}({rebuild.value(variable.of)})"
+
+
+@builds(ArrayVariable)
+def _array(rebuild: Rebuilder, variable: ArrayVariable) -> str:
+    if variable.shared is not None:
+        return f"{rebuild.value(variable.shared)}.detach().numpy()"
+    return f"{rebuild.constant(np.array)}({rebuild.constant(variable.value)})"
 
 
 @builds(WeakReferenceVariable)

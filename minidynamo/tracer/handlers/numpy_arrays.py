@@ -1,0 +1,174 @@
+"""Owns numpy's arrays of constants: functions that make them, what is computed of them, the tensors made from them.
+
+Everything runs while tracing, on arrays that nobody else holds and that may not be written to. What would give a second
+array over the same memory is left to Python, and so are arrays from outside. Functions of numbers are in
+`numpy_scalars.py`, which calls this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from minidynamo.tracer import registry
+from minidynamo.tracer.attributes.lookup import looks_up
+from minidynamo.tracer.constants import NotConstant, as_constant, from_constant
+from minidynamo.tracer.exceptions import says, tracked
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.variables.arrays import ArrayVariable
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import BoundBuiltin
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import SequenceVariable, TupleVariable
+from minidynamo.variables.tensors import TensorVariable
+
+LARGEST = 10_000
+_FACTS = ("dtype", "itemsize", "nbytes", "ndim", "shape", "size")
+_METHODS = """
+    all any argmax argmin argsort astype clip copy cumprod cumsum dot flatten item max mean min prod repeat round std
+    sum tolist var
+"""
+_OPERATORS = """
+    add and eq floordiv ge gt le lt matmul mod mul ne or pow radd rfloordiv rmul rpow rsub rtruediv sub truediv
+    abs contains float getitem int invert len neg
+"""
+
+
+def run(tx: Tracer, function: Callable[..., Any], args: Sequence[VariableTracker], kwargs: Any) -> VariableTracker:
+    """The result of one of numpy's functions on constants and arrays of constants, or a graph break."""
+    name = f"np.{getattr(function, '__name__', 'ndarray')}()"
+    try:
+        plain = [_plain(arg) for arg in args]
+        named = {key: _plain(value) for key, value in kwargs.items()}
+    except NotConstant as error:
+        tx.break_graph("MD208", f"{name} is called with a {error}", why="It runs while tracing, on constants.")
+    try:
+        result = function(*plain, **named)
+    except Exception as error:
+        if "read-only" in str(error):
+            tx.break_graph("MD208", f"{name} writes to an array", why="Arrays are only read while tracing.")
+        tx.raises(tracked(error, exact=says(error)))
+    if type(result) is np.ndarray:
+        if any(np.may_share_memory(result, given) for given in _arrays([*plain, *named.values()])):
+            tx.break_graph(
+                "MD208", f"{name} gives a second array over the same memory", why="Writes to one change both."
+            )
+        if result.dtype.kind not in "biufc" or not 0 < result.size <= LARGEST:
+            tx.break_graph(
+                "MD208", f"{name} gives a large or empty array, or one of objects", why="It is left to numpy."
+            )
+        value = result if result.base is None else result.copy(order="K")
+        value.setflags(write=False)
+        return ArrayVariable(value)
+    try:
+        return from_constant(result)
+    except NotConstant as error:
+        tx.break_graph("MD208", f"{name} gives a {error}", why="Its contents can neither be tracked nor guarded.")
+
+
+def _arrays(values: Iterable[Any]) -> Iterator[np.ndarray[Any, Any]]:
+    for value in values:
+        if isinstance(value, np.ndarray):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _arrays(value)
+
+
+def _plain(variable: VariableTracker) -> Any:
+    if isinstance(variable, ArrayVariable):
+        if variable.shared is not None:
+            raise NotConstant("ndarray whose memory is that of a tensor")
+        return variable.value
+    if isinstance(variable, SequenceVariable) and variable.cls in (list, tuple):
+        return variable.cls(_plain(item) for item in variable.items)
+    return as_constant(variable)
+
+
+# Functions
+
+
+_MAKERS: tuple[Any, ...] = (
+    *(np.arange, np.array, np.concatenate, np.eye, np.full, np.geomspace, np.hanning, np.hamming, np.blackman),
+    *(np.linspace, np.logspace, np.ones, np.stack, np.tri, np.where, np.zeros, np.cumsum, np.cumprod, np.outer),
+    *(np.diff, np.interp, np.kaiser, np.bartlett, np.sort, np.argsort, np.searchsorted, np.tile, np.repeat),
+)
+
+
+def _maker(function: Any) -> registry.Handler:
+    def handler(tx: Tracer, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
+        return run(tx, function, args, kwargs)
+
+    return handler
+
+
+for _function in _MAKERS:
+    registry.function(_function)(_maker(_function))
+
+
+# Attributes and methods
+
+
+@looks_up(ArrayVariable)
+def _attribute(tx: Tracer, obj: ArrayVariable, name: str) -> VariableTracker | None:
+    if name in _FACTS:
+        return from_constant(getattr(obj.value, name))
+    if callable(getattr(np.ndarray, name, None)):
+        return BoundBuiltin(obj, name)
+    tx.break_graph("MD206", f"`{name}` of a ndarray is used", why="It would show the array's memory.")
+
+
+def _method(name: str) -> registry.Handler:
+    function = getattr(np.ndarray, name)
+
+    def handler(tx: Tracer, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
+        return run(tx, function, args, kwargs)
+
+    return handler
+
+
+for _name in (*_METHODS.split(), *(f"__{name}__" for name in _OPERATORS.split())):
+    registry.method(np.ndarray, _name)(_method(_name))
+
+
+@registry.method(np.ndarray, "__iter__")
+def _iterate(tx: Tracer, self: ArrayVariable, /) -> VariableTracker:
+    places = [ConstantVariable(place) for place in range(len(self.value))]
+    return tx.call(iter, [TupleVariable([run(tx, np.ndarray.__getitem__, [self, place], {}) for place in places])])
+
+
+# Tensors
+
+
+def _tensor(tx: Tracer, array: ArrayVariable, kwargs: dict[str, VariableTracker]) -> TensorVariable:
+    """A tensor with the contents of the array."""
+    if array.shared is not None:
+        tx.break_graph("MD208", "another tensor is made from an array", why="Its memory is that of a tensor by now.")
+    dtype = ConstantVariable(torch.from_numpy(array.value.copy()).dtype)
+    made = tx.emit(torch.tensor, [from_constant(array.value.tolist())], {"dtype": dtype, **kwargs})
+    assert isinstance(made, TensorVariable)
+    return made
+
+
+def _over_memory(tx: Tracer, function: Any, array: VariableTracker, args: Any, kwargs: Any) -> VariableTracker:
+    if not isinstance(array, ArrayVariable):
+        return tx.emit(function, [array, *args], kwargs)
+    array.shared = _tensor(tx, array, {})
+    return array.shared if function is torch.from_numpy else tx.emit(function, [array.shared, *args], kwargs)
+
+
+@registry.function(torch.from_numpy)
+def _from_numpy(tx: Tracer, array: VariableTracker, /) -> VariableTracker:
+    return _over_memory(tx, torch.from_numpy, array, [], {})
+
+
+@registry.function(torch.as_tensor)
+def _as_tensor(tx: Tracer, data: VariableTracker, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
+    return _over_memory(tx, torch.as_tensor, data, args, kwargs)
+
+
+@registry.function(torch.tensor)
+def _copy(tx: Tracer, data: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
+    return _tensor(tx, data, kwargs) if isinstance(data, ArrayVariable) else tx.emit(torch.tensor, [data], kwargs)
