@@ -342,26 +342,22 @@ class CompiledFunction:
         return [*(vars(function)[COMPILED] for function in functions), *self._fresh.values()]
 
     def freeze(self, check_every: int = 1000) -> types.FunctionType:
-        """The one compiled version as a function without guards, which are looked at every `check_every` calls.
+        """What is compiled as a function without guards, which are looked at every `check_every` calls.
 
         The first call is checked; with 0 none is. A check that fails raises FrozenCallDiffers; between two checks a
-        call that does not fit gives wrong results without a word. Frames behind graph breaks keep their guards.
-        Raises ArgumentError unless exactly one version of the function exists for the settings in force.
+        call that does not fit gives wrong results without a word. Where there are several versions, each call looks at
+        what tells them apart, and nothing else. Frames behind graph breaks keep their guards.
+        Raises ArgumentError unless there is a version of the function for the settings in force.
         """
         if type(check_every) is not int or check_every < 0:
             what = f"check_every= must be a number of calls, or 0 for never, not {check_every!r}"
             raise ArgumentError(Diagnostic("MD306", what, fix="Leave it out: every thousandth call is checked."))
         root = self.root()
         entries = root.in_use() if root is not None else []
-        if root is None or len(entries) != 1:
-            what = f"freeze() needs one compiled version of {self.name}, and there are {len(entries)}"
-            fix = (
-                "Call it once before freezing it."
-                if not entries
-                else "Call reset(), then make only the call to freeze."
-            )
-            raise ArgumentError(Diagnostic("MD306", what, fix=fix))
-        return root.frozen(entries[0], check_every)
+        if root is None or not entries:
+            what = f"freeze() needs a compiled version of {self.name}, and there is none"
+            raise ArgumentError(Diagnostic("MD306", what, fix="Call it before freezing it."))
+        return root.frozen(entries, check_every)
 
     def saved(self) -> SavedTensors:
         """Every tensor that forward graphs keep for backward: shape, dtype, bytes, operation, your line, and why."""

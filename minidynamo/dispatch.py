@@ -44,10 +44,12 @@ from minidynamo.bytecode.breaks import make_continue
 from minidynamo.bytecode.layout import FramePoint
 from minidynamo.config import config
 from minidynamo.counters import Stats
-from minidynamo.errors import Diagnostic, FrozenCallDiffers, MinidynamoError, RecompileRefused
+from minidynamo.errors import Diagnostic, MinidynamoError, RecompileRefused
 from minidynamo.events import notice, publish
 from minidynamo.guards.cache import Entry, in_order
-from minidynamo.guards.recompiles import Misfits, differs_from_frozen, explain, refusal
+from minidynamo.guards.check import write_condition
+from minidynamo.guards.frozen import Recheck, distinguishing
+from minidynamo.guards.recompiles import Misfits, explain, refusal
 from minidynamo.guards.state import mode_in_charge
 from minidynamo.locks import ForkSafeLock
 
@@ -224,7 +226,7 @@ class Dispatcher:
         names = self._frame.names
         lines = [f"def timed({', '.join(self.parameters)}):", f"    {names.count} = {names.time_guards}()"]
         for entry in self.in_use():
-            lines += [f"    {line}" for line in self._check(entry)]
+            lines += [f"    {line}" for line in self._check_entry(entry)]
             lines.append(f"    if {names.fits}: return {names.time_guards}() - {names.count}")
         lines.append(f"    return {names.time_guards}() - {names.count}")
         namespace: dict[str, Any] = {names.time_guards: time.perf_counter_ns}  # nothing that leads back to here
@@ -234,19 +236,27 @@ class Dispatcher:
         self._timed = timed = cast(Callable[..., int], namespace.pop("timed"))
         return timed
 
-    def frozen(self, entry: Entry, check_every: int) -> types.FunctionType:
-        """A function like `function` that runs `entry` whatever it is given, and looks every `check_every` calls."""
+    def frozen(self, entries: Sequence[Entry], check_every: int) -> types.FunctionType:
+        """A function like `function` that looks at what tells `entries` apart; every `check_every` calls at all."""
         names = self._frame.names
+        namespace = {"__name__": self._frame.module, names.count: itertools.count().__next__}
+        namespace[names.miss] = Recheck(self.name, self.parameters, entries, self._backend_key)
+        listed = f"({''.join(f'{name}, ' for name in self.parameters)})"
         lines = list(self._frame.arrive)
         if check_every:
-            listed = "".join(f"{name}, " for name in self.parameters)
-            lines += [f"if not {names.count}() % {check_every}:", f"    {names.miss}(({listed}))"]
-        lines += self._frame.leave(f"{names.body}({names.boxed})")
+            lines += [f"if not {names.count}() % {check_every}:", f"    {names.miss}({listed})"]
+        for number, (entry, guards) in enumerate(zip(entries, distinguishing(entries))):
+            body = f"{names.body}{number}"
+            namespace[body] = entry.body
+            leave = self._frame.leave(f"{body}({names.boxed})")
+            if len(entries) > 1:
+                condition = write_condition(guards, self.parameters, name=self.name, number=number)
+                namespace |= condition.namespace
+                leave = [*self._check(f"True if {condition.text} else False"), *self._if_it_fits(leave)]
+            lines += leave
+        lines += [f"return {names.miss}({listed}, True)"] * (len(entries) > 1)
         head = f"def {self._frame.function_name}({self._frame.signature}):"
         source = "\n".join([head, *(f"    {line}" for line in lines), ""])
-        check = Recheck(self.name, self.parameters, entry, self._backend_key)
-        namespace = {"__name__": self._frame.module, names.count: itertools.count().__next__}
-        namespace |= {names.miss: check, names.body: entry.body}
         made = artifacts.load("frozen", self.name, source, namespace, self._frame.function_name)
         del namespace[self._frame.function_name]
         self._frame.finish(made)
@@ -371,20 +381,21 @@ class Dispatcher:
         """The entries that calls look at, in the order in which they do."""
         return [entry for entry in in_order(self.entries) if entry.backend_key == self._in_force[0]]
 
-    def _check(self, entry: Entry) -> list[str]:
+    def _check(self, condition: str) -> list[str]:
         fits = self._frame.names.fits
-        return [
-            "try:",
-            f"    {fits} = {entry.condition if entry.gives_inputs else f'True if {entry.condition} else False'}",
-            "except Exception:",
-            f"    {fits} = False",
-        ]
+        return ["try:", f"    {fits} = {condition}", "except Exception:", f"    {fits} = False"]
+
+    def _if_it_fits(self, lines: Iterable[str]) -> list[str]:
+        return [f"if {self._frame.names.fits}:", *(f"    {line}" for line in lines)]
+
+    def _check_entry(self, entry: Entry) -> list[str]:
+        return self._check(entry.condition if entry.gives_inputs else f"True if {entry.condition} else False")
 
     def _attempt(self, entry: Entry) -> list[str]:
         names = self._frame.names
         given = f"{names.boxed}, {names.fits}" if entry.gives_inputs else names.boxed
         leave = self._frame.leave(f"{self._body_names[entry]}({given})")
-        return [*self._check(entry), f"if {names.fits}:", *(f"    {line}" for line in leave)]
+        return [*self._check_entry(entry), *self._if_it_fits(leave)]
 
     def _withdraw(self, entries: Iterable[Entry], namespace: dict[str, Any]) -> None:
         """Let go of entries. A thread that has just found one to fit comes to the miss path instead."""
@@ -393,27 +404,6 @@ class Dispatcher:
             namespace[self._body_names.pop(entry)] = again
             for name in entry.namespace:
                 namespace.pop(name, None)
-
-
-class Recheck:
-    """Raises FrozenCallDiffers when the guards of an entry do not hold for a call."""
-
-    def __init__(self, name: str, parameters: Sequence[str], entry: Entry, backend_key: BackendKey) -> None:
-        self._name = name
-        self._parameters = parameters
-        self._entry = entry
-        self._backend_key = backend_key
-        text = f"lambda {', '.join(parameters)}: {entry.condition}"
-        self._fits: Callable[..., Any] = eval(text, dict(entry.namespace))
-
-    def __call__(self, values: tuple[Any, ...]) -> None:
-        try:
-            fits = self._entry.alive() and self._fits(*values)
-        except Exception:  # a value has another type, a key is gone
-            fits = False
-        if not fits:
-            found = self._entry.failures(dict(zip(self._parameters, values)), self._backend_key())
-            raise FrozenCallDiffers(differs_from_frozen(self._name, found))
 
 
 CompileEntry = Callable[[Dispatcher, list[Any]], Entry | Native]

@@ -154,15 +154,35 @@ def test_the_first_call_is_checked_unless_no_call_is():
         assert torch.equal(f.freeze()(x), x * 2)
 
 
-def test_freezing_needs_one_version():
-    f = minidynamo.compile(double, backend="aot_eager")
-    for calls in ([], [torch.ones(2), torch.ones(2).double()]):
-        for x in calls:
-            f(x)
-        with pytest.raises(ArgumentError, match=f"there are {len(calls)}"):
-            f.freeze()
+def test_freezing_needs_a_version():
+    f = minidynamo.compile(double, backend="eager")
+    with pytest.raises(ArgumentError, match="there is none"):
+        f.freeze()
     with pytest.raises(ArgumentError, match="check_every="):
         f.freeze(check_every=-1)
+
+
+@pytest.mark.parametrize("check_every", [0, 2])
+def test_several_versions_are_told_apart_and_nothing_else_is_looked_at(check_every):
+    scale = 2
+
+    def f(x, flip=False):
+        return -x * scale if flip else x * scale
+
+    compiled, x = minidynamo.compile(f, backend="eager", dynamic=False), torch.ones(2)
+    for call in ((x,), (x, True), (x.double(),)):
+        compiled(*call)
+    frozen = compiled.freeze(check_every)
+    for y in (x, x * 3):
+        assert torch.equal(frozen(y), y * 2) and torch.equal(frozen(y, True), y * -2)
+        assert frozen(y.double()).dtype is torch.float64
+    scale = 3
+    if check_every:
+        with pytest.raises(FrozenCallDiffers, match="scale"):
+            frozen(x)
+    assert torch.equal(frozen(x), x * 2)  # nobody looks
+    with pytest.raises(FrozenCallDiffers, match="tensor `x`"):
+        frozen(x.long())
 
 
 def test_a_module_and_a_method_can_be_frozen():

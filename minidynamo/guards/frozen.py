@@ -1,0 +1,73 @@
+"""Owns what a frozen function looks at: in every call what tells its versions apart, now and then all guards.
+
+It generates no function; `dispatch.py` does.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+from minidynamo.errors import FrozenCallDiffers
+from minidynamo.guards.cache import Entry
+from minidynamo.guards.guard import GlobalState, Guard, GuardKind, TensorFacts
+from minidynamo.guards.recompiles import differs_from_frozen
+from minidynamo.guards.source import Source
+
+_COMPARABLE = (str, bytes, int, type(None), TensorFacts, GlobalState, Source)
+
+
+def distinguishing(entries: Sequence[Entry]) -> list[list[Guard]]:
+    """Of each version the guards that not all versions have: where the others hold, these choose one."""
+    expected: list[dict[tuple[Source, GuardKind], list[object]]] = []
+    for entry in entries:
+        of_entry = defaultdict(list)
+        for guard in entry.guards:
+            of_entry[guard.source, guard.kind].append(guard.expected)
+        expected.append(of_entry)
+
+    def is_shared(guard: Guard) -> bool:
+        place = (guard.source, guard.kind)
+        return all(any(_same(guard.expected, other) for other in known.get(place, ())) for known in expected)
+
+    return [[guard for guard in entry.guards if not is_shared(guard)] for entry in entries]
+
+
+def _same(one: object, other: object) -> bool:
+    """Whether two guards expect the same; what only the user's `__eq__` could tell counts as different."""
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, float | complex):
+        return repr(one) == repr(other)  # tells zeros apart, and knows NaN
+    return isinstance(one, _COMPARABLE) and one == other
+
+
+class Recheck:
+    """Raises FrozenCallDiffers when a call fits none of the entries, or when it is asked to `refuse` it."""
+
+    def __init__(
+        self, name: str, parameters: Sequence[str], entries: Sequence[Entry], backend_key: Callable[[], Hashable]
+    ) -> None:
+        self._name = name
+        self._parameters = parameters
+        self._entries = entries
+        self._backend_key = backend_key
+        heads = f"lambda {', '.join(parameters)}: "
+        self._conditions = [eval(f"{heads}{entry.condition}", dict(entry.namespace)) for entry in entries]
+
+    def __call__(self, values: tuple[Any, ...], refuse: bool = False) -> None:
+        if refuse or not any(map(self._fits, self._entries, self._conditions, [values] * len(self._entries))):
+            arguments = dict(zip(self._parameters, values))
+            found = [entry.failures(arguments, self._backend_key()) for entry in self._entries]
+            raise FrozenCallDiffers(differs_from_frozen(self._name, min(found, key=len)))
+
+    def _fits(self, entry: Entry, condition: Callable[..., Any], values: tuple[Any, ...]) -> bool:
+        try:
+            return entry.alive() and bool(condition(*values))
+        except Exception:  # a value has another type, a key is gone
+            return False
