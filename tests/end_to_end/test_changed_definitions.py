@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import enum
+import math
+from unittest import mock
 
 import pytest
 import torch
@@ -264,3 +266,20 @@ def keys_without_a_hash(compiled):
     ):
         f = compiled(lambda x, d, program=program: (x + 1, program(d)))
         yield attempt(f, vector(), {1: 2}), attempt(f, vector(), {1: 2})
+
+
+@histories
+def functions_of_libraries_that_are_replaced(compiled):
+    layer = torch.nn.Linear(3, 3)
+    torch.nn.init.ones_(layer.weight)
+    torch.nn.init.zeros_(layer.bias)
+
+    @compiled
+    def f(x):
+        return torch.relu(x - 1), torch.nn.functional.gelu(x), x * math.sqrt(4.0), layer(x)
+
+    yield f(vector())
+    for name in ("torch.relu", "torch.nn.functional.gelu", "math.sqrt", "torch.nn.functional.linear"):
+        with mock.patch(name, lambda x, *rest: x * 7):
+            yield f(vector())
+    yield f(vector())

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import types
 
+import torch
+
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, Item
 from minidynamo.tracer.attributes.lookup import (
@@ -34,6 +36,7 @@ def _python_module(tx: Tracer, obj: PythonModuleVariable, name: str) -> Variable
     if name in namespace and written is not DELETED:
         value = namespace[name]
         if trusted and is_library_value(value):
+            _guard_replaceable(tx, obj, name, value)
             return tx.wrap(value, Constant(value, name))
         base = obj.source or Constant(obj.value, obj.value.__name__)
         return tx.wrap(value, Item(Attr(base, "__dict__"), name))
@@ -47,6 +50,13 @@ def _python_module(tx: Tracer, obj: PythonModuleVariable, name: str) -> Variable
     if obj.source is not None:
         tx.guard(Attr(obj.source, "__dict__"), GuardKind.MISSING_KEY, name)
     return None
+
+
+def _guard_replaceable(tx: Tracer, module: PythonModuleVariable, name: str, value: object) -> None:
+    """Guard a library's function where programs replace one: where they call it, and in torch.nn.functional."""
+    own = not is_trusted_module(tx.frames[-1].namespace.get("__name__")) or module.value is torch.nn.functional
+    if own and isinstance(value, types.FunctionType | types.BuiltinFunctionType):
+        tx.guard(Attr(Constant(module.value, module.value.__name__), name), GuardKind.IDENTITY, value)
 
 
 @writes(PythonModuleVariable)
