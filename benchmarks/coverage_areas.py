@@ -6,6 +6,7 @@ The databases are those that torch ships for its own tests; they know nothing of
 from __future__ import annotations
 
 import importlib
+import inspect
 import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -114,25 +115,40 @@ def _call_module(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 def optimizers() -> list[Case]:
-    """A step of each optimizer, with each of its first six settings."""
+    """A step of each optimizer, with each of its first six settings: the first, which makes the state, and a second.
+
+    What decorates `step` is left out, since it asks torch.compile for graph breaks; the programs have whole steps.
+    """
     database = importlib.import_module("torch.testing._internal.common_optimizers").optim_db
     cases = []
     for info in database:
         for number, setting in enumerate(info.optim_inputs_func("cpu")[:6]):
-            make = partial(_optimizer, info.optim_cls, setting.kwargs)
-            cases.append(Case(f"{info.optim_cls.__name__} {number}: {setting.desc}", _step, (make, make)))
+            makers = tuple(partial(_optimizer, info.optim_cls, setting.kwargs, steps) for steps in (0, 1))
+            cases.append(Case(f"{info.optim_cls.__name__} {number}: {setting.desc}", _step, makers))
     return cases
 
 
-def _optimizer(cls: Any, settings: dict[str, Any]) -> Any:
-    parameters = [nn.Parameter(torch.randn(3, 4)), nn.Parameter(torch.randn(4))]
+def _optimizer(cls: Any, settings: dict[str, Any], steps: int) -> Any:
+    shapes = [(3, 4), (4, 2)] if cls.__name__ == "Muon" else [(3, 4), (4,)]
+    parameters = [nn.Parameter(torch.randn(*shape)) for shape in shapes]
     for parameter in parameters:
-        parameter.grad = torch.randn_like(parameter)
-    return cls(parameters, **settings), parameters
+        gradient = torch.randn_like(parameter)
+        parameter.grad = gradient.to_sparse() if cls.__name__ == "SparseAdam" else gradient
+    optimizer, update = cls(parameters, **settings), inspect.unwrap(cls.step)
+    arguments = (_no_loss,) if cls.__name__ == "LBFGS" else ()
+    for _ in range(steps):
+        with torch.no_grad():
+            update(optimizer, *arguments)
+    return update, optimizer, arguments, parameters
 
 
-def _step(optimizer: Any, parameters: list[nn.Parameter]) -> Any:
-    optimizer.step()
+def _no_loss() -> torch.Tensor:
+    return torch.zeros(())
+
+
+def _step(update: Any, optimizer: Any, arguments: tuple[Any, ...], parameters: list[nn.Parameter]) -> Any:
+    with torch.no_grad():
+        update(optimizer, *arguments)
     return [parameter * 2 for parameter in parameters]
 
 

@@ -119,6 +119,11 @@ def _function_rule(value: types.FunctionType) -> Rule:
     if own_mark(value, COMPILED) is not None and isinstance(marks.get("__wrapped__"), types.FunctionType):
         return Rule(Action.UNWRAP)
     if any(mark in marks for mark in TORCH_COMPILE_MARKS):
+        # torch.compile traces optimizers in its own way and marks their methods, once it is used in the process.
+        if str(value.__module__).startswith("torch.optim.") and isinstance(
+            marks.get("__wrapped__"), types.FunctionType
+        ):
+            return Rule(Action.UNWRAP)
         return Rule(Action.BREAK, "torch.compile made it, or it is disabled for torch.compile.")
     if value.__code__.co_flags & _ASYNCHRONOUS:
         return Rule(Action.BREAK, "It is a coroutine, which an event loop drives.", "MD209")

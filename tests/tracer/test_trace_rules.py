@@ -1,9 +1,11 @@
+import functools
 import math
 
 import pytest
 import torch
 
 from minidynamo import allow_in_graph, compile, disable
+from minidynamo.compat import TORCH_COMPILE_MARKS
 from minidynamo.testing import assert_same_as_eager
 from minidynamo.tracer.frame import REGISTERED
 from minidynamo.tracer.trace_rules import Action, is_trusted_class, is_trusted_module, rule_for
@@ -77,3 +79,15 @@ def test_libraries_are_trusted_and_users_are_not():
         not is_trusted_module("__main__") and not is_trusted_module("torchvision_like") and not is_trusted_module(None)
     )
     assert is_trusted_class(dict) and not is_trusted_class(type("Mine", (), {"__module__": "mine"}))
+
+
+def test_methods_of_optimizers_that_torch_compile_has_marked_are_traced():
+    def marked():
+        raise AssertionError
+
+    original = torch.optim.SGD._init_group
+    functools.update_wrapper(marked, original)
+    setattr(marked, TORCH_COMPILE_MARKS[1], True)
+    assert rule_for(marked).action is Action.UNWRAP
+    marked.__module__ = "elsewhere"
+    assert rule_for(marked).action is Action.BREAK
