@@ -360,6 +360,13 @@ UnsupportedOperator = torch._subclasses.fake_tensor.UnsupportedOperatorException
 fake_tensor_log = logging.getLogger("torch._subclasses.fake_tensor")
 is_functorch_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 
+
+def is_batched(value: torch.Tensor) -> bool:
+    """Whether `value` stands for one of many gradients that autograd computes at once (`is_grads_batched=True`)."""
+    keys = torch._C._dispatch_keys(value)  # the key itself has no name in Python
+    return keys.has(torch._C.DispatchKey.AutogradOther) and "Batched" in str(keys)
+
+
 # Namespaces whose functions compute tensors from tensors and nothing else.
 OPERATOR_NAMESPACES = (
     torch._C._VariableFunctions,

@@ -166,7 +166,8 @@ class DoubleBackward:
         compiled: Callable[[], Sequence[torch.Tensor | None]],
     ) -> Sequence[torch.Tensor | None]:
         """Gradients of the inputs in `wanted`, which autograd can differentiate; where that is not possible, those of
-        the `compiled` backward, which refuse to be."""
+        the `compiled` backward, which refuse to be. With the grad mode off the tangents are batches, which no compiled
+        code takes."""
         given = [tangent for tangent in tangents if tangent is not None]
         if isinstance(kept, Refused):
             return _refusing(compiled, kept.why, [*kept.links, *given])
@@ -180,8 +181,13 @@ class DoubleBackward:
         self, kept: Kept, saved: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]
     ) -> list[torch.Tensor | None]:
         """The gradients by a second run of the graph. Raises NotAvailable."""
-        links, given = self.inputs(kept, saved)
-        with torch.random.fork_rng(_accelerators(self.replay.random), enabled=bool(self.replay.random)):
+        again = torch.is_grad_enabled()
+        with torch.enable_grad():
+            links, given = self.inputs(kept, saved)
+        with (
+            torch.enable_grad(),
+            torch.random.fork_rng(_accelerators(self.replay.random), enabled=bool(self.replay.random)),
+        ):
             for device, state in zip(self.replay.random, kept.random):
                 _set_state(device, state)
             with preserved():
@@ -193,7 +199,7 @@ class DoubleBackward:
         if not asked or not sources:
             return [None] * len(self.wanted)
         targets, given_gradients = zip(*asked)
-        made = iter(torch.autograd.grad(targets, sources, given_gradients, create_graph=True, allow_unused=True))
+        made = iter(torch.autograd.grad(targets, sources, given_gradients, create_graph=again, allow_unused=True))
         return [next(made) if links[i].requires_grad else None for i in self.wanted]
 
     def inputs(self, kept: Kept, saved: Sequence[torch.Tensor]) -> tuple[dict[int, torch.Tensor], list[Any]]:

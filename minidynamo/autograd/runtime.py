@@ -173,7 +173,7 @@ def _make_function(
                 args = [layout.restored(value) for layout, value in zip(ctx.layouts, args)]
             tangents = [gradients[i] for i in differentiable]
             gradients.clear()
-            if torch.is_grad_enabled():
+            if torch.is_grad_enabled() or any(t is not None and compat.is_batched(t) for t in tangents):
                 return (None, *again.run(kept, args, tangents, lambda: run_backward(ctx, args, tangents)))
             del kept
             return (None, *run_backward(ctx, args, tangents))

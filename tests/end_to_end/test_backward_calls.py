@@ -281,3 +281,18 @@ def test_a_compiled_function_inside_a_checkpoint(backend):
         y, v = leaves((3, 4), (4, 2))
         F.gelu((y * 2) @ v).sum().backward()
         torch.testing.assert_close([x.grad, w.grad], [y.grad, v.grad])
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("native", marks=pytest.mark.cpp)])
+def test_many_gradients_at_once(backend):
+    def program(x):
+        return x.sin() * x.exp()
+
+    f = minidynamo.compile(program, backend=backend)
+    x = torch.arange(3.0, requires_grad=True)
+    (found,) = torch.autograd.grad(f(x), x, torch.eye(3), is_grads_batched=True)
+    (expected,) = torch.autograd.grad(program(x), x, torch.eye(3), is_grads_batched=True)
+    torch.testing.assert_close(found, expected)
+    assert not found.requires_grad
+    jacobian = torch.autograd.functional.jacobian(f, x.detach(), vectorize=True)
+    torch.testing.assert_close(jacobian, expected)
