@@ -5,7 +5,7 @@ from torch import fx, nn
 
 from minidynamo.autograd.recomputation import CHEAP, MODERATE, is_free, is_pointwise, is_random, recomputable, spared
 from minidynamo.config import config
-from tests.autograd.programs import graphs, module_program, targets
+from tests.autograd.programs import graphs, module_program
 
 aten = torch.ops.aten
 

@@ -173,6 +173,7 @@ def verify_kernel(kernel: Kernel) -> None:
                     if not loop.axes:
                         behind[s.name] = s.value.dtype
                     elif s.kept:
+                        _require(kernel.vector not in kernel.rows, "what is kept is kept of one row at a time", kernel)
                         kept[s.name] = s.value.dtype
                 case Accumulate():
                     _require(bool(loop.axes), "a fold needs a loop", kernel)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from minidynamo.codegen.ir.expr import IndexValue, Load, walk
 from minidynamo.codegen.ir.index import FloorDiv, Index, Lookup, Mod, Var, as_index
-from minidynamo.codegen.ir.loops import Accumulate, Kernel, Loop, Statement, Store
+from minidynamo.codegen.ir.loops import Accumulate, Kernel, Let, Loop, Statement, Store
 from minidynamo.codegen.ir.size import hint
 
 
@@ -25,6 +25,8 @@ def arrange(kernel: Kernel) -> Kernel:
     kernel = _replace_variables(kernel, {v: as_index(new) for v, new in renamed.items()})
     rows, columns = tuple(renamed[v] for v in kernel.rows), tuple(renamed[v] for v in columns)
     kernel = _with_axes(kernel, rows, columns)
+    if any(isinstance(s, Let) and s.kept for s in kernel.statements()):
+        return dataclasses.replace(kernel, vector=columns[-1])  # what is kept is kept of one row at a time
     inner = [i for loop in kernel.loops if loop.axes for s in loop.body for i in _offsets(s)]
     return dataclasses.replace(kernel, vector=vector_of(rows, columns, inner))
 

@@ -19,6 +19,13 @@ def test_softmax(dtype, dim):
     check(lambda x: (x.softmax(dim), x.log_softmax(dim)), X.to(dtype))
 
 
+def test_softmax_over_rows_that_neighbours_lie_between():
+    apart = torch.randn(100, generator=torch.Generator().manual_seed(0)).as_strided((2, 3, 4), (27, 9, 2))
+    check(lambda x: (x.softmax(1), x.log_softmax(1)), apart)
+    check(lambda x: x.softmax(1), apart)
+    check(lambda x: x.softmax(1).exp().sum(1), apart)
+
+
 def test_softmax_to_float():
     check(lambda x: aten._softmax.default(x, -1, False).float(), X.bfloat16())
 
