@@ -50,4 +50,6 @@ def _one(method: str, args: Sequence[Any], kwargs: dict[str, Any], *, scaled: bo
         return torch.pow(*args)
     if scaled:
         args, kwargs = args[:3], {**kwargs, "value": args[3]}
+    if method.endswith("_"):  # nothing counts what is written while an operation is taken apart
+        torch.autograd.graph.increment_version(args[0])
     return getattr(args[0], method)(*args[1:], **kwargs)

@@ -8,7 +8,9 @@ neither files nor keys.
 from __future__ import annotations
 
 import dataclasses
+import operator
 import re
+import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -88,6 +90,7 @@ class Codec:
             torch.Tensor: self._encode_tensor,
             UserLocation: self._encode_place,
             **dict.fromkeys((torch.dtype, torch.layout, torch.memory_format), _encode_torch_name),
+            types.BuiltinFunctionType: _encode_builtin,
         }
         self._decoders: dict[str, Callable[[Any], Any]] = {
             "complex": lambda parts: complex(*parts),
@@ -99,6 +102,7 @@ class Codec:
             "torch": _decode_torch_name,
             "op": _decode_operator,
             "record": self._decode_record,
+            "builtin": _BUILTINS.__getitem__,
         }
 
     def encode(self, value: Any) -> Json:
@@ -181,6 +185,17 @@ def _decode_operator(name: str) -> OpOverload:
 
 
 _TORCH_NAMES = (torch.dtype, torch.layout, torch.memory_format)
+
+
+_BUILTINS: dict[str, Any] = {"getitem": operator.getitem}
+"""What views that are made again after the call are steps of, besides operators."""
+
+
+def _encode_builtin(function: types.BuiltinFunctionType) -> Json:
+    name = function.__name__
+    if _BUILTINS.get(name) is not function:
+        raise NotStorable(f"it holds {name}")
+    return {"builtin": name}
 
 
 def _encode_torch_name(value: object) -> Json:

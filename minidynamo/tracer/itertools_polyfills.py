@@ -16,7 +16,7 @@ import operator
 from typing import Any
 
 from minidynamo.tracer import registry
-from minidynamo.tracer.polyfills import cannot_trace, twin_of
+from minidynamo.tracer.polyfills import cannot_trace, same_or_equal, twin_of
 
 _END = object()
 
@@ -252,14 +252,14 @@ def _groups(source, key):
         while number == mine:
             if value is _END and not step():
                 return
-            if not (target is current or target == current):
+            if not same_or_equal(target, current):
                 return
             given, value = value, _END
             yield given
 
     while True:
         number += 1
-        while current is _END or (wanted is not _END and (wanted is current or wanted == current)):
+        while current is _END or (wanted is not _END and same_or_equal(wanted, current)):
             if not step():
                 return
         wanted = current

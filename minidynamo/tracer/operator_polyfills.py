@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 
-from minidynamo.tracer.polyfills import cannot_trace, twin_of
+from minidynamo.tracer.polyfills import cannot_trace, same_or_equal, twin_of
 
 
 @twin_of(operator.abs)
@@ -46,7 +46,7 @@ def _both_sequences(a, b):
 def count_of(a, b, /):
     found = 0
     for item in a:
-        if item is b or item == b:
+        if same_or_equal(item, b):
             found += 1
     return found
 
@@ -54,7 +54,7 @@ def count_of(a, b, /):
 @twin_of(operator.indexOf)
 def index_of(a, b, /):
     for position, item in enumerate(a):
-        if item is b or item == b:
+        if same_or_equal(item, b):
             return position
     raise ValueError("the value is not there")
 

@@ -17,6 +17,7 @@ from minidynamo.tracer import numbers, registry
 from minidynamo.tracer.attributes import MISSING, lookup_on_class
 from minidynamo.tracer.constants import NotConstant, as_constant, from_constant
 from minidynamo.tracer.exceptions import says, tracked
+from minidynamo.tracer.polyfills import same_or_equal
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.trace_rules import is_trusted_class
 from minidynamo.variables.base import VariableTracker
@@ -269,12 +270,10 @@ def _subscript(tx: Tracer, obj: VariableTracker, name: str, *args: VariableTrack
 
 
 def is_same(left: VariableTracker, right: VariableTracker) -> bool:
-    """`left is right`."""
+    """Whether `left is right` for sure; two numbers that are not known may be one object or two."""
     valued = (ConstantVariable, ClassVariable, BuiltinVariable, FunctionVariable, PythonModuleVariable)
     if isinstance(left, NumberVariable) or isinstance(right, NumberVariable):
-        if left is right or left.python_type is not right.python_type:
-            return left is right
-        left, right = numbers.pinned(left), numbers.pinned(right)
+        return left is right
     if isinstance(left, valued) and isinstance(right, valued):
         return left.value is right.value
     if isinstance(left, IdVariable) and isinstance(right, IdVariable):
@@ -285,12 +284,22 @@ def is_same(left: VariableTracker, right: VariableTracker) -> bool:
 
 def _is_the_same(tx: Tracer, left: VariableTracker, right: VariableTracker) -> bool:
     """`left is right`, guarded: two objects of one class that the program is given may be one in the next call."""
+    if (
+        left is not right and left.python_type is right.python_type
+    ):  # which numbers are one object hangs on their values
+        left, right = numbers.pinned(left), numbers.pinned(right)
     if is_same(left, right):
         return True
     known = isinstance(left, ConstantVariable | NumberVariable)  # whose value is guarded
     if not known and left.source is not None and right.source is not None and left.python_type is right.python_type:
         tx.guard(left.source, GuardKind.DISTINCT_OBJECTS, (right.source,))
     return False
+
+
+@registry.function(same_or_equal)
+def _same_or_equal(tx: Tracer, left: VariableTracker, right: VariableTracker, /) -> VariableTracker:
+    """Equal numbers need not be looked at for being one object."""
+    return ConstantVariable(is_same(left, right) or tx.truth(tx.call(operator.eq, [left, right])))
 
 
 @registry.method(object, "__eq__")
@@ -347,7 +356,7 @@ def _contains(tx: Tracer, container: VariableTracker, item: VariableTracker, /) 
         return ConstantVariable(tx.truth(tx.call_method(container, "__contains__", [item])))
     iterator = tx.call(iter, [container])
     while (candidate := tx.next_item(iterator)) is not None:  # no further than to the first that is found
-        if is_same(candidate, item) or tx.truth(tx.call(operator.eq, [candidate, item])):
+        if tx.truth(tx.call(same_or_equal, [candidate, item])):
             return ConstantVariable(True)
     return ConstantVariable(False)
 

@@ -231,12 +231,17 @@ def list_remove(self, value, /):
     del self[sequence_index(self, value)]
 
 
+def same_or_equal(left, right):
+    """Whether CPython takes two elements of containers for one; `operators.py` has a rule for it, which asks less."""
+    return left is right or left == right
+
+
 def sequence_equal(left, right):
     """Whether two sequences of the same kind are equal, element by element as CPython compares them."""
     if len(left) != len(right):
         return False
     for a, b in zip(left, right):
-        if not (a is b or a == b):
+        if not same_or_equal(a, b):
             return False
     return True
 
@@ -244,7 +249,7 @@ def sequence_equal(left, right):
 def sequence_compare(compare, left, right):
     """`compare` (operator.lt and its kin) of two sequences: decided by the first elements that differ."""
     for a, b in zip(left, right):
-        if not (a is b or a == b):
+        if not same_or_equal(a, b):
             return compare(a, b)
     return compare(len(left), len(right))
 
@@ -298,7 +303,7 @@ def dict_equal(left, right):
         if key not in right:
             return False
         other = right[key]
-        if not (value is other or value == other):
+        if not same_or_equal(value, other):
             return False
     return True
 

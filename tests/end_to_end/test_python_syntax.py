@@ -261,7 +261,7 @@ def locals_(x):
     return y + l["a"], sorted(l)
 
 
-@programs(breaks=1)
+@programs(breaks=2)  # a namespace is not looked into
 def globals_(x):
     return x * globals()["K"]
 
@@ -272,7 +272,7 @@ def eval_(x):
     return eval("a + 1") * x
 
 
-@programs(breaks=1)
+@programs(breaks=2)  # a namespace is not looked into
 def exec_(x):
     d = {}
     exec("z = 5", d)

@@ -111,7 +111,7 @@ def test_shortcuts_of_power():
 
 def test_clamp_where_and_fma():
     assert clamp(X, None, None) is X
-    assert clamp(X, 0, None) == apply("max", X, 0)
+    assert clamp(X, 0, None) == apply("max", 0, X)
     assert where(P, X, 0).dtype == torch.float32
     assert fma(X, 2, X).expr.name == "fma"
     assert fma(N, 2, N) == N * 2 + N

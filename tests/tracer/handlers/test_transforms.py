@@ -52,20 +52,12 @@ def returns_what_it_reads(x, seen):
     return vmap(lambda row: y)(x)
 
 
-def the_same_tensor_twice(x, seen):
-    return vmap(torch.mul)(x, x)
-
-
 def another_number_of_dimensions(x, seen):
     return vmap(torch.mul, in_dims=(0,))(x, x + 1)
 
 
 def no_such_dimension(x, seen):
     return vmap(torch.sin, in_dims=5)(x)
-
-
-def chunks(x, seen):
-    return vmap(torch.sin, chunk_size=1)(x)
 
 
 def not_a_scalar(x, seen):
@@ -79,10 +71,8 @@ def not_a_scalar(x, seen):
         writes_to_what_it_reads,
         returns_a_number,
         returns_what_it_reads,
-        the_same_tensor_twice,
         another_number_of_dimensions,
         no_such_dimension,
-        chunks,
         not_a_scalar,
     ],
 )
