@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import enum
 import functools
-import math
 import types
 import weakref
 from collections import OrderedDict
@@ -24,7 +23,7 @@ from minidynamo import artifacts
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.reader import Found, Reader
 from minidynamo.guards.source import Attr, Constant, InstanceAttr, Item, Local, Source, is_passed
-from minidynamo.guards.writers import WRITERS, class_attribute
+from minidynamo.guards.writers import WRITERS, class_attribute, is_its_literal, is_singleton
 from minidynamo.names import Namespace
 
 # With fewer guards than this, a function of their own is not worth its call.
@@ -230,7 +229,7 @@ def _has_plain_dictionary(cls: type | None) -> bool:
 
 
 def _by_identity(op: Op, reader: Reader, expected: object) -> Step:
-    if expected is None or expected is True or expected is False or expected is ...:
+    if is_singleton(expected):
         return Step(op, 0, 0, expected)
     name, weak = reader.reference(expected)
     return Step(op, 0, int(weak), reader.names.values.get(name, expected))
@@ -246,11 +245,9 @@ def _identity(reader: Reader, guard: Guard) -> Step | None:
 
 def _equals(reader: Reader, guard: Guard) -> Step | None:
     expected = guard.expected
-    cls = type(expected)
-    if expected is None or cls is bool:
+    if expected is None or type(expected) is bool:
         return _by_identity(Op.IDENTITY, reader, expected)
-    is_plain = cls in (int, str, bytes) or (cls is float and expected and math.isfinite(expected))
-    return Step(Op.EQUALS, 0, 0, expected) if is_plain else None
+    return Step(Op.EQUALS, 0, 0, expected) if is_its_literal(expected) else None
 
 
 def _length(reader: Reader, guard: Guard) -> Step | None:

@@ -86,10 +86,22 @@ def _identity(reader: Reader, guard: Guard) -> list[str]:
 
 def _is(reader: Reader, found: str, expected: object) -> str:
     """`found is expected`, without keeping a user's object alive. A dead reference gives None, which must not match."""
-    if expected is None or expected is True or expected is False or expected is ...:
+    if is_singleton(expected):
         return f"{found} is {expected!r}"
     name, weak = reader.reference(expected)
     return f"{found} is {name}() is not None" if weak else f"{found} is {name}"
+
+
+def is_singleton(value: object) -> bool:
+    """Whether `value` is the only one of its kind, which nobody has to keep alive."""
+    return value is None or value is True or value is False or value is ...
+
+
+def is_its_literal(value: object) -> bool:
+    """Whether another value of the same class that equals `value` is the same number or text."""
+    if type(value) is float:
+        return value != 0 and math.isfinite(value)  # zeros have signs, NaN equals nothing
+    return type(value) in (int, str, bytes)
 
 
 def _equals(reader: Reader, guard: Guard) -> list[str]:
@@ -97,9 +109,7 @@ def _equals(reader: Reader, guard: Guard) -> list[str]:
     cls = type(expected)
     if expected is None or cls is bool:
         return _identity(reader, guard)
-    if cls in (int, str, bytes) or (
-        cls is float and expected and math.isfinite(expected)
-    ):  # zeros have signs, NaN equals nothing
+    if is_its_literal(expected):
         is_type = (
             f"{reader.constant(type, 'type')}({reader.read(guard.source)}) is {reader.constant(cls, cls.__name__)}"
         )

@@ -31,7 +31,7 @@ from minidynamo.guards.source import (
     Source,
     StorageItem,
 )
-from minidynamo.steering import COMPILED
+from minidynamo.steering import COMPILED, own_mark
 from minidynamo.tracer.attributes import instance_dict
 from minidynamo.tracer.constants import NUMPY_SCALARS, is_constant_value, key_of
 from minidynamo.tracer.output_graph import OutputGraph
@@ -397,7 +397,7 @@ def _by_identity(source: Source) -> bool:
 
 
 def _function(graph: OutputGraph, value: types.FunctionType, source: Source) -> VariableTracker:
-    if _by_identity(source) or COMPILED in vars(value):  # a compiled one gets new code with each version
+    if _by_identity(source) or own_mark(value, COMPILED):  # a compiled one gets new code with each version
         graph.guard(source, GuardKind.IDENTITY, value)
     else:
         graph.guard(source, GuardKind.TYPE, types.FunctionType)
