@@ -188,7 +188,7 @@ _TORCH_NAMES = (torch.dtype, torch.layout, torch.memory_format)
 
 
 _BUILTINS: dict[str, Any] = {"getitem": operator.getitem}
-"""What views that are made again after the call are steps of, besides operators."""
+"""What graphs, and views that are made again after the call, consist of besides operators."""
 
 
 def _encode_builtin(function: types.BuiltinFunctionType) -> Json:

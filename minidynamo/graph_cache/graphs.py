@@ -29,8 +29,7 @@ _ON_NUMBERS = (
 NUMBER_FUNCTIONS: dict[str, Any] = {f"{function.__module__}.{function.__name__}": function for function in _ON_NUMBERS}
 """What graphs and host programs call on numbers, by a name that is the same in every process."""
 
-_FUNCTIONS = {**NUMBER_FUNCTIONS, "operator.getitem": operator.getitem}
-_NAMES = {function: name for name, function in _FUNCTIONS.items()}
+_NAMES = {function: name for name, function in NUMBER_FUNCTIONS.items()}
 
 
 def write_graph(gm: fx.GraphModule, key: Key) -> Json:
@@ -103,7 +102,7 @@ class _GraphCodec(Codec):
         if op not in ("placeholder", "output", "call_function"):
             raise Damaged(f"it has a {op!r} node")
         if op == "call_function":
-            target = _FUNCTIONS[target] if isinstance(target, str) else self.decode(target)
+            target = NUMBER_FUNCTIONS[target] if isinstance(target, str) else self.decode(target)
         node = graph.create_node(op, target, self.decode(args), self.decode(kwargs), name)
         node.meta["val"] = self.decode(value)
         where = self.decode(place)
