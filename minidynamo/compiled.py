@@ -23,9 +23,9 @@ from minidynamo.bytecode.analysis import first_index, starred_parameters
 from minidynamo.bytecode.breaks import drive
 from minidynamo.bytecode.layout import FramePoint, frame_point
 from minidynamo.compat import MODULE_CALL
-from minidynamo.convert_frame import Conversion, FrameToConvert, convert_frame, weakly
+from minidynamo.convert_frame import Conversion, FrameToConvert, convert_frame
 from minidynamo.counters import Stats
-from minidynamo.dispatch import Dispatcher, Native, resume_dispatcher, root_dispatcher
+from minidynamo.dispatch.dispatcher import Dispatcher, Native, resume_dispatcher, root_dispatcher
 from minidynamo.errors import ArgumentError, Diagnostic, RecompileLimit, UnknownName, nearest
 from minidynamo.events import Event, notice, on_event, publish
 from minidynamo.guards import stored_profile
@@ -33,6 +33,7 @@ from minidynamo.guards.cache import Entry
 from minidynamo.guards.profile import FrameProfile, as_lines
 from minidynamo.guards.recompiles import Recompile, explain, limit_reached
 from minidynamo.memory_plan import MemoryReport
+from minidynamo.names import weakly
 from minidynamo.options import CompileOptions
 from minidynamo.saved_tensors import SavedTensors
 from minidynamo.stealing import stolen_arguments
@@ -59,9 +60,13 @@ def compile_function(
     record = CompiledFunction(fn, options, family)
     record.module = (lambda: None) if module is None else weakref.ref(module)
     dispatcher = root_dispatcher(
-        fn, record.convert, name=record.name, stats=record.stats, backend_key=options.backend.key
+        fn,
+        record.convert,
+        name=record.name,
+        stats=record.stats,
+        backend_key=options.backend.key,
+        waits=options.while_compiling == "wait",
     )
-    dispatcher.waits = options.while_compiling == "wait"
     record.root = weakref.ref(dispatcher)
     function = cast(types.FunctionType, dispatcher.function)
     function.__dict__.update(record.attributes())
@@ -158,8 +163,8 @@ class CompiledFunction:
                 convert,
                 stats=self.stats,
                 backend_key=self.options.backend.key,
+                waits=self.options.while_compiling == "wait",
             )
-            self._resumed[point].waits = self.options.while_compiling == "wait"
         return self._resumed[point].step()
 
     def called_at_break(self, target: Any) -> Any:
@@ -353,11 +358,10 @@ class CompiledFunction:
             what = f"check_every= must be a number of calls, or 0 for never, not {check_every!r}"
             raise ArgumentError(Diagnostic("MD306", what, fix="Leave it out: every thousandth call is checked."))
         root = self.root()
-        entries = root.in_use() if root is not None else []
-        if root is None or not entries:
+        if root is None or not root.in_use():
             what = f"freeze() needs a compiled version of {self.name}, and there is none"
             raise ArgumentError(Diagnostic("MD306", what, fix="Call it before freezing it."))
-        return root.frozen(entries, check_every)
+        return root.frozen(check_every)
 
     def saved(self) -> SavedTensors:
         """Every tensor that forward graphs keep for backward: shape, dtype, bytes, operation, your line, and why."""

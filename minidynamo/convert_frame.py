@@ -1,6 +1,6 @@
 """Owns the way of one frame from code object to entry: capture, backend, residual program.
 
-It does not decide when a frame is compiled or how its entries are called (`dispatch.py` does), and knows no backend by
+It does not decide when a frame is compiled or how its entries are called (`dispatch/` does), and knows no backend by
 name. What a resumed frame or a called function goes through is asked of the frame's owner.
 """
 
@@ -10,7 +10,6 @@ import contextlib
 import functools
 import traceback
 import types
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -41,6 +40,7 @@ from minidynamo.guards.cache import Entry, make_entry
 from minidynamo.guards.profile import FrameProfile
 from minidynamo.guards.source import Local
 from minidynamo.guards.state import saved_tensor_hook_guards
+from minidynamo.names import weakly
 from minidynamo.options import BackendKey, CompileOptions
 from minidynamo.stealing import stolen_arguments
 from minidynamo.tracer.frame import FrameRequest, StackSlot, trace_frame
@@ -263,16 +263,6 @@ def _saves_tensors(graph: torch.fx.GraphModule | None) -> bool:
 def _point_of(code: types.CodeType, cut: Break) -> FramePoint:
     stack = [NULL if isinstance(v, Null) else CELL if isinstance(v, CellVariable) else VALUE for v in cut.stack]
     return frame_point(code, cut.index, stack, cut.local_variables, cut.cells)
-
-
-def weakly(method: Any) -> Callable[..., Any]:
-    """`method` without keeping its object alive: generated code must not own what owns it."""
-    reference = weakref.WeakMethod(method)
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return reference()(*args, **kwargs)  # type: ignore[misc]
-
-    return call
 
 
 def _run_as_written(

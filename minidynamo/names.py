@@ -10,13 +10,23 @@ import keyword
 import re
 import types
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 
 def is_weakly_referable(value: object) -> bool:
     """Whether there can be a weak reference to `value`."""
     return bool(type(value).__weakrefoffset__)
+
+
+def weakly(method: Any) -> Callable[..., Any]:
+    """`method` without keeping its object alive: generated code must not own what owns it."""
+    reference = weakref.WeakMethod(method)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return reference()(*args, **kwargs)  # type: ignore[misc]
+
+    return call
 
 
 # Objects that know their own name and module without running code of the user's.

@@ -1,6 +1,6 @@
 """Owns the record of one compiled version of a frame, and which versions of a frame are still of use.
 
-It runs nothing; `dispatch.py` puts conditions and bodies into the generated function.
+It runs nothing; `dispatch/` puts conditions and bodies into the generated function.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Owns the condition of an entry: the text that tells whether all its guards hold.
 
 It does not decide what is guarded (the tracer does), spell a single guard (`writers.py`), or say what happens when no
-entry fits (`dispatch.py`). Evaluating the text runs no user code. It may raise (a key is gone, a value has another
+entry fits (`dispatch/`). Evaluating the text runs no user code. It may raise (a key is gone, a value has another
 type); that counts as false.
 """
 

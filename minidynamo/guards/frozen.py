@@ -1,6 +1,6 @@
 """Owns what a frozen function looks at: in every call what tells its versions apart, now and then all guards.
 
-It generates no function; `dispatch.py` does.
+It generates no function; `dispatch/` does.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ import pytest
 from minidynamo.bytecode.breaks import drive, make_break
 from minidynamo.bytecode.instructions import decode
 from minidynamo.bytecode.layout import frame_point
-from minidynamo.dispatch import Dispatcher, Native, Stats, resume_dispatcher, root_dispatcher
+from minidynamo.counters import Stats
+from minidynamo.dispatch.dispatcher import Dispatcher, Native, resume_dispatcher, root_dispatcher
 from minidynamo.events import on_event
 from minidynamo.guards.cache import Entry
 from minidynamo.guards.check import Condition

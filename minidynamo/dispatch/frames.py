@@ -1,0 +1,178 @@
+"""Owns what a dispatcher must know of the frame that it stands for: how values arrive, are handed on, and run natively.
+
+It knows no entries; what is generated from it is written in `text.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import keyword
+import re
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from minidynamo import artifacts
+from minidynamo.bytecode.breaks import make_continue
+from minidynamo.bytecode.layout import FramePoint
+
+Boxed = Callable[[list[Any]], Any]
+
+
+@dataclass(frozen=True)
+class OwnNames:
+    """Names of ours in the generated function, none of which a parameter begins with.
+
+    The names in an entry's namespace are those of builtins or end in an underscore and a number.
+    """
+
+    boxed: str
+    fits: str
+    miss: str
+    native: str
+    body: str
+    count: str
+    time_guards: str
+
+    @classmethod
+    def beside(cls, parameters: Sequence[str]) -> OwnNames:
+        """Each under its own name, with underscores before it where a parameter begins so."""
+        return cls(*(_beside(name, parameters) for name in cls.__dataclass_fields__))
+
+
+def _beside(name: str, parameters: Sequence[str]) -> str:
+    while any(parameter.startswith(name) for parameter in parameters):
+        name = f"_{name}"
+    return name
+
+
+class Frame(Protocol):
+    """A frame that can be entered again and again.
+
+    `parameters` are its values in order, `signature` is the text between the parentheses of its function, `arrive` the
+    first lines.
+    """
+
+    name: str
+    function_name: str
+    module: str
+    parameters: tuple[str, ...]
+    names: OwnNames
+    signature: str
+    arrive: tuple[str, ...]
+
+    @property
+    def native(self) -> Boxed:
+        """Runs the frame from the list of its values as the user wrote it."""
+        ...
+
+    def leave(self, call: str) -> list[str]:
+        """The lines that put all values into the list, drop their names and return `call`."""
+        ...
+
+    def bind(self, function: Callable[..., Any]) -> Boxed:
+        """A boxed form of a function with this signature."""
+        ...
+
+    def finish(self, function: types.FunctionType) -> None:
+        """Complete a new function: what its text does not say."""
+        ...
+
+
+class RootFrame:
+    """A call of a function of the user's."""
+
+    def __init__(self, fn: types.FunctionType, name: str) -> None:
+        code = fn.__code__
+        names = iter(code.co_varnames)
+        self.fn = fn
+        self.name = name
+        self.function_name = _identifier(fn.__name__)
+        self.module = fn.__module__
+        self.positional = tuple(itertools.islice(names, code.co_argcount))
+        self.keywords = tuple(itertools.islice(names, code.co_kwonlyargcount))
+        self.star = tuple(itertools.islice(names, bool(code.co_flags & inspect.CO_VARARGS)))
+        self.star_star = tuple(itertools.islice(names, bool(code.co_flags & inspect.CO_VARKEYWORDS)))
+        self.parameters = (*self.positional, *self.star, *self.keywords, *self.star_star)
+        self.names = OwnNames.beside(self.parameters)
+        self.signature = self._signature()
+        self.arrive: tuple[str, ...] = ()
+
+    def _signature(self) -> str:
+        """The parameters; the values of defaults come with the function's attributes."""
+        required = len(self.positional) - len(self.fn.__defaults__ or ())
+        texts = [f"{name}=None" if k >= required else name for k, name in enumerate(self.positional)]
+        if self.fn.__code__.co_posonlyargcount:
+            texts.insert(self.fn.__code__.co_posonlyargcount, "/")
+        texts += [f"*{name}" for name in self.star] or (["*"] if self.keywords else [])
+        texts += [f"{name}=None" if name in (self.fn.__kwdefaults__ or ()) else name for name in self.keywords]
+        return ", ".join([*texts, *(f"**{name}" for name in self.star_star)])
+
+    def leave(self, call: str) -> list[str]:
+        listed = ", ".join(self.parameters)
+        dropped = [f"del {listed}"] if listed else []
+        return [f"{self.names.boxed} = [{listed}]", *dropped, f"return {call}"]
+
+    @functools.cached_property
+    def native(self) -> Boxed:
+        return self.bind(self.fn)
+
+    def bind(self, function: Callable[..., Any]) -> Boxed:
+        boxed: Boxed = self._binder(function)
+        return boxed
+
+    @functools.cached_property
+    def _binder(self) -> types.FunctionType:
+        arguments = ["boxed.pop()" for _ in self.positional] + ["*boxed.pop()" for _ in self.star]
+        arguments += [f"{name}=boxed.pop()" for name in self.keywords] + ["**boxed.pop()" for _ in self.star_star]
+        source = [
+            "def bind(function):",
+            "    def call(boxed):",
+            "        boxed.reverse()",
+            f"        return function({', '.join(arguments)})",
+            "    return call",
+            "",
+        ]
+        return artifacts.load("native", self.name, "\n".join(source), {"__name__": self.module}, "bind")
+
+    def finish(self, function: types.FunctionType) -> None:
+        function.__defaults__ = self.fn.__defaults__
+        function.__kwdefaults__ = self.fn.__kwdefaults__
+        functools.update_wrapper(function, self.fn)
+
+
+class ResumeFrame:
+    """A frame of a function of the user's that is entered in the middle."""
+
+    def __init__(self, point: FramePoint, namespace: dict[str, Any]) -> None:
+        self.point = point
+        self.namespace = namespace
+        self.name = f"{point.code.co_qualname}.resume_at_{point.index}"
+        self.function_name = _identifier(self.name)
+        self.module = str(namespace.get("__name__"))
+        self.parameters = point.parameters
+        self.names = OwnNames.beside(self.parameters)
+        self.signature = self.names.boxed
+        listed = "".join(f"{parameter}, " for parameter in self.parameters)
+        self.arrive: tuple[str, ...] = (f"{listed.rstrip()} = {self.names.boxed}",) if listed else ()
+
+    def leave(self, call: str) -> list[str]:
+        return [f"del {', '.join(self.parameters)}"] * bool(self.parameters) + [f"return {call}"]
+
+    @functools.cached_property
+    def native(self) -> Boxed:
+        return make_continue(self.point, self.namespace)
+
+    def bind(self, function: Callable[..., Any]) -> Boxed:
+        return function
+
+    def finish(self, function: types.FunctionType) -> None:
+        function.__dict__["_boxed_call"] = True
+
+
+def _identifier(name: str) -> str:
+    stem = re.sub(r"\W+", "_", name).strip("_") or "function"
+    return f"{stem}_" if keyword.iskeyword(stem) else stem

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import pytest
+
+from minidynamo.dispatch.frames import RootFrame
+from minidynamo.dispatch.text import dispatch_source, frozen_function, native_source, timed_function
+from minidynamo.errors import FrozenCallDiffers
+from minidynamo.guards.cache import Entry, make_entry
+from minidynamo.guards.guard import Guard, GuardKind
+from minidynamo.guards.source import Local
+
+
+def f(x, n=2):
+    return x, n
+
+
+def version(n: int) -> Entry:
+    guards = [Guard(Local("x"), GuardKind.TYPE, int), Guard(Local("n"), GuardKind.EQUALS, n)]
+    return make_entry(guards, ("x", "n"), lambda boxed: (n, boxed[0]), number=n)
+
+
+def test_entries_are_tried_in_order():
+    one, two = version(1), version(2)
+    source = dispatch_source(RootFrame(f, "f"), {two: "body1", one: "body0"}, 7)
+    assert source.startswith("def f(x, n=None):\n    if count() & 1023 == 16:\n        time_guards([x, n])\n")
+    assert source.index("return body1(boxed)") < source.index("return body0(boxed)")
+    assert source.endswith("    del x, n\n    return miss(boxed, 7)\n")
+
+
+def test_natively_there_is_nothing_to_check():
+    assert native_source(RootFrame(f, "f")) == (
+        "def f(x, n=None):\n    boxed = [x, n]\n    del x, n\n    return native(boxed)\n"
+    )
+
+
+def test_the_timed_twin_ends_whether_an_entry_fits_or_not():
+    timed = timed_function(RootFrame(f, "f"), [version(1)])
+    assert timed(1, 1) > 0 and timed("text", 2) > 0
+
+
+def test_a_frozen_function_looks_at_what_tells_versions_apart():
+    both = frozen_function(RootFrame(f, "f"), [version(1), version(2)], 0, lambda: None)
+    assert both(5, 1) == (1, 5) and both(5) == (2, 5)
+    assert both("unchecked", 1) == (1, "unchecked")  # that x is an int is the same for both
+    with pytest.raises(FrozenCallDiffers):
+        both(5, 3)
+    checked = frozen_function(RootFrame(f, "f"), [version(1)], 2, lambda: None)
+    assert checked(5, 1) == checked(5, 3) == (1, 5)
+    with pytest.raises(FrozenCallDiffers):
+        checked(5, 3)
