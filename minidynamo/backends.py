@@ -19,6 +19,7 @@ from minidynamo.autograd.aot import aot_compile
 from minidynamo.autograd.decompositions import masked, splittable
 from minidynamo.autograd.numbers import has_symbols
 from minidynamo.autograd.saving import SavePolicy
+from minidynamo.autograd.segments import compile_segments
 from minidynamo.boxed import BoxedCallable, as_boxed, make_boxed, make_boxed_func, mark_boxed
 from minidynamo.codegen.compile_graph import compile_graph
 from minidynamo.codegen.lowering.registry import lowered_ops
@@ -30,6 +31,7 @@ from minidynamo.graph_text import graph_text
 from minidynamo.options import GraphCompiler
 from minidynamo.stored_graphs import StoredGraphs
 from minidynamo.structure import compile_flat
+from minidynamo.switches import switches_inference
 
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -140,6 +142,8 @@ triton = _generated("triton")
 
 def inductor(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """torch's own code generator behind minidynamo's capture."""
+    if any(switches_inference(node.target) for node in gm.graph.nodes):  # which it would leave out
+        return compile_segments(gm, example_inputs, inductor)
     return make_boxed_func(compat.compile_with_inductor(gm, list(example_inputs)))
 
 

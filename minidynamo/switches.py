@@ -112,6 +112,11 @@ def is_switch(function: object) -> bool:
     return any(function is switch for switch in SWITCHES)
 
 
+def switches_inference(function: object) -> bool:
+    """Whether it opens or leaves a block of inference mode, of which each tensor made in it remembers that it was."""
+    return function is enter_inference_mode or function is leave_inference_mode
+
+
 def way_to(wanted: Settings, now: Settings) -> list[Call]:
     """The switches that lead from one state to another. The cache of autocast is left alone: a block may go on."""
     return [*_inference(wanted, now), *_autocast(wanted, now), *_devices(wanted, now), *_plain(wanted, now)]

@@ -1,5 +1,5 @@
-"""Owns graphs that are compiled in segments: a `cond` between two of them is a choice between two compiled graphs, and
-what autograd must see itself (`autograd_calls.py`) is called as it is.
+"""Owns graphs that are compiled in segments: a `cond` between two of them is a choice between two compiled graphs, what
+autograd must see itself (`autograd_calls.py`) is called as it is, and each runs in the inference mode of its place.
 
 Autograd joins the segments as it joins any functions, so each of them, and each branch, is differentiated, saves and
 frees for itself. Nothing here compiles: `aot.py` says how one graph without cuts is compiled.
@@ -21,7 +21,7 @@ from minidynamo.boxed import BoxedCallable, make_boxed, mark_boxed
 from minidynamo.branching import is_cond, run_branch, subgraphs_of
 from minidynamo.compat import FakeTensor, FakeTensorMode
 from minidynamo.errors import Diagnostic, GraphRefused
-from minidynamo.switches import Call, Settings, is_switch, preserved, restore, settings, way_to
+from minidynamo.switches import Call, Settings, is_switch, preserved, restore, settings, switches_inference, way_to
 
 CompileGraph = Callable[[fx.GraphModule, Sequence[Any]], BoxedCallable]
 Environment = dict[fx.Node, Any]
@@ -64,7 +64,7 @@ def has_cuts(gm: fx.GraphModule) -> bool:
 
 
 def _is_cut(node: fx.Node) -> bool:
-    return is_cond(node) or is_autograd_call(node)
+    return is_cond(node) or is_autograd_call(node) or switches_inference(node.target)
 
 
 def compile_segments(gm: fx.GraphModule, example_inputs: Sequence[Any], compile_graph: CompileGraph) -> BoxedCallable:
@@ -94,7 +94,7 @@ class _Segments:
         for node in self.gm.graph.nodes:
             if _is_cut(node):
                 self.add_segment(pending)
-                (self.add_choice if is_cond(node) else self.add_call)(node)
+                self.add_cut(node)
                 pending = []
             elif node.op in ("call_function", "call_method") and node not in self.examples:
                 pending.append(node)
@@ -121,6 +121,15 @@ class _Segments:
             self.add(part, _Step(inputs, outputs, (), before))
             for function, args in way_to(after, before):
                 function(*args)
+
+    def add_cut(self, node: fx.Node) -> None:
+        """Note what happens between two stretches."""
+        if is_switch(node.target):  # that of inference mode: what lies behind is made under the other one
+            node.target(*node.args)  # type: ignore[operator]
+        elif is_cond(node):
+            self.add_choice(node)
+        else:
+            self.add_call(node)
 
     def add_choice(self, node: fx.Node) -> None:
         """Compile both branches of a `cond`."""
@@ -209,29 +218,26 @@ def _part(
 
 def _program(placeholders: list[fx.Node], steps: list[_Step], results: Any, entry: Settings) -> BoxedCallable:
     around = [step.settings for step in steps]
-    switches = [way_to(wanted, now) for wanted, now in zip([*around, entry], [entry, *around])]
-    plan = list(zip(steps, switches))
+    plan = [
+        (step, way_to(now, before), way_to(entry, now)) for step, before, now in zip(steps, [entry, *around], around)
+    ]
 
     def call(args: list[Any]) -> Any:
         values = _arriving(placeholders, args, empty=True)
         args.clear()
-        for step, before in plan:
-            for function, arguments in before:
+        way_back: list[Call] = []
+        try:
+            for step, way, back in plan:
+                for function, arguments in way:
+                    function(*arguments)
+                way_back = back
+                step.run(values)
+        finally:  # a step that fails leaves the settings as it found them
+            for function, arguments in way_back:
                 function(*arguments)
-            step.run(values)
-        for function, arguments in switches[-1]:
-            function(*arguments)
         return fx.map_arg(results, values.__getitem__)
 
-    def call_with_switches(args: list[Any]) -> Any:
-        before = settings()
-        try:
-            return call(args)
-        except BaseException:
-            restore(before)
-            raise
-
-    return mark_boxed(call_with_switches if any(switches) else call)
+    return mark_boxed(call)
 
 
 # Examples
