@@ -1,0 +1,188 @@
+"""Tensors made in inference mode, inside of one graph: what torch does with them later, it also does here."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import minidynamo
+from tests.end_to_end.histories import Histories, attempt, compare, vector
+
+histories = Histories()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("history", histories)
+def test_same_as_eager(history, backend):
+    compare(history, backend)
+
+
+def weights():
+    return torch.ones(3, requires_grad=True)
+
+
+def facts(tensor):
+    """Whether torch takes the tensor for one of inference mode: asked, written to, saved for backward, and counted."""
+    asked = tensor.is_inference(), tensor.requires_grad, tensor.tolist()
+    written = attempt(lambda: tensor.add_(1) is tensor)
+    saved = attempt(lambda: (torch.ones_like(tensor, requires_grad=True) * tensor).sum().item())
+    return asked, written, saved, attempt(lambda: tensor._version)
+
+
+@histories
+def a_region(compiled):
+    @compiled
+    def f(x):
+        with torch.inference_mode():
+            y = x * 2
+            inside = y.is_inference()
+        return y, inside, x.is_inference()
+
+    for x in (vector(), vector(), weights(), weights()):
+        y, *asked = f(x)
+        yield facts(y), asked
+
+
+@histories
+def around_and_inside(compiled):
+    @compiled
+    def f(x):
+        a = x + 1
+        with torch.inference_mode():
+            b = a * 2
+            views = a.view(-1), b[1:], *b.chunk(2)
+        return a, b, x + 3, *views
+
+    for _ in range(2):
+        results = f(vector())
+        yield results[1].data_ptr() == results[5].data_ptr(), results[0].data_ptr() == results[3].data_ptr()
+        yield [facts(result) for result in results]
+
+
+@histories
+def used_behind_it(compiled):
+    @compiled
+    def f(x):
+        with torch.inference_mode():
+            y = x * 2
+        return y + 1, y.view(-1)
+
+    for _ in range(2):
+        yield [facts(result) for result in f(vector())]
+
+
+@histories
+def written_behind_it(compiled):
+    @compiled
+    def f(x):
+        with torch.inference_mode():
+            y = x * 2
+        y.add_(1)
+        return y
+
+    for _ in range(2):
+        yield attempt(f, vector())
+
+
+@histories
+def saved_for_backward_behind_it(compiled):
+    @compiled
+    def f(x, weight):
+        with torch.inference_mode():
+            y = x * 2
+        return (y * weight).sum()
+
+    for _ in range(2):
+        yield attempt(f, vector(), weights())
+
+
+@histories
+def beside_training(compiled):
+    @compiled
+    def f(x, weight):
+        loss = (x * weight).sum()
+        with torch.inference_mode():
+            y, z = weight * 2, loss.detach() + 1
+        return loss + 1, y, z
+
+    for _ in range(2):
+        weight = weights()
+        loss, y, z = f(vector(), weight)
+        loss.backward()
+        yield weight.grad, loss, facts(y), facts(z)
+
+
+@histories
+def an_input_written_inside(compiled):
+    @compiled
+    def f(x):
+        with torch.inference_mode():
+            x.add_(1)
+            return x * 2
+
+    for _ in range(2):
+        x = vector()
+        yield facts(f(x)), x, x._version, x.is_inference()
+
+
+@histories
+def switched_off_inside(compiled):
+    @compiled
+    def f(x):
+        with torch.inference_mode():
+            a = x + 1
+            with torch.inference_mode(False):
+                b = x * 2
+            return a, b, b * 3
+
+    for _ in range(2):
+        yield [facts(result) for result in f(vector())]
+    for _ in range(2):
+        with torch.inference_mode():
+            results = f(vector())
+        yield [result.is_inference() for result in results]
+
+
+@histories
+def kept_in_an_object(compiled):
+    class Box:
+        pass
+
+    box = Box()
+
+    @compiled
+    def f(x):
+        with torch.inference_mode():
+            box.made = x * 2
+        return x + 1, box.made.is_inference()
+
+    for _ in range(2):
+        yield f(vector()), facts(box.made)
+
+
+@histories
+def around_a_break(compiled):
+    @compiled
+    def f(x):
+        with torch.inference_mode():
+            y = x * 2
+            minidynamo.graph_break()
+            z = y + 1
+        return y, z, x + 1
+
+    for _ in range(2):
+        yield [facts(result) for result in f(vector())]
+
+
+@histories
+def an_error_inside(compiled):
+    @compiled
+    def f(x, index):
+        with torch.inference_mode():
+            y = x * 2
+            return y[index]
+
+    for index in (0, 7, 7, 1):
+        yield attempt(f, vector(), torch.tensor(index)), torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+        yield facts(vector() + 1)
