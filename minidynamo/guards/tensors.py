@@ -14,6 +14,7 @@ import torch
 
 from minidynamo import compat
 from minidynamo.guards.guard import TensorFacts
+from minidynamo.guards.shapes import Layout
 
 
 def batched_checker(facts: Sequence[TensorFacts]) -> Callable[..., bool] | None:
@@ -55,14 +56,16 @@ def fits(value: object, facts: TensorFacts) -> bool:
     return type(value) is facts.cls and isinstance(value, torch.Tensor) and not differences(facts, facts_of(value))
 
 
-def facts_of(tensor: torch.Tensor) -> TensorFacts:
-    """The facts about a real tensor."""
+def facts_of(tensor: torch.Tensor, layout: Layout | None = None) -> TensorFacts:
+    """The facts about a real tensor. Of the sizes and strides in `layout` those that are symbols may be any number."""
+    layout = layout or (tuple(tensor.shape), tuple(tensor.stride()))
+    shape, stride = (tuple(None if isinstance(n, torch.SymInt) else n for n in part) for part in layout)
     return TensorFacts(
         cls=type(tensor),
         dtype=tensor.dtype,
         device=tensor.device,
-        shape=tuple(tensor.shape),
-        stride=tuple(tensor.stride()),
+        shape=shape,
+        stride=stride,
         requires_grad=tensor.requires_grad,
         dispatch_keys=compat.dispatch_keys(tensor),
     )

@@ -444,7 +444,7 @@ def _is_in_a_variable(source: Source | None) -> bool:
 
 def _guard_changed_apart(tx: Trace) -> None:
     """What the program writes to must not be, next time, the same object as another one that it also looks at."""
-    known = [v for v in tx.graph.outside() if not isinstance(v, TensorVariable)]
+    known = [v for v in tx.graph.values.outside() if not isinstance(v, TensorVariable)]
     changed = {target_of(effect) for effect in tx.side_effects.journal}
     for target in known:
         below = target.storage if isinstance(target, ObjectVariable) else None

@@ -136,7 +136,7 @@ def _require(tx: Tracer, template: str, answer: bool, *operands: VariableTracker
 def _float(tx: Tracer, value: Any, source: Source | None) -> VariableTracker | None:
     if source is None or type(value) is not float:
         return None
-    return tx.graph.computed(value, source)
+    return tx.graph.floating(value, source)
 
 
 # Operators

@@ -17,8 +17,8 @@ from minidynamo.errors import UserLocation
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.shapes import Shapes
 from minidynamo.guards.source import Source
+from minidynamo.tracer.graph.subgraphs import GraphValue, Subgraph
 from minidynamo.tracer.side_effects import SideEffects
-from minidynamo.tracer.subgraphs import GraphValue, Subgraph
 from minidynamo.transforming import Transformation
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.exceptions import ExceptionVariable
@@ -88,12 +88,12 @@ class GraphView(Protocol):
         ...
 
     @property
-    def keys(self) -> dict[VariableTracker, None]:
+    def identity_keys(self) -> dict[VariableTracker, None]:
         """The trackers whose identity was asked for, as the key of a dict or an element of a set."""
         ...
 
     @property
-    def held(self) -> dict[object, Number]:
+    def held_numbers(self) -> dict[object, Number]:
         """The numbers that tensors of one element hold where they can be followed, by the memory of the tensor."""
         ...
 
@@ -130,7 +130,7 @@ class GraphView(Protocol):
         """Track an int that Python reads or computes, with a symbol of its own."""
         ...
 
-    def computed(self, value: float, source: Source) -> NumberVariable:
+    def floating(self, value: float, source: Source) -> NumberVariable:
         """Track a float that Python reads or computes; `value` is that of this call."""
         ...
 

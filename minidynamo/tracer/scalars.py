@@ -19,8 +19,8 @@ import torch
 from minidynamo.compat import constant_behind, foreach_add_, foreach_copy_, foreach_mul_, owns_its_memory
 from minidynamo.guards.source import Computed, Constant, Held
 from minidynamo.tracer import numbers
+from minidynamo.tracer.graph.subgraphs import memory_of
 from minidynamo.tracer.protocol import Number, Tracer
-from minidynamo.tracer.subgraphs import memory_of
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import SequenceVariable
@@ -53,7 +53,7 @@ def _held(tx: Tracer, tensor: TensorVariable) -> Number | None:
         return _always(ConstantVariable(known.item()))
     if fake.untyped_storage().nbytes() != fake.itemsize:
         return None
-    return tx.graph.held.setdefault(memory_of(fake), functools.cache(lambda: _arriving(tx, tensor)))
+    return tx.graph.held_numbers.setdefault(memory_of(fake), functools.cache(lambda: _arriving(tx, tensor)))
 
 
 def _arriving(tx: Tracer, tensor: TensorVariable) -> VariableTracker | None:
@@ -62,7 +62,7 @@ def _arriving(tx: Tracer, tensor: TensorVariable) -> VariableTracker | None:
     if real is None or source is None or tx.graph.subgraph is not None or not owns_its_memory(real):
         return None
     tx.graph.shapes.require(Computed("{0}({1})", (_OWNS, source)), True)
-    return tx.graph.computed(real.item(), Held(source))
+    return tx.graph.floating(real.item(), Held(source))
 
 
 def _always(number: VariableTracker) -> Number:
@@ -90,7 +90,7 @@ def _rounded(tx: Tracer, number: VariableTracker, dtype: torch.dtype) -> Variabl
     if dtype is torch.float64:
         return number
     rounded = numbers.computed_text("{0}({1}).value", _FLOAT32, number)
-    return None if rounded is None else tx.graph.computed(ctypes.c_float(number.here).value, rounded)
+    return None if rounded is None else tx.graph.floating(ctypes.c_float(number.here).value, rounded)
 
 
 def _result(
@@ -165,7 +165,7 @@ def made(tx: Tracer, target: Any, args: Args, result: VariableTracker) -> Number
 def note(tx: Tracer, found: Iterable[tuple[TensorVariable, Number]]) -> None:
     """From now on these tensors hold these numbers."""
     for tensor, number in found:
-        tx.graph.held[memory_of(tx.graph.use(tensor))] = number
+        tx.graph.held_numbers[memory_of(tx.graph.use(tensor))] = number
 
 
 def as_numbers(tx: Tracer, target: Any, kwargs: Kwargs) -> Kwargs:

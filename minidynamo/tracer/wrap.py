@@ -34,7 +34,7 @@ from minidynamo.guards.source import (
 from minidynamo.steering import COMPILED, own_mark
 from minidynamo.tracer.attributes import instance_dict
 from minidynamo.tracer.constants import NUMPY_SCALARS, is_constant_value, key_of
-from minidynamo.tracer.output_graph import OutputGraph
+from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.registry import INSTANCES
 from minidynamo.tracer.trace_rules import is_plain_class, is_trusted_class
 from minidynamo.variables.base import VariableTracker
@@ -87,12 +87,12 @@ _LARGEST_CONTAINER = 20_000
 def wrap(graph: OutputGraph, value: Any, source: Source | None) -> VariableTracker:
     """The tracker of `value`. One object has one tracker: a second source for it is guarded to be the same object."""
     if source is not None:
-        known = graph.by_source.get(source)
+        known = graph.known(source)
         if known is not None:
             return known
     if is_constant_value(value):
         return _constant(graph, value, source)
-    known = graph.by_identity.get(id(value))
+    known = graph.values.of(value)
     if known is not None:
         _guard_alias(graph, value, known, source)
         return known
@@ -104,7 +104,7 @@ def wrap(graph: OutputGraph, value: Any, source: Source | None) -> VariableTrack
 def _guard_alias(graph: OutputGraph, value: object, known: VariableTracker, source: Source | None) -> None:
     if source is None or source == known.source:
         return
-    graph.by_source[source] = known
+    graph.values.place(source, known)
     if isinstance(known, FunctionVariable | BuiltinVariable | ClassVariable | PythonModuleVariable):
         graph.guard(source, GuardKind.IDENTITY, value)
     elif known.source is not None:
@@ -126,13 +126,15 @@ def _wrapper(cls: type) -> Wrapper:
 def _constant(graph: OutputGraph, value: Any, source: Source | None) -> VariableTracker:
     may_vary = type(value) in (int, float) and source is not None and not isinstance(source, PlainValue)
     if may_vary and source is not None and graph.shapes.varies(source, value):
-        number = graph.by_source[source] = graph.number_input(value, source)
+        graph.guard(source, GuardKind.TYPE, type(value))
+        number = graph.integer(value, source) if isinstance(value, int) else graph.floating(value, source)
+        graph.values.place(source, number)
         return number
     variable = ConstantVariable(value, source=source)
     if source is not None:
         by_value = type(value) in _BY_VALUE
         graph.guard(source, GuardKind.EQUALS if by_value else GuardKind.IDENTITY, value)
-        graph.by_source[source] = variable
+        graph.values.place(source, variable)
     return variable
 
 
@@ -143,7 +145,7 @@ def _tensor(graph: OutputGraph, value: torch.Tensor, source: Source) -> Variable
     graph.guard(source, GuardKind.TYPE, type(value))
     if not _is_plain(value):
         return _opaque(graph, value, source)
-    return graph.tensor_input(value, source)
+    return graph.inputs.tensor(value, source)
 
 
 def _is_plain(value: torch.Tensor) -> bool:
@@ -170,8 +172,8 @@ def _list(graph: OutputGraph, value: list[Any], source: Source) -> VariableTrack
     graph.guard(source, GuardKind.TYPE, type(value))
     graph.guard(source, GuardKind.LENGTH, len(value))
     variable = ListVariable([], source=source)
-    graph.remember(value, variable)
-    if graph.is_argument(source) and _is_list_of_tensors(value):
+    graph.values.remember(value, variable)
+    if graph.inputs.is_argument(source) and _is_list_of_tensors(value):
         _list_input(graph, value, variable, source)
     else:
         variable.items = _contents(graph, value, source, lambda position: Item(source, position))
@@ -188,7 +190,7 @@ def _is_list_of_tensors(value: list[Any]) -> bool:
 def _list_input(graph: OutputGraph, value: list[Any], variable: ListVariable, source: Source) -> None:
     """One placeholder for the whole list; what is not a tensor in it is a guarded constant."""
     constants = {k: _constant(graph, v, Item(source, k)) for k, v in enumerate(value) if is_constant_value(v)}
-    variable.items = graph.list_input(value, variable, constants)
+    variable.items = graph.inputs.list_of_tensors(value, variable, constants)
     for position, (item, tracker) in enumerate(zip(value, variable.items)):
         if position not in constants:
             place = Item(source, position)
@@ -203,7 +205,7 @@ def _tuple(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> Variab
     if type(value) is not torch.Size or len(value) == 0:
         graph.guard(source, GuardKind.LENGTH, len(value))
     variable = TupleVariable([], type(value), source=source)
-    graph.remember(value, variable)
+    graph.values.remember(value, variable)
     plain = tuple.__getitem__ is type(value).__getitem__
     place: Callable[[int], Source] = lambda k: Item(source, k) if plain else StorageItem(source, k, tuple)  # noqa: E731
     variable.items = _contents(graph, tuple.__iter__(value), source, place)
@@ -223,7 +225,7 @@ def _tuple_subclass(graph: OutputGraph, value: tuple[Any, ...], source: Source) 
     graph.guard(source, GuardKind.LENGTH, tuple.__len__(value))
     _guard_names(graph, type(value))
     variable = ObjectVariable(value, type(value), source=source)
-    graph.remember(value, variable)
+    graph.values.remember(value, variable)
     items = _contents(graph, tuple.__iter__(value), source, lambda k: StorageItem(source, k, tuple))
     variable.storage = TupleVariable(items, source=source)
     return variable
@@ -233,7 +235,7 @@ def _structure(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> Va
     """What `torch.max(x, 1)` and its kin give: a tuple made in C whose items also have names."""
     graph.guard(source, GuardKind.LENGTH, len(value))
     variable = TupleVariable([], type(value), source=source)
-    graph.remember(value, variable)
+    graph.values.remember(value, variable)
     variable.items = _contents(graph, value, source, lambda k: StorageItem(source, k, tuple))
     return variable
 
@@ -243,7 +245,7 @@ def _list_subclass(graph: OutputGraph, value: list[Any], source: Source) -> Vari
     graph.guard(source, GuardKind.LENGTH, list.__len__(value))
     _guard_names(graph, type(value))
     variable = ObjectVariable(value, type(value), source=source)
-    graph.remember(value, variable)
+    graph.values.remember(value, variable)
     items = _contents(graph, list.__iter__(value), source, lambda k: StorageItem(source, k, list))
     variable.storage = ListVariable(items, original=tuple(items), source=source)
     return variable
@@ -287,7 +289,7 @@ def _instance_of_subclass(graph: OutputGraph, value: object, source: Source) -> 
     graph.guard(source, GuardKind.TYPE, type(value))
     _guard_names(graph, type(value))
     variable = ObjectVariable(value, type(value), source=source)
-    graph.remember(value, variable)
+    graph.values.remember(value, variable)
     return variable
 
 
@@ -296,7 +298,7 @@ def _deque(graph: OutputGraph, value: collections.deque[Any], source: Source) ->
     graph.guard(source, GuardKind.LENGTH, len(value))
     graph.guard(Attr(source, "maxlen"), GuardKind.EQUALS, value.maxlen)
     variable = ListVariable([], collections.deque, maxlen=value.maxlen, source=source)
-    graph.remember(value, variable)
+    graph.values.remember(value, variable)
     variable.items = _contents(graph, value, source, lambda k: Item(source, k))
     variable.original = tuple(variable.items)
     return variable
@@ -319,10 +321,10 @@ def _dict_of_tensors(graph: OutputGraph, value: dict[Any, Any], source: Source) 
     graph.guard(source, GuardKind.TYPE, type(value))
     graph.guard(source, GuardKind.LENGTH, len(value))
     variable = DictVariable({}, type(value), source=source)
-    graph.remember(value, variable)
+    graph.values.remember(value, variable)
     for position, key in enumerate(value):
         tensor = wrap(graph, key, Item(DictKeys(source), position))
-        graph.keys[tensor] = None
+        graph.identity_keys[tensor] = None
         variable.items[key_of(tensor)] = wrap(graph, value[key], Item(DictValues(source), position))
     if isinstance(value, collections.defaultdict):
         variable.default_factory = wrap(graph, value.default_factory, Attr(source, "default_factory"))
@@ -357,14 +359,14 @@ def _dict(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
         graph.guard(source, GuardKind.LENGTH, 0)
     _guard_names(graph, cls)
     builtin = cls is storage_class(cls)
-    if graph.is_namespace(value) or (not builtin and instance_dict(value) is value):
+    if graph.values.is_namespace(value) or (not builtin and instance_dict(value) is value):
         return _opaque(graph, value, source)  # each item is an attribute: two ways to write one thing
     if not builtin and cls.__dictoffset__:
         graph.guard(source, GuardKind.DISTINCT_OBJECTS, (Attr(source, "__dict__"),))
     storage = DictVariable({}, storage_class(cls), source=source)
     storage.attributes = instance_dict(value) if builtin else None
     variable: VariableTracker = storage if builtin else ObjectVariable(value, cls, storage, source=source)
-    graph.remember(value, variable)
+    graph.values.remember(value, variable)
     for key, real in zip(keys, raw):
         assert key is not None
         place = Item(source, real) if builtin else StorageItem(source, real, owner)
@@ -381,7 +383,7 @@ def _set(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
         return _opaque(graph, value, source)
     graph.guard(source, GuardKind.SET_ITEMS, frozenset(value))
     variable = SetVariable({key: None for key in keys if key is not None}, type(value), value, source=source)
-    graph.remember(value, variable)
+    graph.values.remember(value, variable)
     return variable
 
 
@@ -404,7 +406,7 @@ def _function(graph: OutputGraph, value: types.FunctionType, source: Source) -> 
         graph.guard(Attr(source, "__code__"), GuardKind.IDENTITY, value.__code__)
         graph.guard(Attr(source, "__defaults__"), GuardKind.IDENTITY, None) if value.__defaults__ is None else None
     variable = FunctionVariable(value, source=source)
-    graph.remember(value, variable)
+    graph.values.remember(value, variable)
     return variable
 
 
@@ -412,7 +414,7 @@ def _method(graph: OutputGraph, value: types.MethodType, source: Source) -> Vari
     graph.guard(source, GuardKind.TYPE, types.MethodType)
     function = wrap(graph, value.__func__, Attr(source, "__func__"))
     variable = MethodVariable(function, wrap(graph, value.__self__, Attr(source, "__self__")), source=source)
-    graph.remember(value, variable)
+    graph.values.remember(value, variable)
     return variable
 
 
@@ -423,7 +425,7 @@ def _built_in(graph: OutputGraph, value: Any, source: Source) -> VariableTracker
     graph.guard(source, GuardKind.TYPE, type(value))
     graph.guard(Attr(source, "__name__"), GuardKind.EQUALS, value.__name__)
     variable = BoundBuiltin(wrap(graph, owner, Attr(source, "__self__")), value.__name__, source=source)
-    graph.remember(value, variable)
+    graph.values.remember(value, variable)
     return variable
 
 
@@ -440,13 +442,13 @@ def _partial(graph: OutputGraph, value: functools.partial[Any], source: Source) 
     if not isinstance(args, TupleVariable) or not isinstance(keywords, DictVariable):
         return _opaque(graph, value, source)
     variable = PartialVariable(function, args, keywords, source=source)
-    graph.remember(value, variable)
+    graph.values.remember(value, variable)
     return variable
 
 
 def _cell(graph: OutputGraph, value: types.CellType, source: Source) -> VariableTracker:
     variable = CellVariable(None, value, source=source)
-    graph.remember(value, variable)
+    graph.values.remember(value, variable)
     return variable
 
 
@@ -468,7 +470,7 @@ def _same_object(tracker: Callable[..., VariableTracker]) -> Wrapper:
     def wrapper(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
         graph.guard(source, GuardKind.IDENTITY, value)
         variable = tracker(value, source=source)
-        graph.remember(value, variable)
+        graph.values.remember(value, variable)
         return variable
 
     return wrapper
@@ -477,7 +479,7 @@ def _same_object(tracker: Callable[..., VariableTracker]) -> Wrapper:
 def _weak_reference(graph: OutputGraph, value: weakref.ref[Any], source: Source) -> VariableTracker:
     graph.guard(source, GuardKind.TYPE, weakref.ref)
     variable = WeakReferenceVariable(value, source=source)
-    graph.remember(value, variable)
+    graph.values.remember(value, variable)
     return variable
 
 
@@ -492,11 +494,11 @@ def _object(graph: OutputGraph, value: object, source: Source) -> VariableTracke
         return _opaque(graph, value, source)
     variable = ObjectVariable(value, cls, source=source)
     namespace = instance_dict(value)
-    if namespace is not None and not graph.claim_namespace(namespace, variable):
+    if namespace is not None and not graph.values.claim_namespace(namespace, variable):
         return _opaque(graph, value, source)  # its dictionary is tracked as that of another one, or as a plain dict
     graph.guard(source, GuardKind.TYPE, cls)
     _guard_names(graph, cls)
-    graph.remember(value, variable)
+    graph.values.remember(value, variable)
     return variable
 
 
@@ -504,14 +506,14 @@ def _module(graph: OutputGraph, value: torch.nn.Module, source: Source) -> Varia
     graph.guard(source, GuardKind.TYPE, type(value))
     _guard_names(graph, type(value))
     variable = ModuleVariable(value, type(value), source=source)
-    graph.remember(value, variable)
+    graph.values.remember(value, variable)
     return variable
 
 
 def _opaque(graph: OutputGraph, value: object, source: Source) -> VariableTracker:
     graph.guard(source, GuardKind.TYPE, type(value))
     variable = OpaqueVariable(value, source=source)
-    graph.remember(value, variable)
+    graph.values.remember(value, variable)
     return variable
 
 

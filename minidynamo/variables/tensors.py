@@ -1,6 +1,6 @@
 """Owns the trackers of tensors and other values that exist only when the graph runs.
 
-It does not emit graph nodes; `tracer/output_graph.py` does.
+It does not emit graph nodes; `tracer/graph/output_graph.py` does.
 """
 
 from __future__ import annotations

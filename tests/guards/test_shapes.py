@@ -9,7 +9,7 @@ from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.profile import FrameProfile
 from minidynamo.guards.shapes import Shapes, stable_name
 from minidynamo.guards.source import Attr, Computed, Constant, InstanceAttr, Item, Local, Size, global_source
-from minidynamo.tracer.output_graph import tensor_facts
+from minidynamo.guards.tensors import facts_of
 
 X, Y = Local("x"), Local("y")
 
@@ -21,7 +21,7 @@ def symbolic(**tensors: torch.Tensor) -> tuple[Shapes, list[Guard], dict[str, tu
     for name, tensor in tensors.items():
         layout = shapes.layout(Local(name), tensor)
         shapes.use(Local(name))
-        guards.append(Guard(Local(name), GuardKind.TENSOR, tensor_facts(tensor, layout)))
+        guards.append(Guard(Local(name), GuardKind.TENSOR, facts_of(tensor, layout)))
         sizes[name] = layout[0]
     return shapes, guards, sizes
 

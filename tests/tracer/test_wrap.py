@@ -9,7 +9,7 @@ import torch
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Local
-from minidynamo.tracer.output_graph import OutputGraph
+from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.wrap import wrap
 from minidynamo.variables.callables import BoundBuiltin, FunctionVariable, MethodVariable, PartialVariable
 from minidynamo.variables.constants import ConstantVariable

@@ -13,11 +13,11 @@ from torch.utils.checkpoint import checkpoint
 
 from minidynamo.recomputing import run_checkpoint
 from minidynamo.tracer import registry
+from minidynamo.tracer.graph.subgraphs import Subgraph, memory_of
 from minidynamo.tracer.handlers.conditional import leaves, rebuilt, tensors_in
 from minidynamo.tracer.handlers.trials import changing_nothing
 from minidynamo.tracer.handlers.values import is_constant
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.subgraphs import Subgraph, memory_of
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.tensors import TensorVariable

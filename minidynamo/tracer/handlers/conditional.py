@@ -21,6 +21,7 @@ from minidynamo.switches import settings
 from minidynamo.tracer import registry
 from minidynamo.tracer.constants import from_constant
 from minidynamo.tracer.exceptions import Raised
+from minidynamo.tracer.graph.subgraphs import GraphValue, Subgraph, memory_of
 from minidynamo.tracer.handlers.values import class_has
 from minidynamo.tracer.numbers import pinned
 from minidynamo.tracer.protocol import Tracer
@@ -36,7 +37,6 @@ from minidynamo.tracer.side_effects import (
     GlobalSet,
     Written,
 )
-from minidynamo.tracer.subgraphs import GraphValue, Subgraph, memory_of
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import FunctionVariable, NestedFunctionVariable
 from minidynamo.variables.constants import ConstantVariable

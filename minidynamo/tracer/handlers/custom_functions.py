@@ -15,10 +15,10 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from minidynamo import compat
 from minidynamo.tracer import registry
+from minidynamo.tracer.graph.subgraphs import memory_of
 from minidynamo.tracer.handlers.trials import changing_nothing
 from minidynamo.tracer.handlers.values import constant, none
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.subgraphs import memory_of
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import SequenceVariable, TupleVariable
 from minidynamo.variables.objects import ClassVariable

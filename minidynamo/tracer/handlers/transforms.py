@@ -19,11 +19,11 @@ from minidynamo.structure import leaves as leaves_of
 from minidynamo.structure import structure_of
 from minidynamo.tracer import registry
 from minidynamo.tracer.constants import NotConstant, as_constant, key_of
+from minidynamo.tracer.graph.subgraphs import Subgraph
 from minidynamo.tracer.handlers.conditional import leaves, tensors_in
 from minidynamo.tracer.handlers.trials import changing_nothing
 from minidynamo.tracer.handlers.values import constant
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.subgraphs import Subgraph
 from minidynamo.transforming import Argument, Transformation, transformed
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import FunctionVariable

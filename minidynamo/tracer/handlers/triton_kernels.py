@@ -13,10 +13,10 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.kernel_launches import Launch, Tensor, launch_kernel, number_of
 from minidynamo.tracer import registry
 from minidynamo.tracer.constants import NotConstant, as_constant, key_of
+from minidynamo.tracer.graph.subgraphs import memory_of
 from minidynamo.tracer.handlers.values import constant, none
 from minidynamo.tracer.kernel_writes import written_arguments
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.subgraphs import memory_of
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import DictVariable, ListVariable, SequenceVariable
 from minidynamo.variables.objects import ObjectVariable

@@ -118,7 +118,7 @@ def expect_key(tx: Tracer, variable: VariableTracker) -> DictKey:
             fix="Use a number, a string or a tuple of them as the key.",
         )
     if isinstance(variable, TensorVariable):
-        tx.graph.keys[variable] = None
+        tx.graph.identity_keys[variable] = None
     return key_of(variable)
 
 

@@ -1,9 +1,9 @@
-"""Tests of minidynamo/tracer/subgraphs.py: the tensors that a graph inside a graph takes from around it."""
+"""Tests of minidynamo/tracer/graph/subgraphs.py: the tensors that a graph inside a graph takes from around it."""
 
 import torch
 from torch import fx
 
-from minidynamo.tracer.subgraphs import Subgraph, memory_of
+from minidynamo.tracer.graph.subgraphs import Subgraph, memory_of
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.tensors import TensorVariable
 

@@ -3,8 +3,11 @@ import torch
 
 import minidynamo
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Constant, Local
-from minidynamo.tracer.output_graph import CallFailed, NotInGraph, OutputGraph, tensor_facts
+from minidynamo.guards.source import Local
+from minidynamo.guards.tensors import facts_of
+from minidynamo.tracer.constants import key_of
+from minidynamo.tracer.graph.fake_tensors import CallFailed
+from minidynamo.tracer.graph.output_graph import NotInGraph, OutputGraph
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable, ListVariable, TupleVariable
 from minidynamo.variables.objects import OpaqueVariable
@@ -17,7 +20,7 @@ def graph():
 
 
 def tensor(graph, value, name="x"):
-    return graph.tensor_input(value, Local(name))
+    return graph.inputs.tensor(value, Local(name))
 
 
 def test_results_are_tracked_one_by_one(graph):
@@ -49,7 +52,7 @@ def test_facts_are_guarded_on_first_use(graph):
     graph.use(x)
     graph.use(x)
     (guard,) = graph.guards
-    assert guard.kind is GuardKind.TENSOR and guard.expected == tensor_facts(value)
+    assert guard.kind is GuardKind.TENSOR and guard.expected == facts_of(value)
 
 
 @pytest.mark.parametrize(
@@ -84,27 +87,20 @@ def test_what_a_graph_cannot_hold(graph):
     assert graph.emit(torch.cat, [ListVariable([x, x])], {}).fake.shape == (4,)
     with pytest.raises(NotInGraph):
         graph.emit(torch.add, [x], {"other": DictVariable({}, cls=type("D", (dict,), {}))})
+    with pytest.raises(NotInGraph, match="dict"):
+        graph.emit(torch.add, [x, DictVariable({key_of(x): x})], {})
 
 
 def test_one_list_placeholder_with_items(graph):
     value = [torch.ones(2), torch.zeros(2)]
     variable = ListVariable([], source=Local("xs"))
-    variable.items = graph.list_input(value, variable, {})
+    variable.items = graph.inputs.list_of_tensors(value, variable, {})
     variable.original = tuple(variable.items)
     result = graph.emit(torch.add, variable.items, {})
     assert isinstance(result, TensorVariable)
     module, inputs = graph.finish([result], [])
     assert torch.equal(module(value)[0], torch.ones(2)) and [i.variable for i in inputs] == [variable]
     assert [type(fake) for fake in inputs[0].node.meta["example_value"]] == [type(result.fake)] * 2
-
-
-def test_guards_are_installed_once_and_not_on_constants(graph):
-    graph.guard(Local("x"), GuardKind.TYPE, int)
-    graph.guard(Local("x"), GuardKind.TYPE, int)
-    graph.guard(Local("x"), GuardKind.MISSING_KEY, "a")
-    graph.guard(Local("x"), GuardKind.MISSING_KEY, "b")
-    graph.guard(Constant(int, "int"), GuardKind.IDENTITY, int)
-    assert len(graph.guards) == 3
 
 
 def test_tracing_draws_no_random_numbers(graph):

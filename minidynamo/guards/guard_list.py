@@ -1,0 +1,46 @@
+"""Owns the guards of one trace while it goes on: each one once, in order, with the user's line.
+
+What a guard means is said in `guard.py`; how it is checked, in `check.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from minidynamo.errors import UserLocation
+from minidynamo.guards.guard import Guard, GuardKind
+from minidynamo.guards.source import Constant, Source
+
+# Kinds of guard of which one source may carry several, told apart by what is expected.
+_SEVERAL_PER_SOURCE = {
+    GuardKind.HAS_KEY,
+    GuardKind.MISSING_KEY,
+    GuardKind.MISSING_ATTR,
+    GuardKind.NO_INSTANCE_ATTR,
+    GuardKind.SAME_OBJECT,
+    GuardKind.DISTINCT_OBJECTS,
+}
+
+
+class GuardList:
+    """The guards so far, in the order of installation. `where` tells the user's line."""
+
+    def __init__(self, where: Callable[[], UserLocation | None]) -> None:
+        self._where = where
+        self._guards: dict[tuple[Any, ...], Guard] = {}
+
+    def __iter__(self) -> Iterator[Guard]:
+        return iter(self._guards.values())
+
+    def install(self, source: Source, kind: GuardKind, expected: object) -> None:
+        """Install a guard, once. A constant's own identity and class cannot change and need none."""
+        if isinstance(source, Constant) and kind in (GuardKind.IDENTITY, GuardKind.TYPE):
+            return
+        key: tuple[Any, ...] = (source, kind)
+        if kind in _SEVERAL_PER_SOURCE:
+            key = (*key, expected)
+        elif kind is GuardKind.CLASS_ATTR:
+            key = (*key, expected[0])  # type: ignore[index]
+        if key not in self._guards:
+            self._guards[key] = Guard(source, kind, expected, self._where())

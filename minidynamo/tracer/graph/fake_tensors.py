@@ -1,0 +1,161 @@
+"""Owns the fake tensors of one trace: how real ones are imitated, how calls run on them, which tracker each belongs to.
+
+It knows nothing of graph nodes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from minidynamo.compat import SYMBOLIC_NUMBERS, FakeTensorMode, fake_tensor_log, python_dispatcher
+from minidynamo.guards.shapes import Layout, Shapes
+from minidynamo.variables.tensors import TensorVariable
+
+
+class CallFailed(Exception):
+    """A call on fake tensors raised `__cause__`; the real call would, too, or has no fake form."""
+
+
+class FakeTensors:
+    """The fake tensors of one trace, and its fake tensor mode."""
+
+    def __init__(self, shapes: Shapes) -> None:
+        self._shapes = shapes
+        self._mode = FakeTensorMode(allow_non_fake_inputs=False)
+        self._trackers: dict[int, TensorVariable] = {}
+
+    @property
+    def mode(self) -> FakeTensorMode:
+        """The mode in which operations give fake tensors. It knows of symbols as soon as there are any."""
+        if self._shapes.is_symbolic and self._mode.shape_env is None:
+            self._mode.shape_env = self._shapes.env
+            self._mode.static_shapes = False
+        return self._mode
+
+    # Trackers
+
+    def note(self, variable: TensorVariable) -> TensorVariable:
+        """Note the tracker of a fake tensor, which keeps it alive; gives the tracker."""
+        self._trackers[id(variable.fake)] = variable
+        return variable
+
+    def tracker_of(self, fake: torch.Tensor) -> TensorVariable | None:
+        """The tracker that a fake tensor belongs to; None for one that an operation has just made."""
+        return self._trackers.get(id(fake))
+
+    # Imitations
+
+    def of_real(self, value: torch.Tensor, layout: Layout) -> torch.Tensor:
+        """A fake tensor with the facts that guards check, and no others: not its views, not its gradient."""
+        with self.mode, _inference_mode(value.is_inference()):
+            fake = torch.empty_strided(*layout, dtype=value.dtype, device=value.device)
+            if isinstance(value, torch.nn.Parameter):
+                return torch.nn.Parameter(fake, value.requires_grad)
+            overlaps = any(stride == 0 and size > 1 for size, stride in zip(value.shape, value.stride()))
+            if value.requires_grad and (value.is_leaf or overlaps):
+                fake.requires_grad_()
+            elif value.requires_grad:
+                _give_history(fake)
+        return fake
+
+    def computed(self, like: torch.Tensor, requires_grad: bool) -> torch.Tensor:
+        """A new fake tensor like another one, as an operation would give it."""
+        with self.mode:
+            fake = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
+            if requires_grad:
+                _give_history(fake)
+        return fake
+
+    def part(self, like: torch.Tensor, dim: int | None, requires_grad: bool) -> torch.Tensor:
+        """A new leaf like another fake tensor, without dimension `dim` if that is given."""
+        with self.mode:
+            like = like.detach()
+            fake = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
+            fake = fake if dim is None else fake.select(dim, 0)
+            if requires_grad and (fake.is_floating_point() or fake.is_complex()):
+                fake.requires_grad_()
+        return fake
+
+    # Calls
+
+    def run(self, target: Callable[..., Any] | str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Call a function, or the method of its first argument with that name."""
+        logged, fake_tensor_log.disabled = fake_tensor_log.disabled, True
+        try:
+            with self.mode, python_dispatcher() if self._shapes.is_symbolic else contextlib.nullcontext():
+                if isinstance(target, str):
+                    return getattr(args[0], target)(*args[1:], **kwargs)
+                return target(*args, **kwargs)
+        except Exception as error:
+            raise CallFailed(str(error)) from error
+        finally:
+            fake_tensor_log.disabled = logged
+
+
+def _inference_mode(enabled: bool) -> contextlib.AbstractContextManager[object]:
+    """A tensor is an inference tensor if inference mode was on when it was made."""
+    if enabled == torch.is_inference_mode_enabled():
+        return contextlib.nullcontext()
+    return torch.inference_mode(enabled)
+
+
+def _give_history(fake: torch.Tensor) -> None:
+    """Let a fake tensor be one that autograd computed, so that it may be written to."""
+    with torch.enable_grad():
+        fake.mul_(torch.ones((), dtype=fake.dtype, device=fake.device, requires_grad=True))
+
+
+# What calls take and give
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors among nested arguments or results."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from tensors_in(item)
+    elif isinstance(value, dict):
+        yield from tensors_in(list(value.values()))
+    elif isinstance(value, slice):
+        yield from tensors_in([value.start, value.stop, value.step])
+
+
+class Versions:
+    """How often the tensors among some arguments had been written to when this was made."""
+
+    def __init__(self, args: Any) -> None:
+        self._before = [(fake, _version(fake)) for fake in tensors_in(args)]
+
+    def written(self) -> list[torch.Tensor]:
+        """The tensors that have been written to since, and those for which that is not counted."""
+        return [fake for fake, version in self._before if version is None or _version(fake) != version]
+
+
+def _version(fake: torch.Tensor) -> int | None:
+    return None if fake.is_inference() else fake._version
+
+
+def has_symbols(result: Any) -> bool:
+    """Whether a number that is not known is the result, or in it."""
+    if isinstance(result, list | tuple):
+        return any(has_symbols(item) for item in result)
+    return isinstance(result, SYMBOLIC_NUMBERS)
+
+
+def without_symbols(result: Any) -> Any:
+    """A result with each symbol as the number that it is, which is guarded."""
+    if isinstance(result, list | tuple) and has_symbols(result):
+        return type(result)([without_symbols(item) for item in result])
+    kinds = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+    return kinds[type(result)](result) if type(result) in kinds else result
+
+
+def same_numbers(left: Sequence[Any], right: Sequence[Any]) -> bool:
+    """Whether two lists of sizes are the same numbers or expressions; nothing is guarded."""
+    plain = [[n.node.expr if isinstance(n, torch.SymInt) else n for n in numbers] for numbers in (left, right)]
+    return plain[0] == plain[1]

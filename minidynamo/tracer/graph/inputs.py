@@ -1,0 +1,217 @@
+"""Owns what a graph takes from outside: its placeholders, where the values for them are read, what is guarded of them.
+
+Which values become inputs is decided in `wrap.py`.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+
+from minidynamo.errors import UserLocation
+from minidynamo.guards.guard import GuardKind, TensorFacts
+from minidynamo.guards.guard_list import GuardList
+from minidynamo.guards.shapes import Layout, Shapes
+from minidynamo.guards.source import Item, Local, Source
+from minidynamo.guards.tensors import facts_of
+from minidynamo.tracer.graph.fake_tensors import FakeTensors, same_numbers
+from minidynamo.tracer.graph.known_values import KnownValues
+from minidynamo.tracer.traced_frame import GraphInput
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.containers import ListVariable
+from minidynamo.variables.numbers import NumberVariable
+from minidynamo.variables.tensors import TensorVariable
+
+
+@dataclass(frozen=True, eq=False)
+class _Arrival:
+    """A tensor as it comes from outside, and the layout of the fake one."""
+
+    real: torch.Tensor
+    layout: Layout
+
+
+class GraphInputs:
+    """The placeholders of one graph. `steal` are the places of the lists that the user gave up, `spread` of the tuple
+    and dict that hold further arguments."""
+
+    def __init__(
+        self,
+        graph: torch.fx.Graph,
+        where: Callable[[], UserLocation | None],
+        shapes: Shapes,
+        guards: GuardList,
+        fakes: FakeTensors,
+        values: KnownValues,
+        steal: frozenset[Source],
+        spread: frozenset[Source],
+    ) -> None:
+        self._graph = graph
+        self._where = where
+        self._shapes = shapes
+        self._guards = guards
+        self._fakes = fakes
+        self._values = values
+        self._steal = steal
+        self._spread = spread
+        self._placeholders: list[tuple[torch.fx.Node, TensorVariable | ListVariable | NumberVariable]] = []
+        self._arrivals: dict[TensorVariable, _Arrival] = {}
+        self._unguarded: dict[TensorVariable, TensorFacts] = {}
+        self._numbers: dict[Source, torch.fx.Node] = {}
+
+    def is_argument(self, source: Source) -> bool:
+        """Whether a value at `source` was handed to the frame as it is, on its own or among `*args` and `**kwargs`."""
+        return isinstance(source, Local) or (isinstance(source, Item) and source.of in self._spread)
+
+    # Tensors
+
+    def tensor(self, value: torch.Tensor, source: Source) -> TensorVariable:
+        """Track a real tensor as a placeholder of its own. Its facts are guarded when it is first used."""
+        node = self._placeholder(source)
+        variable = self._tensor(value, source, node)
+        self._placeholders.append((node, variable))
+        return variable
+
+    def list_of_tensors(
+        self, value: list[Any], variable: ListVariable, constants: Mapping[int, VariableTracker]
+    ) -> list[VariableTracker]:
+        """Track a real list of tensors and constants as one placeholder, and each tensor in it as an item of that.
+
+        Gives the trackers of the items; those of the constants are given, by position.
+        """
+        source = variable.source
+        assert source is not None
+        node = self._placeholder(source)
+        self._placeholders.append((node, variable))
+        items: list[VariableTracker] = []
+        for position, item in enumerate(value):
+            known = constants.get(position) or self._values.of(item)
+            if known is None:
+                getitem = self._graph.call_function(operator.getitem, (node, position))
+                getitem.meta["user_location"] = self._where()
+                known = self._tensor(item, Item(source, position), getitem)
+            items.append(known)
+        node.meta["example_value"] = [v.fake if isinstance(v, TensorVariable) else c for v, c in zip(items, value)]
+        return items
+
+    def _tensor(self, value: torch.Tensor, source: Source, node: torch.fx.Node) -> TensorVariable:
+        layout = self._shapes.layout(source, value)
+        fake = self._fakes.of_real(value, layout)
+        node.meta["example_value"] = fake
+        variable = self._fakes.note(TensorVariable(node, fake, type(value), source=source))
+        self._unguarded[variable] = facts_of(value, layout)
+        self._arrivals[variable] = _Arrival(value, layout)
+        self._values.remember(value, variable)
+        return variable
+
+    def use(self, tensor: TensorVariable) -> torch.Tensor:
+        """The fake tensor, whose facts are guarded from now on."""
+        pending = self._unguarded.pop(tensor, None)
+        if pending is not None and tensor.source is not None:
+            self._guards.install(tensor.source, GuardKind.TENSOR, pending)
+            self._shapes.use(tensor.source)
+        return tensor.fake
+
+    def real(self, tensor: TensorVariable) -> torch.Tensor | None:
+        """The real tensor that a tracker was made from; None for one that the graph computes."""
+        arrival = self._arrivals.get(tensor)
+        return None if arrival is None else arrival.real
+
+    # Numbers
+
+    def number(self, variable: NumberVariable) -> torch.fx.Node:
+        """The placeholder of a number that Python reads or computes."""
+        source = variable.source
+        assert source is not None
+        node = self._numbers.get(source)
+        if node is None:
+            is_int = isinstance(variable.value, torch.SymInt)
+            example = variable.value if is_int else self._shapes.float(source, variable.value)
+            node = self._numbers[source] = self._placeholder(source)
+            node.meta["example_value"] = example
+            self._placeholders.append((node, variable))
+        return node
+
+    def _placeholder(self, source: Source) -> torch.fx.Node:
+        name = re.sub(r"\W+", "_", source.display()).strip("_") or "input"
+        name = name if not name[0].isdigit() else f"input_{name}"
+        taken = {node.target for node, _ in self._placeholders}
+        unused = (name, *(f"{name}_{count}" for count in range(1, len(taken) + 1)))
+        last = self._placeholders[-1][0] if self._placeholders else None
+        with self._graph.inserting_after(last):
+            node = self._graph.placeholder(next(name for name in unused if name not in taken))
+        node.meta.update(user_location=self._where(), source=source)
+        return node
+
+    # The end
+
+    def finish(
+        self, changed_lists: Iterable[ListVariable], identity_keys: Set[VariableTracker]
+    ) -> tuple[GraphInput, ...]:
+        """The inputs that the graph needs. Lists are given up by the user, or because the program takes elements from
+        them. `identity_keys` are the trackers whose identity was asked for."""
+        emptied = {variable for variable in changed_lists if _lost_elements(variable)}
+        inputs = []
+        for node, variable in self._placeholders:
+            if not node.users:
+                self._graph.erase_node(node)
+                continue
+            self._restore_example(node, variable)
+            source = node.meta.pop("source")  # it may lead to values of the user's, and graphs are cycles
+            given_up = isinstance(variable, ListVariable) and (source in self._steal or variable in emptied)
+            if given_up:
+                node.meta["steal_arg"] = True
+            inputs.append(GraphInput(node, source, variable, given_up))
+        self._guard_distinct(inputs, identity_keys)
+        return tuple(inputs)
+
+    def _restore_example(self, node: torch.fx.Node, variable: VariableTracker) -> None:
+        """An example shows an input as it arrives; the fake one may have been given another shape or history since."""
+        examples = node.meta["example_value"]
+        if isinstance(variable, TensorVariable):
+            node.meta["example_value"] = self._as_it_arrived(examples)
+        elif isinstance(variable, ListVariable):
+            node.meta["example_value"] = [self._as_it_arrived(example) for example in examples]
+
+    def _as_it_arrived(self, example: Any) -> Any:
+        variable = self._fakes.tracker_of(example)
+        arrival = None if variable is None else self._arrivals.get(variable)
+        if arrival is None:
+            return example
+        real, (sizes, strides) = arrival.real, arrival.layout
+        same = same_numbers((*example.shape, *example.stride()), (*sizes, *strides))
+        same = same and (example.dtype, example.requires_grad) == (real.dtype, real.requires_grad)
+        return example if same else self._fakes.of_real(real, arrival.layout)
+
+    def _guard_distinct(self, inputs: Iterable[GraphInput], identity_keys: Set[VariableTracker]) -> None:
+        """A graph may assume that its tensors are different objects: writing to one must not change another.
+
+        So do tables in which they are keys.
+        """
+        tensors: dict[VariableTracker, None] = {}
+        for graph_input in inputs:
+            variable = graph_input.variable
+            items = variable.original or () if isinstance(variable, ListVariable) else (variable,)
+            used = (v for v in items if isinstance(v, TensorVariable) and v.node.graph is self._graph and v.node.users)
+            tensors |= dict.fromkeys(used)
+        for group in (tensors, () if identity_keys <= tensors.keys() else identity_keys):
+            sources = [v.source for v in group if v.source is not None]
+            if len(sources) > 1:
+                self._guards.install(sources[0], GuardKind.DISTINCT_OBJECTS, tuple(sources[1:]))
+
+    def forget_values(self) -> None:
+        """Let go of the user's objects."""
+        self._arrivals.clear()
+        for node, _ in self._placeholders:
+            node.meta.pop("source", None)
+
+
+def _lost_elements(variable: ListVariable) -> bool:
+    present = set(variable.items)
+    return any(item not in present for item in variable.original or () if isinstance(item, TensorVariable))

@@ -1,0 +1,376 @@
+"""Owns the graph under construction: how a call becomes a node, and a result a tracker.
+
+Operations run on fake tensors first (`fake_tensors.py`). What the graph takes from outside is in `inputs.py`, who is
+who in `known_values.py`, which graph is open in `open_graphs.py`; `trace.py` says what to record.
+"""
+
+from __future__ import annotations
+
+import operator
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+import torch.fx
+from torch.utils.hooks import RemovableHandle
+
+from minidynamo.compat import written_lists
+from minidynamo.errors import UserLocation
+from minidynamo.guards.guard import Guard, GuardKind
+from minidynamo.guards.guard_list import GuardList
+from minidynamo.guards.profile import FrameProfile
+from minidynamo.guards.shapes import Shapes
+from minidynamo.guards.source import Source
+from minidynamo.structure import leaves
+from minidynamo.switches import settings, way_to
+from minidynamo.tracer.constants import NUMPY_SCALARS, NotConstant, as_constant, from_constant
+from minidynamo.tracer.graph.dead_code import remove_dead_code
+from minidynamo.tracer.graph.fake_tensors import FakeTensors, Versions, has_symbols, tensors_in, without_symbols
+from minidynamo.tracer.graph.inputs import GraphInputs
+from minidynamo.tracer.graph.known_values import KnownValues
+from minidynamo.tracer.graph.open_graphs import OpenGraphs, give
+from minidynamo.tracer.graph.subgraphs import GraphValue, Subgraph, memory_of
+from minidynamo.tracer.protocol import Number
+from minidynamo.tracer.traced_frame import GraphInput
+from minidynamo.transforming import Transformation
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import (
+    DictVariable,
+    ListVariable,
+    SequenceVariable,
+    SliceVariable,
+    TupleVariable,
+)
+from minidynamo.variables.numbers import NumberVariable
+from minidynamo.variables.objects import ObjectVariable
+from minidynamo.variables.tensors import HookVariable, TensorVariable
+
+_QUANTIZED = (torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4)
+
+
+class NotInGraph(Exception):
+    """A value cannot be an argument of a graph node; the message names its class."""
+
+
+class OutputGraph:
+    """One trace's graph. `where` tells the user's line; `steal` and `spread` are those of `GraphInputs`."""
+
+    def __init__(
+        self,
+        where: Callable[[], UserLocation | None],
+        steal: frozenset[Source] = frozenset(),
+        spread: frozenset[Source] = frozenset(),
+        profile: FrameProfile | None = None,
+    ) -> None:
+        self._where = where
+        self._open = OpenGraphs()
+        self._guards = GuardList(where)
+        self.shapes = Shapes(FrameProfile(dynamic=False) if profile is None else profile, where)
+        self._fakes = FakeTensors(self.shapes)
+        self.values = KnownValues()
+        self.inputs = GraphInputs(
+            self._open.root, where, self.shapes, self._guards, self._fakes, self.values, steal, spread
+        )
+        # The trackers whose identity was asked for, as the key of a dict or an element of a set.
+        self.identity_keys: dict[VariableTracker, None] = {}
+        # The numbers that tensors of one element hold, by their memory (`scalars.py`).
+        self.held_numbers: dict[object, Number] = {}
+        self.entry_settings = settings()
+
+    # What is known of the outside
+
+    @property
+    def guards(self) -> Sequence[Guard]:
+        """The guards so far, in the order of installation."""
+        return tuple(self._guards)
+
+    def guard(self, source: Source, kind: GuardKind, expected: object) -> None:
+        """Install a guard, once."""
+        self._guards.install(source, kind, expected)
+
+    def known(self, source: Source) -> VariableTracker | None:
+        """The tracker of the value at `source`, if there is one already."""
+        return self.values.at(source)
+
+    def real(self, tensor: TensorVariable) -> torch.Tensor | None:
+        """The real tensor that a tracker was made from; None for one that the graph computes."""
+        return self.inputs.real(tensor)
+
+    def use(self, tensor: TensorVariable) -> torch.Tensor:
+        """The fake tensor, whose facts are guarded from now on."""
+        return self.inputs.use(tensor)
+
+    def forget_values(self) -> None:
+        """Let go of the user's objects. The parts of a trace refer to each other and wait for the garbage collector."""
+        self.values.forget()
+        self.inputs.forget_values()
+
+    # Operations
+
+    def emit(
+        self,
+        target: Callable[..., Any] | str,
+        args: Sequence[VariableTracker],
+        kwargs: Mapping[str, VariableTracker],
+    ) -> VariableTracker:
+        """Run a call on fake tensors and record it as a node, unless its result is a plain constant.
+
+        Raises NotInGraph for arguments and results that a graph cannot hold, CallFailed when the call itself raises.
+        """
+        node_args, fake_args = self._arguments(args)
+        node_kwargs, fake_kwargs = self._named(kwargs)
+        versions = Versions((fake_args, fake_kwargs))
+        result = self._fakes.run(target, fake_args, fake_kwargs)
+        written = [*versions.written(), *tensors_in(_written_lists(target, fake_args))]
+        self._note_writes(written)
+        known = not has_symbols(result) or not self.takes_numbers or isinstance(result, torch.SymBool | torch.SymFloat)
+        if known and not written and not _is_made_by_the_graph(result):
+            return _constant_result(without_symbols(result))
+        made = self._record(target, node_args, node_kwargs, result, mutates=bool(written))
+        given = kwargs.get("out")
+        return given if given is not None and result is fake_kwargs["out"] else made
+
+    def _note_writes(self, written: Iterable[torch.Tensor]) -> None:
+        for fake in written:
+            self.held_numbers[memory_of(fake)] = _unknown
+            if self.subgraph is not None and not fake.is_inference():
+                self.subgraph.note_write(fake)
+
+    def _record(
+        self,
+        target: Callable[..., Any] | str,
+        args: Iterable[Any],
+        kwargs: dict[str, Any],
+        result: Any,
+        *,
+        name: str | None = None,
+        mutates: bool = False,
+    ) -> VariableTracker:
+        """Put a node that gives `result` into the open graph, and track what it gives."""
+        op = "call_method" if isinstance(target, str) else "call_function"
+        node = self.graph.create_node(op, target, tuple(args), kwargs, name=name)
+        node.meta.update(user_location=self._where(), mutates=mutates, example_value=result)
+        return self._track(result, node)
+
+    def _track(self, result: Any, node: torch.fx.Node) -> VariableTracker:
+        if isinstance(result, torch.Tensor):
+            if result.dtype in _QUANTIZED:  # fake ones do not compute what real ones do
+                raise NotInGraph("quantized tensor")
+            cls = torch.nn.Parameter if isinstance(result, torch.nn.Parameter) else torch.Tensor
+            return self._fakes.tracker_of(result) or self._fakes.note(TensorVariable(node, result, cls))
+        if isinstance(result, list | tuple):
+            items = [self._record(operator.getitem, (node, k), {}, item) for k, item in enumerate(result)]
+            return TupleVariable(items, type(result)) if isinstance(result, tuple) else ListVariable(items)
+        if isinstance(result, RemovableHandle):
+            return HookVariable(node)
+        if isinstance(result, torch.SymInt):
+            return NumberVariable(result, int, lambda: int(result), node, source=self.shapes.place_of(result))
+        return _constant_result(result)
+
+    def switch(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Change a setting of torch, here and in the graph; nothing happens when it is so already."""
+        before = settings()
+        function(*arguments)
+        if settings() != before:
+            node = self.graph.call_function(function, arguments)
+            node.meta["user_location"] = self._where()
+
+    # Arguments
+
+    def _arguments(self, variables: Iterable[VariableTracker]) -> tuple[list[Any], list[Any]]:
+        pairs = [self._argument(variable) for variable in variables]
+        return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+    def _named(self, variables: Mapping[Any, VariableTracker]) -> tuple[dict[Any, Any], dict[Any, Any]]:
+        nodes, fakes = self._arguments(variables.values())
+        return dict(zip(variables, nodes)), dict(zip(variables, fakes))
+
+    def _argument(self, variable: VariableTracker) -> tuple[Any, Any]:
+        """What stands for a tracker in a node's arguments, and in a call on fake tensors."""
+        if isinstance(variable, TensorVariable):
+            if not self._open.holds(variable.node):
+                raise NotInGraph("tensor that a branch of cond has computed")
+            return self._open.node_of(variable), self.use(variable)
+        if isinstance(variable, ConstantVariable):
+            if type(variable.value) in NUMPY_SCALARS:
+                raise NotInGraph(type(variable.value).__name__)
+            return variable.value, variable.value
+        if isinstance(variable, NumberVariable):
+            return self._number(variable)
+        if isinstance(variable, ObjectVariable) and variable.storage is not None:
+            return self._argument(variable.storage)  # torch looks at the container below
+        if isinstance(variable, SequenceVariable) and variable.cls in (list, tuple, torch.Size):
+            cls = list if variable.cls is list else tuple
+            nodes, fakes = self._arguments(variable.items)
+            return cls(nodes), cls(fakes)
+        if isinstance(variable, SliceVariable):
+            nodes, fakes = self._arguments((variable.start, variable.stop, variable.step))
+            return slice(*nodes), slice(*fakes)
+        try:
+            if isinstance(variable, DictVariable) and variable.cls is dict:
+                return self._named({as_constant(key.variable): value for key, value in variable.items.items()})
+            value = as_constant(variable)
+        except NotConstant:
+            raise NotInGraph(variable.python_type.__name__) from None
+        return value, value
+
+    # Numbers
+
+    @property
+    def takes_numbers(self) -> bool:
+        """Whether the graph that is open takes numbers that are not known, and computes with them."""
+        return self._open.takes_numbers
+
+    def _number(self, variable: NumberVariable) -> tuple[Any, Any]:
+        if not self.takes_numbers:
+            value = variable.pin()
+            return value, value
+        if variable.node is None or not self._open.holds(variable.node):
+            variable.node = self.inputs.number(variable)
+        node = self._open.node_of(variable)
+        return node, node.meta["example_value"]
+
+    def integer(self, value: int, source: Source) -> NumberVariable:
+        """Track an int that Python reads or computes, with a symbol of its own."""
+        symbol = self.shapes.integer(source, value)
+        return NumberVariable(symbol, int, lambda: int(symbol), source=source)
+
+    def floating(self, value: float, source: Source) -> NumberVariable:
+        """Track a float that Python reads or computes; `value` is that of this call."""
+
+        def pin() -> float:
+            self.guard(source, GuardKind.EQUALS, value)
+            return value
+
+        return NumberVariable(value, float, pin, source=source)
+
+    def number(self, value: Any, function: Callable[..., Any], operands: Sequence[VariableTracker]) -> VariableTracker:
+        """Track `value`, what `function` gives for ints; a node computes it from theirs."""
+        if not isinstance(value, torch.SymInt):
+            return ConstantVariable(value)
+        return self._record(function, self._arguments(operands)[0], {}, value)
+
+    def size(self, tensor: TensorVariable, dim: int) -> VariableTracker:
+        """The size of a tensor in one dimension."""
+        size = self.use(tensor).shape[dim]
+        if not isinstance(size, torch.SymInt) or not self.takes_numbers:
+            return ConstantVariable(int(size))
+        return self._record("size", (self._argument(tensor)[0], dim), {}, size)
+
+    # Subgraphs
+
+    @property
+    def subgraph(self) -> Subgraph | None:
+        """The innermost open subgraph."""
+        return self._open.subgraph
+
+    @property
+    def graph(self) -> torch.fx.Graph:
+        """The graph that operations go into."""
+        return self._open.graph
+
+    def open_subgraph(
+        self, inputs: Iterable[GraphValue], *, takes_numbers: bool = False
+    ) -> AbstractContextManager[Subgraph]:
+        """Until the block ends, operations go into a graph of its own, which takes `inputs` and what else it reads."""
+        return self._open.open(inputs, takes_numbers=takes_numbers)
+
+    def close_subgraph(self, subgraph: Subgraph, outputs: Sequence[TensorVariable], name: str) -> torch.fx.Node:
+        """Let the subgraph return `outputs`; gives the node that stands for it in the graph around it."""
+        return self._open.close(subgraph, outputs, name)
+
+    def emit_on_subgraphs(
+        self,
+        target: Callable[..., Any],
+        name: str,
+        pred: TensorVariable | None,
+        subgraphs: Sequence[torch.fx.Node],
+        inputs: Iterable[GraphValue],
+        results: Sequence[tuple[torch.Tensor, bool]],
+    ) -> list[VariableTracker]:
+        """Record `target(pred, *subgraphs, inputs)`, which gives a tuple; `results`: tensors like those in it, and
+        whether each requires grad. Without `pred` the subgraphs come first."""
+        first = () if pred is None else (self._argument(pred)[0],)
+        args = (*first, *subgraphs, tuple(self._arguments(inputs)[0]))
+        fakes = tuple(self._fakes.computed(like, requires_grad) for like, requires_grad in results)
+        self.held_numbers |= dict.fromkeys(self.held_numbers, _unknown)  # the subgraphs may write to any of them
+        made = self._record(target, args, {}, fakes, name=name, mutates=True)
+        assert isinstance(made, TupleVariable)
+        return made.items
+
+    def inner_input(self, like: TensorVariable, dim: int | None, requires_grad: bool) -> TensorVariable:
+        """A tensor that the open subgraph takes: like `like`, without dimension `dim` if that is given."""
+        fake = self._fakes.part(self.use(like), dim, requires_grad)
+        node = self.graph.placeholder(like.node.name)
+        node.meta.update(example_value=fake, user_location=self._where())
+        return self._fakes.note(TensorVariable(node, fake))
+
+    def emit_transformed(
+        self, made: Transformation, name: str, subgraph: torch.fx.Node, inputs: Sequence[TensorVariable]
+    ) -> tuple[Any, list[VariableTracker]]:
+        """Record `made` over a subgraph: what it gives for fake tensors, and the trackers of the tensors in that.
+
+        Raises what torch does; nothing is recorded then.
+        """
+        fakes = [self.use(variable) for variable in inputs]
+        versions = Versions(fakes)
+        with self._fakes.mode:
+            outcome = made.call(self._open.module(subgraph), fakes)
+        if not all(fake.is_inference() for fake in versions.written()):
+            raise RuntimeError("the function writes to its arguments")
+        results = [(leaf, leaf.requires_grad) for leaf in leaves(outcome) if isinstance(leaf, torch.Tensor)]
+        return outcome, self.emit_on_subgraphs(made.node_function(name), name, None, [subgraph], inputs, results)
+
+    # The end
+
+    def finish(
+        self, outputs: Sequence[TensorVariable | HookVariable], changed_lists: Iterable[ListVariable]
+    ) -> tuple[torch.fx.GraphModule | None, tuple[GraphInput, ...]]:
+        """Close the graph: restore settings, return `outputs`, drop what is not needed, find lists that are given up.
+
+        None instead of a graph when nothing was captured; then `outputs` must be empty.
+        """
+        for function, arguments in way_to(self.entry_settings, settings()):
+            self.switch(function, *arguments)
+        give(self.graph, outputs)
+        self._write_constants()
+        remove_dead_code(self.graph)
+        inputs = self.inputs.finish(changed_lists, self.identity_keys.keys())
+        if not any(node.op in ("call_function", "call_method") for node in self.graph.nodes):
+            return None, ()
+        return self._open.root_module(), inputs
+
+    def _write_constants(self) -> None:
+        """Write numbers that have turned out to be constants as what they are."""
+        for node in self.graph.nodes if self.shapes.is_symbolic else ():
+            number = node.meta.get("example_value")
+            value = self.shapes.constant_behind(number) if isinstance(number, torch.SymInt) else None
+            for user in list(node.users) if value is not None else ():
+                replace = lambda arg, node=node, value=value: value if arg is node else arg  # noqa: E731
+                user.args = torch.fx.map_arg(user.args, replace)
+                user.kwargs = torch.fx.map_arg(user.kwargs, replace)
+
+
+def _written_lists(target: object, args: Sequence[Any]) -> list[Any]:
+    """The arguments that are lists of tensors which the function writes to, one way or another."""
+    positions = written_lists(target) if isinstance(target, types.BuiltinFunctionType) else ()
+    return [args[position] for position in positions if position < len(args)]
+
+
+def _unknown() -> None:
+    """The number in a tensor that was written to."""
+
+
+def _is_made_by_the_graph(result: Any) -> bool:
+    """Whether a call has to be in the graph for the sake of what it gives, or of what it does: it gives nothing."""
+    return result is None or isinstance(result, RemovableHandle) or any(True for _ in tensors_in(result))
+
+
+def _constant_result(result: Any) -> VariableTracker:
+    try:
+        return from_constant(result)
+    except NotConstant as error:
+        raise NotInGraph(str(error)) from None

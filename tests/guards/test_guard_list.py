@@ -1,0 +1,35 @@
+"""Tests of minidynamo/guards/guard_list.py: what is installed once, and what several times."""
+
+from __future__ import annotations
+
+from minidynamo.errors import UserLocation
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.guard_list import GuardList
+from minidynamo.guards.source import Constant, Local
+
+X = Local("x")
+
+
+def test_guards_are_installed_once_in_order_with_the_line_of_the_first() -> None:
+    lines = iter((1, 2, 3))
+    guards = GuardList(lambda: UserLocation("f.py", next(lines), "f"))
+    guards.install(X, GuardKind.TYPE, int)
+    guards.install(Local("y"), GuardKind.TYPE, int)
+    guards.install(X, GuardKind.TYPE, int)
+    assert [(guard.source, guard.where and guard.where.lineno) for guard in guards] == [(X, 1), (Local("y"), 2)]
+
+
+def test_some_kinds_are_told_apart_by_what_is_expected() -> None:
+    guards = GuardList(lambda: None)
+    for key in ("a", "b", "a"):
+        guards.install(X, GuardKind.MISSING_KEY, key)
+    for name, value in (("f", 1), ("g", 1), ("f", 1)):
+        guards.install(X, GuardKind.CLASS_ATTR, (name, value))
+    assert [guard.expected for guard in guards] == ["a", "b", ("f", 1), ("g", 1)]
+
+
+def test_what_a_constant_is_cannot_change() -> None:
+    guards = GuardList(lambda: None)
+    guards.install(Constant(int, "int"), GuardKind.IDENTITY, int)
+    guards.install(Constant(int, "int"), GuardKind.CLASS_ATTR, ("real", None))
+    assert [guard.kind for guard in guards] == [GuardKind.CLASS_ATTR]

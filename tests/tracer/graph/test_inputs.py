@@ -1,0 +1,96 @@
+"""Tests of minidynamo/tracer/graph/inputs.py: placeholders, and what is guarded of the values for them."""
+
+import pytest
+import torch
+
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Attr, Item, Local
+from minidynamo.tracer.graph.output_graph import OutputGraph
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import ListVariable
+
+
+def made(**places):
+    return OutputGraph(lambda: None, **places)
+
+
+def test_placeholders_are_named_after_their_places_and_stand_in_front():
+    graph = made()
+    x = graph.inputs.tensor(torch.ones(2), Local("x"))
+    graph.emit(torch.sin, [x], {})
+    graph.inputs.tensor(torch.zeros(2), Attr(Local("x"), "y"))
+    graph.inputs.tensor(torch.zeros(2), Item(Local("xs"), 0))
+    graph.inputs.tensor(torch.zeros(2), Local("x_y"))
+    assert [node.name for node in graph.graph.nodes] == ["x", "x_y", "xs_0", "x_y_1", "sin"]
+
+
+def test_arguments_are_locals_and_items_of_the_starred_ones():
+    graph = made(spread=frozenset([Local("args")]))
+    assert graph.inputs.is_argument(Local("x")) and graph.inputs.is_argument(Item(Local("args"), 0))
+    assert not graph.inputs.is_argument(Item(Local("x"), 0)) and not graph.inputs.is_argument(Attr(Local("x"), "y"))
+
+
+def test_inputs_that_nobody_uses_go():
+    graph = made()
+    x, _ = (graph.inputs.tensor(torch.ones(2), Local(name)) for name in "xy")
+    module, inputs = graph.finish([graph.emit(torch.sin, [x], {})], [])
+    assert [given.source for given in inputs] == [Local("x")]
+    assert [node.name for node in module.graph.nodes if node.op == "placeholder"] == ["x"]
+
+
+@pytest.mark.parametrize("change", ["transpose_", "requires_grad_"])
+def test_an_example_shows_the_input_as_it_arrives(change):
+    graph = made()
+    x = graph.inputs.tensor(torch.ones(2, 3), Local("x"))
+    arguments = [ConstantVariable(0), ConstantVariable(1)] if change == "transpose_" else []
+    graph.emit(change, [x, *arguments], {})
+    _, inputs = graph.finish([graph.emit("mul", [x, x], {})], [])
+    example = inputs[0].node.meta["example_value"]
+    assert example.shape == (2, 3) and not example.requires_grad and example is not x.fake
+
+
+def list_of(graph, value):
+    variable = ListVariable([], source=Local("xs"))
+    graph.values.remember(value, variable)
+    variable.items = graph.inputs.list_of_tensors(value, variable, {})
+    variable.original = tuple(variable.items)
+    return variable
+
+
+@pytest.mark.parametrize("how", ["kept", "emptied", "given up by the user"])
+def test_a_list_that_lost_elements_is_given_up(how):
+    graph = made(steal=frozenset([Local("xs")] if how == "given up by the user" else []))
+    xs = list_of(graph, [torch.ones(2), torch.zeros(2)])
+    result = graph.emit(torch.add, xs.items, {})
+    if how == "emptied":
+        xs.items = xs.items[1:]
+    _, inputs = graph.finish([result], [xs])
+    assert inputs[0].given_up == (how != "kept")
+    assert ("steal_arg" in inputs[0].node.meta) == (how != "kept")
+
+
+def distinct(graph):
+    return [(g.source, g.expected) for g in graph.guards if g.kind is GuardKind.DISTINCT_OBJECTS]
+
+
+def test_the_tensors_of_a_graph_are_different_objects():
+    graph = made()
+    x, _, z = (graph.inputs.tensor(torch.ones(2), Local(name)) for name in "xyz")
+    graph.finish([graph.emit(torch.add, [x, z], {})], [])
+    assert distinct(graph) == [(Local("x"), (Local("z"),))]
+
+
+def test_so_are_those_whose_identity_was_asked_for():
+    graph = made()
+    x, y = (graph.inputs.tensor(torch.ones(2), Local(name)) for name in "xy")
+    graph.identity_keys |= {x: None, y: None}
+    graph.finish([graph.emit(torch.sin, [x], {})], [])
+    assert distinct(graph) == [(Local("x"), (Local("y"),))]
+
+
+def test_no_input_leads_to_a_real_tensor_behind_the_end():
+    graph, value = made(), torch.ones(2)
+    x = graph.inputs.tensor(value, Local("x"))
+    assert graph.real(x) is value
+    graph.forget_values()
+    assert graph.real(x) is None and "source" not in x.node.meta
