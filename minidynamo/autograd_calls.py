@@ -1,4 +1,5 @@
-"""Owns the functions of a captured graph that torch's autograd must see as they are: new leaves, hooks, gradients.
+"""Owns the functions of a captured graph that torch's autograd must see as they are: new leaves, hooks, gradients,
+and tensors that are given other memory.
 
 A graph that is compiled is cut at them (`autograd/segments.py`). What may be captured is the tracer's to decide.
 """
@@ -21,6 +22,11 @@ def make_parameter(data: torch.Tensor, requires_grad: bool) -> torch.nn.Paramete
 def require_grad(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
     """`tensor.requires_grad_(requires_grad)`."""
     return tensor.requires_grad_(requires_grad)
+
+
+def replace_data(tensor: torch.Tensor, data: torch.Tensor) -> None:
+    """`tensor.data = data`."""
+    tensor.data = data
 
 
 def retain_grad(tensor: torch.Tensor) -> None:
@@ -51,6 +57,7 @@ gradients = torch.autograd.grad
 _LOOKS_AT: dict[Callable[..., Any], int | None] = {
     make_parameter: None,
     require_grad: None,
+    replace_data: None,
     retain_grad: 0,
     plant_hook: 0,
     gradients: 1,

@@ -13,6 +13,7 @@ from minidynamo.autograd_calls import (
     looked_at,
     make_parameter,
     plant_hook,
+    replace_data,
     require_grad,
     retain_grad,
 )
@@ -53,6 +54,9 @@ def test_leaves():
     retain_grad(y)
     y.sum().backward()
     assert y.grad.tolist() == [1, 1]
+    z = torch.zeros(3)
+    replace_data(z, x.detach())
+    assert z.data_ptr() == x.data_ptr() and z.shape == (2,)
 
 
 def test_which_tensors_a_call_looks_at():

@@ -16,13 +16,15 @@ from __future__ import annotations
 
 import types
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import fx
 
 from minidynamo import artifacts, compat
+from minidynamo.autograd_calls import replace_data
 from minidynamo.boxed import mark_boxed
 from minidynamo.bytecode.layout import FramePoint
 from minidynamo.guards.reader import Reader
@@ -251,13 +253,19 @@ class _Program:
         if self.graph is None or self.around.replay_native is None:
             return False
         gives_up = any(given.given_up for given in self.traced.inputs)
+        # Nobody counts how often a tensor gets other memory.
+        gives_up = gives_up or any(node.target is replace_data for node in self.graph_nodes)
         return not gives_up and (bool(self.effects) or self.around.runs_again or self.writes)
 
     @property
     def writes(self) -> bool:
         """Whether the graph writes to a tensor; it may be one of its inputs."""
-        graph = self.traced.graph
-        return graph is not None and any(node.meta.get("mutates") for node in graph.graph.nodes)
+        return any(node.meta.get("mutates") for node in self.graph_nodes)
+
+    @property
+    def graph_nodes(self) -> Iterable[fx.Node]:
+        """The operations that were captured."""
+        return () if self.traced.graph is None else self.traced.graph.graph.nodes
 
     def call_graph(self) -> list[str]:
         if self.graph is None:

@@ -10,23 +10,13 @@ from torch.utils.checkpoint import checkpoint
 import minidynamo
 from minidynamo.events import on_event
 from minidynamo.testing import assert_same_as_eager
-from tests.end_to_end.programs import leaf, two_vectors, vector
+from tests.end_to_end.programs import leaf, vector
 
 
 class Logged(torch.Tensor):
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         return super().__torch_function__(func, types, args, kwargs or {})
-
-
-def data_is_replaced(x, y):
-    x.data = y * 2
-    return x + 1
-
-
-def data_of_a_parameter_is_replaced(m, x):
-    m.weight.data = m.weight.data * 2
-    return m(x)
 
 
 def reentrant_checkpoint(x):
@@ -63,8 +53,6 @@ def a_subclass(x):
 
 
 CASES = [
-    (data_is_replaced, two_vectors, "MD206"),
-    (data_of_a_parameter_is_replaced, lambda: (nn.Linear(4, 4), torch.randn(4)), "MD206"),
     (reentrant_checkpoint, leaf, "MD207"),
     (backward_inside, leaf, "MD212"),
     (a_generator_argument, lambda: (torch.ones(4), torch.Generator().manual_seed(1)), "MD214"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from minidynamo.autograd_calls import replace_data
 from minidynamo.compat import OPERATOR_NAMESPACES
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, InstanceAttr
@@ -97,15 +98,21 @@ def _write_dict(tx: Tracer, obj: DictVariable, name: str, value: VariableTracker
 def _write_tensor(tx: Tracer, obj: TensorVariable, name: str, value: VariableTracker | None) -> None:
     if value is not None and name == "requires_grad":
         tx.call(BoundBuiltin(obj, "requires_grad_"), [value])
-    elif value is not None and _can_set(obj, name):
+    elif value is not None and name == "data":
+        tx.call(replace_data, [obj, value])
+    elif value is not None and _can_set(tx, obj, name):
         tx.side_effects.set_attr(obj, name, value)
+    elif value is None and name == "grad" and _can_set(tx, obj, name):
+        tx.side_effects.set_attr(obj, name, ConstantVariable(None))  # that is what `del` does
     else:
         cannot_write(tx, obj, name, value)
 
 
-def _can_set(obj: TensorVariable, name: str) -> bool:
-    """The gradient of an argument, or an attribute that tensors do not have themselves."""
-    return not hasattr(obj.cls, name) or (name == "grad" and obj.source is not None)
+def _can_set(tx: Tracer, obj: TensorVariable, name: str) -> bool:
+    """The gradient of an argument or a new leaf, or an attribute that tensors do not have themselves."""
+    if hasattr(obj.cls, name) and name != "grad":
+        return False
+    return name != "grad" or obj.source is not None or tx.graph.use(obj).is_leaf
 
 
 @looks_up(OpaqueVariable)

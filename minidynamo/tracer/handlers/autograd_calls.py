@@ -1,4 +1,5 @@
-"""Owns what programs ask of autograd while they are traced: parameters, `requires_grad_`, hooks of tensors, gradients.
+"""Owns what programs ask of autograd while they are traced: parameters, `requires_grad_`, hooks of tensors, gradients,
+`tensor.data = other`.
 
 Each is a node of the graph; its function is in `minidynamo/autograd_calls.py`. The bodies of hooks are not traced: they
 run as written when gradients are computed.
@@ -9,8 +10,17 @@ from __future__ import annotations
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from minidynamo.autograd_calls import fill_hook, gradients, make_parameter, plant_hook, require_grad, retain_grad
+from minidynamo.autograd_calls import (
+    fill_hook,
+    gradients,
+    make_parameter,
+    plant_hook,
+    replace_data,
+    require_grad,
+    retain_grad,
+)
 from minidynamo.tracer import registry
+from minidynamo.tracer.graph.subgraphs import memory_of
 from minidynamo.tracer.handlers.values import constant, expect_constant, none
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
@@ -49,6 +59,20 @@ def _requires_grad(tx: Tracer, self: TensorVariable, requires_grad: VariableTrac
         return self
     _in_main_graph(tx, "Tensor.requires_grad_()")
     return tx.emit(require_grad, [self, constant(wanted)])
+
+
+@registry.function(replace_data)
+def _replace_data(tx: Tracer, tensor: TensorVariable, data: VariableTracker) -> VariableTracker:
+    """The tensor is the same object from now on, and over the memory of `data`; it counts as written to."""
+    _in_main_graph(tx, "an assignment to `data`")
+    if not isinstance(data, TensorVariable):
+        tx.break_graph("MD212", f"`data` becomes a {data.python_type.__name__}", why="It is not a plain tensor.")
+    if tx.graph.use(tensor).device != tx.graph.use(data).device:
+        tx.break_graph("MD212", "`data` is moved to another device", why=_WHY)
+    result = tx.emit(replace_data, [tensor, data])
+    next(iter(reversed(tx.graph.graph.nodes))).meta["mutates"] = True
+    tx.graph.held_numbers.setdefault(memory_of(tensor.fake), lambda: None)
+    return result
 
 
 @registry.method(torch.Tensor, "retain_grad")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from minidynamo.autograd_calls import gradients, make_parameter, plant_hook, require_grad
+from minidynamo.autograd_calls import gradients, make_parameter, plant_hook, replace_data, require_grad
 from minidynamo.tracer.traced_frame import Break
 from tests.tracer.capture import capture, targets
 
@@ -21,6 +21,17 @@ def test_nothing_happens_when_nothing_changes():
         return x.requires_grad_(False) * 2
 
     assert require_grad not in targets(capture(program, torch.ones(2)))
+
+
+def test_replaced_data_counts_as_written():
+    def program(x, y):
+        x.data = y
+        return x.shape
+
+    traced = capture(program, torch.ones(2), torch.ones(3))
+    (node,) = (node for node in traced.graph.graph.nodes if node.target is replace_data)
+    shapes = {given.source.display(): given.node.meta["example_value"].shape for given in traced.inputs}
+    assert node.meta["mutates"] and shapes == {"x": (2,), "y": (3,)}
 
 
 def test_the_handle_is_an_output():
@@ -59,6 +70,18 @@ def written_to(x):
     return torch.autograd.grad((y * y).sum(), y)
 
 
+def data_in_a_checkpoint(x):
+    def function(y):
+        y.data = y * 2
+        return y * 2
+
+    return checkpoint(function, x, use_reentrant=False)
+
+
+def data_on_another_device(x):
+    x.data = torch.ones(2, device="meta")
+
+
 def attribute_of_a_handle(x):
     return x.register_hook(lambda g: g).id
 
@@ -72,6 +95,8 @@ def attribute_of_a_handle(x):
         in_a_checkpoint,
         hook_in_a_checkpoint,
         written_to,
+        data_in_a_checkpoint,
+        data_on_another_device,
         attribute_of_a_handle,
     ],
 )
