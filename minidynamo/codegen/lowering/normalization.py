@@ -89,7 +89,7 @@ def lower_layer_norm(
     n = count(x, dims)
     if n == 0 or _is_mixed(builder, x, weight):
         raise NotLowered
-    mean, squares = moments(builder, x, dims, True)
+    mean, squares = moments(builder, x, dims)
     rstd = builder.map(lambda s: apply("rsqrt", s / n + eps), squares)
     given = [v for v in (weight, bias) if v is not None]
 
@@ -102,7 +102,8 @@ def lower_layer_norm(
     # CPU keeps the statistics in the dtype of the weights, GPU in float32.
     kept = torch.float32 if builder.device.type != "cpu" else x.dtype if weight is None else weight.dtype
     kept = x.dtype if kept.itemsize < x.dtype.itemsize else kept
-    statistics = (builder.map(lambda s: s, v, dtype=kept) for v in (mean, rstd))
+    shown = builder.map(lambda m, s: where(s.ne(s), math.nan, m), mean, squares)  # infinite elements have no mean
+    statistics = (builder.map(lambda s: s, v, dtype=kept) for v in (shown, rstd))
     return y, *statistics
 
 

@@ -6,14 +6,16 @@ the scheduler and the printers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from minidynamo.codegen.ir.index import as_index, flatten, row_major
 from minidynamo.codegen.ir.size import Extent, known_at_least, product
 from minidynamo.codegen.lowering.builder import Builder
-from minidynamo.codegen.lowering.formula import NotLowered, Number, apply, opmath, where
+from minidynamo.codegen.lowering.formula import NotLowered, Number, V, apply, number, opmath, where
 from minidynamo.codegen.lowering.registry import lowering
 from minidynamo.codegen.lowering.values import Value
 
@@ -134,13 +136,37 @@ def lower_all(builder: Builder, x: Value, dim: Dims = None, keepdim: bool = Fals
     return builder.reduce("all", lambda v: v.to(torch.bool), x, dims=folded(x, dim), keepdim=keepdim, dtype=made)
 
 
-def moments(builder: Builder, x: Value, dims: Sequence[int], keepdim: bool) -> tuple[Value, Value]:
-    """The mean (dimensions kept) and the sum of squared deviations, both in the computing dtype."""
+def moments(builder: Builder, x: Value, dims: Sequence[int]) -> tuple[Value, Value]:
+    """The mean and the sum of squared deviations, both in the computing dtype, with their dimensions kept."""
     n = count(x, dims)
     total = builder.reduce("sum", lambda v: v, x, dims=dims, keepdim=True)
     mean = builder.map(lambda s: s / n, total)
-    squares = builder.reduce("sum", lambda v, m: (v - m) * (v - m), x, mean, dims=dims, keepdim=keepdim)
-    return mean, squares
+    return mean, _deviations(builder, x, mean, dims, True)
+
+
+def _deviations(builder: Builder, x: Value, mean: Value, dims: Sequence[int], keepdim: bool) -> Value:
+    """The sum of squared deviations from `mean`, in its dtype."""
+
+    def squared(v: V, m: V) -> V:
+        away = v.to(m.dtype) - m
+        return away * away
+
+    return builder.reduce("sum", squared, x, mean, dims=dims, keepdim=keepdim)
+
+
+def _running_mean(builder: Builder, x: Value, dims: Sequence[int], dtype: torch.dtype) -> Value:
+    """The mean in `dtype`, dimensions kept, as eager has it, which corrects the mean with each element: behind an
+    infinity, the next one makes it NaN."""
+    n = count(x, dims)
+    if not known_at_least(n, 1):
+        total = builder.reduce("sum", lambda v: v.to(dtype), x, dims=dims, keepdim=True)
+        return builder.map(lambda s: s / n, total)
+    strides = row_major([x.shape[d] for d in dims])
+    is_last = builder.compute(x.shape, lambda at: number(flatten([at[d] for d in dims], strides)) >= n - 1)
+    before = builder.reduce("sum", lambda v, last: where(last, 0, v.to(dtype)), x, is_last, dims=dims, keepdim=True)
+    kept = [1 if d in dims else size for d, size in enumerate(x.shape)]
+    last = x.view(kept, lambda new: [as_index(x.shape[d] - 1) if d in dims else i for d, i in enumerate(new)])
+    return builder.map(lambda s, v: where(apply("isinf", s), math.nan, (s + v.to(dtype)) / n), before, last)
 
 
 def _variance(
@@ -152,13 +178,16 @@ def _variance(
     *,
     correction: float | None = None,
 ) -> tuple[Value, Value]:
-    """Variance, and mean with its dimensions kept, in the computing dtype. Arguments as those of aten.var."""
+    """Variance, and mean with its dimensions kept. Arguments as those of aten.var. On a CPU eager computes in double,
+    whatever the dtype: squares of large numbers do not overflow."""
     if isinstance(dim, bool):
         dim, unbiased = None, dim
     lost = correction if correction is not None else float(unbiased is not False)
     dims = folded(x, dim)
     divisor = _at_least_zero(count(x, dims), lost)
-    mean, squares = moments(builder, x, dims, keepdim)
+    dtype = torch.float64 if builder.device.type == "cpu" else opmath(x.dtype)
+    mean = _running_mean(builder, x, dims, dtype)
+    squares = _deviations(builder, x, mean, dims, keepdim)
     return builder.map(lambda s: s / divisor, squares), mean
 
 

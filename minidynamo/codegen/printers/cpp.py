@@ -246,7 +246,7 @@ class _KernelPrinter(CppExpressions):
 
     def nest(self, loop: Loop) -> None:
         """A loop with axes: folds start, the axes run, the innermost in vector lanes, folds end."""
-        folds = [Fold.of(s, self.sum_block(loop)) for s in loop.body if isinstance(s, Accumulate)]
+        folds = [Fold.of(s, loop.axes, self.sum_block(loop)) for s in loop.body if isinstance(s, Accumulate)]
         for s in loop.body:
             if isinstance(s, Let) and s.kept:
                 self.lines(f"alignas(64) {TYPES[s.value.dtype]} k_{s.name}[{self.size(extent_of(loop.axes))}];")

@@ -5,10 +5,12 @@ Where the loops of a fold stand is decided in `cpp.py`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
+from minidynamo.codegen.ir.index import Var, as_index, flatten, row_major
 from minidynamo.codegen.ir.loops import Accumulate
 from minidynamo.codegen.printers.cpp_expressions import TYPES
 
@@ -26,14 +28,18 @@ BETTER = {"argmax": "exceeds", "argmin": "undercuts"}
 
 @dataclass(frozen=True)
 class Fold:
-    """How one Accumulate is spelled. A long float sum runs in blocks of floats (`part`) that are added in double."""
+    """How one Accumulate is spelled. A long float sum runs in blocks of floats (`part`) that are added in double.
+    `in_order` says that the loops visit positions in ascending order: of equal values the first one is met first."""
 
     source: Accumulate
     parted: bool
+    in_order: bool
 
     @staticmethod
-    def of(s: Accumulate, sum_block: int) -> Fold:
-        return Fold(s, sum_block > 0 and s.combine == "sum" and s.dtype is torch.float32)
+    def of(s: Accumulate, axes: Sequence[Var], sum_block: int) -> Fold:
+        visited = flatten([as_index(v) for v in axes], row_major([v.extent for v in axes]))
+        parted = sum_block > 0 and s.combine == "sum" and s.dtype is torch.float32
+        return Fold(s, parted, s.position in (None, visited))
 
     @property
     def combine(self) -> str:
@@ -88,9 +94,12 @@ class Fold:
         if self.source.combine not in BETTER:
             return [f"{target} = {FOLDS[self.combine][1].format(target, value)};"]
         name, best = self.source.name, f"best_{self.source.name}{here}"
+        better = f"{BETTER[self.source.combine]}(new_{name}, {best})"
+        if not self.in_order:
+            better += f" || ({position} < {target} && !{BETTER[self.source.combine]}({best}, new_{name}))"
         return [
             f"const {self.compared} new_{name} = {value};",
-            f"const bool take_{name} = {target} < 0 || {BETTER[self.source.combine]}(new_{name}, {best});",
+            f"const bool take_{name} = {target} < 0 || {better};",
             f"{best} = take_{name} ? new_{name} : {best};",
             f"{target} = take_{name} ? {position} : {target};",
         ]

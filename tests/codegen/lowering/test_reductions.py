@@ -53,9 +53,24 @@ def test_special_values():
     check(lambda x: (*everything(x), x.logsumexp(2)), x)
 
 
+def test_rows_with_infinite_and_huge_elements():
+    inf, nan = torch.inf, torch.nan
+    rows = [[inf, 1, 2], [1, inf, 2], [1, 2, inf], [inf, inf, 1], [1, 2, nan], [nan, 1, inf], [inf] * 3]
+    rows += [[-inf] * 3, [1e30, -1e30, 0], [3e38] * 3, [1e20, 1, 2]]
+    x = torch.tensor(rows)
+    for each in (x, x.double(), x.bfloat16(), x.t().contiguous().t()):
+        check(lambda x: (x.var(1), x.std(1), *torch.var_mean(x, 1), *torch.var_mean(x, 1, correction=0)), each)
+    check(lambda x: (x.logsumexp(1), x.softmax(1), x.log_softmax(1), x.softmax(0), x.mean(1), x.sum(0)), x)
+    check(lambda x: torch.native_layer_norm(x, (3,), None, None, 1e-5), x[:8])
+
+
 def test_first_of_equals_wins():
     x = torch.tensor([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0]])
     check(lambda x: (x.argmax(1), x.argmin(0), x.argmax(), *x.max(0)), x, exact=True)
+    transposed = torch.zeros(4, 3).t()  # memory is walked in another order than positions
+    transposed[0, 3] = transposed[2, 0] = 1
+    check(lambda x: (x.argmax(), (-x).argmin(), x.argmin(), x.argmax(0)), transposed, exact=True)
+    check(lambda x: (x.argmax(), x.argmin()), transposed / 0, exact=True)
 
 
 def test_dimensions_of_size_one_and_scalars():

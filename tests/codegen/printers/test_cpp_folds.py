@@ -4,15 +4,17 @@ import pytest
 import torch
 
 from minidynamo.codegen.ir.expr import Const
-from minidynamo.codegen.ir.index import Index
+from minidynamo.codegen.ir.index import Var, as_index
 from minidynamo.codegen.ir.loops import Accumulate
 from minidynamo.codegen.printers.cpp_folds import Fold
 
+AXES = (Var("i", 3), Var("j", 4))
 
-def fold(combine: str, dtype: torch.dtype, sum_block: int = 0) -> Fold:
-    position = Index((), 3) if combine.startswith("arg") else None
+
+def fold(combine: str, dtype: torch.dtype, sum_block: int = 0, axes: tuple[Var, ...] = AXES) -> Fold:
+    position = as_index(AXES[0]) * 4 + as_index(AXES[1]) if combine.startswith("arg") else None
     value = Const(False, dtype) if dtype is torch.bool else Const(0, dtype)
-    return Fold.of(Accumulate("s", combine, value, dtype, position), sum_block)
+    return Fold.of(Accumulate("s", combine, value, dtype, position), axes, sum_block)
 
 
 def test_a_short_float_sum_stays_a_float():
@@ -51,3 +53,9 @@ def test_a_position_is_kept_with_the_value_it_belongs_to():
     assert made.start("[j]") == ["argmin_s[j] = -1", "best_s[j] = 0"]
     assert made.step("[j]", "x", "k")[-1] == "argmin_s[j] = take_s ? k : argmin_s[j];"
     assert made.clause == ""
+
+
+def test_of_equal_values_the_first_one_is_kept_in_every_order_of_loops():
+    in_order, turned = (fold("argmax", torch.float32, axes=axes).step("", "x", "k")[1] for axes in (AXES, AXES[::-1]))
+    assert in_order == "const bool take_s = argmax_s < 0 || exceeds(new_s, best_s);"
+    assert turned.endswith("exceeds(new_s, best_s) || (k < argmax_s && !exceeds(best_s, new_s));")
