@@ -18,7 +18,7 @@ import torch
 
 from minidynamo import backends
 from minidynamo.codegen.runtime import library
-from minidynamo.compat import MODULE_CALL, TORCH_COMPILE_MARKS, OpOverload, OpOverloadPacket
+from minidynamo.compat import MODULE_CALL, OpOverload, OpOverloadPacket, is_made_by_torch_compile
 from minidynamo.compiled import CompiledFunction, all_compiled, compile_function
 from minidynamo.config import config, with_changes
 from minidynamo.errors import ArgumentError, ConflictingArguments, Diagnostic, UnknownName, nearest
@@ -263,7 +263,7 @@ def _compile_function(fn: types.FunctionType, options: CompileOptions) -> types.
     compiled = own_mark(fn, COMPILED)
     if isinstance(compiled, CompiledFunction):
         fn = compiled.py_func
-    if any(mark in vars(fn) for mark in TORCH_COMPILE_MARKS):
+    if is_made_by_torch_compile(fn):
         return _unchanged(fn, "torch.compile made it, or it is disabled for torch.compile; compile the original")
     if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
         return _unchanged(fn, "async functions hand control to an event loop in the middle")

@@ -38,8 +38,27 @@ set_default_dtype = torch._C._set_default_dtype
 # Path of torch's Python extension; what it was linked against (libtorch, OpenMP) can be looked up through it.
 NATIVE_LIBRARY: str = torch._C.__file__
 
-# Attributes of functions that torch.compile made, or that are disabled for it; such functions are never traced into.
-TORCH_COMPILE_MARKS = ("_torchdynamo_orig_callable", "_torchdynamo_disable")
+_TORCH_COMPILE_MARKS = ("_torchdynamo_orig_callable", "_torchdynamo_disable")
+# Put on functions of ours: torch.compile does not look into them, and says this where it must not break its graph.
+NOT_FOR_TORCH_COMPILE = {
+    "_torchdynamo_disable": "minidynamo",
+    "_torchdynamo_disable_msg": "it is compiled by minidynamo; compile the function that it was made from",
+}
+
+
+def is_made_by_torch_compile(function: types.FunctionType) -> bool:
+    """Whether torch.compile made a function, or it is disabled for that; such functions are never traced into."""
+    return any(vars(function).get(mark) not in (None, "minidynamo") for mark in _TORCH_COMPILE_MARKS)
+
+
+_frame_evaluation: typing.Any = torch._C._dynamo.eval_frame
+
+
+def leave_to_python(code: types.CodeType) -> None:
+    """Let torch.compile run this code, and what it calls, as it is."""
+    skip = _frame_evaluation._FrameAction.SKIP
+    _frame_evaluation.set_code_exec_strategy(code, _frame_evaluation._FrameExecStrategy(skip, skip))
+
 
 
 def tagged_init(function: types.FunctionType) -> types.FunctionType | None:

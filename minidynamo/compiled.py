@@ -22,7 +22,7 @@ from minidynamo.artifacts import STAGES, Artifact, collected
 from minidynamo.bytecode.analysis import first_index, starred_parameters
 from minidynamo.bytecode.breaks import drive
 from minidynamo.bytecode.layout import FramePoint, frame_point
-from minidynamo.compat import MODULE_CALL
+from minidynamo.compat import MODULE_CALL, NOT_FOR_TORCH_COMPILE
 from minidynamo.convert_frame import Conversion, FrameToConvert, convert_frame
 from minidynamo.counters import Stats
 from minidynamo.dispatch.dispatcher import Dispatcher, Native, resume_dispatcher, root_dispatcher
@@ -69,7 +69,7 @@ def compile_function(
     )
     record.root = weakref.ref(dispatcher)
     function = cast(types.FunctionType, dispatcher.function)
-    function.__dict__.update(record.attributes())
+    function.__dict__.update(record.attributes() | NOT_FOR_TORCH_COMPILE)
     all_compiled.add(record)
     return function
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -57,9 +57,11 @@ def checked_names(names: Any) -> frozenset[str]:
 
 
 def check_are_arguments(
-    target: types.FunctionType | torch.nn.Module, names: Iterable[str], code: str = "MD103", who: str = "steal="
+    target: types.FunctionType | torch.nn.Module, names: Collection[str], code: str = "MD103", who: str = "steal="
 ) -> None:
     """Raise ArgumentError when one of `names` is no argument of the function, or of the module's `forward`."""
+    if not names:
+        return
     takes = target.forward if isinstance(target, torch.nn.Module) else target
     # A wrapper that takes *args has no argument of that name, whatever it wraps.
     parameters = inspect.signature(takes, follow_wrapped=False).parameters
@@ -71,12 +73,14 @@ def check_are_arguments(
 
 
 def stolen_arguments(
-    fn: types.FunctionType, names: Iterable[str], arguments: Mapping[str, Any]
+    fn: types.FunctionType, names: Collection[str], arguments: Mapping[str, Any]
 ) -> Iterator[tuple[str, Source, Any]]:
     """Name, place and value of each argument that is given away and was passed in this call of `fn`.
 
     The frame that calls a module has its arguments in a tuple and a dict: there the names are those of `forward`.
     """
+    if not names:
+        return
     if fn is not MODULE_CALL:
         yield from ((name, Local(name), arguments[name]) for name in sorted(names) if name in arguments)
         return

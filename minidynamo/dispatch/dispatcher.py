@@ -9,6 +9,7 @@ hold.
 
 from __future__ import annotations
 
+import builtins
 import itertools
 import linecache
 import types
@@ -17,7 +18,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from minidynamo import artifacts
+from minidynamo import artifacts, compat
 from minidynamo.bytecode.layout import FramePoint
 from minidynamo.config import config
 from minidynamo.counters import Stats
@@ -133,7 +134,8 @@ class Dispatcher:
                 ours: dict[str, Callable[..., Any]] = {"miss": self.miss, "time_guards": self.time_guards}
                 if self._keeps_function:
                     ours = {name: weakly(method) for name, method in ours.items()}
-                namespace: dict[str, Any] = {"__name__": self._frame.module, self._frame.names.count: self._count}
+                namespace: dict[str, Any] = {"__name__": self._frame.module, "__builtins__": builtins}
+                namespace[self._frame.names.count] = self._count
                 namespace |= {getattr(self._frame.names, name): method for name, method in ours.items()}
                 self._body_names = {}
                 function = types.FunctionType(self._generate(namespace), namespace)
@@ -322,7 +324,9 @@ class Dispatcher:
         else:
             bodies = {entry: self._body_names[entry] for entry in entries}
             source = dispatch_source(self._frame, bodies, self._generation)
-        return artifacts.load("dispatch", self.name, source, {}, self._frame.function_name).__code__
+        code = artifacts.load("dispatch", self.name, source, {}, self._frame.function_name).__code__
+        compat.leave_to_python(code)
+        return code
 
     def _withdraw(self, entries: Iterable[Entry], namespace: dict[str, Any]) -> None:
         """Let go of entries. A thread that has just found one to fit comes to the miss path instead."""

@@ -45,13 +45,13 @@ def mode_in_charge() -> str:
     """The class of an open mode that takes over what operations mean; empty when there is none.
 
     At a level of forward-mode AD each operation computes a tangent, too; in a transform of torch.func it works on
-    hidden dimensions, or draws other random numbers.
+    hidden dimensions, or draws other random numbers; torch.jit.trace records them.
     """
     modes = [compat.torch_dispatch_mode_at(index) for index in range(compat.torch_dispatch_mode_count())]
     modes += [mode for mode in _function_modes() if not isinstance(mode, compat.DeviceContext)]
     if modes:
         return type(modes[-1]).__qualname__
-    return _transform()
+    return "torch.jit.trace" if compat.tracing_state() is not None else _transform()
 
 
 def _transform() -> str:

@@ -21,9 +21,9 @@ import torch
 from minidynamo.compat import (
     OPERATOR_NAMESPACES,
     SCHEDULED_STEP,
-    TORCH_COMPILE_MARKS,
     OpOverload,
     OpOverloadPacket,
+    is_made_by_torch_compile,
     tagged_init,
 )
 from minidynamo.steering import COMPILED, DISABLED, IN_GRAPH, own_mark
@@ -118,7 +118,7 @@ def _function_rule(value: types.FunctionType) -> Rule:
         return Rule(Action.IN_GRAPH)
     if own_mark(value, COMPILED) is not None and isinstance(marks.get("__wrapped__"), types.FunctionType):
         return Rule(Action.UNWRAP)
-    if any(mark in marks for mark in TORCH_COMPILE_MARKS):
+    if is_made_by_torch_compile(value):
         # torch.compile traces optimizers in its own way and marks their methods, once it is used in the process.
         if str(value.__module__).startswith("torch.optim.") and isinstance(
             marks.get("__wrapped__"), types.FunctionType

@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from minidynamo import allow_in_graph, compile, disable
-from minidynamo.compat import TORCH_COMPILE_MARKS
 from minidynamo.testing import assert_same_as_eager
-from minidynamo.tracer.frame import REGISTERED
+from minidynamo.tracer.registrations import register_all
 from minidynamo.tracer.trace_rules import Action, is_trusted_class, is_trusted_module, rule_for
 
 
@@ -57,7 +56,7 @@ def opaque_to_us(x):
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_rules(value, action):
-    assert REGISTERED
+    register_all()
     rule = rule_for(value)
     assert rule.action is action
     assert bool(rule.reason) == (action is Action.BREAK)
@@ -87,7 +86,7 @@ def test_methods_of_optimizers_that_torch_compile_has_marked_are_traced():
 
     original = torch.optim.SGD._init_group
     functools.update_wrapper(marked, original)
-    setattr(marked, TORCH_COMPILE_MARKS[1], True)
+    marked._torchdynamo_disable = True
     assert rule_for(marked).action is Action.UNWRAP
     marked.__module__ = "elsewhere"
     assert rule_for(marked).action is Action.BREAK
