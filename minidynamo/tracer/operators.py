@@ -344,12 +344,12 @@ def _contains(tx: Tracer, container: VariableTracker, item: VariableTracker, /) 
             why="The values of a tensor are only known when the graph runs.",
             fix="keep a tensor:  (t == item).any()",
         )
-    items = numbers.constant_items(container)
+    items = numbers.constant_items(container) if isinstance(item, NumberVariable) else None
     result = None
     if isinstance(item, NumberVariable) and items is not None:
         result = numbers.is_among(tx, item, items)
-    elif not numbers.involves_number(container):
-        result = fold(tx, operator.contains, container, item)
+    elif container.source is None or isinstance(container, ConstantVariable):  # others are not read as a whole
+        result = None if numbers.involves_number(container) else fold(tx, operator.contains, container, item)
     if result is not None:
         return result
     if _has_method(container, "__contains__"):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from minidynamo.tracer.generators import GeneratorVariable, parts_of_generator
+from minidynamo.tracer.outside_items import OutsideTable, known_parts
 from minidynamo.tracer.set_order import arrangement
 from minidynamo.tracer.side_effects import AttrSet, Called, CellSet, ContentsChanged, Effect, GlobalSet, SideEffects
 from minidynamo.variables.arrays import ArrayVariable
@@ -159,10 +160,19 @@ def would_differ(side_effects: SideEffects, iterator: VariableTracker) -> bool:
 
 
 def _keys_and_values(variable: DictVariable) -> Iterator[VariableTracker | None]:
+    if isinstance(variable.items, OutsideTable):
+        yield from known_parts(variable.items)
+        yield variable.default_factory
+        return
     for key, value in variable.items.items():
         yield key.variable
         yield value
     yield variable.default_factory
+
+
+def _members(variable: SetVariable) -> Iterable[VariableTracker]:
+    items = variable.items
+    return known_parts(items) if isinstance(items, OutsideTable) else [key.variable for key in items]
 
 
 def _sequence_iterator(variable: SequenceIterator) -> Iterable[VariableTracker]:
@@ -175,10 +185,10 @@ def _function(variable: NestedFunctionVariable) -> Iterable[VariableTracker | No
 
 
 _PARTS: dict[type[VariableTracker], Callable[[Any], Iterable[VariableTracker | None]]] = {
-    ListVariable: lambda v: v.items,
+    ListVariable: lambda v: known_parts(v.items),
     TupleVariable: lambda v: v.items,
     DictVariable: _keys_and_values,
-    SetVariable: lambda v: [key.variable for key in v.items],
+    SetVariable: _members,
     DictViewVariable: lambda v: (v.mapping,),
     SliceVariable: lambda v: (v.start, v.stop, v.step),
     CellVariable: lambda v: (v.contents,),

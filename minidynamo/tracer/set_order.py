@@ -12,6 +12,7 @@ from typing import Any
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant
 from minidynamo.tracer.constants import NotConstant, as_constant
+from minidynamo.tracer.outside_items import OutsideTable
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
@@ -42,8 +43,9 @@ def set_of(items: list[VariableTracker]) -> set[Any] | None:
 
 
 def add(variable: SetVariable, key: DictKey) -> bool:
-    """Add an item as the program does; whether it was not there."""
-    if key in variable.items:
+    """Add an item as the program does; whether it was not there, as far as that is known."""
+    unknown = isinstance(variable.items, OutsideTable) and not variable.items.is_read
+    if not unknown and key in variable.items:
         return False
     variable.items[key] = None
     real = variable.real

@@ -11,7 +11,7 @@ import datetime
 import functools
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import torch
@@ -35,6 +35,7 @@ from minidynamo.steering import COMPILED, own_mark
 from minidynamo.tracer.attributes import instance_dict
 from minidynamo.tracer.constants import NUMPY_SCALARS, is_constant_value, key_of
 from minidynamo.tracer.graph.output_graph import OutputGraph
+from minidynamo.tracer.outside_items import ListReader, OutsideItems, OutsideTable, TableReader
 from minidynamo.tracer.registry import INSTANCES
 from minidynamo.tracer.trace_rules import is_plain_class, is_trusted_class
 from minidynamo.variables.base import VariableTracker
@@ -166,18 +167,34 @@ def _contents(
     return [wrap(graph, item, make_source(position)) for position, item in enumerate(value)]
 
 
+def _elements(
+    graph: OutputGraph,
+    value: Any,
+    source: Source,
+    owner: type[list[Any] | collections.deque[Any]],
+    together: Callable[[], list[VariableTracker]] | None = None,
+) -> OutsideItems:
+    """The elements of a list or deque, to be tracked when the program asks for them."""
+    exact = type(value) is owner
+    read = functools.partial(owner.__getitem__, value)
+
+    def element(position: int) -> VariableTracker:
+        place = Item(source, position) if exact else StorageItem(source, position, owner)
+        return wrap(graph, read(position), place)
+
+    maxlen = object.__getattribute__(value, "maxlen") if owner is collections.deque else None
+    return OutsideItems(graph, source, ListReader(owner.__len__(value), element, together), maxlen)
+
+
 def _list(graph: OutputGraph, value: list[Any], source: Source) -> VariableTracker:
     if len(value) > _LARGEST_CONTAINER:
         return _opaque(graph, value, source)
     graph.guard(source, GuardKind.TYPE, type(value))
-    graph.guard(source, GuardKind.LENGTH, len(value))
     variable = ListVariable([], source=source)
     graph.values.remember(value, variable)
-    if graph.inputs.is_argument(source) and _is_list_of_tensors(value):
-        _list_input(graph, value, variable, source)
-    else:
-        variable.items = _contents(graph, value, source, lambda position: Item(source, position))
-    variable.original = tuple(variable.items)
+    at_once = graph.inputs.is_argument(source) and _is_list_of_tensors(value)
+    together = functools.partial(_list_input, graph, value, variable, source) if at_once else None
+    variable.items = _elements(graph, value, source, list, together)
     return variable
 
 
@@ -187,15 +204,17 @@ def _is_list_of_tensors(value: list[Any]) -> bool:
     return tensors > 0 and tensors + constants == len(value)
 
 
-def _list_input(graph: OutputGraph, value: list[Any], variable: ListVariable, source: Source) -> None:
+def _list_input(graph: OutputGraph, value: list[Any], variable: ListVariable, source: Source) -> list[VariableTracker]:
     """One placeholder for the whole list; what is not a tensor in it is a guarded constant."""
     constants = {k: _constant(graph, v, Item(source, k)) for k, v in enumerate(value) if is_constant_value(v)}
-    variable.items = graph.inputs.list_of_tensors(value, variable, constants)
-    for position, (item, tracker) in enumerate(zip(value, variable.items)):
+    items = graph.inputs.list_of_tensors(value, variable, constants)
+    for position, (item, tracker) in enumerate(zip(value, items)):
         if position not in constants:
             place = Item(source, position)
             graph.guard(place, GuardKind.TYPE, type(item))
             _guard_alias(graph, item, tracker, place)
+    variable.original = tuple(items)
+    return items
 
 
 def _tuple(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> VariableTracker:
@@ -241,24 +260,18 @@ def _structure(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> Va
 
 
 def _list_subclass(graph: OutputGraph, value: list[Any], source: Source) -> VariableTracker:
-    graph.guard(source, GuardKind.TYPE, type(value))
-    graph.guard(source, GuardKind.LENGTH, list.__len__(value))
-    _guard_names(graph, type(value))
-    variable = ObjectVariable(value, type(value), source=source)
-    graph.values.remember(value, variable)
-    items = _contents(graph, list.__iter__(value), source, lambda k: StorageItem(source, k, list))
-    variable.storage = ListVariable(items, original=tuple(items), source=source)
+    variable = _instance_of_subclass(graph, value, source)
+    variable.storage = ListVariable(_elements(graph, value, source, list), source=source)
     return variable
 
 
 def _set_subclass(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
     base = set if isinstance(value, set) else frozenset
-    keys = [_dict_key(graph, item) for item in base.__iter__(value)]
-    if any(key is None for key in keys):
+    items = (*base.__iter__(value),)
+    if not all(map(_is_key, items)):
         return _opaque(graph, value, source)
     variable = _instance_of_subclass(graph, value, source)
-    graph.guard(source, GuardKind.SET_ITEMS, frozenset(value))
-    variable.storage = SetVariable({key: None for key in keys if key is not None}, base, source=source)
+    variable.storage = SetVariable(_members(graph, value, source, items, base), base, source=source)
     return variable
 
 
@@ -270,9 +283,8 @@ def _deque_subclass(graph: OutputGraph, value: collections.deque[Any], source: S
     longest = object.__getattribute__(value, "maxlen")
     variable = _instance_of_subclass(graph, value, source)
     graph.guard(Attr(source, "maxlen"), GuardKind.EQUALS, longest)
-    graph.guard(source, GuardKind.LENGTH, deque.__len__(value))
-    items = _contents(graph, deque.__iter__(value), source, lambda k: StorageItem(source, k, deque))
-    variable.storage = ListVariable(items, deque, original=tuple(items), maxlen=longest, source=source)
+    items = _elements(graph, value, source, deque)
+    variable.storage = ListVariable(items, deque, maxlen=longest, source=source)
     return variable
 
 
@@ -295,25 +307,30 @@ def _instance_of_subclass(graph: OutputGraph, value: object, source: Source) -> 
 
 def _deque(graph: OutputGraph, value: collections.deque[Any], source: Source) -> VariableTracker:
     graph.guard(source, GuardKind.TYPE, type(value))
-    graph.guard(source, GuardKind.LENGTH, len(value))
     graph.guard(Attr(source, "maxlen"), GuardKind.EQUALS, value.maxlen)
-    variable = ListVariable([], collections.deque, maxlen=value.maxlen, source=source)
+    items = _elements(graph, value, source, collections.deque)
+    variable = ListVariable(items, collections.deque, maxlen=value.maxlen, source=source)
     graph.values.remember(value, variable)
-    variable.items = _contents(graph, value, source, lambda k: Item(source, k))
-    variable.original = tuple(variable.items)
     return variable
 
 
-def _dict_key(graph: OutputGraph, key: object) -> DictKey | None:
-    """The key of a dict from outside; the guard on the keys covers it. None for keys that cannot be tracked."""
+def _is_key(key: object) -> bool:
+    """Whether it can be tracked as the key of a dict from outside, or as an element of a set."""
+    if is_constant_value(key):
+        return True
+    if type(key) is tuple:
+        return all(map(_is_key, key))
+    plain = type(key).__hash__ is object.__hash__ or isinstance(key, type | types.FunctionType)
+    return plain and not isinstance(key, torch.Tensor)
+
+
+def _dict_key(graph: OutputGraph, key: object) -> DictKey:
+    """The key of a dict from outside; the guard on the keys covers it."""
     if is_constant_value(key):
         return key_of(ConstantVariable(key))
     if type(key) is tuple:
-        parts = [_dict_key(graph, part) for part in key]
-        known = [part.variable for part in parts if part is not None]
-        return key_of(TupleVariable(known)) if len(known) == len(parts) else None
-    plain = type(key).__hash__ is object.__hash__ or isinstance(key, type | types.FunctionType)
-    return key_of(wrap(graph, key, None)) if plain and not isinstance(key, torch.Tensor) else None
+        return key_of(TupleVariable([_dict_key(graph, part).variable for part in key]))
+    return key_of(wrap(graph, key, Constant(key, getattr(key, "__name__", type(key).__name__))))
 
 
 def _dict_of_tensors(graph: OutputGraph, value: dict[Any, Any], source: Source) -> VariableTracker:
@@ -350,13 +367,8 @@ def _dict(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
     # nn.Module makes its tables of hooks itself, and there are many of them: that they are empty is all that matters.
     if raw or not _is_hook_table(graph, source):
         graph.guard(source, GuardKind.TYPE, cls)
-    keys = [_dict_key(graph, key) for key in raw]
-    if len(keys) > _LARGEST_CONTAINER or any(key is None for key in keys):
+    if len(raw) > _LARGEST_CONTAINER or not all(map(_is_key, raw)):
         return _opaque(graph, value, source)
-    if keys:
-        graph.guard(source, GuardKind.DICT_KEYS, tuple(raw))
-    else:
-        graph.guard(source, GuardKind.LENGTH, 0)
     _guard_names(graph, cls)
     builtin = cls is storage_class(cls)
     if graph.values.is_namespace(value) or (not builtin and instance_dict(value) is value):
@@ -367,22 +379,42 @@ def _dict(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
     storage.attributes = instance_dict(value) if builtin else None
     variable: VariableTracker = storage if builtin else ObjectVariable(value, cls, storage, source=source)
     graph.values.remember(value, variable)
-    for key, real in zip(keys, raw):
-        assert key is not None
-        place = Item(source, real) if builtin else StorageItem(source, real, owner)
-        storage.items[key] = wrap(graph, value[real] if builtin else dict.__getitem__(value, real), place)
+    storage.items = _entries(graph, value, source, raw, owner if isinstance(value, dict) else None, builtin)
     if isinstance(value, collections.defaultdict):
         storage.default_factory = wrap(graph, value.default_factory, Attr(source, "default_factory"))
     return variable
 
 
+def _entries(
+    graph: OutputGraph, value: Any, source: Source, raw: Sequence[Any], owner: type | None, exact: bool
+) -> OutsideTable:
+    """The contents of a dict, to be tracked when the program asks for them."""
+
+    def entry(key: Any) -> VariableTracker:
+        if exact or owner is None:
+            return wrap(graph, value[key], Item(source, key))
+        return wrap(graph, dict.__getitem__(value, key), StorageItem(source, key, owner))
+
+    has = value.__contains__ if owner is None else functools.partial(dict.__contains__, value)
+    key_of_raw = functools.partial(_dict_key, graph)
+    return OutsideTable(graph, source, TableReader((*raw,), key_of_raw, entry, has, GuardKind.DICT_KEYS))
+
+
+def _members(
+    graph: OutputGraph, value: Any, source: Source, items: tuple[Any, ...], owner: type[Set[Any]]
+) -> OutsideTable:
+    """The elements of a set, to be tracked when the program asks for them."""
+    has = functools.partial(owner.__contains__, value)
+    key_of_raw = functools.partial(_dict_key, graph)
+    return OutsideTable(graph, source, TableReader(items, key_of_raw, lambda _: None, has, GuardKind.SET_ITEMS))
+
+
 def _set(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
     graph.guard(source, GuardKind.TYPE, type(value))
-    keys = [_dict_key(graph, item) for item in value]
-    if any(key is None for key in keys):
+    items = (*value,)
+    if not all(map(_is_key, items)):
         return _opaque(graph, value, source)
-    graph.guard(source, GuardKind.SET_ITEMS, frozenset(value))
-    variable = SetVariable({key: None for key in keys if key is not None}, type(value), value, source=source)
+    variable = SetVariable(_members(graph, value, source, items, type(value)), type(value), value, source=source)
     graph.values.remember(value, variable)
     return variable
 

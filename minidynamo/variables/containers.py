@@ -1,14 +1,14 @@
 """Owns the trackers of lists, tuples, dicts, sets and slices.
 
 Mutable ones are changed in place by handlers, which also tell the side-effect journal; the trackers hold the current
-contents, not the history.
+contents, not the history. Those from outside read theirs when they are asked for (`tracer/outside_items.py`).
 """
 
 from __future__ import annotations
 
 import types
 from collections import OrderedDict, defaultdict
-from collections.abc import Hashable, Set
+from collections.abc import Hashable, MutableMapping, MutableSequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from minidynamo.variables.base import VariableTracker
 class SequenceVariable(VariableTracker):
     """A sequence whose elements are tracked one by one. `cls` is the exact class (a namedtuple, torch.Size, ...)."""
 
-    items: list[VariableTracker]
+    items: MutableSequence[VariableTracker]
     cls: type
 
     @property
@@ -29,7 +29,7 @@ class SequenceVariable(VariableTracker):
 
 @dataclass(eq=False)
 class ListVariable(SequenceVariable):
-    """A list (or deque). When it came from outside, `original` keeps the elements it had on entry."""
+    """A list (or deque). When it is an input of the graph, `original` keeps the elements it had on entry."""
 
     cls: type = list
     original: tuple[VariableTracker, ...] | None = None
@@ -58,7 +58,7 @@ class DictVariable(VariableTracker):
     `attributes` is the `__dict__` of an OrderedDict from outside, which can have attributes of its own.
     """
 
-    items: dict[DictKey, VariableTracker]
+    items: MutableMapping[DictKey, VariableTracker]
     cls: type = dict
     default_factory: VariableTracker | None = None
     attributes: dict[str, Any] | None = None
@@ -81,7 +81,7 @@ class SetVariable(VariableTracker):
     made now by the same steps. None when that is not known.
     """
 
-    items: dict[DictKey, None]
+    items: MutableMapping[DictKey, None]
     cls: type = set
     real: Set[Any] | None = None
 

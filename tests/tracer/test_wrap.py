@@ -81,6 +81,8 @@ def graph():
 def test_trackers_and_their_guards(graph, value, tracker, kinds):
     variable = wrap(graph, value, Local("v"))
     assert type(variable) is tracker and variable.python_type is type(value)
+    contents = getattr(variable, "storage", None) or variable
+    [*getattr(contents, "items", ())]  # what is in a container is read, and guarded, when it is asked for
     assert kinds <= {guard.kind for guard in graph.guards if guard.source == Local("v")}
     assert wrap(graph, value, Local("v")) is variable
 
@@ -97,7 +99,7 @@ def test_a_list_may_hold_itself(graph):
     loop = []
     loop.append(loop)
     variable = wrap(graph, loop, Local("loop"))
-    assert variable.items == [variable]
+    assert [*variable.items] == [variable]
 
 
 def test_functions_by_identity_where_they_stay_and_by_code_where_they_come_and_go(graph):

@@ -213,5 +213,7 @@ class GraphInputs:
 
 
 def _lost_elements(variable: ListVariable) -> bool:
+    if variable.original is None:
+        return False
     present = set(variable.items)
-    return any(item not in present for item in variable.original or () if isinstance(item, TensorVariable))
+    return any(item not in present for item in variable.original if isinstance(item, TensorVariable))

@@ -20,6 +20,7 @@ class KnownValues:
         self._by_identity: dict[int, VariableTracker] = {}
         self._alive: list[object] = []
         self._owners: dict[int, ObjectVariable] = {}
+        self.readers: list[object] = []  # of real containers (`outside_items.py`)
 
     def at(self, source: Source) -> VariableTracker | None:
         """The tracker of the value at `source`, if there is one already."""
@@ -55,5 +56,5 @@ class KnownValues:
 
     def forget(self) -> None:
         """Let go of the user's objects."""
-        for table in (self._alive, self._by_identity, self._by_source, self._owners):
+        for table in (self._alive, self.readers, self._by_identity, self._by_source, self._owners):
             table.clear()

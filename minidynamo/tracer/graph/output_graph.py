@@ -299,7 +299,7 @@ class OutputGraph:
         self.held_numbers |= dict.fromkeys(self.held_numbers, _unknown)  # the subgraphs may write to any of them
         made = self._record(target, args, {}, fakes, name=name, mutates=True)
         assert isinstance(made, TupleVariable)
-        return made.items
+        return [*made.items]
 
     def inner_input(self, like: TensorVariable, dim: int | None, requires_grad: bool) -> TensorVariable:
         """A tensor that the open subgraph takes: like `like`, without dimension `dim` if that is given."""

@@ -62,7 +62,7 @@ def cond(
             invalid(tx, f"two functions, not a {branch.python_type.__name__}")
     if operands is not None and not isinstance(operands, SequenceVariable):
         invalid(tx, f"a tuple of tensors as operands, not a {operands.python_type.__name__}")
-    given = [] if operands is None else operands.items
+    given = [] if operands is None else [*operands.items]
     pred = pinned(pred)
     if isinstance(pred, ConstantVariable) and type(pred.value) in (bool, int, float):
         return tx.call(true_fn if pred.value else false_fn, given)

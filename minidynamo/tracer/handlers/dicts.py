@@ -150,7 +150,8 @@ def _pop_end(tx: Tracer, self: DictVariable, *, last: bool) -> VariableTracker:
     if not self.items:
         words = "dictionary is empty" if self.cls is OrderedDict else "popitem(): dictionary is empty"
         tx.raises(KeyError(words), exact=True)
-    key = next(reversed(self.items) if last else iter(self.items))
+    keys = [*self.items]
+    key = keys[-1 if last else 0]
     return TupleVariable([key.variable, _take(tx, self, key)])
 
 
@@ -324,7 +325,7 @@ def _iter(tx: Tracer, self: DictVariable) -> VariableTracker:
 
 @mapping_method("__reversed__")
 def _reversed(tx: Tracer, self: DictVariable) -> VariableTracker:
-    return DictIterator(self, "keys", tuple(reversed(self.items)), is_reversed=True)
+    return DictIterator(self, "keys", tuple([*self.items][::-1]), is_reversed=True)
 
 
 def view_method(name: str, kinds: tuple[str, ...] = tuple(VIEWS)) -> Callable[[registry.F], registry.F]:
@@ -352,7 +353,7 @@ def _view_iter(tx: Tracer, self: DictViewVariable) -> VariableTracker:
 
 @view_method("__reversed__")
 def _view_reversed(tx: Tracer, self: DictViewVariable) -> VariableTracker:
-    return DictIterator(self.mapping, self.kind, tuple(reversed(self.mapping.items)), is_reversed=True)
+    return DictIterator(self.mapping, self.kind, tuple([*self.mapping.items][::-1]), is_reversed=True)
 
 
 @view_method("__contains__")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, MutableSequence
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ from minidynamo.tracer.handlers.values import (
     not_implemented,
 )
 from minidynamo.tracer.numbers import is_int_number, pinned
+from minidynamo.tracer.outside_items import OutsideItems
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
@@ -99,11 +100,12 @@ def _getitem(tx: Tracer, self: SequenceVariable, key: VariableTracker) -> Variab
     if isinstance(index, slice):
         if self.cls is deque:
             tx.raises(TypeError("sequence index must be integer, not 'slice'"))
-        return like(self, self.items[index])
-    if not -len(self.items) <= index < len(self.items):
+        return like(self, list(self.items[index]))
+    try:
+        return self.items[index]
+    except IndexError:
         name = "tuple" if issubclass(self.cls, tuple) else self.cls.__name__
         tx.raises(IndexError(f"{name} index out of range"), exact=True)
-    return self.items[index]
 
 
 @method(MUTABLE, "copy", "__copy__")
@@ -137,14 +139,14 @@ def _add(tx: Tracer, self: SequenceVariable, other: VariableTracker) -> Variable
     if not isinstance(other, SequenceVariable) or _family(self) is not _family(other):
         return not_implemented()
     sized = self if self.cls is torch.Size else other
-    return like(sized if sized.cls is torch.Size else self, self.items + other.items)
+    return like(sized if sized.cls is torch.Size else self, [*self.items, *other.items])
 
 
 @registry.method(torch.Size, "__radd__")
 def _radd(tx: Tracer, self: TupleVariable, other: VariableTracker) -> VariableTracker:
     if not isinstance(other, TupleVariable):
         return not_implemented()
-    return like(self, other.items + self.items)
+    return like(self, [*other.items, *self.items])
 
 
 @method(SEQUENCES, "__mul__", "__rmul__")
@@ -152,7 +154,7 @@ def _mul(tx: Tracer, self: SequenceVariable, other: VariableTracker) -> Variable
     other = pinned(other)
     if not isinstance(other, ConstantVariable) or not isinstance(other.value, int):
         return not_implemented()
-    return like(self, self.items * other.value)
+    return like(self, [*self.items] * other.value)
 
 
 @method(MUTABLE, "__imul__")
@@ -160,7 +162,7 @@ def _imul(tx: Tracer, self: ListVariable, other: VariableTracker) -> VariableTra
     other = pinned(other)
     if not isinstance(other, ConstantVariable) or not isinstance(other.value, int):
         return not_implemented()
-    self.items[:] = _within(self.maxlen, self.items * other.value)
+    self.items[:] = _within(self.maxlen, [*self.items] * other.value)
     tx.side_effects.contents_changed(self)
     return self
 
@@ -184,51 +186,58 @@ for _compare in (operator.eq, operator.ne, operator.lt, operator.le, operator.gt
 # --- changing -----------------------------------------------------------------------------------------------------
 
 
-def _append(tx: Tracer, items: list[VariableTracker], item: VariableTracker, /) -> None:
+def _append(tx: Tracer, items: MutableSequence[VariableTracker], item: VariableTracker, /) -> None:
     items.append(item)
 
 
-def _appendleft(tx: Tracer, items: list[VariableTracker], item: VariableTracker, /) -> None:
+def _appendleft(tx: Tracer, items: MutableSequence[VariableTracker], item: VariableTracker, /) -> None:
     items.insert(0, item)
 
 
-def _insert(tx: Tracer, items: list[VariableTracker], index: VariableTracker, item: VariableTracker, /) -> None:
+def _insert(
+    tx: Tracer, items: MutableSequence[VariableTracker], index: VariableTracker, item: VariableTracker, /
+) -> None:
     where = expect_index(tx, index, "list")
     if isinstance(where, slice):
         tx.raises(TypeError("'slice' object cannot be interpreted as an integer"))
     items.insert(where, item)
 
 
-def _pop(tx: Tracer, items: list[VariableTracker], index: VariableTracker | None = None, /) -> VariableTracker:
+def _pop(
+    tx: Tracer, items: MutableSequence[VariableTracker], index: VariableTracker | None = None, /
+) -> VariableTracker:
     where = -1 if index is None else expect_index(tx, index, "list")
     if isinstance(where, slice):
         tx.raises(TypeError("'slice' object cannot be interpreted as an integer"))
-    if not -len(items) <= where < len(items):
+    try:
+        return items.pop(where)
+    except IndexError:
         tx.raises(IndexError("pop index out of range" if items else "pop from empty list"), exact=True)
-    return items.pop(where)
 
 
-def _popright(tx: Tracer, items: list[VariableTracker], /) -> VariableTracker:
+def _popright(tx: Tracer, items: MutableSequence[VariableTracker], /) -> VariableTracker:
     if not items:
         tx.raises(IndexError("pop from an empty deque"), exact=True)
     return items.pop()
 
 
-def _popleft(tx: Tracer, items: list[VariableTracker], /) -> VariableTracker:
+def _popleft(tx: Tracer, items: MutableSequence[VariableTracker], /) -> VariableTracker:
     if not items:
         tx.raises(IndexError("pop from an empty deque"), exact=True)
     return items.pop(0)
 
 
-def _clear(tx: Tracer, items: list[VariableTracker], /) -> None:
+def _clear(tx: Tracer, items: MutableSequence[VariableTracker], /) -> None:
     items.clear()
 
 
-def _reverse(tx: Tracer, items: list[VariableTracker], /) -> None:
+def _reverse(tx: Tracer, items: MutableSequence[VariableTracker], /) -> None:
     items.reverse()
 
 
-def _setitem(tx: Tracer, items: list[VariableTracker], key: VariableTracker, value: VariableTracker, /) -> None:
+def _setitem(
+    tx: Tracer, items: MutableSequence[VariableTracker], key: VariableTracker, value: VariableTracker, /
+) -> None:
     index = expect_index(tx, key, "list")
     try:
         if isinstance(index, slice):
@@ -239,7 +248,7 @@ def _setitem(tx: Tracer, items: list[VariableTracker], key: VariableTracker, val
         tx.raises(unsaid(type(error)))
 
 
-def _delitem(tx: Tracer, items: list[VariableTracker], key: VariableTracker, /) -> None:
+def _delitem(tx: Tracer, items: MutableSequence[VariableTracker], key: VariableTracker, /) -> None:
     try:
         del items[expect_index(tx, key, "list")]
     except (IndexError, ValueError) as error:
@@ -267,7 +276,8 @@ def _changing(change: Callable[..., VariableTracker | None]) -> Callable[..., Va
         if change is _insert and self.maxlen is not None and len(self.items) >= self.maxlen:
             tx.raises(IndexError("deque already at its maximum size"), exact=True)
         result = change(tx, self.items, *args)
-        if self.maxlen is not None and len(self.items) > self.maxlen:
+        unread = isinstance(self.items, OutsideItems) and not self.items.is_read  # it will keep its length itself
+        if self.maxlen is not None and not unread and len(self.items) > self.maxlen:
             del self.items[self.maxlen if change is _appendleft else 0]
         tx.side_effects.contents_changed(self)
         return none() if result is None else result

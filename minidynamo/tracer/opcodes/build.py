@@ -209,7 +209,7 @@ def _unread_items(frame: Frame, count: int) -> list[VariableTracker]:
 def _first_items(frame: Frame, iterable: VariableTracker, count: int) -> list[VariableTracker]:
     """At most `count` items; an iterator is not asked for more."""
     if isinstance(iterable, SequenceVariable):
-        return iterable.items[:count]
+        return list(iterable.items[:count])
     iterator = frame.tx.call(iter, [iterable])
     items: list[VariableTracker] = []
     while len(items) < count and (item := frame.tx.next_item(iterator)) is not None:

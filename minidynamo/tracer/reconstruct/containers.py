@@ -6,13 +6,16 @@ It does not build instances of the user's subclasses; `objects.py` does, and has
 from __future__ import annotations
 
 import collections
+from collections.abc import Mapping, Sequence
 
 from minidynamo.guards.writers import CONTAINERS
+from minidynamo.tracer.outside_items import OutsideItems, OutsideTable, Slot
 from minidynamo.tracer.reconstruct.builders import builds, fills
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder, cannot_rebuild, tuple_literal
 from minidynamo.tracer.set_order import arrangement
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import (
+    DictKey,
     DictVariable,
     DictViewVariable,
     ListVariable,
@@ -115,24 +118,72 @@ def refill_once(rebuild: Rebuilder, container: VariableTracker) -> list[str]:
 
 def refill(rebuild: Rebuilder, variable: VariableTracker, name: str, *, is_empty: bool = False) -> list[str]:
     """Statements that give the container called `name` the contents that its tracker has, through base classes."""
+    items = getattr(variable, "items", None)
+    if isinstance(items, OutsideItems) and isinstance(variable, ListVariable):
+        return _change_list(rebuild, variable, items, name)
+    if isinstance(items, OutsideTable) and isinstance(variable, DictVariable | SetVariable):
+        return _change_table(rebuild, variable, items, name)
+    owner = _owner(rebuild, variable)
+    lines = [] if is_empty else [f"{owner}.clear({name})"]
     if isinstance(variable, DictVariable):
-        return _refill_dict(rebuild, variable, name, is_empty)
-    if not isinstance(variable, (ListVariable, SetVariable)):
+        return lines + _set_items(rebuild, variable, name, variable.items)
+    if isinstance(variable, ListVariable):
+        return lines + [f"{owner}.extend({name}, [{rebuild.values(variable.items)}])"] * bool(variable.items)
+    assert isinstance(variable, SetVariable)
+    return lines + [f"{owner}.update({name}, {set_items(rebuild, variable)})"] * bool(variable.items)
+
+
+def _owner(rebuild: Rebuilder, variable: VariableTracker) -> str:
+    """The built-in class whose methods change the container, whatever a subclass has."""
+    if not isinstance(variable, DictVariable | ListVariable | SetVariable):
         raise cannot_rebuild(variable)
-    is_list = isinstance(variable, ListVariable)
-    items = (
-        f"[{rebuild.values(variable.items)}]" if isinstance(variable, ListVariable) else set_items(rebuild, variable)
+    return rebuild.constant(next(base for base in variable.cls.__mro__ if base in CONTAINERS))
+
+
+def _set_items(
+    rebuild: Rebuilder, variable: DictVariable, name: str, items: Mapping[DictKey, VariableTracker]
+) -> list[str]:
+    owner = _owner(rebuild, variable)
+    pairs = [(rebuild.value(key.variable), rebuild.value(value)) for key, value in items.items()]
+    if len(pairs) == 1 or issubclass(variable.cls, collections.OrderedDict):  # its update() calls an overridden method
+        return [f"{owner}.__setitem__({name}, {key}, {value})" for key, value in pairs]
+    return [f"{owner}.update({name}, {{{', '.join(f'{key}: {value}' for key, value in pairs)}}})"] * bool(pairs)
+
+
+def _change_list(rebuild: Rebuilder, variable: ListVariable, items: OutsideItems, name: str) -> list[str]:
+    """Statements for what differs from the list that came in: what is added, or everything behind what stays."""
+    owner = _owner(rebuild, variable)
+    kept, rest = items.changes()
+    if kept is None:
+        if len(rest) == 1:
+            return [f"{owner}.append({name}, {_slots(rebuild, variable, rest, name)})"]
+        return [f"{owner}.extend({name}, [{_slots(rebuild, variable, rest, name)}])"] * bool(rest)
+    if not rest and not kept:
+        return [f"{owner}.clear({name})"]
+    contents = f"[{_slots(rebuild, variable, rest, name)}]"
+    if issubclass(variable.cls, collections.deque):
+        everything = f"[{_slots(rebuild, variable, [*range(kept), *rest], name)}]"
+        new = rebuild.names.fresh("contents")
+        return [f"{new} = {everything}", f"{owner}.clear({name})", f"{owner}.extend({name}, {new})", f"del {new}"]
+    return [f"{owner}.__setitem__({name}, {rebuild.constant(slice)}({kept}, None), {contents})"]
+
+
+def _slots(rebuild: Rebuilder, variable: ListVariable, slots: Sequence[Slot], name: str) -> str:
+    """Comma-separated texts for elements. Those that were there at the beginning are read before anything changes."""
+    owner = _owner(rebuild, variable)
+    return ", ".join(
+        [rebuild.value(s) if isinstance(s, VariableTracker) else f"{owner}.__getitem__({name}, {s})" for s in slots]
     )
-    owner = rebuild.constant(next(base for base in variable.cls.__mro__ if base in CONTAINERS))
-    lines = [] if is_empty else [f"{owner}.clear({name})"]
-    return lines + [f"{owner}.{'extend' if is_list else 'update'}({name}, {items})"] * bool(variable.items)
 
 
-def _refill_dict(rebuild: Rebuilder, variable: DictVariable, name: str, is_empty: bool) -> list[str]:
-    base = next(base for base in variable.cls.__mro__ if base in CONTAINERS)
-    owner = rebuild.constant(base)
-    lines = [] if is_empty else [f"{owner}.clear({name})"]
-    if base is collections.OrderedDict:  # its update() would call an overridden __setitem__
-        pairs = [(rebuild.value(key.variable), rebuild.value(value)) for key, value in variable.items.items()]
-        return lines + [f"{owner}.__setitem__({name}, {key}, {value})" for key, value in pairs]
-    return lines + [f"{owner}.update({name}, {_pairs(rebuild, variable)})"] * bool(variable.items)
+def _change_table(
+    rebuild: Rebuilder, variable: DictVariable | SetVariable, items: OutsideTable, name: str
+) -> list[str]:
+    """Statements for what differs from the dict or set that came in: keys that went, and those that were written."""
+    owner = _owner(rebuild, variable)
+    lines = [f"{owner}.clear({name})"] * items.is_cleared
+    if isinstance(variable, DictVariable):
+        lines += [f"{owner}.__delitem__({name}, {rebuild.value(key.variable)})" for key in items.removed]
+        return lines + _set_items(rebuild, variable, name, items.written)
+    lines += [f"{owner}.discard({name}, {rebuild.value(key.variable)})" for key in items.removed]
+    return lines + [f"{owner}.add({name}, {rebuild.value(key.variable)})" for key in items.written]

@@ -1,0 +1,240 @@
+"""Owns the contents of containers from outside: they are read one by one, as the program asks for them.
+
+What is not asked for is not guarded, and stays as it is when the program adds something: what was added or changed is
+replayed, not the whole container. `reconstruct/containers.py` writes that down, and `wrap.py` knows what to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, MutableMapping, MutableSequence
+from dataclasses import dataclass
+from typing import Any, SupportsIndex, overload
+
+import torch
+
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Source
+from minidynamo.tracer.graph.output_graph import OutputGraph
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.containers import DictKey
+
+# An element: a value, or the one that was at this place when the call began.
+Slot = VariableTracker | int
+
+
+@dataclass(frozen=True)
+class ListReader:
+    """How to read a real list or deque; `together` tracks all elements at once, where that has to be."""
+
+    length: int
+    element: Callable[[int], VariableTracker]
+    together: Callable[[], list[VariableTracker]] | None = None
+
+
+class OutsideItems(MutableSequence[VariableTracker]):
+    """The elements of the list or deque at `source`. How many there are is guarded when it matters."""
+
+    def __init__(self, graph: OutputGraph, source: Source, reader: ListReader, maxlen: int | None = None) -> None:
+        self._graph = graph
+        self._source = source
+        self._maxlen = maxlen
+        self._length = reader.length
+        self._stays = reader.together is None  # neither the graph nor the program empties it
+        self._slots: list[Slot] | None = None
+        self._added: list[VariableTracker] = []  # by a program that has not asked how many there were
+        self._number = len(graph.values.readers)
+        graph.values.readers.append(reader)
+
+    @property
+    def _reader(self) -> ListReader:
+        reader = self._graph.values.readers[self._number]
+        assert isinstance(reader, ListReader)
+        return reader
+
+    def _read(self) -> list[Slot]:
+        if self._slots is None:
+            self._graph.guard(self._source, GuardKind.LENGTH, self._length)
+            together = self._reader.together
+            self._slots = list(range(self._length)) if together is None else list(together())
+            self._slots += self._added
+            if self._maxlen is not None:
+                del self._slots[: max(len(self._slots) - self._maxlen, 0)]
+        return self._slots
+
+    def _tracker(self, slot: Slot) -> VariableTracker:
+        return self._reader.element(slot) if isinstance(slot, int) else slot
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> VariableTracker: ...
+
+    @overload
+    def __getitem__(self, index: slice[Any, Any, Any]) -> list[VariableTracker]: ...
+
+    def __getitem__(self, index: SupportsIndex | slice[Any, Any, Any]) -> VariableTracker | list[VariableTracker]:
+        if isinstance(index, slice):
+            return [self._tracker(slot) for slot in self._read()[index]]
+        return self._added[index] if self._is_new(index) else self._tracker(self._read()[index])
+
+    def _is_new(self, index: SupportsIndex) -> bool:
+        """Whether it counts from the end, and no further than to what was added to a list that was not looked at."""
+        return self._slots is None and self._maxlen is None and -len(self._added) <= index.__index__() < 0
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._read()[index] = value
+
+    def __delitem__(self, index: SupportsIndex | slice[Any, Any, Any]) -> None:
+        if not isinstance(index, slice) and self._is_new(index):
+            del self._added[index]
+        else:
+            del self._read()[index]
+
+    def insert(self, index: SupportsIndex, value: VariableTracker) -> None:
+        """Put a value in front of the one at `index`."""
+        self._read().insert(index, value)
+
+    def append(self, value: VariableTracker) -> None:
+        """Add a value at the end, which asks for nothing."""
+        (self._added if self._slots is None else self._slots).append(value)
+
+    def clear(self) -> None:
+        """Drop everything, which asks for nothing."""
+        self._slots = []
+        self._stays = False
+
+    def reverse(self) -> None:
+        """Turn the order round."""
+        self._read().reverse()
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the elements that were there on entry are known by number."""
+        return self._slots is not None
+
+    def changes(self) -> tuple[int | None, list[Slot]]:
+        """How many of the first elements are those of the beginning (None: all there were), and what follows them."""
+        if self._slots is None:
+            return None, [*self._added]
+        kept = 0
+        while kept < len(self._slots) and self._slots[kept] == kept:
+            kept += 1
+        return None if kept == self._length and self._stays else kept, self._slots[kept:]
+
+
+@dataclass(frozen=True)
+class TableReader:
+    """How to read a real dict or set: its keys, their trackers, the values."""
+
+    keys: tuple[Any, ...]
+    key: Callable[[Any], DictKey]
+    value: Callable[[Any], Any]
+    has: Callable[[Any], bool]
+    kind: GuardKind  # that guards all keys
+
+
+class OutsideTable(MutableMapping[DictKey, Any]):
+    """The contents of the dict or set at `source`: trackers by keys, None by the elements of a set.
+
+    Asking for a key that is a number or text guards whether this one is there.
+    """
+
+    def __init__(self, graph: OutputGraph, source: Source, reader: TableReader) -> None:
+        self._graph = graph
+        self._source = source
+        self._keys: dict[DictKey, Any] | None = None  # and the real keys
+        self._number = len(graph.values.readers)
+        graph.values.readers.append(reader)
+        self.written: dict[DictKey, Any] = {}
+        self.removed: dict[DictKey, None] = {}  # of those that were there on entry
+        self.is_cleared = False
+
+    @property
+    def _reader(self) -> TableReader:
+        reader = self._graph.values.readers[self._number]
+        assert isinstance(reader, TableReader)
+        return reader
+
+    def _read(self) -> dict[DictKey, Any]:
+        if self._keys is None:
+            reader = self._reader
+            expected = frozenset(reader.keys) if reader.kind is GuardKind.SET_ITEMS else reader.keys
+            if reader.keys or reader.kind is GuardKind.SET_ITEMS:
+                self._graph.guard(self._source, reader.kind, expected)
+            else:
+                self._graph.guard(self._source, GuardKind.LENGTH, 0)
+            self._keys = {reader.key(key): key for key in reader.keys}
+        return self._keys
+
+    def _had(self, key: DictKey) -> bool:
+        if self._keys is None and _is_plain(key.token):
+            has = self._reader.has(key.token)
+            self._graph.guard(self._source, GuardKind.HAS_KEY if has else GuardKind.MISSING_KEY, key.token)
+            return has
+        return key in self._read()
+
+    def __contains__(self, key: object) -> bool:
+        assert isinstance(key, DictKey)
+        return key in self.written or (key not in self.removed and self._had(key))
+
+    def __getitem__(self, key: DictKey) -> Any:
+        if key in self.written:
+            return self.written[key]
+        if key not in self:
+            raise KeyError(key.token)
+        return self._reader.value(key.token if self._keys is None else self._keys[key])
+
+    def __setitem__(self, key: DictKey, value: Any) -> None:
+        self.written[key] = value
+
+    def __delitem__(self, key: DictKey) -> None:
+        if key not in self:
+            raise KeyError(key.token)
+        if key not in self.removed and self._had(key):
+            self.removed[key] = None
+        self.written.pop(key, None)
+
+    def __iter__(self) -> Iterator[DictKey]:
+        kept = [key for key in self._read() if key not in self.removed]
+        return iter([*kept, *(key for key in self.written if key in self.removed or not self._had(key))])
+
+    def __reversed__(self) -> Iterator[DictKey]:
+        return iter([*self][::-1])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def clear(self) -> None:
+        """Drop everything, which asks for nothing."""
+        self._keys = {}
+        self.is_cleared = True
+        self.written.clear()
+        self.removed.clear()
+
+    @property
+    def is_read(self) -> bool:
+        """Whether all keys are known."""
+        return self._keys is not None
+
+
+def _is_plain(token: Hashable) -> bool:
+    """Whether every key that equals this one can be looked up by it."""
+    if type(token) is tuple:
+        return all(map(_is_plain, token))
+    return type(token) in (str, int, bool, bytes, type(None), torch.dtype, torch.device) or (
+        type(token) is float and token == token
+    )
+
+
+Reader = ListReader | TableReader
+
+
+def known_parts(items: Iterable[Any]) -> list[VariableTracker]:
+    """The trackers that replaying changed contents needs: keys, values and elements."""
+    if isinstance(items, OutsideItems):
+        return [slot for slot in items.changes()[1] if isinstance(slot, VariableTracker)]
+    if isinstance(items, OutsideTable):
+        pairs = [(key.variable, value) for key, value in items.written.items()]
+        return [part for pair in [*pairs, *((key.variable, None) for key in items.removed)] for part in pair if part]
+    return [*items]

@@ -1,0 +1,320 @@
+"""Containers that live on and grow with each call: histories, logs, caches, sets of what was seen.
+
+What is only added to is not read, so nothing about it is guarded; results, contents and aliases are those of eager.
+"""
+
+from __future__ import annotations
+
+import collections
+import gc
+import weakref
+
+import pytest
+import torch
+
+import minidynamo
+
+CALLS = 12
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.lin = torch.nn.Linear(3, 3)
+        self.history = []
+        self.table = {}
+        self.logs = collections.defaultdict(list)
+        self.recent = collections.deque(maxlen=4)
+        self.seen = set()
+        self.counts = collections.Counter()
+        self.ordered = collections.OrderedDict(first=0)
+        self.words = Words()
+        self.options = Options()
+
+
+class Words(list):
+    pass
+
+
+class Options(dict):
+    pass
+
+
+CONTAINERS = ("history", "table", "logs", "recent", "seen", "counts", "ordered", "words", "options")
+PROGRAMS = {}
+
+
+def compiles(expected):
+    """Register a program f(m, x, i) that is called again and again, and how often it is compiled."""
+
+    def register(program):
+        PROGRAMS[program.__name__] = (program, expected)
+        return program
+
+    return register
+
+
+@compiles(1)
+def append_to_list(m, x, i):
+    loss = m.lin(x).sum()
+    m.history.append(loss.detach())
+    return loss
+
+
+@compiles(1)
+def append_and_look_at_the_last(m, x, i):
+    m.history.append(x.sum())
+    return m.history[-1] * 2
+
+
+@compiles(1)
+def push_and_pop(m, x, i):
+    m.history.append("inner")
+    y = m.lin(x)
+    assert m.history.pop() == "inner"
+    return y
+
+
+@compiles(1)
+def extend_list(m, x, i):
+    m.history.extend([x + 1, x.shape[0]])
+    m.history += [x * 2]
+    return x
+
+
+@compiles(1)
+def clear_list(m, x, i):
+    m.history.clear()
+    m.history.append(x + 1)
+    return x
+
+
+@compiles(1)
+def set_item(m, x, i):
+    m.table["last"] = x + 1
+    m.table.update(sum=x.sum(), size=x.shape)
+    return x
+
+
+@compiles(2)  # without and with the list
+def append_to_default_list(m, x, i):
+    m.logs["train"].append(x.sum())
+    return x
+
+
+@compiles(3)  # any number is an input from the second on; even and odd ones differ
+def other_keys_do_not_matter(m, x, i):
+    m.table[("even", "odd")[i % 2]] = x
+    return x * m.table.get("factor", 2)
+
+
+@compiles(1)
+def append_to_deque(m, x, i):
+    m.recent.append(x.sum())
+    return x
+
+
+@compiles(1)
+def add_to_set(m, x, i):
+    m.seen.add(tuple(x.shape))
+    m.seen.add("name")
+    return x + 1
+
+
+@compiles(3)  # missing, 1, any number
+def count(m, x, i):
+    m.counts["calls"] += 1
+    return x * m.counts["calls"]
+
+
+@compiles(1)
+def set_item_of_ordered_dict(m, x, i):
+    m.ordered["last"] = x
+    return x
+
+
+@compiles(1)
+def subclasses(m, x, i):
+    m.words.append(x)
+    m.options["x"] = x
+    return x
+
+
+@compiles(1)
+def one_element_of_many(m, x, i):
+    m.table["a"] = x
+    return x + (1 if "b" in m.table else 2)
+
+
+@compiles(2)
+def delete_and_set_again(m, x, i):
+    m.ordered.pop("a", None)
+    m.ordered["a"] = x
+    m.ordered["b"] = x + 1
+    return x
+
+
+def contents(model):
+    return {name: getattr(model, name) for name in CONTAINERS}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_is_compiled_only(name):
+    program, expected = PROGRAMS[name]
+    mine, eager = Model(), Model()
+    compiled = minidynamo.compile(program, backend="eager")
+    for i in range(CALLS):
+        x = torch.full((2, 3), float(i))
+        mine.table[f"other {i}"] = eager.table[f"other {i}"] = i  # what others do does not matter
+        assert torch.equal(compiled(mine, x, i), program(eager, x, i))
+        assert repr(contents(mine)) == repr(contents(eager))
+    assert compiled.stats.compiles == expected, compiled.why()
+    assert compiled.stats.graph_breaks == 0
+
+
+def test_two_names_of_one_list():
+    def program(a, b, x):
+        a.append(x)
+        b.append(x + 1)
+        a.append(x + 2)
+        return x
+
+    compiled = minidynamo.compile(program, backend="eager")
+    for _ in range(2):
+        first, second, both = [], [], []
+        compiled(first, second, torch.ones(1))
+        assert [float(v) for v in first] == [1, 3] and [float(v) for v in second] == [2]
+        compiled(both, both, torch.ones(1))
+        assert [float(v) for v in both] == [1, 2, 3]
+    assert compiled.stats.compiles == 2
+
+
+def test_reading_behind_an_append_sees_everything():
+    @minidynamo.compile(backend="eager")
+    def program(xs, x):
+        xs.append(x)
+        return sum(xs), len(xs), xs == xs, bool(xs)
+
+    xs = [torch.ones(2)]
+    for n in range(2, 5):
+        total, length, same, some = program(xs, torch.ones(2))
+        assert float(total[0]) == n == length == len(xs) and same and some
+
+
+def test_an_element_that_is_replaced_leaves_the_others_alone():
+    @minidynamo.compile(backend="eager")
+    def program(xs, x):
+        xs[1] = x * 2
+        return x
+
+    class Marked:
+        pass
+
+    xs = [Marked(), 0, 5]
+    for n in range(4):
+        before = xs[0]
+        program(xs, torch.ones(2) * n)
+        assert xs[0] is before and float(xs[1][0]) == 2 * n and xs[2] == 5 + n
+        xs[2] += 1  # nobody asked for it
+    assert program.stats.compiles == 1
+
+
+def test_a_window_that_slides():
+    def program(xs, x):
+        xs.append(x.sum())
+        if len(xs) > 3:
+            xs.pop(0)
+        return x
+
+    compiled = minidynamo.compile(program, backend="eager")
+    mine, eager = [], []
+    for n in range(10):
+        compiled(mine, torch.full((2,), float(n)))
+        program(eager, torch.full((2,), float(n)))
+        assert mine == eager
+    assert compiled.stats.compiles <= 4
+
+
+def test_deques_turn():
+    def program(xs, x):
+        xs.append(xs.popleft())
+        xs.appendleft(x)
+        return x
+
+    compiled = minidynamo.compile(program, backend="eager")
+    mine, eager = collections.deque([1, "a", None], maxlen=4), collections.deque([1, "a", None], maxlen=4)
+    for _ in range(3):
+        x = torch.ones(1)
+        compiled(mine, x), program(eager, x)
+        assert [*map(repr, mine)] == [*map(repr, eager)]
+
+
+def test_an_error_in_the_middle_leaves_what_eager_leaves():
+    @minidynamo.compile(backend="eager")
+    def program(xs, d, x):
+        xs.append(1)
+        d["k"] = 2
+        if x.shape[0] == 3:
+            raise ValueError("three")
+        return x
+
+    for n in (2, 3, 2):
+        xs, d = [], {}
+        if n == 3:
+            with pytest.raises(ValueError, match="three"):
+                program(xs, d, torch.ones(n))
+        else:
+            program(xs, d, torch.ones(n))
+        assert xs == [1] and d == {"k": 2}
+
+
+def test_nothing_is_kept_alive():
+    history, table = [], {}
+
+    @minidynamo.compile(backend="eager")
+    def program(x):
+        history.append(x + 1)
+        table["last"] = x
+        return x
+
+    program(torch.ones(2)), program(torch.ones(2))
+    gc.disable()
+    try:
+        refs = [weakref.ref(tensor) for tensor in (*history, table["last"])]
+        history.clear(), table.clear()
+        assert [ref() for ref in refs] == [None] * 3
+    finally:
+        gc.enable()
+
+
+def test_behind_a_graph_break():
+    def program(m, x):
+        m.history.append(x)
+        m.table["a"] = x
+        print("break")
+        m.history.append(x + 1)
+        m.table["b"] = x
+        return x * 2
+
+    compiled = minidynamo.compile(program, backend="eager")
+    mine, eager = Model(), Model()
+    for n in range(4):
+        x = torch.full((2,), float(n))
+        compiled(mine, x), program(eager, x)
+        assert repr(contents(mine)) == repr(contents(eager))
+    assert compiled.stats.compiles == 2
+
+
+def test_an_object_that_is_a_key_and_an_argument():
+    class Key:
+        pass
+
+    @minidynamo.compile(backend="eager")
+    def program(k, d, x):
+        return x * 2 if k is not None and k in d else x
+
+    one, two = Key(), Key()
+    x = torch.ones(1)
+    assert float(program(one, {one: 1}, x)) == 2 and float(program(two, {one: 1}, x)) == 1
+    assert float(program(two, {two: 1}, x)) == 2 and float(program(one, {two: 1}, x)) == 1

@@ -1,0 +1,122 @@
+import collections
+
+import pytest
+import torch
+
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Item, Local
+from minidynamo.tracer.constants import key_of
+from minidynamo.tracer.graph.output_graph import OutputGraph
+from minidynamo.tracer.outside_items import OutsideItems, OutsideTable, known_parts
+from minidynamo.tracer.wrap import wrap
+from minidynamo.variables.constants import ConstantVariable
+
+V = Local("v")
+
+
+@pytest.fixture
+def graph():
+    return OutputGraph(lambda: None)
+
+
+def key(value):
+    return key_of(ConstantVariable(value))
+
+
+def kinds(graph, source=V):
+    return [guard.kind for guard in graph.guards if guard.source == source]
+
+
+def items_of(graph, value):
+    items = wrap(graph, value, V).items
+    assert isinstance(items, OutsideItems | OutsideTable)
+    return items
+
+
+def test_what_is_added_asks_for_nothing(graph):
+    items = items_of(graph, [1, 2])
+    new = ConstantVariable(5)
+    items.append(new)
+    assert items[-1] is new and items.changes() == (None, [new]) and not items.is_read
+    assert items.pop() is new and items.changes() == (None, [])
+    items.clear()
+    assert [*items] == [] and items.changes() == (0, [])
+    assert kinds(graph) == [GuardKind.TYPE]
+
+
+def test_elements_are_read_one_by_one(graph):
+    items = items_of(graph, [1, 2.5, "text"])
+    assert items[1].value == 2.5
+    assert kinds(graph) == [GuardKind.TYPE, GuardKind.LENGTH]
+    assert kinds(graph, Item(V, 1)) == [GuardKind.EQUALS] and kinds(graph, Item(V, 0)) == []
+    new = ConstantVariable(7)
+    items[2] = new
+    assert items.changes() == (2, [new])
+    items.append(new)
+    assert len(items) == 4 and items.changes() == (2, [new, new])
+    assert items.pop(0).value == 1
+    assert items.changes() == (0, [1, new, new]) and known_parts(items) == [new, new]
+    items.reverse()
+    assert [item.value for item in items] == [7, 7, 2.5]
+
+
+def test_a_list_of_tensors_that_is_passed_is_read_together(graph):
+    x, y = torch.ones(2), torch.ones(3)
+    variable = wrap(graph, [x, y], V)
+    variable.items.append(ConstantVariable(1))
+    assert variable.original is None and not [*graph.guards][1:]
+    first = variable.items[0]
+    assert variable.original == (first, variable.items[1])
+    assert variable.items.changes()[0] == 0  # the graph may empty it, so all is written again
+
+
+def test_a_deque_keeps_its_length(graph):
+    items = items_of(graph, collections.deque([1, 2, 3], maxlen=3))
+    items.append(ConstantVariable(4))
+    assert items.changes()[0] is None
+    assert [item.value for item in items] == [2, 3, 4] and len(items) == 3
+    assert items.changes() == (0, [1, 2, items[2]])
+
+
+def test_keys_are_asked_for_one_by_one(graph):
+    table = items_of(graph, {"a": 1, "b": [2], 3: None})
+    assert key("a") in table and key("z") not in table and table[key("b")] is wrap(graph, None, Item(V, "b"))
+    assert kinds(graph) == [GuardKind.TYPE, GuardKind.HAS_KEY, GuardKind.MISSING_KEY, GuardKind.HAS_KEY]
+    assert kinds(graph, Item(V, "a")) == []
+    new = ConstantVariable(9)
+    table[key("z")] = new
+    del table[key("a")]
+    with pytest.raises(KeyError):
+        del table[key("a")]
+    assert not table.is_read and [*table.written] == [key("z")] and [*table.removed] == [key("a")]
+    assert [k.token for k in table] == ["b", 3, "z"] and len(table) == 3
+    assert kinds(graph)[-1] is GuardKind.DICT_KEYS
+    table[key("a")] = new  # it comes back at the end
+    assert [k.token for k in table] == ["b", 3, "z", "a"]
+    table[key("b")] = new
+    assert [k.token for k in table] == ["b", 3, "z", "a"] and next(reversed(table)).token == "a"
+
+
+def test_a_cleared_table_was_not_asked(graph):
+    table = items_of(graph, {"a": 1})
+    table.clear()
+    table[key("b")] = ConstantVariable(2)
+    assert [k.token for k in table] == ["b"] and key("a") not in table
+    assert kinds(graph) == [GuardKind.TYPE]
+
+
+def test_keys_that_are_no_plain_values_ask_for_all(graph):
+    class Thing:
+        pass
+
+    thing = Thing()
+    table = items_of(graph, {thing: 1})
+    assert key_of(wrap(graph, thing, Local("thing"))) in table
+    assert kinds(graph)[-1] is GuardKind.DICT_KEYS
+
+
+def test_elements_of_a_set(graph):
+    table = items_of(graph, {1, 2})
+    assert key(1) in table and key(7) not in table
+    assert kinds(graph) == [GuardKind.TYPE, GuardKind.HAS_KEY, GuardKind.MISSING_KEY]
+    assert {k.token for k in table} == {1, 2} and kinds(graph)[-1] is GuardKind.SET_ITEMS
