@@ -43,7 +43,8 @@ from minidynamo.guards.state import saved_tensor_hook_guards
 from minidynamo.names import weakly
 from minidynamo.options import BackendKey, CompileOptions
 from minidynamo.stealing import stolen_arguments
-from minidynamo.tracer.frame import FrameRequest, StackSlot, trace_frame
+from minidynamo.tracer.frame import trace_frame
+from minidynamo.tracer.frame_request import FrameRequest, StackSlot
 from minidynamo.tracer.residual import print_residual
 from minidynamo.tracer.traced_frame import Break, Null, TracedFrame
 from minidynamo.variables.callables import CellVariable

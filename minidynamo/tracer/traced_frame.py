@@ -42,6 +42,10 @@ class Return:
 
     value: VariableTracker
 
+    def values(self) -> list[VariableTracker]:
+        """What the frame leaves behind."""
+        return [self.value]
+
 
 @dataclass(frozen=True, eq=False)
 class Break:
@@ -58,6 +62,11 @@ class Break:
     cells: dict[str, CellVariable]
     diagnostic: Diagnostic
     compiled_callee: int | None = None
+
+    def values(self) -> list[VariableTracker]:
+        """What the frame leaves behind."""
+        stack = [value for value in self.stack if not isinstance(value, Null)]
+        return [*stack, *self.local_variables.values(), *self.cells.values()]
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from minidynamo.guards.guard import Guard, GuardKind
-from minidynamo.tracer.frame import FrameRequest, trace_frame
+from minidynamo.tracer.frame import trace_frame
+from minidynamo.tracer.frame_request import FrameRequest
 from minidynamo.tracer.traced_frame import TracedFrame
 
 

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from minidynamo.errors import GraphBreak
-from minidynamo.tracer.frame import REGISTERED
 from minidynamo.tracer.interpreter import Frame
+from minidynamo.tracer.registrations import register_all
 from minidynamo.tracer.trace import Trace
 from minidynamo.variables.callables import BuiltinVariable
 from minidynamo.variables.constants import ConstantVariable
@@ -15,7 +15,7 @@ from tests.tracer.capture import capture
 
 @pytest.fixture
 def tx():
-    assert REGISTERED
+    register_all()
     tx = Trace(0, frozenset())
     tx.chain.frames.append(Frame(tx, tx.call.__func__.__code__, globals(), {}, {}, tx.chain))
     return tx

@@ -1,6 +1,6 @@
 """Owns torch's context managers that are neither plain Python nor switches: record_function, and use as decorators.
 
-The contexts of grad mode are in `tracer/grad_mode.py`; autocast and device contexts are traced down to their switches.
+The contexts of grad mode are in `grad_mode.py`; autocast and device contexts are traced down to their switches.
 """
 
 from __future__ import annotations

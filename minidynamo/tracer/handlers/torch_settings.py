@@ -1,6 +1,6 @@
 """Owns the torch functions that change or tell settings of the whole interpreter: autocast, default dtype and device.
 
-Grad mode is in `tracer/grad_mode.py`; what a setting is, and how the old one comes back, in `minidynamo/switches.py`.
+Grad mode is in `grad_mode.py`; what a setting is, and how the old one comes back, in `minidynamo/switches.py`.
 Context managers that torch wrote in Python (`torch.autocast`) are traced as they are, down to these functions.
 """
 

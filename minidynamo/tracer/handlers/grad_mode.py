@@ -1,6 +1,6 @@
 """Owns torch.no_grad, enable_grad and set_grad_enabled while tracing: switches in the graph, managers on the stack.
 
-Other context managers of torch (autocast, inference_mode, ...) are not captured and break the graph.
+Other context managers of torch are in `torch_contexts.py`, what the calls of switches mean in `torch_settings.py`.
 """
 
 from __future__ import annotations

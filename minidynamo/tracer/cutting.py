@@ -1,0 +1,137 @@
+"""Owns where a root frame can be cut, and what is known of it there.
+
+It traces nothing; `frame.py` asks it where a trace has to end. How a frame is cut is in `bytecode/breaks.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import FunctionType
+from typing import NamedTuple
+
+from minidynamo.bytecode.analysis import cannot_cut, group_of, live_locals
+from minidynamo.errors import Diagnostic, SkipFrame
+from minidynamo.tracer.interpreter import Frame
+from minidynamo.tracer.opcodes.calls import callable_position
+from minidynamo.tracer.reachable import reachable
+from minidynamo.tracer.trace_rules import is_trusted_module, runs_as_written
+from minidynamo.tracer.traced_frame import Break, Null
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import CellVariable, FunctionVariable, MethodVariable, NestedFunctionVariable
+from minidynamo.variables.exceptions import ExceptionVariable
+from minidynamo.variables.objects import ModuleVariable, UnreadVariable
+
+
+class Cut(NamedTuple):
+    """Before which step of the root frame the trace ends, and whether what cannot go on is in a callee."""
+
+    step: int
+    in_callee: bool
+
+
+class Cuts:
+    """Where the root frame, at its present step, can be cut.
+
+    Where an exception is in flight it cannot be. It is cut before the instruction that raised instead, and Python runs
+    the handlers. `origins` has the last step before each raised exception at which a cut was possible.
+    """
+
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
+        self.origins: dict[ExceptionVariable, Cut] = {}
+        self._before_handlers: Cut | None = None
+
+    def note_raised(self, step: int) -> None:
+        """The program has raised exceptions in this step."""
+        raised = self.frame.chain.raised
+        new = [exception for exception in raised if exception not in self.origins]
+        in_callee = raised[new[-1]].in_callee if new else True
+        if self._possible() or self._before_handlers is None:
+            self._before_handlers = Cut(self._first(step), in_callee)
+        self.origins |= dict.fromkeys(new, self._before_handlers)
+
+    def before(self, step: int, in_callee: bool) -> Cut:
+        """Where to cut for a break in this step."""
+        cut = Cut(self._first(step), in_callee)
+        if not self._possible() and self._before_handlers is not None:
+            cut = self._before_handlers
+        escaping = self.escaping(_values(self.frame, self.frame.index))
+        return min([cut, *(self.origins[exception] for exception in escaping)])
+
+    def escaping(self, roots: Iterable[VariableTracker]) -> list[ExceptionVariable]:
+        """The raised exceptions that outlive the graph, which has no tracebacks for them."""
+        if not self.origins:
+            return []
+        found, _ = reachable(roots, self.frame.tx.side_effects)
+        return [v for v in found if isinstance(v, ExceptionVariable) and v in self.origins]
+
+    def _possible(self) -> bool:
+        return cannot_cut(self.frame.code, group_of(self.frame.code, self.frame.index).start) is None
+
+    def _first(self, step: int) -> int:
+        # A call may be several instructions; the cut is before the first of them.
+        return step - (self.frame.index - group_of(self.frame.code, self.frame.index).start)
+
+
+def _values(frame: Frame, index: int) -> list[VariableTracker]:
+    """What the frame still needs at an instruction."""
+    live = live_locals(frame.code, index)
+    plain = [value for name, value in frame.local_slots.items() if name in live]
+    return [*(value for value in frame.stack if not isinstance(value, Null)), *plain, *frame.cells.values()]
+
+
+def break_before(frame: Frame, title: str, diagnostic: Diagnostic, *, in_callee: bool) -> Break:
+    """The end of a frame that is cut before its next instruction; `title` is what messages call it."""
+    code, index = frame.code, frame.next_index
+    reason = cannot_cut(code, index)
+    if reason is not None:
+        what = f"{title} runs as written: it cannot be cut at a graph break"
+        raise SkipFrame(Diagnostic("MD220", what, why=reason.capitalize() + ".", where=diagnostic.where))
+    live = live_locals(code, index)
+    return Break(
+        index,
+        tuple(value if isinstance(value, Null) else _known(frame, value) for value in frame.stack),
+        {name: _known(frame, value) for name, value in frame.local_slots.items() if name in live},
+        {name: CellVariable() for name in code.co_cellvars} | frame.cells,
+        diagnostic,
+        _compiled_callee(frame, index) if in_callee else None,
+    )
+
+
+def _known(frame: Frame, value: VariableTracker) -> VariableTracker:
+    """The tracker of a value that was not read under this name, if it was read under another one."""
+    found = frame.tx.graph.known(value.source) if isinstance(value, UnreadVariable) and value.source else None
+    return value if found is None else found
+
+
+def _compiled_callee(frame: Frame, index: int) -> int | None:
+    """Where on the stack the user's own callable is that could not be inlined."""
+    last = frame.instructions[group_of(frame.code, index)[-1]]
+    position = callable_position(frame, last)
+    if position is None:
+        return None
+    callee = frame.stack[position]
+    if isinstance(callee, UnreadVariable):
+        return position
+    function = callee.function if isinstance(callee, MethodVariable) else callee
+    own = isinstance(function, FunctionVariable) and not _is_library(function.value)
+    nested = isinstance(function, NestedFunctionVariable)
+    return position if own or nested or isinstance(callee, ModuleVariable) or _is_forward(callee) else None
+
+
+# Methods of torch's modules that call other modules; the last one is DistributedDataParallel's.
+_CALLS_MODULES = ("forward", "_run_ddp_forward")
+
+
+def _is_forward(callee: VariableTracker | Null) -> bool:
+    """Whether it is the forward of a module of torch: what it calls may be the user's own modules."""
+    if not isinstance(callee, MethodVariable) or not isinstance(callee.receiver, ModuleVariable):
+        return False
+    function = callee.function
+    if not isinstance(function, FunctionVariable) or function.value.__name__ not in _CALLS_MODULES:
+        return False
+    return not runs_as_written(function.value)
+
+
+def _is_library(function: FunctionType) -> bool:
+    return is_trusted_module(function.__module__) or runs_as_written(function)

@@ -1,0 +1,161 @@
+"""Owns the end of a trace: what the frame leaves behind, and what is guarded, returned, given up or refused for it.
+
+How the frame got there is in `frame.py`; `residual.py` prints the program for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from minidynamo.bytecode.analysis import group_of
+from minidynamo.errors import Diagnostic, SkipFrame
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Attr, Constant, InstanceAttr, Source
+from minidynamo.switches import settings, way_to
+from minidynamo.tracer.attributes import instance_dict
+from minidynamo.tracer.frame_request import FrameRequest
+from minidynamo.tracer.generators import cannot_go_on
+from minidynamo.tracer.interpreter import Frame
+from minidynamo.tracer.opcodes.calls import callable_position
+from minidynamo.tracer.reachable import reachable, target_of, would_differ
+from minidynamo.tracer.side_effects import ContentsChanged
+from minidynamo.tracer.trace import Trace
+from minidynamo.tracer.traced_frame import Break, GraphInput, Return, TracedFrame
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import BuiltinVariable
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import DictVariable, ListVariable
+from minidynamo.variables.contexts import ContextExitVariable
+from minidynamo.variables.exceptions import ExceptionVariable
+from minidynamo.variables.iterators import LibraryIterator
+from minidynamo.variables.objects import ObjectVariable
+from minidynamo.variables.tensors import HookVariable, TensorVariable
+
+
+def finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) -> TracedFrame:
+    """Close the graph and the journal. Raises SkipFrame when Python alone can make what the frame leaves behind."""
+    _keep_settings(tx, end)
+    found, journal = reachable(end.values(), tx.side_effects)
+    _refuse_what_only_python_makes(tx, request, frame, end, found)
+    tx.side_effects.journal[:] = journal
+    _guard_changed_apart(tx)
+    outputs = tuple(v for v in found if isinstance(v, TensorVariable | HookVariable) and v.source is None)
+    changed = [effect.container for effect in journal if isinstance(effect, ContentsChanged)]
+    stolen = _stolen_lists(tx, request)
+    graph, inputs = tx.graph.finish(outputs, [v for v in changed if isinstance(v, ListVariable)])
+    lent = _empty(tx, stolen, found if isinstance(end, Break) else (), inputs)
+    return TracedFrame(
+        request.title,
+        tuple(tx.graph.guards),
+        graph,
+        inputs,
+        outputs,
+        tx.side_effects,
+        end,
+        tx.chain.emits_in_try,
+        tx.graph.shapes,
+        lent,
+    )
+
+
+def _refuse_what_only_python_makes(
+    tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break, found: list[VariableTracker]
+) -> None:
+    code, what, why = "MD202", "", ""
+    if any(isinstance(v, ExceptionVariable) and v.is_raised for v in found):
+        what = "an exception that was raised is kept"
+        why = "Its traceback exists only when Python itself raises it."
+    elif unfinished := cannot_go_on(tx.chain, found) or _shows_started_iterator(tx, frame, end):
+        code, what, why = "MD222", "a generator has not come to its end", unfinished
+    elif any(would_differ(tx.side_effects, v) for v in found):
+        what = "a dict gets other keys while it is looped over"
+        why = "Going on with the loop raises RuntimeError."
+    if what:
+        raise SkipFrame(Diagnostic(code, f"{request.title} runs as written: {what}", why=why))
+
+
+def _shows_started_iterator(tx: Trace, frame: Frame, end: Return | Break) -> str:
+    """Why an iterator of a library that has started cannot be left to Python, or "".
+
+    The iterator of a loop can: only the loop's next step looks at it, and what plays it takes the same steps.
+    """
+    at_hand = replace(end, stack=end.stack[_first_operand(frame, end) :]) if isinstance(end, Break) else end
+    found, _ = reachable(at_hand.values(), tx.side_effects)
+    started = [v.cls.__name__ for v in found if isinstance(v, LibraryIterator) and v.started]
+    return f"Nothing but Python itself can make a {started[0]} iterator that has started." if started else ""
+
+
+def _first_operand(frame: Frame, end: Break) -> int:
+    """Where on the stack the values begin that the instruction at the break may use."""
+    instruction = frame.instructions[group_of(frame.code, end.index)[-1]]
+    called = callable_position(frame, instruction)
+    if called is not None:
+        return called
+    most = 1 if instruction.opname.startswith("POP_JUMP") else 3
+    return max(0, len(end.stack) - most)
+
+
+def _stolen_lists(tx: Trace, request: FrameRequest) -> list[ListVariable]:
+    """The lists that the caller gave up, also those that the program has not looked at."""
+    found = [tx.wrap(value, source) for source, value in request.steal.items()]
+    return [variable for variable in found if isinstance(variable, ListVariable)]
+
+
+def _empty(
+    tx: Trace,
+    stolen: Iterable[ListVariable],
+    travelling: Iterable[VariableTracker],
+    inputs: Iterable[GraphInput],
+) -> tuple[ListVariable, ...]:
+    """Lists that were given up are empty at the end, whether the graph took them or not.
+
+    Behind a break the frame goes on with what is `travelling`; the lists among that are returned.
+    """
+    lent: list[ListVariable] = []
+    handled = [given.variable for given in inputs if given.given_up]
+    places = {value.source for value in travelling}
+    for variable in stolen:
+        assert variable.source is not None
+        if not places.isdisjoint((variable.source, *variable.source.bases())):
+            lent.append(variable)
+        elif variable not in handled:
+            variable.items = []
+            tx.side_effects.contents_changed(variable)
+    return tuple(lent)
+
+
+def _keep_settings(tx: Trace, end: Return | Break) -> None:
+    """What was switched for good is switched again behind the graph, outside contexts that are still open."""
+    stack = end.stack if isinstance(end, Break) else ()
+    open_contexts = [value.context for value in stack if isinstance(value, ContextExitVariable)]
+    left = settings()
+    if open_contexts:
+        left = replace(left, grad_enabled=open_contexts[0].saved, inference=tx.graph.entry_settings.inference)
+    for function, arguments in way_to(left, tx.graph.entry_settings):
+        switch = BuiltinVariable(function, source=Constant(function, function.__name__))
+        tx.side_effects.call_later(switch, *map(ConstantVariable, arguments))
+
+
+def _is_in_a_variable(source: Source | None) -> bool:
+    """Whether a dict may also be the `__dict__` of an object: dicts that other objects hold are not."""
+    return source is not None and not any(isinstance(place, InstanceAttr) for place in (source, *source.bases()))
+
+
+def _guard_changed_apart(tx: Trace) -> None:
+    """What the program writes to must not be, next time, the same object as another one that it also looks at."""
+    known = [v for v in tx.graph.values.outside() if not isinstance(v, TensorVariable)]
+    changed = {target_of(effect) for effect in tx.side_effects.journal}
+    for target in known:
+        below = target.storage if isinstance(target, ObjectVariable) else None
+        if target not in changed and below not in changed:
+            continue
+        others = tuple(v.source for v in known if v is not target and v.python_type is target.python_type)
+        if others:
+            tx.guard(target.source, GuardKind.DISTINCT_OBJECTS, others)
+    dicts = [v for v in known if type(v) is DictVariable and _is_in_a_variable(v.source)]
+    for obj in known if dicts else ():
+        if type(obj) is ObjectVariable and obj.source is not None and instance_dict(obj.value) is not None:
+            apart = tuple(v.source for v in dicts if obj in changed or v in changed)
+            if apart:
+                tx.guard(Attr(obj.source, "__dict__"), GuardKind.DISTINCT_OBJECTS, apart)
