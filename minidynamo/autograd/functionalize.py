@@ -174,12 +174,15 @@ class _Pass:
         return self.result
 
     def lift_constants(self) -> None:
-        """Tensors that the user's code made from Python data become inputs; numbers become `full`."""
+        """Tensors made from Python data become inputs; numbers become `full`, and what has no data `empty_strided`."""
         for node in self.trace.graph.nodes:
             if node.op != "get_attr":
                 continue
             tensor = operator.attrgetter(node.target)(self.trace.owner)
-            if tensor.ndim == 0:
+            if tensor.is_meta:
+                facts = {"dtype": tensor.dtype, "device": tensor.device}
+                made = self.emitter.emit(aten.empty_strided.default, [*tensor.shape], [*tensor.stride()], **facts)
+            elif tensor.ndim == 0:
                 number = tensor.item()
                 made = self.emitter.emit(aten.full.default, [], number, dtype=tensor.dtype, device=tensor.device)
             else:

@@ -157,9 +157,9 @@ class Codec:
 
     def _decode_tensor(self, parts: list[Any]) -> torch.Tensor:
         dtype, shape, stride, content = parts
-        made = torch.empty_strided(shape, stride, dtype=self.decode(dtype))
+        made = torch.empty_strided(shape, stride, dtype=self.decode(dtype), device="cpu")
         if made.numel():
-            flat = torch.tensor(list(bytes.fromhex(content)), dtype=torch.uint8).view(made.dtype)
+            flat = torch.tensor(list(bytes.fromhex(content)), dtype=torch.uint8, device="cpu").view(made.dtype)
             made.copy_(flat.reshape(shape))
         return made
 

@@ -84,7 +84,7 @@ def _rounding(tx: Tracer, number: Number | None, dtype: torch.dtype) -> Number |
 def _rounded(tx: Tracer, number: VariableTracker, dtype: torch.dtype) -> VariableTracker | None:
     """A number as a tensor of this dtype holds it."""
     if isinstance(number, ConstantVariable):
-        return ConstantVariable(torch.tensor(number.value, dtype=dtype).item())
+        return ConstantVariable(torch.tensor(number.value, dtype=dtype, device="cpu").item())
     if not isinstance(number, NumberVariable) or number.cls is not float or number.source is None:
         return None
     if dtype is torch.float64:

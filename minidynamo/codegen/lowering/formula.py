@@ -45,7 +45,7 @@ def literal(value: Known, dtype: torch.dtype) -> Const:
     if dtype == torch.bool:
         return Const(bool(value), dtype)
     if dtype.is_floating_point:
-        return Const(float(torch.tensor(value, dtype=torch.float64).to(dtype).item()), dtype)
+        return Const(float(torch.tensor(value, dtype=torch.float64, device="cpu").to(dtype).item()), dtype)
     whole = int(value)
     bits = torch.iinfo(dtype).bits
     whole &= (1 << bits) - 1

@@ -104,7 +104,9 @@ class CppExpressions(ExpressionPrinter):
 
     def cast(self, e: Cast) -> str:
         if isinstance(e.value, Const):  # compilers and processors disagree on what infinity is as an integer
-            return self.const(Const(torch.tensor(e.value.value, dtype=e.value.dtype).to(e.dtype).item(), e.dtype))
+            return self.const(
+                Const(torch.tensor(e.value.value, dtype=e.value.dtype, device="cpu").to(e.dtype).item(), e.dtype)
+            )
         return f"cast<{TYPES[e.dtype]}>({self.expr(e.value)})"
 
     def index_value(self, e: IndexValue) -> str:
