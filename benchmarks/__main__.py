@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import capture, cold_start, coverage, guards, kernels, memory, overhead
+from benchmarks import capture, cold_start, coverage, guards, kernels, memory, overhead, steps
 from benchmarks.measure import SYSTEMS, Result
 
 MEASUREMENTS: dict[str, Callable[[bool], Iterator[Result]]] = {
@@ -23,6 +23,7 @@ MEASUREMENTS: dict[str, Callable[[bool], Iterator[Result]]] = {
     "cold": cold_start.measure,
     "capture": capture.measure,
     "kernels": kernels.measure,
+    "steps": steps.measure,
     "memory": memory.measure,
 }
 COLUMNS = ("", "unit", *SYSTEMS, "of eager", "of torch.compile", "limit")

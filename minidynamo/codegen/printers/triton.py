@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
 
 from minidynamo.codegen.ir.expr import Cast, Const, Expr, IndexValue, Load, Op, Scalar, walk
-from minidynamo.codegen.ir.index import Index, Var, as_index, delinearize
+from minidynamo.codegen.ir.index import FloorDiv, Index, Mod, Var, as_index, delinearize
 from minidynamo.codegen.ir.loops import Accumulate, Kernel, Let, Loop, Statement, Store
 from minidynamo.codegen.ir.size import hint, known_at_least
 from minidynamo.codegen.printers.base import (
@@ -156,6 +156,31 @@ def _everything(kernel: Kernel) -> list[Expr]:
     return found
 
 
+def _indices(s: Statement) -> Iterator[Index]:
+    """Every index that a statement computes."""
+    yield from (s.index,) if isinstance(s, Store) else ()
+    yield from (s.position,) if isinstance(s, Accumulate) and s.position is not None else ()
+    for e in walk(s.value):
+        match e:
+            case Load():
+                yield from e.index
+            case IndexValue():
+                yield e.index
+
+
+def _reach(index: Index) -> float:
+    """A number that no part of an index exceeds; infinity where there is none."""
+    total = float(abs(index.const)) if isinstance(index.const, int) else math.inf
+    inside = 0.0
+    for atom, factor in index.terms:
+        bounds = as_index(atom).bounds()
+        if bounds is None or not all(isinstance(n, int) for n in (*bounds, factor)):
+            return math.inf
+        total += abs(hint(factor)) * max(abs(hint(n)) for n in bounds)
+        inside = max(inside, _reach(atom.base) if isinstance(atom, (FloorDiv, Mod)) else 0.0)
+    return max(total, inside)
+
+
 class _KernelPrinter(ExpressionPrinter):
     """Prints one kernel. All rows are one variable, `row`, and all columns one, `column`."""
 
@@ -172,6 +197,7 @@ class _KernelPrinter(ExpressionPrinter):
         self.row = Var("row", extent_of(kernel.rows))
         self.column = Var("column", extent_of(self.axes))
         self.flat = _flat(self.row, kernel.rows) | _flat(self.column, self.axes)
+        self.bits = ".to(tl.int64)" if self.large() else ""  # of variables, and so of all that is computed with them
         self.whole = known_at_least(self.spec.column_block - self.column.extent, 0)  # a row is one tile
         self.parameters = kernel.parameters
         self.inside = False  # of a loop over columns
@@ -184,7 +210,7 @@ class _KernelPrinter(ExpressionPrinter):
         parameters += [f"{name}: tl.constexpr" for name in self.spec.constants(1)]
         self.lines("@jit")
         with self.lines.block(f"def {self.kernel.name}({', '.join(parameters)}):"):
-            program = "tl.program_id(0).to(tl.int64)" if self.large() else "tl.program_id(0)"
+            program = f"tl.program_id(0){self.bits}"
             tile = "[:, None]" if self.spec.column_block else ""
             for number, name in self.parameters.items():
                 bits = f"tl.cast({name}, tl.int64)"
@@ -201,14 +227,15 @@ class _KernelPrinter(ExpressionPrinter):
                 self.loop(loop)
 
     def large(self) -> bool:
-        """Whether offsets need 64 bits."""
-        reach = [b.span for b in self.kernel.arguments]
-        reach += [self.row.extent, self.row.extent * self.column.extent]
-        return not all(isinstance(n, int) and n < 2**31 for n in reach)
+        """Whether a variable, an offset or a part of one needs 64 bits, or may need them."""
+        variables = [as_index(self.row), as_index(self.column)]
+        parts = (i for s in self.kernel.statements() for i in _indices(self.flattened(s)))
+        return not all(_reach(i) < 2**31 - POINTWISE_BLOCK for i in itertools.chain(variables, parts))
 
     def columns(self, start: str) -> None:
         self.lines(
-            f"column = {start}tl.arange(0, COLUMNS)[None, :]", f"column_mask = column < {self.size(self.column.extent)}"
+            f"column = {start}tl.arange(0, COLUMNS){self.bits}[None, :]",
+            f"column_mask = column < {self.size(self.column.extent)}",
         )
         self.lines("mask = row_mask & column_mask")
 

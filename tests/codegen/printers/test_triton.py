@@ -3,10 +3,11 @@
 import pytest
 import torch
 
+from minidynamo.codegen.compile_graph import compile_graph
 from minidynamo.codegen.printers import triton
 from minidynamo.codegen.runtime import triton_launch
 from minidynamo.errors import KernelBuildError
-from tests.codegen.graphs import located_kernels
+from tests.codegen.graphs import compare, located_kernels, trace, trace_symbolic
 from tests.codegen.printers import printer_cases as kernels
 
 NAMES = list(kernels.cases())
@@ -56,3 +57,18 @@ def test_text_of_a_column_kernel(golden):
 
 def test_text_with_lines_of_the_user(golden):
     golden(triton.print_kernels(located_kernels()), "codegen/located.triton.txt")
+
+
+@pytest.mark.parametrize("make", [trace, trace_symbolic])
+@pytest.mark.parametrize("target", [pytest.param("cpp", marks=pytest.mark.cpp), "triton"])
+def test_offsets_and_numbers_beyond_32_bits(tmp_path, make, target):
+    # A file of zeros that takes no room stands for the memory of a huge tensor.
+    memory = torch.from_file(str(tmp_path / "memory"), shared=True, size=2**32, dtype=torch.uint8)
+    x = memory.as_strided((32, 3), (2**27, 1))
+    x.copy_(torch.arange(96).view(32, 3))
+
+    def function(x):
+        return x + 1, x.sum(0), torch.arange(0, 8 * 10**9, 10**9, device=x.device) + 1
+
+    graph = make(function, x)
+    compare(compile_graph(graph, [x], target=target).call([x]), function(x), exact=True)
