@@ -81,6 +81,28 @@ def reentrant(x):
     return checkpoint(torch.sin, y, use_reentrant=True) + 1
 
 
+def batch_norm(track):
+    def make():
+        norm = nn.BatchNorm1d(4)
+        norm.num_batches_tracked = norm.num_batches_tracked if track else None
+        return norm, torch.randn(3, 4, requires_grad=True)
+
+    return make
+
+
+@programs(batch_norm(True), graphs=2, breaks=1)
+@programs(batch_norm(False), graphs=2, breaks=1)
+def statistics_are_kept_twice(norm, x):
+    y = x * 2
+    return checkpoint(norm, y, use_reentrant=False) + 1
+
+
+@programs(lambda: (leaf(), torch.zeros(4)), graphs=2, breaks=1)
+def a_buffer_is_written_to(x, count):
+    y = x * 2
+    return checkpoint(lambda t: t * count.add_(1).sum(), y, use_reentrant=False) + 1
+
+
 def test_effects_inside_run_as_written():
     seen = []
 

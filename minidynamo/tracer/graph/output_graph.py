@@ -124,7 +124,8 @@ class OutputGraph:
         node_kwargs, fake_kwargs = self._named(kwargs)
         versions = Versions((fake_args, fake_kwargs))
         result = self._fakes.run(target, fake_args, fake_kwargs)
-        written = [*versions.written(), *tensors_in(_written_lists(target, fake_args))]
+        uncounted = [*_written_lists(target, fake_args), *_updated_statistics(target, fake_args, fake_kwargs)]
+        written = [*versions.written(), *tensors_in(uncounted)]
         self._note_writes(written)
         known = not has_symbols(result) or not self.takes_numbers or isinstance(result, torch.SymBool | torch.SymFloat)
         if known and not written and not _is_made_by_the_graph(result):
@@ -282,6 +283,10 @@ class OutputGraph:
         """Let the subgraph return `outputs`; gives the node that stands for it in the graph around it."""
         return self._open.close(subgraph, outputs, name)
 
+    def module_of(self, subgraph: torch.fx.Node) -> torch.fx.GraphModule:
+        """The closed subgraph that a node stands for."""
+        return self._open.module(subgraph)
+
     def emit_on_subgraphs(
         self,
         target: Callable[..., Any],
@@ -354,10 +359,26 @@ class OutputGraph:
                 user.kwargs = torch.fx.map_arg(user.kwargs, replace)
 
 
+# Where running statistics stand among the arguments; `training` is the sixth.
+_STATISTICS: dict[object, dict[str, int]] = {
+    torch.nn.functional.batch_norm: {"running_mean": 1, "running_var": 2},
+    torch.batch_norm: {"running_mean": 3, "running_var": 4},
+    torch.native_batch_norm: {"running_mean": 3, "running_var": 4},
+}
+
+
 def _written_lists(target: object, args: Sequence[Any]) -> list[Any]:
     """The arguments that are lists of tensors which the function writes to, one way or another."""
     positions = written_lists(target) if isinstance(target, types.BuiltinFunctionType) else ()
     return [args[position] for position in positions if position < len(args)]
+
+
+def _updated_statistics(target: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """What a batch norm in training writes to; torch does not count that."""
+    places = _STATISTICS.get(target)
+    if places is None or not (args[5] if len(args) > 5 else kwargs.get("training", False)):
+        return []
+    return [args[place] if place < len(args) else kwargs.get(name) for name, place in places.items()]
 
 
 def _unknown() -> None:

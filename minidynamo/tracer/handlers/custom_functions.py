@@ -60,7 +60,7 @@ def _apply(tx: Tracer, cls: VariableTracker, *args: VariableTracker, **kwargs: V
         _refuse(tx, cls.value, what)
 
     tensors = [arg for arg in args if isinstance(arg, TensorVariable)]
-    with tx.graph.open_subgraph(tensors) as trial, changing_nothing(tx, refuse), _without_grad(tx):
+    with tx.graph.open_subgraph(tensors) as trial, changing_nothing(tx, refuse, may_write=True), _without_grad(tx):
         ctx, result = _forward(tx, cls, args)
         if any(tx.graph.use(tensor).requires_grad for tensor in tensors):
             _backward(tx, cls, ctx, result)

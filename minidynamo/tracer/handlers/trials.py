@@ -18,11 +18,13 @@ from minidynamo.variables.containers import DictKey, DictVariable
 
 
 @contextlib.contextmanager
-def changing_nothing(tx: Tracer, refuse: Callable[[str], object], *, may_restore: bool = False) -> Iterator[None]:
+def changing_nothing(
+    tx: Tracer, refuse: Callable[[str], object], *, may_restore: bool = False, may_write: bool = False
+) -> Iterator[None]:
     """Inside the block, `refuse(what)` is called where something changes that is there now. It has to raise.
 
-    Writes to tensors are in the subgraph, and not reported here. With `may_restore`, dicts may change that are as they
-    were when the block ends: `functional_call` lends a module other parameters.
+    With `may_write`, tensors may be written to: the subgraph has that. With `may_restore`, dicts may change that are as
+    they were when the block ends: `functional_call` lends a module other parameters.
     """
     effects = tx.side_effects
     held, _ = reachable([value for frame in tx.frames for value in frame.held()], effects)
@@ -32,6 +34,10 @@ def changing_nothing(tx: Tracer, refuse: Callable[[str], object], *, may_restore
 
     def check(effect: Effect) -> None:
         around(effect)
+        if isinstance(effect, Written):
+            if not may_write:
+                refuse("its function writes to a tensor from outside")
+            return
         target = effect.iterator if isinstance(effect, Advanced) else target_of(effect)
         outside = target is None or is_outside(target) or target in existing
         container = target if may_restore and isinstance(effect, ContentsChanged) else None
@@ -39,7 +45,7 @@ def changing_nothing(tx: Tracer, refuse: Callable[[str], object], *, may_restore
             if container in changed or container in contents or not effects.is_changed(container):
                 changed[container] = None
                 return
-        if outside and not isinstance(effect, Written):
+        if outside:
             refuse("it changes something outside")
 
     effects.on_effect = check
