@@ -10,7 +10,7 @@ def step(x, y):
 from __future__ import annotations
 
 from minidynamo import errors, testing
-from minidynamo.api import compile, freeze, memory_plan, reset, saved, stats, uncompile, why
+from minidynamo.api import compile, explain, freeze, memory_plan, reset, saved, stats, uncompile, why
 from minidynamo.backends import boxed_nop, list_backends, register_backend
 from minidynamo.boxed import is_boxed, make_boxed_func
 from minidynamo.comptime import comptime
@@ -40,6 +40,7 @@ __all__ = [
     "config",
     "disable",
     "errors",
+    "explain",
     "freeze",
     "graph_break",
     "is_boxed",

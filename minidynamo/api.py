@@ -1,6 +1,6 @@
 """Owns the public entry point `compile` and what it accepts.
 
-It does not trace, guard or generate code. Arguments are checked here, at once, not at the first call.
+It does not trace, guard or generate code. The keywords are checked in `arguments.py`, at once, not at the first call.
 """
 
 from __future__ import annotations
@@ -10,54 +10,37 @@ import functools
 import inspect
 import types
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, Unpack, overload
 
 import torch
 
-from minidynamo import backends
+from minidynamo.arguments import CompileKeywords, checked_options
 from minidynamo.codegen.runtime import library
 from minidynamo.compat import MODULE_CALL, OpOverload, OpOverloadPacket, is_made_by_torch_compile
 from minidynamo.compiled import CompiledFunction, all_compiled, compile_function
-from minidynamo.config import config, with_changes
-from minidynamo.errors import ArgumentError, ConflictingArguments, Diagnostic, UnknownName, nearest
+from minidynamo.config import config
+from minidynamo.counters import Stats
+from minidynamo.errors import ArgumentError, Diagnostic
 from minidynamo.events import forget_notices, notice
+from minidynamo.explanation import Explanation
 from minidynamo.guards import native_walk
 from minidynamo.memory_plan import MemoryReport
 from minidynamo.options import CompileOptions
 from minidynamo.saved_tensors import SavedTensors
-from minidynamo.stealing import check_are_arguments, checked_names, marked
+from minidynamo.stealing import check_are_arguments, marked
 from minidynamo.steering import COMPILED, own_mark
 
 T = TypeVar("T")
 
 native_walk.build_with(library.load)
 
-_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-_ON_ERROR = ("raise", "eager")
-_WHILE_COMPILING = ("wait", "eager")
-_LIMIT_POLICIES = ("eager", "raise")
-_KEYWORDS = (
-    "backend",
-    "fullgraph",
-    "dynamic",
-    "mode",
-    "options",
-    "steal",
-    "save_policy",
-    "on_error",
-    "recompile_limit",
-    "while_compiling",
-    "limit_policy",
-    "name",
-)
-
 
 @overload
-def compile(fn_or_module: None = None, **keywords: Any) -> Callable[[T], T]: ...
+def compile(fn_or_module: None = None, **keywords: Unpack[CompileKeywords]) -> Callable[[T], T]: ...
 @overload
-def compile(fn_or_module: T, **keywords: Any) -> T: ...
+def compile(fn_or_module: T, **keywords: Unpack[CompileKeywords]) -> T: ...
 def compile(fn_or_module: Any = None, **keywords: Any) -> Any:
     """Compile a function or an nn.Module. Also a decorator, with and without arguments.
 
@@ -69,6 +52,7 @@ def compile(fn_or_module: Any = None, **keywords: Any) -> Any:
             callable (gm, example_inputs) -> callable.
         fullgraph: raise Unsupported instead of cutting the graph.
         dynamic: None makes a size or number symbolic once it has changed, True from the start, False never.
+        disable: return what was given, unchanged.
         mode, options: `options` sets code-changing config fields for this callable alone; `mode` is accepted for
             compatibility and changes nothing. Giving both is an error.
         steal: names of list arguments that the caller gives away; they are emptied while the call runs.
@@ -87,96 +71,26 @@ def compile(fn_or_module: Any = None, **keywords: Any) -> Any:
     `mode` with `options`. What is callable but not written in Python, and generator and async functions, come back
     unchanged with one notice.
     """
-    options = _check_keywords(**keywords)
+    options = checked_options(**keywords)
     if fn_or_module is None:
         return functools.partial(_compile, options=options)
     return _compile(fn_or_module, options=options)
 
 
-def _check_keywords(
-    *,
-    backend: str | backends.Backend | None = None,
-    fullgraph: bool = False,
-    dynamic: bool | None = None,
-    mode: str | None = None,
-    options: dict[str, Any] | None = None,
-    steal: Collection[str] = (),
-    save_policy: Callable[..., Any] | None = None,
-    on_error: str = "raise",
-    recompile_limit: int = 8,
-    while_compiling: str = "wait",
-    limit_policy: str = "eager",
-    name: str | None = None,
-    **unknown: Any,
-) -> CompileOptions:
-    for keyword in unknown:
-        what = f"minidynamo.compile has no keyword {keyword!r}.{nearest(keyword, _KEYWORDS)}"
-        raise ArgumentError(Diagnostic("MD103", what, fix=f"Keywords: {', '.join(_KEYWORDS)}."))
-    _check_type("fullgraph", fullgraph, bool)
-    _check_type("dynamic", dynamic, bool, type(None))
-    _check_type("mode", mode, str, type(None))
-    _check_type("options", options, dict, type(None))
-    _check_type("on_error", on_error, str)
-    _check_type("recompile_limit", recompile_limit, int)
-    _check_type("while_compiling", while_compiling, str)
-    _check_type("name", name, str, type(None))
-    if recompile_limit < 1:
-        what = f"recompile_limit= must be at least 1, not {recompile_limit}"
-        raise ArgumentError(Diagnostic("MD103", what, fix="To compile nothing, set minidynamo.config.disable."))
-    if mode is not None and options is not None:
-        what = "mode= and options= exclude each other"
-        raise ConflictingArguments(Diagnostic("MD103", what, fix="Keep one of them."))
-    _check_choice("mode", mode or "default", _MODES)
-    _check_choice("on_error", on_error, _ON_ERROR)
-    _check_choice("while_compiling", while_compiling, _WHILE_COMPILING)
-    _check_type("limit_policy", limit_policy, str)
-    _check_choice("limit_policy", limit_policy, _LIMIT_POLICIES)
-    _check_options(options or {})
-    if save_policy is not None and not callable(save_policy):
-        what = f"save_policy= must be a function, not {type(save_policy).__name__}"
-        raise ArgumentError(
-            Diagnostic("MD103", what, fix='Pass a function of a tensor that returns "save" or "recompute".')
-        )
-    chosen = config.backend if backend is None else backend
-    return CompileOptions(
-        backend=backends.resolve(chosen, options, on_error=on_error, save_policy=save_policy),
-        fullgraph=fullgraph,
-        dynamic=dynamic,
-        steal=checked_names(steal),
-        on_error=on_error,
-        recompile_limit=recompile_limit,
-        while_compiling=while_compiling,
-        limit_policy=limit_policy,
-        name=name,
+def _signature_of_compile() -> inspect.Signature:
+    """What `help` and editors show: the keywords with their defaults."""
+    keywords = list(inspect.signature(checked_options).parameters.values())[:-1]
+    return inspect.Signature(
+        [inspect.Parameter("fn_or_module", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None), *keywords]
     )
 
 
-def _check_type(keyword: str, value: object, *types: type) -> None:
-    if type(value) not in types:
-        wanted = " or ".join("None" if t is type(None) else t.__name__ for t in types)
-        what = f"{keyword}= must be {wanted}, not {type(value).__name__}"
-        raise ArgumentError(Diagnostic("MD103", what, fix=f"Pass {keyword}= as {wanted}, or leave it out."))
-
-
-def _check_choice(keyword: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        what = f"{keyword}={value!r} is not known.{nearest(value, known)}"
-        raise UnknownName(Diagnostic("MD103", what, fix=f"Use one of {', '.join(known)}."))
-
-
-def _check_options(options: dict[str, Any]) -> None:
-    known = {name: type(value) for name, value in config.current.code_key()}
-    for name, value in options.items():
-        if name not in known:
-            what = f"options= has no entry {name!r}.{nearest(name, known)}"
-            raise UnknownName(Diagnostic("MD103", what, fix=f"Entries: {', '.join(known)}."))
-        _check_type(f"options[{name!r}]", value, known[name])
-    with_changes(config.current, options)
+compile.__signature__ = _signature_of_compile()  # type: ignore[attr-defined]
 
 
 def _compile(target: Any, *, options: CompileOptions) -> Any:
     """Compile by the kind of thing that `target` is."""
-    if config.disable:
+    if config.disable or options.disable:
         return target
     if isinstance(target, torch.nn.Module):
         return _compile_module(target, options)
@@ -214,9 +128,14 @@ def _not_compilable(target: object) -> Diagnostic:
     return Diagnostic("MD104", what, fix="Pass a function, a method or an nn.Module.")
 
 
+def _name_of(target: object) -> str:
+    """The name of a function or class; what else it is."""
+    name = getattr(target, "__qualname__", None)
+    return name if isinstance(name, str) else f"an object of class {type(target).__qualname__}"
+
+
 def _unchanged(target: T, why: str) -> T:
-    name = getattr(target, "__qualname__", repr(target))
-    notice(Diagnostic("MD105", f"{name} is returned unchanged", why=f"It is not compiled: {why}."))
+    notice(Diagnostic("MD105", f"{_name_of(target)} is returned unchanged", why=f"It is not compiled: {why}."))
     return target
 
 
@@ -309,12 +228,15 @@ def compiled_record(target: Any) -> CompiledFunction:
         return compiled_record(target.func)
     if isinstance(target, (staticmethod, classmethod)):
         return compiled_record(target.__func__)
+    asked = target
     if isinstance(target, torch.nn.Module):
         target = target.__dict__.get("_compiled_call_impl")
     record = getattr(target, COMPILED, None)
     if not isinstance(record, CompiledFunction):
-        what = "this is not something that minidynamo.compile returned"
-        raise ArgumentError(Diagnostic("MD106", what, fix="Pass the compiled function or module itself."))
+        what = f"{_name_of(asked)} is not something that minidynamo.compile returned"
+        why = "A copy of a compiled module is a plain module." if isinstance(asked, torch.nn.Module) else ""
+        fix = "Pass the compiled function or module itself."
+        raise ArgumentError(Diagnostic("MD106", what, why=why, fix=fix))
     return record
 
 
@@ -343,7 +265,16 @@ def uncompile(target: Any) -> Any:
     return record.py_func
 
 
-def stats(target: Any) -> Any:
+def explain(target: Any) -> Explanation:
+    """What is known of a compiled function or module: printed, an overview; see `minidynamo.explanation.Explanation`.
+
+    It has `breaks()`, `why()`, `guards()`, `code()`, `saved()`, `memory_plan()`, `stats` and `graphs`, as a compiled
+    function does; a module has only this.
+    """
+    return Explanation(compiled_record(target))
+
+
+def stats(target: Any) -> Stats:
     """The counters of a compiled function or module: see `minidynamo.counters.Stats`."""
     return compiled_record(target).stats
 
@@ -369,14 +300,14 @@ def freeze(target: Any, *, check_every: int = 1000) -> Any:
 
 def saved(target: Any) -> SavedTensors:
     """Every tensor that the graphs of a compiled function or module keep from forward to backward, and why."""
-    return compiled_record(target).saved()
+    return explain(target).saved()
 
 
 def memory_plan(target: Any) -> MemoryReport:
     """When each buffer of a compiled function or module is born, reused and freed, and the predicted peak."""
-    return compiled_record(target).memory_plan()
+    return explain(target).memory_plan()
 
 
 def why(target: Any) -> str:
     """Why a compiled function or module was compiled more than once: one paragraph per recompile, latest first."""
-    return compiled_record(target).why()
+    return explain(target).why()

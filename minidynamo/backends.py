@@ -8,9 +8,10 @@ then takes one list, empties it and frees each input behind its last use. Nothin
 from __future__ import annotations
 
 import contextvars
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, overload
 
 import torch.fx
 
@@ -163,15 +164,24 @@ def list_backends() -> list[str]:
     return sorted(_registry)
 
 
-def register_backend(backend: Backend, name: str | None = None) -> Backend:
-    """Make `backend` known under `name` (its `__name__` if None) and return it.
+@overload
+def register_backend(backend: None = None, name: str | None = None) -> Callable[[Backend], Backend]: ...
+@overload
+def register_backend(backend: Backend, name: str | None = None) -> Backend: ...
+def register_backend(backend: Backend | None = None, name: str | None = None) -> Any:
+    """Make `backend` known under `name` (its `__name__` if None) and return it. Also a decorator.
 
-    Raises ArgumentError when it is not callable or the name is taken by another backend.
+    Raises ArgumentError when it is not callable or has no name, or the name is taken by another backend.
     """
+    if backend is None:
+        return functools.partial(register_backend, name=name)
     if not callable(backend):
         what = f"register_backend got {type(backend).__name__}, not a callable"
         raise ArgumentError(Diagnostic("MD108", what, fix="Pass a function (gm, example_inputs) -> callable."))
-    label = str(name or getattr(backend, "__name__", type(backend).__name__))
+    label = _name_of(backend) if name is None else name
+    if not isinstance(label, str) or not label or (name is None and label == "<lambda>"):
+        what = f"register_backend needs a name for a backend, and {label!r} is none"
+        raise ArgumentError(Diagnostic("MD108", what, fix='Pass name="...".'))
     if _registry.get(label, backend) is not backend:
         what = f"a backend named {label!r} exists already"
         raise ArgumentError(Diagnostic("MD108", what, fix="Choose another name=."))
@@ -201,9 +211,12 @@ def resolve(
     if not callable(backend):
         what = f"backend must be a name or a callable, not {type(backend).__name__}"
         raise ArgumentError(Diagnostic("MD102", what, fix=f"Use one of {', '.join(list_backends())}, or a callable."))
-    return _graph_compiler(
-        getattr(backend, "__name__", type(backend).__name__), backend, options or {}, on_error, save_policy
-    )
+    return _graph_compiler(_name_of(backend), backend, options or {}, on_error, save_policy)
+
+
+def _name_of(backend: Backend) -> str:
+    name = getattr(backend, "__name__", None)
+    return name if isinstance(name, str) else type(backend).__name__
 
 
 def _graph_compiler(
@@ -265,7 +278,7 @@ def _checked(name: str, gm: torch.fx.GraphModule, compiled: BoxedCallable) -> Bo
         if not isinstance(results, (tuple, list)) or len(results) != wanted:
             came = type(results).__name__
             came += f" of {len(results)}" if isinstance(results, (tuple, list)) else ""
-            what = f"the graph of backend {name!r} returned a {came}; the captured graph returns a tuple of {wanted}"
+            what = f"the graph of backend {name!r} returned {came}; the captured graph returns a tuple of {wanted}"
             raise BackendError(Diagnostic("MD522", what, fix="Return the graph's outputs in order, in a tuple."))
         return results
 

@@ -1,6 +1,7 @@
-"""Owns one compiled function: its dispatchers, its counters, and what the attributes of the function answer.
+"""Owns one compiled function: its dispatchers, its counters, and what was compiled for functions that it calls.
 
-It neither captures nor prints code: frames go through `convert_frame.py`, entries live in dispatchers. The record
+It neither captures nor prints code: frames go through `convert_frame.py`, entries live in dispatchers. What users ask
+is answered in `explanation.py`. The record
 never holds the function that the user holds, so that everything dies with that function, without a garbage collector.
 """
 
@@ -12,13 +13,13 @@ import inspect
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 import torch
 
-from minidynamo.artifacts import STAGES, Artifact, collected
+from minidynamo.artifacts import Artifact, collected
 from minidynamo.bytecode.analysis import first_index, starred_parameters
 from minidynamo.bytecode.breaks import drive
 from minidynamo.bytecode.layout import FramePoint, frame_point
@@ -26,18 +27,20 @@ from minidynamo.compat import MODULE_CALL, NOT_FOR_TORCH_COMPILE
 from minidynamo.convert_frame import Conversion, FrameToConvert, convert_frame
 from minidynamo.counters import Stats
 from minidynamo.dispatch.dispatcher import Dispatcher, Native, resume_dispatcher, root_dispatcher
-from minidynamo.errors import ArgumentError, Diagnostic, RecompileLimit, UnknownName, nearest
+from minidynamo.errors import ArgumentError, Diagnostic, RecompileLimit
 from minidynamo.events import Event, notice, on_event, publish
+from minidynamo.explanation import Explanation, name_of_point
 from minidynamo.guards import stored_profile
 from minidynamo.guards.cache import Entry
-from minidynamo.guards.profile import FrameProfile, as_lines
+from minidynamo.guards.profile import FrameProfile
 from minidynamo.guards.recompiles import Recompile, explain, limit_reached
-from minidynamo.memory_plan import MemoryReport
 from minidynamo.names import weakly
 from minidynamo.options import CompileOptions
-from minidynamo.saved_tensors import SavedTensors
 from minidynamo.stealing import stolen_arguments
 from minidynamo.steering import COMPILED, DISABLED, own_mark
+
+# What a compiled function carries of its explanation.
+_ANSWERS = ("breaks", "code", "guards", "memory_plan", "profile", "saved", "why")
 
 # Fresh closures over one code object are fresh functions: past this many the next ones run as written.
 _MOST_CALLEES_PER_CODE = 8
@@ -72,10 +75,6 @@ def compile_function(
     function.__dict__.update(record.attributes() | NOT_FOR_TORCH_COMPILE)
     all_compiled.add(record)
     return function
-
-
-def _name_of_point(point: FramePoint | None) -> str:
-    return "0" if point is None else f"{point.index}({', '.join(point.parameters)})"
 
 
 def _takes_cells(fn: types.FunctionType) -> bool:
@@ -122,6 +121,7 @@ class CompiledFunction:
         self.stats: Stats = family.stats if family else Stats()
         self.graphs: list[torch.fx.GraphModule] = family.graphs if family else []
         self.breaks: list[Diagnostic] = family.breaks if family else []
+        self.fallbacks: list[Diagnostic] = family.fallbacks if family else []
         self.recompiles: list[Recompile] = family.recompiles if family else []
         self.root: Callable[[], Dispatcher | None] = lambda: None
         self._resumed: dict[FramePoint, Dispatcher] = {}
@@ -131,22 +131,19 @@ class CompiledFunction:
         self._own_forward: types.FunctionType | None = None
         self._family = (lambda: None) if family is None else weakref.ref(family)
         # Per frame point (None: the root): what has been seen to vary, and what was written for each entry.
-        self._profiles: dict[FramePoint | None, FrameProfile] = {}
+        self.profiles: dict[FramePoint | None, FrameProfile] = {}
         self._texts: dict[FramePoint | None, list[list[Artifact]]] = {}
 
     def attributes(self) -> dict[str, Any]:
         """What the compiled function carries."""
+        explanation = Explanation(self)  # which is not kept here: that would be a cycle
         return {
             COMPILED: self,
             "py_func": self.py_func,
             "stats": self.stats,
             "graphs": self.graphs,
-            "guards": self.guards,
-            "code": self.code,
-            "why": self.why,
-            "profile": self.profile,
-            "saved": self.saved,
-            "memory_plan": self.memory_plan,
+            **{name: getattr(explanation, name) for name in _ANSWERS},
+            "explain": lambda: explanation,
             "freeze": self.freeze,
             "reset": self.reset,
         }
@@ -242,17 +239,17 @@ class CompiledFunction:
                 conversion = convert_frame(frame, values, self)
         finally:
             publish("compile_end", dispatcher.name)
-        stored_profile.remember(self.py_func, _name_of_point(point), frame.profile)
+        stored_profile.remember(self.py_func, name_of_point(point), frame.profile)
         if conversion.entry is not None:
             self._texts.setdefault(point, []).append(texts)
         return self._record(conversion)
 
     def _profile(self, point: FramePoint | None) -> FrameProfile:
         """What has been seen to vary at a frame point, in earlier processes of the same job, too."""
-        if point not in self._profiles:
-            self._profiles[point] = FrameProfile(self.options.dynamic)
-            stored_profile.recall(self.py_func, _name_of_point(point), self._profiles[point])
-        return self._profiles[point]
+        if point not in self.profiles:
+            self.profiles[point] = FrameProfile(self.options.dynamic)
+            stored_profile.recall(self.py_func, name_of_point(point), self.profiles[point])
+        return self.profiles[point]
 
     def _check_stolen(self, arguments: dict[str, Any]) -> None:
         for name, _, found in stolen_arguments(self.py_func, self.options.steal, arguments):
@@ -268,6 +265,8 @@ class CompiledFunction:
         if conversion.graph_break is not None:
             self.stats.graph_breaks += 1
             self.breaks.append(conversion.graph_break)
+        if conversion.fallback is not None:
+            self.fallbacks.append(conversion.fallback)
         if conversion.entry is None:
             self.stats.fallbacks += 1
             return Native(for_good=True)
@@ -297,49 +296,32 @@ class CompiledFunction:
     def _stop_compiling(self, dispatcher: Dispatcher, missed: list[Recompile]) -> None:
         """Say once what kept changing; with limit_policy="raise" that is an error of each further call."""
         known = [*(r for r in self.recompiles if r.name == dispatcher.name), *missed]
-        diagnostic = limit_reached(dispatcher.name, self.options.recompile_limit, known)
-        if self.options.fullgraph or self.options.limit_policy == "raise":
+        raises = self.options.fullgraph or self.options.limit_policy == "raise"
+        diagnostic = limit_reached(dispatcher.name, self.options.recompile_limit, known, runs_as_written=not raises)
+        if raises:
             raise RecompileLimit(diagnostic)
         dispatcher.stop_compiling()
+        self.fallbacks.append(diagnostic)
         notice(diagnostic)
         publish("fallback", dispatcher.name, diagnostic=diagnostic)
 
     # What users ask
 
-    def _dispatchers(self) -> list[Dispatcher]:
+    def dispatchers(self) -> dict[FramePoint | None, Dispatcher]:
+        """That of each frame point; None is the call, whose dispatcher lives as long as the function."""
+        found: dict[FramePoint | None, Dispatcher] = {}
         root = self.root()
-        return [*([root] if root is not None else []), *self._resumed.values()]
+        if root is not None:
+            found[None] = root
+        return found | dict(self._resumed.items())
 
-    def guards(self) -> str:
-        """The guards of every entry, one per line, with the user's line that made each necessary."""
-        parts = []
-        for dispatcher in self._dispatchers():
-            for number, entry in enumerate(dispatcher.entries):
-                parts.append(f"{dispatcher.name} [{number}]\n{entry.describe()}\n")
-        return "\n".join(parts)
+    def texts(self, point: FramePoint | None) -> Sequence[Sequence[Artifact]]:
+        """What was written for each entry of a frame."""
+        return self._texts.get(point, ())
 
-    def code(self, kind: str | None = None) -> str:
-        """What was generated, each text below a heading with its file, in the order in which a call passes through it.
-
-        A dispatcher is followed by the texts of its entries; functions called at graph breaks come last. A backward
-        graph is there once it has been compiled.
-        `kind` restricts it to one of `artifacts.STAGES`; another raises UnknownName.
-        """
-        if kind is not None and kind not in STAGES:
-            fix = f"Use one of {', '.join(STAGES)}."
-            raise UnknownName(Diagnostic("MD102", f"code() knows no kind {kind!r}.{nearest(kind, STAGES)}", fix=fix))
-        shown: list[Artifact] = []
-        # The text of a dispatcher changes with each entry; what was collected may be an old one.
-        order = [stage for stage in STAGES if stage != "dispatch"]
-        root = self.root()
-        for point, dispatcher in [*([(None, root)] if root is not None else []), *self._resumed.items()]:
-            path = dispatcher.function.__code__.co_filename
-            shown.append(Artifact("dispatch", dispatcher.name, path, dispatcher.source()))
-            for texts in self._texts.get(point, ()):
-                shown += sorted((t for t in texts if t.kind in order), key=lambda text: order.index(text.kind))
-        sections = [text.section() for text in shown if kind in (None, text.kind)]
-        callees = [record.code(kind) for record in self._called()]
-        return "\n".join([*sections, *filter(None, callees)])
+    def called(self) -> list[Explanation]:
+        """What was compiled for functions that are called at graph breaks."""
+        return [Explanation(record) for record in self._called()]
 
     def _called(self) -> list[CompiledFunction]:
         """What was compiled for functions that are called at graph breaks."""
@@ -363,40 +345,12 @@ class CompiledFunction:
             raise ArgumentError(Diagnostic("MD306", what, fix="Call it before freezing it."))
         return root.frozen(check_every)
 
-    def saved(self) -> SavedTensors:
-        """Every tensor that forward graphs keep for backward: shape, dtype, bytes, operation, your line, and why."""
-        kept = [value for artifact in self._written("saved") for value in artifact.data]
-        return SavedTensors(kept)
-
-    def memory_plan(self) -> MemoryReport:
-        """Each buffer of the generated programs: bytes, birth, death, whose memory it takes over; and the peak.
-
-        A backward graph is there once it has been compiled. Backends that generate no code plan nothing.
-        """
-        return MemoryReport(artifact.data for artifact in self._written("memory"))
-
-    def _written(self, kind: str) -> list[Artifact]:
-        """What was written of one kind, for every entry; functions called at graph breaks come last."""
-        own = [text for entries in self._texts.values() for texts in entries for text in texts if text.kind == kind]
-        return own + [text for record in self._called() for text in record._written(kind)]
-
-    def profile(self) -> str:
-        """The sizes and numbers that captures have seen, `?` for those that varied."""
-        names = {point: f"{self.name}" + (f" at {_name_of_point(point)}" if point else "") for point in self._profiles}
-        return "\n".join(as_lines({names[point]: profile for point, profile in self._profiles.items()}))
-
-    def why(self) -> str:
-        """Why the function was compiled more than once: one paragraph per recompile, latest first."""
-        if not self.recompiles:
-            return f"{self.name} was not recompiled."
-        return "\n".join(recompile.diagnostic().render() for recompile in reversed(self.recompiles))
-
     def reset(self) -> None:
         """Forget all entries; the next call compiles again. The counters start from zero."""
-        for dispatcher in self._dispatchers():
+        for dispatcher in self.dispatchers().values():
             dispatcher.reset()
         for record in self._called():
             record.reset()
         self.stats.reset()
-        for kept in (self.graphs, self.breaks, self.recompiles, self._texts, self._profiles):
+        for kept in (self.graphs, self.breaks, self.fallbacks, self.recompiles, self._texts, self.profiles):
             kept.clear()

@@ -9,18 +9,23 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
+import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from minidynamo.errors import ArgumentError, Diagnostic, UnknownName, nearest
+from minidynamo.errors import ArgumentError, Diagnostic, MinidynamoError, UnknownName, nearest
 
 _PREFIX = "MINIDYNAMO_"
 
 
-def _option(default: Any, doc: str, *, changes_code: bool = False, most: float | None = None) -> Any:
-    return field(default=default, metadata={"doc": doc, "changes_code": changes_code, "most": most})
+STANCES = ("default", "force_eager", "eager_on_recompile", "fail_on_recompile")
+
+
+def _option(default: Any, doc: str, *, changes_code: bool = False, most: float = math.inf, known: Any = ()) -> Any:
+    """A setting. Numbers are from 0 to `most`; a text is one of `known`, where that is given."""
+    return field(default=default, metadata={"doc": doc, "changes_code": changes_code, "most": most, "known": known})
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,9 @@ class Config:
     """Every setting, with its default. `Config().describe()` lists them."""
 
     disable: bool = _option(False, "run every compiled function as the user wrote it")
-    stance: str = _option("default", "what to do when a call must be compiled; set_stance() changes it for a while")
+    stance: str = _option(
+        "default", "what to do when a call must be compiled; set_stance() changes it for a while", known=STANCES
+    )
     backend: str = _option("native", "backend used when compile() names none")
     cache_dir: str = _option("", "folder of generated code; empty means the user's cache folder")
     graph_cache: bool = _option(True, "keep compiled graphs in the cache folder, for the next process")
@@ -37,7 +44,9 @@ class Config:
     debug_dir: str = _option("", "also write every artifact below this folder")
     logs: str = _option("", "what to log, in torch's grammar")
     verbose: bool = _option(False, "show minidynamo's own frames in errors")
-    progress: str = _option("auto", "progress line for compiles over two seconds: auto, 0 or 1")
+    progress: str = _option(
+        "auto", "progress line for compiles over two seconds: auto, 0 or 1", known=("auto", "0", "1")
+    )
     cxx: str = _option("", "C++ compiler; empty means the first of c++, g++, clang++")
     threads: int = _option(0, "threads of a CPU kernel; 0 means torch.get_num_threads()", changes_code=True)
     min_parallel_elements: int = _option(16384, "smallest loop that runs on several threads", changes_code=True)
@@ -53,10 +62,9 @@ class Config:
         """Name and value of each setting that changes generated code, in the order of the fields."""
         return tuple((f.name, getattr(self, f.name)) for f in dataclasses.fields(self) if f.metadata["changes_code"])
 
-    @classmethod
-    def describe(cls) -> str:
-        """One line per setting: name, default, meaning."""
-        return "\n".join(f"{f.name} = {f.default!r}: {f.metadata['doc']}" for f in dataclasses.fields(cls))
+    def describe(self) -> str:
+        """One line per setting: name, value, meaning."""
+        return "\n".join(f"{f.name} = {getattr(self, f.name)!r}: {f.metadata['doc']}" for f in dataclasses.fields(self))
 
     @classmethod
     def from_environment(cls) -> Config:
@@ -99,7 +107,10 @@ def _parse(name: str, text: str, kind: type) -> Any:
 
 
 class Settings:
-    """The current `Config`, shared by all threads. Attributes read through; `patch` changes them for a while."""
+    """The current `Config`, shared by all threads. Attributes read through; `patch` changes them for a while.
+
+    Printed, it lists every setting with its value and meaning.
+    """
 
     def __init__(self, current: Config) -> None:
         self.__dict__["_shared"] = current
@@ -117,10 +128,16 @@ class Settings:
         self.__dict__["_listeners"].append(callback)
 
     def _share(self, record: Config) -> None:
-        if record != self.__dict__["_shared"]:
-            self.__dict__["_shared"] = record
+        before = self.__dict__["_shared"]
+        if record == before:
+            return
+        self.__dict__["_shared"] = record
+        try:
             for callback in self.__dict__["_listeners"]:
                 callback()
+        except MinidynamoError:  # a value that only its reader can judge
+            self._share(before)
+            raise
 
     def __getattr__(self, name: str) -> Any:
         if name not in Config.__dataclass_fields__:
@@ -129,6 +146,16 @@ class Settings:
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._share(with_changes(self.__dict__["_shared"], {name: value}))
+
+    def __dir__(self) -> list[str]:
+        return [*_names(), "current", "patch"]
+
+    def __repr__(self) -> str:
+        changed = {name: value for name, value in vars(self.current).items() if value != vars(Config())[name]}
+        return f"minidynamo.config({', '.join(f'{name}={value!r}' for name, value in changed.items())})"
+
+    def __str__(self) -> str:
+        return self.current.describe()
 
     @contextlib.contextmanager
     def using(self, record: Config) -> Iterator[None]:
@@ -172,21 +199,31 @@ def with_changes(record: Config, changes: dict[str, Any]) -> Config:
 
     Raises UnknownName for a setting that does not exist and ArgumentError for a value of the wrong type.
     """
-    for name, value in changes.items():
-        if name not in Config.__dataclass_fields__:
-            what = f"minidynamo.config has no setting {name!r}"
-            raise UnknownName(
-                Diagnostic("MD101", what, fix=f"Settings: {', '.join(_names())}.{nearest(name, _names())}")
-            )
-        expected = type(Config.__dataclass_fields__[name].default)
-        if type(value) is not expected:
-            what = f"setting `{name}` must be {expected.__name__}, not {type(value).__name__}"
-            raise ArgumentError(Diagnostic("MD101", what, fix=f"Write a {expected.__name__}."))
-        most = Config.__dataclass_fields__[name].metadata["most"]
-        if isinstance(value, float) and most is not None and not 0 <= value <= most:
-            what = f"setting `{name}` must be from 0 to {most}, not {value}"
-            raise ArgumentError(Diagnostic("MD101", what, fix="Write a number in that range."))
-    return dataclasses.replace(record, **changes)
+    checked = {name: _checked(name, value) for name, value in changes.items()}
+    return dataclasses.replace(record, **checked)
+
+
+def _checked(name: str, value: Any) -> Any:
+    """The value as the setting takes it: whole numbers will do for others."""
+    if name not in Config.__dataclass_fields__:
+        what = f"minidynamo.config has no setting {name!r}.{nearest(name, _names())}"
+        raise UnknownName(Diagnostic("MD101", what, fix=f"Settings: {', '.join(_names())}."))
+    setting: dataclasses.Field[Any] = Config.__dataclass_fields__[name]
+    default: Any = setting.default
+    expected = type(default)
+    if expected is float and type(value) is int:
+        value = float(value)
+    if type(value) is not expected:
+        what = f"setting `{name}` must be {expected.__name__}, not {type(value).__name__}"
+        raise ArgumentError(Diagnostic("MD101", what, fix=f"The default is {default!r}."))
+    known, most = setting.metadata["known"], setting.metadata["most"]
+    if known and value not in known:
+        what = f"setting `{name}` cannot be {value!r}.{nearest(value, known)}"
+        raise UnknownName(Diagnostic("MD101", what, fix=f"Use one of {', '.join(known)}."))
+    if expected in (int, float) and not 0 <= value <= most:
+        what = f"setting `{name}` must be {f'from 0 to {most:g}' if most < math.inf else 'at least 0'}, not {value}"
+        raise ArgumentError(Diagnostic("MD101", what, fix=f"The default is {default!r}."))
+    return value
 
 
 config = Settings(Config.from_environment())

@@ -130,12 +130,13 @@ def _written_slots(code: types.CodeType) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Conversion:
-    """What became of one frame: an entry, or None when it runs as the user wrote it from now on."""
+    """What became of one frame: an entry, or None when it runs as the user wrote it from now on, for `fallback`."""
 
     name: str
     entry: Entry | None
     graph: torch.fx.GraphModule | None = None
     graph_break: Diagnostic | None = None
+    fallback: Diagnostic | None = None
 
 
 def convert_frame(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwner) -> Conversion:
@@ -276,7 +277,7 @@ def _run_as_written(
         raise Unsupported(_not_whole(diagnostic))
     notice(diagnostic)
     publish("fallback", frame.name, diagnostic=diagnostic)
-    return Conversion(frame.name, None)
+    return Conversion(frame.name, None, fallback=diagnostic)
 
 
 def _ran_again(name: str, failure: str) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from minidynamo.errors import Diagnostic
+from minidynamo.errors import ArgumentError, Diagnostic
 from minidynamo.locks import ForkSafeLock
 
 
@@ -48,7 +48,13 @@ _lock = ForkSafeLock()
 
 
 def on_event(callback: Callable[[Event], None]) -> Callable[[], None]:
-    """Call `callback(event)` for every event from now on; returns a function that ends it."""
+    """Call `callback(event)` for every event from now on; returns a function that ends it.
+
+    Raises ArgumentError for what cannot be called.
+    """
+    if not callable(callback):
+        what = f"minidynamo.on_event got {type(callback).__name__}, not a callable"
+        raise ArgumentError(Diagnostic("MD112", what, fix="Pass a function of one event."))
     with _lock:
         _subscribers.append(callback)
 

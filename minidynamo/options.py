@@ -59,6 +59,7 @@ class CompileOptions:
     backend: GraphCompiler
     fullgraph: bool = False
     dynamic: bool | None = None
+    disable: bool = False
     steal: frozenset[str] = frozenset()
     on_error: str = "raise"
     recompile_limit: int = 8

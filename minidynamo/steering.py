@@ -6,12 +6,13 @@ Called outside of a compile they do what their names say at run time, or nothing
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
 
-from minidynamo.config import config
+from minidynamo.config import STANCES, config
 from minidynamo.declarations import Dimension, declare
 from minidynamo.errors import ArgumentError, Diagnostic, UnknownName, nearest
 
@@ -42,9 +43,18 @@ def disable(fn: F | None = None, *, reason: str = "") -> F | Callable[[F], F]:
     """Never capture `fn`: a call to it breaks the graph and runs as written. Also a decorator, bare or with arguments.
 
     The function itself is left alone; a new one that calls it is returned.
+
+    Raises ArgumentError for a class, a module, and what cannot be called: a module's `forward` can be disabled.
     """
     if fn is None:
         return lambda given: disable(given, reason=reason)  # type: ignore[return-value]
+    if isinstance(fn, (staticmethod, classmethod)):
+        return type(fn)(disable(fn.__func__, reason=reason))
+    if isinstance(fn, (type, torch.nn.Module)) or not callable(fn):
+        fix = (
+            f"Write @minidynamo.disable(reason={fn!r})." if isinstance(fn, str) else "Decorate the function or method."
+        )
+        raise ArgumentError(Diagnostic("MD112", f"minidynamo.disable got {_kind_of(fn)}", fix=fix))
 
     @functools.wraps(fn)
     def disabled(*args: Any, **kwargs: Any) -> Any:
@@ -57,13 +67,20 @@ def disable(fn: F | None = None, *, reason: str = "") -> F | Callable[[F], F]:
 def allow_in_graph(fn: F) -> F:
     """Put calls of `fn` into the graph as they are, without looking inside; returns `fn`.
 
-    `fn` must be a Python function that only computes with tensors and works on fake tensors.
+    `fn` must be a Python function that only computes with tensors and works on fake tensors. Raises ArgumentError for
+    anything else.
     """
+    if not isinstance(fn, types.FunctionType):
+        fix = "Wrap it in a function: def in_graph(x): return ... . Operations of torch are in the graph anyway."
+        raise ArgumentError(Diagnostic("MD112", f"minidynamo.allow_in_graph got {_kind_of(fn)}", fix=fix))
     setattr(fn, IN_GRAPH, object())  # another one for each function, so that copies can be told
     return fn
 
 
-STANCES = ("default", "force_eager", "eager_on_recompile", "fail_on_recompile")
+def _kind_of(value: object) -> str:
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return f"the module {type(value).__name__}" if isinstance(value, torch.nn.Module) else type(value).__name__
 
 
 class set_stance:
@@ -113,6 +130,10 @@ def mark_dynamic(
     A program that works for one size of it only is an error, which names the line that fixed it. Sizes 0 and 1 are
     compiled for themselves all the same.
     """
+    for name, bound in (("min", min), ("max", max)):
+        if bound is not None and type(bound) is not int:
+            what = f"mark_dynamic takes a whole number as {name}=, not {type(bound).__name__}"
+            raise ArgumentError(Diagnostic("MD110", what, fix=f"Pass {name}= as int, or leave it out."))
     for position in _dimensions(tensor, dim):
         size = tensor.shape[position]
         if (min is not None and size < min) or (max is not None and size > max):
@@ -129,7 +150,7 @@ def mark_static(tensor: torch.Tensor, dim: int | Iterable[int] | None = None) ->
 
 def _dimensions(tensor: torch.Tensor, dim: int | Iterable[int]) -> list[int]:
     if not isinstance(tensor, torch.Tensor):
-        what = f"dimensions are those of a tensor, not of a {type(tensor).__name__}"
+        what = f"dimensions are those of a tensor, not of {type(tensor).__name__}"
         raise ArgumentError(Diagnostic("MD110", what, fix="Pass the tensor and the number of the dimension."))
     found = [dim] if isinstance(dim, int) else list(dim)
     for position in found:

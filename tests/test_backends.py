@@ -61,7 +61,9 @@ def test_registering_a_backend(monkeypatch):
     minidynamo.register_backend(mine, name="other")
     assert {"mine", "other"} <= set(minidynamo.list_backends())
     assert run(backend="other") == RESULT
-    for backend, name, says in ((mine, "eager", "exists already"), (3, None, "got int, not a callable")):
+    assert minidynamo.register_backend(name="decorated")(mine) is mine and "decorated" in minidynamo.list_backends()
+    refused = [(mine, "eager", "exists already"), (3, None, "got int, not a callable"), (mine, "", "needs a name")]
+    for backend, name, says in [*refused, (mine, 3, "needs a name"), (lambda gm, inputs: gm, None, "needs a name")]:
         with pytest.raises(ArgumentError, match=says) as caught:
             minidynamo.register_backend(backend, name)
         assert caught.value.code == "MD108"
@@ -164,9 +166,9 @@ def test_a_boxed_callable_gets_one_list_that_it_empties():
 @pytest.mark.parametrize(
     ("result", "says"),
     [
-        (lambda x: x, "returned a Tensor; the captured graph returns a tuple of 1"),
-        (lambda x: (x, x), "returned a tuple of 2; the captured graph returns a tuple of 1"),
-        (lambda x: None, "returned a NoneType"),
+        (lambda x: x, "returned Tensor; the captured graph returns a tuple of 1"),
+        (lambda x: (x, x), "returned tuple of 2; the captured graph returns a tuple of 1"),
+        (lambda x: None, "returned NoneType"),
     ],
 )
 def test_a_graph_that_returns_something_else_is_refused(result, says):

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from minidynamo.config import Config, Settings
-from minidynamo.errors import ArgumentError, UnknownName
+from minidynamo.errors import ArgumentError, Diagnostic, UnknownName
 
 
 def test_patch_changes_settings_inside_the_block_only():
@@ -81,7 +81,51 @@ def test_there_are_few_settings_and_each_is_described():
     fields = dataclasses.fields(Config)
     assert len(fields) <= 20
     assert all(field.metadata["doc"] for field in fields)
-    assert len(Config.describe().splitlines()) == len(fields)
+    assert len(Config().describe().splitlines()) == len(fields)
+
+
+def test_printed_it_shows_what_is_in_force():
+    settings = Settings(Config(threads=3))
+    assert "threads = 3: threads of a CPU kernel" in str(settings) and "fuse = True: " in str(settings)
+    assert repr(settings) == "minidynamo.config(threads=3)" and {"threads", "patch"} <= set(dir(settings))
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "says"),
+    [
+        ({"stance": "eagr_on_recompile"}, UnknownName, "Did you mean 'eager_on_recompile'"),
+        ({"progress": "maybe"}, UnknownName, "Use one of auto, 0, 1"),
+        ({"threads": -1}, ArgumentError, "at least 0, not -1"),
+        ({"activation_budget": 2}, ArgumentError, "from 0 to 1, not 2"),
+        ({"activation_budget": float("nan")}, ArgumentError, "not nan"),
+        ({"activation_budget": True}, ArgumentError, "must be float, not bool"),
+    ],
+)
+def test_a_value_out_of_range_is_refused(changes, error, says):
+    settings = Settings(Config())
+    with pytest.raises(error, match=f"MD101(?s:.*){says}"), settings.patch(**changes):
+        pass
+    assert settings.current == Config()
+
+
+def test_whole_numbers_do_for_others():
+    settings = Settings(Config())
+    settings.activation_budget = 0
+    assert settings.current == Config(activation_budget=0.0) and type(settings.activation_budget) is float
+
+
+def test_a_value_that_its_reader_refuses_is_not_kept():
+    settings = Settings(Config())
+
+    def refuse():
+        if settings.logs:
+            raise UnknownName(Diagnostic("MD101", "no such log"))
+
+    settings.on_change(refuse)
+    for change in (lambda: setattr(settings, "logs", "nothing"), lambda: settings.patch(logs="nothing").__enter__()):
+        with pytest.raises(UnknownName):
+            change()
+        assert settings.logs == ""
 
 
 def test_a_mistyped_variable_is_refused_instead_of_ignored(monkeypatch):

@@ -110,7 +110,7 @@ def test_limit_policy_raises_at_every_call_beyond_the_limit():
             f(x, 2)
     with no_recompile():
         assert torch.equal(f(x, 1), x + 1)
-    with pytest.raises(UnknownName, match="limit_policy='stop'"):
+    with pytest.raises(UnknownName, match="limit_policy= cannot be 'stop'"):
         minidynamo.compile(double, limit_policy="stop")
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import minidynamo
+from minidynamo.errors import ArgumentError
 from minidynamo.steering import DISABLED, IN_GRAPH, own_mark
 from minidynamo.testing import CompileCounter
 
@@ -89,3 +90,48 @@ def test_functions_that_torch_compile_made_run_as_written():
         assert compiled(torch.ones(1)).item() == 9
         assert (counter.frame_count, counter.op_count) == (2, 2)
         assert "torch.compile" in compiled.__minidynamo__.breaks[0].render()
+
+
+@pytest.mark.parametrize(
+    ("steer", "says"),
+    [
+        (
+            lambda: minidynamo.disable(torch.nn.Linear(2, 2)),
+            "disable got the module Linear(?s:.*)Decorate the function",
+        ),
+        (lambda: minidynamo.disable(torch.nn.Linear), "disable got the class Linear"),
+        (
+            lambda: minidynamo.disable("it is noisy"),
+            r"disable got str(?s:.*)@minidynamo.disable\(reason='it is noisy'\)",
+        ),
+        (lambda: minidynamo.allow_in_graph(len), "allow_in_graph got builtin_function_or_method(?s:.*)Wrap it"),
+        (lambda: minidynamo.allow_in_graph([len]), "allow_in_graph got list"),
+        (lambda: minidynamo.on_event("compile"), "on_event got str"),
+    ],
+)
+def test_what_cannot_be_steered_is_refused(steer, says):
+    with pytest.raises(ArgumentError, match=f"MD112.*{says}"):
+        steer()
+
+
+def test_static_and_class_methods_can_be_disabled():
+    class Tools:
+        @minidynamo.disable
+        @staticmethod
+        def add(x):
+            return x + 1
+
+        @minidynamo.disable
+        @classmethod
+        def named(cls, x):
+            return cls.__name__, x
+
+    assert Tools.add(1) == Tools().add(1) == 2 and Tools.named(1) == ("Tools", 1)
+    f = minidynamo.compile(lambda x: Tools.add(x) * 2, backend="eager")
+    assert f(torch.ones(1)).item() == 4 and "MD2" in f.breaks()
+
+
+@pytest.mark.parametrize("bounds", [{"min": "a"}, {"max": 2.5}])
+def test_bounds_of_a_size_are_whole_numbers(bounds):
+    with pytest.raises(ArgumentError, match="MD110 mark_dynamic takes a whole number as"):
+        minidynamo.mark_dynamic(torch.ones(3), 0, **bounds)

@@ -102,8 +102,13 @@ def differs_from_frozen(name: str, failures: Sequence[GuardFailure]) -> Diagnost
     return Diagnostic("MD305", what, why=why, fix=fix, where=failures[0].guard.where if failures else None)
 
 
-def limit_reached(name: str, limit: int, recompiles: Iterable[Recompile]) -> Diagnostic:
-    """What the user is told when no more versions are made: what kept changing, most frequent first, and each fix."""
+def limit_reached(
+    name: str, limit: int, recompiles: Iterable[Recompile], *, runs_as_written: bool = True
+) -> Diagnostic:
+    """What the user is told when no more versions are made: what kept changing, most frequent first, and each fix.
+
+    The calls that fit none of them run as written, or raise this.
+    """
     differences = [r.difference for r in recompiles if r.difference is not None]
     counts = Counter((subject(d.guard), d.guard.kind) for d in differences)
     rows = []
@@ -115,8 +120,8 @@ def limit_reached(name: str, limit: int, recompiles: Iterable[Recompile]) -> Dia
     return Diagnostic(
         "MD302",
         f"stopped compiling `{name}`: {_count(limit, 'version')} exist{'s' * (limit == 1)} (recompile_limit={limit})",
-        why="\n".join([*rows, "Calls that fit none of them run as written. f.why() tells each reason."]),
-        fix="Do so, or raise recompile_limit= if all versions are needed.",
+        why="\n".join([*rows, "Calls that fit none of them run as written."][: None if runs_as_written else -1]),
+        fix="Do so, or raise recompile_limit= if all versions are needed. f.why() tells each reason.",
     )
 
 

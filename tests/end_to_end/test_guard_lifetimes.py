@@ -24,7 +24,7 @@ BACKENDS = ["eager", pytest.param("native", marks=pytest.mark.cpp)]
 def watched(compiled, *others):
     """Weak references to what stands behind a compiled function or module, by name, and to the others."""
     record = compiled_record(compiled)
-    dispatchers = record._dispatchers()
+    dispatchers = record.dispatchers().values()
     found = {"record": record}  # and no graphs: FX nodes refer to one another, but to nothing of the user's
     for number, dispatcher in enumerate(dispatchers):
         found[f"dispatcher {number}"] = dispatcher

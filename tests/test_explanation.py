@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+import minidynamo
+from minidynamo.errors import ArgumentError
+from minidynamo.events import MinidynamoNotice
+
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        if x.sum() > 0:
+            x = x + 1
+        return x * 2
+
+
+def cut(x):
+    if x.sum() > 0:
+        x = x + 1
+    return x * 2
+
+
+def test_breaks_tell_each_place_once_with_its_line():
+    f = minidynamo.compile(cut, backend="eager", dynamic=False)
+    assert f.breaks() == "cut has no graph breaks."
+    f(torch.ones(2)), f(torch.ones(3))
+    told = f.breaks()
+    assert told.count("MD201") == 2 and told.count("if x.sum() > 0:") == 1  # once in the headline, once in `explain`
+    assert "In 2 versions." in told
+    f.reset()
+    assert f.breaks() == "cut has no graph breaks."
+
+
+def test_breaks_tell_what_runs_as_written():
+    def refuse(gm, example_inputs):
+        raise ValueError("no")
+
+    f = minidynamo.compile(lambda x: x + 1, backend=refuse, on_error="eager")
+    with pytest.warns(MinidynamoNotice, match="MD520"):
+        f(torch.ones(2))
+    assert "MD520 backend 'refuse' failed" in f.breaks()
+
+
+def test_a_module_answers_what_a_function_does():
+    net = minidynamo.compile(Net(), backend="eager")
+    assert "not compiled yet" in str(minidynamo.explain(net))
+    net(torch.ones(2)), net(torch.ones(3))
+    explanation = minidynamo.explain(net)
+    assert "tensor `x`: float32[2] on cpu" in explanation.guards() and "class GraphModule" in explanation.code("graph")
+    assert explanation.stats is minidynamo.stats(net) and len(explanation.graphs) == explanation.stats.graphs
+    assert explanation.why() == minidynamo.why(net)
+
+
+def test_printed_it_is_an_overview():
+    f = minidynamo.compile(cut, backend="aot_eager")
+    x = torch.ones(2, requires_grad=True)
+    f(x).sum().backward()
+    f(torch.ones(3, requires_grad=True))
+    text = str(f.explain())
+    assert text.startswith("cut: ") and "graph breaks: " in text and "capture" in text
+    assert "MD201" in text and "MD301" in text and text == str(minidynamo.explain(f))
+    assert repr(f.explain()).startswith("<explanation of cut: ")
+
+
+def test_what_was_not_compiled_is_refused_by_name():
+    with pytest.raises(ArgumentError, match=r"MD106 cut is not something that minidynamo.compile returned"):
+        minidynamo.explain(cut)
+    with pytest.raises(ArgumentError, match=r"class Net is not(?s:.*)A copy of a compiled module is a plain module"):
+        minidynamo.explain(Net())
