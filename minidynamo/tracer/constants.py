@@ -69,9 +69,6 @@ CONSTANT_TYPES: frozenset[type] = frozenset(
 )
 
 
-_VALUED = (ConstantVariable, ClassVariable, FunctionVariable, BuiltinVariable, PythonModuleVariable)
-
-
 class NotConstant(Exception):
     """A tracker is not, or contains something that is not, a constant."""
 

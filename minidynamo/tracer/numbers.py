@@ -17,35 +17,16 @@ import torch
 
 from minidynamo.guards.source import Computed, Constant, Source
 from minidynamo.tracer.constants import as_constant, from_constant
+from minidynamo.tracer.operator_table import ARITHMETIC, BINARY, BITWISE, COMPARISONS, UNARY
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable, SequenceVariable, SetVariable, SliceVariable, TupleVariable
 from minidynamo.variables.numbers import NumberVariable
 
-_SYMBOLS: dict[Callable[..., Any], str] = {
-    operator.add: "+",
-    operator.sub: "-",
-    operator.mul: "*",
-    operator.truediv: "/",
-    operator.floordiv: "//",
-    operator.mod: "%",
-    operator.pow: "**",
-    operator.lt: "<",
-    operator.le: "<=",
-    operator.eq: "==",
-    operator.ne: "!=",
-    operator.gt: ">",
-    operator.ge: ">=",
-}
-_COMPARISONS = (operator.lt, operator.le, operator.eq, operator.ne, operator.gt, operator.ge)
-_BITS: dict[Callable[..., Any], str] = {
-    operator.and_: "&",
-    operator.or_: "|",
-    operator.xor: "^",
-    operator.lshift: "<<",
-    operator.rshift: ">>",
-}
+_SYMBOLS = {function: symbol for symbol, function in (ARITHMETIC | BITWISE | COMPARISONS).items() if symbol != "@"}
+_COMPARISONS = frozenset(COMPARISONS.values())
+_BITS = frozenset(BITWISE.values())
 _DIVISIONS = (operator.truediv, operator.floordiv, operator.mod)
 
 # A text that has grown longer than this is no gain: its numbers become constants.
@@ -219,7 +200,7 @@ def _bits(
         fits = 0 <= _here(right) < 62 and abs(function(_here(left), _here(right))) < 2**62
         if not fits or not _require(tx, bounds, True, left, right):
             return None
-    text = computed_text(f"{{0}} {_BITS[function]} {{1}}", left, right)
+    text = computed_text(f"{{0}} {_SYMBOLS[function]} {{1}}", left, right)
     return None if text is None else tx.graph.integer(function(_here(left), _here(right)), text)
 
 
@@ -375,7 +356,7 @@ def call_method(
     function, is_reflected = plain
     if function in _ONE_NUMBER and not args:
         return call(tx, function, [number], {})
-    if function in (operator.neg, operator.pos, operator.invert, abs):
+    if function in UNARY:
         return unary(tx, function, number)
     if len(args) != 1:
         return None
@@ -384,18 +365,6 @@ def call_method(
     return ConstantVariable(NotImplemented) if result is None else result
 
 
-_METHODS: dict[str, tuple[Callable[..., Any], bool]] = {
-    f"__{name}__": (getattr(operator, name), False)
-    for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "lt", "le", "eq", "ne", "gt", "ge")
-}
-_METHODS |= {
-    f"__r{name}__": (getattr(operator, name), True)
-    for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
-}
-_METHODS |= {f"__{function.__name__.strip('_')}__": (function, False) for function in _BITS}
-_METHODS |= {f"__r{function.__name__.strip('_')}__": (function, True) for function in _BITS}
-_METHODS |= {"__invert__": (operator.invert, False)}
-_METHODS |= {"__neg__": (operator.neg, False), "__pos__": (operator.pos, False), "__abs__": (abs, False)}
 _CONVERSIONS: dict[str, Callable[..., Any]] = {
     "__int__": builtins.int,
     "__index__": builtins.int,
@@ -405,4 +374,10 @@ _CONVERSIONS: dict[str, Callable[..., Any]] = {
     "__trunc__": math.trunc,
     "__round__": round,
 }
-_METHODS |= {name: (function, False) for name, function in _CONVERSIONS.items()}
+# method -> (function, whether the number is the right operand)
+_METHODS: dict[str, tuple[Callable[..., Any], bool]] = {
+    **{reflected: (function, True) for function, (_, reflected) in BINARY.items() if function in _SYMBOLS},
+    **{name: (function, False) for function, (name, _) in BINARY.items() if function in _SYMBOLS},
+    **{name: (function, False) for function, name in UNARY.items()},
+    **{name: (function, False) for name, function in _CONVERSIONS.items()},
+}

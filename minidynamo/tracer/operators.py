@@ -17,6 +17,7 @@ from minidynamo.tracer import numbers, registry
 from minidynamo.tracer.attributes import MISSING, lookup_on_class
 from minidynamo.tracer.constants import NotConstant, as_constant, from_constant
 from minidynamo.tracer.exceptions import says, tracked
+from minidynamo.tracer.operator_table import BINARY, COMPARISONS, IN_PLACE, UNARY
 from minidynamo.tracer.polyfills import same_or_equal
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.trace_rules import is_trusted_class
@@ -28,60 +29,7 @@ from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ClassVariable, IdVariable, ObjectVariable, OpaqueVariable, PythonModuleVariable
 from minidynamo.variables.tensors import TensorVariable
 
-# operator -> (method of the left operand, method of the right one)
-BINARY: dict[Callable[..., Any], tuple[str, str]] = {
-    operator.add: ("__add__", "__radd__"),
-    operator.and_: ("__and__", "__rand__"),
-    operator.floordiv: ("__floordiv__", "__rfloordiv__"),
-    operator.lshift: ("__lshift__", "__rlshift__"),
-    operator.matmul: ("__matmul__", "__rmatmul__"),
-    operator.mul: ("__mul__", "__rmul__"),
-    operator.mod: ("__mod__", "__rmod__"),
-    operator.or_: ("__or__", "__ror__"),
-    operator.pow: ("__pow__", "__rpow__"),
-    operator.rshift: ("__rshift__", "__rrshift__"),
-    operator.sub: ("__sub__", "__rsub__"),
-    operator.truediv: ("__truediv__", "__rtruediv__"),
-    operator.xor: ("__xor__", "__rxor__"),
-    operator.lt: ("__lt__", "__gt__"),
-    operator.le: ("__le__", "__ge__"),
-    operator.eq: ("__eq__", "__eq__"),
-    operator.ne: ("__ne__", "__ne__"),
-    operator.gt: ("__gt__", "__lt__"),
-    operator.ge: ("__ge__", "__le__"),
-}
-
-# in-place operator -> (its method, the operator it falls back to)
-IN_PLACE: dict[Callable[..., Any], tuple[str, Callable[..., Any]]] = {
-    operator.iadd: ("__iadd__", operator.add),
-    operator.iand: ("__iand__", operator.and_),
-    operator.ifloordiv: ("__ifloordiv__", operator.floordiv),
-    operator.ilshift: ("__ilshift__", operator.lshift),
-    operator.imatmul: ("__imatmul__", operator.matmul),
-    operator.imul: ("__imul__", operator.mul),
-    operator.imod: ("__imod__", operator.mod),
-    operator.ior: ("__ior__", operator.or_),
-    operator.ipow: ("__ipow__", operator.pow),
-    operator.irshift: ("__irshift__", operator.rshift),
-    operator.isub: ("__isub__", operator.sub),
-    operator.itruediv: ("__itruediv__", operator.truediv),
-    operator.ixor: ("__ixor__", operator.xor),
-}
-
-UNARY: dict[Callable[..., Any], str] = {
-    operator.neg: "__neg__",
-    operator.pos: "__pos__",
-    operator.invert: "__invert__",
-    abs: "__abs__",
-}
-
-SUBSCRIPT: dict[Callable[..., Any], str] = {
-    operator.getitem: "__getitem__",
-    operator.setitem: "__setitem__",
-    operator.delitem: "__delitem__",
-}
-
-_COMPARISONS = ("__lt__", "__le__", "__eq__", "__ne__", "__gt__", "__ge__")
+_COMPARISONS = frozenset(COMPARISONS.values())
 
 
 def involves_tensor(variable: VariableTracker) -> bool:
@@ -155,7 +103,7 @@ def _binary(function: Callable[..., Any], name: str, reflected: str) -> None:
         if second is not first and issubclass(second, first) and _overrides(second, first, reflected):
             order.reverse()
         # Operands of one class are not asked the other way round, except by comparisons.
-        attempts = order if first is not second or name in _COMPARISONS else order[:1]
+        attempts = order if first is not second or function in _COMPARISONS else order[:1]
         for receiver, method, other in attempts:
             result = _attempt(tx, receiver, method, other)
             if result is not None:

@@ -6,7 +6,7 @@ import operator
 import pytest
 import torch
 
-from minidynamo.tracer.operators import BINARY, IN_PLACE, UNARY
+from minidynamo.tracer.operator_table import BINARY, IN_PLACE, UNARY
 from minidynamo.tracer.registry import FUNCTIONS
 from tests.end_to_end.programs import Programs, two_vectors, vector
 

@@ -13,47 +13,12 @@ from minidynamo.bytecode.instructions import NULL_ABOVE_CALLABLE, Instruction
 from minidynamo.tracer.constants import is_constant_value
 from minidynamo.tracer.interpreter import NULL, Frame
 from minidynamo.tracer.opcodes.table import opcode
+from minidynamo.tracer.operator_table import ARITHMETIC, AUGMENTED, BITWISE, COMPARISONS
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import SliceVariable
 
-BINARY: dict[str, Callable[..., Any]] = {
-    "+": operator.add,
-    "&": operator.and_,
-    "//": operator.floordiv,
-    "<<": operator.lshift,
-    "@": operator.matmul,
-    "*": operator.mul,
-    "%": operator.mod,
-    "|": operator.or_,
-    "**": operator.pow,
-    ">>": operator.rshift,
-    "-": operator.sub,
-    "/": operator.truediv,
-    "^": operator.xor,
-    "+=": operator.iadd,
-    "&=": operator.iand,
-    "//=": operator.ifloordiv,
-    "<<=": operator.ilshift,
-    "@=": operator.imatmul,
-    "*=": operator.imul,
-    "%=": operator.imod,
-    "|=": operator.ior,
-    "**=": operator.ipow,
-    ">>=": operator.irshift,
-    "-=": operator.isub,
-    "/=": operator.itruediv,
-    "^=": operator.ixor,
-}
-
-COMPARISONS: dict[str, Callable[..., Any]] = {
-    "<": operator.lt,
-    "<=": operator.le,
-    "==": operator.eq,
-    "!=": operator.ne,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
+BINARY = ARITHMETIC | BITWISE | AUGMENTED
 
 
 @opcode("BINARY_OP")
