@@ -60,7 +60,6 @@ def leave_to_python(code: types.CodeType) -> None:
     _frame_evaluation.set_code_exec_strategy(code, _frame_evaluation._FrameExecStrategy(skip, skip))
 
 
-
 def tagged_init(function: types.FunctionType) -> types.FunctionType | None:
     """The `nn.Module.__init__` behind the one that torch.compile puts in its place, once it is used in the process.
 
@@ -115,6 +114,8 @@ is_function_mode_enabled = torch._C._is_torch_function_mode_enabled
 HAS_ACCELERATOR_TENSOR_TYPES = bool(torch.version.cuda or torch.version.hip)
 reinterpret_tensor = _dynamo_guards._reinterpret_tensor
 make_subclass = torch.Tensor._make_subclass
+# Sees the operations that run, whatever they run on.
+TorchDispatchMode = torch.utils._python_dispatch.TorchDispatchMode
 DeviceContext = torch.utils._device.DeviceContext
 
 
@@ -380,10 +381,48 @@ fake_tensor_log = logging.getLogger("torch._subclasses.fake_tensor")
 is_functorch_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 
 
+_functorch = torch._C._functorch
+_is_old_batch = _functorch.is_legacy_batchedtensor
+
+
 def is_batched(value: torch.Tensor) -> bool:
-    """Whether `value` stands for one of many gradients that autograd computes at once (`is_grads_batched=True`)."""
-    keys = torch._C._dispatch_keys(value)  # the key itself has no name in Python
-    return keys.has(torch._C.DispatchKey.AutogradOther) and "Batched" in str(keys)
+    """Whether `value` stands for one of many that are computed at once (`is_grads_batched=True`, vmap)."""
+    return bool(_functorch.is_batchedtensor(value) or _is_old_batch(value))
+
+
+def batch_level(value: torch.Tensor) -> int | None:
+    """Which of the batches around the code `value` comes from, the innermost one for a batch of batches; None if it is
+    none. Those of `is_grads_batched` count below 0."""
+    if _functorch.is_batchedtensor(value):
+        return int(_functorch.maybe_get_level(value))
+    if not _is_old_batch(value):
+        return None
+    inner = (-n for n in range(1, 64) if not _is_old_batch(torch._remove_batch_dim(value, n, 1, 0)))
+    return next(inner)
+
+
+def unbatched(value: torch.Tensor, level: int) -> torch.Tensor:
+    """All of a batch, one behind the other."""
+    made: torch.Tensor
+    if level < 0:
+        made = torch._remove_batch_dim(value, -level, 1, 0)
+    else:
+        made = _functorch.get_unwrapped(value).movedim(_functorch.maybe_get_bdim(value), 0)
+    return made
+
+
+def batched(value: torch.Tensor, level: int) -> torch.Tensor:
+    """The reverse of `unbatched`."""
+    made: torch.Tensor
+    if level < 0:
+        made = torch._add_batch_dim(value, 0, -level)
+    else:
+        made = _functorch._add_batch_dim(value, 0, level)
+    return made
+
+
+# What runs inside knows of no vmap around it.
+outside_of_batches = torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack
 
 
 # Namespaces whose functions compute tensors from tensors and nothing else.

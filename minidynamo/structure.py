@@ -18,7 +18,8 @@ from minidynamo.boxed import mark_boxed, reject_unboxed
 
 @dataclass(frozen=True)
 class Structure:
-    """What a value is made of. `kind` is list, tuple or dict, or None for a leaf; `keys` are those of a dict."""
+    """What a value is made of. `kind` is list, tuple, one of `torch.return_types` or dict, or None for a leaf; `keys`
+    are those of a dict."""
 
     kind: type | None = None
     parts: tuple[Structure, ...] = ()
@@ -43,11 +44,17 @@ class Structure:
         return self.kind in (tuple, dict) or any(part.kind is not None for part in self.parts)
 
 
+def is_sequence_class(cls: type) -> bool:
+    """Whether values of the class are looked into, part by part; it makes them of a list of parts."""
+    return cls in (list, tuple) or cls.__module__ == "torch.return_types"
+
+
 def structure_of(value: Any) -> Structure:
-    """The structure of a value, looking into lists, tuples and dicts of exactly these classes."""
+    """The structure of a value, looking into lists, tuples and dicts of exactly these classes, and what torch returns
+    with names."""
     if type(value) is dict:
         return Structure(dict, tuple(map(structure_of, value.values())), tuple(value))
-    if type(value) in (list, tuple):
+    if is_sequence_class(type(value)):
         return Structure(type(value), tuple(map(structure_of, value)))
     return Structure()
 
@@ -56,7 +63,7 @@ def leaves(value: Any) -> list[Any]:
     """The leaves of a value, in order."""
     if type(value) is dict:
         value = list(value.values())
-    elif type(value) not in (list, tuple):
+    elif not is_sequence_class(type(value)):
         return [value]
     return [leaf for part in value for leaf in leaves(part)]
 

@@ -27,7 +27,7 @@ class Argument:
 class Transformation:
     """`transform(function, **options)(*args, **kwargs)`, with an `Argument` in the place of each tensor.
 
-    `result` is the structure of what the function returns.
+    `result` is the structure of what the function returns; `takes` what it is called with, where that is not `args`.
     """
 
     transform: Callable[..., Any]
@@ -35,6 +35,7 @@ class Transformation:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     result: Structure
+    takes: tuple[Any, ...] | None = None
 
     def call(self, subgraph: Subgraph, inputs: Sequence[torch.Tensor]) -> Any:
         """The call, for a function that is `subgraph(*captured, *tensors)`; `inputs` are those, in this order."""
@@ -42,7 +43,7 @@ class Transformation:
         captured, given = inputs[: -len(tensors)], inputs[-len(tensors) :]
 
         def function(*args: Any, **kwargs: Any) -> Any:
-            spec = leaves([*self.args, dict(self.kwargs)])
+            spec = leaves([*(self.args if self.takes is None else self.takes), dict(self.kwargs)])
             found = [tensor for slot, tensor in zip(spec, leaves([*args, kwargs])) if isinstance(slot, Argument)]
             return rebuild(self.result, subgraph(*captured, *found))
 
@@ -60,6 +61,16 @@ class Transformation:
 
         run.__name__ = run.__qualname__ = name
         return run
+
+
+class PullBack:
+    """The function that `torch.func.vjp` gives, for a function that was captured: `subgraph`, called on `inputs`."""
+
+    def __init__(self, made: Transformation, subgraph: Subgraph, inputs: Sequence[torch.Tensor]) -> None:
+        self._pull_back = made.call(subgraph, inputs)[1]
+
+    def __call__(self, cotangents: Any, retain_graph: bool = True, create_graph: bool | None = None) -> Any:
+        return self._pull_back(cotangents, retain_graph=retain_graph, create_graph=create_graph)
 
 
 def transformed(

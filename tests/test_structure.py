@@ -22,6 +22,12 @@ def test_leaves_and_structure_make_the_value_again():
     assert structure.leaves == 6
 
 
+def test_what_torch_returns_with_names():
+    pair = torch.return_types.max([1, 2])
+    structure = structure_of([pair])
+    assert leaves([pair]) == [1, 2] and type(rebuild(structure, [3, 4])[0]) is type(pair)
+
+
 def test_what_is_nested():
     assert not structure_of(1).is_nested and not structure_of([1, 2]).is_nested
     assert structure_of((1,)).is_nested and structure_of([[1]]).is_nested and structure_of({}).is_nested

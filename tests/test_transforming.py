@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from minidynamo.structure import structure_of
-from minidynamo.transforming import Argument, Transformation, transformed
+from minidynamo.transforming import Argument, PullBack, Transformation, transformed
 
 
 def test_arguments_captured_tensors_and_results():
@@ -31,3 +31,20 @@ def test_as_written():
     x = torch.ones(2)
     made = transformed(torch.func.grad, lambda y, k: (y * y).sum() * k, {"argnums": 0}, (x,), {"k": 3})
     assert made.tolist() == [6, 6]
+
+
+def test_a_gradient_function_is_made_again():
+    def vjp(function, has_aux):
+        return lambda *primals: torch.func.vjp(function, *primals, has_aux=has_aux)
+
+    made = Transformation(vjp, {"has_aux": False}, (Argument(0),), {}, structure_of(0))
+    pull_back = PullBack(made, lambda captured, a: (a * captured,), (torch.full((2,), 3.0), torch.ones(2)))
+    assert pull_back(torch.ones(2))[0].tolist() == [3, 3]
+
+
+def test_arguments_that_the_function_does_not_take():
+    def times(function):
+        return lambda args, factor: function(*args) * factor
+
+    made = Transformation(times, {}, ((Argument(0),), Argument(1)), {}, structure_of(0), (Argument(0),))
+    assert made.call(lambda a: (a + 1,), (torch.ones(2), torch.full((2,), 3.0))).tolist() == [6, 6]

@@ -16,6 +16,7 @@ from minidynamo.switches import settings, way_to
 from minidynamo.tracer.attributes import instance_dict
 from minidynamo.tracer.frame_request import FrameRequest
 from minidynamo.tracer.generators import cannot_go_on
+from minidynamo.tracer.handlers.pull_backs import spoilt
 from minidynamo.tracer.interpreter import Frame
 from minidynamo.tracer.opcodes.calls import callable_position
 from minidynamo.tracer.reachable import reachable, target_of, would_differ
@@ -31,6 +32,7 @@ from minidynamo.variables.exceptions import ExceptionVariable
 from minidynamo.variables.iterators import LibraryIterator
 from minidynamo.variables.objects import ObjectVariable
 from minidynamo.variables.tensors import HookVariable, TensorVariable
+from minidynamo.variables.transforms import PullBackVariable
 
 
 def finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) -> TracedFrame:
@@ -68,11 +70,19 @@ def _refuse_what_only_python_makes(
         why = "Its traceback exists only when Python itself raises it."
     elif unfinished := cannot_go_on(tx.chain, found) or _shows_started_iterator(tx, frame, end):
         code, what, why = "MD222", "a generator has not come to its end", unfinished
+    elif lost := _lost_function(tx, found):
+        code, what, why = "MD220", "what torch.func.vjp() gave is kept", f"{lost.capitalize()}."
     elif any(would_differ(tx.side_effects, v) for v in found):
         what = "a dict gets other keys while it is looped over"
         why = "Going on with the loop raises RuntimeError."
     if what:
         raise SkipFrame(Diagnostic(code, f"{request.title} runs as written: {what}", why=why))
+
+
+def _lost_function(tx: Trace, found: Iterable[VariableTracker]) -> str:
+    """Why torch cannot make a gradient function behind the graph, or ""."""
+    reasons = (spoilt(v, tx.graph.entry_settings) for v in found if isinstance(v, PullBackVariable))
+    return next(filter(None, reasons), "")
 
 
 def _shows_started_iterator(tx: Trace, frame: Frame, end: Return | Break) -> str:

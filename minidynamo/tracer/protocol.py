@@ -154,6 +154,10 @@ class GraphView(Protocol):
         """Let the subgraph return `outputs`; gives the node that stands for it in the graph around it."""
         ...
 
+    def module_of(self, subgraph: torch.fx.Node) -> torch.fx.GraphModule:
+        """The closed subgraph that a node stands for."""
+        ...
+
     def emit_on_subgraphs(
         self,
         target: Callable[..., Any],

@@ -45,6 +45,7 @@ from minidynamo.variables.iterators import (
 )
 from minidynamo.variables.objects import IdVariable, ModuleVariable, NamespaceVariable, ObjectVariable
 from minidynamo.variables.references import WeakReferenceVariable
+from minidynamo.variables.transforms import PullBackVariable
 
 
 def parts(variable: VariableTracker, side_effects: SideEffects) -> Iterator[VariableTracker]:
@@ -215,4 +216,5 @@ _PARTS: dict[type[VariableTracker], Callable[[Any], Iterable[VariableTracker | N
     ContextExitVariable: lambda v: (v.context,),
     ArrayVariable: lambda v: (v.shared,),
     WeakReferenceVariable: lambda v: (v.referent,),
+    PullBackVariable: lambda v: v.inputs,
 }

@@ -164,6 +164,12 @@ def mapped_structures(x, w):
     return vmap(lambda d, k: d["x"] * d["w"] + k, in_dims=({"x": 0, "w": None}, None))({"x": x, "w": w}, 2)
 
 
+@programs(lambda: (matrix(), vector()))
+def mapped_with_names_and_repeated(x, w):
+    found = vmap(lambda row: torch.max(row, 0))(x)
+    return found, found.indices, vmap(lambda row: (row * 2, w))(x)
+
+
 @programs(lambda: (matrix(),))
 def sizes_inside(x):
     return vmap(lambda row: row / row.shape[0] + row.ndim)(x)
@@ -216,15 +222,104 @@ def the_same_tensor_twice(x):
     return gradients, jvp(torch.sin, (x,), (x,)), vmap(lambda pair: pair[0] * pair[1])((x, x))
 
 
-# What is not captured
+# vjp
 
 
-@programs(two_vectors, graphs=2, breaks=2)
+@programs(two_vectors)
 def pulled_back(x, v):
     scale = 2
     y, pull_back = vjp(lambda a: a.sin() * scale, x + 1)
     scale = 3
-    return y * scale, pull_back(v)
+    return y * scale, pull_back(v), pull_back(v * scale)
+
+
+@programs(two_vectors)
+def pulled_back_to_structures(x, v):
+    y, pull_back, aux = vjp(lambda d, b: ((d["x"] * b, d["w"].sum()), [b * 2]), {"x": x, "w": v}, x, has_aux=True)
+    first, second = pull_back((v, y[1]))
+    return y, first["x"], first["w"], second, aux
+
+
+@programs(two_vectors)
+def a_product_with_the_hessian(x, v):
+    energy = lambda a: (a**3).sum()  # noqa: E731
+    return vjp(grad(energy), x)[1](v)[0], jvp(grad(energy), (x,), (v,))[1]
+
+
+@programs(two_vectors)
+def pulled_back_row_by_row(x, v):
+    y, pull_back = vjp(lambda a: a.exp() * v, x)
+    return y, vmap(pull_back)(torch.eye(4))
+
+
+@programs(lambda: (leaf(), leaf()))
+def pulled_back_and_differentiated_outside(x, v):
+    y, pull_back = vjp(lambda a: a.sin() * v, x)
+    with torch.no_grad():
+        plain = pull_back(v)[0]
+    return y, pull_back(v)[0], plain, plain.requires_grad
+
+
+@programs(lambda: (nn.Linear(4, 2), matrix()))
+def pulled_back_to_parameters(m, x):
+    params = dict(m.named_parameters())
+    y, pull_back = vjp(lambda p: functional_call(m, p, (x,)), params)
+    return pull_back(torch.ones_like(y))[0], m(x)
+
+
+@programs(two_vectors, graphs=1, breaks=2)
+def a_gradient_function_behind_a_break(x, v):
+    scale = torch.full((4,), 3.0)
+    y, pull_back = vjp(lambda a: a.sin() * scale, x)
+    z = y + 1
+    minidynamo.graph_break()
+    return pull_back(v), z
+
+
+@programs(two_vectors)
+def a_gradient_function_is_a_function(x, v):
+    pull_back = vjp(torch.sin, x)[1]
+    return pull_back(v), type(pull_back), pull_back.__name__
+
+
+@programs(two_vectors, graphs=1, breaks=2)
+def random_numbers_are_drawn_once(x, v):
+    y, pull_back = vjp(lambda a: a * torch.rand(4), x)
+    return y * 2, pull_back(v)
+
+
+def test_gradient_functions_are_returned():
+    def program(x):
+        w = x * 2
+        return vjp(lambda a: a * w * a, x)[1]
+
+    compiled = minidynamo.compile(program, backend="eager", fullgraph=True)
+    x, v = torch.randn(3), torch.randn(3)
+    expected, found = program(x), compiled(x)
+    x.add_(1)  # both have the same view of what was saved
+    torch.testing.assert_close(found(v), expected(v))
+
+
+def what_the_function_took_is_written_to(x, v):
+    w = v * 2
+    y, pull_back = vjp(lambda a: a + w, x)
+    w.add_(1)
+    return y, pull_back(v), w
+
+
+def another_precision_where_it_is_called(x, v):
+    with torch.autocast("cpu", torch.bfloat16):
+        y, pull_back = vjp(lambda a: a @ a.t(), x.view(2, 2))
+    return y, pull_back(torch.ones_like(y))
+
+
+@pytest.mark.filterwarnings("ignore:.*MD220")
+@pytest.mark.parametrize("program", [what_the_function_took_is_written_to, another_precision_where_it_is_called])
+def test_gradient_functions_that_are_left_to_torch(program):
+    assert_same_as_eager(program, two_vectors, graphs=0)
+
+
+# What is not captured
 
 
 @programs(lambda: (matrix(),), graphs=0, breaks=3)

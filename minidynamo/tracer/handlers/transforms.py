@@ -8,15 +8,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
 import torch.fx
 
 from minidynamo import compat
+from minidynamo.structure import Structure, is_sequence_class, structure_of
 from minidynamo.structure import leaves as leaves_of
-from minidynamo.structure import structure_of
 from minidynamo.tracer import registry
 from minidynamo.tracer.constants import NotConstant, as_constant, key_of
 from minidynamo.tracer.graph.subgraphs import Subgraph
@@ -31,6 +32,8 @@ from minidynamo.variables.containers import DictVariable, ListVariable, Sequence
 from minidynamo.variables.tensors import TensorVariable
 
 func: Any = torch.func
+# Breaks the graph; it is told what cannot be captured.
+Refuse = Callable[[str], NoReturn]
 registry.polyfill(func.functional_call)(func.functional_call)
 
 
@@ -103,29 +106,74 @@ def _transformed(
     name = real.__name__.strip("_").removesuffix("_of")
 
     def refuse(what: str) -> NoReturn:
-        _refuse(tx, name, what)
+        refuse_transform(tx, name, what)
 
     plain = _options(options, refuse)
     seen: set[TensorVariable] = set()
-    args, kwargs = _distinct(tx, args, seen), _distinct(tx, kwargs, seen)
+    args, kwargs = distinct(tx, args, seen), distinct(tx, kwargs, seen)
+    assert isinstance(args, TupleVariable) and isinstance(kwargs, DictVariable)
+    given = given_tensors(args, kwargs, refuse)
+    dims = _dims(tx, real, plain, args, kwargs, refuse)
+    followed = _followed(real, plain, args)
+    how = {tensor: (dim, tensor in followed) for tensor, dim in zip(given, dims)}
+    traced = trace(tx, name, function, args, kwargs, how, derivative=real in _DERIVATIVES)
+    made = Transformation(real, plain, traced.args, traced.kwargs, traced.result)
+    return record(tx, made, name, traced.subgraph, [*traced.captured, *given], refuse)
+
+
+@dataclass(frozen=True, eq=False)
+class Traced:
+    """A function that was traced into a graph of its own: what it takes and gives, and which tensors it reads besides.
+
+    `args` and `kwargs` have an `Argument` in the place of each tensor.
+    """
+
+    subgraph: torch.fx.Node
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    result: Structure
+    captured: list[TensorVariable]
+
+
+def given_tensors(args: VariableTracker, kwargs: VariableTracker, refuse: Refuse) -> list[TensorVariable]:
+    """The tensors among the arguments of a transformed function."""
     given = [leaf for leaf in leaves(TupleVariable([args, kwargs])) if isinstance(leaf, TensorVariable)]
     if not given:
         refuse("its arguments are no tensors")
-    dims = _dims(tx, real, plain, args, kwargs, refuse)
-    with tx.graph.open_subgraph(()) as subgraph, changing_nothing(tx, refuse, may_restore=True), _grad_mode(tx, real):
-        followed = _followed(real, plain, args)
-        inner = [tx.graph.inner_input(tensor, dim, tensor in followed) for tensor, dim in zip(given, dims)]
-        replaced = dict(zip(given, inner))
+    return given
+
+
+def trace(
+    tx: Tracer,
+    name: str,
+    function: VariableTracker,
+    args: TupleVariable,
+    kwargs: DictVariable,
+    given: dict[TensorVariable, tuple[int | None, bool]],
+    *,
+    derivative: bool,
+) -> Traced:
+    """Trace the function that `name` transforms. Of each tensor `given` to it is said which dimension is taken away,
+    and whether gradients are computed for it. A `derivative` is computed whatever the grad mode is around it."""
+
+    def refuse(what: str) -> NoReturn:
+        refuse_transform(tx, name, what)
+
+    mode = _gradients_enabled(tx) if derivative else contextlib.nullcontext()
+    with tx.graph.open_subgraph(()) as subgraph, changing_nothing(tx, refuse, may_restore=True), mode:
+        replaced = {tensor: tx.graph.inner_input(tensor, *how) for tensor, how in given.items()}
         result = _call(tx, function, args, kwargs, replaced)
+        if name == "vmap":
+            result = _made_inside(tx, subgraph, result)
         _check(subgraph, result, refuse)
-    spec = (_spec(args, given, refuse), _spec(kwargs, given, refuse))
-    structure = structure_of(_spec(result, tensors_in(result), refuse))
-    made = Transformation(real, plain, *spec, structure)
+    order = list(given)
+    spec = (spec_of(args, order, refuse), spec_of(kwargs, order, refuse))
+    structure = structure_of(spec_of(result, tensors_in(result), refuse))
     node = tx.graph.close_subgraph(subgraph, tensors_in(result), f"{name}_function")
-    return _record(tx, made, name, node, [*subgraph.tensors, *given], refuse)
+    return Traced(node, *spec, structure, subgraph.tensors)
 
 
-def _distinct(tx: Tracer, value: VariableTracker, seen: set[TensorVariable]) -> VariableTracker:
+def distinct(tx: Tracer, value: VariableTracker, seen: set[TensorVariable]) -> VariableTracker:
     """The same value with another tensor over the same memory for each that is there a second time."""
     tensors = [leaf for leaf in leaves(value) if isinstance(leaf, TensorVariable)]
     if len(set(tensors)) == len(tensors) and not seen.intersection(tensors):
@@ -134,14 +182,14 @@ def _distinct(tx: Tracer, value: VariableTracker, seen: set[TensorVariable]) -> 
     if isinstance(value, TensorVariable):
         return tx.emit("view_as", [value, value])
     if isinstance(value, DictVariable):
-        items = {key: _distinct(tx, item, seen) for key, item in value.items.items()}
+        items = {key: distinct(tx, item, seen) for key, item in value.items.items()}
         return DictVariable(items, value.cls)
     assert isinstance(value, SequenceVariable)
-    parts = [_distinct(tx, item, seen) for item in value.items]
+    parts = [distinct(tx, item, seen) for item in value.items]
     return ListVariable(parts) if isinstance(value, ListVariable) else TupleVariable(parts, value.cls)
 
 
-def _options(options: DictVariable, refuse: Any) -> dict[str, Any]:
+def _options(options: DictVariable, refuse: Refuse) -> dict[str, Any]:
     """The options of the transform, which must be known."""
     try:
         plain = {str(key.token): as_constant(value) for key, value in options.items.items()}
@@ -150,8 +198,8 @@ def _options(options: DictVariable, refuse: Any) -> dict[str, Any]:
     return plain
 
 
-def _record(
-    tx: Tracer, made: Transformation, name: str, node: torch.fx.Node, inputs: list[TensorVariable], refuse: Any
+def record(
+    tx: Tracer, made: Transformation, name: str, node: torch.fx.Node, inputs: list[TensorVariable], refuse: Refuse
 ) -> VariableTracker:
     """Put the call into the graph and track what it gives."""
     try:
@@ -160,7 +208,7 @@ def _record(
         refuse(f"it raises {type(error).__name__}: {str(error).partition(chr(10))[0]}")
     if any(not isinstance(leaf, torch.Tensor) for leaf in leaves_of(outcome)):
         refuse("it gives something other than tensors")
-    return _tracked(outcome, iter(tensors))
+    return tracked_as(outcome, iter(tensors))
 
 
 def _call(
@@ -188,11 +236,9 @@ def _followed(transform: Any, options: dict[str, Any], args: VariableTracker) ->
 
 
 @contextlib.contextmanager
-def _grad_mode(tx: Tracer, transform: Any) -> Iterator[None]:
-    """Derivatives are computed whatever the grad mode is around them."""
+def _gradients_enabled(tx: Tracer) -> Iterator[None]:
     before = torch.is_grad_enabled()
-    if transform in _DERIVATIVES:
-        tx.graph.switch(compat.set_grad_enabled, True)
+    tx.graph.switch(compat.set_grad_enabled, True)
     try:
         yield
     finally:
@@ -200,7 +246,7 @@ def _grad_mode(tx: Tracer, transform: Any) -> Iterator[None]:
 
 
 def _dims(
-    tx: Tracer, transform: Any, options: dict[str, Any], args: VariableTracker, kwargs: VariableTracker, refuse: Any
+    tx: Tracer, transform: Any, options: dict[str, Any], args: VariableTracker, kwargs: VariableTracker, refuse: Refuse
 ) -> list[int | None]:
     """The dimension of each tensor that `vmap` takes away; None for all when it is another transform."""
     whole = transform is not func.vmap
@@ -213,7 +259,7 @@ def _dims(
     return [*found, *_spread(kwargs, None if whole else 0, refuse)]
 
 
-def _spread(value: VariableTracker, dims: Any, refuse: Any) -> Iterator[int | None]:
+def _spread(value: VariableTracker, dims: Any, refuse: Refuse) -> Iterator[int | None]:
     """`in_dims` for each tensor of an argument."""
     if not isinstance(value, (SequenceVariable, DictVariable)):
         if isinstance(value, TensorVariable):
@@ -233,9 +279,16 @@ def _spread(value: VariableTracker, dims: Any, refuse: Any) -> Iterator[int | No
         yield from _spread(part, dim, refuse)
 
 
-def _check(subgraph: Subgraph, result: VariableTracker, refuse: Any) -> None:
-    if subgraph.changed_facts() is not None or subgraph.take_written() is not None:
-        refuse("its function writes to a tensor from outside")
+def _made_inside(tx: Tracer, subgraph: Subgraph, value: VariableTracker) -> VariableTracker:
+    """The same value, with another tensor over the same memory for each that is from outside: `vmap` repeats it."""
+    outside = [leaf for leaf in tensors_in(value) if leaf.node.graph is not subgraph.graph]
+    views = [tx.emit("view_as", [tensor, tensor]) for tensor in outside]
+    return _with(value, dict(zip(outside, views))) if outside else value
+
+
+def _check(subgraph: Subgraph, result: VariableTracker, refuse: Refuse) -> None:
+    if subgraph.changed_facts() is not None:
+        refuse("its function changes the shape or history of a tensor from outside")
     for leaf in leaves(result):
         if not isinstance(leaf, TensorVariable):
             refuse(f"its function returns a {leaf.python_type.__name__}")
@@ -243,7 +296,7 @@ def _check(subgraph: Subgraph, result: VariableTracker, refuse: Any) -> None:
             refuse("its function returns a tensor from outside")
 
 
-def _with(value: VariableTracker, replaced: dict[TensorVariable, TensorVariable]) -> VariableTracker:
+def _with(value: VariableTracker, replaced: Mapping[TensorVariable, VariableTracker]) -> VariableTracker:
     """The same value around other tensors."""
     if isinstance(value, DictVariable):
         return DictVariable({key: _with(item, replaced) for key, item in value.items.items()}, value.cls)
@@ -253,31 +306,31 @@ def _with(value: VariableTracker, replaced: dict[TensorVariable, TensorVariable]
     return replaced.get(value, value) if isinstance(value, TensorVariable) else value
 
 
-def _spec(value: VariableTracker, tensors: list[TensorVariable], refuse: Any) -> Any:
+def spec_of(value: VariableTracker, tensors: list[TensorVariable], refuse: Refuse) -> Any:
     """A real value with an `Argument` for each tensor."""
     if isinstance(value, TensorVariable):
         return Argument(tensors.index(value))
     if isinstance(value, DictVariable) and value.cls is dict:
-        return {key.token: _spec(item, tensors, refuse) for key, item in value.items.items()}
-    if isinstance(value, SequenceVariable) and value.cls in (list, tuple):
-        return value.cls(_spec(item, tensors, refuse) for item in value.items)
+        return {key.token: spec_of(item, tensors, refuse) for key, item in value.items.items()}
+    if isinstance(value, SequenceVariable) and is_sequence_class(value.cls):
+        return value.cls(spec_of(item, tensors, refuse) for item in value.items)
     try:
         return as_constant(value)
     except NotConstant as error:
         return refuse(f"it takes or gives a {error}")
 
 
-def _tracked(value: Any, tensors: Iterator[VariableTracker]) -> VariableTracker:
+def tracked_as(value: Any, tensors: Iterator[VariableTracker]) -> VariableTracker:
     """The tracker of what the transform gives."""
     if isinstance(value, dict):
-        return DictVariable({key_of(constant(key)): _tracked(item, tensors) for key, item in value.items()})
+        return DictVariable({key_of(constant(key)): tracked_as(item, tensors) for key, item in value.items()})
     if isinstance(value, (list, tuple)):
-        items = [_tracked(item, tensors) for item in value]
-        return ListVariable(items) if isinstance(value, list) else TupleVariable(items)
+        items = [tracked_as(item, tensors) for item in value]
+        return ListVariable(items) if isinstance(value, list) else TupleVariable(items, type(value))
     return next(tensors)
 
 
-def _refuse(tx: Tracer, name: str, what: str) -> NoReturn:
+def refuse_transform(tx: Tracer, name: str, what: str) -> NoReturn:
     tx.break_graph(
         "MD207",
         f"torch.func.{name}() cannot be captured: {what}",

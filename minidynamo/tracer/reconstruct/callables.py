@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from minidynamo.tracer.generators import GeneratorVariable, finished, maker_of, suspended, suspension
 from minidynamo.tracer.reconstruct.builders import builds, fills, hint_of
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder, tuple_literal
+from minidynamo.transforming import PullBack
 from minidynamo.variables.callables import (
     BoundBuiltin,
     CellVariable,
@@ -22,6 +23,7 @@ from minidynamo.variables.callables import (
 )
 from minidynamo.variables.containers import TupleVariable
 from minidynamo.variables.iterators import LibraryIterator
+from minidynamo.variables.transforms import PullBackVariable
 
 
 @builds(CellVariable, hint="cell")
@@ -121,3 +123,10 @@ def _arguments(rebuild: Rebuilder, call: GeneratorVariable | LibraryIterator) ->
     arguments = [rebuild.value(argument) for argument in call.args]
     arguments += [f"{name}={rebuild.value(value)}" for name, value in call.kwargs.items()]
     return ", ".join(arguments)
+
+
+@builds(PullBackVariable)
+def _pull_back(rebuild: Rebuilder, variable: PullBackVariable) -> str:
+    made = rebuild.names.constant(variable.made, "vjp")
+    function = rebuild.names.constant(variable.module, "function")
+    return f"{rebuild.constant(PullBack)}({made}, {function}, ({rebuild.values(variable.inputs)},))"

@@ -23,6 +23,16 @@ def test_one_node_with_what_the_function_reads():
     assert torch.equal(traced.graph(*arguments)[0], x * w)
 
 
+def test_what_is_read_and_returned_is_repeated():
+    def program(x, w):
+        return vmap(lambda row: (w, torch.max(row, 0)))(x)
+
+    x, w = torch.randn(3, 2), torch.randn(2)
+    traced = capture(program, x, w)
+    shapes = [tuple(tensor.fake.shape) for tensor in traced.outputs]
+    assert not isinstance(traced.exit, Break) and shapes == [(3, 2), (3,), (3,)]
+
+
 def test_a_module_has_its_own_parameters_again():
     module = torch.nn.Linear(2, 1)
 
@@ -47,11 +57,6 @@ def returns_a_number(x, seen):
     return vmap(lambda row: 1)(x)
 
 
-def returns_what_it_reads(x, seen):
-    y = torch.zeros(2)
-    return vmap(lambda row: y)(x)
-
-
 def another_number_of_dimensions(x, seen):
     return vmap(torch.mul, in_dims=(0,))(x, x + 1)
 
@@ -70,7 +75,6 @@ def not_a_scalar(x, seen):
         keeps_something,
         writes_to_what_it_reads,
         returns_a_number,
-        returns_what_it_reads,
         another_number_of_dimensions,
         no_such_dimension,
         not_a_scalar,
