@@ -134,6 +134,14 @@ def as_constant(variable: VariableTracker) -> Any:
     return convert(variable)
 
 
+def compares_by_own_code(cls: type) -> bool:
+    """Whether the members of an enum have an equality or a hash that the program has written."""
+    if not issubclass(cls, enum.Enum):
+        return False
+    own = (vars(base) for base in cls.__mro__ if base.__module__ != "enum")
+    return any(isinstance(names.get(name), FunctionType) for names in own for name in ("__eq__", "__hash__"))
+
+
 def key_of(variable: VariableTracker) -> DictKey:
     """The stand-in of a tracker used as dict key or set element; raises NotConstant for unhashable ones.
 

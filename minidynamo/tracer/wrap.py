@@ -33,7 +33,7 @@ from minidynamo.guards.source import (
 )
 from minidynamo.steering import COMPILED, own_mark
 from minidynamo.tracer.attributes import instance_dict
-from minidynamo.tracer.constants import NUMPY_SCALARS, is_constant_value, key_of
+from minidynamo.tracer.constants import NUMPY_SCALARS, compares_by_own_code, is_constant_value, key_of
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.outside_items import ListReader, OutsideItems, OutsideTable, TableReader
 from minidynamo.tracer.registry import INSTANCES
@@ -317,10 +317,11 @@ def _deque(graph: OutputGraph, value: collections.deque[Any], source: Source) ->
 def _is_key(key: object) -> bool:
     """Whether it can be tracked as the key of a dict from outside, or as an element of a set."""
     if is_constant_value(key):
-        return True
+        return not compares_by_own_code(type(key))
     if type(key) is tuple:
         return all(map(_is_key, key))
-    plain = type(key).__hash__ is object.__hash__ or isinstance(key, type | types.FunctionType)
+    cls = type(key)
+    plain = cls.__hash__ is object.__hash__ and cls.__eq__ is object.__eq__
     return plain and not isinstance(key, torch.Tensor)
 
 
@@ -330,7 +331,9 @@ def _dict_key(graph: OutputGraph, key: object) -> DictKey:
         return key_of(ConstantVariable(key))
     if type(key) is tuple:
         return key_of(TupleVariable([_dict_key(graph, part).variable for part in key]))
-    return key_of(wrap(graph, key, Constant(key, getattr(key, "__name__", type(key).__name__))))
+    variable = wrap(graph, key, Constant(key, getattr(key, "__name__", type(key).__name__)))
+    graph.identity_keys[variable] = None
+    return key_of(variable)
 
 
 def _dict_of_tensors(graph: OutputGraph, value: dict[Any, Any], source: Source) -> VariableTracker:

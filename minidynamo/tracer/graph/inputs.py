@@ -18,7 +18,7 @@ from minidynamo.errors import UserLocation
 from minidynamo.guards.guard import GuardKind, TensorFacts
 from minidynamo.guards.guard_list import GuardList
 from minidynamo.guards.shapes import Layout, Shapes
-from minidynamo.guards.source import Item, Local, Source
+from minidynamo.guards.source import Constant, Item, Local, Source
 from minidynamo.guards.tensors import facts_of
 from minidynamo.tracer.graph.fake_tensors import FakeTensors, same_numbers
 from minidynamo.tracer.graph.known_values import KnownValues
@@ -202,7 +202,7 @@ class GraphInputs:
             tensors |= dict.fromkeys(used)
         for group in (tensors, () if identity_keys <= tensors.keys() else identity_keys):
             sources = [v.source for v in group if v.source is not None]
-            if len(sources) > 1:
+            if len(sources) > 1 and not all(isinstance(source, Constant) for source in sources):
                 self._guards.install(sources[0], GuardKind.DISTINCT_OBJECTS, tuple(sources[1:]))
 
     def forget_values(self) -> None:

@@ -10,7 +10,8 @@ import types
 from typing import Any
 
 from minidynamo.guards.guard import GuardKind
-from minidynamo.tracer.constants import NotConstant, as_constant, from_constant, key_of
+from minidynamo.guards.source import Constant
+from minidynamo.tracer.constants import NotConstant, as_constant, compares_by_own_code, from_constant, key_of
 from minidynamo.tracer.exceptions import unsaid
 from minidynamo.tracer.numbers import involves_number, pinned
 from minidynamo.tracer.protocol import Tracer
@@ -109,7 +110,7 @@ def expect_key(tx: Tracer, variable: VariableTracker) -> DictKey:
         return DictKey(tuple(expect_key(tx, item).token for item in variable.items), variable)
     if isinstance(variable, _UNHASHABLE) or lookup_method(variable.python_type, "__hash__") is None:
         tx.raises(TypeError(f"unhashable type: '{variable.python_type.__name__}'"), exact=True)
-    elif not isinstance(variable, (*_PLAIN_KEYS, SetVariable)) and not _hashed_by_identity(variable):
+    elif _decides_itself(variable):
         name = variable.python_type.__name__
         tx.break_graph(
             "MD232",
@@ -117,8 +118,10 @@ def expect_key(tx: Tracer, variable: VariableTracker) -> DictKey:
             why=f"`{name}` decides itself when two of its objects are equal.",
             fix="Use a number, a string or a tuple of them as the key.",
         )
-    if isinstance(variable, TensorVariable):
+    if isinstance(variable, TensorVariable | ObjectVariable) and variable.source is not None:
         tx.graph.identity_keys[variable] = None
+    if isinstance(variable, FunctionVariable):
+        tx.guard(variable.source, GuardKind.IDENTITY, variable.value)
     return key_of(variable)
 
 
@@ -169,6 +172,7 @@ def hash_of(tx: Tracer, variable: VariableTracker) -> int:
     if isinstance(variable, ObjectVariable) and variable.storage is not None and own is not object.__hash__:
         return hash_of(tx, variable.storage)
     if isinstance(variable, ObjectVariable) and variable.value is not None and own is object.__hash__:
+        tx.guard(Constant(variable.cls, variable.cls.__name__), GuardKind.CLASS_ATTR, ("__hash__", own))
         tx.guard(variable.source, GuardKind.IDENTITY, variable.value)
         return hash(variable.value)
     return hash(expect_constant(tx, variable, "a hash"))
@@ -183,6 +187,15 @@ def _compares_itself(variable: ObjectVariable | TupleVariable) -> bool:
     """Whether the class says by code of its own what equals its objects, or what their hash is."""
     own = (lookup_method(variable.cls, name) for name in ("__hash__", "__eq__"))
     return any(isinstance(found, types.FunctionType | None) for found in own)
+
+
+def _decides_itself(variable: VariableTracker) -> bool:
+    """Whether code that is not traced here says what equals the value."""
+    if isinstance(variable, ConstantVariable):
+        return compares_by_own_code(type(variable.value))
+    if isinstance(variable, ClassVariable):
+        return type(variable.value).__eq__ is not type.__eq__ or type(variable.value).__hash__ is not type.__hash__
+    return not isinstance(variable, (*_PLAIN_KEYS, SetVariable)) and not _hashed_by_identity(variable)
 
 
 def _hashed_by_identity(variable: VariableTracker) -> bool:

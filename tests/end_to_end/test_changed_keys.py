@@ -1,0 +1,214 @@
+"""Keys of dicts and elements of sets: which object is which, and classes that change their equality between calls."""
+
+from __future__ import annotations
+
+import enum
+
+import pytest
+import torch
+
+from tests.end_to_end.histories import Histories, attempt, compare, vector
+
+histories = Histories()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("history", histories)
+def test_same_as_eager(history):
+    compare(history, "eager")
+
+
+def test_same_as_eager_through_other_backends():
+    compare(equality_replaced, "aot_eager")
+    compare(an_object_that_becomes_the_key, "aot_eager")
+
+
+class Key:
+    pass
+
+
+@histories
+def an_object_that_becomes_the_key(compiled):
+    a, b = Key(), Key()
+    table = {a: 2}
+
+    @compiled
+    def f(x, key):
+        return x * table.get(key, 5), key in table, len({a, key}), len({a: 1, key: 2})
+
+    for key in (b, a, Key(), a, b):
+        yield f(vector(), key)
+
+
+@histories
+def two_arguments_that_become_one(compiled):
+    a, b = Key(), Key()
+
+    @compiled
+    def f(x, first, second):
+        table = {first: 1}
+        table[second] = 2
+        return x * len(table), table[first]
+
+    for pair in ((a, b), (a, a), (b, a), (b, b)):
+        yield f(vector(), *pair)
+
+
+@histories
+def an_element_of_a_set(compiled):
+    a, b = Key(), Key()
+
+    @compiled
+    def f(x, elements, element):
+        return x + 1, element in elements, len(elements | {element})
+
+    for elements, element in (({a}, b), ({a}, a), ({b}, b), ({a, b}, Key())):
+        yield f(vector(), elements, element)
+
+
+@histories
+def functions_of_one_code(compiled):
+    def made(number):
+        return lambda: number
+
+    a, b = made(1), made(2)
+    table = {a: 2}
+
+    @compiled
+    def f(x, key):
+        return x * table.get(key, 5), key in table, len({a, key}), key is a, key == a
+
+    for key in (a, b, a, made(3)):
+        yield f(vector(), key)
+
+
+@histories
+def modules_as_keys(compiled):
+    a, b = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    table = {a: 2}
+
+    @compiled
+    def f(x, key):
+        return x * table.get(key, 5), key in table, len({a, key})
+
+    for key in (a, b, a, b):
+        yield f(vector(), key)
+
+
+@histories
+def equality_replaced(compiled):
+    class Number:
+        def __init__(self, number):
+            self.number = number
+
+        def __eq__(self, other):
+            return self.number == other.number
+
+        def __hash__(self):
+            return hash(self.number)
+
+    table, elements = {Number(1): 2}, {Number(1), Number(2)}
+
+    @compiled
+    def f(x, key):
+        return x * table.get(key, 5), key in elements, (key, 1) in {(Number(1), 1)}
+
+    key = Number(1)
+    yield f(vector(), key)
+    Number.__eq__ = lambda self, other: False
+    yield f(vector(), key)
+    Number.__eq__ = lambda self, other: True
+    yield f(vector(), key)
+    Number.__hash__ = lambda self: 7
+    yield f(vector(), key)
+    Number.__hash__ = None
+    yield type(attempt(f, vector(), key)).__name__
+
+
+@histories
+def equality_that_is_none_of_the_hash(compiled):
+    class Base:
+        def __eq__(self, other):
+            return self is other
+
+        __hash__ = object.__hash__
+
+    class Odd(Base):
+        pass
+
+    a, b = Odd(), Odd()
+    table = {a: 2}
+
+    @compiled
+    def f(x, key):
+        return x * table.get(key, 5), key in table, len({a, key})
+
+    yield f(vector(), b), f(vector(), a)
+    Base.__eq__ = lambda self, other: True
+    yield f(vector(), b), f(vector(), a)
+    Base.__hash__ = lambda self: 7
+    table = {a: 3}
+    yield f(vector(), b), f(vector(), a)
+
+
+@histories
+def equality_that_the_class_gets_later(compiled):
+    class Late:
+        pass
+
+    a, b = Late(), Late()
+    table = {a: 2}
+
+    @compiled
+    def f(x, key):
+        return x * table.get(key, 5), key in table
+
+    yield f(vector(), b), f(vector(), a)
+    Late.__eq__ = lambda self, other: True
+    Late.__hash__ = lambda self: 7
+    table = {a: 3}
+    yield f(vector(), b), f(vector(), a)
+
+
+@histories
+def members_of_an_enum(compiled):
+    class Color(enum.Enum):
+        RED = 1
+        BLUE = 2
+
+        def __eq__(self, other):
+            return self is other
+
+        def __hash__(self):
+            return 3
+
+    table = {Color.RED: 2}
+
+    @compiled
+    def f(x, key):
+        return x * table.get(key, 5), key in table, len({Color.RED, key})
+
+    yield f(vector(), Color.RED), f(vector(), Color.BLUE)
+    Color.__eq__ = lambda self, other: True
+    yield f(vector(), Color.RED), f(vector(), Color.BLUE)
+
+
+@histories
+def classes_whose_metaclass_compares(compiled):
+    class Meta(type):
+        def __eq__(cls, other):
+            return cls is other
+
+        def __hash__(cls):
+            return 3
+
+    first, second = Meta("First", (), {}), Meta("Second", (), {})
+    table = {first: 1}
+
+    @compiled
+    def f(x, key):
+        return x * table.get(key, 9)
+
+    yield f(vector(), first), f(vector(), second)
+    Meta.__eq__ = lambda cls, other: True
+    yield f(vector(), first), f(vector(), second)
