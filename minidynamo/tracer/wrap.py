@@ -192,15 +192,16 @@ def _list(graph: OutputGraph, value: list[Any], source: Source) -> VariableTrack
     graph.guard(source, GuardKind.TYPE, type(value))
     variable = ListVariable([], source=source)
     graph.values.remember(value, variable)
-    at_once = graph.inputs.is_argument(source) and _is_list_of_tensors(value)
+    at_once = graph.inputs.is_argument(source) and _is_list_of_tensors(value, graph.inputs.is_stolen(source))
     together = functools.partial(_list_input, graph, value, variable, source) if at_once else None
     variable.items = _elements(graph, value, source, list, together)
     return variable
 
 
-def _is_list_of_tensors(value: list[Any]) -> bool:
+def _is_list_of_tensors(value: list[Any], is_stolen: bool) -> bool:
+    """Whether a list is handed to the graph as a whole. Numbers and text in others are guarded when they are read."""
     tensors = sum(type(item) in (torch.Tensor, torch.nn.Parameter) and _is_plain(item) for item in value)
-    constants = sum(is_constant_value(item) for item in value)
+    constants = sum(is_constant_value(item) if is_stolen else item is None for item in value)
     return tensors > 0 and tensors + constants == len(value)
 
 

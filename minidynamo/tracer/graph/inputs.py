@@ -69,6 +69,10 @@ class GraphInputs:
         """Whether a value at `source` was handed to the frame as it is, on its own or among `*args` and `**kwargs`."""
         return isinstance(source, Local) or (isinstance(source, Item) and source.of in self._spread)
 
+    def is_stolen(self, source: Source) -> bool:
+        """Whether the user gave up the list at `source`."""
+        return source in self._steal
+
     # Tensors
 
     def tensor(self, value: torch.Tensor, source: Source) -> TensorVariable:
