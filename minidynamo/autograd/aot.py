@@ -17,7 +17,8 @@ from minidynamo import artifacts, compat
 from minidynamo.autograd import runtime
 from minidynamo.autograd.call_plan import CallPlan, CompiledCall
 from minidynamo.autograd.decompositions import decomposition_table
-from minidynamo.autograd.double_backward import DoubleBackward, Replay, plan_replay
+from minidynamo.autograd.derivatives import Derivatives
+from minidynamo.autograd.double_backward import DoubleBackward, HigherOrder, plan_higher_order
 from minidynamo.autograd.functionalize import FunctionalGraph, functionalize
 from minidynamo.autograd.inputs import InputLayout, flatten_inputs, layout_of, unflatten_inputs
 from minidynamo.autograd.joint import Trace, trace_joint
@@ -32,7 +33,7 @@ from minidynamo.boxed import BoxedCallable, as_boxed, make_boxed, mark_boxed
 from minidynamo.compat import OpOverload
 from minidynamo.events import phase
 from minidynamo.saved_tensors import SavedTensors
-from minidynamo.switches import AUTOCAST_DEVICES, settings
+from minidynamo.switches import AUTOCAST_DEVICES
 
 AtenCompiler = Callable[[fx.GraphModule, Sequence[Any]], BoxedCallable]
 
@@ -47,7 +48,7 @@ class AotGraphs:
     backward: fx.GraphModule | None
     partition: Partition | None
     without_grad: bool = False
-    replay: Replay = field(default_factory=Replay)
+    higher: HigherOrder = field(default_factory=HigherOrder)
 
 
 class Place(Protocol):
@@ -121,7 +122,7 @@ def aot_compile(
     if found is None:
         graphs = aot_graphs(gm, example_inputs, keep=keep, save_policy=save_policy)
         found = _compile_graphs(graphs, forward=forward, backward=backward, inference=inference, place=place)
-    return _callable(gm, found)
+    return _callable(gm, example_inputs, keep, found)
 
 
 def _boxing(compiler: AtenCompiler, noticed: set[tuple[str, str]]) -> AtenCompiler:
@@ -144,7 +145,7 @@ def _compile_graphs(
             place.write(plan, {"inference": compiled})
         return CompiledCall(plan, compiled)
     saved, expected = tuple(graphs.partition.sources), tuple(_examples(late))
-    plan = CallPlan(graphs.layout, graphs.signature, saved=saved, expected=expected, replay=graphs.replay)
+    plan = CallPlan(graphs.layout, graphs.signature, saved=saved, expected=expected, higher=graphs.higher)
 
     if place is not None:
         place.write(plan, {"forward": compiled}, late)
@@ -158,7 +159,9 @@ def _compile_graphs(
     return CompiledCall(plan, compiled, compile_backward)
 
 
-def _callable(gm: fx.GraphModule, made: CompiledCall) -> BoxedCallable:
+def _callable(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], keep: Collection[OpOverload], made: CompiledCall
+) -> BoxedCallable:
     """The boxed callable that runs compiled graphs as their plan says, for the modes that are in force now."""
     plan = made.plan
     as_written = functools.cache(lambda: unflatten_inputs(plan.layout, make_boxed(gm)))
@@ -168,7 +171,11 @@ def _callable(gm: fx.GraphModule, made: CompiledCall) -> BoxedCallable:
     if made.compile_backward is None:
         call = runtime.inference_call(plan.signature, made.forward, plan.without_grad)
     else:
-        again = DoubleBackward(plan.replay, as_written, settings(), plan.signature.gradients)
+        flat = plan.layout.flatten(example_inputs)
+        derivatives = Derivatives(
+            gm, plan.layout, flat, functools.partial(decomposition_table, keep), plan.higher.saved
+        )
+        again = DoubleBackward(plan.higher, derivatives, plan.signature.gradients)
         call = runtime.training_call(
             plan.signature, made.forward, plan.saved, made.compile_backward, plan.expected, again
         )
@@ -258,8 +265,8 @@ def _split(
         unreached=tuple(i for i, node in trace.gradients.items() if node is None),
     )
     written = [mutation.index for mutation in results.mutations]
-    replay = plan_replay(trace, functional, parts, gradients, written, layout.given_up())
-    return AotGraphs(layout, signature, _module(parts.forward), _module(parts.backward), parts, replay=replay)
+    higher = plan_higher_order(trace, functional, parts, gradients, written, layout.given_up())
+    return AotGraphs(layout, signature, _module(parts.forward), _module(parts.backward), parts, higher=higher)
 
 
 def _tangents_of(gradient: fx.Node | None, tangents: list[fx.Node]) -> tuple[int, ...]:

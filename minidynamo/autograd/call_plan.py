@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from minidynamo import compat
-from minidynamo.autograd.double_backward import Replay
+from minidynamo.autograd.double_backward import HigherOrder
 from minidynamo.autograd.inputs import InputLayout
 from minidynamo.autograd.layouts import WrittenLayout, written_layout
 from minidynamo.autograd.numbers import hint
@@ -36,8 +36,8 @@ class CallPlan:
     """How to call the graphs of one torch-level graph.
 
     `without_grad` is of inference graphs: they run with the grad mode off. `saved` says where each value that backward
-    takes comes from, `expected` has values like those that it takes (see `runtime.training_call`). `replay` is for
-    second derivatives.
+    takes comes from, `expected` has values like those that it takes (see `runtime.training_call`). `higher` is for
+    derivatives of the gradients.
     """
 
     layout: InputLayout
@@ -45,7 +45,7 @@ class CallPlan:
     without_grad: bool = False
     saved: tuple[tuple[str, int], ...] = ()
     expected: tuple[Any, ...] = ()
-    replay: Replay = field(default_factory=Replay)
+    higher: HigherOrder = field(default_factory=HigherOrder)
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class CompiledCall:
 
 
 RECORDS = (
-    *(CallPlan, InputLayout, GraphSignature, InputMutation, OutputPlan, Replay, ResultNumber, SavedValue, ViewStep),
-    WrittenLayout,
+    *(CallPlan, InputLayout, GraphSignature, InputMutation, OutputPlan, HigherOrder, ResultNumber, SavedValue),
+    *(ViewStep, WrittenLayout),
 )
 
 

@@ -1,87 +1,127 @@
 """Owns derivatives of derivatives: the backward of a compiled graph for callers who differentiate it again.
 
-A compiled backward is code that autograd does not see into, and forward keeps values without their history. So with
-`create_graph=True` the captured graph runs once more, operation by operation under autograd, on the inputs of the call,
-and torch differentiates it. What that takes beyond what is saved anyway is kept here; the plain backward is in
-`runtime.py`.
+A compiled backward is code that autograd does not see into. With `create_graph=True` its gradients get a gradient
+function of their own, which runs the graph of the next order (`derivatives.py`), and so on. What those graphs take
+beyond what is saved anyway is chosen and kept here; the plain backward is in `runtime.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import fx
 
 from minidynamo import compat
+from minidynamo.autograd.batches import has_batches, one_by_one
+from minidynamo.autograd.derivatives import Derivative, Derivatives, NotAvailable, Values, random_state
 from minidynamo.autograd.functionalize import FunctionalGraph
-from minidynamo.autograd.joint import Trace, is_differentiable_view
-from minidynamo.autograd.layouts import Layout
+from minidynamo.autograd.joint import Given, Trace
 from minidynamo.autograd.numbers import is_number
-from minidynamo.autograd.partition import Partition
-from minidynamo.autograd.recomputation import is_random
+from minidynamo.autograd.partition import Partition, ancestors, maker_of
+from minidynamo.autograd.recomputation import is_free, is_random
 from minidynamo.autograd.unread import read_inputs
-from minidynamo.boxed import BoxedCallable
+from minidynamo.autograd.value_keys import symbol_values, symbols_of, value_keys
 from minidynamo.errors import Diagnostic, Unsupported
-from minidynamo.switches import Settings, preserved, restore
 
 
 @dataclass(frozen=True)
-class Replay:
-    """What a second run of a graph is given. Inputs are numbered as in the flat list.
+class HigherOrder:
+    """What derivatives of a compiled graph's gradients are computed from. Inputs are numbered as in the flat list.
 
-    `saved` are (input, its position among the saved tensors), `held` inputs that are kept for this alone, `shapes`
-    tensors whose data no gradient depends on, `plain` what is no tensor. `written` are inputs that the graph writes to.
-    `targets` are, for each result that has a gradient, the outputs that are it or views of it; or (-1 - input,) for the
-    new data of an input. `random` are devices whose random numbers it draws. `refusal` says why there is no second run.
+    `saved` are names of the tensors that backward saves (see `value_keys.py`), `held` inputs that are kept beside them.
+    `linked` are the inputs with derivatives. `random` are devices whose random numbers are drawn again. `missing` are
+    inputs that would be needed and cannot be kept, each with the reason.
     """
 
-    saved: tuple[tuple[int, int], ...] = ()
+    saved: tuple[str, ...] = ()
     held: tuple[int, ...] = ()
-    shapes: tuple[int, ...] = ()
-    plain: tuple[int, ...] = ()
-    written: tuple[int, ...] = ()
-    targets: tuple[tuple[int, ...], ...] = ()
+    linked: tuple[int, ...] = ()
     random: tuple[str, ...] = ()
-    refusal: str = ""
+    missing: tuple[tuple[int, str], ...] = ()
 
 
-def plan_replay(
+def plan_higher_order(
     trace: Trace,
     functional: FunctionalGraph,
     parts: Partition,
     gradients: Iterable[fx.Node | None],
     written: Iterable[int],
     given_up: Iterable[int],
-) -> Replay:
-    """How the graph of `trace` can be run again for a second derivative, given how it was split."""
-    read = _read(node for node in gradients if node is not None)
-    needed = [i for i in trace.primals if functional.placeholders[i] in read]
-    overwritten, lost = set(written), set(given_up)
-    saved, held, refusal = [], [], ""
-    for i in needed:
-        node = functional.placeholders[i]
-        if node in parts.saved and not (i in overwritten and trace.requires_grad[i]):
-            saved.append((i, parts.saved.index(node)))
-        elif i in overwritten:
-            refusal = f"Its gradients depend on what {node} held, and the program writes to it."
-        elif i in lost:
-            refusal = f"Its gradients depend on {node}, which was given up with its list."
-        else:
-            held.append(i)
-    random = {device for node in functional.emitter.graph.nodes if is_random(node) for device in _devices(node)}
-    return Replay(
-        tuple(saved),
-        tuple(held),
-        tuple(i for i in trace.primals if i not in needed),
-        tuple(i for i in range(len(functional.placeholders)) if i not in trace.primals),
-        tuple(sorted(overwritten)),
-        tuple(_targets(trace)),
-        tuple(sorted(random)),
-        refusal,
+) -> HigherOrder:
+    """What to keep for derivatives of any order, given how the graph of `trace` was split.
+
+    Formulas of higher derivatives use what backward read of forward, and what the operations that made this had saved,
+    which backward read as well, since gradients flow through them. So it suffices that all that backward read can be
+    computed again, by operations that forward ran: what backward computed, a cosine, say, is of no use for its own
+    derivative, unless it has none. Inputs that this takes are held. There are two exceptions, `_decompositions` and
+    `_strays`. What turns out to be missing nevertheless is missed by its name: the derivative is refused.
+    """
+    roots = [node for node in gradients if node is not None]
+    usable = {node for node in parts.saved if node in functional.made_forward or not _is_differentiable(node)}
+
+    def reaching(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+        return ancestors(nodes, lambda node: () if node in usable else read_inputs(node))
+
+    reached = reaching(roots)
+    reached |= reaching(source for node in _decompositions(reached, functional) for source in node.all_input_nodes)
+    strays = _strays(functional, reached, trace)
+    if strays:
+        reached |= ancestors([*roots, *strays], read_inputs)
+    again = {node for node in reached if is_random(node) and node not in usable}
+    if again:
+        reached |= reaching(filter(is_random, functional.emitter.graph.nodes))
+    needed = [i for i in trace.primals if functional.placeholders[i] in reached - usable]
+    lost = dict.fromkeys(given_up, "It depends on {}, which was given up with its list.")
+    lost |= dict.fromkeys(written, "It depends on what {} held, and the program writes to it.")
+    placeholders = {node: i for i, node in enumerate(functional.placeholders)}
+    names = value_keys(functional.emitter.graph, placeholders, symbols_of(node.meta["val"] for node in placeholders))
+    return HigherOrder(
+        tuple(names[node] for node in parts.saved if not is_number(node)),
+        tuple(i for i in needed if i not in lost),
+        tuple(i for i, node in trace.gradients.items() if node is not None or strays),
+        tuple(sorted({device for node in again for device in _devices(node)})),
+        tuple((i, lost[i].format(functional.placeholders[i])) for i in needed if i in lost),
     )
+
+
+def _is_differentiable(node: fx.Node) -> bool:
+    value = node.meta["val"]
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
+
+
+def _decompositions(reached: Iterable[fx.Node], functional: FunctionalGraph) -> set[fx.Node]:
+    """Matrix decompositions that backward reads a result of. With the grad mode on torch differentiates some of them by
+    formulas that read other results, or the matrix."""
+    makers = {maker_of(node) for node in reached if node in functional.made_forward}
+    return {node for node in makers if node.op == "call_function" and "linalg" in str(node.target)}
+
+
+def _strays(functional: FunctionalGraph, reached: set[fx.Node], trace: Trace) -> list[fx.Node]:
+    """What backward reads of forward, depends on inputs that require grad, and lies on no way to what is
+    differentiated: a function of the user's has saved it. Its own derivative takes what backward never read."""
+    behind = [node for node in reached if node not in functional.made_forward and not is_number(node)]
+    read = {source for node in behind for source in read_inputs(node) if source in functional.made_forward}
+    nodes = [*trace.mutated_with_grad.values(), *(family.node for family in trace.families if family.requires_grad)]
+    roots = [functional.read(functional.values[node]) for node in nodes if node is not None]
+    on_the_way = {maker_of(node) for node in ancestors(roots)}
+    sources = {functional.placeholders[i] for i, requires_grad in trace.requires_grad.items() if requires_grad}
+    return [
+        node
+        for node in sorted(read - sources, key=lambda node: node.name)
+        if _is_differentiable(node)
+        and maker_of(_copied(node)) not in on_the_way
+        and not sources.isdisjoint(ancestors([node], read_inputs))
+    ]
+
+
+def _copied(node: fx.Node) -> fx.Node:
+    """What `node` is a copy or a view of: autograd copies what is about to be written."""
+    while node.target is torch.ops.aten.clone.default or (is_free(node) and maker_of(node) is node):
+        node = node.all_input_nodes[0]
+    return node
 
 
 def _devices(node: fx.Node) -> set[str]:
@@ -91,150 +131,157 @@ def _devices(node: fx.Node) -> set[str]:
     return {tensor.device.type for tensor in made if isinstance(tensor, torch.Tensor)}
 
 
-def _read(roots: Iterable[fx.Node]) -> set[fx.Node]:
-    """What `roots` are computed from, tensors that are only asked for their sizes aside."""
-    found: set[fx.Node] = set()
-    pending = list(roots)
-    while pending:
-        node = pending.pop()
-        if node not in found:
-            found.add(node)
-            pending += () if is_number(node) else read_inputs(node)
-    return found
-
-
-def _targets(trace: Trace) -> Iterator[tuple[int, ...]]:
-    yield from ((-1 - index,) for index in trace.mutated_with_grad)
-    for number, family in enumerate(trace.families):
-        if family.requires_grad:
-            members = enumerate(trace.outputs)
-            yield tuple(i for i, output in members if output.kind == "member" and output.index == number)
-
-
-@dataclass
-class Refused:
-    """What one call keeps when there will be no second run: tensors without data that depend on the inputs."""
-
-    why: str
-    links: list[torch.Tensor]
-
-
 @dataclass
 class Kept:
-    """What one call keeps for a second run."""
+    """What one call keeps. `held` are inputs with their versions, `links` stand for the inputs with derivatives: the
+    same history without data."""
 
-    held: list[tuple[torch.Tensor, int]]
-    shapes: list[Layout]
-    plain: list[Any]
-    random: list[torch.Tensor]
-
-
-class NotAvailable(Exception):
-    """An input of the call is not what it was any more."""
+    held: dict[int, tuple[torch.Tensor, int]]
+    links: list[torch.Tensor | None]
+    numbers: dict[Any, Any]
+    random: dict[str, torch.Tensor]
+    missing: dict[int, str]
 
 
 class DoubleBackward:
-    """Runs the graph again as `replay` says. `make_graph` gives the captured graph as a boxed callable of the flat
-    inputs; `entry` are the settings that it is entered with, `wanted` the inputs whose gradients are asked for."""
+    """Gradients that can be differentiated, as `plan` says. `wanted` are the inputs whose gradients are asked for."""
 
-    def __init__(
-        self, replay: Replay, make_graph: Callable[[], BoxedCallable], entry: Settings, wanted: Sequence[int]
-    ) -> None:
-        self.replay = replay
-        self.make_graph = make_graph
-        self.entry = entry
-        self.wanted = wanted
+    def __init__(self, plan: HigherOrder, derivatives: Derivatives, wanted: Sequence[int]) -> None:
+        self.plan = plan
+        self.derivatives = derivatives
+        self.linked = [i if i in plan.linked else None for i in wanted]
 
-    def keep(self, args: Sequence[Any], hooked: bool) -> Kept | Refused:
-        """What is needed of the inputs of a call that begins. User's hooks for saved tensors leave nothing to keep."""
-        replay = self.replay
-        why = replay.refusal or "Hooks for saved tensors were in force." * hooked
-        if why:
-            return Refused(why, [_with_history(_Link, args[i]) for i in self.wanted])
+    def keep(self, args: Sequence[Any], hooked: bool) -> Kept:
+        """What is needed of the inputs of a call that begins. The user's hooks for saved tensors leave no input to
+        hold: what is kept has to go through them."""
+        plan, missing = self.plan, dict(self.plan.missing)
+        if hooked:
+            missing.update(dict.fromkeys(plan.held, "Hooks for saved tensors were in force."))
         return Kept(
-            [_hold(args[i]) for i in replay.held],
-            [Layout(args[i]) for i in replay.shapes],
-            [args[i] for i in replay.plain],
-            [_state(device) for device in replay.random],
+            {} if hooked else {i: _hold(args[i]) for i in plan.held},
+            [None if i is None else _link(args[i]) for i in self.linked],
+            symbol_values(self.derivatives.symbols, args) if self.derivatives.symbols else {},
+            {device: random_state(device) for device in plan.random},
+            missing,
         )
 
-    def run(
+    def gradients(
         self,
-        kept: Kept | Refused,
+        kept: Kept,
         saved: Sequence[torch.Tensor],
         tangents: Sequence[torch.Tensor | None],
-        compiled: Callable[[], Sequence[torch.Tensor | None]],
+        compiled: Compiled,
     ) -> Sequence[torch.Tensor | None]:
-        """Gradients of the inputs in `wanted`, which autograd can differentiate; where that is not possible, those of
-        the `compiled` backward, which refuse to be. With the grad mode off the tangents are batches, which no compiled
-        code takes."""
-        given = [tangent for tangent in tangents if tangent is not None]
-        if isinstance(kept, Refused):
-            return _refusing(compiled, kept.why, [*kept.links, *given])
+        """The gradients of the inputs, which can be differentiated if the grad mode is on. `compiled` computes them."""
+        return _gradients(_Call(self, kept, [value.detach() for value in saved], compiled=compiled), tangents)
+
+
+Compiled = Callable[[Sequence[torch.Tensor | None]], Sequence[torch.Tensor | None]]
+
+
+@dataclass
+class _Call:
+    """What is known of a call when gradients of the next order are asked for: gradients of earlier orders, and whether
+    they were differentiable themselves."""
+
+    again: DoubleBackward
+    kept: Kept
+    saved: Sequence[torch.Tensor]
+    earlier: tuple[tuple[torch.Tensor | None, ...], ...] = ()
+    orders: tuple[Given, ...] = ()
+    compiled: Compiled | None = None
+
+    def derivative(self) -> Derivative:
+        """The derivative of the highest order; raises NotAvailable."""
+        return self.again.derivatives.of(self.orders, self.kept.numbers)
+
+    def then(self, tangents: Sequence[torch.Tensor | None]) -> _Call:
+        """The same with gradients of one more order."""
+        differentiable = torch.is_grad_enabled()
+        given = tuple(None if tangent is None else differentiable and tangent.requires_grad for tangent in tangents)
+        return replace(self, earlier=(*self.earlier, tuple(tangents)), orders=(*self.orders, given))
+
+    def compute(self) -> Sequence[torch.Tensor | None]:
+        """The gradients of the highest order. Raises Unsupported MD403 where that cannot be done."""
+        if self.compiled is not None:
+            return self.compiled(self.earlier[0])
+        kept = self.kept
+        values = Values(self.saved, self.input, kept.numbers, self.earlier, kept.random)
         try:
-            return self.gradients(kept, saved, tangents)
+            return self.derivative().program.run(values)
         except NotAvailable as error:
-            links = [saved[place] for _, place in self.replay.saved] + [value for value, _ in kept.held]
-            return _refusing(compiled, str(error), [*links, *given])
+            raise _unsupported(str(error)) from error
 
-    def gradients(
-        self, kept: Kept, saved: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]
-    ) -> list[torch.Tensor | None]:
-        """The gradients by a second run of the graph. Raises NotAvailable."""
-        again = torch.is_grad_enabled()
-        with torch.enable_grad():
-            links, given = self.inputs(kept, saved)
-        with (
-            torch.enable_grad(),
-            torch.random.fork_rng(_accelerators(self.replay.random), enabled=bool(self.replay.random)),
-        ):
-            for device, state in zip(self.replay.random, kept.random):
-                _set_state(device, state)
-            with preserved():
-                restore(self.entry)
-                outputs = self.make_graph()(list(given))
-        pairs = [(self.target(places, outputs, given), t) for places, t in zip(self.replay.targets, tangents)]
-        asked = [(target, tangent) for target, tangent in pairs if tangent is not None and target.requires_grad]
-        sources = [links[i] for i in self.wanted if links[i].requires_grad]
-        if not asked or not sources:
-            return [None] * len(self.wanted)
-        targets, given_gradients = zip(*asked)
-        made = iter(torch.autograd.grad(targets, sources, given_gradients, create_graph=again, allow_unused=True))
-        return [next(made) if links[i].requires_grad else None for i in self.wanted]
+    def input(self, number: int) -> torch.Tensor:
+        """An input that is held."""
+        if number not in self.kept.held:
+            raise NotAvailable(self.kept.missing.get(number, "It depends on an input that was not kept."))
+        value, version = self.kept.held[number]
+        if _version(value) != version:
+            raise NotAvailable("An input was written to since.")
+        return value
 
-    def inputs(self, kept: Kept, saved: Sequence[torch.Tensor]) -> tuple[dict[int, torch.Tensor], list[Any]]:
-        """The tensors to differentiate by, and the flat list of inputs that are computed from them."""
-        values = {i: saved[place] for i, place in self.replay.saved}
-        values.update((i, _unpack(entry)) for i, entry in zip(self.replay.held, kept.held))
-        # A path of its own to each input: some may be computed from others.
-        links = {i: value.view_as(value) for i, value in values.items()}
-        for i, layout in zip(self.replay.shapes, kept.shapes):
-            links[i] = layout.empty().zero_().requires_grad_(i in self.wanted)
-        given = {i: link.clone() if i in self.replay.written else link for i, link in links.items()}
-        given.update(zip(self.replay.plain, kept.plain))
-        return links, [given[i] for i in range(len(given))]
-
-    def target(self, places: tuple[int, ...], outputs: Sequence[Any], given: Sequence[Any]) -> torch.Tensor:
-        """The tensor that one result of the compiled graph stands for."""
-        if places[0] < 0:
-            mutated: torch.Tensor = given[-1 - places[0]]
-            return mutated
-        members = [outputs[place] for place in places]
-        alone = len(set(map(id, members))) == 1 and not is_differentiable_view(members[0])
-        roots: list[torch.Tensor] = [m if alone or m._base is None else m._base for m in members]
-        return next((root for root in roots if root.requires_grad), roots[0])
+    def spread(self, made: Sequence[Any]) -> list[Any]:
+        """Gradients by the inputs, then by each earlier gradient, None by those that are not differentiable."""
+        links = len(self.kept.links)
+        rest = iter(made[links:])
+        return [*made[:links], *(next(rest) if differs else None for given in self.orders[:-1] for differs in given)]
 
 
-class _Alias(torch.autograd.Function):
-    """The same data under the history that a tensor has now, whatever it is made to be later."""
+def _gradients(call: _Call, tangents: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+    """The gradients of the order that `tangents` are handed in for."""
+    if has_batches(tangents):
+        return one_by_one(lambda row: _gradients(call, row), tangents)
+    call = call.then(tangents)
+    if not torch.is_grad_enabled():
+        return call.spread(call.compute())
+    given = [tangent for tangents in call.earlier for tangent in tangents]
+    return list(compat.raw_apply(_Differentiable)(call, *call.kept.links, *given))
+
+
+class _Differentiable(torch.autograd.Function):
+    """Gradients of some order, which can be differentiated: those of the next order are its backward."""
 
     @staticmethod
-    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
-        return value.detach()
+    def forward(ctx: Any, call: _Call, *_: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        made = [None if value is None else value.detach() for value in call.spread(call.compute())]
+        ctx.refusal = ""
+        try:
+            derivative = call.derivative()
+        except NotAvailable as error:
+            ctx.refusal = str(error)
+        else:
+            known = zip(made, call.spread(derivative.differentiable))
+            ctx.mark_non_differentiable(*[value for value, again in known if value is not None and not again])
+        ctx.save_for_backward(*call.saved, *(t for tangents in call.earlier for t in tangents))
+        ctx.call = replace(call, saved=(), earlier=(), compiled=None)
+        ctx.count = len(call.saved)
+        ctx.set_materialize_grads(False)
+        return tuple(made)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        return gradient
+    def backward(ctx: Any, *tangents: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        if ctx.refusal:
+            raise _unsupported(ctx.refusal)
+        values = ctx.saved_tensors
+        call: _Call = ctx.call
+        if not compat.retains_graph():
+            ctx.call = None
+        rest = iter(values[ctx.count :])
+        earlier = tuple(tuple(next(rest) for _ in given) for given in call.orders)
+        call = replace(call, saved=values[: ctx.count], earlier=earlier)
+        return (None, *_gradients(call, tangents))
+
+
+def _unsupported(why: str) -> Unsupported:
+    return Unsupported(
+        Diagnostic(
+            "MD403",
+            "a compiled graph cannot be differentiated twice",
+            why=f"The derivative of its gradients cannot be computed from what is there. {why}",
+            fix="Run the function without minidynamo there: `fn.__wrapped__(...)`.",
+        )
+    )
 
 
 class _Link(torch.autograd.Function):
@@ -242,87 +289,28 @@ class _Link(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
         return value.new_zeros(()).expand(value.shape)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+    def backward(ctx: Any, gradient: torch.Tensor | None) -> torch.Tensor | None:
         return gradient
 
 
-def _with_history(function: type[torch.autograd.Function], value: torch.Tensor) -> torch.Tensor:
+def _link(value: torch.Tensor) -> torch.Tensor:
+    """What stands for `value` and its history. A tensor that is written to may come to depend on who holds it: only
+    leaves, which autograd does not let be written, stand for themselves."""
+    if value.is_leaf:
+        return value
     with torch.enable_grad():
-        made: torch.Tensor = compat.raw_apply(function)(value)
+        made: torch.Tensor = compat.raw_apply(_Link)(value)
     return made
 
 
 def _hold(value: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """`value` for later, with its version. A tensor that is written to may come to depend on who holds it: only leaves
-    that autograd does not let be written are held themselves."""
-    if not value.requires_grad:
-        held = value.detach()
-    elif value.is_leaf:
-        held = value
-    else:
-        held = _with_history(_Alias, value)
-    return held, _version(held)
+    """`value` for later, with its version."""
+    return value.detach(), _version(value)
 
 
 def _version(value: torch.Tensor) -> int:
     return 0 if value.is_inference() else value._version
-
-
-def _unpack(entry: tuple[torch.Tensor, int]) -> torch.Tensor:
-    value, version = entry
-    if _version(value) != version:
-        raise NotAvailable("An input was written to since.")
-    return value
-
-
-def _accelerators(devices: Iterable[str]) -> list[int]:
-    return [torch.cuda.current_device()] if "cuda" in devices else []
-
-
-def _state(device: str) -> torch.Tensor:
-    return torch.cuda.get_rng_state() if device == "cuda" else torch.get_rng_state()
-
-
-def _set_state(device: str, state: torch.Tensor) -> None:
-    if device == "cuda":
-        torch.cuda.set_rng_state(state)
-    else:
-        torch.set_rng_state(state)
-
-
-class _NoSecondDerivative(torch.autograd.Function):
-    """Passes the first `count` tensors on, as if they depended on all, and refuses to be differentiated itself."""
-
-    @staticmethod
-    def forward(ctx: Any, why: str, count: int, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        ctx.why = why
-        return tuple(gradient.view_as(gradient) for gradient in values[:count])
-
-    @staticmethod
-    def backward(ctx: Any, *_: Any) -> Any:
-        raise Unsupported(
-            Diagnostic(
-                "MD403",
-                "a compiled graph cannot be differentiated twice",
-                why=f"Its backward is compiled code, and the graph cannot be run again. {ctx.why}",
-                fix="Run the function without minidynamo there: `fn.__wrapped__(...)`.",
-            )
-        )
-
-
-def _refusing(
-    compiled: Callable[[], Sequence[torch.Tensor | None]], why: str, links: Sequence[torch.Tensor]
-) -> list[Any]:
-    """The gradients that the compiled backward makes; MD403 for whoever differentiates them by what `links` come of."""
-    with torch.no_grad():
-        made: list[Any] = list(compiled())
-    present = [i for i, gradient in enumerate(made) if gradient is not None]
-    if present:
-        apply = compat.raw_apply(_NoSecondDerivative)
-        leaves = [made[i].detach().requires_grad_() for i in present]
-        for i, gradient in zip(present, apply(why, len(leaves), *leaves, *links)):
-            made[i] = gradient
-    return made

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import fx
@@ -69,7 +69,10 @@ class Family:
 class Trace:
     """The joint graph with its parts. `primals` are the tensor inputs by their position in the flat list, `numbers` the
     symbolic ones; `gradients` those of the inputs that require grad, None where nothing flows. `tangents` belong to
-    `differentiated`: first the inputs in `mutated_with_grad`, then the families that require grad."""
+    `differentiated`: first the inputs in `mutated_with_grad`, then the families that require grad; `handed_in` has the
+    order of each, from 0, and what it is the gradient of, counted among what that order differentiates. `derivatives`
+    are what backward of the highest order returns, by inputs, then by tangents; `differentiable` says which can be
+    differentiated once more."""
 
     graph: fx.Graph
     mode: FakeTensorMode
@@ -85,6 +88,9 @@ class Trace:
     gradients: dict[int, fx.Node | None] = field(default_factory=dict)
     identities: set[fx.Node] = field(default_factory=set)
     writes: dict[int, int] = field(default_factory=dict)
+    handed_in: list[tuple[int, int]] = field(default_factory=list)
+    derivatives: list[fx.Node | None] = field(default_factory=list)
+    differentiable: tuple[bool, ...] = ()
 
     @property
     def training(self) -> bool:
@@ -96,27 +102,35 @@ class _WriteToLeaf(Exception):
     """An input that is no leaf for the user was written to while it was traced as a leaf."""
 
 
+Given: TypeAlias = tuple[bool | None, ...]
+"""The gradients that autograd hands in for what is differentiated: None where there is none, else whether the gradient
+can be differentiated itself."""
+
+
 def trace_joint(
     gm: fx.GraphModule,
     layout: InputLayout,
     flat: Sequence[Any],
     decompositions: dict[OpOverload, Callable[..., Any]],
+    orders: Sequence[Given] = (),
 ) -> Trace:
     """Trace `gm` on the fake values `flat`, and its gradients if any result requires grad.
 
-    Runs under the grad mode in force. Raises GraphRefused MD401 when torch refuses the program, and MD404 when outputs
-    share memory in a way that cannot be rebuilt.
+    With `orders`, gradients of gradients, too, up to as many orders; each differentiates what the one before returned
+    by the inputs and by the differentiable gradients that were handed in so far. Runs under the grad mode in force.
+    Raises GraphRefused MD401 when torch refuses the program, and MD404 when outputs share memory in a way that cannot
+    be rebuilt.
     """
     mode = mode_of(gm, flat)
     leaves = {i: value.is_leaf for i, value in enumerate(flat) if isinstance(value, torch.Tensor)}
     flat = [_as_fake(mode, known(value)) for value in flat]
     if mode.shape_env is not None:
         with contextlib.suppress(Exception), compat.python_dispatcher():
-            trace = _trace_once(gm, layout, flat, mode, leaves, decompositions)
+            trace = _trace_once(gm, layout, flat, mode, leaves, decompositions, orders)
             if not any(_is_random(node) for node in trace.graph.nodes):  # torch's rules draw not as eager does
                 return trace
     try:
-        return _trace_once(gm, layout, flat, mode, leaves, decompositions)
+        return _trace_once(gm, layout, flat, mode, leaves, decompositions, orders)
     except MinidynamoError:
         raise
     except Exception as error:
@@ -138,11 +152,12 @@ def _trace_once(
     mode: FakeTensorMode,
     leaves: dict[int, bool],
     decompositions: dict[OpOverload, Callable[..., Any]],
+    orders: Sequence[Given],
 ) -> Trace:
     try:
-        return _Tracing(gm, layout, flat, mode, leaves, copy_inputs=False).trace(decompositions)
+        return _Tracing(gm, layout, flat, mode, leaves, orders, copy_inputs=False).trace(decompositions)
     except _WriteToLeaf:
-        return _Tracing(gm, layout, flat, mode, leaves, copy_inputs=True).trace(decompositions)
+        return _Tracing(gm, layout, flat, mode, leaves, orders, copy_inputs=True).trace(decompositions)
 
 
 def _is_random(node: fx.Node) -> bool:
@@ -165,12 +180,14 @@ class _Tracing:
         flat: Sequence[Any],
         mode: FakeTensorMode,
         leaves: dict[int, bool],
+        orders: Sequence[Given],
         copy_inputs: bool,
     ) -> None:
         self.gm = gm
         self.layout = layout
         self.flat = flat
         self.mode = mode
+        self.orders = orders
         self.copy_inputs = copy_inputs
         self.tensors = [i for i, value in enumerate(flat) if isinstance(value, torch.Tensor)]
         self.numbers = [i for i, value in enumerate(flat) if is_symbolic(value)]
@@ -196,6 +213,7 @@ class _Tracing:
         for family, node in zip(trace.families, families):
             family.node, family.root = node, None
         trace.mutated_with_grad = dict(zip(trace.mutated_with_grad, mutated))
+        trace.derivatives = list(gradients)
         trace.gradients = dict(zip(trace.gradients, gradients))
         return trace
 
@@ -247,18 +265,35 @@ class _Tracing:
         return list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
 
     def run_backward(self, targets: list[torch.Tensor], sources: list[torch.Tensor]) -> list[torch.Tensor | None]:
-        if not targets:
-            return []
-        tangents = []
-        for i, target in enumerate(targets):
-            with disable_proxy_modes_tracing():
-                # Autograd hands in gradients of the target's shape; strides it does not promise, the runtime does.
-                tangent = torch.empty_like(target.detach())
-            proxy = self.tracer.create_proxy("placeholder", f"tangents_{i}", (), {})
-            track_tensor_tree(tangent, proxy, constant=None, tracer=self.tracer)
-            tangents.append(tangent)
+        made: list[torch.Tensor | None] = [*targets]
         with _no_autocast():
-            return list(torch.autograd.grad(targets, sources, tangents, allow_unused=True))
+            for order, given in enumerate(self.orders or [(False,) * len(targets)] * bool(targets)):
+                asked, tangents = [], []
+                for i, (target, differentiable) in enumerate(zip(made, given)):
+                    if target is not None and differentiable is not None and (order == 0 or target.requires_grad):
+                        self.result.handed_in.append((order, i))
+                        asked.append(target)
+                        tangents.append(self.tangent(f"{order}_{i}" if order else f"{i}", target, differentiable))
+                made = self.differentiated(asked, sources, tangents)
+                sources = [*sources, *(tangent for tangent in tangents if tangent.requires_grad)]
+        self.result.differentiable = tuple(value is not None and value.requires_grad for value in made)
+        return made
+
+    def differentiated(
+        self, targets: list[torch.Tensor], sources: list[torch.Tensor], tangents: list[torch.Tensor]
+    ) -> list[torch.Tensor | None]:
+        if not targets:
+            return [None] * len(sources)
+        return list(torch.autograd.grad(targets, sources, tangents, create_graph=bool(self.orders), allow_unused=True))
+
+    def tangent(self, name: str, target: torch.Tensor, differentiable: bool) -> torch.Tensor:
+        """A gradient that autograd hands in for `target`."""
+        with disable_proxy_modes_tracing():
+            # Autograd hands in gradients of the target's shape; strides it does not promise, the runtime does.
+            tangent = torch.empty_like(target.detach()).requires_grad_(differentiable)
+        proxy = self.tracer.create_proxy("placeholder", f"tangents_{name}", (), {})
+        track_tensor_tree(tangent, proxy, constant=None, tracer=self.tracer)
+        return tangent
 
     def classify(self, outputs: list[Any], inputs: dict[int, torch.Tensor]) -> list[Family]:
         """Fill `result.outputs`, and return the families of outputs that share memory."""

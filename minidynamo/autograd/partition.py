@@ -9,7 +9,7 @@ does not compile anything.
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,15 +45,19 @@ class Partition:
     values: list[SavedValue] = field(default_factory=list)
 
 
-def ancestors(roots: Iterable[fx.Node]) -> set[fx.Node]:
-    """`roots` and every node they are computed from."""
+def _all_inputs(node: fx.Node) -> Iterable[fx.Node]:
+    return node.all_input_nodes
+
+
+def ancestors(roots: Iterable[fx.Node], sources: Callable[[fx.Node], Iterable[fx.Node]] = _all_inputs) -> set[fx.Node]:
+    """`roots` and every node they are computed from; `sources` says what one node is computed from."""
     found: set[fx.Node] = set()
     pending = list(roots)
     while pending:
         node = pending.pop()
         if node not in found:
             found.add(node)
-            pending += node.all_input_nodes
+            pending += sources(node)
     return found
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from minidynamo import compat
+from minidynamo.autograd.batches import has_batches
 from minidynamo.autograd.double_backward import DoubleBackward
 from minidynamo.autograd.layouts import GradientLayout, Layout
 from minidynamo.autograd.signature import GraphSignature, OutputPlan
@@ -119,6 +120,10 @@ class _BackwardCall:
             made = [None if s and unused.issuperset(s) else g for s, g in zip(self.sources, made)]
         return made
 
+    def keeping(self, ctx: Any, args: Sequence[Any]) -> Callable[[Sequence[torch.Tensor | None]], Any]:
+        """The same call as a function of the tangents, which gives nothing up."""
+        return lambda tangents: self(ctx, list(args), list(tangents))
+
 
 def _make_function(
     signature: GraphSignature,
@@ -173,8 +178,8 @@ def _make_function(
                 args = [layout.restored(value) for layout, value in zip(ctx.layouts, args)]
             tangents = [gradients[i] for i in differentiable]
             gradients.clear()
-            if torch.is_grad_enabled() or any(t is not None and compat.is_batched(t) for t in tangents):
-                return (None, *again.run(kept, args, tangents, lambda: run_backward(ctx, args, tangents)))
+            if torch.is_grad_enabled() or has_batches(tangents):
+                return (None, *again.gradients(kept, args, tangents, run_backward.keeping(ctx, tuple(args))))
             del kept
             return (None, *run_backward(ctx, args, tangents))
 

@@ -39,13 +39,17 @@ def ask(
 ) -> Wishes:
     """What `policy` says of each of `candidates`, described by `record`. Those in `fixed` cannot be computed again.
 
-    Raises ArgumentError (MD409) for another answer than "save", "recompute" and None, and when it asks for what cannot
-    be done.
+    Raises ArgumentError (MD409) for another answer than "save", "recompute" and None, when it asks for what cannot be
+    done, and when it raises.
     """
     answers: dict[fx.Node, str] = {}
     for node in candidates:
         described = record(node)
-        answer = policy(described)
+        try:
+            answer = policy(described)
+        except Exception as error:
+            what = f"save_policy= raised {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            raise ArgumentError(Diagnostic("MD409", what, fix="Repair it: it gets one SavedValue.")) from error
         if answer is None:
             continue
         if answer not in ("save", "recompute"):

@@ -1,4 +1,4 @@
-"""Owns the list of operators that take a tensor and never read its data.
+"""Owns the lists of operators that take a tensor and never read its data.
 
 Backward operators of pooling and padding ask their forward's input for its shape alone; eager keeps the whole tensor
 for that. Here they get a stand-in of the same shape that takes the memory of one number, so forward keeps nothing. What
@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from minidynamo.autograd.emitter import Emitter
+from minidynamo.autograd.numbers import is_number
 
 aten = torch.ops.aten
 
@@ -34,10 +35,23 @@ SHAPE_ONLY = {
     aten.replication_pad3d_backward.default: 1,
 }
 
+# What makes a new tensor in the layout of the first argument.
+ASKED_FOR_LAYOUT = frozenset(
+    {
+        *(aten.empty_like.default, aten.zeros_like.default, aten.ones_like.default, aten.full_like.default),
+        *(aten.rand_like.default, aten.randn_like.default, aten.randint_like.default, aten.new_empty.default),
+        *(aten.new_zeros.default, aten.new_ones.default, aten.new_full.default, aten.new_empty_strided.default),
+    }
+)
+
 
 def read_inputs(node: fx.Node) -> list[fx.Node]:
-    """What the results of `node` depend on. New running statistics of batch norm, which depend on the old ones, do not
-    count as results."""
+    """What the results of `node` depend on: numbers and layouts aside, and new running statistics of batch norm, which
+    depend on the old ones, do not count as results."""
+    if is_number(node):
+        return []
+    if node.target in ASKED_FOR_LAYOUT:
+        return [source for source in node.all_input_nodes if source is not node.args[0]]
     if node.target is aten._native_batch_norm_legit_functional.default and node.args[5]:
         return [source for source in node.args[:3] if isinstance(source, fx.Node)]
     return node.all_input_nodes

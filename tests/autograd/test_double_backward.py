@@ -8,7 +8,15 @@ import torch
 import torch.nn.functional as F
 
 from minidynamo.errors import Unsupported
-from tests.autograd.programs import compile_program, flat, inputs, intermediate_inputs, mixed_inputs, module_program
+from tests.autograd.programs import (
+    compile_program,
+    flat,
+    graphs,
+    inputs,
+    intermediate_inputs,
+    mixed_inputs,
+    module_program,
+)
 
 
 def second(call, make, order=2):
@@ -130,17 +138,135 @@ def test_one_input_computed_from_another():
     torch.testing.assert_close(*results)
 
 
+class TimesItsSum(torch.autograd.Function):
+    """Of what its backward reads, a sum is kept, which is of no use for the derivative of the sum."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x.detach().sin().sum()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return gradient * x.sin().sum() * 2
+
+
+def of_a_sum(x):
+    return (TimesItsSum.apply(x * 3),)
+
+
+def test_what_gradients_depend_on_is_held_if_it_must_be():
+    make = intermediate_inputs((3, 4))
+    made = graphs(of_a_sum, make()[0])
+    assert made.higher.held == (0,) and [value.shape for value in made.signature.saved] == [()]
+    assert_same_gradients(of_a_sum, make, order=3)
+
+
 def test_an_input_written_to_since_is_refused_only_when_it_matters():
-    compiled = compile_program(lambda x, b: ((x.cumsum(0) + b).relu(),), inputs((3,), (3,))()[0])
-    x, b = inputs((3,), (3,))()[0]
-    (out,) = compiled([x, b])
+    compiled = compile_program(of_a_sum, intermediate_inputs((3,))()[0])
+    leaf = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    x = leaf * 1
+    (out,) = compiled([x])
     with torch.no_grad():
-        b.add_(1)
-    (first,) = torch.autograd.grad(out.sum(), b, create_graph=True)
-    assert torch.equal(first, (out > 0).float())
+        x.add_(1)
+    (first,) = torch.autograd.grad(out.sum(), leaf, create_graph=True)
+    torch.testing.assert_close(first, torch.full((3,), (torch.tensor([3.0, 6.0, 9.0]).sin().sum() * 6).item()))
     with pytest.raises(Unsupported, match="MD403") as caught:
         first.sum().backward()
     assert "written to since" in str(caught.value)
+
+
+def test_an_input_that_no_derivative_depends_on_may_be_written_to():
+    compiled = compile_program(lambda x, b: ((x.cumsum(0) + b).sigmoid(),), inputs((3,), (3,))()[0])
+    results = []
+    for call in (compiled, lambda args: (args[0].cumsum(0).add(args[1]).sigmoid(),)):
+        x, b = (torch.tensor([1.0, 2.0, 3.0], requires_grad=True) for _ in range(2))
+        (out,) = call([x, b])
+        with torch.no_grad():
+            b.add_(1)
+        (first,) = torch.autograd.grad(out.sum(), b, create_graph=True)
+        results.append([first, *torch.autograd.grad(first.sum(), x)])
+    torch.testing.assert_close(*results)
+
+
+def test_gradients_that_do_not_depend_on_anything_require_no_grad():
+    compiled = compile_program(lambda x, b: (x + b * 2, x * b), inputs((3,), (3,))()[0])
+    x, b = inputs((3,), (3,))()[0]
+    linear, product = compiled([x, b])
+    found = torch.autograd.grad(linear.sum(), (x, b), create_graph=True)
+    assert [g.requires_grad for g in found] == [False, False]
+    found = torch.autograd.grad(product.sum(), (x, b), create_graph=True)
+    assert [g.requires_grad for g in found] == [True, True]
+    assert torch.autograd.grad(found[0].sum(), (x, b), allow_unused=True) == (None, pytest.approx(torch.ones(3)))
+
+
+@pytest.mark.parametrize("name", ["mlp", "inner inputs", "softmax"])
+def test_gradients_by_the_gradients_that_were_handed_in(name):
+    program, make = PROGRAMS[name]
+    compiled = compile_program(program, make()[0])
+    results = []
+    for call in (compiled, lambda given: program(*given)):
+        torch.manual_seed(0)
+        args, leaves = make()
+        out = call(list(args))[0]
+        tangent = torch.ones_like(out, requires_grad=True)
+        first = torch.autograd.grad(out, leaves, tangent, create_graph=True)
+        results.append(torch.autograd.grad(sum(g.sin().sum() for g in first), [*leaves, tangent]))
+    torch.testing.assert_close(*results)
+
+
+def random_twice(x):
+    return (TimesItsSum.apply(F.dropout(x, 0.5) + torch.rand_like(x)),)
+
+
+def test_random_numbers_that_were_not_kept_are_drawn_again_as_they_were():
+    make = intermediate_inputs((8, 8))
+    assert graphs(random_twice, make()[0]).higher.random == ("cpu",)
+    assert_same_gradients(random_twice, make)
+
+
+class SavesAnother(torch.autograd.Function):
+    """Its backward reads a tensor that forward does not compute its result from."""
+
+    @staticmethod
+    def forward(ctx, x, other):
+        ctx.save_for_backward(other)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (other,) = ctx.saved_tensors
+        return gradient * other, None
+
+
+def test_what_a_custom_function_saves_from_elsewhere_has_derivatives():
+    def program(x, y):
+        return (SavesAnother.apply(x * 2, y.sin()),)
+
+    make = intermediate_inputs((3,), (3,))
+    assert graphs(program, make()[0]).higher.linked == (0, 1)
+    assert_same_gradients(program, make)
+
+
+@pytest.mark.parametrize(
+    ("program", "make"),
+    [
+        (lambda h: (h.sigmoid(),), intermediate_inputs((3, 4))),
+        (lambda h, w: ((h @ w).relu().sum(0),), intermediate_inputs((3, 4), (4, 2))),
+        (lambda h: ((h * 2 + 1).tanh(),), intermediate_inputs((3, 4))),
+        (lambda h: (h.exp().sum(-1), h.softmax(0)), intermediate_inputs((3, 4))),
+        (lambda h: (h.clamp(-0.5, 0.5),), intermediate_inputs((3, 4))),
+        (lambda h: (F.gelu(h + 1),), intermediate_inputs((3, 4))),
+        (lambda h: (F.max_pool2d(h, 2),), intermediate_inputs((1, 2, 4, 4))),
+        (lambda h: (F.dropout(h, 0.5) + 1,), intermediate_inputs((3, 4))),
+        (lambda h: ((h.cumsum(0) + 1).relu(),), intermediate_inputs((3, 4))),
+    ],
+)
+def test_nothing_is_held_that_is_not_saved(program, make):
+    """What eager does not keep, compiled code does not keep for a derivative that may never be asked for."""
+    assert graphs(program, make()[0]).higher.held == ()
+    assert_same_gradients(program, make)
 
 
 def test_what_is_kept_makes_no_cycle():
@@ -158,16 +284,71 @@ def test_what_is_kept_makes_no_cycle():
         gc.enable()
 
 
+def test_nothing_is_alive_behind_the_last_backward():
+    program, make = PROGRAMS["inner inputs"]
+    compiled = compile_program(program, make()[0])
+    gc.collect()
+    gc.disable()
+    try:
+        args, leaves = make()
+        watched = list(map(weakref.ref, args))
+        outs = compiled(args)
+        watched += map(weakref.ref, outs)
+        first = torch.autograd.grad(outs[0].sum(), leaves, create_graph=True)
+        watched += map(weakref.ref, first)
+        second = torch.autograd.grad(first[0].square().sum(), leaves, create_graph=True)
+        del args, outs, first
+        torch.autograd.grad(second[0].sum(), leaves)
+        del second
+        assert [ref() for ref in watched] == [None] * len(watched)
+    finally:
+        gc.enable()
+
+
+def test_a_second_backward_needs_retain_graph():
+    x = torch.ones(3, requires_grad=True)
+    compiled = compile_program(lambda x: (x.exp().sin(),), [x])
+    (out,) = compiled([x])
+    (first,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+    kept = torch.autograd.grad(first.sum(), x, retain_graph=True)
+    assert torch.equal(*kept, *torch.autograd.grad(first.sum(), x))
+    with pytest.raises(RuntimeError, match="second time"):
+        torch.autograd.grad(first.sum(), x)
+
+
 def test_what_is_refused_is_never_left_out_silently():
+    make = intermediate_inputs((3,))
+    compiled = compile_program(of_a_sum, make()[0])
+    (h,), (x,) = make()
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t):
+        (out,) = compiled([h])
+    (first,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+    torch.testing.assert_close(first, torch.autograd.grad(of_a_sum(x * 1.5)[0].sum(), x)[0])
+    with pytest.raises(Unsupported, match="MD403") as caught:
+        torch.autograd.grad(first.sum(), x, allow_unused=True)
+    assert "Hooks for saved tensors" in str(caught.value)
+
+
+def test_saved_tensors_go_through_hooks():
     def program(x, b):
         return ((x.cumsum(0) * b).exp(),)
 
     compiled = compile_program(program, inputs((3,), (3,))()[0])
-    x, b = inputs((3,), (3,))()[0]
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t):
-        (out,) = compiled([x, b])
+
+    def hooked(args):
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t * 1):
+            return compiled(args)
+
+    got, expected = (second(call, inputs((3,), (3,)))[0] for call in (hooked, lambda args: program(*args)))
+    torch.testing.assert_close(got, expected)
+
+
+def test_a_derivative_that_cannot_be_traced_is_refused(monkeypatch):
+    x = torch.ones(3, requires_grad=True)
+    compiled = compile_program(lambda x: (x.exp(),), [x])
+    (out,) = compiled([x])
+    monkeypatch.setattr("minidynamo.autograd.derivatives.trace_joint", lambda *_: 1 / 0)
     (first,) = torch.autograd.grad(out.sum(), x, create_graph=True)
-    torch.testing.assert_close(first, torch.autograd.grad(program(x, b)[0].sum(), x)[0])
-    with pytest.raises(Unsupported, match="MD403") as caught:
-        torch.autograd.grad(first.sum() + out.sum(), b, allow_unused=True)
-    assert "Hooks for saved tensors" in str(caught.value)
+    assert torch.equal(first, out)
+    with pytest.raises(Unsupported, match="MD403"):
+        first.sum().backward()

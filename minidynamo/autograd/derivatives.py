@@ -1,0 +1,243 @@
+"""Owns the graphs of derivatives of order one, two, and so on, as functional graphs that run operation by operation.
+
+Each is traced from the captured graph, which autograd differentiates as often as that takes, so it is right whatever
+the program does with autograd. What a call has kept is found in it again by the names of `value_keys.py`: only what
+depends on gradients, or was not kept, is computed. Who calls it, and when, is the business of `double_backward.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from minidynamo import compat
+from minidynamo.autograd.functionalize import FunctionalGraph, functionalize
+from minidynamo.autograd.inputs import InputLayout
+from minidynamo.autograd.joint import Given, Trace, mode_of, trace_joint
+from minidynamo.autograd.layouts import GradientLayout
+from minidynamo.autograd.numbers import is_number, is_symbolic, key
+from minidynamo.autograd.partition import ancestors
+from minidynamo.autograd.recomputation import is_random
+from minidynamo.autograd.unread import read_inputs
+from minidynamo.autograd.value_keys import Symbols, symbols_of, value_keys
+from minidynamo.boxed import BoxedCallable, make_boxed
+from minidynamo.compat import OpOverload
+from minidynamo.locks import ForkSafeLock
+from minidynamo.switches import Settings, preserved, restore, settings
+
+
+class NotAvailable(Exception):
+    """A derivative cannot be computed; the message is the reason that the user is told."""
+
+
+@dataclass
+class Values:
+    """What one call has: `kept` by position; an `input` by number, or NotAvailable; `numbers` by symbol; `tangents` by
+    order; the state that the `random` numbers began with, by device, if it is needed."""
+
+    kept: Sequence[torch.Tensor]
+    input: Callable[[int], torch.Tensor]
+    numbers: Mapping[Any, Any]
+    tangents: Sequence[Sequence[torch.Tensor | None]]
+    random: Mapping[str, torch.Tensor]
+
+
+class Derivatives:
+    """The derivatives of one captured graph, under the settings that are in force now.
+
+    They are traced on the fake values `flat`. `kept` are names of what calls have kept.
+    """
+
+    def __init__(
+        self,
+        gm: fx.GraphModule,
+        layout: InputLayout,
+        flat: Sequence[Any],
+        decompositions: Callable[[], dict[OpOverload, Callable[..., Any]]],
+        kept: tuple[str, ...],
+    ) -> None:
+        self.gm = gm
+        self.layout = layout
+        self.flat = flat
+        self.decompositions = decompositions
+        self.kept = kept
+        self.entry: Settings = settings()
+        self.symbols: Symbols = symbols_of(flat)
+        self.env = mode_of(gm, flat).shape_env if self.symbols else None
+        self.decided = len(self.env.guards) if self.env is not None else 0
+        self.lock = ForkSafeLock()
+        self.known: dict[tuple[Given, ...], Derivative] = {}
+
+    def of(self, orders: tuple[Given, ...], numbers: Mapping[Any, Any]) -> Derivative:
+        """The derivative for gradients like `orders`; raises NotAvailable if there is none for these numbers."""
+        with self.lock:
+            found = self.known.get(orders)
+            if found is None:
+                found = self.known[orders] = self.traced(orders)
+        if self.env is not None:
+            for guard in self.env.guards[self.decided :]:
+                if guard.expr.subs(numbers) != True:  # noqa: E712  # it is an expression
+                    raise NotAvailable("It was traced for other sizes.")
+        return found
+
+    def traced(self, orders: tuple[Given, ...]) -> Derivative:
+        try:
+            with preserved(), _own_saved_tensors():
+                restore(self.entry)
+                trace = trace_joint(self.gm, self.layout, self.flat, self.decompositions(), orders)
+                with compat.without_autocast():
+                    functional = functionalize(trace, self.layout.flat_names(), self.flat)
+        except Exception as error:
+            raise NotAvailable(f"Tracing it failed: {str(error).splitlines()[0]}") from error
+        return Derivative(trace, functional, self.symbols, self.kept)
+
+
+@contextlib.contextmanager
+def _own_saved_tensors() -> Iterator[None]:
+    """Inside, saved tensors go through no hooks of the user."""
+    with contextlib.ExitStack() as stack:
+        if compat.has_saved_tensor_hooks():
+            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(lambda value: value, lambda value: value))
+        yield
+
+
+class Derivative:
+    """One derivative. `differentiable` says for each result whether it has a derivative itself."""
+
+    def __init__(self, trace: Trace, functional: FunctionalGraph, symbols: Symbols, kept: tuple[str, ...]) -> None:
+        self.trace = trace
+        self.functional = functional
+        self.symbols = symbols
+        self.differentiable = trace.differentiable
+        self.results = [
+            None if node is None else functional.read(functional.values[node]) for node in trace.derivatives
+        ]
+        self.kept = kept
+
+    @functools.cached_property
+    def program(self) -> Program:
+        """How it is computed."""
+        return Program(self)
+
+
+Provider = Callable[[Values], Any]
+
+
+class Program:
+    """What is left of a derivative when a call has kept some values."""
+
+    def __init__(self, derivative: Derivative) -> None:
+        functional = derivative.functional
+        self.functional = functional
+        self.numbers = {node: i for i, node in enumerate(functional.placeholders)}
+        self.places = dict(zip(functional.tangents, derivative.trace.handed_in))
+        self.graph = functional.emitter.graph
+        self.keys = value_keys(self.graph, self.numbers, derivative.symbols)
+        self.kept = {name: i for i, name in enumerate(derivative.kept)}
+        self.results = derivative.results
+        roots = [node for node in self.results if node is not None]
+        self.live = ancestors(roots, self.sources)
+        self.redraws = any(is_random(node) and self.keys[node] not in self.kept for node in self.live)
+        if self.redraws:  # in the order of the first time
+            self.live = ancestors([*roots, *filter(is_random, self.graph.nodes)], self.sources)
+        self.providers: list[Provider] = []
+        self.call = self.build()
+
+    def is_given(self, node: fx.Node) -> bool:
+        return is_number(node) or self.keys[node] in self.kept or node.op == "placeholder"
+
+    def sources(self, node: fx.Node) -> list[fx.Node]:
+        return [] if self.is_given(node) else read_inputs(node)
+
+    def build(self) -> BoxedCallable:
+        made = fx.Graph()
+        env: dict[fx.Node, fx.Node] = {}
+
+        def given(node: fx.Node) -> fx.Node:
+            """A placeholder for what is not computed."""
+            if node not in env:
+                env[node] = made.placeholder(node.name)
+                self.providers.append(self.provider(node))
+            return env[node]
+
+        ordered = [node for node in self.graph.nodes if node in self.live]
+        computed = [node for node in ordered if not self.is_given(node)]
+        for node in ordered:
+            if self.is_given(node):
+                given(node)
+        for node in computed:
+            for source in node.all_input_nodes:  # of which only the layout, or nothing, matters
+                if source not in self.live:
+                    given(source)
+        for node in computed:
+            env[node] = made.node_copy(node, env.__getitem__)
+        made.output(tuple(None if node is None else env[node] for node in self.results))
+        return make_boxed(fx.GraphModule(torch.nn.Module(), made), "derivative")
+
+    def provider(self, node: fx.Node) -> Provider:
+        """Where a call has the value of `node`."""
+        if is_number(node):
+            return functools.partial(_number, node.meta["val"])
+        if (place := self.kept.get(self.keys[node])) is not None:
+            return lambda values: values.kept[place]
+        if node not in self.live:
+            return functools.partial(_stand_in, node.meta["val"])
+        if node in self.places:
+            order, i = self.places[node]
+            fit = GradientLayout(node.meta["val"])
+            return lambda values: _fitting(fit, values.tangents[order][i])
+        if node in self.functional.constants:
+            constant = self.functional.constants[node]
+            return lambda values: constant
+        number = self.numbers[node]
+        return lambda values: values.input(number)
+
+    def run(self, values: Values) -> list[torch.Tensor | None]:
+        """The derivative for one call."""
+        given = [provide(values) for provide in self.providers]
+        if not self.redraws:
+            return list(self.call(given))
+        if not values.random:
+            raise NotAvailable("It would draw random numbers again.")
+        with torch.random.fork_rng([torch.cuda.current_device()] if "cuda" in values.random else []):
+            for device, state in values.random.items():
+                _set_random_state(device, state)
+            return list(self.call(given))
+
+
+def random_state(device: str) -> torch.Tensor:
+    """The state of the random numbers of a device."""
+    return torch.cuda.get_rng_state() if device == "cuda" else torch.get_rng_state()
+
+
+def _set_random_state(device: str, state: torch.Tensor) -> None:
+    if device == "cuda":
+        torch.cuda.set_rng_state(state)
+    else:
+        torch.set_rng_state(state)
+
+
+def _number(number: Any, values: Values) -> Any:
+    if not is_symbolic(number):
+        return key(number)
+    found = key(number).subs(values.numbers)
+    if found.free_symbols:
+        raise NotAvailable("It depends on a number that was not kept.")
+    return {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(number)](found)
+
+
+def _stand_in(like: torch.Tensor, values: Values) -> torch.Tensor:
+    """A tensor in the layout of one that is asked for nothing else."""
+    shape, stride = ([_number(n, values) for n in numbers] for numbers in (like.shape, like.stride()))
+    return torch.empty_strided(shape, stride, dtype=like.dtype, device=like.device)
+
+
+def _fitting(fit: GradientLayout, gradient: torch.Tensor | None) -> torch.Tensor:
+    assert gradient is not None, "a derivative was chosen for another set of gradients"
+    return fit(gradient, gradient.shape if fit.is_symbolic else None)

@@ -1,0 +1,87 @@
+"""Owns names of values in functional graphs that do not depend on the graph: what a value is computed from, and how.
+
+Graphs that are traced from one program, in one process or another, call equal values by equal names, wherever they
+stand in them. Random numbers are told apart by how many were drawn before. Who looks for a value in another graph is
+the business of `derivatives.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from minidynamo import compat
+from minidynamo.autograd.numbers import is_number, key
+from minidynamo.autograd.recomputation import is_random
+from minidynamo.compat import OpOverload
+
+Symbols = dict[Any, tuple[int, str, int]]
+"""Where a call finds the value of each symbol: the input, "number", "size" or "stride", and the dimension."""
+
+
+def symbols_of(flat: Iterable[Any]) -> Symbols:
+    """The symbols of the fake inputs."""
+    found: Symbols = {}
+    for i, value in enumerate(flat):
+        for kind, dim, number in _numbers_in(value):
+            if isinstance(number, compat.SYMBOLIC_NUMBERS) and getattr(key(number), "is_symbol", False):
+                found.setdefault(key(number), (i, kind, dim))
+    return found
+
+
+def _numbers_in(value: Any) -> Iterable[tuple[str, int, Any]]:
+    if not isinstance(value, torch.Tensor):
+        return [("number", 0, value)]
+    strides = value.stride() if value.layout is torch.strided else ()
+    return [
+        *(("size", dim, size) for dim, size in enumerate(value.shape)),
+        *(("stride", dim, stride) for dim, stride in enumerate(strides)),
+    ]
+
+
+def symbol_values(symbols: Symbols, flat: Sequence[Any]) -> dict[Any, Any]:
+    """What the symbols are for the inputs of one call."""
+    values = {}
+    for symbol, (i, kind, dim) in symbols.items():
+        value = flat[i]
+        values[symbol] = value if kind == "number" else value.shape[dim] if kind == "size" else value.stride(dim)
+    return values
+
+
+def value_keys(graph: fx.Graph, inputs: Mapping[fx.Node, int], symbols: Symbols) -> dict[fx.Node, str]:
+    """A name for each value of a functional graph. `inputs` are the placeholders that are inputs of the program."""
+    names = {symbol: type(symbol)(f"{kind}_{i}_{dim}") for symbol, (i, kind, dim) in symbols.items()}
+    found: dict[fx.Node, str] = {}
+    drawn = 0
+    for node in graph.nodes:
+        if is_number(node):
+            found[node] = f"number {key(node.meta['val']).xreplace(names)}"
+        elif node in inputs:
+            found[node] = f"input {inputs[node]}"
+        elif node.op == "call_function":
+            drawn += is_random(node)
+            draw = drawn if is_random(node) else None
+            parts = (_function(node.target), draw, _text(node.args, found), _text(node.kwargs, found))
+            found[node] = hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
+        else:
+            found[node] = f"{node.op} {node.name}"
+    return found
+
+
+def _function(target: Any) -> str:
+    return str(target) if isinstance(target, OpOverload) else f"{target.__module__}.{target.__name__}"
+
+
+def _text(value: Any, found: Mapping[fx.Node, str]) -> str:
+    """An argument, spelled the same in every process. A device is one of its kind."""
+    if isinstance(value, fx.Node):
+        return f"<{found[value]}>"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(_text(item, found) for item in value)}]"
+    if isinstance(value, dict):
+        return f"[{', '.join(f'{name}={_text(value[name], found)}' for name in sorted(value))}]"
+    return value.type if isinstance(value, torch.device) else repr(key(value))

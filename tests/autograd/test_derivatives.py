@@ -1,0 +1,58 @@
+"""Tests of minidynamo/autograd/derivatives.py: graphs of derivatives compute what was not kept."""
+
+import pytest
+import torch
+
+from minidynamo.autograd.decompositions import decomposition_table
+from minidynamo.autograd.derivatives import Derivatives, NotAvailable, Values
+from minidynamo.autograd.inputs import layout_of
+from tests.autograd.programs import graph_of, graphs, inputs, intermediate_inputs
+
+
+def derivatives(program, args, dynamic=False):
+    gm, examples = graph_of(program, args, dynamic=dynamic)
+    kept = graphs(program, args, dynamic=dynamic).higher.saved
+    return Derivatives(gm, layout_of(gm, examples), examples, lambda: decomposition_table(()), kept)
+
+
+def refused(number):
+    raise NotAvailable(f"input {number}")
+
+
+def test_what_was_kept_is_not_computed_again():
+    family = derivatives(lambda x: ((x.cumsum(0) + 1).sigmoid(),), intermediate_inputs((3,))()[0])
+    x = torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64, requires_grad=True)
+    out = (x.cumsum(0) + 1).sigmoid()
+    tangent = torch.ones_like(out, requires_grad=True)
+    (first,) = torch.autograd.grad(out, x, tangent, create_graph=True)
+    expected = torch.autograd.grad(first, (x, tangent), torch.ones_like(first))
+    derivative = family.of(((True,), (False,)), {})
+    values = Values([out.detach()], refused, {}, [[tangent], [torch.ones_like(first)]], {})
+    torch.testing.assert_close(tuple(derivative.program.run(values)), expected)
+
+
+def test_an_input_that_was_not_kept_is_asked_for():
+    family = derivatives(lambda x: (x.sin(),), inputs((3,))()[0])
+    family.kept = ()
+    program = family.of(((False,), (False,)), {}).program
+    with pytest.raises(NotAvailable, match="input 0"):
+        program.run(Values([], refused, {}, [[torch.ones(3)], [torch.ones(3)]], {}))
+
+
+def test_each_derivative_is_traced_once_and_knows_what_is_differentiable():
+    family = derivatives(lambda x, y: (x * y, x + 1), inputs((3,), (3,))()[0])
+    product = family.of(((False, None),), {})
+    assert product.differentiable == (True, True) and family.of(((False, None),), {}) is product
+    assert family.of(((None, False),), {}).differentiable == (False, False)
+    assert family.of(((None, True),), {}).differentiable == (True, False)
+
+
+def test_conditions_on_sizes_hold_for_the_call():
+    family = derivatives(lambda x: (x.sin(),), inputs((3, 4))()[0], dynamic=True)
+    numbers = dict(zip(family.symbols, (3, 4)))
+    family.of(((False,),), numbers)
+    rows = family.flat[0].shape[0]
+    assert rows == 3  # decided now, for the sizes it was traced for
+    family.of(((False,),), numbers)
+    with pytest.raises(NotAvailable, match="other sizes"):
+        family.of(((False,),), dict(zip(family.symbols, (5, 4))))
