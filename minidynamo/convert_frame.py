@@ -45,7 +45,7 @@ from minidynamo.options import BackendKey, CompileOptions
 from minidynamo.stealing import stolen_arguments
 from minidynamo.tracer.frame import trace_frame
 from minidynamo.tracer.frame_request import FrameRequest, StackSlot
-from minidynamo.tracer.residual import print_residual
+from minidynamo.tracer.residual import Surroundings, print_residual
 from minidynamo.tracer.traced_frame import Break, Null, TracedFrame
 from minidynamo.variables.callables import CellVariable
 
@@ -227,10 +227,7 @@ def _conversion(
         publish("graph_break", frame.name, diagnostic=cut.diagnostic)
     # An error of the graph may be meant for a handler; then it is no news that the frame ran again.
     handles = traced.emits_in_try or any(instruction.handler for instruction in decode(frame.fn.__code__))
-    residual = print_residual(
-        traced,
-        parameters=frame.parameters,
-        graph=run,
+    surroundings = Surroundings(
         root=frame.point is None,
         break_function=None if point is None else make_break(point, frame.fn.__globals__, owner.resume_at),
         point=point,
@@ -241,6 +238,7 @@ def _conversion(
         runs_again=owner.options.on_error == "eager" or handles,
         ran_again=None if handles else functools.partial(_ran_again, frame.name),
     )
+    residual = print_residual(traced, frame.parameters, run, surroundings)
     with phase("guards"):
         hook_guards = saved_tensor_hook_guards(frame.hooks) if _saves_tensors(traced.graph) else ()
         entry = make_entry(

@@ -15,41 +15,31 @@ ends as the frame does. It does not know how a graph is compiled or who calls th
 from __future__ import annotations
 
 import types
-import weakref
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import fx
 
-from minidynamo import artifacts, compat
+from minidynamo import artifacts
 from minidynamo.autograd_calls import replace_data
 from minidynamo.boxed import mark_boxed
 from minidynamo.bytecode.layout import FramePoint
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import Constant, Source, is_passed
 from minidynamo.names import Namespace
-from minidynamo.tracer.reachable import is_outside, needed_by, reachable, target_of
-from minidynamo.tracer.reconstruct.containers import refill_once
-from minidynamo.tracer.reconstruct.objects import hides_attribute, set_attribute
+from minidynamo.tracer.reachable import needed_by, reachable, target_of
+from minidynamo.tracer.reconstruct.effects import lost_effects, replay
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder
+from minidynamo.tracer.recovery import revive, versions_of, weakly_held
 from minidynamo.tracer.side_effects import (
-    AttrDeleted,
-    AttrSet,
-    Called,
-    CellSet,
     ContentsChanged,
-    Effect,
-    GlobalSet,
 )
 from minidynamo.tracer.traced_frame import Break, Null, Return, TracedFrame
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import DictVariable, ListVariable
+from minidynamo.variables.containers import ListVariable
 from minidynamo.variables.iterators import DictIterator
-from minidynamo.variables.objects import ClassVariable
-from minidynamo.variables.tensors import TensorVariable
 
 Boxed = Callable[[list[Any]], Any]
 
@@ -70,37 +60,39 @@ class Residual:
     inputs: tuple[Source, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """Where a residual program stands, and what it may call.
+
+    `root`: the frame is a function's beginning, whose value is returned as it is, and which drives the steps behind a
+    break with `drive`; a resumed frame returns `(None, value)` or `(break_function, list)` instead. `point` is the
+    break's frame point: which values travel in the list, in which order (all, when None). `dispatcher_for` gives the
+    compiled form of a function called at the break. `replay_native(list)` runs the frame as the user wrote it and ends
+    as the residual does; it is used when the graph raises, nothing has been written or given up, and either effects are
+    pending or `runs_again` (there are try or with regions, or the user wants it) or the graph was to write; when it
+    then ends without an error, `ran_again` is told what the graph had raised. `kept` are the parameters that the frame
+    as written holds to its end.
+    """
+
+    root: bool
+    break_function: Boxed | None = None
+    point: FramePoint | None = None
+    dispatcher_for: Callable[[Any], Any] | None = None
+    drive: Callable[[Any, list[Any]], Any] | None = None
+    replay_native: Boxed | None = None
+    kept: frozenset[str] = frozenset()
+    runs_again: bool = False
+    ran_again: Callable[[str], None] | None = None
+
+
 def print_residual(
-    traced: TracedFrame,
-    *,
-    parameters: Sequence[str],
-    graph: Boxed | None,
-    root: bool,
-    break_function: Boxed | None = None,
-    point: FramePoint | None = None,
-    dispatcher_for: Callable[[Any], Any] | None = None,
-    drive: Callable[[Any, list[Any]], Any] | None = None,
-    replay_native: Boxed | None = None,
-    kept: frozenset[str] = frozenset(),
-    runs_again: bool = False,
-    ran_again: Callable[[str], None] | None = None,
+    traced: TracedFrame, parameters: Sequence[str], graph: Boxed | None, surroundings: Surroundings
 ) -> Residual:
     """Print and load the program for `traced`; `parameters` name the items of the list that it takes.
 
-    `graph` is the compiled graph (boxed), None when nothing was captured. `root`: the frame is a function's beginning,
-    whose value is returned as it is, and which drives the steps behind a break with `drive`; a resumed frame returns
-    `(None, value)` or `(break_function, list)` instead. `point` is the break's frame point: which values travel in the
-    list, in which order (all, when None). `dispatcher_for` gives the compiled form of a function called at the break.
-    `replay_native(list)` runs the frame as the user wrote it and ends as the residual does; it is used when the graph
-    raises, nothing has been written or given up, and either effects are pending or `runs_again` (there are try or with
-    regions, or the user wants it) or the graph was to write; when it then ends without an error, `ran_again` is told
-    what the graph had raised.
-    `kept` are the parameters that the frame as written holds to its end. Raises InternalError for a value that the
+    `graph` is the compiled graph (boxed), None when nothing was captured. Raises InternalError for a value that the
     tracer should not have let through.
     """
-    surroundings = _Surroundings(
-        root, break_function, point, dispatcher_for, drive, replay_native, kept, runs_again, ran_again
-    )
     program = _Program(traced, parameters, graph, surroundings)
     source = program.text()
     namespace = program.names.values
@@ -110,22 +102,9 @@ def print_residual(
     return Residual(source, namespace, body, tuple(program.inputs) if program.takes_inputs else ())
 
 
-@dataclass(frozen=True)
-class _Surroundings:
-    root: bool
-    break_function: Boxed | None
-    point: FramePoint | None
-    dispatcher_for: Callable[[Any], Any] | None
-    drive: Callable[[Any, list[Any]], Any] | None
-    replay_native: Boxed | None
-    kept: frozenset[str]
-    runs_again: bool
-    ran_again: Callable[[str], None] | None
-
-
 class _Program:
     def __init__(
-        self, traced: TracedFrame, parameters: Sequence[str], graph: Boxed | None, surroundings: _Surroundings
+        self, traced: TracedFrame, parameters: Sequence[str], graph: Boxed | None, surroundings: Surroundings
     ) -> None:
         self.traced = traced
         self.parameters = list(parameters)
@@ -146,7 +125,7 @@ class _Program:
         self.args = self.names.fresh("args")
         self.inputs = [given.source for given in traced.inputs] if graph is not None else []
         self.takes_inputs = sum(not is_passed(source) for source in self.inputs) >= MANY_INPUTS
-        self.held = ""
+        self.held = ""  # the names of the arguments for a second run, and of how often they had been written to
         self.versions = ""
 
     def _leaving(self) -> list[VariableTracker]:
@@ -219,21 +198,28 @@ class _Program:
                 lines.append(f"{name} = {text}")
             self.known[variable] = name
         if self.recovers:
-            self.held = self.names.fresh("held")
-            kept: Collection[str] = self.around.kept
-            weak = self.names.constant(weakly_held, "weakly_held") if set(self.parameters).difference(kept) else ""
-            held = [name if name in kept else f"{weak}({name})" for name in self.parameters]
-            lines.append(f"{self.held} = [{', '.join(held)}]")
+            lines.append(self.hold_arguments())
         names = [*self.parameters, *reader.temporaries()]
         if self.graph is not None:
             lines += self.read_inputs(reader, names)
         if self.recovers and self.writes:
-            self.versions = self.names.fresh("versions")
-            lines.append(f"{self.versions} = {self.names.constant(versions_of, 'versions_of')}({self.args})")
+            lines.append(self.count_writes())
         kept = set(self.known.values())
         self.bound += [name for name in names if name in kept]
         dead = [name for name in names if name not in kept]
         return [*lines, f"del {', '.join(dead)}"] if dead else lines
+
+    def hold_arguments(self) -> str:
+        """Keep the arguments for a second run; those that the frame may give up before its end only weakly."""
+        self.held, kept = self.names.fresh("held"), self.around.kept
+        weak = self.names.constant(weakly_held, "weakly_held") if set(self.parameters).difference(kept) else ""
+        held = [name if name in kept else f"{weak}({name})" for name in self.parameters]
+        return f"{self.held} = [{', '.join(held)}]"
+
+    def count_writes(self) -> str:
+        """Note how often each input has been written to, since nothing runs twice behind a write."""
+        self.versions = self.names.fresh("versions")
+        return f"{self.versions} = {self.names.constant(versions_of, 'versions_of')}({self.args})"
 
     def read_inputs(self, reader: Reader, names: list[str]) -> list[str]:
         """The list that the graph is called with, if the guards have not made it. What stays bound joins `names`."""
@@ -289,30 +275,34 @@ class _Program:
         error = self.names.fresh("error")
         lost = f"{lost_effects(self.effects)} of {self.traced.name} before this error were not replayed."
         if self.recovers:
-            arguments = [error, self.held, *[repr(lost)] * bool(self.effects)]
-            arguments += [f"versions={self.versions}"] if self.versions else []
-            revived = f"{self.held} = {self.names.constant(revive, 'revive')}({', '.join(arguments)})"
-            native = f"{self.names.constant(self.around.replay_native, 'run_as_written')}({self.held})"
-            told, again = [], [f"    return {native}"]
-            if self.around.ran_again is not None:
-                failure, value = self.names.fresh("failure"), self.names.fresh("value")
-                ran_again = self.names.constant(self.around.ran_again, "ran_again")
-                told = [f'    {failure} = f"{{type({error}).__name__}}: {{{error}}}"']
-                again = [f"    {value} = {native}", f"    {ran_again}({failure})", f"    return {value}"]
-            return [
-                "try:",
-                f"    {call}",
-                f"except Exception as {error}:",
-                f"    {revived}",
-                *told,
-                "else:",
-                f"    {self.held} = None",
-                f"if {self.held} is not None:",
-                *again,
-            ]
+            return self.recovering(call, error, lost if self.effects else "")
         if not self.effects:
             return [call]
         return ["try:", f"    {call}", f"except Exception as {error}:", f"    {error}.add_note({lost!r})", "    raise"]
+
+    def recovering(self, call: str, error: str, lost: str) -> list[str]:
+        """The call of the graph; when it raises, the frame runs as written, unless that is too late."""
+        arguments = [error, self.held, *[repr(lost)] * bool(lost)]
+        arguments += [f"versions={self.versions}"] if self.versions else []
+        revived = f"{self.held} = {self.names.constant(revive, 'revive')}({', '.join(arguments)})"
+        native = f"{self.names.constant(self.around.replay_native, 'run_as_written')}({self.held})"
+        told, again = [], [f"    return {native}"]
+        if self.around.ran_again is not None:
+            failure, value = self.names.fresh("failure"), self.names.fresh("value")
+            ran_again = self.names.constant(self.around.ran_again, "ran_again")
+            told = [f'    {failure} = f"{{type({error}).__name__}}: {{{error}}}"']
+            again = [f"    {value} = {native}", f"    {ran_again}({failure})", f"    return {value}"]
+        return [
+            "try:",
+            f"    {call}",
+            f"except Exception as {error}:",
+            f"    {revived}",
+            *told,
+            "else:",
+            f"    {self.held} = None",
+            f"if {self.held} is not None:",
+            *again,
+        ]
 
     # The end
 
@@ -351,122 +341,3 @@ class _Program:
 def _is_constant(variable: VariableTracker) -> bool:
     """Whether the value is known now, so that its place need not be read."""
     return isinstance(variable, ConstantVariable) or isinstance(variable.source, Constant)
-
-
-# Effects
-
-
-_OF_ATTRIBUTES = (AttrSet, AttrDeleted)
-
-
-def replay(rebuild: Rebuilder, effect: Effect) -> list[str]:
-    """Statements that make one effect happen. Objects made while tracing are built with all their attributes.
-
-    Tensors come out of the graph without any, and dicts are built with their items alone.
-    """
-    target = target_of(effect)
-    bare = isinstance(target, TensorVariable) or (
-        isinstance(target, DictVariable) and isinstance(effect, _OF_ATTRIBUTES)
-    )
-    if target is not None and not is_outside(target) and not bare:
-        return []
-    return _REPLAYS[type(effect)](rebuild, effect)
-
-
-def _contents(rebuild: Rebuilder, effect: ContentsChanged) -> list[str]:
-    return refill_once(rebuild, effect.container)
-
-
-def _set_attr(rebuild: Rebuilder, effect: AttrSet) -> list[str]:
-    value = rebuild.value(effect.value)
-    return [set_attribute(rebuild, effect.obj, rebuild.value(effect.obj), effect.name, value)]
-
-
-def _delete_attr(rebuild: Rebuilder, effect: AttrDeleted) -> list[str]:
-    obj = rebuild.value(effect.obj)
-    if hides_attribute(effect.obj, effect.name):
-        return [f"del {obj}.__dict__[{effect.name!r}]"]
-    owner = rebuild.constant(type if isinstance(effect.obj, ClassVariable) else object)
-    return [f"{owner}.__delattr__({obj}, {effect.name!r})"]
-
-
-def _set_cell(rebuild: Rebuilder, effect: CellSet) -> list[str]:
-    cell = rebuild.value(effect.cell)
-    if effect.value is None:
-        return [f"del {cell}.cell_contents"]
-    return [f"{cell}.cell_contents = {rebuild.value(effect.value)}"]
-
-
-def _set_global(rebuild: Rebuilder, effect: GlobalSet) -> list[str]:
-    place = f"{rebuild.names.constant(effect.namespace, 'G')}[{effect.name!r}]"
-    return [f"del {place}" if effect.value is None else f"{place} = {rebuild.value(effect.value)}"]
-
-
-def _call(rebuild: Rebuilder, effect: Called) -> list[str]:
-    arguments = [rebuild.value(argument) for argument in effect.args]
-    arguments += [f"{name}={rebuild.value(value)}" for name, value in effect.kwargs.items()]
-    return [f"{rebuild.value(effect.function)}({', '.join(arguments)})"]
-
-
-_REPLAYS: dict[type[Effect], Callable[[Rebuilder, Any], list[str]]] = {
-    ContentsChanged: _contents,
-    AttrSet: _set_attr,
-    AttrDeleted: _delete_attr,
-    CellSet: _set_cell,
-    GlobalSet: _set_global,
-    Called: _call,
-}
-
-
-def lost_effects(effects: Sequence[Effect]) -> str:
-    """What the effects change, for a message."""
-    names: dict[str, None] = {}
-    for effect in effects:
-        target = target_of(effect)
-        if isinstance(effect, GlobalSet):
-            names[f"global `{effect.name}`"] = None
-        elif isinstance(effect, Called):
-            names["calls"] = None
-        elif target is not None and target.source is not None:
-            attribute = f".{effect.name}" if isinstance(effect, (AttrSet, AttrDeleted)) else ""
-            names[f"`{target.source.display()}{attribute}`"] = None
-    return f"The changes to {', '.join(names) or 'closed-over variables'}"
-
-
-# Called by residual programs
-
-
-class HeldTensor(weakref.ref[torch.Tensor]):
-    """A tensor argument, in case its frame has to run again; it dies when it would in the frame as written."""
-
-
-def weakly_held(value: Any) -> Any:
-    """An argument that the frame may give up before its end: tensors weakly, everything else as it is."""
-    return HeldTensor(value) if isinstance(value, torch.Tensor) else value
-
-
-Versions = list[tuple[HeldTensor, int | None]]
-
-
-def versions_of(args: list[Any]) -> Versions:
-    """How often each tensor that a graph is given has been written to; None where torch does not count."""
-    tensors = [t for arg in args for t in (arg if isinstance(arg, list) else [arg]) if isinstance(t, torch.Tensor)]
-    return [(HeldTensor(tensor), None if tensor.is_inference() else tensor._version) for tensor in tensors]
-
-
-def revive(error: BaseException, held: list[Any], lost: str = "", versions: Versions = []) -> list[Any]:  # noqa: B006
-    """The arguments again. When one is gone or a tensor has been written to, raises `error`, noting what is `lost`."""
-    values = [value() if isinstance(value, HeldTensor) else value for value in held]
-    reason = ""
-    if any(value is None and isinstance(was, HeldTensor) for value, was in zip(values, held)):
-        reason = "an argument has already been freed"
-    if any((tensor := ref()) is None or version is None or tensor._version != version for ref, version in versions):
-        reason = "a tensor was written to before"
-    if compat.has_saved_tensor_hooks():
-        reason = "hooks have seen the tensors that were saved"
-    if not reason:
-        return values
-    error.add_note(f"minidynamo could not run the function again as written: {reason}.")
-    if lost:
-        error.add_note(lost)
-    raise error

@@ -14,7 +14,7 @@ from minidynamo.boxed import make_boxed
 from minidynamo.errors import Diagnostic, UserLocation
 from minidynamo.guards.source import Item, Local, Source
 from minidynamo.tracer.reachable import reachable
-from minidynamo.tracer.residual import Residual, print_residual
+from minidynamo.tracer.residual import Residual, Surroundings, print_residual
 from minidynamo.tracer.side_effects import SideEffects
 from minidynamo.tracer.traced_frame import Break, GraphInput, Null, Return, TracedFrame
 from minidynamo.variables.base import VariableTracker
@@ -102,4 +102,4 @@ class FrameBuilder:
         graph = surroundings.pop("graph", None)
         if graph is None and traced.graph is not None:
             graph = make_boxed(traced.graph)
-        return print_residual(traced, parameters=self.parameters, graph=graph, **surroundings)
+        return print_residual(traced, self.parameters, graph, Surroundings(**surroundings))

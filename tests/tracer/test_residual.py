@@ -11,7 +11,7 @@ import torch
 
 from minidynamo.bytecode.layout import FramePoint
 from minidynamo.guards.source import CellContents, Constant, InstanceAttr, Item, Local
-from minidynamo.tracer.residual import MANY_INPUTS, revive, weakly_held
+from minidynamo.tracer.residual import MANY_INPUTS
 from minidynamo.tracer.traced_frame import Null
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, CellVariable, FunctionVariable
@@ -19,7 +19,7 @@ from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictKey, DictVariable, ListVariable, TupleVariable
 from minidynamo.variables.contexts import ContextExitVariable, ContextVariable
 from minidynamo.variables.iterators import SequenceIterator
-from minidynamo.variables.objects import ClassVariable, ModuleVariable, ObjectVariable
+from minidynamo.variables.objects import ModuleVariable, ObjectVariable
 from tests.tracer.frame_builder import FrameBuilder
 
 C = ConstantVariable
@@ -249,61 +249,6 @@ def test_effects_happen_in_program_order() -> None:
     assert seen == [1] and box.__dict__["slot"] == 2
 
 
-def test_what_a_property_hides_goes_into_the_dictionary() -> None:
-    class Hiding:
-        @property
-        def slot(self) -> int:
-            return 0
-
-    value = Hiding()
-    frame = FrameBuilder()
-    tracked = frame.object("r", Hiding)
-    frame.side_effects.set_attr(tracked, "slot", C(1))
-    frame.print(frame.returns(C(None))).body([value])
-    assert value.__dict__ == {"slot": 1} and value.slot == 0
-
-
-def test_attributes_that_come_and_go() -> None:
-    frame = FrameBuilder()
-    box = frame.object("m", Box)
-    frame.side_effects.set_attr(box, "passing", C(1))
-    frame.side_effects.delete_attr(box, "passing")
-    frame.side_effects.delete_attr(box, "count")
-    frame.side_effects.set_attr(box, "new", box)
-    value = Box()
-    frame.print(frame.returns(C(None))).body([value])
-    assert value.__dict__ == {"new": value}
-
-
-def test_class_attributes_go_through_type() -> None:
-    class Counter:
-        total = 0
-
-    frame = FrameBuilder()
-    cls = ClassVariable(Counter, source=Local(frame.parameter("cls")))
-    frame.side_effects.set_attr(cls, "total", C(5))
-    frame.print(frame.returns(C(None))).body([Counter])
-    assert Counter.total == 5
-
-
-def test_globals_and_cells() -> None:
-    namespace: dict[str, Any] = {"old": 1}
-    cell, emptied = types.CellType(1), types.CellType(2)
-    frame = FrameBuilder()
-    x = frame.tensor("x")
-    effects = frame.side_effects
-    effects.set_global(namespace, "made", frame.op(torch.neg, x))
-    effects.set_global(namespace, "old", None)
-    effects.set_cell(CellVariable(None, cell, source=Constant(cell, "total")), C(5))
-    effects.set_cell(CellVariable(None, emptied), None)
-    frame.print(frame.returns(C(None))).body([ones()])
-    assert list(namespace) == ["made"]
-    assert torch.equal(namespace["made"], -ones())
-    assert cell.cell_contents == 5
-    with pytest.raises(ValueError, match="empty"):
-        emptied.cell_contents  # noqa: B018
-
-
 def test_the_old_contents_of_a_cell_are_read_before_it_is_written() -> None:
     cell = types.CellType(ones() * 3)
     frame = FrameBuilder()
@@ -314,26 +259,6 @@ def test_the_old_contents_of_a_cell_are_read_before_it_is_written() -> None:
     for expected in (4.0, 5.0):
         assert torch.equal(residual.body([ones()]), torch.full((2,), expected - 1))
         assert torch.equal(cell.cell_contents, torch.full((2,), expected))
-
-
-def test_containers_keep_their_identity() -> None:
-    frame = FrameBuilder()
-    x = frame.tensor("x")
-    frame.parameters += ["xs", "d"]
-    xs = ListVariable([C(1)], source=Local("xs"), original=())
-    mapping = DictVariable({}, source=Local("d"))
-    xs.items += [frame.op(torch.neg, x), xs]
-    mapping.items[DictKey("xs", C("xs"))] = xs
-    frame.side_effects.contents_changed(xs)
-    frame.side_effects.contents_changed(mapping)
-    real: list[Any] = []
-    real_mapping: dict[str, Any] = {"gone": 1}
-    assert frame.print(frame.returns(xs)).body([ones(), real, real_mapping]) is real
-    assert real[0] == 1
-    assert torch.equal(real[1], -ones())
-    assert real[2] is real
-    assert list(real_mapping) == ["xs"]
-    assert real_mapping["xs"] is real
 
 
 def test_an_object_made_in_the_frame_is_the_same_in_the_result_and_in_effects() -> None:
@@ -519,18 +444,6 @@ def test_a_frame_that_cannot_run_again_says_what_was_lost(why: str) -> None:
     with pytest.raises(RuntimeError, match="out of memory") as caught:
         residual.body([ones(), Box(), [ones()]][: len(frame.parameters)])
     assert caught.value.__notes__[-1:] == ["The changes to `m.count` of Net.step before this error were not replayed."]
-
-
-def test_hold_and_revive() -> None:
-    x, items = ones(), [1]
-    held = [weakly_held(x), weakly_held(items)]
-    error = RuntimeError("first")
-    values = revive(error, held)
-    assert values[0] is x
-    assert values[1] is items
-    del x, values
-    with pytest.raises(RuntimeError, match="first"):
-        revive(error, held)
 
 
 # Readability
