@@ -12,10 +12,10 @@ import bisect
 import collections
 import heapq
 
-from minidynamo.tracer.polyfills import class_method_twin, twin_of
+from minidynamo.tracer.registry import polyfill, polyfill_class_method
 
 
-@class_method_twin(collections.OrderedDict, "fromkeys")
+@polyfill_class_method(collections.OrderedDict, "fromkeys")
 def ordered_dict_fromkeys(iterable, value=None):
     result = collections.OrderedDict()
     for key in iterable:
@@ -52,19 +52,19 @@ def _settle(heap, position):
     _sink(heap, start, position)
 
 
-@twin_of(heapq.heapify)
+@polyfill(heapq.heapify)
 def heapify(heap, /):
     for position in range(len(heap) // 2 - 1, -1, -1):
         _settle(heap, position)
 
 
-@twin_of(heapq.heappush)
+@polyfill(heapq.heappush)
 def heappush(heap, item, /):
     heap.append(item)
     _sink(heap, 0, len(heap) - 1)
 
 
-@twin_of(heapq.heappop)
+@polyfill(heapq.heappop)
 def heappop(heap, /):
     if not heap:
         raise IndexError("index out of range")
@@ -72,7 +72,7 @@ def heappop(heap, /):
     return heapreplace(heap, last) if heap else last
 
 
-@twin_of(heapq.heapreplace)
+@polyfill(heapq.heapreplace)
 def heapreplace(heap, item, /):
     if not heap:
         raise IndexError("index out of range")
@@ -82,17 +82,17 @@ def heapreplace(heap, item, /):
     return smallest
 
 
-@twin_of(heapq.heappushpop)
+@polyfill(heapq.heappushpop)
 def heappushpop(heap, item, /):
     return heapreplace(heap, item) if heap and heap[0] < item else item
 
 
-@twin_of(heapq.nlargest)
+@polyfill(heapq.nlargest)
 def nlargest(n, iterable, key=None):
     return sorted(iterable, key=key, reverse=True)[: max(n, 0)]
 
 
-@twin_of(heapq.nsmallest)
+@polyfill(heapq.nsmallest)
 def nsmallest(n, iterable, key=None):
     return sorted(iterable, key=key)[: max(n, 0)]
 
@@ -106,7 +106,7 @@ def _bounds(a, lo, hi):
     return lo, len(a) if hi is None else hi
 
 
-@twin_of(bisect.bisect_left)
+@polyfill(bisect.bisect_left)
 def bisect_left(a, x, lo=0, hi=None, *, key=None):
     low, high = _bounds(a, lo, hi)
     while low < high:
@@ -118,7 +118,7 @@ def bisect_left(a, x, lo=0, hi=None, *, key=None):
     return low
 
 
-@twin_of(bisect.bisect_right)
+@polyfill(bisect.bisect_right)
 def bisect_right(a, x, lo=0, hi=None, *, key=None):
     low, high = _bounds(a, lo, hi)
     while low < high:
@@ -130,11 +130,11 @@ def bisect_right(a, x, lo=0, hi=None, *, key=None):
     return low
 
 
-@twin_of(bisect.insort_left)
+@polyfill(bisect.insort_left)
 def insort_left(a, x, lo=0, hi=None, *, key=None):
     a.insert(bisect_left(a, x if key is None else key(x), lo, hi, key=key), x)
 
 
-@twin_of(bisect.insort_right)
+@polyfill(bisect.insort_right)
 def insort_right(a, x, lo=0, hi=None, *, key=None):
     a.insert(bisect_right(a, x if key is None else key(x), lo, hi, key=key), x)

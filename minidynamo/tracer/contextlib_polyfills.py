@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import contextlib
 
-from minidynamo.tracer.polyfills import cannot_trace, twin_of
+from minidynamo.tracer.polyfills import cannot_trace
+from minidynamo.tracer.registry import polyfill
 
 
-@twin_of(contextlib.ExitStack.__exit__)
+@polyfill(contextlib.ExitStack.__exit__)
 def leave_stack(self, kind, error, traceback):
     details = (kind, error, traceback)
     raised, suppressed = False, False

@@ -14,13 +14,13 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
-from minidynamo.tracer import registry
-from minidynamo.tracer.polyfills import cannot_trace, twin_of
+from minidynamo.tracer.polyfills import cannot_trace
+from minidynamo.tracer.registry import polyfill, polyfill_code
 
 _MISSING = object()
 
 
-@twin_of(functools.reduce)
+@polyfill(functools.reduce)
 def reduce(function, iterable, /, *initial):
     source = iter(iterable)
     result = initial[0] if initial else next(source, _MISSING)
@@ -56,12 +56,12 @@ class ComparedKey:
         return self.compare(self.obj, other.obj) == 0
 
 
-@twin_of(functools.cmp_to_key)
+@polyfill(functools.cmp_to_key)
 def cmp_to_key(mycmp):
     return lambda obj: ComparedKey(mycmp, obj)
 
 
-@twin_of(functools.partialmethod.__get__)
+@polyfill(functools.partialmethod.__get__)
 def partialmethod_get(self, obj, cls=None):
     if obj is None or not hasattr(self.func, "__get__"):
         return cannot_trace("a partialmethod that is read from a class", "it gives a function of its own")
@@ -89,7 +89,7 @@ def single_dispatch(generic, /, *args, **kwargs):
     return _implementation(generic, args[0])(*args, **kwargs)
 
 
-@twin_of(functools.singledispatchmethod.__get__)
+@polyfill(functools.singledispatchmethod.__get__)
 def single_dispatch_method(self, obj, cls=None):
     def method(*args, **kwargs):
         if not args:
@@ -104,4 +104,4 @@ def _inner_code(function: Callable[..., Any], name: str) -> CodeType:
 
 
 # Each `singledispatch` function is a function object of its own, with the same code.
-registry.polyfill_code(_inner_code(functools.singledispatch, "wrapper"), single_dispatch)
+polyfill_code(_inner_code(functools.singledispatch, "wrapper"))(single_dispatch)

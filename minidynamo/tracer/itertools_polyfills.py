@@ -16,7 +16,8 @@ import operator
 from typing import Any
 
 from minidynamo.tracer import registry
-from minidynamo.tracer.polyfills import cannot_trace, same_or_equal, twin_of
+from minidynamo.tracer.polyfills import cannot_trace, same_or_equal
+from minidynamo.tracer.registry import polyfill
 
 _END = object()
 
@@ -36,7 +37,7 @@ def _is_settled(*iterables):
 _NO_LIMIT = object()
 
 
-@twin_of(itertools.repeat)
+@polyfill(itertools.repeat)
 def repeat(object, times=_NO_LIMIT):
     return _repeat_forever(object) if times is _NO_LIMIT else iter([object] * times)
 
@@ -46,14 +47,14 @@ def _repeat_forever(item):
         yield item
 
 
-@twin_of(itertools.count)
+@polyfill(itertools.count)
 def count(start=0, step=1):
     while True:
         yield start
         start = start + step
 
 
-@twin_of(itertools.cycle)
+@polyfill(itertools.cycle)
 def cycle(iterable, /):
     return _cycled(iter(iterable))
 
@@ -68,7 +69,7 @@ def _cycled(source):
             yield item
 
 
-@twin_of(itertools.accumulate)
+@polyfill(itertools.accumulate)
 def accumulate(iterable, func=None, *, initial=None):
     if func is None and _is_settled(iterable):
         return iter(list(_accumulated(iter(iterable), operator.add, initial)))
@@ -85,7 +86,7 @@ def _accumulated(source, function, initial):
         yield total
 
 
-@twin_of(itertools.product)
+@polyfill(itertools.product)
 def product(*iterables, repeat=1):
     pools = [tuple(pool) for pool in iterables] * repeat
     rows: list[tuple[Any, ...]] = [()]
@@ -119,22 +120,22 @@ def permutation_positions(length: int, r: int) -> tuple[tuple[int, ...], ...]:
 registry.fold(combination_positions, replacement_positions, permutation_positions)
 
 
-@twin_of(itertools.combinations)
+@polyfill(itertools.combinations)
 def combinations(iterable, r):
     return _pick(combination_positions, iterable, r)
 
 
-@twin_of(itertools.combinations_with_replacement)
+@polyfill(itertools.combinations_with_replacement)
 def combinations_with_replacement(iterable, r):
     return _pick(replacement_positions, iterable, r)
 
 
-@twin_of(itertools.permutations)
+@polyfill(itertools.permutations)
 def permutations(iterable, r=None):
     return _pick(permutation_positions, iterable, r)
 
 
-@twin_of(itertools.pairwise)
+@polyfill(itertools.pairwise)
 def pairwise(iterable, /):
     if _is_settled(iterable):
         items = list(iterable)
@@ -167,20 +168,20 @@ def _batches(source, n):
 
 
 if hasattr(itertools, "batched"):  # from Python 3.12 on
-    twin_of(itertools.batched)(batched)
+    polyfill(itertools.batched)(batched)
 
 
-@twin_of(itertools.starmap)
+@polyfill(itertools.starmap)
 def starmap(function, iterable, /):
     return map(lambda args: function(*args), iterable)
 
 
-@twin_of(itertools.filterfalse)
+@polyfill(itertools.filterfalse)
 def filterfalse(function, iterable, /):
     return filter(lambda item: not (item if function is None else function(item)), iterable)
 
 
-@twin_of(itertools.zip_longest)
+@polyfill(itertools.zip_longest)
 def zip_longest(*iterables, fillvalue=None):
     return _rows([iter(iterable) for iterable in iterables], fillvalue)
 
@@ -199,12 +200,12 @@ def _rows(columns, fillvalue):
         yield tuple(row)
 
 
-@twin_of(itertools.compress)
+@polyfill(itertools.compress)
 def compress(data, selectors):
     return (item for item, selected in zip(data, selectors) if selected)
 
 
-@twin_of(itertools.takewhile)
+@polyfill(itertools.takewhile)
 def takewhile(predicate, iterable, /):
     return _taken(predicate, iter(iterable))
 
@@ -216,7 +217,7 @@ def _taken(predicate, source):
         yield item
 
 
-@twin_of(itertools.dropwhile)
+@polyfill(itertools.dropwhile)
 def dropwhile(predicate, iterable, /):
     return _rest(predicate, iter(iterable))
 
@@ -229,7 +230,7 @@ def _rest(predicate, source):
             yield item
 
 
-@twin_of(itertools.groupby)
+@polyfill(itertools.groupby)
 def groupby(iterable, key=None):
     return _groups(iter(iterable), key)
 

@@ -20,12 +20,13 @@ from minidynamo.compat import torch_assert as real_assert
 from minidynamo.compat import torch_check_with
 from minidynamo.tracer import registry
 from minidynamo.tracer.object_polyfills import copy_deepcopy
-from minidynamo.tracer.polyfills import cannot_trace, twin_of
+from minidynamo.tracer.polyfills import cannot_trace
+from minidynamo.tracer.registry import polyfill
 
 # --- math -------------------------------------------------------------------------------------------------------------
 
 
-@twin_of(math.prod)
+@polyfill(math.prod)
 def math_prod(iterable, /, *, start=1):
     for item in iterable:
         start = start * item
@@ -51,7 +52,7 @@ def init_field_names(cls: type) -> tuple[str, ...] | None:
 registry.fold(field_names, init_field_names)
 
 
-@twin_of(dataclasses.replace)
+@polyfill(dataclasses.replace)
 def dataclass_replace(obj, /, **changes):
     names = init_field_names(type(obj))
     if names is None:
@@ -65,7 +66,7 @@ def dataclass_replace(obj, /, **changes):
     return type(obj)(**changes)
 
 
-@twin_of(dataclasses.asdict)
+@polyfill(dataclasses.asdict)
 def dataclass_asdict(obj, *, dict_factory=dict):
     if isinstance(obj, type) or not hasattr(type(obj), "__dataclass_fields__"):
         raise TypeError("asdict() should be called on dataclass instances")
@@ -77,7 +78,7 @@ def dataclass_asdict(obj, *, dict_factory=dict):
     )
 
 
-@twin_of(dataclasses.astuple)
+@polyfill(dataclasses.astuple)
 def dataclass_astuple(obj, *, tuple_factory=tuple):
     if isinstance(obj, type) or not hasattr(type(obj), "__dataclass_fields__"):
         raise TypeError("astuple() should be called on dataclass instances")
@@ -108,7 +109,7 @@ def _plain(value, convert):
     return copy_deepcopy(value)
 
 
-@twin_of(enum.EnumType.__iter__)
+@polyfill(enum.EnumType.__iter__)
 def enum_iter(cls):
     return iter([cls._member_map_[name] for name in cls._member_names_])
 
@@ -116,18 +117,18 @@ def enum_iter(cls):
 # --- torch --------------------------------------------------------------------------------------------------------
 
 
-@twin_of(torch.numel)
+@polyfill(torch.numel)
 def numel(input):
     return input.numel()
 
 
-@twin_of(real_assert)
+@polyfill(real_assert)
 def torch_assert(condition, message):
     if not condition:
         cannot_trace("an assertion that fails", "it raises AssertionError")
 
 
-@twin_of(torch_check_with)
+@polyfill(torch_check_with)
 def check_with(error_type, cond, message):
     if not isinstance(cond, bool):
         cannot_trace("this condition of a check", "it raises TypeError")
@@ -180,4 +181,4 @@ _CONSTRUCTORS: dict[type, torch.dtype | None] = {
     torch.BoolTensor: torch.bool,
 }
 for _cls, _dtype in _CONSTRUCTORS.items():
-    registry.polyfill(_cls)(_constructor(_dtype))
+    polyfill(_cls)(_constructor(_dtype))

@@ -20,7 +20,8 @@ from typing import Any
 import torch
 
 from minidynamo.tracer import registry
-from minidynamo.tracer.polyfills import cannot_trace, twin_of
+from minidynamo.tracer.polyfills import cannot_trace
+from minidynamo.tracer.registry import polyfill
 
 _NOTHING = object()
 
@@ -39,7 +40,7 @@ def items_by_index(obj):
         position += 1
 
 
-@twin_of(collections.abc.Sequence.__iter__)
+@polyfill(collections.abc.Sequence.__iter__)
 def sequence_iter(self):
     position = 0
     while True:
@@ -79,7 +80,7 @@ def has_members(obj, names, methods):
 # --- attributes ---------------------------------------------------------------------------------------------------
 
 
-@twin_of(functools.cached_property.__get__)
+@polyfill(functools.cached_property.__get__)
 def cached_property_get(self, instance, owner=None):
     if instance is None:
         return self
@@ -91,20 +92,20 @@ def cached_property_get(self, instance, owner=None):
     return value
 
 
-@twin_of(types.SimpleNamespace.__init__)
+@polyfill(types.SimpleNamespace.__init__)
 def simple_namespace_init(self, mapping=(), /, **kwargs):
     """types.SimpleNamespace.__init__."""
     self.__dict__.update(mapping)
     self.__dict__.update(kwargs)
 
 
-@twin_of(types.SimpleNamespace.__repr__)
+@polyfill(types.SimpleNamespace.__repr__)
 def simple_namespace_repr(self, /):
     name = "namespace" if type(self) is types.SimpleNamespace else type(self).__name__
     return f"{name}({', '.join([f'{key}={value!r}' for key, value in self.__dict__.items()])})"
 
 
-@twin_of(types.SimpleNamespace.__eq__)
+@polyfill(types.SimpleNamespace.__eq__)
 def simple_namespace_eq(self, other, /):
     """types.SimpleNamespace.__eq__."""
     if not isinstance(other, types.SimpleNamespace):
@@ -133,7 +134,7 @@ def dict_repr(mapping):
 # --- counting -----------------------------------------------------------------------------------------------------
 
 
-@twin_of(collections._count_elements)  # type: ignore[attr-defined]
+@polyfill(collections._count_elements)  # type: ignore[attr-defined]
 def count_elements(mapping, iterable, /):
     get = mapping.get
     for item in iterable:
@@ -159,7 +160,7 @@ def _is_atom(value):
     return cls in _ATOMS or isinstance(value, (type, enum.Enum))
 
 
-@twin_of(copy.copy)
+@polyfill(copy.copy)
 def copy_copy(x):
     cls = type(x)
     if _is_atom(x) or cls in (tuple, frozenset, slice):
@@ -176,7 +177,7 @@ def copy_copy(x):
     return _rebuilt(x, _reduced(x), None)
 
 
-@twin_of(copy.deepcopy)
+@polyfill(copy.deepcopy)
 def copy_deepcopy(x, memo=None, _nil=()):
     if _is_atom(x):
         return x

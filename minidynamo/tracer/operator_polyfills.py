@@ -11,25 +11,26 @@ from __future__ import annotations
 
 import operator
 
-from minidynamo.tracer.polyfills import cannot_trace, same_or_equal, twin_of
+from minidynamo.tracer.polyfills import cannot_trace, same_or_equal
+from minidynamo.tracer.registry import polyfill
 
 
-@twin_of(operator.abs)
+@polyfill(operator.abs)
 def operator_abs(a, /):
     return abs(a)
 
 
-@twin_of(operator.inv)
+@polyfill(operator.inv)
 def operator_inv(a, /):
     return ~a
 
 
-@twin_of(operator.concat)
+@polyfill(operator.concat)
 def concat(a, b, /):
     return _both_sequences(a, b) and a + b
 
 
-@twin_of(operator.iconcat)
+@polyfill(operator.iconcat)
 def iconcat(a, b, /):
     if _both_sequences(a, b):
         a += b
@@ -42,7 +43,7 @@ def _both_sequences(a, b):
     return True
 
 
-@twin_of(operator.countOf)
+@polyfill(operator.countOf)
 def count_of(a, b, /):
     found = 0
     for item in a:
@@ -51,7 +52,7 @@ def count_of(a, b, /):
     return found
 
 
-@twin_of(operator.indexOf)
+@polyfill(operator.indexOf)
 def index_of(a, b, /):
     for position, item in enumerate(a):
         if same_or_equal(item, b):
@@ -65,7 +66,7 @@ def call(obj, /, *args, **kwargs):
 
 
 if hasattr(operator, "call"):
-    twin_of(operator.call)(call)
+    polyfill(operator.call)(call)
 
 
 # --- itemgetter, attrgetter, methodcaller: made here or outside, they are called with what they were made of -------
@@ -92,12 +93,12 @@ def call_a_method(obj, name, /, *args, **kwargs):
     return getattr(obj, name)(*args, **kwargs)
 
 
-@twin_of(operator.itemgetter)
+@polyfill(operator.itemgetter)
 def itemgetter(item, /, *items):
     return lambda obj, /: get_items(obj, item, *items)
 
 
-@twin_of(operator.attrgetter)
+@polyfill(operator.attrgetter)
 def attrgetter(attr, /, *attrs):
     for name in (attr, *attrs):
         if not isinstance(name, str):
@@ -105,7 +106,7 @@ def attrgetter(attr, /, *attrs):
     return lambda obj, /: get_attributes(obj, attr, *attrs)
 
 
-@twin_of(operator.methodcaller)
+@polyfill(operator.methodcaller)
 def methodcaller(name, /, *args, **kwargs):
     if not isinstance(name, str):
         cannot_trace("`operator.methodcaller` of what is not a name", "it raises TypeError")

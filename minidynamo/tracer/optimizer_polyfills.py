@@ -12,10 +12,10 @@ from __future__ import annotations
 import torch
 
 from minidynamo.compat import OPTIMIZER_HEALTH_CHECKS, OPTIMIZER_STEP_SWITCH, OPTIMIZER_ZERO_GRAD
-from minidynamo.tracer import registry
-from minidynamo.tracer.polyfills import twin_of
+from minidynamo.tracer.registry import polyfill, polyfill_code
 
 
+@polyfill_code(OPTIMIZER_STEP_SWITCH)
 def step_in_its_grad_mode(step, optimizer, *args, **kwargs):
     """What the decorator of `step` does, without the graph breaks that it asks torch.compile for."""
     before = torch.is_grad_enabled()
@@ -26,14 +26,11 @@ def step_in_its_grad_mode(step, optimizer, *args, **kwargs):
         torch.set_grad_enabled(before)
 
 
-@twin_of(*OPTIMIZER_HEALTH_CHECKS)
+@polyfill(*OPTIMIZER_HEALTH_CHECKS)
 def check_health_for_graph_capture(optimizer):
     return None  # captured code is not run while an accelerator records a graph
 
 
-@twin_of(torch.optim.Optimizer.zero_grad)
+@polyfill(torch.optim.Optimizer.zero_grad)
 def zero_gradients(optimizer, set_to_none=True):
     return OPTIMIZER_ZERO_GRAD(optimizer, set_to_none)
-
-
-registry.polyfill_code(OPTIMIZER_STEP_SWITCH, step_in_its_grad_mode)

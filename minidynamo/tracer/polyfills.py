@@ -12,47 +12,10 @@ the registry maps the one to the other. What a twin cannot do it hands to `canno
 from __future__ import annotations
 
 import collections
-import functools
 import operator
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
-from minidynamo.tracer import registry
-
-Twin = TypeVar("Twin", bound=Callable[..., Any])
-
-
-def twin_of(*originals: Callable[..., Any]) -> Callable[[Twin], Twin]:
-    """Trace the decorated function wherever the program calls one of `originals`, methods of C classes included."""
-
-    def register(twin: Twin) -> Twin:
-        for original in originals:
-            registry.polyfill(original)(twin)
-            owner = getattr(original, "__objclass__", None)
-            if owner is not None:
-                handler = functools.partial(_call_twin, twin=twin)
-                registry.method(owner, original.__name__)(handler)
-        return twin
-
-    return register
-
-
-# A class method is a new object at each access, so these are found by class and name.
-CLASS_METHODS: dict[tuple[type, str], Callable[..., Any]] = {}
-
-
-def class_method_twin(cls: type, name: str) -> Callable[[Twin], Twin]:
-    """Trace the decorated function wherever the program reads the class method `cls.name`."""
-
-    def register(twin: Twin) -> Twin:
-        CLASS_METHODS[cls, name] = twin
-        return twin
-
-    return register
-
-
-def _call_twin(tx, /, *args, twin, **kwargs):
-    return tx.call(twin, args, kwargs)
+from minidynamo.tracer.registry import polyfill, polyfill_class_method
 
 
 def cannot_trace(what: str, why: str) -> Any:
@@ -96,7 +59,7 @@ def _ranked_items(iterable):
 # --- builtins -----------------------------------------------------------------------------------------------------
 
 
-@twin_of(any)
+@polyfill(any)
 def any_(iterable, /):
     for item in iterable:
         if item:
@@ -104,7 +67,7 @@ def any_(iterable, /):
     return False
 
 
-@twin_of(all)
+@polyfill(all)
 def all_(iterable, /):
     for item in iterable:
         if not item:
@@ -117,7 +80,7 @@ def sum_of_numbers(numbers: tuple[complex, ...], start: complex) -> complex:
     return sum(numbers, start)
 
 
-@twin_of(sum)
+@polyfill(sum)
 def sum_(iterable, /, start=0):
     if isinstance(start, (str, bytes, bytearray)):
         cannot_trace("`sum` of text", "sum refuses it")
@@ -150,17 +113,17 @@ def _extreme(is_better, args, key, default):
     return best
 
 
-@twin_of(min)
+@polyfill(min)
 def min_(*args, key=None, **default):
     return _extreme(operator.lt, args, key, default)
 
 
-@twin_of(max)
+@polyfill(max)
 def max_(*args, key=None, **default):
     return _extreme(operator.gt, args, key, default)
 
 
-@twin_of(sorted)
+@polyfill(sorted)
 def sorted_(iterable, /, *, key=None, reverse=False):
     result = _ranked_items(iterable) if key is None else list(iterable)
     result.sort(key=key, reverse=reverse)
@@ -170,33 +133,33 @@ def sorted_(iterable, /, *, key=None, reverse=False):
 # --- list, tuple and deque ----------------------------------------------------------------------------------------
 
 
-@twin_of(list.extend, collections.deque.extend)
+@polyfill(list.extend, collections.deque.extend)
 def list_extend(self, iterable, /):
     # What an iterator gave before it raised an error stays in the list.
     for item in iterable if hasattr(iterable, "__next__") else list(iterable):
         self.append(item)
 
 
-@twin_of(list.__iadd__, collections.deque.__iadd__)
+@polyfill(list.__iadd__, collections.deque.__iadd__)
 def list_iadd(self, iterable, /):
     self.extend(iterable)
     return self
 
 
-@twin_of(collections.deque.extendleft)
+@polyfill(collections.deque.extendleft)
 def deque_extendleft(self, iterable, /):
     for item in iterable if hasattr(iterable, "__next__") else list(iterable):
         self.appendleft(item)
 
 
-@twin_of(collections.deque.rotate)
+@polyfill(collections.deque.rotate)
 def deque_rotate(self, n=1, /):
     if self:
         for _ in range(n % len(self)):
             self.appendleft(self.pop())
 
 
-@twin_of(list.index, tuple.index, collections.deque.index)
+@polyfill(list.index, tuple.index, collections.deque.index)
 def sequence_index(self, value, start=0, stop=None, /):
     length = len(self)
     stop = length if stop is None else stop
@@ -209,7 +172,7 @@ def sequence_index(self, value, start=0, stop=None, /):
     raise ValueError("the value is not there")
 
 
-@twin_of(list.count, tuple.count, collections.deque.count)
+@polyfill(list.count, tuple.count, collections.deque.count)
 def sequence_count(self, value, /):
     found = 0
     for item in self:
@@ -218,7 +181,7 @@ def sequence_count(self, value, /):
     return found
 
 
-@twin_of(list.__contains__, tuple.__contains__, collections.deque.__contains__)
+@polyfill(list.__contains__, tuple.__contains__, collections.deque.__contains__)
 def sequence_contains(self, value, /):
     for item in self:
         if item is value or item == value:
@@ -226,7 +189,7 @@ def sequence_contains(self, value, /):
     return False
 
 
-@twin_of(list.remove, collections.deque.remove)
+@polyfill(list.remove, collections.deque.remove)
 def list_remove(self, value, /):
     del self[sequence_index(self, value)]
 
@@ -257,7 +220,7 @@ def sequence_compare(compare, left, right):
 # --- dict ---------------------------------------------------------------------------------------------------------
 
 
-@twin_of(dict.update, collections.OrderedDict.update)
+@polyfill(dict.update, collections.OrderedDict.update)
 def dict_update(self, other=(), /, **kwargs):
     if hasattr(other, "keys"):
         for key in other.keys():  # noqa: SIM118 (this is the protocol of dict.update)
@@ -269,25 +232,25 @@ def dict_update(self, other=(), /, **kwargs):
         self[key] = value
 
 
-@twin_of(dict.setdefault, collections.OrderedDict.setdefault)
+@polyfill(dict.setdefault, collections.OrderedDict.setdefault)
 def dict_setdefault(self, key, default=None, /):
     if key not in self:
         self[key] = default
     return self[key]
 
 
-@twin_of(dict.get)
+@polyfill(dict.get)
 def dict_get(self, key, default=None, /):
     return self[key] if key in self else default
 
 
-@twin_of(dict.__ior__, collections.OrderedDict.__ior__)
+@polyfill(dict.__ior__, collections.OrderedDict.__ior__)
 def dict_ior(self, other, /):
     self.update(other)
     return self
 
 
-@class_method_twin(dict, "fromkeys")
+@polyfill_class_method(dict, "fromkeys")
 def dict_fromkeys(iterable, value=None, /):
     result = {}
     for key in iterable:
@@ -316,7 +279,7 @@ def ordered_dict_equal(left, right):
 # --- set ----------------------------------------------------------------------------------------------------------
 
 
-@twin_of(set.update)
+@polyfill(set.update)
 def set_update(self, *others):
     for other in others:
         if isinstance(other, (set, frozenset)) or type(other) is dict:
@@ -326,14 +289,14 @@ def set_update(self, *others):
                 self.add(item)
 
 
-@twin_of(set.difference_update)
+@polyfill(set.difference_update)
 def set_difference_update(self, *others):
     for other in others:
         for item in _all_items(other):
             self.discard(item)
 
 
-@twin_of(set.intersection_update)
+@polyfill(set.intersection_update)
 def set_intersection_update(self, *others):
     for other in others:
         kept = set(other)
@@ -349,7 +312,7 @@ def set_intersection_update(self, *others):
     forget_order(self)
 
 
-@twin_of(set.symmetric_difference_update)
+@polyfill(set.symmetric_difference_update)
 def set_symmetric_difference_update(self, other, /):
     for item in unordered_items(set(other)):
         if item in self:
@@ -366,14 +329,14 @@ def _set_result(like, items):
     return frozenset(items)
 
 
-@twin_of(set.union, frozenset.union)
+@polyfill(set.union, frozenset.union)
 def set_union(self, *others):
     result = set(self)
     set_update(result, *others)
     return _set_result(self, result)
 
 
-@twin_of(set.difference, frozenset.difference)
+@polyfill(set.difference, frozenset.difference)
 def set_difference(self, *others):
     result = set(self)
     set_difference_update(result, *others)
@@ -381,21 +344,21 @@ def set_difference(self, *others):
     return _set_result(self, result)
 
 
-@twin_of(set.intersection, frozenset.intersection)
+@polyfill(set.intersection, frozenset.intersection)
 def set_intersection(self, *others):
     result = set(self)
     set_intersection_update(result, *others)
     return _set_result(self, result)
 
 
-@twin_of(set.symmetric_difference, frozenset.symmetric_difference)
+@polyfill(set.symmetric_difference, frozenset.symmetric_difference)
 def set_symmetric_difference(self, other, /):
     result = set(self)
     set_symmetric_difference_update(result, other)
     return _set_result(self, result)
 
 
-@twin_of(set.issubset, frozenset.issubset)
+@polyfill(set.issubset, frozenset.issubset)
 def set_issubset(self, other, /):
     other = set(other)
     for item in unordered_items(self):
@@ -404,7 +367,7 @@ def set_issubset(self, other, /):
     return True
 
 
-@twin_of(set.issuperset, frozenset.issuperset)
+@polyfill(set.issuperset, frozenset.issuperset)
 def set_issuperset(self, other, /):
     for item in _all_items(other):
         if item not in self:
@@ -417,7 +380,7 @@ def set_equal(left, right):
     return len(left) == len(right) and set_issubset(left, right)
 
 
-@twin_of(set.isdisjoint, frozenset.isdisjoint)
+@polyfill(set.isdisjoint, frozenset.isdisjoint)
 def set_isdisjoint(self, other, /):
     for item in _all_items(other):
         if item in self:

@@ -5,7 +5,7 @@ It decides nothing: `trace_rules.py`, `call.py`, `attributes.py` and `iteration`
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import CodeType
 from typing import Any, TypeVar
 
@@ -22,50 +22,74 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # Keyed by identity: a callable need not be hashable, and equal ones need not mean the same.
 FUNCTIONS: dict[int, Handler] = {}
+POLYFILLS: dict[int, Callable[..., Any]] = {}
+FOLDABLE: set[int] = set()
+_kept_alive: list[object] = []
+
 METHODS: dict[tuple[type, str], Handler] = {}
 SUBCLASS_METHODS: dict[tuple[type, str], Handler] = {}
-ATTRIBUTES: dict[type[VariableTracker], AttributeHandler] = {}
-ADVANCE: dict[type[VariableTracker], Advance] = {}
-POLYFILLS: dict[int, Callable[..., Any]] = {}
+CLASS_METHOD_POLYFILLS: dict[tuple[type, str], Callable[..., Any]] = {}
+LATE_FUNCTIONS: dict[tuple[str, str], Handler] = {}
 CODE_POLYFILLS: dict[CodeType, Callable[..., Any]] = {}
 INSTANCES: dict[type, Handler] = {}
-LATE_FUNCTIONS: dict[tuple[str, str], Handler] = {}
-FOLDABLE: set[int] = set()
 FOLDABLE_TYPES: set[type] = set()
-_kept_alive: list[object] = []
+
+ATTRIBUTES: dict[type[VariableTracker], AttributeHandler] = {}
+ADVANCE: dict[type[VariableTracker], Advance] = {}
+
+
+def _registers(table: dict[Any, Any], keys: Iterable[Any]) -> Callable[[F], F]:
+    """A decorator that enters a function into a table, under keys that nobody has taken."""
+
+    def register(entry: F) -> F:
+        for key in keys:
+            if key in table:
+                raise ValueError(f"what {entry} is for is already handled by {table[key]}")
+            table[key] = entry
+        return entry
+
+    return register
+
+
+def _identities(callables: Iterable[Callable[..., Any]]) -> list[int]:
+    _kept_alive.extend(callables)
+    return [id(target) for target in callables]
+
+
+# Functions and classes
 
 
 def function(*callables: Callable[..., Any]) -> Callable[[F], F]:
     """Handle calls of these functions or classes: `handler(tx, *args, **kwargs)`."""
-
-    def register(handler: F) -> F:
-        for target in callables:
-            _claim(FUNCTIONS, id(target), handler, target)
-            _kept_alive.append(target)
-        return handler
-
-    return register
+    return _registers(FUNCTIONS, _identities(callables))
 
 
 def late_function(module: str, qualname: str) -> Callable[[F], F]:
     """Handle calls of a Python function of a library that is imported late or never."""
+    return _registers(LATE_FUNCTIONS, [(module, qualname)])
 
-    def register(handler: F) -> F:
-        _claim(LATE_FUNCTIONS, (module, qualname), handler, qualname)
-        return handler
 
-    return register
+def instances(cls: type) -> Callable[[F], F]:
+    """Handle calls of the instances of a built-in class: `handler(tx, instance, *args, **kwargs)`."""
+    return _registers(INSTANCES, [cls])
+
+
+def fold(*callables: Callable[..., Any]) -> None:
+    """Run these pure functions while tracing when all arguments are constants."""
+    FOLDABLE.update(_identities(callables))
+
+
+def fold_type(*classes: type) -> None:
+    """Run every method and read every attribute of constants of these immutable classes while tracing."""
+    FOLDABLE_TYPES.update(classes)
+
+
+# Methods of built-in classes
 
 
 def method(cls: type, *names: str) -> Callable[[F], F]:
     """Handle methods of a built-in class and its subclasses that inherit them: `handler(tx, receiver, *args)`."""
-
-    def register(handler: F) -> F:
-        for name in names:
-            _claim(METHODS, (cls, name), handler, f"{cls.__name__}.{name}")
-        return handler
-
-    return register
+    return _registers(METHODS, [(cls, name) for name in names])
 
 
 def subclass_method(cls: type, *names: str) -> Callable[[F], F]:
@@ -73,74 +97,7 @@ def subclass_method(cls: type, *names: str) -> Callable[[F], F]:
 
     `handler(tx, obj, *args)` gets the instance itself, where `method` handlers get the container below it.
     """
-
-    def register(handler: F) -> F:
-        for name in names:
-            _claim(SUBCLASS_METHODS, (cls, name), handler, f"{cls.__name__}.{name}")
-        return handler
-
-    return register
-
-
-def attributes(*trackers: type[VariableTracker]) -> Callable[[F], F]:
-    """Handle attribute reads on these kinds of tracker: `handler(tx, obj, name)`, None to go on as usual."""
-
-    def register(handler: F) -> F:
-        for tracker in trackers:
-            _claim(ATTRIBUTES, tracker, handler, tracker.__name__)
-        return handler
-
-    return register
-
-
-def advance(*trackers: type[VariableTracker]) -> Callable[[F], F]:
-    """Give the next item of these kinds of iterator: `handler(tx, iterator)`, None at the end."""
-
-    def register(handler: F) -> F:
-        for tracker in trackers:
-            _claim(ADVANCE, tracker, handler, tracker.__name__)
-        return handler
-
-    return register
-
-
-def polyfill(*callables: Callable[..., Any]) -> Callable[[F], F]:
-    """Trace the decorated plain Python function wherever the program calls one of `callables`."""
-
-    def register(twin: F) -> F:
-        for target in callables:
-            _claim(POLYFILLS, id(target), twin, target)
-            _kept_alive.append(target)
-        return twin
-
-    return register
-
-
-def polyfill_code(code: CodeType, twin: Callable[..., Any]) -> None:
-    """Trace `twin(function, *args)` for calls of any function with this code, as a library's decorator makes them."""
-    CODE_POLYFILLS[code] = twin
-
-
-def instances(cls: type) -> Callable[[F], F]:
-    """Handle calls of the instances of a built-in class: `handler(tx, instance, *args, **kwargs)`."""
-
-    def register(handler: F) -> F:
-        _claim(INSTANCES, cls, handler, cls.__name__)
-        return handler
-
-    return register
-
-
-def fold(*callables: Callable[..., Any]) -> None:
-    """Run these pure functions while tracing when all arguments are constants."""
-    for target in callables:
-        FOLDABLE.add(id(target))
-        _kept_alive.append(target)
-
-
-def fold_type(*classes: type) -> None:
-    """Run every method and read every attribute of constants of these immutable classes while tracing."""
-    FOLDABLE_TYPES.update(classes)
+    return _registers(SUBCLASS_METHODS, [(cls, name) for name in names])
 
 
 def find_method(cls: type, name: str) -> Handler | None:
@@ -154,7 +111,39 @@ def find_method(cls: type, name: str) -> Handler | None:
     return None
 
 
-def _claim(table: dict[Any, Any], key: object, value: object, shown: object) -> None:
-    if key in table:
-        raise ValueError(f"{shown} is already handled by {table[key]}")
-    table[key] = value
+# Plain Python twins
+
+
+def polyfill(*originals: Callable[..., Any]) -> Callable[[F], F]:
+    """Trace the decorated plain Python function wherever the program calls one of `originals`, methods included."""
+    identities = _identities(originals)
+    methods = [(one.__objclass__, one.__name__) for one in originals if hasattr(one, "__objclass__")]
+
+    def register(twin: F) -> F:
+        _registers(METHODS, methods)(lambda tx, /, *args, **kwargs: tx.call(twin, args, kwargs))
+        return _registers(POLYFILLS, identities)(twin)
+
+    return register
+
+
+def polyfill_class_method(cls: type, name: str) -> Callable[[F], F]:
+    """Trace the decorated function wherever the program reads the class method `cls.name`, a new object each time."""
+    return _registers(CLASS_METHOD_POLYFILLS, [(cls, name)])
+
+
+def polyfill_code(code: CodeType) -> Callable[[F], F]:
+    """Trace `twin(function, *args)` for calls of any function with this code, as a library's decorator makes them."""
+    return _registers(CODE_POLYFILLS, [code])
+
+
+# Kinds of tracker
+
+
+def attributes(*trackers: type[VariableTracker]) -> Callable[[F], F]:
+    """Handle attribute reads on these kinds of tracker: `handler(tx, obj, name)`, None to go on as usual."""
+    return _registers(ATTRIBUTES, trackers)
+
+
+def advance(*trackers: type[VariableTracker]) -> Callable[[F], F]:
+    """Give the next item of these kinds of iterator: `handler(tx, iterator)`, None at the end."""
+    return _registers(ADVANCE, trackers)

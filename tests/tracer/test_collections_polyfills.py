@@ -6,7 +6,7 @@ import random
 import pytest
 
 from minidynamo.tracer import collections_polyfills as twins
-from minidynamo.tracer.polyfills import CLASS_METHODS
+from minidynamo.tracer.registry import CLASS_METHOD_POLYFILLS
 
 BISECTIONS = (bisect.bisect_left, bisect.bisect_right, bisect.insort_left, bisect.insort_right)
 
@@ -52,7 +52,7 @@ def test_bisection(function):
 
 
 def test_ordered_dict_fromkeys():
-    twin = CLASS_METHODS[collections.OrderedDict, "fromkeys"]
+    twin = CLASS_METHOD_POLYFILLS[collections.OrderedDict, "fromkeys"]
     for args in (("abca",), ("ab", 1), ([],)):
         assert twin(*args) == collections.OrderedDict.fromkeys(*args)
         assert type(twin(*args)) is collections.OrderedDict

@@ -5,7 +5,7 @@ import operator
 
 import pytest
 
-from minidynamo.tracer import polyfills
+from minidynamo.tracer import polyfills, registry
 from minidynamo.tracer.registry import POLYFILLS
 
 NUMBERS = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -80,7 +80,7 @@ def test_changing_twin_leaves_what_the_original_leaves(original, args, kwargs):
 
 
 def test_class_methods():
-    assert polyfills.CLASS_METHODS[dict, "fromkeys"]("ab", 0) == dict.fromkeys("ab", 0)
+    assert registry.CLASS_METHOD_POLYFILLS[dict, "fromkeys"]("ab", 0) == dict.fromkeys("ab", 0)
 
 
 def test_extending_a_list_by_itself_ends():

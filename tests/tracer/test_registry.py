@@ -40,6 +40,23 @@ def test_each_table_takes_a_handler_once():
             register(handler)
 
 
+def test_the_twin_of_a_method_serves_both_ways_to_call_it():
+    @registry.polyfill(bytearray.title)
+    def title(self):
+        return self
+
+    handler = registry.find_method(bytearray, "title")
+    called = []
+
+    class Tracer:
+        def call(self, *call):
+            called.append(call)
+
+    handler(Tracer(), "receiver", option=1)
+    assert registry.POLYFILLS[id(bytearray.title)] is title
+    assert called == [(title, ("receiver",), {"option": 1})]
+
+
 def test_methods_are_inherited_unless_overridden():
     found = registry.find_method(list, "clear")
     assert found is not None and registry.find_method(Words, "clear") is found

@@ -19,7 +19,6 @@ from minidynamo.guards.source import Constant, Result
 from minidynamo.tracer import object_polyfills, registry
 from minidynamo.tracer.constants import from_constant
 from minidynamo.tracer.handlers.values import class_has, not_implemented
-from minidynamo.tracer.polyfills import CLASS_METHODS
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import MethodVariable, SuperVariable
@@ -150,7 +149,7 @@ def _super(
 
 @registry.attributes(ClassVariable)
 def _class_method_with_twin(tx: Tracer, obj: ClassVariable, name: str) -> VariableTracker | None:
-    twin = CLASS_METHODS.get((obj.value, name))
+    twin = registry.CLASS_METHOD_POLYFILLS.get((obj.value, name))
     return None if twin is None else tx.wrap(twin, None)
 
 
