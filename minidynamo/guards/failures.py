@@ -47,12 +47,19 @@ def failures(guards: Sequence[Guard], arguments: Mapping[str, Any], backend: obj
     found: list[GuardFailure] = []
     failed: set[Source] = set()
     for guard in ordered(guards):
-        if not failed.isdisjoint((guard.source, *guard.source.bases())):
+        if any(not failed.isdisjoint((source, *source.bases())) for source in _read_by(guard)):
             continue
         if not _holds(guard, guards, arguments, backend):
             failed.add(guard.source)
             found.append(GuardFailure(guard, expectation(guard), _actual(guard, arguments, backend)))
     return found
+
+
+def _read_by(guard: Guard) -> tuple[Source, ...]:
+    """The places at which a guard looks."""
+    if guard.kind is GuardKind.SAME_OBJECT:
+        return (guard.source, guard.expected)
+    return (guard.source, *guard.expected) if guard.kind is GuardKind.DISTINCT_OBJECTS else (guard.source,)
 
 
 def describe(guards: Sequence[Guard]) -> str:

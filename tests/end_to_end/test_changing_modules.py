@@ -257,3 +257,31 @@ def averaged_weights(compiled):
     for _ in range(3):
         update()
         yield list(average.parameters())
+
+
+@histories
+def tables_of_another_class(compiled):
+    class Told(dict):
+        asked = 0
+
+        def __getitem__(self, name):
+            Told.asked += 1
+            return super().__getitem__(name)
+
+    class M(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.lin = nn.Linear(3, 3)
+
+        def forward(self, x):
+            return self.lin(x)
+
+    for table in ("_parameters", "_modules"):
+        m = compiled(M())
+        owner = m.lin if table == "_parameters" else m
+        yield m(vectors())
+        setattr(owner, table, Told(getattr(owner, table)))
+        Told.asked = 0
+        yield m(vectors()), Told.asked
+        yield m(vectors()), Told.asked

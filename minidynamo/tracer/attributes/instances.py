@@ -5,6 +5,7 @@ It does not decide what comes first; `objects.py` does.
 
 from __future__ import annotations
 
+import collections
 import inspect
 import threading
 from typing import Any
@@ -27,6 +28,8 @@ from minidynamo.variables.objects import (
     ObjectVariable,
 )
 
+_PLAIN_TABLES = (dict, collections.OrderedDict)
+_OWN_TABLE = "Its methods may run code of their own whenever a parameter or submodule is read."
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
 
 
@@ -87,6 +90,9 @@ def in_module_tables(tx: Tracer, obj: ModuleVariable, name: str) -> VariableTrac
         elif isinstance(tracked, VariableTracker) and tracked.source != place:
             tx.break_graph("MD206", f"`{table}` of a module was replaced while it is being traced")
         elif place is not None and isinstance(registered := attributes.get(table), dict):
+            if type(registered) not in _PLAIN_TABLES:
+                tx.break_graph("MD206", f"`{table}` of a module is a {type(registered).__name__}", why=_OWN_TABLE)
+            tx.guard(place, GuardKind.TYPE, type(registered))
             if name in registered:
                 guard_absent(tx, obj, name)
                 return tx.wrap(registered[name], Item(place, name))
