@@ -12,6 +12,7 @@ import functools
 import importlib
 import inspect
 import logging
+import operator
 import sys
 import threading
 import types
@@ -457,6 +458,20 @@ increment_version: typing.Callable[[typing.Sequence[torch.Tensor]], None] = torc
 def operator_function(op: typing.Any) -> typing.Any:
     """What calling an ATen operator comes to, without the Python layer of `OpOverload`; other callables as they are."""
     return op._op if isinstance(op, OpOverload) else op
+
+
+def called_by(node: torch.fx.Node) -> typing.Any:
+    """The target of a call in an ATen graph, or what has to be called in its place inside a compiled forward."""
+    wants_workspace = any(user.target is operator.getitem and user.args[1] == 3 for user in node.users)
+    if node.target is torch.ops.aten.mkldnn_rnn_layer.default and wants_workspace:
+        return recurrent_layer_for_training
+    return node.target
+
+
+def recurrent_layer_for_training(*args: typing.Any) -> typing.Any:
+    """oneDNN's recurrent layer, which makes what backward needs only in the grad mode; autograd records nothing."""
+    with torch._C._AutoDispatchBelowAutograd(), torch.enable_grad():
+        return torch.ops.aten.mkldnn_rnn_layer.default(*args)
 
 
 def docstring(code: types.CodeType) -> str | None:

@@ -31,6 +31,7 @@ _FUNCTIONS: dict[str, Any] = {
     "empty_strided": torch.empty_strided,
     "with_strides": host.with_strides,
     "increment_version": compat.increment_version,
+    "recurrent_layer_for_training": compat.recurrent_layer_for_training,
     **NUMBER_FUNCTIONS,
 }
 RECORDS = (LaunchSpec, Size, Symbol, Derived, Scalar, MemoryPlan, PlannedBuffer)

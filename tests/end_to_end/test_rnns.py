@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from minidynamo import compile as compile_function
-from minidynamo.testing import CompileCounter, no_recompile
+from minidynamo.testing import CompileCounter, assert_same_as_eager, no_recompile
 from tests.end_to_end.programs import Programs
 
 programs = Programs()
@@ -44,6 +44,20 @@ def test_recurrent_module(kind, options):
         state[compiled] = counter.frame_count
     torch.testing.assert_close(outputs[True], outputs[False])
     assert state == {False: 0, True: 2}  # with and without a hidden state
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("cpp", marks=pytest.mark.cpp)])
+@pytest.mark.parametrize("training", [True, False])
+def test_training_of_what_onednn_computes(backend, training):
+    lstm = nn.LSTM(3, 4, num_layers=2, batch_first=True).train(training)
+    assert_same_as_eager(lambda x: lstm(x)[0], lambda: (torch.randn(2, 5, 3, requires_grad=True),), backend=backend)
+    x = torch.randn(2, 5, 3)
+    lstm.zero_grad(set_to_none=True)
+    lstm(x)[0].sum().backward()
+    expected = [p.grad for p in lstm.parameters()]
+    lstm.zero_grad(set_to_none=True)
+    compile_function(lambda x: lstm(x)[0].sum(), backend=backend)(x).backward()
+    torch.testing.assert_close([p.grad for p in lstm.parameters()], expected)
 
 
 @pytest.mark.parametrize("kind", KINDS)

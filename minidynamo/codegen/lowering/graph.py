@@ -34,7 +34,7 @@ from minidynamo.codegen.lowering.builder import Builder
 from minidynamo.codegen.lowering.formula import NotLowered, V
 from minidynamo.codegen.lowering.numbers import Numbers
 from minidynamo.codegen.lowering.values import Value, dimensions
-from minidynamo.compat import SYMBOLIC_NUMBERS, OpOverload
+from minidynamo.compat import SYMBOLIC_NUMBERS, OpOverload, called_by
 from minidynamo.errors import Diagnostic, InternalError
 
 
@@ -297,7 +297,7 @@ class GraphLowering:
             self.builder.nodes.append(GetItem(name, args[0].name, args[1], aliases, layout, self._origins(node)))
             return
         aliases, mutates = self._aliases(node), self._mutates(node)
-        extern = Extern(name, node.target, args, kwargs, aliases, mutates, layout, self._origins(node))
+        extern = Extern(name, called_by(node), args, kwargs, aliases, mutates, layout, self._origins(node))
         self.builder.nodes.append(extern)
 
     def materialize(self, node: fx.Node, *, output: bool = False) -> str:
