@@ -93,7 +93,7 @@ OPS: dict[str, OpInfo] = {
     "xor": OpInfo(2, "ib"),
     "not": OpInfo(1, "ib", doc="bitwise complement; on bools logical"),
     "shl": OpInfo(2, "i", doc="0 for a shift below 0 or >= the width"),
-    "shr": OpInfo(2, "i", doc="arithmetic; a shift below 0 or >= the width acts like width - 1"),
+    "shr": OpInfo(2, "i", doc="arithmetic; a shift below 0 or >= the width leaves nothing but the sign"),
     "where": OpInfo(3, "fib", doc="(bool, a, a) -> a; both sides are evaluated"),
     "check_index": OpInfo(2, "i", cost=8, doc="int64 a if 0 <= a < b, else an IndexError behind the launch"),
 }

@@ -91,7 +91,9 @@ def shift_left(a, by, width):
 
 
 def shift_right(a, by, width):
-    return a >> tl.where((by < 0) | (by >= width), width - 1, by).to(a.dtype)
+    inside = (by >= 0) & (by < width)
+    sign = tl.where(a < 0, -1, 0).to(a.dtype)
+    return tl.where(inside, a >> tl.where(inside, by, 0).to(a.dtype), sign)
 
 
 def check_index(index, size, mask):

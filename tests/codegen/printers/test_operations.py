@@ -92,6 +92,7 @@ def inputs_of(dtype: torch.dtype) -> list[torch.Tensor]:
     if not dtype.is_floating_point:
         low = 0 if dtype is torch.uint8 else -12
         made = [torch.randint(low, 13, (N,)).to(dtype) for _ in range(3)]
+        made[0][: N // 2] += 0 if low else 200
         made[1][made[1] == 0] = 5
         return made
     made = [torch.randn(N, dtype=dtype) * scale for scale in (1, 2, 3)]

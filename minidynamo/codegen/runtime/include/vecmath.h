@@ -157,7 +157,7 @@ template <class T> INLINE T shift_left(T a, T by) {
   return by < 0 || by >= (T)(8 * sizeof(T)) ? (T)0 : (T)((uint64_t)a << by);
 }
 template <class T> INLINE T shift_right(T a, T by) {
-  T widest = (T)(8 * sizeof(T) - 1);
+  T widest = (T)(8 * sizeof(T) - ((T)-1 < 0));  // bits besides the sign
   return (T)(a >> (by < 0 || by > widest ? widest : by));
 }
 template <class T> INLINE T power_int(T base, T exponent) {
