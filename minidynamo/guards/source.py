@@ -170,7 +170,8 @@ class Item(Derived):
         if isinstance(base, InstanceAttr) and base.name in _MODULE_REGISTRIES and isinstance(self.key, str):
             owner = base.of.display()
             return f"{owner}[{self.key}]" if self.key.isdigit() else f"{owner}.{self.key}"
-        return f"{base.display()}[{self.key!r}]" if base.display() else str(self.key)
+        shown = base.display()
+        return f"{shown}[{self.key!r}]" if shown else str(self.key)
 
 
 @hash_once
@@ -234,6 +235,47 @@ class Result(Derived):
 
     def display(self) -> str:
         return f"{self.of.display()}()"
+
+
+def call_cached(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What a function with an `lru_cache` gives, None where it raises."""
+    try:
+        return function(*args, **kwargs)
+    except Exception:
+        return None
+
+
+@hash_once
+@dataclass(frozen=True)
+class Cached(Derived):
+    """What a function with an `lru_cache` gives for some arguments, the last of which have names.
+
+    Where the cache has lost it, the function runs: it is one that changes nothing.
+    """
+
+    arguments: tuple[Source, ...]
+    names: tuple[str, ...] = ()
+
+    def expression(self, names: Names) -> str:
+        texts = [argument.expression(names) for argument in self.arguments]
+        split = len(texts) - len(self.names)
+        named = [f"{name}={text}" for name, text in zip(self.names, texts[split:])]
+        given = ", ".join([self.of.expression(names), *texts[:split], *named])
+        return f"{names.constant(call_cached, 'call_cached')}({given})"
+
+    def display(self) -> str:
+        return f"{self.of.display()}({', '.join(argument.display() for argument in self.arguments)})"
+
+    def bases(self) -> Iterator[Source]:
+        yield from super().bases()
+        for argument in self.arguments:
+            yield argument
+            yield from argument.bases()
+
+    def roots(self) -> Iterator[Source]:
+        yield self.root()
+        for argument in self.arguments:
+            yield from argument.roots()
 
 
 class Unset:

@@ -259,6 +259,95 @@ def test_cached_effects():
     assert log == [3]
 
 
+@functools.lru_cache
+def mask_of(n, *, kind="lower", fill=1.5):
+    made = torch.full((n, n), fill)
+    return made.tril() if kind == "lower" else made.triu()
+
+
+@functools.cache
+def table_of(n):
+    return [torch.arange(n), {"twice": n * 2, "name": str(n)}]
+
+
+class Positions(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.base = torch.nn.Parameter(torch.ones(4))
+        self.scale = 2
+
+    @functools.lru_cache(maxsize=4)  # noqa: B019 (as programs are)
+    def table(self, n):
+        return torch.arange(n) * self.scale
+
+    @staticmethod
+    @functools.cache
+    def offset(n):
+        return torch.full((n,), 0.5)
+
+    def forward(self, x):
+        return x * self.table(4) + self.offset(4) * self.base
+
+
+@programs()
+def cached_tensors(x):
+    return (
+        mask_of(4) @ x,
+        mask_of(4, kind="upper") @ x,
+        mask_of(4),
+        table_of(3)[1]["name"],
+        table_of(3)[0] * x[:3].sum(),
+    )
+
+
+@programs(lambda: (Positions(), vector()))
+def cached_methods(m, x):
+    return m(x)
+
+
+@programs(graphs=2, breaks=1)
+def a_cache_behind_a_write(x):
+    seen = []
+    x.add_(1)
+    return x * mask_of(4, kind="upper", fill=2.5), seen
+
+
+def test_what_a_cache_holds_is_noticed_and_may_change():
+    def make():
+        @functools.cache
+        def rows(n):
+            return [torch.ones(n), n]
+
+        return rows
+
+    rows = make()
+
+    def program(x):
+        found = rows(3)
+        return x * found[0] + found[1], found
+
+    compiled = minidynamo.compile(program, backend="eager", fullgraph=True)
+    x = torch.ones(3)
+    result, found = compiled(x)
+    assert found is rows(3) and result.tolist() == [4, 4, 4]
+    found[0].mul_(2)  # everybody has the same tensor
+    assert compiled(x)[0].tolist() == [5, 5, 5]
+    found[1] = 10
+    assert compiled(x)[0].tolist() == [12, 12, 12]
+    rows.cache_clear()
+    result, again = compiled(x)
+    assert again is not found and again is rows(3) and result.tolist() == [4, 4, 4]
+
+
+def test_what_a_method_s_cache_holds_is_that_of_the_first_call():
+    compiled = minidynamo.compile(Positions(), backend="eager", fullgraph=True)
+    plain = Positions()
+    x = torch.ones(4)
+    for scale in (2, 3):
+        compiled.scale = plain.scale = scale  # too late
+        torch.testing.assert_close(compiled(x), plain(x))
+
+
 @functools.cache
 def shared(n):
     return [n]

@@ -7,6 +7,7 @@ import pytest
 
 from minidynamo.guards.source import (
     Attr,
+    Cached,
     CellContents,
     Constant,
     Derived,
@@ -106,3 +107,14 @@ def test_key_expressions_evaluate_to_equal_keys() -> None:
     marker = object()
     for key in (1, "a", None, True, b"x", (1, ("b", 2)), (), collections.deque, marker):
         assert eval(key_expression(key, names), dict(names.values)) == key  # type: ignore[arg-type]
+
+
+def test_what_a_cache_holds() -> None:
+    names = Namespace()
+    place = Cached(Constant(divmod, "divmod"), (Local("x"), Constant(2, "2")))
+    named = Cached(Constant(int, "int"), (Constant("ff", "'ff'"), Constant(16, "16")), ("base",))
+    assert eval(place.expression(names), {**names.values, "x": 7}) == (3, 1)
+    assert eval(named.expression(names), names.values) == 255
+    assert eval(place.expression(names), {**names.values, "x": "7"}) is None  # it raises
+    assert place.display() == "divmod(x, 2)" and set(place.roots()) > {Local("x")}
+    assert Local("x") in set(place.bases())

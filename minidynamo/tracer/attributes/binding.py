@@ -5,6 +5,7 @@ It does not know of instances' own dictionaries; `instances.py` does.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
 from collections.abc import Collection
@@ -29,6 +30,8 @@ from minidynamo.variables.constants import ConstantVariable
 
 MISSING = object()
 FUNCTIONS = (FunctionVariable, NestedFunctionVariable)
+# Functions, and functions behind a cache.
+_BECOME_METHODS = (types.FunctionType, type(functools.lru_cache(int)))
 
 
 def lookup_on_class(cls: type, name: str, passed: Collection[type] = ()) -> tuple[Any, type | None]:
@@ -105,7 +108,7 @@ def bind(
         return tx.call_method(tx.wrap(found, source), "__get__", [instance, tx.wrap(cls, Constant(cls, cls.__name__))])
     if receiver is None:
         return tx.wrap(found, source)
-    if isinstance(found, types.FunctionType):
+    if isinstance(found, _BECOME_METHODS):
         return MethodVariable(tx.wrap(found, source), receiver)
     if isinstance(found, types.MethodDescriptorType | types.WrapperDescriptorType):
         if found.__name__ == name:

@@ -9,18 +9,16 @@ import abc
 import functools
 import operator
 import types
-from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any
 
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Attr, Item
+from minidynamo.guards.source import Attr
 from minidynamo.tracer import functools_polyfills, operator_polyfills, registry
-from minidynamo.tracer.constants import as_constant, is_constant_value, key_of
+from minidynamo.tracer.constants import as_constant, key_of
 from minidynamo.tracer.handlers.objects import ABC_REGISTRATIONS
-from minidynamo.tracer.handlers.values import expect_constant, is_constant
-from minidynamo.tracer.numbers import pinned
+from minidynamo.tracer.handlers.values import expect_constant
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.trace_rules import is_library_value, is_trusted_module
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
     BuiltinVariable,
@@ -142,75 +140,3 @@ def _getter(cls: type, twin: Callable[..., Any]) -> None:
 _getter(operator.itemgetter, operator_polyfills.get_items)
 _getter(operator.attrgetter, operator_polyfills.get_attributes)
 _getter(operator.methodcaller, operator_polyfills.call_a_method)
-
-
-# --- lru_cache ------------------------------------------------------------------------------------------------------
-
-CACHED_FUNCTION: type = type(functools.lru_cache(int))
-
-
-@registry.instances(CACHED_FUNCTION)
-def _call_cached(
-    tx: Tracer, cached: BuiltinVariable, /, *args: VariableTracker, **kwargs: VariableTracker
-) -> VariableTracker:
-    """Read through the cache where nobody can tell: constants in, constants out, nothing else looked at or done."""
-    function = cached.value.__wrapped__
-    given = [*args, *kwargs.values()]
-    if not all(_is_telling_key(arg) for arg in given) or not _sees_arguments_only(function, set()):
-        _run_cached(tx, function, "Its result may be an old one, of arguments or surroundings that were different.")
-    before = len(tx.side_effects.journal), len(tx.graph.graph.nodes)
-    result = tx.call(tx.wrap(function, None), args, kwargs)
-    if before != (len(tx.side_effects.journal), len(tx.graph.graph.nodes)) or not _is_telling_key(result):
-        _run_cached(tx, function, "What it does happens only when the cache misses, and what it gives is shared.")
-    return result
-
-
-@registry.attributes(BuiltinVariable)
-def _attribute_of_cached(tx: Tracer, obj: BuiltinVariable, name: str) -> VariableTracker | None:
-    if not isinstance(obj.value, CACHED_FUNCTION) or name not in obj.value.__dict__:
-        return None
-    return tx.wrap(obj.value.__dict__[name], Item(Attr(obj.source, "__dict__"), name) if obj.source else None)
-
-
-def _run_cached(tx: Tracer, function: Callable[..., Any], why: str) -> NoReturn:
-    name = getattr(function, "__name__", "a function")
-    tx.break_graph("MD244", f"{name} has an `lru_cache`", why=why, fix="call it outside of the compiled function")
-
-
-def _is_telling_key(variable: VariableTracker) -> bool:
-    """Whether it is an immutable constant that equals no constant of another kind, as 1.0 equals 1."""
-    if isinstance(variable, TupleVariable):
-        return all(_is_telling_key(item) for item in variable.items)
-    variable = pinned(variable)
-    if not isinstance(variable, ConstantVariable) or not is_constant(variable):
-        return False
-    value = variable.value
-    return not (isinstance(value, float | complex) and value == int(value.real)) if value == value else False
-
-
-def _sees_arguments_only(function: object, seen: set[object]) -> bool:
-    """Whether all that a function reads besides its arguments are library code and functions of the same kind."""
-    if isinstance(function, CACHED_FUNCTION):
-        function = function.__wrapped__  # type: ignore[attr-defined]
-    if not isinstance(function, types.FunctionType) or function.__closure__:
-        return False
-    if function in seen:
-        return True
-    seen.add(function)
-    defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    read = [function.__globals__[name] for name in _names(function.__code__) if name in function.__globals__]
-    return all(is_constant_value(value) for value in defaults) and all(
-        _is_of_library(value) or _sees_arguments_only(value, seen) for value in read
-    )
-
-
-def _is_of_library(value: object) -> bool:
-    module = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
-    return is_library_value(value) and is_trusted_module(module)
-
-
-def _names(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names(constant)

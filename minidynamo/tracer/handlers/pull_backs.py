@@ -14,13 +14,13 @@ from typing import Any, NoReturn
 import torch
 import torch.fx
 
-from minidynamo.compat import TorchDispatchMode
 from minidynamo.structure import leaves as leaves_of
 from minidynamo.structure import rebuild, structure_of
 from minidynamo.switches import Settings, settings
 from minidynamo.tracer import registry
 from minidynamo.tracer.handlers.conditional import tensors_in
 from minidynamo.tracer.handlers.transforms import distinct, given_tensors, record, refuse_transform, spec_of, trace
+from minidynamo.tracer.handlers.trials import draws_random_numbers
 from minidynamo.tracer.handlers.values import expect_constant
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.transforming import Argument, PullBack, Transformation
@@ -85,7 +85,8 @@ def _vjp_at(
     traced = trace(tx, "vjp", function, args, DictVariable({}), dict.fromkeys(given, (None, True)), derivative=True)
     inputs = [*traced.captured, *given]
     module = tx.graph.module_of(traced.subgraph)
-    if _draws(module, [tx.graph.use(tensor) for tensor in inputs]):
+    fakes: list[Any] = [tx.graph.use(tensor) for tensor in inputs]
+    if draws_random_numbers(module, fakes, fakes[0].fake_mode):
         refuse("its function draws random numbers")
     made = Transformation(values_of, options, traced.args, {}, traced.result)
     values = record(tx, made, "vjp", traced.subgraph, inputs, refuse)
@@ -102,24 +103,6 @@ def _vjp_at(
         return TupleVariable([values, pull_back])
     first, aux = tx.unpack(values)
     return TupleVariable([first, pull_back, aux])
-
-
-class _Draws(TorchDispatchMode):
-    """Notes whether an operation draws random numbers."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.found = False
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.found = self.found or torch.Tag.nondeterministic_seeded in function.tags
-        return function(*args, **(kwargs or {}))
-
-
-def _draws(module: torch.fx.GraphModule, fakes: list[Any]) -> bool:
-    with fakes[0].fake_mode, _Draws() as mode:
-        module(*fakes)
-    return bool(mode.found)
 
 
 def _version(tensor: TensorVariable) -> int | None:

@@ -1,13 +1,18 @@
 """Owns the watch over code that is traced into a subgraph and must change nothing that exists around it.
 
-What is then done is for the caller to say: custom Functions and checkpoints break the graph.
+What is then done is for the caller to say: custom Functions and checkpoints break the graph. Whether random numbers are
+drawn is answered here, too.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
+import torch
+
+from minidynamo.compat import FakeTensorMode, TorchDispatchMode
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Item
 from minidynamo.tracer.protocol import Tracer
@@ -70,3 +75,22 @@ def _is_restored(
     keys = [guard.expected for guard in tx.graph.guards if guard.source == source and guard.kind is GuardKind.DICT_KEYS]
     values = [tx.graph.known(Item(source, key.token)) for key in container.items]
     return keys == [tuple(key.token for key in container.items)] and values == list(container.items.values())
+
+
+class _Draws(TorchDispatchMode):
+    """Notes whether an operation draws random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found = False
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.found = self.found or torch.Tag.nondeterministic_seeded in function.tags
+        return function(*args, **(kwargs or {}))
+
+
+def draws_random_numbers(function: Callable[..., Any], fakes: Sequence[Any], mode: FakeTensorMode) -> bool:
+    """Whether a function that computes tensors draws random numbers, found out on fake ones of a `mode`."""
+    with mode, _Draws() as watch:
+        function(*fakes)
+    return bool(watch.found)

@@ -1,0 +1,178 @@
+"""Owns functions behind `functools.lru_cache`: what they give is read through the cache, or taken out of it.
+
+A function of constants that gives constants is traced, as if there were no cache. Otherwise it is called while tracing:
+what the cache holds then lives there, as what a module holds lives in the module, and guards and the residual program
+read it by calling the function again. That is allowed where nobody can tell when it ran: it is traced first, for
+nothing, and must neither change anything nor draw random numbers; and nothing may have changed before the call.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+from weakref import WeakSet
+
+import torch.fx
+
+from minidynamo.compat import FakeTensor
+from minidynamo.guards.source import Attr, Cached, Constant, Item, Source
+from minidynamo.tracer import registry
+from minidynamo.tracer.constants import is_constant_value
+from minidynamo.tracer.graph.subgraphs import Subgraph
+from minidynamo.tracer.handlers.trials import changing_nothing, draws_random_numbers
+from minidynamo.tracer.handlers.values import is_constant
+from minidynamo.tracer.numbers import pinned
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.reachable import is_outside, target_of
+from minidynamo.tracer.trace_rules import is_library_value, is_trusted_module
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import BuiltinVariable
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import TupleVariable
+from minidynamo.variables.objects import ObjectVariable
+
+CACHED_FUNCTION: type = type(functools.lru_cache(int))
+# The graphs of functions that are traced for nothing.
+_TRIALS: WeakSet[Subgraph] = WeakSet()
+
+
+@registry.instances(CACHED_FUNCTION)
+def _call_cached(
+    tx: Tracer, cached: BuiltinVariable, /, *args: VariableTracker, **kwargs: VariableTracker
+) -> VariableTracker:
+    function = tx.wrap(cached.value.__wrapped__, None)
+    if tx.graph.subgraph in _TRIALS:
+        return tx.call(function, args, kwargs)
+
+    def refuse(why: str) -> NoReturn:
+        name = getattr(cached.value.__wrapped__, "__name__", "a function")
+        fix = "call it outside of the compiled function"
+        tx.break_graph("MD244", f"{name} has an `lru_cache`", why=f"{why[:1].upper()}{why[1:]}.", fix=fix)
+
+    place = _place(cached, args, kwargs)
+    known = None if place is None else tx.graph.known(place)
+    if known is not None:
+        return known
+    with tx.graph.open_subgraph(()) as subgraph, changing_nothing(tx, refuse):
+        _TRIALS.add(subgraph)
+        result = tx.call(function, args, kwargs)
+    computes = any(node.op != "placeholder" for node in subgraph.graph.nodes)
+    telling = all(map(_is_telling_key, (result, *args, *kwargs.values())))
+    if telling and not computes and _sees_arguments_only(cached.value, set()):
+        return result
+    if subgraph.take_written() is not None or subgraph.changed_facts() is not None:
+        refuse("it writes to a tensor")
+    if computes and _may_draw(tx, subgraph):
+        refuse("it may draw random numbers")
+    return _taken_out(tx, cached, place, refuse)
+
+
+def _place(
+    cached: BuiltinVariable, args: tuple[VariableTracker, ...], kwargs: dict[str, VariableTracker]
+) -> Cached | None:
+    """Where the cache has the result; None when an argument is made while tracing."""
+    places = [_argument(arg) for arg in (*args, *kwargs.values())]
+    known = tuple(place for place in places if place is not None)
+    if len(known) < len(places) or not all(map(str.isidentifier, kwargs)):
+        return None
+    return Cached(cached.source or Constant(cached.value, cached.value.__name__), known, tuple(kwargs))
+
+
+def _argument(variable: VariableTracker) -> Source | None:
+    variable = pinned(variable)
+    if isinstance(variable, ConstantVariable):
+        return Constant(variable.value, repr(variable.value))
+    return variable.source if isinstance(variable, ObjectVariable) and variable.value is not None else None
+
+
+def _taken_out(
+    tx: Tracer, cached: BuiltinVariable, place: Cached | None, refuse: Callable[[str], NoReturn]
+) -> VariableTracker:
+    """The object that the cache holds."""
+    if place is None:
+        refuse("an argument is made by the program, and the cache would keep it")
+    if _has_changed_something(tx):
+        refuse("something was changed before, which the function would have to see")
+    if tx.graph.subgraph is not None:
+        refuse("it is called in a part of the graph that may run twice")
+    values = [_real(tx, argument) for argument in place.arguments]
+    split = len(values) - len(place.names)
+    try:
+        result = cached.value(*values[:split], **dict(zip(place.names, values[split:])))
+    except Exception as error:
+        refuse(f"it raises {type(error).__name__}")
+    return tx.wrap(result, place)
+
+
+def _has_changed_something(tx: Tracer) -> bool:
+    """Whether the program so far has changed what exists outside, which only happens when it runs."""
+    targets = [target_of(effect) for effect in tx.side_effects.journal]
+    written = any(node.meta.get("mutates") for node in tx.graph.graph.nodes)
+    return written or any(target is None or is_outside(target) for target in targets)
+
+
+def _real(tx: Tracer, argument: Source) -> Any:
+    if isinstance(argument, Constant):
+        return argument.value
+    known = tx.graph.known(argument)
+    assert isinstance(known, ObjectVariable)
+    return known.value
+
+
+def _may_draw(tx: Tracer, subgraph: Subgraph) -> bool:
+    """Whether what was traced for nothing draws random numbers; also when that cannot be found out."""
+    if any(node.op == "get_attr" for node in subgraph.graph.nodes):
+        return True
+    subgraph.graph.output(())
+    module = torch.fx.GraphModule(torch.nn.Module(), subgraph.graph)
+    examples = (node.meta.get("example_value") for node in subgraph.graph.nodes)
+    mode = next((example.fake_mode for example in examples if isinstance(example, FakeTensor)), None)
+    return mode is None or draws_random_numbers(module, [tx.graph.use(tensor) for tensor in subgraph.tensors], mode)
+
+
+@registry.attributes(BuiltinVariable)
+def _attribute_of_cached(tx: Tracer, obj: BuiltinVariable, name: str) -> VariableTracker | None:
+    if not isinstance(obj.value, CACHED_FUNCTION) or name not in obj.value.__dict__:
+        return None
+    return tx.wrap(obj.value.__dict__[name], Item(Attr(obj.source, "__dict__"), name) if obj.source else None)
+
+
+def _is_telling_key(variable: VariableTracker) -> bool:
+    """Whether it is an immutable constant that equals no constant of another kind, as 1.0 equals 1."""
+    if isinstance(variable, TupleVariable):
+        return all(_is_telling_key(item) for item in variable.items)
+    variable = pinned(variable)
+    if not isinstance(variable, ConstantVariable) or not is_constant(variable):
+        return False
+    value = variable.value
+    return not (isinstance(value, float | complex) and value == int(value.real)) if value == value else False
+
+
+def _sees_arguments_only(function: object, seen: set[object]) -> bool:
+    """Whether all that a function reads besides its arguments are library code and functions of the same kind."""
+    if isinstance(function, CACHED_FUNCTION):
+        function = function.__wrapped__  # type: ignore[attr-defined]
+    if not isinstance(function, types.FunctionType) or function.__closure__:
+        return False
+    if function in seen:
+        return True
+    seen.add(function)
+    defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    read = [function.__globals__[name] for name in _names(function.__code__) if name in function.__globals__]
+    return all(is_constant_value(value) for value in defaults) and all(
+        _is_of_library(value) or _sees_arguments_only(value, seen) for value in read
+    )
+
+
+def _is_of_library(value: object) -> bool:
+    module = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
+    return is_library_value(value) and is_trusted_module(module)
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
