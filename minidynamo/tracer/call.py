@@ -1,6 +1,7 @@
-"""Owns calls: it asks `trace_rules` what a callable is, binds arguments, and inlines Python functions as child frames.
+"""Owns calls: it asks `trace_rules` what a callable is, and acts on the answer.
 
-It knows no particular function; those are handlers, polyfills and graph functions.
+It knows no particular function; those are handlers, polyfills and graph functions. Python functions are traced by
+`inlining.py`, objects made by `construct.py`.
 """
 
 from __future__ import annotations
@@ -10,34 +11,30 @@ import inspect
 import itertools
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
-from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Attr, Constant, Item, Source
+from minidynamo.guards.source import Attr
 from minidynamo.steering import IN_GRAPH, own_mark
 from minidynamo.tracer import numbers, registry
 from minidynamo.tracer.attributes import bind, guard_class_attribute, lookup_on_class
-from minidynamo.tracer.constants import CONSTANT_TYPES, NotConstant, as_constant, from_constant, key_of
+from minidynamo.tracer.constants import CONSTANT_TYPES, NotConstant, as_constant
 from minidynamo.tracer.construct import construct
-from minidynamo.tracer.generators import GeneratorVariable
-from minidynamo.tracer.interpreter import Frame
+from minidynamo.tracer.inlining import inline_function, inline_nested, trusted_source
 from minidynamo.tracer.operators import folded, involves_tensor
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.tensors import call_tensor_method
-from minidynamo.tracer.trace_rules import Action, Rule, is_trusted_module, rule_for
+from minidynamo.tracer.trace_rules import Action, Rule, rule_for
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
     BoundBuiltin,
     BuiltinVariable,
-    CellVariable,
     FunctionVariable,
     MethodVariable,
     NestedFunctionVariable,
     PartialVariable,
 )
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import DictVariable, TupleVariable
+from minidynamo.variables.containers import TupleVariable
 from minidynamo.variables.contexts import ContextExitVariable, ContextVariable
 from minidynamo.variables.iterators import LibraryIterator
 from minidynamo.variables.numbers import NumberVariable
@@ -46,8 +43,6 @@ from minidynamo.variables.tensors import TensorVariable
 
 Args = list[VariableTracker]
 Kwargs = dict[str, VariableTracker]
-
-INLINE_DEPTH = 60
 
 # Iterators that look at all items of their first arguments when they are made.
 TAKES_ALL_ITEMS: dict[type, float] = {
@@ -118,10 +113,6 @@ def _works_on_storage(receiver: VariableTracker, cls: type) -> bool:
     return storage is not None and cls is not object and issubclass(storage.python_type, cls)
 
 
-def _constant(value: object) -> Source:
-    return Constant(value, getattr(value, "__name__", "value"))
-
-
 def _call_unknown(tx: Tracer, value: Any, args: Args, kwargs: Kwargs, rule: Rule) -> VariableTracker:
     """A C function without a rule: a method looked up on a class, or a graph break."""
     if isinstance(value, _METHODS_OF_CLASSES) and args:
@@ -130,7 +121,7 @@ def _call_unknown(tx: Tracer, value: Any, args: Args, kwargs: Kwargs, rule: Rule
     if isinstance(value, types.BuiltinFunctionType) and isinstance(owner, type):
         handler = registry.find_method(owner, value.__name__)
         if handler is not None:
-            return call_handler(tx, handler, [ClassVariable(owner, source=_constant(owner)), *args], kwargs)
+            return call_handler(tx, handler, [ClassVariable(owner, source=trusted_source(owner)), *args], kwargs)
         if owner in registry.FOLDABLE_TYPES:
             return _fold(tx, value, args, kwargs)
     if isinstance(value, types.BuiltinFunctionType) and type(owner) in CONSTANT_TYPES and owner is not None:
@@ -188,7 +179,7 @@ def _fold(tx: Tracer, value: Callable[..., Any], args: Args, kwargs: Kwargs) -> 
 def _inline_twin(tx: Tracer, twin: object, args: Args, kwargs: Kwargs) -> VariableTracker:
     """Trace the plain Python twin of a function or class."""
     assert isinstance(twin, types.FunctionType)
-    return inline_function(tx, FunctionVariable(twin, source=_constant(twin)), args, kwargs)
+    return inline_function(tx, FunctionVariable(twin, source=trusted_source(twin)), args, kwargs)
 
 
 # Methods of built-in classes
@@ -298,135 +289,10 @@ def _leave_context(tx: Tracer, leave: ContextExitVariable, args: Args, kwargs: K
     return tx.call_method(leave.context, "__exit__", args)
 
 
-# Inlining
-
-
-def _call_nested(tx: Tracer, function: NestedFunctionVariable, args: Args, kwargs: Kwargs) -> VariableTracker:
-    code = function.code
-    if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
-        tx.break_graph("MD209", f"{code.co_name} is a coroutine", why="An event loop drives it.")
-    defaults = function.defaults.items if isinstance(function.defaults, TupleVariable) else []
-    keyword_defaults = function.kwdefaults.items if isinstance(function.kwdefaults, DictVariable) else {}
-    named = {key.token: value for key, value in keyword_defaults.items()}
-    local_slots = bind_arguments(
-        tx, code, args, kwargs, len(defaults), defaults.__getitem__, lambda name: named.get(name)
-    )
-    cells = dict(zip(code.co_freevars, function.closure))
-    return _run(tx, _Body(function, code, function.namespace, local_slots, cells), args, kwargs)
-
-
-def inline_function(tx: Tracer, function: FunctionVariable, args: Args, kwargs: Kwargs) -> VariableTracker:
-    """Trace the body of a Python function that existed before the trace."""
-    value = function.value
-    code, source = value.__code__, function.source or _constant(value)
-    defaults = value.__defaults__ or ()
-    keyword_defaults = value.__kwdefaults__ or {}
-    trusted = is_trusted_module(value.__module__)
-    if not trusted:  # what reloads code while a program runs puts new code into the old function
-        tx.guard(Attr(source, "__code__"), GuardKind.IDENTITY, code)
-
-    def default(position: int) -> VariableTracker:
-        return _default(tx, defaults[position], Item(Attr(source, "__defaults__"), position), trusted)
-
-    def keyword_default(name: str) -> VariableTracker | None:
-        if name not in keyword_defaults:
-            return None
-        return _default(tx, keyword_defaults[name], Item(Attr(source, "__kwdefaults__"), name), trusted)
-
-    local_slots = bind_arguments(tx, code, args, kwargs, len(defaults), default, keyword_default)
-    cells = {}
-    for position, (name, cell) in enumerate(zip(code.co_freevars, value.__closure__ or ())):
-        tracked = tx.wrap(cell, Item(Attr(source, "__closure__"), position))
-        assert isinstance(tracked, CellVariable)
-        cells[name] = tracked
-    return _run(tx, _Body(function, code, value.__globals__, local_slots, cells), args, kwargs)
-
-
-def _default(tx: Tracer, value: object, source: Source, trusted: bool) -> VariableTracker:
-    if trusted:
-        try:
-            return from_constant(value)
-        except NotConstant:
-            pass
-    return tx.wrap(value, source)
-
-
-@dataclass(frozen=True, eq=False)
-class _Body:
-    """A function that is about to be inlined, its arguments bound."""
-
-    function: VariableTracker
-    code: types.CodeType
-    namespace: dict[str, Any]
-    local_slots: dict[str, VariableTracker]
-    cells: dict[str, CellVariable]
-
-
-def _run(tx: Tracer, body: _Body, args: Args, kwargs: Kwargs) -> VariableTracker:
-    if len(tx.frames) > INLINE_DEPTH:
-        tx.break_graph(
-            "MD210", f"calls are nested more than {INLINE_DEPTH} deep", why="Each is traced into its caller."
-        )
-    caller = tx.frames[-1]
-    assert isinstance(caller, Frame)
-    trusted = is_trusted_module(body.namespace.get("__name__"))
-    frame = Frame(tx, body.code, body.namespace, body.local_slots, body.cells, caller.chain, trusted=trusted)
-    if not body.code.co_flags & inspect.CO_GENERATOR:
-        return frame.run()
-    frame.resume()  # up to RETURN_GENERATOR
-    return GeneratorVariable(frame, body.function, tuple(args), kwargs)
-
-
-def bind_arguments(
-    tx: Tracer,
-    code: types.CodeType,
-    args: Args,
-    kwargs: Kwargs,
-    default_count: int,
-    default: Callable[[int], VariableTracker],
-    keyword_default: Callable[[str], VariableTracker | None],
-) -> dict[str, VariableTracker]:
-    """The locals that a function starts with. A call that does not fit raises TypeError in the program."""
-    names, count, name = code.co_varnames, code.co_argcount, code.co_name
-    keyword_only = names[count : count + code.co_kwonlyargcount]
-    rest = count + code.co_kwonlyargcount
-    bound = dict(zip(names[:count], args))
-    if code.co_flags & inspect.CO_VARARGS:
-        bound[names[rest]] = TupleVariable(list(args[count:]))
-        rest += 1
-    elif len(args) > count:
-        tx.raises(TypeError(f"{name}() takes {count} positional arguments but {len(args)} were given"))
-    by_keyword = {*names[code.co_posonlyargcount : count], *keyword_only}
-    extra: Kwargs = {}
-    for key, value in kwargs.items():
-        if key not in by_keyword:
-            extra[key] = value
-        elif key in bound:
-            tx.raises(TypeError(f"{name}() got multiple values for argument {key!r}"))
-        else:
-            bound[key] = value
-    if code.co_flags & inspect.CO_VARKEYWORDS:
-        items = {key_of(ConstantVariable(key)): value for key, value in extra.items()}
-        bound[names[rest]] = DictVariable(items)
-    elif extra:
-        tx.raises(TypeError(f"{name}() got an unexpected keyword argument {next(iter(extra))!r}"))
-    for position in range(len(args), count):
-        if names[position] not in bound:
-            if position < count - default_count:
-                tx.raises(TypeError(f"{name}() missing a required argument: {names[position]!r}"))
-            bound[names[position]] = default(position - count + default_count)
-    for key in keyword_only:
-        value_or_none = bound.get(key) or keyword_default(key)
-        if value_or_none is None:
-            tx.raises(TypeError(f"{name}() missing a required keyword-only argument: {key!r}"))
-        bound[key] = value_or_none
-    return bound
-
-
 _CALLS: dict[type[VariableTracker], Callable[[Tracer, Any, Args, Kwargs], VariableTracker]] = {
     FunctionVariable: _call_real,
     BuiltinVariable: _call_real,
-    NestedFunctionVariable: _call_nested,
+    NestedFunctionVariable: inline_nested,
     MethodVariable: _call_method_variable,
     BoundBuiltin: _call_bound,
     PartialVariable: _call_partial,

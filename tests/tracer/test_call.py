@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from minidynamo import disable
-from minidynamo.testing import assert_same_as_eager
 from tests.end_to_end.programs import Programs, two_vectors, vector
 from tests.tracer.capture import capture, guards_on, targets
 
@@ -23,10 +22,6 @@ def scaled(x, factor=2, *, offset=torch.ones(4)):
     return x * factor + offset
 
 
-def recursive(n, x):
-    return x if n == 0 else recursive(n - 1, x + n)
-
-
 class Multiplier:
     def __init__(self, factor):
         self.factor = factor
@@ -38,16 +33,6 @@ class Multiplier:
 @programs(lambda: (vector(), Multiplier(3), scaled, functools.partial(scaled, factor=5), torch.relu, vector().add))
 def callables_as_arguments(x, obj, function, partial, builtin, method):
     return obj(x) + function(x) + partial(x, offset=1) + builtin(x) + method(x)
-
-
-@pytest.mark.filterwarnings("ignore:MD302")
-def test_calls_that_nest_too_deep_run_through_their_own_dispatchers():
-    assert_same_as_eager(lambda x: recursive(100, x), vector, calls=2)
-
-
-@programs()
-def recursion(x):
-    return recursive(5, x)
 
 
 @programs()
@@ -76,18 +61,6 @@ def disabled_function(x):
 @programs(two_vectors)
 def operator_functions(x, y):
     return functools.reduce(lambda a, b: a + b, [x, y, x]), max(3, 4), divmod(7, 2)
-
-
-def test_a_function_argument_is_guarded_by_its_code():
-    def apply(f, x):
-        return f(x)
-
-    def make(n):
-        return lambda x: x + n
-
-    traced = capture(apply, make(3), torch.ones(2))
-    assert "f.__code__" in {guard.source.display() for guard in traced.guards}
-    assert guards_on(traced, "f.__closure__[0]")
 
 
 def test_a_global_function_is_guarded_by_identity():

@@ -1,0 +1,171 @@
+"""Owns inlining: the arguments of a Python function are bound, and its body is traced as a child frame.
+
+Whether a function is inlined is decided by `trace_rules.py`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Attr, Constant, Item, Source
+from minidynamo.tracer.constants import NotConstant, from_constant, key_of
+from minidynamo.tracer.generators import GeneratorVariable
+from minidynamo.tracer.interpreter import Frame
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.trace_rules import is_trusted_module
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import CellVariable, FunctionVariable, NestedFunctionVariable
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import DictVariable, TupleVariable
+
+Args = list[VariableTracker]
+Kwargs = dict[str, VariableTracker]
+
+INLINE_DEPTH = 60
+
+
+def trusted_source(value: object) -> Source:
+    """Where a function or class lives that is taken as it is."""
+    return Constant(value, getattr(value, "__name__", "value"))
+
+
+def inline_nested(tx: Tracer, function: NestedFunctionVariable, args: Args, kwargs: Kwargs) -> VariableTracker:
+    """Trace the body of a function that the program made while it was traced."""
+    code = function.code
+    if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+        tx.break_graph("MD209", f"{code.co_name} is a coroutine", why="An event loop drives it.")
+    defaults = function.defaults.items if isinstance(function.defaults, TupleVariable) else []
+    keyword_defaults = function.kwdefaults.items if isinstance(function.kwdefaults, DictVariable) else {}
+    named = {key.token: value for key, value in keyword_defaults.items()}
+    local_slots = bind_arguments(
+        tx, code, args, kwargs, len(defaults), defaults.__getitem__, lambda name: named.get(name)
+    )
+    cells = dict(zip(code.co_freevars, function.closure))
+    return _run(tx, _Body(function, code, function.namespace, local_slots, cells), args, kwargs)
+
+
+def inline_function(tx: Tracer, function: FunctionVariable, args: Args, kwargs: Kwargs) -> VariableTracker:
+    """Trace the body of a Python function that existed before the trace."""
+    value = function.value
+    code, source = value.__code__, function.source or trusted_source(value)
+    defaults = value.__defaults__ or ()
+    keyword_defaults = value.__kwdefaults__ or {}
+    trusted = is_trusted_module(value.__module__)
+    if not trusted:  # what reloads code while a program runs puts new code into the old function
+        tx.guard(Attr(source, "__code__"), GuardKind.IDENTITY, code)
+
+    def default(position: int) -> VariableTracker:
+        return _default(tx, defaults[position], Item(Attr(source, "__defaults__"), position), trusted)
+
+    def keyword_default(name: str) -> VariableTracker | None:
+        if name not in keyword_defaults:
+            return None
+        return _default(tx, keyword_defaults[name], Item(Attr(source, "__kwdefaults__"), name), trusted)
+
+    local_slots = bind_arguments(tx, code, args, kwargs, len(defaults), default, keyword_default)
+    cells = {}
+    for position, (name, cell) in enumerate(zip(code.co_freevars, value.__closure__ or ())):
+        tracked = tx.wrap(cell, Item(Attr(source, "__closure__"), position))
+        assert isinstance(tracked, CellVariable)
+        cells[name] = tracked
+    return _run(tx, _Body(function, code, value.__globals__, local_slots, cells), args, kwargs)
+
+
+def _default(tx: Tracer, value: object, source: Source, trusted: bool) -> VariableTracker:
+    if trusted:
+        try:
+            return from_constant(value)
+        except NotConstant:
+            pass
+    return tx.wrap(value, source)
+
+
+@dataclass(frozen=True, eq=False)
+class _Body:
+    """A function that is about to be inlined, its arguments bound."""
+
+    function: VariableTracker
+    code: types.CodeType
+    namespace: dict[str, Any]
+    local_slots: dict[str, VariableTracker]
+    cells: dict[str, CellVariable]
+
+
+def _run(tx: Tracer, body: _Body, args: Args, kwargs: Kwargs) -> VariableTracker:
+    if len(tx.frames) > INLINE_DEPTH:
+        tx.break_graph(
+            "MD210", f"calls are nested more than {INLINE_DEPTH} deep", why="Each is traced into its caller."
+        )
+    caller = tx.frames[-1]
+    assert isinstance(caller, Frame)
+    trusted = is_trusted_module(body.namespace.get("__name__"))
+    frame = Frame(tx, body.code, body.namespace, body.local_slots, body.cells, caller.chain, trusted=trusted)
+    if not body.code.co_flags & inspect.CO_GENERATOR:
+        return frame.run()
+    frame.resume()  # up to RETURN_GENERATOR
+    return GeneratorVariable(frame, body.function, tuple(args), kwargs)
+
+
+# Arguments
+
+
+def bind_arguments(
+    tx: Tracer,
+    code: types.CodeType,
+    args: Args,
+    kwargs: Kwargs,
+    default_count: int,
+    default: Callable[[int], VariableTracker],
+    keyword_default: Callable[[str], VariableTracker | None],
+) -> dict[str, VariableTracker]:
+    """The locals that a function starts with. A call that does not fit raises TypeError in the program."""
+    count, title = code.co_argcount, code.co_name
+    positional, keyword_only = code.co_varnames[:count], code.co_varnames[count : count + code.co_kwonlyargcount]
+    starred = iter(code.co_varnames[count + code.co_kwonlyargcount :])
+    bound = dict(zip(positional, args))
+    if code.co_flags & inspect.CO_VARARGS:
+        bound[next(starred)] = TupleVariable(args[count:])
+    elif len(args) > count:
+        tx.raises(TypeError(f"{title}() takes {count} positional arguments but {len(args)} were given"))
+    extra = _bind_keywords(tx, title, bound, kwargs, {*positional[code.co_posonlyargcount :], *keyword_only})
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        bound[next(starred)] = DictVariable({key_of(ConstantVariable(key)): value for key, value in extra.items()})
+    elif extra:
+        tx.raises(TypeError(f"{title}() got an unexpected keyword argument {next(iter(extra))!r}"))
+    first_default = count - default_count
+    for position in range(len(args), count):
+        if positional[position] not in bound:
+            if position < first_default:
+                tx.raises(TypeError(f"{title}() missing a required argument: {positional[position]!r}"))
+            bound[positional[position]] = default(position - first_default)
+    _bind_keyword_defaults(tx, title, bound, keyword_only, keyword_default)
+    return bound
+
+
+def _bind_keywords(
+    tx: Tracer, title: str, bound: dict[str, VariableTracker], kwargs: Kwargs, names: set[str]
+) -> Kwargs:
+    """Bind the keyword arguments that parameters have names for; gives the others."""
+    for name in names & kwargs.keys() & bound.keys():
+        tx.raises(TypeError(f"{title}() got multiple values for argument {name!r}"))
+    bound |= {name: value for name, value in kwargs.items() if name in names}
+    return {name: value for name, value in kwargs.items() if name not in names}
+
+
+def _bind_keyword_defaults(
+    tx: Tracer,
+    title: str,
+    bound: dict[str, VariableTracker],
+    names: Iterable[str],
+    default: Callable[[str], VariableTracker | None],
+) -> None:
+    for name in names:
+        value = bound.get(name) or default(name)
+        if value is None:
+            tx.raises(TypeError(f"{title}() missing a required keyword-only argument: {name!r}"))
+        bound[name] = value
