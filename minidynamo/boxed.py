@@ -16,7 +16,7 @@ from torch import fx
 
 from minidynamo import artifacts, compat
 from minidynamo.branching import is_cond, subgraphs_of
-from minidynamo.errors import Diagnostic, InternalError
+from minidynamo.errors import ArgumentError, Diagnostic, InternalError
 from minidynamo.events import notice
 from minidynamo.names import Namespace
 from minidynamo.switches import is_switch, restore, settings
@@ -38,7 +38,13 @@ def mark_boxed(function: BoxedCallable) -> BoxedCallable:
 
 
 def make_boxed_func(function: Callable[..., Any]) -> BoxedCallable:
-    """Adapt `function(*args)` to the boxed signature. It frees nothing early: `function` owns its arguments."""
+    """Adapt `function(*args)` to the boxed signature. It frees nothing early: `function` owns its arguments.
+
+    Raises ArgumentError for what cannot be called.
+    """
+    if not callable(function):
+        what = f"minidynamo.make_boxed_func got {type(function).__name__}, not a callable"
+        raise ArgumentError(Diagnostic("MD112", what, fix="Pass a function of the graph's inputs."))
 
     def boxed(args: list[Any]) -> Any:
         if not isinstance(args, list):

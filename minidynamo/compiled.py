@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import sys
 import threading
 import types
 import weakref
@@ -75,6 +76,15 @@ def compile_function(
     function.__dict__.update(record.attributes() | NOT_FOR_TORCH_COMPILE)
     all_compiled.add(record)
     return function
+
+
+def _is_deep() -> bool:
+    """Whether more than a quarter of the stack is in use."""
+    try:
+        sys._getframe(sys.getrecursionlimit() // 4)
+    except ValueError:
+        return False
+    return True
 
 
 def _takes_cells(fn: types.FunctionType) -> bool:
@@ -165,7 +175,13 @@ class CompiledFunction:
         return self._resumed[point].step()
 
     def called_at_break(self, target: Any) -> Any:
-        """What to call instead of `target`: the same, compiled, where that is possible."""
+        """What to call instead of `target`: the same, compiled, where that is possible.
+
+        On a deep stack it is called as it is: compiled frames with breaks take several of Python's per call, and a
+        recursion that eager survives must not fail here.
+        """
+        if _is_deep():
+            return target
         if isinstance(target, types.MethodType):
             if self.options.steal and target.__self__ is self.module() and target.__name__ == "forward":
                 return types.MethodType(self._stealing_forward(target.__func__), target.__self__)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import traceback
 import types
 from collections.abc import Callable, Sequence
@@ -262,14 +263,14 @@ def _saves_tensors(graph: torch.fx.GraphModule | None) -> bool:
 
 def _point_of(code: types.CodeType, cut: Break) -> FramePoint:
     stack = [NULL if isinstance(v, Null) else CELL if isinstance(v, CellVariable) else VALUE for v in cut.stack]
-    return frame_point(code, cut.index, stack, cut.local_variables, cut.cells)
+    return frame_point(code, cut.index, stack, cut.local_variables, cut.cells, cut.lasting)
 
 
 def _run_as_written(
     frame: FrameToConvert, diagnostic: Diagnostic, options: CompileOptions, cause: Exception | None = None
 ) -> Conversion:
     """Give the frame up; with fullgraph that is an error."""
-    if options.fullgraph and cause is not None:
+    if options.fullgraph and cause is not None and diagnostic.code == "MD299":
         raise InternalError(diagnostic) from cause
     if options.fullgraph:
         raise Unsupported(_not_whole(diagnostic))
@@ -295,7 +296,14 @@ def _not_whole(diagnostic: Diagnostic) -> Diagnostic:
 
 
 def _internal(frame: FrameToConvert, error: Exception) -> Diagnostic:
-    """What the user is told about a bug of ours; the traceback goes to a file."""
+    """What the user is told about a bug of ours; the traceback goes to a file. Python's own limit is no bug."""
+    if isinstance(error, RecursionError):
+        return Diagnostic(
+            "MD210",
+            f"{frame.name} runs as written: its calls or its data nest too deep to be captured",
+            why=f"Capture met Python's recursion limit of {sys.getrecursionlimit()} frames.",
+            fix="Call it from fewer functions, flatten the data, or raise the limit with sys.setrecursionlimit().",
+        )
     path = artifacts.write("bug", frame.name, "".join(traceback.format_exception(error)), ".txt")
     return Diagnostic(
         "MD299",

@@ -11,12 +11,13 @@ import inspect
 import os
 import re
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from minidynamo.errors import ArgumentError, Diagnostic
+from minidynamo.errors import ArgumentError, Diagnostic, UserLocation
 from minidynamo.locks import ForkSafeLock
 
 
@@ -50,7 +51,7 @@ _lock = ForkSafeLock()
 def on_event(callback: Callable[[Event], None]) -> Callable[[], None]:
     """Call `callback(event)` for every event from now on; returns a function that ends it.
 
-    Raises ArgumentError for what cannot be called.
+    What it raises ends that, with a notice. Raises ArgumentError for what cannot be called.
     """
     if not callable(callback):
         what = f"minidynamo.on_event got {type(callback).__name__}, not a callable"
@@ -67,9 +68,26 @@ def on_event(callback: Callable[[Event], None]) -> Callable[[], None]:
 
 
 def publish(kind: str, name: str, **data: Any) -> None:
-    """Tell every subscriber."""
+    """Tell every subscriber. One that raises is not told again: no compile fails because somebody watches it."""
     for callback in tuple(_subscribers):
-        callback(Event(kind, name, data))
+        try:
+            callback(Event(kind, name, data))
+        except Exception as error:
+            with _lock:
+                _subscribers[:] = [other for other in _subscribers if other is not callback]
+            notice(_failed(callback, error))
+
+
+def _failed(callback: object, error: Exception) -> Diagnostic:
+    who = getattr(callback, "__qualname__", type(callback).__name__)
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return Diagnostic(
+        "MD113",
+        f"{who}, which was given to on_event, raised {type(error).__name__}: {str(error).partition(chr(10))[0]}",
+        why="It is not called any more.",
+        fix="Repair it, and give it to on_event again.",
+        where=UserLocation(last.filename, last.lineno or 0, last.name),
+    )
 
 
 # Seconds spent in finished inner phases of each open phase, innermost last.

@@ -100,7 +100,7 @@ class Explanation:
         """
         if kind is not None and kind not in STAGES:
             fix = f"Use one of {', '.join(STAGES)}."
-            raise UnknownName(Diagnostic("MD102", f"code() knows no kind {kind!r}.{nearest(kind, STAGES)}", fix=fix))
+            raise UnknownName(Diagnostic("MD112", f"code() knows no kind {kind!r}.{nearest(kind, STAGES)}", fix=fix))
         shown: list[Artifact] = []
         # The text of a dispatcher changes with each entry; what was collected may be an old one.
         order = [stage for stage in STAGES if stage != "dispatch"]
@@ -142,11 +142,11 @@ class Explanation:
 
     def __str__(self) -> str:
         stats, saved = self.stats, self.saved()
-        phases = ", ".join(f"{name} {seconds:.2f}" for name, seconds in stats.seconds_by_phase.items())
+        phases = ", ".join(f"{name} {seconds:.2g}" for name, seconds in stats.seconds_by_phase.items())
         lines = [
             f"{self._record.name}: {stats}",
             f"  graphs: {stats.graphs}, graph breaks: {stats.graph_breaks}, frames given up: {stats.fallbacks}",
-            f"  compiled in {sum(stats.seconds_by_phase.values()):.2f} s: {phases}" if phases else "  not compiled yet",
+            f"  compiled in {sum(stats.seconds_by_phase.values()):.2g} s: {phases}" if phases else "  not compiled yet",
         ]
         if saved:
             lines.append(f"  kept for backward: {len(saved)} tensors, {saved.bytes:,} bytes")

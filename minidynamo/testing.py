@@ -21,6 +21,7 @@ from minidynamo.autograd.aot import aot_compile
 from minidynamo.backends import Backend, resolve
 from minidynamo.boxed import make_boxed
 from minidynamo.comparison import Observation, assert_equal_observations, observe
+from minidynamo.errors import ArgumentError, Diagnostic
 from minidynamo.events import Event, on_event
 
 OPERATIONS = ("call_function", "call_method", "call_module")
@@ -46,6 +47,9 @@ class CompileCounter:
     def compile(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """What makes a graph callable; subclasses choose."""
         return make_boxed(gm)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(frame_count={self.frame_count}, op_count={self.op_count})"
 
     def clear(self) -> None:
         """Forget what was counted."""
@@ -128,8 +132,11 @@ def assert_same_as_eager(
     of `torch.testing.assert_close` (both 0 for bitwise equality); `options` go to `minidynamo.compile`.
 
     Modules belong into the arguments: a module that `fn` reaches otherwise is shared by both runs.
-    Raises AssertionError that names the first difference.
+    Raises AssertionError that names the first difference, ArgumentError without functions that make arguments.
     """
+    if not make_inputs or not all(map(callable, make_inputs)):
+        what = "assert_same_as_eager needs functions that make the arguments of a call"
+        raise ArgumentError(Diagnostic("MD112", what, fix="Write: assert_same_as_eager(fn, lambda: (torch.ones(3),))."))
     counter = CompileCounterWithBackend(backend)
     tolerance: dict[str, Any] = {} if rtol is None or atol is None else {"rtol": rtol, "atol": atol}
     with _recorded() as events:

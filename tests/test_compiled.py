@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
+import sys
 import threading
 import weakref
 from pathlib import Path
@@ -286,3 +287,12 @@ def test_new_versions_of_a_compiled_argument_compile_nothing_again() -> None:
     assert minidynamo.stats(outer).recompiles == 0
     other = minidynamo.compile(lambda x: x + 2, backend="eager")
     assert torch.equal(outer(other, x), torch.full((3,), 6.0))
+
+
+def test_a_recursion_that_python_survives_is_survived():
+    def down(n, x):
+        return x if n == 0 else down(n - 1, x) + 1
+
+    f = minidynamo.compile(down, backend="eager")
+    depth = sys.getrecursionlimit() // 2
+    assert f(depth, torch.zeros(1)).item() == f(depth, torch.zeros(1)).item() == depth

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 
 import pytest
@@ -165,3 +166,18 @@ def test_a_graph_that_fails_for_a_handler_is_no_news():
             return str(error)
 
     assert minidynamo.compile(f, backend="eager")(torch.ones(1)) == "mine"
+
+
+def test_data_that_nest_too_deep_are_no_bug():
+    def innermost(nested):
+        while isinstance(nested, list):
+            nested = nested[0]
+        return nested + 1
+
+    nested = torch.ones(1)
+    for _ in range(2 * sys.getrecursionlimit()):
+        nested = [nested]
+    with pytest.warns(MinidynamoNotice, match="MD210 .*innermost runs as written"):
+        assert minidynamo.compile(innermost, backend="eager")(nested).item() == 2
+    with pytest.raises(Unsupported, match="MD210 fullgraph=True, but"):
+        minidynamo.compile(innermost, backend="eager", fullgraph=True)(nested)

@@ -32,6 +32,18 @@ def test_a_subscriber_gets_events_until_it_leaves():
     assert [(e.kind, e.name, e.data) for e in seen] == [("artifact", "graph", {"path": "a.py"})]
 
 
+def test_a_subscriber_that_raises_leaves_with_a_notice(recorded):
+    def broken(event):
+        raise KeyError("missing")
+
+    unsubscribe = on_event(broken)
+    with pytest.warns(MinidynamoNotice, match=r"MD113 .*broken, which was given to on_event, raised KeyError(?s:.*)"):
+        publish("artifact", "graph")
+    publish("artifact", "graph")
+    unsubscribe()
+    assert [e.kind for e in recorded] == ["artifact", "notice", "artifact"]
+
+
 def test_phases_do_not_count_what_is_inside_them(recorded):
     with phase("capture"):
         time.sleep(0.01)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import minidynamo
+from minidynamo.errors import ArgumentError
 from minidynamo.testing import (
     AotEagerAndRecordGraphs,
     CompileCounter,
@@ -137,3 +138,15 @@ def test_freed_before_needs_as_many_probes_as_it_names():
         probe(torch.ones(1))
     with pytest.raises(KeyError), assert_freed_before(tensors[0]):
         raise KeyError
+
+
+@pytest.mark.parametrize("make_inputs", [(), (torch.ones(2),)])
+def test_inputs_are_made_by_functions(make_inputs):
+    with pytest.raises(ArgumentError, match=r"MD112 .*functions that make the arguments(?s:.*)lambda: "):
+        assert_same_as_eager(lambda x: x + 1, *make_inputs)
+
+
+def test_a_counter_shows_what_it_counted():
+    counter = CompileCounter()
+    minidynamo.compile(lambda x: x + 1, backend=counter)(torch.ones(2))
+    assert repr(counter) == "CompileCounter(frame_count=1, op_count=1)"

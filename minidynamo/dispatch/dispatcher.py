@@ -231,15 +231,17 @@ class Dispatcher:
             _compiling.release()
         self.stats.add_timed_call(timed(*boxed))
 
-    def miss(self, boxed: list[Any], generation: int) -> Any:
-        """Serve a call that no entry of `generation` fits. Nothing but the list holds the arguments meanwhile."""
+    def miss(self, boxed: list[Any], generation: int) -> Boxed:
+        """What takes the list of a call that no entry of `generation` fits; nothing else holds the arguments meanwhile.
+
+        The generated function calls it itself, so that a traceback of what it raises does not lead through here.
+        """
         try:
-            body = self._resolve(boxed, generation)
+            return self._resolve(boxed, generation)
         except MinidynamoError as error:
             if config.verbose:
                 raise
             raise error.with_traceback(None)  # noqa: B904 (the cause is kept; our frames say nothing to the user)
-        return body(boxed)
 
     def _resolve(self, boxed: list[Any], generation: int) -> Boxed:
         """What takes the list instead: the body of a new entry, or the frame as the user wrote it."""
@@ -355,11 +357,11 @@ def _settings_changed() -> None:
 config.on_change(_settings_changed)
 
 
-def _once_more(miss: Callable[[list[Any], int], Any]) -> Callable[..., Any]:
+def _once_more(miss: Callable[[list[Any], int], Boxed]) -> Callable[..., Any]:
     """What stands in for a body that is gone."""
 
     def dispatch_again(boxed: list[Any], inputs: list[Any] = []) -> Any:  # noqa: B006
         inputs.clear()  # the caller's frame still has the list
-        return miss(boxed, -1)
+        return miss(boxed, -1)(boxed)
 
     return dispatch_again

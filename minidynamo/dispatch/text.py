@@ -16,7 +16,7 @@ It keeps no state; `dispatcher.py` decides which entries there are and executes 
             return body0(boxed)
         boxed = [x, args, k]
         del x, args, k
-        return miss(boxed, 1)
+        return miss(boxed, 1)(boxed)
 
 Guards that have read the inputs of the graph give these to the body in another list (`body0(boxed, fits)`).
 """
@@ -49,7 +49,7 @@ def dispatch_source(frame: Frame, bodies: Mapping[Entry, str], generation: int) 
     for entry, body in bodies.items():
         given = f"{names.boxed}, {names.fits}" if entry.gives_inputs else names.boxed
         lines += [*_check_entry(frame, entry), *_if_it_fits(frame, frame.leave(f"{body}({given})"))]
-    return _function(frame, [*lines, *frame.leave(f"{names.miss}({names.boxed}, {generation})")])
+    return _function(frame, [*lines, *frame.leave(f"{names.miss}({names.boxed}, {generation})({names.boxed})")])
 
 
 def timed_function(frame: Frame, entries: Sequence[Entry]) -> Callable[..., int]:

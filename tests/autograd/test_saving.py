@@ -106,3 +106,9 @@ def test_what_a_policy_may_not_say():
 def test_a_budget_is_a_share():
     with pytest.raises(ArgumentError, match=r"MD101(?s:.*)from 0 to 1"):
         minidynamo.compile(program, options={"activation_budget": 1.5})
+
+
+def test_a_policy_that_raises_is_named():
+    compiled = minidynamo.compile(lambda x: x.sin().sum(), backend="aot_eager", save_policy=lambda: "save")
+    with pytest.raises(ArgumentError, match="MD409 save_policy= raised TypeError"):
+        compiled(torch.ones(2, requires_grad=True))

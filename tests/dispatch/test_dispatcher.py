@@ -168,7 +168,7 @@ def everything(a, /, b=None, *args, k=None, **kw):
         return body0(boxed)
     boxed = [a, b, args, k, kw]
     del a, b, args, k, kw
-    return miss(boxed, 2)
+    return miss(boxed, 2)(boxed)
 """
     )
     assert inspect.getsource(compiled.__code__) == dispatcher.source()
@@ -501,7 +501,7 @@ def loop_resume_at_NN(boxed):
         del stack_0, total
         return body0(boxed)
     del stack_0, total
-    return miss(boxed, 2)
+    return miss(boxed, 2)(boxed)
 """.replace("NN", str(for_iter_point().index))
     )
 

@@ -24,7 +24,7 @@ def test_entries_are_tried_in_order():
     source = dispatch_source(RootFrame(f, "f"), {two: "body1", one: "body0"}, 7)
     assert source.startswith("def f(x, n=None):\n    if count() & 1023 == 16:\n        time_guards([x, n])\n")
     assert source.index("return body1(boxed)") < source.index("return body0(boxed)")
-    assert source.endswith("    del x, n\n    return miss(boxed, 7)\n")
+    assert source.endswith("    del x, n\n    return miss(boxed, 7)(boxed)\n")
 
 
 def test_natively_there_is_nothing_to_check():
