@@ -149,17 +149,17 @@ class DoubleBackward:
     def __init__(self, plan: HigherOrder, derivatives: Derivatives, wanted: Sequence[int]) -> None:
         self.plan = plan
         self.derivatives = derivatives
-        self.linked = [i if i in plan.linked else None for i in wanted]
+        self.linked = [i in plan.linked for i in wanted]
 
-    def keep(self, args: Sequence[Any], hooked: bool) -> Kept:
-        """What is needed of the inputs of a call that begins. The user's hooks for saved tensors leave no input to
-        hold: what is kept has to go through them."""
+    def keep(self, args: Sequence[Any], links: Sequence[torch.Tensor | None], hooked: bool) -> Kept:
+        """What is needed of the inputs of a call that begins, `links` to those that require grad among it. The user's
+        hooks for saved tensors leave no input to hold: what is kept has to go through them."""
         plan, missing = self.plan, dict(self.plan.missing)
         if hooked:
             missing.update(dict.fromkeys(plan.held, "Hooks for saved tensors were in force."))
         return Kept(
             {} if hooked else {i: _hold(args[i]) for i in plan.held},
-            [None if i is None else _link(args[i]) for i in self.linked],
+            [link if is_linked else None for link, is_linked in zip(links, self.linked)],
             symbol_values(self.derivatives.symbols, args) if self.derivatives.symbols else {},
             {device: random_state(device) for device in plan.random},
             missing,
@@ -284,27 +284,30 @@ def _unsupported(why: str) -> Unsupported:
     )
 
 
-class _Link(torch.autograd.Function):
-    """Another tensor of the same shape under the history of a tensor, without its data."""
+class _Links(torch.autograd.Function):
+    """For each tensor another of the same shape, under its history, without its data."""
 
     @staticmethod
-    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.set_materialize_grads(False)
-        return value.new_zeros(()).expand(value.shape)
+        return tuple(value.new_empty(()).expand(value.shape) for value in values)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor | None) -> torch.Tensor | None:
-        return gradient
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        return gradients
 
 
-def _link(value: torch.Tensor) -> torch.Tensor:
-    """What stands for `value` and its history. A tensor that is written to may come to depend on who holds it: only
-    leaves, which autograd does not let be written, stand for themselves."""
-    if value.is_leaf:
-        return value
+def linked(values: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+    """What stands for `values` and their history without keeping them alive, nor what is written to them later.
+
+    Leaves, which live as long as their history does and which autograd does not let be written, stand for themselves.
+    """
+    inner = [value for value in values if value is not None and not value.is_leaf]
+    if not inner:
+        return list(values)
     with torch.enable_grad():
-        made: torch.Tensor = compat.raw_apply(_Link)(value)
-    return made
+        made = iter(compat.raw_apply(_Links)(*inner))
+    return [value if value is None or value.is_leaf else next(made) for value in values]
 
 
 def _hold(value: torch.Tensor) -> tuple[torch.Tensor, int]:

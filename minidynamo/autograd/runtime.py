@@ -15,7 +15,7 @@ import torch
 
 from minidynamo import compat
 from minidynamo.autograd.batches import has_batches
-from minidynamo.autograd.double_backward import DoubleBackward
+from minidynamo.autograd.double_backward import DoubleBackward, linked
 from minidynamo.autograd.layouts import GradientLayout, Layout
 from minidynamo.autograd.signature import GraphSignature, OutputPlan
 from minidynamo.boxed import BoxedCallable, mark_boxed
@@ -48,17 +48,19 @@ def training_call(
     function = _make_function(signature, _settling(signature, forward), saved, _Lazy(compile_backward), expected, again)
     apply = compat.raw_apply(function)
     gradients = signature.gradients
-    unreached = [place for place, i in enumerate(gradients) if i in signature.unreached]
+    unreached = [place for place, i in enumerate(gradients) if i in signature.unreached and i not in again.plan.linked]
 
     def run(args: list[Any]) -> Any:
-        return apply(args, *[args[i] for i in gradients])
+        return apply(args, *linked([args[i] for i in gradients]))
 
     def run_detached(args: list[Any]) -> Any:
         known = [args[i] for i in gradients]
         for place in unreached:
             if not known[place].is_leaf:
                 known[place] = None  # autograd would walk into its history without bringing a gradient
-        return apply(args, *known)
+        links = linked(known)
+        del known
+        return apply(args, *links)
 
     return _finishing(signature, _with_constants(signature, run_detached if unreached else run))
 
@@ -141,18 +143,19 @@ def _make_function(
     others = [i for i in range(results) if i not in differentiable and i not in signature.number_results]
 
     class CompiledFunction(torch.autograd.Function):
-        """One node of autograd's graph for the whole compiled graph. Its first argument is the list of all inputs."""
+        """One node of autograd's graph for the whole compiled graph. Its first argument is the list of all inputs; what
+        autograd sees are links to those that require grad, so that the inputs themselves can die in forward."""
 
         # Autograd hands all gradients in in one list and keeps none itself, so they die inside backward as well.
         boxed_grads_call = True
 
         @staticmethod
-        def forward(ctx: Any, args: list[Any], *_: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        def forward(ctx: Any, args: list[Any], *links: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
             # An input whose history autograd shall not walk into must not be saved together with it.
             kept = [args[i].detach() if i in unreached and not args[i].is_leaf else args[i] for i in places.inputs]
             numbers = [args[i] for i in places.number_inputs]
             hooked = compat.has_saved_tensor_hooks()
-            ctx.again = again.keep(args, hooked)
+            ctx.again = again.keep(args, links, hooked)
             made = forward_graph(args)
             kept += [made[i] for i in places.made]
             ctx.save_for_backward(*kept)

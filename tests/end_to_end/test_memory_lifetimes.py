@@ -105,6 +105,38 @@ def test_a_deleted_argument_dies_at_the_same_operation(backend):
         assert watches[-1].seen == [["x"], []]
 
 
+@pytest.mark.parametrize("backend", WITH_PYTHON)
+@pytest.mark.parametrize("read", [False, True])
+def test_what_backward_does_not_read_dies_in_forward(backend, read):
+    """An inner tensor that a second derivative does not need either, although it could be asked for."""
+
+    def body(h):
+        y = h.sigmoid()
+        if read:
+            y = y * h
+        del h
+        y = probe(y)
+        return y.exp()
+
+    watches = []
+
+    def make():
+        h = x * 2
+        watches.append(StorageWatch(h=h))
+        return h
+
+    f = compiled(body, backend)
+    x = torch.tensor([0.1, 0.2, 0.3], requires_grad=True)
+    for _ in range(2):
+        result = f(make())
+        assert watches[-1].seen == [["h"] if read else []]
+        (gradient,) = torch.autograd.grad(result.sum(), x, create_graph=True)
+        found = torch.autograd.grad(gradient.sum(), x)
+    h = x * 2
+    (gradient,) = torch.autograd.grad((h.sigmoid() * (h if read else 1)).exp().sum(), x, create_graph=True)
+    torch.testing.assert_close(found, torch.autograd.grad(gradient.sum(), x))
+
+
 def popped_keyword(**given):
     x = given.pop("x")
     y = x + 1
