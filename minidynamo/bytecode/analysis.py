@@ -25,6 +25,9 @@ _NEVER_RAISE = {"PUSH_EXC_INFO", "POP_EXCEPT", "COPY", "SWAP", "POP_TOP", "LOAD_
 _NEVER_RAISE |= {"STORE_FAST", "STORE_DEREF"}
 # Names through which a function can read its own locals without an instruction that says so.
 _READS_ALL_LOCALS = {"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe"}
+# And through which it can tell what still lives: there a local holds what it holds until it is bound anew.
+_SEES_DEATHS = {"weakref", "ref", "proxy", "finalize", "WeakMethod", "getweakrefcount", "getrefcount", "gc"}
+_SEES_DEATHS |= {"WeakSet", "WeakValueDictionary", "WeakKeyDictionary"}
 
 
 def group_of(code: types.CodeType, index: int) -> range:
@@ -158,10 +161,15 @@ def _live_sets(code: types.CodeType) -> tuple[frozenset[str], ...]:
 
 def _implicitly_read(code: types.CodeType) -> frozenset[str]:
     names = slot_names(code)
-    if _READS_ALL_LOCALS & set(code.co_names):
+    if _READS_ALL_LOCALS & set(code.co_names) or sees_deaths(code):
         return frozenset(names)
     # super() without arguments looks into the frame for the class cell and the first argument.
     return frozenset({"__class__", names[0]}) if "__class__" in code.co_freevars else frozenset()
+
+
+def sees_deaths(code: types.CodeType) -> bool:
+    """Whether the function's own code mentions weak references, so that it may ask which objects still live."""
+    return not _SEES_DEATHS.isdisjoint(code.co_names + code.co_freevars)
 
 
 def _reads_and_writes(instruction: Instruction) -> tuple[frozenset[str], frozenset[str]]:

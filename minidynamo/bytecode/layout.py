@@ -30,7 +30,8 @@ class FramePoint:
 
     `stack` tells VALUE, NULL or CELL for each slot from the bottom; `locals` are the slots that hold a value, `cells`
     those that hold a cell (both by `slot_names`, in that order). The values travel in one list: cells, then the stack
-    without its NULLs, then locals. Make it with `frame_point`, which leaves out what is dead.
+    without its NULLs, then locals. Make it with `frame_point`, which leaves out what is dead, unless it is `lasting`:
+    held to the end of the frame, or until something else is stored there.
     """
 
     code: types.CodeType
@@ -38,6 +39,7 @@ class FramePoint:
     stack: tuple[str, ...] = ()
     locals: tuple[str, ...] = ()
     cells: tuple[str, ...] = ()
+    lasting: frozenset[str] = frozenset()
 
     @property
     def size(self) -> int:
@@ -73,14 +75,20 @@ class Exit:
 
 
 def frame_point(
-    code: types.CodeType, index: int, stack: Iterable[str], locals: Iterable[str], cells: Iterable[str]
+    code: types.CodeType,
+    index: int,
+    stack: Iterable[str],
+    locals: Iterable[str],
+    cells: Iterable[str],
+    lasting: frozenset[str] = frozenset(),
 ) -> FramePoint:
-    """The frame point of the call group at `index`, with the bound `locals` and `cells` that are live there."""
+    """The frame point of the call group at `index`, with the bound `locals` and `cells` that are live there, or are
+    `lasting`."""
     index = group_of(code, index).start
-    live = live_locals(code, index)
+    live = live_locals(code, index) | lasting
     order = {name: k for k, name in enumerate(slot_names(code))}
     travelling = [tuple(sorted(live & set(names), key=order.__getitem__)) for names in (locals, cells)]
-    return FramePoint(code, index, tuple(stack), *travelling)
+    return FramePoint(code, index, tuple(stack), travelling[0], travelling[1], lasting)
 
 
 def exits(point: FramePoint) -> tuple[Exit, ...]:
@@ -99,8 +107,8 @@ def exits(point: FramePoint) -> tuple[Exit, ...]:
         slots = dict.fromkeys(point.locals, VALUE) | dict.fromkeys(point.cells, CELL)
         for k in group:
             _apply(instructions[k], jumped, stack, slots)
-        names = [[name for name, kind in slots.items() if kind == wanted] for wanted in (VALUE, CELL)]
-        found.append(Exit(frame_point(point.code, index, stack, *names), jumped))
+        plain, cells = ([name for name, kind in slots.items() if kind == wanted] for wanted in (VALUE, CELL))
+        found.append(Exit(frame_point(point.code, index, stack, plain, cells, point.lasting), jumped))
     return tuple(found)
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from minidynamo.bytecode.analysis import cannot_cut, group_of, live_locals
 from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.tracer.interpreter import Frame
+from minidynamo.tracer.lifetimes import lives_on
 from minidynamo.tracer.opcodes.calls import callable_position
 from minidynamo.tracer.reachable import reachable
 from minidynamo.tracer.trace_rules import is_trusted_module, runs_as_written
@@ -87,7 +88,8 @@ def break_before(frame: Frame, title: str, diagnostic: Diagnostic, *, in_callee:
     if reason is not None:
         what = f"{title} runs as written: it cannot be cut at a graph break"
         raise SkipFrame(Diagnostic("MD220", what, why=reason.capitalize() + ".", where=diagnostic.where))
-    live = live_locals(code, index)
+    lasting = frozenset(name for name, value in frame.local_slots.items() if lives_on(frame, value))
+    live = live_locals(code, index) | lasting
     return Break(
         index,
         tuple(value if isinstance(value, Null) else _known(frame, value) for value in frame.stack),
@@ -95,6 +97,7 @@ def break_before(frame: Frame, title: str, diagnostic: Diagnostic, *, in_callee:
         {name: CellVariable() for name in code.co_cellvars} | frame.cells,
         diagnostic,
         _compiled_callee(frame, index) if in_callee else None,
+        lasting,
     )
 
 

@@ -87,6 +87,8 @@ def _root_frame(tx: Trace, request: FrameRequest) -> Frame:
         cells[name] = tracked
     for slot in request.stack:
         frame.push(_stack_value(tx, slot))
+    unread = (value for value in frame.held() if isinstance(value, UnreadVariable))
+    frame.arrived = {value.source: value.value for value in unread if value.source is not None}
     return frame
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from minidynamo.bytecode.analysis import group_of
+from minidynamo.bytecode.analysis import group_of, sees_deaths
 from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, InstanceAttr, Source
@@ -18,6 +18,7 @@ from minidynamo.tracer.frame_request import FrameRequest
 from minidynamo.tracer.generators import cannot_go_on
 from minidynamo.tracer.handlers.pull_backs import spoilt
 from minidynamo.tracer.interpreter import Frame
+from minidynamo.tracer.lifetimes import is_noticed
 from minidynamo.tracer.opcodes.calls import callable_position
 from minidynamo.tracer.reachable import reachable, target_of, would_differ
 from minidynamo.tracer.side_effects import ContentsChanged
@@ -58,6 +59,7 @@ def finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) 
         tx.chain.emits_in_try,
         tx.graph.shapes,
         lent,
+        lasting=sees_deaths(request.code) or any(map(is_noticed, frame.arrived.values())),
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from minidynamo.bytecode.instructions import Instruction, decode, location
 from minidynamo.errors import Diagnostic, SkipFrame, UserLocation
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import CellContents
+from minidynamo.guards.source import CellContents, Source
 from minidynamo.tracer.exceptions import Raised, set_context
 from minidynamo.tracer.opcodes.table import OPCODES, UNSUPPORTED
 from minidynamo.tracer.protocol import Tracer
@@ -66,7 +66,8 @@ class Frame:
     `trusted` frames run library code, whose functions, classes and modules are not guarded. Locals and stack slots of a
     root frame may be unread: `pop` and `read_local` look at them, so what the program only moves needs no guard.
     `result` is set by the instruction that returns; `keyword_names` by KW_NAMES for the call that follows. `handled` is
-    the exception that a handler of this frame is at work on.
+    the exception that a handler of this frame is at work on. `arrived` has the values that a root frame was entered
+    with, by their places; `lost` those, and parts of them, that no local holds any more.
     """
 
     def __init__(
@@ -96,10 +97,14 @@ class Frame:
         self.result: VariableTracker | None = None
         self.yielded: VariableTracker | None = None
         self.handled: VariableTracker | None = None
+        self.arrived: dict[Source, Any] = {}
+        self.lost: list[Any] = []
 
     def forget_values(self) -> None:
         """Let go of what the frame holds, at the end of the trace."""
         self.stack.clear()
+        self.arrived.clear()
+        self.lost.clear()
         self.local_slots.clear()
         self.cells.clear()
 

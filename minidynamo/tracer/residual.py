@@ -179,7 +179,13 @@ class _Program:
         if not self.parameters:
             return []
         names = ", ".join(self.parameters) + "," * (len(self.parameters) == 1)
-        return [f"{names} = {self.boxed}", f"{self.boxed}.clear()"]
+        lines = [f"{names} = {self.boxed}", f"{self.boxed}.clear()"]
+        if not self.traced.lasting:
+            return lines
+        # Python lets go of locals in the order in which they are bound first: temporaries are bound to later ones.
+        on_stack = [name for name in self.parameters if name.startswith("stack_")]
+        order = [*(name for name in self.parameters if name not in on_stack), *on_stack]
+        return [f"{' = '.join(order)} = None", *lines]
 
     def load(self) -> list[str]:
         """Read what lives outside: effects, and a graph that empties a list, change what is found there.
@@ -204,7 +210,7 @@ class _Program:
             lines += self.read_inputs(reader, names)
         if self.recovers and self.writes:
             lines.append(self.count_writes())
-        kept = set(self.known.values())
+        kept = {*self.known.values(), *(self.parameters if self.traced.lasting else ())}
         self.bound += [name for name in names if name in kept]
         dead = [name for name in names if name not in kept]
         return [*lines, f"del {', '.join(dead)}"] if dead else lines

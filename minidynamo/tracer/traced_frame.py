@@ -53,7 +53,7 @@ class Break:
 
     `stack` is bottom first; `local_variables` holds the bound plain locals that are still live, `cells` all cell and
     free variables of the code object, by name. `compiled_callee` is the stack position of a callable that should be
-    called through its own dispatcher, or None.
+    called through its own dispatcher, or None. `lasting` are locals that stay although nothing reads them any more.
     """
 
     index: int
@@ -62,6 +62,7 @@ class Break:
     cells: dict[str, CellVariable]
     diagnostic: Diagnostic
     compiled_callee: int | None = None
+    lasting: frozenset[str] = frozenset()
 
     def values(self) -> list[VariableTracker]:
         """What the frame leaves behind."""
@@ -76,6 +77,7 @@ class TracedFrame:
     `outputs` are the tensors, and handles of their hooks, that the graph returns, in order: those that the exit or the
     journal need. `graph` is None when no operation was captured. `emits_in_try`: an operation has a `try` or `with`
     around it, here or in a callee.
+    `lasting`: what the frame is entered with must not die earlier than in the frame as written.
     `lent` are lists that were given up and travel on behind a break; whoever drives the steps empties them in the end.
     """
 
@@ -89,6 +91,7 @@ class TracedFrame:
     emits_in_try: bool = False
     shapes: Shapes | None = None
     lent: tuple[ListVariable, ...] = ()
+    lasting: bool = False
 
     def all_guards(self) -> Sequence[Guard]:
         """The guards, with what the tracer and, by now, the backend have decided on sizes and numbers."""

@@ -10,14 +10,18 @@ from __future__ import annotations
 import contextvars
 import weakref
 
+import torch
+
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import ContextValue, Result, Unset
 from minidynamo.tracer import registry
 from minidynamo.tracer.constants import is_constant_value
+from minidynamo.tracer.lifetimes import may_be_gone
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.references import ContextVarVariable, WeakReferenceVariable
+from minidynamo.variables.tensors import TensorVariable
 
 
 @registry.function(weakref.ref)
@@ -34,10 +38,15 @@ def _read(tx: Tracer, reference: VariableTracker, /) -> VariableTracker:
     if not isinstance(reference, WeakReferenceVariable):
         name = reference.python_type.__name__
         tx.break_graph("MD206", f"a {name} is called", why="It is a weak reference of another kind.")
-    if reference.referent is not None:
-        return reference.referent
-    assert reference.value is not None and reference.source is not None
-    return tx.wrap(reference.value(), Result(reference.source))
+    known, referent = reference.referent, reference.value() if reference.value is not None else None
+    is_tensor = isinstance(known, TensorVariable) or isinstance(referent, torch.Tensor)
+    if (known is not None or referent is not None) and may_be_gone(tx, is_tensor):
+        why = "Whether the object still lives is known when the program runs."
+        tx.break_graph("MD206", "a weak reference is read behind something that was let go", why=why)
+    if known is not None:
+        return known
+    assert reference.source is not None
+    return tx.wrap(referent, Result(reference.source))
 
 
 @registry.method(contextvars.ContextVar, "get")

@@ -13,6 +13,7 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Source, global_source
 from minidynamo.tracer.constants import from_constant
 from minidynamo.tracer.interpreter import NULL, Frame
+from minidynamo.tracer.lifetimes import let_go
 from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.tracer.side_effects import DELETED
 from minidynamo.tracer.trace_rules import is_library_value
@@ -128,6 +129,7 @@ def store_fast(frame: Frame, instruction: Instruction) -> None:
 
 def _store(frame: Frame, name: str) -> None:
     """Move the top of the stack to a local, unread if it is so; it may also be a cell or NULL."""
+    _keep_if_noticed(frame, name)
     value = frame.stack.pop()
     frame.cells.pop(name, None)
     if isinstance(value, CellVariable):
@@ -140,7 +142,15 @@ def _store(frame: Frame, name: str) -> None:
 def delete_fast(frame: Frame, instruction: Instruction) -> None:
     if instruction.argval not in frame.local_slots:
         read_local(frame, instruction.argval)
+    _keep_if_noticed(frame, instruction.argval)
     frame.write_local(instruction.argval, None)
+
+
+def _keep_if_noticed(frame: Frame, name: str) -> None:
+    """Leave it to Python to let go of what runs code when it dies."""
+    if let_go(frame, name):
+        what = "an object is given up that has `__del__`, or weak references with callbacks"
+        frame.tx.break_graph("MD206", what, why="When the object dies is a part of what the program does.")
 
 
 # Cells
