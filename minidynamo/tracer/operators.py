@@ -327,7 +327,7 @@ def truth_of(tx: Tracer, obj: VariableTracker) -> bool:
             marker="this is a tensor; its value is only known when the graph runs",
         )
     if isinstance(obj, SequenceVariable) and is_trusted_class(obj.python_type):  # a namedtuple's can say otherwise
-        return bool(obj.items)
+        return tx.truth(tx.call_method(obj, "__len__"))
     for name in ("__bool__", "__len__"):
         if _has_method(obj, name):
             result = tx.call_method(obj, name)

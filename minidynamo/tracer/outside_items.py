@@ -23,10 +23,20 @@ Slot = VariableTracker | int
 
 
 @dataclass(frozen=True)
+class Length:
+    """How long a container is: the number at `place`, which is `there`, and `more`."""
+
+    place: Source
+    there: int
+    more: int
+
+
+@dataclass(frozen=True)
 class ListReader:
     """How to read a real list or deque; `together` tracks all elements at once, where that has to be."""
 
     length: int
+    size: Source  # where the length can be read
     element: Callable[[int], VariableTracker]
     together: Callable[[], list[VariableTracker]] | None = None
 
@@ -113,6 +123,12 @@ class OutsideItems(MutableSequence[VariableTracker]):
         """Whether the elements that were there on entry are known by number."""
         return self._slots is not None
 
+    def unread_length(self) -> Length | None:
+        """The length as a sum, while the length on entry does not matter otherwise."""
+        if self._slots is not None or (self._added and self._maxlen is not None):
+            return None
+        return Length(self._reader.size, self._length, len(self._added))
+
     def changes(self) -> tuple[int | None, list[Slot]]:
         """How many of the first elements are those of the beginning (None: all there were), and what follows them."""
         if self._slots is None:
@@ -128,6 +144,7 @@ class TableReader:
     """How to read a real dict or set: its keys, their trackers, the values."""
 
     keys: tuple[Any, ...]
+    size: Source  # where their number can be read
     key: Callable[[Any], DictKey]
     value: Callable[[Any], Any]
     has: Callable[[Any], bool]
@@ -211,6 +228,15 @@ class OutsideTable(MutableMapping[DictKey, Any]):
         self.is_cleared = True
         self.written.clear()
         self.removed.clear()
+
+    def unread_length(self) -> Length | None:
+        """The length as a sum, while the keys on entry do not matter otherwise."""
+        if self._keys is not None:
+            return None
+        new = sum(key in self.removed or not self._had(key) for key in self.written)
+        if self._keys is not None:
+            return None
+        return Length(self._reader.size, len(self._reader.keys), new - len(self.removed))
 
     @property
     def is_read(self) -> bool:

@@ -11,7 +11,7 @@ import datetime
 import functools
 import types
 import weakref
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence, Set, Sized
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from minidynamo.guards.source import (
     HOOK_TABLES,
     PLAIN_VALUES,
     Attr,
+    Computed,
     Constant,
     DictKeys,
     DictValues,
@@ -167,6 +168,12 @@ def _contents(
     return [wrap(graph, item, make_source(position)) for position, item in enumerate(value)]
 
 
+def _size(source: Source, owner: type[Sized], exact: bool) -> Source:
+    """Where the length of a container can be read, whatever its class defines."""
+    function = len if exact else owner.__len__
+    return Computed("{0}({1})", (Constant(function, "len"), source))
+
+
 def _elements(
     graph: OutputGraph,
     value: Any,
@@ -183,7 +190,9 @@ def _elements(
         return wrap(graph, read(position), place)
 
     maxlen = object.__getattribute__(value, "maxlen") if owner is collections.deque else None
-    return OutsideItems(graph, source, ListReader(owner.__len__(value), element, together), maxlen)
+    return OutsideItems(
+        graph, source, ListReader(owner.__len__(value), _size(source, owner, exact), element, together), maxlen
+    )
 
 
 def _list(graph: OutputGraph, value: list[Any], source: Source) -> VariableTracker:
@@ -401,7 +410,8 @@ def _entries(
 
     has = value.__contains__ if owner is None else functools.partial(dict.__contains__, value)
     key_of_raw = functools.partial(_dict_key, graph)
-    return OutsideTable(graph, source, TableReader((*raw,), key_of_raw, entry, has, GuardKind.DICT_KEYS))
+    size = _size(source, dict, exact or owner is None)
+    return OutsideTable(graph, source, TableReader((*raw,), size, key_of_raw, entry, has, GuardKind.DICT_KEYS))
 
 
 def _members(
@@ -410,7 +420,8 @@ def _members(
     """The elements of a set, to be tracked when the program asks for them."""
     has = functools.partial(owner.__contains__, value)
     key_of_raw = functools.partial(_dict_key, graph)
-    return OutsideTable(graph, source, TableReader(items, key_of_raw, lambda _: None, has, GuardKind.SET_ITEMS))
+    size = _size(source, owner, type(value) is owner)
+    return OutsideTable(graph, source, TableReader(items, size, key_of_raw, lambda _: None, has, GuardKind.SET_ITEMS))
 
 
 def _set(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:

@@ -220,20 +220,69 @@ def test_an_element_that_is_replaced_leaves_the_others_alone():
     assert program.stats.compiles == 1
 
 
-def test_a_window_that_slides():
-    def program(xs, x):
-        xs.append(x.sum())
-        if len(xs) > 3:
-            xs.pop(0)
-        return x
+LENGTHS = []
+
+
+@LENGTHS.append
+def window(xs, x):
+    xs.append(float(x.shape[0]))
+    if len(xs) > 5:
+        xs.pop(0)
+    return x
+
+
+@LENGTHS.append
+def emptied_when_full(xs, x):
+    if len(xs) >= 7:
+        xs.clear()
+    xs.append(x)
+    return x * 2
+
+
+@LENGTHS.append
+def length_as_a_number(xs, x):
+    xs.extend([1, 2])
+    return x * len(xs)
+
+
+@LENGTHS.append
+def whether_there_are_any(xs, x):
+    y = x * 2 if xs else x
+    xs.append(x)
+    return y if not xs else y + 1
+
+
+@pytest.mark.parametrize("cls", [list, Words])
+@pytest.mark.parametrize("program", LENGTHS, ids=lambda program: program.__name__)
+def test_lengths_are_numbers(program, cls):
+    compiled = minidynamo.compile(program, backend="eager")
+    mine, eager = cls(), cls()
+    for n in range(20):
+        x = torch.full((2,), float(n))
+        assert torch.equal(compiled(mine, x), program(eager, x))
+        assert repr(mine) == repr(eager)
+    assert compiled.stats.compiles <= 3, compiled.why()
+
+
+def test_lengths_of_dicts_sets_and_deques_are_numbers():
+    def program(d, s, q, x):
+        d["last"] = x
+        s.add("last")
+        if len(q) > 4:
+            q.clear()
+        q.append(1)
+        return x * len(d) + len(s)
 
     compiled = minidynamo.compile(program, backend="eager")
-    mine, eager = [], []
-    for n in range(10):
-        compiled(mine, torch.full((2,), float(n)))
-        program(eager, torch.full((2,), float(n)))
-        assert mine == eager
-    assert compiled.stats.compiles <= 4
+    mine, eager = [({}, set(), collections.deque()) for _ in range(2)]
+    for n in range(20):
+        for d, s, q in (mine, eager):
+            d[n] = s.add(n)
+            q.append(n)
+        x = torch.full((2,), float(n))
+        assert torch.equal(compiled(*mine, x), program(*eager, x))
+        assert repr(mine) == repr(eager)
+    assert compiled.stats.compiles <= 3, compiled.why()
 
 
 def test_deques_turn():

@@ -16,7 +16,7 @@ from minidynamo.guards.source import Attr
 from minidynamo.tracer import polyfills, registry
 from minidynamo.tracer.constants import key_of
 from minidynamo.tracer.exceptions import made
-from minidynamo.tracer.handlers.lists import storage_of
+from minidynamo.tracer.handlers.lists import length_of, storage_of
 from minidynamo.tracer.handlers.values import expect_key, none, not_implemented
 from minidynamo.tracer.object_polyfills import own_attributes
 from minidynamo.tracer.protocol import Tracer
@@ -54,7 +54,7 @@ def mapping_method(*names: str) -> Callable[[registry.F], registry.F]:
 
 @mapping_method("__len__")
 def _len(tx: Tracer, self: DictVariable) -> VariableTracker:
-    return ConstantVariable(len(self.items))
+    return length_of(tx, self.items)
 
 
 @mapping_method("__contains__")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import functools
 import operator
-from collections.abc import Callable, MutableSequence
+from collections.abc import Callable, Collection, MutableSequence
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ from minidynamo.tracer.handlers.values import (
     not_implemented,
 )
 from minidynamo.tracer.numbers import is_int_number, pinned
-from minidynamo.tracer.outside_items import OutsideItems
+from minidynamo.tracer.outside_items import OutsideItems, OutsideTable
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
@@ -74,9 +74,17 @@ def _within(maxlen: int | None, items: list[VariableTracker]) -> list[VariableTr
 # --- reading ------------------------------------------------------------------------------------------------------
 
 
+def length_of(tx: Tracer, items: Collection[object]) -> VariableTracker:
+    """`len` of the contents of a container. From outside it is a number, which may differ from call to call."""
+    length = items.unread_length() if isinstance(items, OutsideItems | OutsideTable) else None
+    if length is not None and tx.graph.shapes.varies(length.place, length.there):
+        return tx.call(operator.add, [tx.wrap(length.there, length.place), constant(length.more)])
+    return ConstantVariable(len(items))
+
+
 @method(SEQUENCES, "__len__")
 def _len(tx: Tracer, self: SequenceVariable) -> VariableTracker:
-    return ConstantVariable(len(self.items))
+    return length_of(tx, self.items)
 
 
 @method(SEQUENCES, "__iter__")

@@ -13,7 +13,7 @@ from minidynamo.guards.source import Constant
 from minidynamo.tracer import polyfills, registry, set_order
 from minidynamo.tracer.constants import as_constant
 from minidynamo.tracer.exceptions import made
-from minidynamo.tracer.handlers.lists import method, storage_of
+from minidynamo.tracer.handlers.lists import length_of, method, storage_of
 from minidynamo.tracer.handlers.values import expect_key, none, not_implemented
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
@@ -40,7 +40,7 @@ def _unknown_order(tx: Tracer, variable: SetVariable, what: str) -> NoReturn:
 
 @method(SETS, "__len__")
 def _len(tx: Tracer, self: SetVariable) -> VariableTracker:
-    return ConstantVariable(len(self.items))
+    return length_of(tx, self.items)
 
 
 @method(SETS, "__contains__")
