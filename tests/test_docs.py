@@ -177,3 +177,14 @@ def test_settings_are_documented():
     missing = [line.split(" = ")[0] for line in minidynamo.config.current.describe().splitlines()]
     missing = [name for name in missing if f"`{name}`" not in text]
     assert not missing, f"docs/api.md says nothing of the settings {', '.join(missing)}"
+
+
+def test_the_figures_of_the_readme_are_those_of_the_performance_page():
+    measured = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    table = re.findall(r"^\| .+ \|$", (ROOT / "README.md").read_text("utf-8").split("## Install")[0], re.MULTILINE)[2:]
+    assert len(table) > 5
+    for row in table:
+        figures = re.findall(r"[\d.]+(?= us| ms| s| MiB)|\b0\.\d\d\b", row.partition("|")[2].partition("|")[2])
+        assert len(figures) >= 3 and any(
+            all(f" {figure} |" in line for figure in figures) for line in measured.splitlines()
+        ), row
