@@ -197,7 +197,9 @@ class Shapes:
         text, symbols = compat.symbolic().text(expr)
         if text == "{0}":
             return self._place(symbols[0])
-        return Computed(text, tuple(self._place(symbol) for symbol in symbols))
+        places = tuple(self._place(symbol) for symbol in symbols)
+        operands = (f"({{{n}}})" if isinstance(place, Computed) else f"{{{n}}}" for n, place in enumerate(places))
+        return Computed(text.format(*operands), places)
 
     def _place(self, symbol: Any) -> Source:
         """The first place of a symbol whose guards are installed."""

@@ -219,8 +219,9 @@ def _deep_copy(x, memo):
         return types.MethodType(x.__func__, copy_deepcopy(x.__self__, memo))
     if cls in (set, frozenset, collections.deque, collections.OrderedDict, collections.defaultdict):
         return _deep_copied_container(cls, x, memo)
-    if hasattr(cls, "__deepcopy__"):
-        return cls.__deepcopy__(x, memo)
+    copier = getattr(x, "__deepcopy__", None)
+    if copier is not None:
+        return copier(memo)
     return _rebuilt(x, _reduced(x), memo)
 
 
@@ -254,6 +255,8 @@ def slot_names(cls: type) -> tuple[str, ...] | None:
         return ()
     inherited = ("__reduce_ex__", "__reduce__", "__getstate__")
     special = ("__getnewargs_ex__", "__setstate__")
+    if isinstance(cls.__getattribute__, types.FunctionType):
+        return None
     if (
         any(getattr(cls, name) is not getattr(object, name) for name in inherited)
         or cls in copyreg.dispatch_table
@@ -291,6 +294,9 @@ def _rebuilt(x, reduced, memo):
     if memo is not None:
         memo[_NOTHING].append((x, y))
         state = copy_deepcopy(state, memo)
+    # A class that answers for attributes which are not there is asked for this one, too.
+    if state and hasattr(cls, "__getattr__") and hasattr(y, "__setstate__"):
+        cannot_trace(f"a copy of a {cls.__name__}", "it answers for `__setstate__`")
     for name, value in state.items():
         object.__setattr__(y, name, value)
     if isinstance(x, list):

@@ -243,6 +243,7 @@ BITS: list[Callable[..., Any]] = [
     lambda x, n: x * (1 << (n & 3)) + (1000 >> n),
     lambda x, n: x.repeat(n)[: 4 * (n >> 1)],
     lambda x, n: x * n.__and__(6) + n.__rxor__(5) + (n & True),
+    lambda x, n: x + 2 * (n + (n ^ 1)) + (n | 1) * 3 % 5,
 ]
 
 

@@ -9,6 +9,7 @@ import types
 import pytest
 import torch
 
+import minidynamo
 from minidynamo.tracer import object_polyfills as twins
 
 
@@ -142,3 +143,40 @@ def test_namespaces_and_counting():
     counts = {"a": 1}
     twins.count_elements(counts, "aab")
     assert counts == {"a": 3, "b": 1}
+
+
+class Answering:
+    """Is asked for everything that it does not have."""
+
+    def __init__(self, asked, answer):
+        self.asked, self.answer = asked, answer
+
+    def __getattr__(self, name):
+        if name in ("asked", "answer"):
+            raise AttributeError(name)
+        self.asked.append(name)
+        raise AttributeError(name)
+
+
+class AnsweringAll:
+    def __init__(self, asked, answer):
+        self.asked, self.answer = asked, answer
+
+    def __getattr__(self, name):
+        return 9
+
+
+@pytest.mark.parametrize("cls", [Answering, AnsweringAll])
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_classes_that_answer_for_missing_attributes(cls, copied):
+    def program(value):
+        return vars(copied(value))
+
+    def outcome(fn):
+        asked = []
+        try:
+            return asked, fn(cls(asked, 1))
+        except TypeError as error:
+            return asked, str(error)
+
+    assert outcome(minidynamo.compile(program, backend="eager")) == outcome(program)
