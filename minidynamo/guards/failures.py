@@ -6,9 +6,10 @@ constants.
 
 from __future__ import annotations
 
+import enum
 import reprlib
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +18,7 @@ import torch
 from minidynamo.guards.check import conjuncts, ordered
 from minidynamo.guards.guard import GlobalState, Guard, GuardKind, TensorFacts
 from minidynamo.guards.reader import Reader
-from minidynamo.guards.source import Source
+from minidynamo.guards.source import InstanceAttr, Source
 from minidynamo.guards.state import differences
 from minidynamo.guards.tensors import differences as differing
 from minidynamo.guards.tensors import facts_of
@@ -27,11 +28,15 @@ from minidynamo.names import Namespace, name_of
 
 @dataclass(frozen=True)
 class GuardFailure:
-    """A guard that does not hold, with what it expected and what was found, in words."""
+    """A guard that does not hold, with what it expected and what was found, in words.
+
+    `aspect` says in which respect, where a kind of guard has several; advice depends on it.
+    """
 
     guard: Guard
     expected: str
     actual: str
+    aspect: str = ""
 
     def __str__(self) -> str:
         return f"{subject(self.guard)}: expected {self.expected}, got {self.actual}"
@@ -51,7 +56,8 @@ def failures(guards: Sequence[Guard], arguments: Mapping[str, Any], backend: obj
             continue
         if not _holds(guard, guards, arguments, backend):
             failed.add(guard.source)
-            found.append(GuardFailure(guard, expectation(guard), _actual(guard, arguments, backend)))
+            actual, aspect = _actual(guard, arguments, backend)
+            found.append(GuardFailure(guard, expectation(guard), actual, aspect))
     return found
 
 
@@ -91,6 +97,8 @@ def brief(value: object) -> str:
         return facts_of(value).summary
     if isinstance(value, type):
         return f"class {value.__qualname__}"
+    if isinstance(value, enum.Enum):
+        return str(value) if type(value).__str__ is enum.Enum.__str__ else f"{type(value).__qualname__}.{value.name}"
     if type(value) in (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size):
         return reprlib.repr(value) if type(value) in (str, bytes) else repr(value)
     if type(value) in (tuple, list, set, frozenset, dict):
@@ -99,6 +107,17 @@ def brief(value: object) -> str:
         return f"function {value.__qualname__}"
     kind = "module" if isinstance(value, types.ModuleType) else "function" if isinstance(value, _BUILT_IN) else ""
     return f"{kind} {name_of(value)}" if kind else f"{type(value).__name__} object"
+
+
+# So many keys of a dict are named.
+_MOST_KEYS = 12
+
+
+def _some(keys: Iterable[object], *, sort: bool = False) -> str:
+    """Keys, or the first of them."""
+    texts = sorted(map(repr, keys)) if sort else [*map(repr, keys)]
+    more = [f"and {len(texts) - _MOST_KEYS} more"] if len(texts) > _MOST_KEYS else []
+    return ", ".join([*texts[:_MOST_KEYS], *more])
 
 
 _BUILT_IN = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
@@ -143,10 +162,10 @@ _SUBJECTS: dict[GuardKind, str] = {
 _EXPECTED: dict[GuardKind, Callable[[Any], str]] = {
     GuardKind.TYPE: lambda cls: str(cls.__qualname__),
     GuardKind.TENSOR: _tensor,
-    GuardKind.DICT_KEYS: lambda keys: ", ".join(map(repr, keys)) or "none",
+    GuardKind.DICT_KEYS: lambda keys: _some(keys) or "none",
     GuardKind.HAS_KEY: lambda key: f"{key!r} among them",
     GuardKind.MISSING_KEY: lambda key: f"{key!r} not among them",
-    GuardKind.SET_ITEMS: lambda items: ", ".join(sorted(map(repr, items))) or "none",
+    GuardKind.SET_ITEMS: lambda items: _some(items, sort=True) or "none",
     GuardKind.MISSING_ATTR: lambda name: f"no `{name}`",
     GuardKind.NO_INSTANCE_ATTR: lambda name: f"`{name}` from the class, not from the instance",
     GuardKind.SLOT_EMPTY: lambda name: f"no `{name}`",
@@ -179,24 +198,38 @@ def _evaluate(text: str, names: Namespace, arguments: Mapping[str, Any], missing
 _MISSING = object()
 
 
-def _actual(guard: Guard, arguments: Mapping[str, Any], backend: object) -> str:
+def _actual(guard: Guard, arguments: Mapping[str, Any], backend: object) -> tuple[str, str]:
+    """What there is instead, in words, and in which respect it differs."""
     if guard.kind is GuardKind.BACKEND:
-        return str(backend)
+        return str(backend), ""
     if guard.kind is GuardKind.GLOBAL_STATE:
-        return differences(guard.expected)
+        return differences(guard.expected), ""
     names = Namespace(arguments)
     found = _evaluate(guard.source.expression(names), names, arguments, _MISSING)
     if found is _MISSING:
-        return "nothing there"
+        return "nothing there", ""
     try:
-        return _ACTUAL.get(guard.kind, lambda _, value: brief(value))(guard.expected, found)
+        return _ACTUAL.get(guard.kind, lambda _, value: brief(value))(guard.expected, found), _aspect(guard, found)
     except (AttributeError, TypeError):  # a value of another kind than the guard is about
-        return brief(found)
+        return brief(found), ""
+
+
+def _aspect(guard: Guard, found: Any) -> str:
+    if (guard.expected is None) is not (found is None) and guard.kind in (GuardKind.IDENTITY, GuardKind.TENSOR):
+        return "presence"
+    if guard.kind is GuardKind.TENSOR and isinstance(found, torch.Tensor):
+        names = differing(guard.expected, facts_of(found))
+        is_rank = "shape" in names and found.dim() != len(guard.expected.shape)
+        return "rank" if is_rank else (names or [""])[0]
+    if guard.kind is GuardKind.IDENTITY and isinstance(guard.expected, bool | enum.Enum):
+        is_mode = isinstance(guard.source, InstanceAttr) and guard.source.name == "training"
+        return "mode" if is_mode else "choice"
+    return ""
 
 
 def _actual_tensor(facts: TensorFacts, found: Any) -> str:
     if not isinstance(found, torch.Tensor):
-        return f"{type(found).__name__} {brief(found)}"
+        return "None" if found is None else f"{type(found).__name__} {brief(found)}"
     here = facts_of(found)
     if (
         differing(facts, replace(here, stride=facts.stride, requires_grad=facts.requires_grad))
@@ -239,10 +272,10 @@ _ACTUAL: dict[GuardKind, Callable[[Any, Any], str]] = {
     ),
     GuardKind.TENSOR: _actual_tensor,
     GuardKind.LENGTH: lambda _, found: str(len(found)),
-    GuardKind.DICT_KEYS: lambda _, found: ", ".join(map(repr, found)) or "none",
-    GuardKind.HAS_KEY: lambda _, found: ", ".join(map(repr, found)) or "none",
-    GuardKind.MISSING_KEY: lambda _, found: ", ".join(map(repr, found)),
-    GuardKind.SET_ITEMS: lambda _, found: ", ".join(sorted(map(repr, found))) or "none",
+    GuardKind.DICT_KEYS: lambda _, found: _some(found) or "none",
+    GuardKind.HAS_KEY: lambda _, found: _some(found) or "none",
+    GuardKind.MISSING_KEY: lambda key, found: repr(key) + (f" and {len(found) - 1} more" if len(found) > 1 else ""),
+    GuardKind.SET_ITEMS: lambda _, found: _some(found, sort=True) or "none",
     GuardKind.MISSING_ATTR: _actual_attribute,
     GuardKind.NO_INSTANCE_ATTR: _actual_attribute,
     GuardKind.SLOT_EMPTY: lambda name, found: f"`{name}` = {brief(object.__getattribute__(found, name))}",

@@ -11,23 +11,25 @@ from dataclasses import dataclass
 
 from minidynamo.errors import Diagnostic
 from minidynamo.guards.failures import GuardFailure, subject
-from minidynamo.guards.guard import Guard, GuardKind
+from minidynamo.guards.guard import GuardKind
 
 Misfits = Sequence[Sequence[GuardFailure]]
 
-_SAME_KEYS = "Keep the same keys or items, or stack the values into one tensor."
+_SAME_KEYS = "All keys count where a dict is looped over or compared: keep the same ones, or read single keys."
+_ONE_KEY = "With and without this key there is a version each; no more follow."
+_SAME_ITEMS = "All items count where a set is looped over or compared: keep the same ones, or ask for single items."
 _SAME_CLASS = "Set attributes of objects and classes up before the first call, and keep them."
 
 _ADVICE: dict[GuardKind, str] = {
-    GuardKind.TENSOR: "A size that varies is symbolic from its second value on; each rank and dtype has a version.",
+    GuardKind.TENSOR: "A size that varies is symbolic from its second value on; 0 and 1 have versions of their own.",
     GuardKind.EQUALS: "Each text has a version of its own: pass one of a few, or leave it out of what is compiled.",
     GuardKind.IDENTITY: "Pass the same function, class or flag in each call instead of a new one.",
     GuardKind.TYPE: "Pass values of one class, or compile one function per class.",
-    GuardKind.LENGTH: "Each length is compiled once: keep it the same, or stack the items into one tensor.",
+    GuardKind.LENGTH: "Each length is compiled once where items are read: keep it, or stack them into one tensor.",
     GuardKind.DICT_KEYS: _SAME_KEYS,
-    GuardKind.HAS_KEY: _SAME_KEYS,
-    GuardKind.MISSING_KEY: _SAME_KEYS,
-    GuardKind.SET_ITEMS: _SAME_KEYS,
+    GuardKind.HAS_KEY: _ONE_KEY,
+    GuardKind.MISSING_KEY: _ONE_KEY,
+    GuardKind.SET_ITEMS: _SAME_ITEMS,
     GuardKind.MISSING_ATTR: _SAME_CLASS,
     GuardKind.NO_INSTANCE_ATTR: _SAME_CLASS,
     GuardKind.SLOT_EMPTY: _SAME_CLASS,
@@ -36,16 +38,32 @@ _ADVICE: dict[GuardKind, str] = {
     GuardKind.CELL_EMPTY: "Assign the closed-over variable before the first call.",
     GuardKind.SAME_OBJECT: "Pass separate tensors or containers in each call, or the same one in each.",
     GuardKind.DISTINCT_OBJECTS: "Pass separate tensors or containers in each call, or the same one in each.",
-    GuardKind.RELATION: "The program was compiled for one answer: each side of a condition on sizes is compiled once.",
+    GuardKind.RELATION: "Each side of a condition on sizes or numbers is compiled once; no more follow.",
     GuardKind.GLOBAL_STATE: "Call it in the same grad mode, autocast, default dtype and number of threads.",
     GuardKind.BACKEND: "Choose the settings before the first call, or with compile(options=...).",
 }
 _NUMBER = "A number that varies is an input from its second value on, unless the program needs its value."
 
+# Where a kind of guard can fail in several respects.
+_ADVICE_FOR: dict[tuple[GuardKind, str], str] = {
+    (GuardKind.TENSOR, "presence"): "With and without this argument there is a version each; no more follow.",
+    (GuardKind.TENSOR, "dtype"): "Each dtype has a version: convert the tensor before the call if one will do.",
+    (GuardKind.TENSOR, "device"): "Each device has a version: move the tensor before the call if one will do.",
+    (GuardKind.TENSOR, "rank"): "Each number of dimensions has a version: pass tensors of one rank.",
+    (GuardKind.TENSOR, "stride"): "Each memory layout has a version: pass x.contiguous() where the layout differs.",
+    (GuardKind.TENSOR, "requires_grad"): "Tensors with and without gradient have a version each: pass x.detach() "
+    "where none is wanted.",
+    (GuardKind.IDENTITY, "presence"): "With and without this value there is a version each; no more follow.",
+    (GuardKind.IDENTITY, "mode"): "train() and eval() have a version each; no more follow.",
+    (GuardKind.IDENTITY, "choice"): "Each of its few values has a version; no more follow when all have been seen.",
+}
 
-def _advice(guard: Guard) -> str:
-    is_number = guard.kind is GuardKind.EQUALS and isinstance(guard.expected, int | float)
-    return _NUMBER if is_number else _ADVICE[guard.kind]
+
+def _advice(failure: GuardFailure) -> str:
+    guard = failure.guard
+    if guard.kind is GuardKind.EQUALS and isinstance(guard.expected, int | float):
+        return _NUMBER
+    return _ADVICE_FOR.get((guard.kind, failure.aspect), _ADVICE[guard.kind])
 
 
 @dataclass(frozen=True)
@@ -70,7 +88,7 @@ class Recompile:
         if self.difference is None:
             return Diagnostic("MD301", what, why=", ".join(folded))
         guard = self.difference.guard
-        return Diagnostic("MD301", what, why=", ".join(folded), fix=_advice(guard), where=guard.where)
+        return Diagnostic("MD301", what, why=", ".join(folded), fix=_advice(self.difference), where=guard.where)
 
 
 def explain(name: str, misfits: Misfits) -> Recompile:
@@ -115,7 +133,7 @@ def limit_reached(
     for (changed, _), count in counts.most_common(_MOST_CAUSES):
         last = next(d for d in reversed(differences) if subject(d.guard) == changed)
         rows.append(f"{changed} changed ({_count(count, 'time')}, last from {last.expected} to {last.actual})")
-        rows.append(f"    {_advice(last.guard)}")
+        rows.append(f"    {_advice(last)}")
     rows += [f"and {_count(len(counts) - _MOST_CAUSES, 'other cause')}"] * (len(counts) > _MOST_CAUSES)
     return Diagnostic(
         "MD302",

@@ -609,3 +609,38 @@ def test_compiles(name):
     torch.manual_seed(0)
     for mine, eager in zip(results, program(lambda target: target), strict=True):
         torch.testing.assert_close(mine, eager)
+
+
+WHY = {
+    "train_and_eval": ("object `self.norm.training`: expected True, got False", "train() and eval()"),
+    "optional_tensor": ("tensor `mask`: expected float32[3] on cpu, got None", "With and without this argument"),
+    "mode_by_enum": ("object `mode`: expected Mode.FAST, got Mode.EXACT", "Each of its few values"),
+    "mode_by_name": ("value of `mode`: expected 'sum', got 'none'", "Each text has a version"),
+    "dtypes": ("tensor `x`: expected float64[3] on cpu, got int64[3] on cpu", "Each dtype has a version"),
+    "tensors_with_and_without_gradient": ("requires_grad False, not True", "x.detach()"),
+    "cache_by_shape": ("keys of `masks`: expected (3, 3) not among them, got (3, 3)", "With and without this key"),
+    "list_of_varying_length": ("length of `xs`: expected 2, got 3", "stack them into one tensor"),
+    "EveryTenth": ("relation `((1 + self.calls) % 10) != 0`: expected to hold", "Each side of a condition"),
+    "growing_sequence": (
+        "expected float32[2, 3] on cpu, got float32[3, 3] on cpu",
+        "symbolic from its second value on",
+    ),
+    "attribute_toggled": ("object `self.doubled`: expected True, got False", "no more follow when all have been seen"),
+    "config_value_changes": ("value of `config.scale`: expected 1.0, got 2.0", "an input from its second value on"),
+    "growing_cache": ("object `cache[0]`: expected None, got float32[1, 4] on cpu", "With and without this value"),
+}
+
+
+@pytest.mark.parametrize("name", WHY)
+def test_why_names_the_value_the_line_and_what_to_do(name):
+    compiled = []
+
+    def compile(target):
+        compiled.append(minidynamo.compile(target, backend="eager"))
+        return compiled[-1]
+
+    collections.deque(PROGRAMS[name][0](compile), maxlen=0)
+    told = minidynamo.why(compiled[0])
+    difference, advice = WHY[name]
+    assert difference in told and advice in told, told
+    assert "test_compile_counts.py:" in told and "^" in told
