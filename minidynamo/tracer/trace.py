@@ -21,8 +21,9 @@ from minidynamo.tracer.attributes import read_attribute
 from minidynamo.tracer.call import call, call_method
 from minidynamo.tracer.constants import plain_numbers
 from minidynamo.tracer.exceptions import description, tracked
+from minidynamo.tracer.graph.arguments import NotInGraph
 from minidynamo.tracer.graph.fake_tensors import CallFailed
-from minidynamo.tracer.graph.output_graph import NotInGraph, OutputGraph
+from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.interpreter import Frame, FrameChain
 from minidynamo.tracer.operators import truth_of
 from minidynamo.tracer.side_effects import Advanced, SideEffects, Written

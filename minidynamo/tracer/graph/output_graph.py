@@ -1,7 +1,8 @@
 """Owns the graph under construction: how a call becomes a node, and a result a tracker.
 
-Operations run on fake tensors first (`fake_tensors.py`). What the graph takes from outside is in `inputs.py`, who is
-who in `known_values.py`, which graph is open in `open_graphs.py`; `trace.py` says what to record.
+Operations run on fake tensors first (`fake_tensors.py`), with what stands for their arguments (`arguments.py`). What
+the graph takes from outside is in `inputs.py`, who is who in `known_values.py`, which graph is open in
+`open_graphs.py`; `trace.py` says what to record.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from minidynamo.guards.shapes import Shapes
 from minidynamo.guards.source import Source
 from minidynamo.structure import leaves
 from minidynamo.switches import settings, way_to
-from minidynamo.tracer.constants import NUMPY_SCALARS, NotConstant, as_constant, from_constant
+from minidynamo.tracer.constants import NotConstant, from_constant
+from minidynamo.tracer.graph.arguments import Arguments, NotInGraph
 from minidynamo.tracer.graph.dead_code import remove_dead_code
 from minidynamo.tracer.graph.fake_tensors import FakeTensors, Versions, has_symbols, tensors_in, without_symbols
 from minidynamo.tracer.graph.inputs import GraphInputs
@@ -38,21 +40,13 @@ from minidynamo.transforming import Transformation
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import (
-    DictVariable,
     ListVariable,
-    SequenceVariable,
-    SliceVariable,
     TupleVariable,
 )
 from minidynamo.variables.numbers import NumberVariable
-from minidynamo.variables.objects import ObjectVariable
 from minidynamo.variables.tensors import HookVariable, TensorVariable
 
 _QUANTIZED = (torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4)
-
-
-class NotInGraph(Exception):
-    """A value cannot be an argument of a graph node; the message names its class."""
 
 
 class OutputGraph:
@@ -74,6 +68,7 @@ class OutputGraph:
         self.inputs = GraphInputs(
             self._open.root, where, self.shapes, self._guards, self._fakes, self.values, steal, spread
         )
+        self._arguments = Arguments(self._open, self.inputs)
         # The trackers whose identity was asked for, as the key of a dict or an element of a set.
         self.identity_keys: dict[VariableTracker, None] = {}
         # The numbers that tensors of one element hold, by their memory (`scalars.py`).
@@ -120,8 +115,8 @@ class OutputGraph:
 
         Raises NotInGraph for arguments and results that a graph cannot hold, CallFailed when the call itself raises.
         """
-        node_args, fake_args = self._arguments(args)
-        node_kwargs, fake_kwargs = self._named(kwargs)
+        node_args, fake_args = self._arguments.all(args)
+        node_kwargs, fake_kwargs = self._arguments.named(kwargs)
         versions = Versions((fake_args, fake_kwargs))
         result = self._fakes.run(target, fake_args, fake_kwargs)
         uncounted = [*_written_lists(target, fake_args), *_updated_statistics(target, fake_args, fake_kwargs)]
@@ -179,60 +174,12 @@ class OutputGraph:
             node = self.graph.call_function(function, arguments)
             node.meta["user_location"] = self._where()
 
-    # Arguments
-
-    def _arguments(self, variables: Iterable[VariableTracker]) -> tuple[list[Any], list[Any]]:
-        pairs = [self._argument(variable) for variable in variables]
-        return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-
-    def _named(self, variables: Mapping[Any, VariableTracker]) -> tuple[dict[Any, Any], dict[Any, Any]]:
-        nodes, fakes = self._arguments(variables.values())
-        return dict(zip(variables, nodes)), dict(zip(variables, fakes))
-
-    def _argument(self, variable: VariableTracker) -> tuple[Any, Any]:
-        """What stands for a tracker in a node's arguments, and in a call on fake tensors."""
-        if isinstance(variable, TensorVariable):
-            if not self._open.holds(variable.node):
-                raise NotInGraph("tensor that a branch of cond has computed")
-            return self._open.node_of(variable), self.use(variable)
-        if isinstance(variable, ConstantVariable):
-            if type(variable.value) in NUMPY_SCALARS:
-                raise NotInGraph(type(variable.value).__name__)
-            return variable.value, variable.value
-        if isinstance(variable, NumberVariable):
-            return self._number(variable)
-        if isinstance(variable, ObjectVariable) and variable.storage is not None:
-            return self._argument(variable.storage)  # torch looks at the container below
-        if isinstance(variable, SequenceVariable) and variable.cls in (list, tuple, torch.Size):
-            cls = list if variable.cls is list else tuple
-            nodes, fakes = self._arguments(variable.items)
-            return cls(nodes), cls(fakes)
-        if isinstance(variable, SliceVariable):
-            nodes, fakes = self._arguments((variable.start, variable.stop, variable.step))
-            return slice(*nodes), slice(*fakes)
-        try:
-            if isinstance(variable, DictVariable) and variable.cls is dict:
-                return self._named({as_constant(key.variable): value for key, value in variable.items.items()})
-            value = as_constant(variable)
-        except NotConstant:
-            raise NotInGraph(variable.python_type.__name__) from None
-        return value, value
-
     # Numbers
 
     @property
     def takes_numbers(self) -> bool:
         """Whether the graph that is open takes numbers that are not known, and computes with them."""
         return self._open.takes_numbers
-
-    def _number(self, variable: NumberVariable) -> tuple[Any, Any]:
-        if not self.takes_numbers:
-            value = variable.pin()
-            return value, value
-        if variable.node is None or not self._open.holds(variable.node):
-            variable.node = self.inputs.number(variable)
-        node = self._open.node_of(variable)
-        return node, node.meta["example_value"]
 
     def integer(self, value: int, source: Source) -> NumberVariable:
         """Track an int that Python reads or computes, with a symbol of its own."""
@@ -252,14 +199,14 @@ class OutputGraph:
         """Track `value`, what `function` gives for ints; a node computes it from theirs."""
         if not isinstance(value, torch.SymInt):
             return ConstantVariable(value)
-        return self._record(function, self._arguments(operands)[0], {}, value)
+        return self._record(function, self._arguments.all(operands)[0], {}, value)
 
     def size(self, tensor: TensorVariable, dim: int) -> VariableTracker:
         """The size of a tensor in one dimension."""
         size = self.use(tensor).shape[dim]
         if not isinstance(size, torch.SymInt) or not self.takes_numbers:
             return ConstantVariable(int(size))
-        return self._record("size", (self._argument(tensor)[0], dim), {}, size)
+        return self._record("size", (self._arguments.one(tensor)[0], dim), {}, size)
 
     # Subgraphs
 
@@ -298,8 +245,8 @@ class OutputGraph:
     ) -> list[VariableTracker]:
         """Record `target(pred, *subgraphs, inputs)`, which gives a tuple; `results`: tensors like those in it, and
         whether each requires grad. Without `pred` the subgraphs come first."""
-        first = () if pred is None else (self._argument(pred)[0],)
-        args = (*first, *subgraphs, tuple(self._arguments(inputs)[0]))
+        first = () if pred is None else (self._arguments.one(pred)[0],)
+        args = (*first, *subgraphs, tuple(self._arguments.all(inputs)[0]))
         fakes = tuple(self._fakes.computed(like, requires_grad) for like, requires_grad in results)
         self.held_numbers |= dict.fromkeys(self.held_numbers, _unknown)  # the subgraphs may write to any of them
         made = self._record(target, args, {}, fakes, name=name, mutates=True)
