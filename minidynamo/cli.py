@@ -99,7 +99,13 @@ def show_machine() -> int:
 def check_versions() -> Iterator[Row]:
     """Python and the packages that minidynamo uses."""
     yield OK, "python", f"{platform.python_version()} on {platform.platform()}"
-    for name, use in (("torch", ""), ("triton", "no kernels for GPUs"), ("bytecode", ""), ("networkx", "")):
+    for name, use in (
+        ("minidynamo", "running from a folder"),
+        ("torch", ""),
+        ("triton", "no kernels for GPUs"),
+        ("bytecode", ""),
+        ("networkx", ""),
+    ):
         try:
             yield OK, name, importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

@@ -14,12 +14,17 @@ from dataclasses import dataclass, field
 class Stats:
     """What happened to one compiled function, its resume points and the functions compiled behind breaks included.
 
-    calls: how often one of their frames was entered; hits: calls that an entry served at once; misses: calls that no
-    entry fitted; compiles: entries made; recompiles: those made for a frame that had entries; native_runs: misses that
-    ran as the user wrote it; cache_hits: graphs that came from the disk, cache_misses: those that had to be made;
-    guard_ns: nanoseconds that the guards of a call take, over the calls that were timed
-    (`timed_calls`, one of a thousand). Calls of a frame that runs as written for good are not counted. The others are
-    counted by who compiles; seconds_by_phase is time without the phases inside.
+    calls: how often one of their frames was entered; those that run as written for good are not counted
+    hits: calls that an entry served at once
+    misses: calls that no entry fitted
+    compiles: entries made
+    recompiles: those made for a frame that had entries
+    native_runs: misses that ran as the user wrote it
+    graphs, graph_breaks: what was captured, and where a graph ended
+    fallbacks: frames that were given up
+    cache_hits, cache_misses: graphs that came from the disk, and those that had to be made
+    guard_ns: nanoseconds that the guards of a call take, over `timed_calls`, one of a thousand
+    seconds_by_phase: the time of compiling, each phase without those inside
     """
 
     misses: int = 0

@@ -32,14 +32,14 @@ class Event:
 
 KINDS = {
     "compile_start": "a frame is about to be captured; name: the frame",
-    "compile_end": "a frame became an entry or was given up; data: seconds, error",
+    "compile_end": "a frame became an entry or was given up",
     "phase_start": "a phase of a compile begins; name: capture, autograd, codegen, cc, ...",
     "phase_end": "a phase ended; data: seconds, without the phases inside it",
     "graph_break": "capture stopped; data: diagnostic",
     "entry": "a frame got one more compiled version; data: entry",
     "recompile": "no entry fitted; data: failures (the failed guards of each), diagnostic",
     "fallback": "something runs eagerly that was meant to be compiled; data: diagnostic",
-    "artifact": "a text was written; name: its kind, data: path",
+    "artifact": "a text was written; name: its kind, data: path, text",
     "cache": "a stored graph was looked for or written; name: hit, miss, store or skip; data: key, reason",
     "notice": "a diagnostic that is shown once; data: diagnostic",
 }

@@ -28,7 +28,6 @@ def test_an_entry_holds_what_the_dispatcher_needs() -> None:
     assert entry.condition_source == ""
     assert entry.body is _body
     assert entry.backend_key == "eager"
-    assert entry.graphs == ()
     assert eval(entry.condition, dict(entry.namespace), {"x": None})
 
 
