@@ -101,6 +101,25 @@ def test_whole_training_steps_with_a_schedule(name):
     assert graphs == (2, 4, 4)  # up to `backward`, and behind it; again with gradients, and state, to begin with
 
 
+def test_a_schedule_inside_of_a_function_is_one_break():
+    def program(optimizer, schedule):
+        optimizer.step()
+        schedule.step()
+        return torch.ones(2) * schedule.get_last_lr()[0]
+
+    results = []
+    for compiled in (program, minidynamo.compile(program, backend="eager")):
+        net = model()
+        for p in net.parameters():
+            p.grad = torch.ones_like(p)
+        optimizer = optim.SGD(net.parameters(), lr=0.1)
+        schedule = optim.lr_scheduler.CosineAnnealingLR(optimizer, 5)
+        results.append([compiled(optimizer, schedule)])
+        assert compiled is program or compiled.stats.graph_breaks == 1
+        results[-1] += [compiled(optimizer, schedule) for _ in range(2)] + [p.detach() for p in net.parameters()]
+    torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)
+
+
 def test_a_step_is_compiled_once():
     net = model()
     optimizer = optim.AdamW(net.parameters(), lr=0.01)

@@ -253,7 +253,7 @@ def comp_class_cell(x):
     return [(lambda v: v * y)(q) for q in (1, 2)], [y for _ in range(2)]
 
 
-@programs(graphs=2, breaks=1)
+@programs()
 def locals_(x):
     a = 1
     y = x * 2

@@ -39,7 +39,6 @@ _BREAKS: dict[Callable[..., Any], tuple[str, str, str]] = {
     builtins.__build_class__: ("a `class` statement", "A class is a new object at each call.", "move it to the module"),
     breakpoint: ("`breakpoint`", "The debugger needs the running program.", ""),
     globals: ("`globals`", "It gives the whole namespace, which is only guarded where it is read.", "read the names"),
-    locals: ("`locals`", "Values that exist only while tracing have no place in a real dict.", "name what you need"),
     dir: ("`dir`", "Its answer depends on everything an object has.", "use hasattr"),
     warnings.warn: ("`warnings.warn`", "A warning names the running line and obeys filters of the moment.", ""),
 }

@@ -54,7 +54,4 @@ def _thread_number(tx: Tracer) -> VariableTracker:
 
 @registry.function(vars)
 def _vars(tx: Tracer, obj: VariableTracker | None = None, /) -> VariableTracker:
-    if obj is None:
-        why = "Values that exist only while tracing have no place in a real dict."
-        tx.break_graph("MD233", "`vars` without an argument", why=why, fix="name what you need")
-    return tx.getattr(obj, "__dict__")
+    return tx.call(locals) if obj is None else tx.getattr(obj, "__dict__")
