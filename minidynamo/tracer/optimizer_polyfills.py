@@ -34,3 +34,8 @@ def check_health_for_graph_capture(optimizer):
 @polyfill(torch.optim.Optimizer.zero_grad)
 def zero_gradients(optimizer, set_to_none=True):
     return OPTIMIZER_ZERO_GRAD(optimizer, set_to_none)
+
+
+# Other methods of schedules run as written; this one only reads.
+_get_last_rates = torch.optim.lr_scheduler.LRScheduler.get_last_lr
+polyfill(_get_last_rates)(_get_last_rates)
