@@ -235,6 +235,7 @@ def compiled_record(target: Any) -> CompiledFunction:
     if not isinstance(record, CompiledFunction):
         what = f"{_name_of(asked)} is not something that minidynamo.compile returned"
         why = "A copy of a compiled module is a plain module." if isinstance(asked, torch.nn.Module) else ""
+        why = "minidynamo.config.disable is set, so compile gives back what it gets." if config.disable else why
         fix = "Pass the compiled function or module itself."
         raise ArgumentError(Diagnostic("MD106", what, why=why, fix=fix))
     return record

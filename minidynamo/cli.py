@@ -37,7 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="minidynamo", description="A small, readable tracing compiler for PyTorch.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     explain = commands.add_parser("explain", help="what an error code means and what to write instead")
-    explain.add_argument("code", metavar="CODE", help="for example MD201; 'all' lists every code")
+    explain.add_argument(
+        "code", metavar="CODE", help="for example MD201; MD2 lists those that begin so, 'all' lists every code"
+    )
     commands.add_parser("doctor", help="what minidynamo finds on this machine")
     cache = commands.add_parser("cache", help="the compiled graphs that are kept on disk")
     actions = cache.add_subparsers(dest="action", required=True, metavar="ACTION")
@@ -67,12 +69,13 @@ def error_entries() -> dict[str, str]:
 
 
 def show_entry(code: str) -> int:
-    """Print the entry of an error code, or the heading of every entry."""
+    """Print the entry of an error code; for ALL and the beginning of codes (MD2) the headings."""
     entries = error_entries()
-    if code == "ALL":
-        print("\n".join(text.partition("\n")[0].removeprefix("## ") for text in entries.values()))
+    begins = [text for known, text in entries.items() if known.startswith("MD" if code == "ALL" else code)]
+    if begins and code not in entries:
+        print("\n".join(text.partition("\n")[0].removeprefix("## ") for text in begins))
         return 0
-    if code not in entries:
+    if not begins:
         print(f"There is no code {code}.{nearest(code, entries)} `explain all` lists them.", file=sys.stderr)
         return 2
     print(entries[code].removeprefix("## "))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import torch
 
@@ -39,7 +39,11 @@ def graph_break(message: str = "") -> None:
     """Cut the graph here. `message` appears in reports. Does nothing when the code runs as written."""
 
 
-def disable(fn: F | None = None, *, reason: str = "") -> F | Callable[[F], F]:
+@overload
+def disable(fn: None = None, *, reason: str = "") -> Callable[[F], F]: ...
+@overload
+def disable(fn: F, *, reason: str = "") -> F: ...
+def disable(fn: Any = None, *, reason: str = "") -> Any:
     """Never capture `fn`: a call to it breaks the graph and runs as written. Also a decorator, bare or with arguments.
 
     The function itself is left alone; a new one that calls it is returned.
@@ -47,7 +51,7 @@ def disable(fn: F | None = None, *, reason: str = "") -> F | Callable[[F], F]:
     Raises ArgumentError for a class, a module, and what cannot be called: a module's `forward` can be disabled.
     """
     if fn is None:
-        return lambda given: disable(given, reason=reason)  # type: ignore[return-value]
+        return functools.partial(disable, reason=reason)
     if isinstance(fn, (staticmethod, classmethod)):
         return type(fn)(disable(fn.__func__, reason=reason))
     if isinstance(fn, (type, torch.nn.Module)) or not callable(fn):

@@ -146,6 +146,8 @@ def test_disabled_by_keyword_it_comes_back():
 def test_disabled_by_the_settings_everything_comes_back():
     with minidynamo.config.patch(disable=True):
         assert minidynamo.compile(plain) is plain
+        with pytest.raises(ArgumentError, match=r"MD106 plain(?s:.*)config\.disable is set"):
+            minidynamo.stats(plain)
         with pytest.raises(UnknownName):
             minidynamo.compile(plain, backend="nativ")
     f = eager(plain)

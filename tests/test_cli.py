@@ -31,6 +31,11 @@ def test_explain_lists_all(page, capsys):
     assert capsys.readouterr().out == "MD201 `if` on a tensor\nMD301 recompiled\n"
 
 
+def test_explain_lists_the_codes_that_begin_so(page, capsys):
+    assert cli.main(["explain", "md3"]) == 0
+    assert capsys.readouterr().out == "MD301 recompiled\n"
+
+
 def test_explain_of_an_unknown_code_names_the_nearest(page, capsys):
     assert cli.main(["explain", "MD210"]) == 2
     assert "There is no code MD210. Did you mean 'MD201'?" in capsys.readouterr().err
