@@ -234,6 +234,7 @@ def _conversion(
         point=point,
         dispatcher_for=weakly(owner.called_at_break),
         drive=drive,
+        driven_outside=True,
         replay_native=frame.run_as_written,
         kept=frozenset(frame.fn.__code__.co_varnames) - _written_slots(frame.fn.__code__),
         runs_again=owner.options.on_error == "eager" or handles,
@@ -251,6 +252,7 @@ def _conversion(
             backend_key=key,
             is_general=traced.shapes is not None and traced.shapes.is_symbolic,
             inputs=residual.inputs,
+            steps=residual.steps,
         )
     return Conversion(frame.name, entry, traced.graph, None if cut is None else cut.diagnostic)
 

@@ -263,7 +263,7 @@ class Dispatcher:
         outcome = Native(for_good=False) if as_written else self._ask(boxed)
         if isinstance(outcome, Entry):
             self.install(outcome)
-            return outcome.body
+            return _driven(outcome.body) if outcome.steps else outcome.body
         self.stats.native_runs += 1
         if outcome.for_good:
             self.entries = []
@@ -332,9 +332,9 @@ class Dispatcher:
 
     def _withdraw(self, entries: Iterable[Entry], namespace: dict[str, Any]) -> None:
         """Let go of entries. A thread that has just found one to fit comes to the miss path instead."""
-        again = _once_more(namespace[self._frame.names.miss])
+        miss = namespace[self._frame.names.miss]
         for entry in entries:
-            namespace[self._body_names.pop(entry)] = again
+            namespace[self._body_names.pop(entry)] = _once_more(miss, entry.steps)
             for name in entry.namespace:
                 namespace.pop(name, None)
 
@@ -357,11 +357,24 @@ def _settings_changed() -> None:
 config.on_change(_settings_changed)
 
 
-def _once_more(miss: Callable[[list[Any], int], Boxed]) -> Callable[..., Any]:
-    """What stands in for a body that is gone."""
+def _once_more(miss: Callable[[list[Any], int], Boxed], steps: bool) -> Callable[..., Any]:
+    """What stands in for a body that is gone, and that returned steps or did not."""
 
     def dispatch_again(boxed: list[Any], inputs: list[Any] = []) -> Any:  # noqa: B006
         inputs.clear()  # the caller's frame still has the list
-        return miss(boxed, -1)(boxed)
+        body = miss(boxed, -1)
+        return (None, body(boxed)) if steps else body(boxed)
 
     return dispatch_again
+
+
+def _driven(body: Step) -> Boxed:
+    """A body with the steps behind it."""
+
+    def run(boxed: list[Any]) -> Any:
+        step, boxed = body(boxed)
+        while step is not None:
+            step, boxed = step(boxed)
+        return boxed
+
+    return run

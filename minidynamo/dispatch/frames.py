@@ -36,6 +36,7 @@ class OwnNames:
     body: str
     count: str
     time_guards: str
+    step: str
 
     @classmethod
     def beside(cls, parameters: Sequence[str]) -> OwnNames:

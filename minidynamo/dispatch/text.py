@@ -18,6 +18,7 @@ It keeps no state; `dispatcher.py` decides which entries there are and executes 
         del x, args, k
         return miss(boxed, 1)(boxed)
 
+A body that ends at a graph break returns the first step behind it: `step, boxed = body0(boxed)`, and a loop of such.
 Guards that have read the inputs of the graph give these to the body in another list (`body0(boxed, fits)`).
 """
 
@@ -48,7 +49,7 @@ def dispatch_source(frame: Frame, bodies: Mapping[Entry, str], generation: int) 
     lines.append(f"    {names.time_guards}([{', '.join(frame.parameters)}])")
     for entry, body in bodies.items():
         given = f"{names.boxed}, {names.fits}" if entry.gives_inputs else names.boxed
-        lines += [*_check_entry(frame, entry), *_if_it_fits(frame, frame.leave(f"{body}({given})"))]
+        lines += [*_check_entry(frame, entry), *_if_it_fits(frame, _leave(frame, entry, f"{body}({given})"))]
     return _function(frame, [*lines, *frame.leave(f"{names.miss}({names.boxed}, {generation})({names.boxed})")])
 
 
@@ -81,7 +82,7 @@ def frozen_function(
     for number, (entry, guards) in enumerate(zip(entries, distinguishing(entries))):
         body = f"{names.body}{number}"
         namespace[body] = entry.body
-        leave = frame.leave(f"{body}({names.boxed})")
+        leave = _leave(frame, entry, f"{body}({names.boxed})")
         if len(entries) > 1:
             condition = write_condition(guards, frame.parameters, name=frame.name, number=number)
             namespace |= condition.namespace
@@ -92,6 +93,19 @@ def frozen_function(
     del namespace[frame.function_name]
     frame.finish(made)
     return made
+
+
+def _leave(frame: Frame, entry: Entry, call: str) -> list[str]:
+    """The lines that call the body of an entry and return what the frame does.
+
+    Steps behind a break run here, where no other frame of ours is below them: a function that calls itself gets deep.
+    """
+    lines = frame.leave(call)
+    if not entry.steps:
+        return lines
+    step, boxed = frame.names.step, frame.names.boxed
+    driven = [f"{step}, {boxed} = {call}", f"while {step} is not None:", f"    {step}, {boxed} = {step}({boxed})"]
+    return [*lines[:-1], *driven, f"return {boxed}"]
 
 
 def _function(frame: Frame, lines: Iterable[str]) -> str:

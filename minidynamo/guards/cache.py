@@ -48,7 +48,8 @@ class Entry:
     `body` is a boxed plain function of the frame's arguments, in the order of the dispatcher's parameters. It takes the
     value of the condition as a second argument if `gives_inputs`, and can do without. `namespace` holds the names that
     `condition` uses; they end in the entry's number, so that entries of one dispatcher can share globals. `artifacts`
-    are paths of texts by kind. `is_general`: some sizes or numbers may be any.
+    are paths of texts by kind. `is_general`: some sizes or numbers may be any. `steps`: the body returns a step and its
+    list, or None and the value; whoever calls it drives the steps.
     """
 
     stored: tuple[StoredGuard, ...]
@@ -58,6 +59,7 @@ class Entry:
     graphs: tuple[Any, ...] = ()
     artifacts: dict[str, str] = field(default_factory=dict)
     is_general: bool = False
+    steps: bool = False
 
     @property
     def guards(self) -> tuple[Guard, ...]:
@@ -114,6 +116,7 @@ def make_entry(
     artifacts: Mapping[str, str] | None = None,
     is_general: bool = False,
     inputs: Sequence[Source] = (),
+    steps: bool = False,
 ) -> Entry:
     """An entry whose condition is written now, in the interpreter-wide state in which the frame was captured.
 
@@ -125,7 +128,7 @@ def make_entry(
         guards = [Guard(Source(), GuardKind.BACKEND, backend_key), *guards]
     condition = write_condition(guards, parameters, name=name, number=number, inputs=inputs)
     stored = tuple(map(StoredGuard, guards))
-    return Entry(stored, condition, body, backend_key, tuple(graphs), dict(artifacts or {}), is_general)
+    return Entry(stored, condition, body, backend_key, tuple(graphs), dict(artifacts or {}), is_general, steps)
 
 
 def in_order(entries: Iterable[Entry]) -> list[Entry]:

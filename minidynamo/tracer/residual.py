@@ -51,13 +51,15 @@ MANY_INPUTS = 16
 class Residual:
     """A residual program: its text, its globals, and the boxed plain function `body(boxed)`.
 
-    Where `inputs` are given, the list of their values can be handed to it as a second argument.
+    Where `inputs` are given, the list of their values can be handed to it as a second argument. `steps`: it stands for
+    the beginning of a function, and yet returns a step and its list, for its caller to go on with.
     """
 
     source: str
     namespace: dict[str, Any]
     body: types.FunctionType
     inputs: tuple[Source, ...] = ()
+    steps: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +67,8 @@ class Surroundings:
     """Where a residual program stands, and what it may call.
 
     `root`: the frame is a function's beginning, whose value is returned as it is, and which drives the steps behind a
-    break with `drive`; a resumed frame returns `(None, value)` or `(break_function, list)` instead. `point` is the
-    break's frame point: which values travel in the list, in which order (all, when None). `dispatcher_for` gives the
+    break with `drive`; a resumed frame returns `(None, value)` or `(break_function, list)` instead. So does a root that
+    is `driven_outside`, if there is a break and nothing is left to do behind the steps. `point` is the break's frame point: which values travel in the list, in which order (all, when None). `dispatcher_for` gives the
     compiled form of a function called at the break. `replay_native(list)` runs the frame as the user wrote it and ends
     as the residual does; it is used when the graph raises, nothing has been written or given up, and either effects are
     pending or `runs_again` (there are try or with regions, or the user wants it) or the graph was to write; when it
@@ -79,6 +81,7 @@ class Surroundings:
     point: FramePoint | None = None
     dispatcher_for: Callable[[Any], Any] | None = None
     drive: Callable[[Any, list[Any]], Any] | None = None
+    driven_outside: bool = False
     replay_native: Boxed | None = None
     kept: frozenset[str] = frozenset()
     runs_again: bool = False
@@ -99,7 +102,8 @@ def print_residual(
     body = artifacts.load("residual", traced.name, source, namespace, program.function)
     del namespace[program.function]  # a function that its own globals hold would be a reference cycle
     mark_boxed(body)
-    return Residual(source, namespace, body, tuple(program.inputs) if program.takes_inputs else ())
+    inputs = tuple(program.inputs) if program.takes_inputs else ()
+    return Residual(source, namespace, body, inputs, steps=surroundings.root and program.hands_on)
 
 
 class _Program:
@@ -117,6 +121,8 @@ class _Program:
         restored = self._restored_lists()
         items = [item for container in restored for item in container.items]
         self.lent = traced.lent if surroundings.root else ()
+        is_driven = surroundings.driven_outside and isinstance(traced.exit, Break) and not self.lent
+        self.hands_on = is_driven or not surroundings.root
         found, effects = reachable([*self.leaving, *items, *self.lent], traced.side_effects)
         self.found = dict.fromkeys(found)
         self.effects = [*map(ContentsChanged, restored), *effects]
@@ -292,12 +298,13 @@ class _Program:
         arguments += [f"versions={self.versions}"] if self.versions else []
         revived = f"{self.held} = {self.names.constant(revive, 'revive')}({', '.join(arguments)})"
         native = f"{self.names.constant(self.around.replay_native, 'run_as_written')}({self.held})"
-        told, again = [], [f"    return {native}"]
+        nothing_more = "None, " if self.hands_on and self.around.root else ""
+        told, again = [], [f"    return {nothing_more}{native}"]
         if self.around.ran_again is not None:
             failure, value = self.names.fresh("failure"), self.names.fresh("value")
             ran_again = self.names.constant(self.around.ran_again, "ran_again")
             told = [f'    {failure} = f"{{type({error}).__name__}}: {{{error}}}"']
-            again = [f"    {value} = {native}", f"    {ran_again}({failure})", f"    return {value}"]
+            again = [f"    {value} = {native}", f"    {ran_again}({failure})", f"    return {nothing_more}{value}"]
         return [
             "try:",
             f"    {call}",
@@ -324,7 +331,7 @@ class _Program:
         comment = f"# graph break: {leave.diagnostic.what.removeprefix('graph break: ')}"
         comment += f" ({leave.diagnostic.where})" if leave.diagnostic.where else ""
         values = f"[{', '.join(leaving)}]"
-        if not self.around.root:
+        if self.hands_on:
             return [comment, f"return {step}, {values}"]
         # This frame stays while the steps run; it must not keep anything alive.
         boxed = self.boxed
