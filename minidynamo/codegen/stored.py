@@ -18,7 +18,7 @@ from minidynamo.codegen.ir.loops import Compute, Extern
 from minidynamo.codegen.ir.size import Derived, Size, Symbol
 from minidynamo.codegen.memory.report import memory_plan
 from minidynamo.codegen.printers import cpp, host, triton
-from minidynamo.codegen.runtime import library, triton_launch
+from minidynamo.codegen.runtime import library, random_numbers, triton_launch
 from minidynamo.codegen.runtime.triton_launch import LaunchSpec
 from minidynamo.events import phase
 from minidynamo.graph_cache.encoding import Codec, Damaged, Json
@@ -30,6 +30,7 @@ _FUNCTIONS: dict[str, Any] = {
     "empty_cpu": compat.empty_strided_cpu,
     "empty_strided": torch.empty_strided,
     "with_strides": host.with_strides,
+    "bernoulli": random_numbers.bernoulli,
     "increment_version": compat.increment_version,
     "recurrent_layer_for_training": compat.recurrent_layer_for_training,
     **NUMBER_FUNCTIONS,

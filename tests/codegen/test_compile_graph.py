@@ -91,14 +91,16 @@ def test_gradients_of_layer_norm(target):
 @ANY_TARGET
 def test_dropout_draws_what_eager_draws(target):
     def function(x):
-        return torch.ops.aten.native_dropout(x + 1, 0.5, True)[0] * 2
+        dropped = torch.ops.aten.native_dropout(x + 1, 0.5, True)[0]
+        return dropped * torch.ops.aten.bernoulli.p(torch.empty_like(x), 0.25)
 
-    x = normal(40, 5)
-    compiled = compile_graph(trace(function, x), [x], target=target)
-    torch.manual_seed(7)
-    expected = function(x)
-    torch.manual_seed(7)
-    compare(compiled.call([x]), [expected], exact=True)
+    for x in (normal(40, 5), normal(40, 50)):
+        compiled = compile_graph(trace(function, x), [x], target=target)
+        torch.manual_seed(7)
+        expected, next_numbers = function(x), torch.rand(3)
+        torch.manual_seed(7)
+        compare(compiled.call([x]), [expected], exact=True)
+        assert torch.equal(torch.rand(3), next_numbers)
 
 
 @ANY_TARGET

@@ -19,6 +19,7 @@ from minidynamo.codegen.ir.loops import Buffer, Compute, Extern, GetItem, Name, 
 from minidynamo.codegen.ir.size import Extent, Size, group
 from minidynamo.codegen.memory.plan import Allocate, Free, HostProgram, Launch, Return, Reuse, Step
 from minidynamo.codegen.printers.base import Lines
+from minidynamo.codegen.runtime import random_numbers
 from minidynamo.names import Namespace
 
 ARITHMETIC: dict[Any, str] = {
@@ -90,6 +91,11 @@ class _HostPrinter:
     def function(self, op: Any) -> str:
         return self.names.constant(compat.operator_function(op), _operator_name(op))
 
+    def called(self, step: Extern) -> str:
+        if step.op is torch.ops.aten.bernoulli.p and not step.kwargs:
+            return self.names.constant(random_numbers.bernoulli, "bernoulli_p")
+        return self.function(step.op)
+
     def step(self, step: Step) -> str:
         match step:
             case Allocate():
@@ -105,7 +111,7 @@ class _HostPrinter:
             case Extern():
                 arguments = [self.value(a) for a in step.args]
                 arguments += [f"{key}={self.value(a)}" for key, a in step.kwargs]
-                return f"{step.out} = {self.function(step.op)}({', '.join(arguments)})"
+                return f"{step.out} = {self.called(step)}({', '.join(arguments)})"
             case GetItem():
                 return f"{step.out} = {step.source}[{step.index}]"
             case Free():
