@@ -12,7 +12,7 @@ import linecache
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from hypothesis import strategies as st
@@ -91,11 +91,22 @@ class Writer:
     indent: int = 1
     in_loop: bool = False
 
+    # What a subclass may widen.
+    expressions: ClassVar[dict[str, list[str]]] = EXPRESSIONS
+    simplest: ClassVar[dict[str, str]] = SIMPLEST
+    ordinary: ClassVar[list[str]] = ORDINARY
+    raising: ClassVar[list[str]] = RAISING
+    breaking: ClassVar[list[str]] = BREAKING
+    kinds: ClassVar[tuple[str, ...]] = ("t", "t", "t", "n", "n", "b", "s", "ts", "ns", "d", "o")
+
     def pick(self, choices: list[Any]) -> Any:
         return choices[0] if len(choices) == 1 else self.draw(st.sampled_from(choices))
 
+    def roll(self) -> int:
+        return self.draw(st.integers(0, 99))
+
     def chance(self, percent: int) -> bool:
-        return self.draw(st.integers(0, 99)) < percent
+        return self.roll() < percent
 
     def write(self, text: str) -> None:
         self.lines.append("    " * self.indent + text)
@@ -111,14 +122,14 @@ class Writer:
 
     def expression(self, kind: str, depth: int = 2) -> str:
         if depth == 0 or self.chance(20 if depth > 2 else 45):
-            return self.variable(kind) or SIMPLEST[kind]
-        return self.fill(self.pick(EXPRESSIONS[kind]), depth - 1)
+            return self.variable(kind) or self.simplest[kind]
+        return self.fill(self.pick(self.expressions[kind]), depth - 1)
 
     def fill(self, template: str, depth: int = 2) -> str:
         def replace(match: re.Match[str]) -> str:
             kind = match[1]
             if kind in ("vn", "vs", "vt"):
-                return self.variable(kind[1]) or SIMPLEST[kind[1]]
+                return self.variable(kind[1]) or self.simplest[kind[1]]
             if kind.islower():
                 text = self.expression(kind, depth)
                 return text if re.fullmatch(r"\w+|[\w.]+\([^()]*\)", text) or kind in "ki" else f"({text})"
@@ -155,34 +166,34 @@ class Writer:
         self.names[:], self.functions[:] = names, functions
 
     def body(self, most: int = 3) -> None:
-        for _ in range(self.draw(st.integers(1, most))):
+        for _ in range(self.pick([*range(1, most + 1)])):
             self.statement()
 
+    def compounds(self) -> list[Callable[[], None]]:
+        found = [self.branch, self.match, self.loop, self.count_down, self.attempt, self.context]
+        return [*found, self.function, self.generator, self.exchange]
+
     def statement(self) -> None:
-        compound = [self.branch, self.match, self.loop, self.count_down, self.attempt, self.context]
-        compound += [self.function, self.generator, self.exchange]
-        choice = self.draw(st.integers(0, 99))
+        choice = self.roll()
         if choice < 22:
-            self.assign(
-                kind := self.pick(["t", "t", "t", "n", "n", "b", "s", "ts", "ns", "d", "o"]), self.expression(kind, 3)
-            )
+            self.assign(kind := self.pick(list(self.kinds)), self.expression(kind, 3))
         elif choice < 50 or (self.depth >= 3 and choice < 85):
-            self.line(ORDINARY)
+            self.line(self.ordinary)
         elif choice < 82:
-            self.pick(compound)()
+            self.pick(self.compounds())()
         elif choice < 88 and self.functions:
             self.call()
         elif choice < 93:
-            self.line(BREAKING)
+            self.line(self.breaking)
         elif choice < 95:
-            self.line(RAISING)
+            self.line(self.raising)
         elif choice < 98 and self.in_loop:
             with self.block(f"if {self.expression('b')}:"):
                 self.write(self.pick(["break", "continue"]))
         elif self.depth:
             self.leave()
         else:
-            self.line(ORDINARY)
+            self.line(self.ordinary)
 
     def line(self, templates: list[str]) -> None:
         text = self.fill(self.pick(templates), 1)
@@ -258,7 +269,7 @@ class Writer:
         with self.block("try:"):
             self.body(2)
             if self.chance(70):
-                self.line(RAISING)
+                self.line(self.raising)
             if self.chance(30):
                 self.body(1)
         caught = self.pick(
@@ -287,7 +298,7 @@ class Writer:
         if not caught or self.chance(30):
             with self.block("finally:"):
                 outer, self.in_loop = self.in_loop, False
-                self.line(ORDINARY)
+                self.line(self.ordinary)
                 self.in_loop = outer
 
     def context(self) -> None:
@@ -366,7 +377,7 @@ class Writer:
         if len(found) >= 2:
             self.write(f"{found[0]}, {found[-1]} = {found[-1]}, {found[0]}")
         else:
-            self.line(ORDINARY)
+            self.line(self.ordinary)
 
 
 @dataclass(frozen=True)
