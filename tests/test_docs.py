@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import minidynamo
+from minidynamo import errors
 from minidynamo.cli import error_entries
 from minidynamo.errors import MinidynamoError
 from minidynamo.events import forget_notices, on_event
@@ -188,3 +189,12 @@ def test_the_figures_of_the_readme_are_those_of_the_performance_page():
         assert len(figures) >= 3 and any(
             all(f" {figure} |" in line for figure in figures) for line in measured.splitlines()
         ), row
+
+
+def test_the_exceptions_that_users_meet_are_documented():
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    kinds = {
+        name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, MinidynamoError)
+    }
+    inside = {"GraphBreak", "SkipFrame", "GraphRefused"}  # these do not reach users
+    assert not [name for name in kinds - inside if f"`{name}`" not in page]
