@@ -237,8 +237,8 @@ class Result(Derived):
         return f"{self.of.display()}()"
 
 
-def call_cached(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What a function with an `lru_cache` gives, None where it raises."""
+def call_or_none(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What a function gives, None where it raises."""
     try:
         return function(*args, **kwargs)
     except Exception:
@@ -247,10 +247,10 @@ def call_cached(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 @hash_once
 @dataclass(frozen=True)
-class Cached(Derived):
-    """What a function with an `lru_cache` gives for some arguments, the last of which have names.
+class Called(Derived):
+    """What a function gives for some arguments, the last of which have names; None where it raises.
 
-    Where the cache has lost it, the function runs: it is one that changes nothing.
+    The function changes nothing: it belongs to a library, or has an `lru_cache` and only computes.
     """
 
     arguments: tuple[Source, ...]
@@ -261,7 +261,7 @@ class Cached(Derived):
         split = len(texts) - len(self.names)
         named = [f"{name}={text}" for name, text in zip(self.names, texts[split:])]
         given = ", ".join([self.of.expression(names), *texts[:split], *named])
-        return f"{names.constant(call_cached, 'call_cached')}({given})"
+        return f"{names.constant(call_or_none, 'call_or_none')}({given})"
 
     def display(self) -> str:
         return f"{self.of.display()}({', '.join(argument.display() for argument in self.arguments)})"

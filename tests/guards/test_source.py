@@ -7,7 +7,7 @@ import pytest
 
 from minidynamo.guards.source import (
     Attr,
-    Cached,
+    Called,
     CellContents,
     Constant,
     Derived,
@@ -111,8 +111,8 @@ def test_key_expressions_evaluate_to_equal_keys() -> None:
 
 def test_what_a_cache_holds() -> None:
     names = Namespace()
-    place = Cached(Constant(divmod, "divmod"), (Local("x"), Constant(2, "2")))
-    named = Cached(Constant(int, "int"), (Constant("ff", "'ff'"), Constant(16, "16")), ("base",))
+    place = Called(Constant(divmod, "divmod"), (Local("x"), Constant(2, "2")))
+    named = Called(Constant(int, "int"), (Constant("ff", "'ff'"), Constant(16, "16")), ("base",))
     assert eval(place.expression(names), {**names.values, "x": 7}) == (3, 1)
     assert eval(named.expression(names), names.values) == 255
     assert eval(place.expression(names), {**names.values, "x": "7"}) is None  # it raises

@@ -17,7 +17,7 @@ from weakref import WeakSet
 import torch.fx
 
 from minidynamo.compat import FakeTensor
-from minidynamo.guards.source import Attr, Cached, Constant, Item, Source
+from minidynamo.guards.source import Attr, Called, Constant, Item, Source
 from minidynamo.tracer import registry
 from minidynamo.tracer.constants import is_constant_value
 from minidynamo.tracer.graph.subgraphs import Subgraph
@@ -71,13 +71,13 @@ def _call_cached(
 
 def _place(
     cached: BuiltinVariable, args: tuple[VariableTracker, ...], kwargs: dict[str, VariableTracker]
-) -> Cached | None:
+) -> Called | None:
     """Where the cache has the result; None when an argument is made while tracing."""
     places = [_argument(arg) for arg in (*args, *kwargs.values())]
     known = tuple(place for place in places if place is not None)
     if len(known) < len(places) or not all(map(str.isidentifier, kwargs)):
         return None
-    return Cached(cached.source or Constant(cached.value, cached.value.__name__), known, tuple(kwargs))
+    return Called(cached.source or Constant(cached.value, cached.value.__name__), known, tuple(kwargs))
 
 
 def _argument(variable: VariableTracker) -> Source | None:
@@ -88,7 +88,7 @@ def _argument(variable: VariableTracker) -> Source | None:
 
 
 def _taken_out(
-    tx: Tracer, cached: BuiltinVariable, place: Cached | None, refuse: Callable[[str], NoReturn]
+    tx: Tracer, cached: BuiltinVariable, place: Called | None, refuse: Callable[[str], NoReturn]
 ) -> VariableTracker:
     """The object that the cache holds."""
     if place is None:

@@ -1,8 +1,8 @@
 """Owns numpy's arrays of constants: functions that make them, what is computed of them, the tensors made from them.
 
 Everything runs while tracing, on arrays that nobody else holds and that may not be written to. What would give a second
-array over the same memory is left to Python, and so are arrays from outside. Functions of numbers are in
-`numpy_scalars.py`, which calls this one.
+array over the same memory is left to Python. Of arrays from outside their facts are known, and tensors are made over
+their memory; everything else is left to numpy. Functions of numbers are in `numpy_scalars.py`, which calls this one.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from minidynamo.guards.source import Attr, Called, Constant
 from minidynamo.tracer import registry
 from minidynamo.tracer.attributes.lookup import looks_up
 from minidynamo.tracer.constants import NotConstant, as_constant, from_constant
@@ -23,6 +24,7 @@ from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BoundBuiltin
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import SequenceVariable, TupleVariable
+from minidynamo.variables.objects import OpaqueVariable
 from minidynamo.variables.tensors import TensorVariable
 
 LARGEST = 10_000
@@ -152,7 +154,29 @@ def _tensor(tx: Tracer, array: ArrayVariable, kwargs: dict[str, VariableTracker]
     return made
 
 
+def _memory_of_argument(tx: Tracer, array: VariableTracker) -> VariableTracker | None:
+    """A new tensor over the memory of an array from outside; None for anything else."""
+    if not isinstance(array, OpaqueVariable) or type(array.value) is not np.ndarray or array.source is None:
+        return None
+    try:
+        real = torch.from_numpy(array.value)
+    except (TypeError, ValueError):  # torch has no such dtype, or no such strides
+        return None
+    place = Called(Constant(torch.from_numpy, "torch.from_numpy"), (array.source,))
+    return tx.emit("detach", [tx.wrap(real, place)])
+
+
+@registry.attributes(OpaqueVariable)
+def _fact_of_argument(tx: Tracer, obj: OpaqueVariable, name: str) -> VariableTracker | None:
+    if type(obj.value) is not np.ndarray or name not in _FACTS or obj.source is None:
+        return None
+    return tx.wrap(getattr(obj.value, name), Attr(obj.source, name))
+
+
 def _over_memory(tx: Tracer, function: Any, array: VariableTracker, args: Any, kwargs: Any) -> VariableTracker:
+    outside = _memory_of_argument(tx, array)
+    if outside is not None:
+        return outside if function is torch.from_numpy else tx.emit(function, [outside, *args], kwargs)
     if not isinstance(array, ArrayVariable):
         return tx.emit(function, [array, *args], kwargs)
     array.shared = _tensor(tx, array, {})
@@ -171,4 +195,7 @@ def _as_tensor(tx: Tracer, data: VariableTracker, *args: VariableTracker, **kwar
 
 @registry.function(torch.tensor)
 def _copy(tx: Tracer, data: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
+    outside = None if kwargs else _memory_of_argument(tx, data)
+    if outside is not None:
+        return tx.emit("clone", [outside])
     return _tensor(tx, data, kwargs) if isinstance(data, ArrayVariable) else tx.emit(torch.tensor, [data], kwargs)

@@ -7,7 +7,7 @@ import functools
 import pytest
 import torch
 
-from minidynamo.guards.source import Cached
+from minidynamo.guards.source import Called
 from minidynamo.tracer.traced_frame import Break
 from tests.tracer.capture import capture, targets
 
@@ -62,7 +62,7 @@ BUFFER = torch.zeros(2)
 def test_a_tensor_lives_in_the_cache():
     traced = capture(lambda x: x * ones(2, fill=3) + ones(2, fill=3), torch.ones(2))
     places = {given.source.display(): type(given.source) for given in traced.inputs}
-    assert places["ones(2, 3)"] is Cached and len(places) == 2
+    assert places["ones(2, 3)"] is Called and len(places) == 2
     assert len(targets(traced)) == 2 and ones.cache_info().currsize == 1
 
 

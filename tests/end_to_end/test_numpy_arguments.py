@@ -1,0 +1,92 @@
+"""Arrays of numpy that come from outside: their facts, and tensors that are made of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import minidynamo
+from minidynamo.testing import assert_same_as_eager
+from tests.end_to_end.histories import Histories, attempt, compare
+from tests.end_to_end.programs import Programs
+
+programs = Programs()
+histories = Histories()
+
+
+@pytest.mark.filterwarnings("ignore:.*MD402")  # one program writes to two tensors in the same memory
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("program", programs)
+def test_same_as_eager(program, backend):
+    assert_same_as_eager(program.fn, *program.inputs, calls=2, backend=backend, **program.expected)
+
+
+@pytest.mark.parametrize("history", histories)
+def test_same_history_as_eager(history):
+    compare(history, "aot_eager")
+
+
+def array():
+    return np.arange(6.0, dtype=np.float32).reshape(2, 3)
+
+
+@programs(lambda: (array(), torch.randn(3)))
+def tensors_of_an_array(a, x):
+    return torch.from_numpy(a) * x, torch.as_tensor(a) + 1, torch.tensor(a), torch.as_tensor(a, dtype=torch.float64)
+
+
+@programs(array)
+def facts_of_an_array(a):
+    return torch.ones(a.shape) * a.ndim + a.size, str(a.dtype), a.shape[0] * a.itemsize
+
+
+@programs(lambda: array().T, lambda: array()[:, ::2], graphs=2)
+def another_layout(a):
+    return [*torch.from_numpy(a).stride(), *torch.tensor(a).stride()], torch.tensor(a)
+
+
+@programs(array)
+def an_array_is_written_to(a):
+    t = torch.from_numpy(a)
+    t.add_(1)
+    return t * 2, t
+
+
+@programs(array)
+def one_memory_and_two_tensors(a):
+    first, second = torch.from_numpy(a), torch.as_tensor(a)
+    first.mul_(2)
+    return first is second, second + 1, torch.tensor(a).add_(1)
+
+
+@programs(array)
+def a_leaf_over_an_array(a):
+    t = torch.from_numpy(a).requires_grad_()
+    return t, (t * t).sum(), t.requires_grad, torch.from_numpy(a).requires_grad
+
+
+@programs(lambda: np.array([1, 2], dtype=object), graphs=0, breaks=1)
+def an_array_of_objects(a):
+    try:
+        return torch.from_numpy(a)
+    except TypeError:
+        return a.shape
+
+
+@histories
+def arrays_of_other_kinds(compiled):
+    @compiled
+    def program(a):
+        return torch.from_numpy(a) * 2, a.shape
+
+    for made in (array(), array() + 1, array().T, array().astype(np.int64), array()[0], array()[:, ::-1], 3):
+        yield attempt(program, made)
+
+
+def test_the_result_is_over_the_memory_of_the_array():
+    a = array()
+    for fn in (lambda a: torch.from_numpy(a), lambda a: torch.as_tensor(a)):
+        minidynamo.compile(fn, backend="eager")(a)[0, 0] = 7
+        assert a[0, 0] == 7
+        a[0, 0] = 0
