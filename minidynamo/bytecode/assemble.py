@@ -56,7 +56,8 @@ def assemble(
 ) -> types.CodeType:
     """A code object of one positional argument with the names, cells and file of `template`.
 
-    `suffix` is appended to the function's name, `temporaries` to its locals, `constants` to its constants.
+    `suffix` is appended to the qualified name, `temporaries` to its locals, `constants` to its constants. The
+    name that tracebacks, logs and other frames see is that of the user's function.
     """
     concrete = ConcreteBytecode()
     spans, labels = _place(items)
@@ -79,7 +80,7 @@ def assemble(
     concrete.flags = template.co_flags & ~(inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
     concrete.filename = template.co_filename
     concrete.first_lineno = template.co_firstlineno
-    concrete.name = template.co_name + suffix
+    concrete.name = template.co_name
     concrete.qualname = template.co_qualname + suffix
     return concrete.to_code(stacksize, compute_exception_stack_depths=False)
 

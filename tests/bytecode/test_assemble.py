@@ -29,7 +29,7 @@ def test_names_and_file_are_those_of_the_template():
         constants=(),
         stacksize=2,
     )
-    assert (code.co_name, code.co_qualname) == ("template.made", "template.made")
+    assert (code.co_name, code.co_qualname) == ("template", "template.made")
     assert code.co_filename == __file__
     assert code.co_varnames == ("x", "spare")
     assert code.co_argcount == 1

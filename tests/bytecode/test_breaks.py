@@ -219,7 +219,8 @@ def test_tracebacks_show_the_users_line():
         frame = traceback.extract_tb(e.__traceback__)[-1]
     assert (frame.filename, frame.lineno) == (__file__, f.__code__.co_firstlineno + 2)
     assert frame.line == "return y.missing(1)"
-    assert step.__code__.co_name == f"f.break_at_{point.index}"
+    assert frame.name == step.__code__.co_name == "f"
+    assert step.__code__.co_qualname == f"{f.__qualname__}.break_at_{point.index}"
 
 
 def test_profilers_and_debuggers_can_look_at_the_frames():

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import sys
+import traceback
+
 import pytest
 import torch
 
@@ -120,3 +124,21 @@ def test_a_second_error_says_that_nothing_was_replayed():
     with pytest.raises(IndexError) as error:
         f(x, torch.tensor([9]))
     assert "a tensor was written to before" in "\n".join(error.value.__notes__)
+
+
+def test_frames_behind_a_break_have_the_name_of_their_function(caplog):
+    logger = logging.getLogger(__name__)
+
+    def program(x):
+        y = x + 1
+        logger.warning("called")
+        if y.sum() > 0:
+            raise ValueError(sys._getframe().f_code.co_name)
+        return y
+
+    compiled = minidynamo.compile(program, backend="eager")
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"^program$") as caught:
+            compiled(torch.ones(2))
+        assert traceback.extract_tb(caught.value.__traceback__)[-1].name == "program"
+    assert [record.funcName for record in caplog.records] == ["program", "program"]
