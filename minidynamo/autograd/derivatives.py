@@ -138,7 +138,7 @@ class Program:
         self.numbers = {node: i for i, node in enumerate(functional.placeholders)}
         self.places = dict(zip(functional.tangents, derivative.trace.handed_in))
         self.graph = functional.emitter.graph
-        self.keys = value_keys(self.graph, self.numbers, derivative.symbols)
+        self.keys = value_keys(functional, derivative.symbols)
         self.kept = {name: i for i, name in enumerate(derivative.kept)}
         self.results = derivative.results
         roots = [node for node in self.results if node is not None]

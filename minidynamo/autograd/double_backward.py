@@ -76,8 +76,7 @@ def plan_higher_order(
     needed = [i for i in trace.primals if functional.placeholders[i] in reached - usable]
     lost = dict.fromkeys(given_up, "It depends on {}, which was given up with its list.")
     lost |= dict.fromkeys(written, "It depends on what {} held, and the program writes to it.")
-    placeholders = {node: i for i, node in enumerate(functional.placeholders)}
-    names = value_keys(functional.emitter.graph, placeholders, symbols_of(node.meta["val"] for node in placeholders))
+    names = value_keys(functional, symbols_of(node.meta["val"] for node in functional.placeholders))
     return HigherOrder(
         tuple(names[node] for node in parts.saved if not is_number(node)),
         tuple(i for i in needed if i not in lost),
@@ -202,7 +201,8 @@ class _Call:
         return replace(self, earlier=(*self.earlier, tuple(tangents)), orders=(*self.orders, given))
 
     def compute(self) -> Sequence[torch.Tensor | None]:
-        """The gradients of the highest order. Raises Unsupported MD403 where that cannot be done."""
+        """The gradients of the highest order: by the inputs, then by each that was handed in for an earlier order, None
+        by those that are not differentiable. Raises Unsupported MD403 where that cannot be done."""
         if self.compiled is not None:
             return self.compiled(self.earlier[0])
         kept = self.kept
@@ -221,12 +221,6 @@ class _Call:
             raise NotAvailable("An input was written to since.")
         return value
 
-    def spread(self, made: Sequence[Any]) -> list[Any]:
-        """Gradients by the inputs, then by each earlier gradient, None by those that are not differentiable."""
-        links = len(self.kept.links)
-        rest = iter(made[links:])
-        return [*made[:links], *(next(rest) if differs else None for given in self.orders[:-1] for differs in given)]
-
 
 def _gradients(call: _Call, tangents: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
     """The gradients of the order that `tangents` are handed in for."""
@@ -234,7 +228,7 @@ def _gradients(call: _Call, tangents: Sequence[torch.Tensor | None]) -> list[tor
         return one_by_one(lambda row: _gradients(call, row), tangents)
     call = call.then(tangents)
     if not torch.is_grad_enabled():
-        return call.spread(call.compute())
+        return list(call.compute())
     given = [tangent for tangents in call.earlier for tangent in tangents]
     return list(compat.raw_apply(_Differentiable)(call, *call.kept.links, *given))
 
@@ -244,14 +238,14 @@ class _Differentiable(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: _Call, *_: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        made = [None if value is None else value.detach() for value in call.spread(call.compute())]
+        made = [None if value is None else value.detach() for value in call.compute()]
         ctx.refusal = ""
         try:
             derivative = call.derivative()
         except NotAvailable as error:
             ctx.refusal = str(error)
         else:
-            known = zip(made, call.spread(derivative.differentiable))
+            known = zip(made, derivative.differentiable)
             ctx.mark_non_differentiable(*[value for value, again in known if value is not None and not again])
         ctx.save_for_backward(*call.saved, *(t for tangents in call.earlier for t in tangents))
         ctx.call = replace(call, saved=(), earlier=(), compiled=None)

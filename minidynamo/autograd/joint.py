@@ -71,8 +71,8 @@ class Trace:
     symbolic ones; `gradients` those of the inputs that require grad, None where nothing flows. `tangents` belong to
     `differentiated`: first the inputs in `mutated_with_grad`, then the families that require grad; `handed_in` has the
     order of each, from 0, and what it is the gradient of, counted among what that order differentiates. `derivatives`
-    are what backward of the highest order returns, by inputs, then by tangents; `differentiable` says which can be
-    differentiated once more."""
+    are what backward of the highest order returns, by inputs, then by all that was, or could have been, handed in for
+    earlier orders; `differentiable` says which can be differentiated once more."""
 
     graph: fx.Graph
     mode: FakeTensorMode
@@ -266,25 +266,35 @@ class _Tracing:
 
     def run_backward(self, targets: list[torch.Tensor], sources: list[torch.Tensor]) -> list[torch.Tensor | None]:
         made: list[torch.Tensor | None] = [*targets]
+        slots: list[torch.Tensor | None] = [*sources]
         with _no_autocast():
             for order, given in enumerate(self.orders or [(False,) * len(targets)] * bool(targets)):
-                asked, tangents = [], []
-                for i, (target, differentiable) in enumerate(zip(made, given)):
-                    if target is not None and differentiable is not None and (order == 0 or target.requires_grad):
-                        self.result.handed_in.append((order, i))
-                        asked.append(target)
-                        tangents.append(self.tangent(f"{order}_{i}" if order else f"{i}", target, differentiable))
-                made = self.differentiated(asked, sources, tangents)
-                sources = [*sources, *(tangent for tangent in tangents if tangent.requires_grad)]
+                tangents = self.tangents(order, made, given)
+                asked = {i: value for i, value in enumerate(made) if i in tangents and value is not None}
+                made = self.differentiated(list(asked.values()), slots, list(tangents.values()))
+                slots += [tangents[i] if differs and i in tangents else None for i, differs in enumerate(given)]
         self.result.differentiable = tuple(value is not None and value.requires_grad for value in made)
         return made
 
+    def tangents(self, order: int, targets: Sequence[torch.Tensor | None], given: Given) -> dict[int, torch.Tensor]:
+        """The gradients that autograd hands in for an order, by what they belong to."""
+        found = {}
+        for i, (target, differentiable) in enumerate(zip(targets, given, strict=True)):
+            if target is not None and differentiable is not None and (order == 0 or target.requires_grad):
+                self.result.handed_in.append((order, i))
+                found[i] = self.tangent(f"{order}_{i}" if order else f"{i}", target, differentiable)
+        return found
+
     def differentiated(
-        self, targets: list[torch.Tensor], sources: list[torch.Tensor], tangents: list[torch.Tensor]
+        self, targets: list[torch.Tensor], slots: list[torch.Tensor | None], tangents: list[torch.Tensor]
     ) -> list[torch.Tensor | None]:
+        """The gradients by what is in `slots`."""
         if not targets:
-            return [None] * len(sources)
-        return list(torch.autograd.grad(targets, sources, tangents, create_graph=bool(self.orders), allow_unused=True))
+            return [None] * len(slots)
+        sources = [source for source in slots if source is not None]
+        again = bool(self.orders)
+        made = iter(torch.autograd.grad(targets, sources, tangents, create_graph=again, allow_unused=True))
+        return [None if source is None else next(made) for source in slots]
 
     def tangent(self, name: str, target: torch.Tensor, differentiable: bool) -> torch.Tensor:
         """A gradient that autograd hands in for `target`."""

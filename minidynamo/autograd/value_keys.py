@@ -15,9 +15,13 @@ import torch
 from torch import fx
 
 from minidynamo import compat
+from minidynamo.autograd.functionalize import FunctionalGraph
 from minidynamo.autograd.numbers import is_number, key
 from minidynamo.autograd.recomputation import is_random
 from minidynamo.compat import OpOverload
+
+LARGEST_CONSTANT = 1 << 16
+"""Elements of a constant that is looked at; a larger one is known by its name alone."""
 
 Symbols = dict[Any, tuple[int, str, int]]
 """Where a call finds the value of each symbol: the input, "number", "size" or "stride", and the dimension."""
@@ -52,12 +56,13 @@ def symbol_values(symbols: Symbols, flat: Sequence[Any]) -> dict[Any, Any]:
     return values
 
 
-def value_keys(graph: fx.Graph, inputs: Mapping[fx.Node, int], symbols: Symbols) -> dict[fx.Node, str]:
-    """A name for each value of a functional graph. `inputs` are the placeholders that are inputs of the program."""
+def value_keys(functional: FunctionalGraph, symbols: Symbols) -> dict[fx.Node, str]:
+    """A name for each value of a functional graph."""
+    inputs = {node: i for i, node in enumerate(functional.placeholders)}
     names = {symbol: type(symbol)(f"{kind}_{i}_{dim}") for symbol, (i, kind, dim) in symbols.items()}
     found: dict[fx.Node, str] = {}
     drawn = 0
-    for node in graph.nodes:
+    for node in functional.emitter.graph.nodes:
         if is_number(node):
             found[node] = f"number {key(node.meta['val']).xreplace(names)}"
         elif node in inputs:
@@ -68,8 +73,13 @@ def value_keys(graph: fx.Graph, inputs: Mapping[fx.Node, int], symbols: Symbols)
             parts = (_function(node.target), draw, _text(node.args, found), _text(node.kwargs, found))
             found[node] = hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
         else:
-            found[node] = f"{node.op} {node.name}"
+            found[node] = f"{node.name} {_content(functional.constants.get(node))}"
     return found
+
+
+def _content(constant: torch.Tensor | None) -> str:
+    """What tells apart constants of the program's code that have one name in two graphs."""
+    return "" if constant is None or constant.numel() > LARGEST_CONSTANT else repr(constant.tolist())
 
 
 def _function(target: Any) -> str:

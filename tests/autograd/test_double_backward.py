@@ -216,6 +216,30 @@ def test_gradients_by_the_gradients_that_were_handed_in(name):
     torch.testing.assert_close(*results)
 
 
+def writes_to_input(x, w):
+    x.mul_(2)
+    return ((x * w).tanh(),)
+
+
+@pytest.mark.parametrize("differs", [(True, True, True), (False, True, True), (True, False, True), (True, True, False)])
+def test_orders_are_told_apart_where_gradients_are_missing_or_constant(differs):
+    """Of an input that is written to no gradient is handed in here; some of the others do not require grad."""
+    make = intermediate_inputs((3, 4), (3, 4))
+    compiled = compile_program(writes_to_input, make()[0])
+    results = []
+    for call in (compiled, lambda given: writes_to_input(*given)):
+        torch.manual_seed(0)
+        args, leaves = make()
+        made, sources, found = [call(list(args))[-1]], [*leaves], []
+        for order_differs in differs:
+            tangents = [torch.randn(3, 4, requires_grad=order_differs) for _ in made]
+            made = torch.autograd.grad(made, sources, tangents, create_graph=True)
+            found += made
+            sources += tangents if order_differs else []
+        results.append(found)
+    torch.testing.assert_close(*results)
+
+
 def random_twice(x):
     return (TimesItsSum.apply(F.dropout(x, 0.5) + torch.rand_like(x)),)
 
@@ -341,6 +365,30 @@ def test_saved_tensors_go_through_hooks():
 
     got, expected = (second(call, inputs((3,), (3,)))[0] for call in (hooked, lambda args: program(*args)))
     torch.testing.assert_close(got, expected)
+
+
+class OnlyOnce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return gradient * x.cos()
+
+
+def test_a_function_that_is_differentiable_once_says_so():
+    x = torch.ones(3, requires_grad=True)
+    compiled = compile_program(lambda x: (OnlyOnce.apply(x),), [x])
+    (first,) = torch.autograd.grad(compiled([x])[0].sum(), x, create_graph=True)
+    assert torch.equal(first, x.cos()) and not first.requires_grad  # as in eager, which sees no other way to `x`
+    (first,) = torch.autograd.grad(compiled([x])[0], x, torch.ones(3, requires_grad=True), create_graph=True)
+    with pytest.raises(Unsupported, match="MD403") as caught:
+        first.sum().backward()
+    assert "once_differentiable" in str(caught.value)
 
 
 def test_a_derivative_that_cannot_be_traced_is_refused(monkeypatch):

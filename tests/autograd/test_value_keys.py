@@ -14,10 +14,9 @@ def named(program, args, orders=(), dynamic=False):
     gm, examples = graph_of(program, args, dynamic=dynamic)
     trace = trace_joint(gm, layout_of(gm, examples), examples, decomposition_table(()), orders)
     functional = functionalize(trace, [f"arg{i}" for i in range(len(args))], examples)
-    placeholders = {node: i for i, node in enumerate(functional.placeholders)}
-    graph = functional.emitter.graph
-    names = value_keys(graph, placeholders, symbols_of(examples))
-    return [(str(node.target), names[node]) for node in graph.nodes if node.op == "call_function"]
+    names = value_keys(functional, symbols_of(examples))
+    nodes = functional.emitter.graph.nodes
+    return [(str(node.target), names[node]) for node in nodes if node.op == "call_function"]
 
 
 def test_forward_has_the_same_names_in_the_graph_of_another_order():
@@ -35,6 +34,13 @@ def test_random_numbers_are_told_apart():
     draws, sums = ([name for target, name in names if op in target] for op in ("rand_like", "add"))
     assert draws[0] != draws[1]
     assert sums[0] == sums[1] != sums[2]
+
+
+def test_constants_are_told_apart_by_what_they_hold():
+    (one,), (other,), (same,) = (
+        named(lambda x, n=n: (x * torch.tensor([n, 2.0, 3.0]),), [torch.ones(3)]) for n in (1.0, 2.0, 1.0)
+    )
+    assert one == same != other
 
 
 def test_names_do_not_depend_on_symbols():
