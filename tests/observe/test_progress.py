@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import minidynamo
+from minidynamo import events
 from minidynamo.config import config
 from minidynamo.events import on_event, phase, publish
 from minidynamo.observe import progress
@@ -143,4 +144,8 @@ def test_the_real_line_is_drawn_on_standard_error(monkeypatch):
 
 
 def test_install_can_be_undone():
-    progress.install()()
+    before = list(events._subscribers)
+    stop = progress.install()
+    assert len(events._subscribers) == len(before) + 1
+    stop()
+    assert events._subscribers == before
