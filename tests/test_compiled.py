@@ -65,7 +65,7 @@ def test_guards_name_what_is_checked_and_the_users_line():
     text = f.guards()
     line = with_break.__code__.co_firstlineno + 1
     assert "with_break [0]" in text and f"test_compiled.py:{line}" in text
-    assert "resume_at" in text and "float32" in text
+    assert "from_line_" in text and "float32" in text
     f(torch.ones(3))
     assert "with_break [1]" in f.guards()
 

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from minidynamo import artifacts
 from minidynamo.bytecode.breaks import make_continue
+from minidynamo.bytecode.instructions import location
 from minidynamo.bytecode.layout import FramePoint
 
 Boxed = Callable[[list[Any]], Any]
@@ -151,7 +152,7 @@ class ResumeFrame:
     def __init__(self, point: FramePoint, namespace: dict[str, Any]) -> None:
         self.point = point
         self.namespace = namespace
-        self.name = f"{point.code.co_qualname}.resume_at_{point.index}"
+        self.name = f"{point.code.co_qualname}.from_line_{location(point.code, point.index).lineno}"
         self.function_name = _identifier(self.name)
         self.module = str(namespace.get("__name__"))
         self.parameters = point.parameters

@@ -489,7 +489,7 @@ def test_resume_point_takes_its_list_to_the_body():
     assert (
         dispatcher.source()
         == """\
-def loop_resume_at_NN(boxed):
+def loop_from_line_NN(boxed):
     stack_0, total, = boxed
     if count() & 1023 == 16:
         time_guards([stack_0, total])
@@ -502,7 +502,7 @@ def loop_resume_at_NN(boxed):
         return body0(boxed)
     del stack_0, total
     return miss(boxed, 2)(boxed)
-""".replace("NN", str(for_iter_point().index))
+""".replace("NN", str(loop.__code__.co_firstlineno + 2))
     )
 
 
