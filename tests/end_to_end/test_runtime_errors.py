@@ -142,3 +142,26 @@ def test_frames_behind_a_break_have_the_name_of_their_function(caplog):
             compiled(torch.ones(2))
         assert traceback.extract_tb(caught.value.__traceback__)[-1].name == "program"
     assert [record.funcName for record in caplog.records] == ["program", "program"]
+
+
+def times_half(t, log):
+    log.append(1)
+    t.mul_(2)
+    t *= 0.5
+    return t
+
+
+def by_keyword(t, log):
+    t.mul_(other=1.5)
+    log.append(2)
+
+
+def scaled_product(t, log):
+    log.append(3)
+    return t.addcmul_(torch.ones(3), torch.ones(3))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("program", [times_half, by_keyword, scaled_product])
+def test_floats_written_to_ints_raise_as_in_eager(program, backend):
+    assert_same_as_eager(program, lambda: (torch.arange(3), []), backend=backend)
