@@ -7,7 +7,7 @@ inputs or with each other is found out here, while the traced tensors are at han
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -291,6 +291,8 @@ class _Tracing:
         """The gradients by what is in `slots`."""
         if not targets:
             return [None] * len(slots)
+        if self.orders:
+            _raise_delayed_errors(targets)
         sources = [source for source in slots if source is not None]
         again = bool(self.orders)
         made = iter(torch.autograd.grad(targets, sources, tangents, create_graph=again, allow_unused=True))
@@ -332,6 +334,20 @@ class _Tracing:
     def check_history(self, view: torch.Tensor, owner: torch.Tensor) -> None:
         if view.requires_grad and not owner.requires_grad:
             raise _cannot_rebuild("an output shares memory with an input, but not its gradient history")
+
+
+def _raise_delayed_errors(targets: Iterable[torch.Tensor]) -> None:
+    """Raise what a backward that is differentiable once leaves for whoever differentiates its gradients; autograd does
+    not ask for it on the way to certain inputs only."""
+    pending = [target.grad_fn for target in targets]
+    seen = set()
+    while pending:
+        function = pending.pop()
+        if function is not None and function not in seen:
+            seen.add(function)
+            if function.name() == "torch::autograd::Error":
+                function(None)  # type: ignore[operator]
+            pending += [after for after, _ in function.next_functions]
 
 
 class _CheckingInterpreter(LocatingInterpreter):
