@@ -15,7 +15,7 @@ from typing import Any
 
 from minidynamo.guards.source import Attr
 from minidynamo.steering import IN_GRAPH, own_mark
-from minidynamo.tracer import numbers, registry
+from minidynamo.tracer import number_functions, numbers, registry
 from minidynamo.tracer.attributes import bind, guard_class_attribute, lookup_on_class
 from minidynamo.tracer.constants import CONSTANT_TYPES, NotConstant, as_constant
 from minidynamo.tracer.construct import construct
@@ -71,7 +71,7 @@ def _call_real(tx: Tracer, function: FunctionVariable | BuiltinVariable, args: A
     value = function.value
     if isinstance(value, _METHODS_OF_CLASSES) and args and _works_on_storage(args[0], value.__objclass__):
         return call_built_in(tx, args[0], value.__name__, args[1:], kwargs, value.__objclass__)
-    number = numbers.call(tx, value, args, kwargs)
+    number = number_functions.call(tx, value, args, kwargs)
     if number is not None:
         return number
     rule = rule_for(value)
@@ -200,7 +200,7 @@ def call_built_in(
     if storage is not None and lookup_on_class(cls, name)[1] is not object:
         return _call_on_storage(tx, receiver, storage, name, args, kwargs)
     if isinstance(receiver, NumberVariable) and not kwargs:
-        number = numbers.call_method(tx, receiver, name, args)
+        number = number_functions.call_method(tx, receiver, name, args)
         if number is not None:
             return number
         receiver = numbers.pinned(receiver)
@@ -259,7 +259,7 @@ def _call_object(tx: Tracer, obj: ObjectVariable | ContextVariable, args: Args, 
 
 
 def _call_class(tx: Tracer, cls: ClassVariable, args: Args, kwargs: Kwargs) -> VariableTracker:
-    number = numbers.call(tx, cls.value, args, kwargs)
+    number = number_functions.call(tx, cls.value, args, kwargs)
     if number is not None:
         return number
     rule = rule_for(cls.value)

@@ -1,27 +1,25 @@
-"""Owns what Python does with numbers that differ from call to call: arithmetic, comparison, functions of `math`.
+"""Owns what Python does with numbers that differ from call to call: arithmetic and comparison.
 
 Ints keep their symbols, so that sizes which are computed of sizes are known as such; each step is a graph node and a
 text of Python. Floats are computed by Python alone, in the order of the program, and enter the graph as inputs. A
-comparison guards its answer, not the numbers. What is not known here takes the numbers as constants.
+comparison guards its answer, not the numbers. What is not known here takes the numbers as constants. Functions and
+methods of numbers are in `number_functions.py`.
 """
 
 from __future__ import annotations
 
-import builtins
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
 from minidynamo.guards.source import Computed, Constant, Source
-from minidynamo.tracer.constants import as_constant, from_constant
-from minidynamo.tracer.operator_table import ARITHMETIC, BINARY, BITWISE, COMPARISONS, UNARY
+from minidynamo.tracer.constants import as_constant
+from minidynamo.tracer.operator_table import ARITHMETIC, BITWISE, COMPARISONS
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import DictVariable, SequenceVariable, SetVariable, SliceVariable, TupleVariable
+from minidynamo.variables.containers import DictVariable, SequenceVariable, SetVariable, SliceVariable
 from minidynamo.variables.numbers import NumberVariable
 
 _SYMBOLS = {function: symbol for symbol, function in (ARITHMETIC | BITWISE | COMPARISONS).items() if symbol != "@"}
@@ -105,7 +103,7 @@ def computed_text(template: str, *operands: VariableTracker | Source) -> Compute
     return Computed(text, tuple(places)) if len(text) <= _LONGEST else None
 
 
-def _require(tx: Tracer, template: str, answer: bool, *operands: VariableTracker | Source) -> bool:
+def require(tx: Tracer, template: str, answer: bool, *operands: VariableTracker | Source) -> bool:
     """Guard that the condition gives `answer`; whether that can be said."""
     condition = computed_text(template, *operands)
     if condition is None:
@@ -114,7 +112,8 @@ def _require(tx: Tracer, template: str, answer: bool, *operands: VariableTracker
     return True
 
 
-def _float(tx: Tracer, value: Any, source: Source | None) -> VariableTracker | None:
+def floating(tx: Tracer, value: Any, source: Source | None) -> VariableTracker | None:
+    """The float that Python computes at `source`, `value` in this call; None when it cannot."""
     if source is None or type(value) is not float:
         return None
     return tx.graph.floating(value, source)
@@ -154,7 +153,7 @@ def _floating(
         value = function(_here(left), _here(right))
     except ArithmeticError:
         return None
-    return _float(tx, value, computed_text(f"{{0}} {_SYMBOLS[function]} {{1}}", left, right))
+    return floating(tx, value, computed_text(f"{{0}} {_SYMBOLS[function]} {{1}}", left, right))
 
 
 def _integer(tx: Tracer, function: Callable[..., Any], *operands: VariableTracker) -> VariableTracker | None:
@@ -173,9 +172,9 @@ def _power(tx: Tracer, base: VariableTracker, exponent: VariableTracker) -> Vari
     # Where it could raise, or give a complex number or one of another class, the numbers become constants.
     constant_base = base.value if isinstance(base, ConstantVariable) else None
     if type(constant_base) is float and 0 < constant_base <= 1:
-        bounded = _require(tx, "0 <= {0}", True, exponent) if _here(exponent) >= 0 else False
+        bounded = require(tx, "0 <= {0}", True, exponent) if _here(exponent) >= 0 else False
     elif _here(base) > 0 and power is not None and -4 <= power <= 4 and (_is_float(base) or type(power) is float):
-        bounded = 1e-60 < _here(base) < 1e60 and _require(tx, "1e-60 < {0} < 1e60", True, base)
+        bounded = 1e-60 < _here(base) < 1e60 and require(tx, "1e-60 < {0} < 1e60", True, base)
     else:
         return None
     return _floating(tx, operator.pow, base, exponent) if bounded else None
@@ -198,7 +197,7 @@ def _bits(
             f" and -{2**62} < ({{0}} << {{1}}) < {2**62}" if function is operator.lshift else ""
         )
         fits = 0 <= _here(right) < 62 and abs(function(_here(left), _here(right))) < 2**62
-        if not fits or not _require(tx, bounds, True, left, right):
+        if not fits or not require(tx, bounds, True, left, right):
             return None
     text = computed_text(f"{{0}} {_SYMBOLS[function]} {{1}}", left, right)
     return None if text is None else tx.graph.integer(function(_here(left), _here(right)), text)
@@ -218,7 +217,7 @@ def _compare(
         values = [v.value for v in (left, right) if isinstance(v, NumberVariable | ConstantVariable)]
         return ConstantVariable(bool(function(*values)))
     answer = bool(function(_here(left), _here(right)))
-    known = _require(tx, f"{{0}} {_SYMBOLS[function]} {{1}}", answer, left, right)
+    known = require(tx, f"{{0}} {_SYMBOLS[function]} {{1}}", answer, left, right)
     return ConstantVariable(answer) if known else None
 
 
@@ -244,7 +243,7 @@ def unary(tx: Tracer, function: Callable[..., Any], number: NumberVariable) -> V
                 if function is abs
                 else computed_text(template, number)
             )
-            result = _float(tx, function(number.value), text)
+            result = floating(tx, function(number.value), text)
     return tx.call(function, [pinned(number)]) if result is None else result
 
 
@@ -255,7 +254,7 @@ def is_among(tx: Tracer, number: NumberVariable, items: Sequence[object]) -> Var
         return None
     answer = number.here in numbers
     listed = ", ".join(map(repr, numbers))
-    known = _require(tx, f"{{0}} in ({listed}{',' * (len(numbers) == 1)})", answer, number)
+    known = require(tx, f"{{0}} in ({listed}{',' * (len(numbers) == 1)})", answer, number)
     return ConstantVariable(answer) if known else None
 
 
@@ -269,115 +268,3 @@ def constant_items(container: VariableTracker) -> Sequence[object] | None:
         return None
     values = [part.value for part in parts if isinstance(part, ConstantVariable)]
     return values if len(values) == len(parts) else None
-
-
-# Functions
-
-
-def _rounds(function: Callable[..., Any]) -> Callable[[Tracer, NumberVariable], VariableTracker | None]:
-    def call(tx: Tracer, number: NumberVariable) -> VariableTracker | None:
-        if number.cls is int:
-            return number
-        if not abs(number.value) < 4.5e15 or not _require(tx, "-4.5e15 < {0} < 4.5e15", True, number):
-            return None
-        name = function.__name__
-        text = computed_text("{0}({1})", Constant(function, name), number)
-        return None if text is None else tx.graph.integer(function(number.value), text)
-
-    return call
-
-
-def _to_float(tx: Tracer, number: NumberVariable) -> VariableTracker | None:
-    if number.cls is float:
-        return number
-    if not abs(number.here) < 2**62:
-        return None
-    return _float(tx, builtins.float(number.here), computed_text("{0}({1})", Constant(builtins.float, "float"), number))
-
-
-def _of_math(
-    function: Callable[..., Any], condition: str
-) -> Callable[[Tracer, NumberVariable], VariableTracker | None]:
-    """A function of `math` with a float result that does not raise where the condition holds."""
-
-    def call(tx: Tracer, number: NumberVariable) -> VariableTracker | None:
-        if not eval(condition.format("here"), {}, {"here": number.here}) or not _require(tx, condition, True, number):
-            return None
-        text = computed_text("{0}({1})", Constant(function, function.__name__), number)
-        return _float(tx, function(number.here), text)
-
-    return call
-
-
-_POSITIVE, _ANY, _SMALL = "0 < {0} < 1e300", "-1e300 < {0} < 1e300", "-700 < {0} < 700"
-_ONE_NUMBER: dict[Callable[..., Any], Callable[[Tracer, NumberVariable], VariableTracker | None]] = {
-    builtins.int: _rounds(builtins.int),
-    round: _rounds(round),
-    math.floor: _rounds(math.floor),
-    math.ceil: _rounds(math.ceil),
-    math.trunc: _rounds(math.trunc),
-    builtins.float: _to_float,
-    torch.sym_int: _rounds(builtins.int),
-    torch.sym_float: _to_float,
-    math.sqrt: _of_math(math.sqrt, "0 <= {0} < 1e300"),
-    **{f: _of_math(f, _POSITIVE) for f in (math.log, math.log2, math.log10)},
-    **{f: _of_math(f, _ANY) for f in (math.sin, math.cos, math.tan, math.tanh, math.atan, math.fabs)},
-    **{f: _of_math(f, _SMALL) for f in (math.exp, math.sinh, math.cosh)},
-}
-
-# Functions that make a tensor of one element from a float. torch takes it for a constant there.
-_TENSORS = (torch.tensor, torch.as_tensor, torch.scalar_tensor)
-
-
-def call(
-    tx: Tracer, function: Any, args: Sequence[VariableTracker], kwargs: Mapping[str, VariableTracker]
-) -> VariableTracker | None:
-    """A function of numbers; None when it is not one that is known here."""
-    if function is divmod and len(args) == 2 and not kwargs and any(isinstance(arg, NumberVariable) for arg in args):
-        return TupleVariable([tx.call(part, args) for part in (operator.floordiv, operator.mod)])
-    if len(args) != 1 or not isinstance(args[0], NumberVariable):
-        return None
-    if args[0].cls is float and any(function is maker for maker in _TENSORS) and kwargs.keys() <= {"dtype", "device"}:
-        default = {"dtype": from_constant(torch.get_default_dtype())}
-        return tx.emit(torch.full, [TupleVariable([]), args[0]], {**default, **kwargs})
-    if kwargs:
-        return None
-    known = _ONE_NUMBER.get(function) if getattr(function, "__hash__", None) else None
-    return None if known is None else known(tx, args[0])
-
-
-def call_method(
-    tx: Tracer, number: NumberVariable, name: str, args: Sequence[VariableTracker]
-) -> VariableTracker | None:
-    """A special method of a number; None when it takes constants."""
-    plain = _METHODS.get(name)
-    if plain is None:
-        return None
-    function, is_reflected = plain
-    if function in _ONE_NUMBER and not args:
-        return call(tx, function, [number], {})
-    if function in UNARY:
-        return unary(tx, function, number)
-    if len(args) != 1:
-        return None
-    other = args[0]
-    result = binary(tx, function, other, number) if is_reflected else binary(tx, function, number, other)
-    return ConstantVariable(NotImplemented) if result is None else result
-
-
-_CONVERSIONS: dict[str, Callable[..., Any]] = {
-    "__int__": builtins.int,
-    "__index__": builtins.int,
-    "__float__": builtins.float,
-    "__floor__": math.floor,
-    "__ceil__": math.ceil,
-    "__trunc__": math.trunc,
-    "__round__": round,
-}
-# method -> (function, whether the number is the right operand)
-_METHODS: dict[str, tuple[Callable[..., Any], bool]] = {
-    **{reflected: (function, True) for function, (_, reflected) in BINARY.items() if function in _SYMBOLS},
-    **{name: (function, False) for function, (name, _) in BINARY.items() if function in _SYMBOLS},
-    **{name: (function, False) for function, name in UNARY.items()},
-    **{name: (function, False) for name, function in _CONVERSIONS.items()},
-}
