@@ -86,7 +86,21 @@ class OutsideItems(MutableSequence[VariableTracker]):
     def __getitem__(self, index: SupportsIndex | slice[Any, Any, Any]) -> VariableTracker | list[VariableTracker]:
         if isinstance(index, slice):
             return [self._tracker(slot) for slot in self._read()[index]]
-        return self._added[index] if self._is_new(index) else self._tracker(self._read()[index])
+        if self._is_new(index):
+            return self._added[index]
+        place = self._place(index.__index__())
+        return self._tracker(self._read()[index]) if place is None else self._reader.element(place)
+
+    def _place(self, index: int) -> int | None:
+        """Where an element of a list that is as long as it was can be read, so that its length need not be known.
+
+        What is guarded of the element fails where there is none.
+        """
+        reader = self._reader
+        if self._slots is not None or reader.together is not None or (self._added and self._maxlen is not None):
+            return None
+        place = index if index >= 0 else index + len(self._added)
+        return place if -self._length <= place < self._length else None
 
     def _is_new(self, index: SupportsIndex) -> bool:
         """Whether it counts from the end, and no further than to what was added to a list that was not looked at."""

@@ -69,6 +69,19 @@ def append_and_look_at_the_last(m, x, i):
 
 
 @compiles(1)
+def last_of_the_call_before(m, x, i):
+    before = m.recent[-1]
+    m.recent.append(x.sum())
+    return x * before
+
+
+@compiles(2)  # in the first call there is one that is both
+def first_and_last(m, x, i):
+    m.words.append(x)
+    return m.words[0] + m.words[-1] + m.words[-2]
+
+
+@compiles(1)
 def push_and_pop(m, x, i):
     m.history.append("inner")
     y = m.lin(x)
@@ -166,11 +179,27 @@ def test_is_compiled_only(name):
     compiled = minidynamo.compile(program, backend="eager")
     for i in range(CALLS):
         x = torch.full((2, 3), float(i))
+        for model in (mine, eager) if i == 0 else ():
+            model.recent.append(torch.tensor(1.0)), model.words.append(torch.tensor(1.0))
         mine.table[f"other {i}"] = eager.table[f"other {i}"] = i  # what others do does not matter
         assert torch.equal(compiled(mine, x, i), program(eager, x, i))
         assert repr(contents(mine)) == repr(contents(eager))
     assert compiled.stats.compiles == expected, compiled.why()
     assert compiled.stats.graph_breaks == 0
+
+
+def test_an_element_that_is_not_there_any_more():
+    @minidynamo.compile(backend="eager")
+    def program(xs, x):
+        try:
+            return x * xs[-1]
+        except IndexError:
+            return x
+
+    x = torch.ones(1)
+    for xs, expected in (([1, 2], 2), ([2], 2), ([], 1), ([5, 2], 2), ([7], 7), ([], 1)):
+        assert float(program(xs, x)) == expected
+    assert program.stats.compiles == 3
 
 
 def test_two_names_of_one_list():

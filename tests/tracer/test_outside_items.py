@@ -46,10 +46,14 @@ def test_what_is_added_asks_for_nothing(graph):
 
 def test_elements_are_read_one_by_one(graph):
     items = items_of(graph, [1, 2.5, "text"])
-    assert items[1].value == 2.5
-    assert kinds(graph) == [GuardKind.TYPE, GuardKind.LENGTH]
-    assert kinds(graph, Item(V, 1)) == [GuardKind.EQUALS] and kinds(graph, Item(V, 0)) == []
     new = ConstantVariable(7)
+    items.append(new)
+    assert items[1].value == 2.5 and items[-2].value == "text" and items.pop() is new
+    assert kinds(graph, Item(V, 1)) == kinds(graph, Item(V, -1)) == [GuardKind.EQUALS]
+    assert kinds(graph, Item(V, 0)) == [] and kinds(graph) == [GuardKind.TYPE]
+    with pytest.raises(IndexError):
+        items[3]
+    assert kinds(graph) == [GuardKind.TYPE, GuardKind.LENGTH]
     items[2] = new
     assert items.changes() == (2, [new])
     items.append(new)
