@@ -65,15 +65,15 @@ class MemoryPlan:
             memory = f"of {buffer.reuses}" if buffer.reuses else "" if buffer.born < 0 else "new"
             made_by = f"{buffer.makers}  {buffer.where or ''}"
             rows.append((buffer.name, f"{buffer.bytes:,}", born, dies, memory, made_by))
-        return "\n".join([f"{self.stage} graph, {len(self.steps)} steps", *_columns(rows)])
+        return "\n".join([f"{self.stage} graph, {len(self.steps)} steps", *columns(rows, right=(1, 2, 3))])
 
 
-def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+def columns(rows: Sequence[Sequence[str]], right: Collection[int]) -> list[str]:
+    """The lines of a table; the columns in `right` end at the same place, the others begin there."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    numbers = (1, 2, 3)
     lines = []
     for row in rows:
-        cells = [text.rjust(w) if i in numbers else text.ljust(w) for i, (text, w) in enumerate(zip(row, widths))]
+        cells = [text.rjust(w) if i in right else text.ljust(w) for i, (text, w) in enumerate(zip(row, widths))]
         lines.append("  ".join(cells).rstrip())
     return lines
 

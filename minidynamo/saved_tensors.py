@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from minidynamo.errors import UserLocation
+from minidynamo.memory_plan import columns
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,12 @@ class SavedTensors(list[SavedValue]):
         return sum(value.bytes for value in self)
 
     def __str__(self) -> str:
-        lines = [str(value) for value in sorted(self, key=lambda value: -value.bytes)]
+        if not self:
+            return "nothing is kept for backward"
+        rows = [("tensor", "", "bytes", "made by", "line", "why")]
+        for value in sorted(self, key=lambda value: -value.bytes):
+            kind = f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+            rows.append((value.name, kind, f"{value.bytes:,}", value.op, str(value.user_location or ""), value.reason))
         own = sum(value.bytes for value in self if value.op != "input")
-        return "\n".join([*lines, f"{len(self)} tensors, {self.bytes:,} bytes, {own:,} of them no inputs"])
+        total = f"{len(self)} tensors, {self.bytes:,} bytes, {own:,} of them besides inputs"
+        return "\n".join([*columns(rows, right=(2,)), total])
