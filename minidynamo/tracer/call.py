@@ -23,7 +23,7 @@ from minidynamo.tracer.inlining import inline_function, inline_nested, trusted_s
 from minidynamo.tracer.operators import folded, involves_tensor
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.tensors import call_tensor_method
-from minidynamo.tracer.trace_rules import Action, Rule, rule_for
+from minidynamo.tracer.trace_rules import INSTEAD, Action, Rule, rule_for
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
     BoundBuiltin,
@@ -195,7 +195,7 @@ def call_built_in(
     """Call the built-in method that `cls` has under `name`, with `receiver` as its self."""
     if isinstance(receiver, OpaqueVariable) and lookup_on_class(cls, name)[1] is not object:
         why = "minidynamo passes objects of this class on but cannot look into them."
-        tx.break_graph("MD206", f"{cls.__name__}.{name} is used", why=why)
+        tx.break_graph("MD206", f"{cls.__name__}.{name} is used", why=why, fix=INSTEAD.get(cls.__name__, ""))
     storage = receiver.storage if isinstance(receiver, ObjectVariable) else None
     if storage is not None and lookup_on_class(cls, name)[1] is not object:
         return _call_on_storage(tx, receiver, storage, name, args, kwargs)

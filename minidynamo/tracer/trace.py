@@ -27,6 +27,7 @@ from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.interpreter import Frame, FrameChain
 from minidynamo.tracer.operators import truth_of
 from minidynamo.tracer.side_effects import Advanced, SideEffects, Written
+from minidynamo.tracer.trace_rules import INSTEAD
 from minidynamo.tracer.wrap import wrap
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import SequenceVariable
@@ -134,6 +135,7 @@ class Trace:
                 "MD214",
                 f"{name} takes or gives a {error}",
                 why="A graph holds tensors, numbers, text, and lists, tuples, dicts and slices of them.",
+                fix=INSTEAD.get(str(error), ""),
             )
         except CallFailed as failed:
             cause = failed.__cause__

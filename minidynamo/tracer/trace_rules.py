@@ -87,6 +87,12 @@ _RUN_AS_WRITTEN = (
     "threading",
 )
 
+# What to write instead of using a value of a class that cannot be looked into, by the name of the class.
+INSTEAD = {
+    "ndarray": "make a tensor of it: torch.from_numpy(array)",
+    "Generator": "draw the numbers before, and pass them in",
+}
+
 _ASYNCHRONOUS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _HEAP_TYPE = 1 << 9  # set for classes made at run time: all that are written in Python, and some made in C
 _LIBRARY_VALUES = (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType, types.MethodDescriptorType)

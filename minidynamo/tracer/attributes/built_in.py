@@ -30,7 +30,7 @@ from minidynamo.tracer.attributes.lookup import (
 from minidynamo.tracer.constants import NotConstant, from_constant
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.side_effects import DELETED
-from minidynamo.tracer.trace_rules import is_trusted_class
+from minidynamo.tracer.trace_rules import INSTEAD, is_trusted_class
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
     BoundBuiltin,
@@ -126,4 +126,5 @@ def _opaque(tx: Tracer, obj: OpaqueVariable, name: str) -> VariableTracker | Non
         "MD206",
         f"`{name}` of a {obj.python_type.__name__} is used",
         why="minidynamo passes objects of this class on but cannot look into them.",
+        fix=INSTEAD.get(obj.python_type.__name__, ""),
     )
