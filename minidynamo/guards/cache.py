@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from minidynamo.guards.check import Condition, write_condition
@@ -47,17 +47,15 @@ class Entry:
 
     `body` is a boxed plain function of the frame's arguments, in the order of the dispatcher's parameters. It takes the
     value of the condition as a second argument if `gives_inputs`, and can do without. `namespace` holds the names that
-    `condition` uses; they end in the entry's number, so that entries of one dispatcher can share globals. `artifacts`
-    are paths of texts by kind. `is_general`: some sizes or numbers may be any. `steps`: the body returns a step and its
-    list, or None and the value; whoever calls it drives the steps.
+    `condition` uses; they end in the entry's number, so that entries of one dispatcher can share globals. `is_general`:
+    some sizes or numbers may be any. `steps`: the body returns a step and its list, or None and the value; whoever
+    calls it drives the steps.
     """
 
     stored: tuple[StoredGuard, ...]
     written: Condition
     body: Callable[..., Any]
     backend_key: Hashable = None
-    graphs: tuple[Any, ...] = ()
-    artifacts: dict[str, str] = field(default_factory=dict)
     is_general: bool = False
     steps: bool = False
 
@@ -112,8 +110,6 @@ def make_entry(
     name: str = "frame",
     number: int = 0,
     backend_key: Hashable = None,
-    graphs: Sequence[Any] = (),
-    artifacts: Mapping[str, str] | None = None,
     is_general: bool = False,
     inputs: Sequence[Source] = (),
     steps: bool = False,
@@ -128,7 +124,7 @@ def make_entry(
         guards = [Guard(Source(), GuardKind.BACKEND, backend_key), *guards]
     condition = write_condition(guards, parameters, name=name, number=number, inputs=inputs)
     stored = tuple(map(StoredGuard, guards))
-    return Entry(stored, condition, body, backend_key, tuple(graphs), dict(artifacts or {}), is_general, steps)
+    return Entry(stored, condition, body, backend_key, is_general, steps)
 
 
 def in_order(entries: Iterable[Entry]) -> list[Entry]:
