@@ -113,7 +113,9 @@ def test_a_backend_sees_the_graph_as_written_and_fake_inputs():
         seen.append(([node.target for node in gm.graph.nodes if node.op == "call_function"], example_inputs))
         return minidynamo.make_boxed_func(gm.forward)
 
-    minidynamo.compile(lambda x, xs: torch.relu(x) + xs[1], backend=backend)(torch.ones(2, 3), [0, torch.ones(3)])
+    minidynamo.compile(lambda x, xs: torch.relu(x) + xs[1], backend=backend)(
+        torch.ones(2, 3), [torch.zeros(3), torch.ones(3)]
+    )
     [(targets, inputs)] = seen
     assert targets == [torch.relu, operator.getitem, operator.add]
     flat = [t for value in inputs for t in (value if isinstance(value, list) else [value])]
