@@ -109,14 +109,15 @@ class _Segments:
     def add_segment(self, nodes: list[fx.Node]) -> None:
         """Compile a stretch of the graph without cuts."""
         inside, before = set(nodes), settings()
-        inputs = tuple(dict.fromkeys(i for node in nodes for i in node.all_input_nodes if i not in inside))
+        given = (i for node in nodes for i in node.all_input_nodes if i not in inside and i.op != "get_attr")
+        inputs = tuple(dict.fromkeys(given))
         outputs = tuple(node for node in nodes if any(user not in inside for user in node.users))
         for node in nodes:
             if is_switch(node.target):
                 node.target(*node.args)  # type: ignore[operator]
         after = settings()
         if any(not is_switch(node.target) for node in nodes):
-            part = _part(inputs, nodes, outputs, way_to(before, after))
+            part = _part(self.gm, inputs, nodes, outputs, way_to(before, after))
             restore(before)
             self.add(part, _Step(inputs, outputs, (), before))
             for function, args in way_to(after, before):
@@ -203,17 +204,24 @@ def _arriving(placeholders: list[fx.Node], args: list[Any], *, empty: bool) -> E
 
 
 def _part(
-    inputs: tuple[fx.Node, ...], nodes: list[fx.Node], outputs: tuple[fx.Node, ...], back: list[Call]
+    gm: fx.GraphModule,
+    inputs: tuple[fx.Node, ...],
+    nodes: list[fx.Node],
+    outputs: tuple[fx.Node, ...],
+    back: list[Call],
 ) -> fx.GraphModule:
-    """A graph of its own out of `nodes`, which ends with the switches `back`."""
+    """A graph of its own out of `nodes` of `gm`, which ends with the switches `back`; subgraphs come along."""
     graph = fx.Graph()
     copies = {node: graph.placeholder(node.name) for node in inputs}
     for node in nodes:
+        for subgraph in node.all_input_nodes:
+            if subgraph not in copies:
+                copies[subgraph] = graph.node_copy(subgraph)
         copies[node] = graph.node_copy(node, copies.__getitem__)
     for function, args in back:
         graph.call_function(function, args)
     graph.output(tuple(copies[node] for node in outputs))
-    return fx.GraphModule(torch.nn.Module(), graph)
+    return fx.GraphModule(gm, graph)
 
 
 def _program(placeholders: list[fx.Node], steps: list[_Step], results: Any, entry: Settings) -> BoxedCallable:

@@ -126,6 +126,13 @@ def a_number_that_was_replaced(step, x):
     return x * before, step
 
 
+@programs(two_vectors)
+def transforms_before_and_behind(x, y):
+    z = torch.vmap(lambda a: a * y.sum())(x)
+    x.data = y
+    return z, torch.func.grad(lambda a: (a * y).sum())(x)
+
+
 @programs(two_vectors, breaks=1, graphs=1)
 def data_that_is_no_tensor(x, y):
     z = x * 2
