@@ -89,6 +89,8 @@ def _may_hold(value: object, is_tensor: bool) -> bool:
     """Whether a value can be all that keeps another object (a tensor?) alive, or be that object."""
     if is_constant_value(value) or isinstance(value, (*_LASTING, *_VALUES)):
         return False
+    if type(value) in (dict, tuple) and not value:
+        return False
     return is_tensor or not isinstance(value, (torch.Tensor, TensorVariable))
 
 

@@ -57,7 +57,7 @@ class OutsideItems(MutableSequence[VariableTracker]):
 
     @property
     def _reader(self) -> ListReader:
-        reader = self._graph.values.readers[self._number]
+        reader = _reader(self._graph, self._number)
         assert isinstance(reader, ListReader)
         return reader
 
@@ -96,8 +96,7 @@ class OutsideItems(MutableSequence[VariableTracker]):
 
         What is guarded of the element fails where there is none.
         """
-        reader = self._reader
-        if self._slots is not None or reader.together is not None or (self._added and self._maxlen is not None):
+        if self._slots is not None or self._reader.together is not None or (self._added and self._maxlen is not None):
             return None
         place = index if index >= 0 else index + len(self._added)
         return place if -self._length <= place < self._length else None
@@ -183,7 +182,7 @@ class OutsideTable(MutableMapping[DictKey, Any]):
 
     @property
     def _reader(self) -> TableReader:
-        reader = self._graph.values.readers[self._number]
+        reader = _reader(self._graph, self._number)
         assert isinstance(reader, TableReader)
         return reader
 
@@ -268,6 +267,13 @@ def _is_plain(token: Hashable) -> bool:
 
 
 Reader = ListReader | TableReader
+
+
+def _reader(graph: OutputGraph, number: int) -> object:
+    readers = graph.values.readers
+    # An IndexError would end loops over the elements too early.
+    assert number < len(readers), "a container from outside is read when the trace is over"
+    return readers[number]
 
 
 def known_parts(items: Iterable[Any]) -> list[VariableTracker]:

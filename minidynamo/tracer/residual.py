@@ -68,11 +68,12 @@ class Surroundings:
 
     `root`: the frame is a function's beginning, whose value is returned as it is, and which drives the steps behind a
     break with `drive`; a resumed frame returns `(None, value)` or `(break_function, list)` instead. So does a root that
-    is `driven_outside`, if there is a break and nothing is left to do behind the steps. `point` is the break's frame point: which values travel in the list, in which order (all, when None). `dispatcher_for` gives the
-    compiled form of a function called at the break. `replay_native(list)` runs the frame as the user wrote it and ends
-    as the residual does; it is used when the graph raises, nothing has been written or given up, and either effects are
-    pending or `runs_again` (there are try or with regions, or the user wants it) or the graph was to write; when it
-    then ends without an error, `ran_again` is told what the graph had raised. `kept` are the parameters that the frame
+    is `driven_outside`, if there is a break and nothing is left to do behind the steps. `point` is the break's frame
+    point: which values travel in the list, in which order (all, when None). `dispatcher_for` gives the compiled form of
+    a function called at the break. `replay_native(list)` runs the frame as the user wrote it and ends as the residual
+    does; it is used when the graph raises, nothing has been written or given up, and either effects are pending or
+    `runs_again` (there are try or with regions, or the user wants it) or the graph was to write; when it then ends
+    without an error, `ran_again` is told what the graph had raised. `kept` are the parameters that the frame
     as written holds to its end.
     """
 

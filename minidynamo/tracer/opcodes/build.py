@@ -70,7 +70,7 @@ def build_const_key_map(frame: Frame, instruction: Instruction) -> None:
 def list_to_tuple(frame: Frame, instruction: Instruction) -> None:
     items = frame.pop()
     assert isinstance(items, ListVariable)
-    frame.push(TupleVariable(items.items))
+    frame.push(TupleVariable([*items.items]))
 
 
 @opcode("CALL_INTRINSIC_1", "CALL_INTRINSIC_2")
