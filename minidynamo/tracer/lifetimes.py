@@ -33,8 +33,14 @@ def is_noticed(value: object) -> bool:
     """Whether code runs when a value dies: its own, or that of a weak reference."""
     if not _is_referable(value):
         return hasattr(type(value), "__del__") and not isinstance(value, torch.Tensor)
-    called = any(reference.__callback__ is not None for reference in weakref.getweakrefs(value))
+    called = any(reference.__callback__ is not None for reference in _watchers(value))
     return called or hasattr(type(value), "__del__")
+
+
+def _watchers(value: object) -> list[weakref.ref[Any]]:
+    """The weak references to a value, without those by which torch keeps its own books (of all modules, for example)."""
+    found: list[weakref.ref[Any]] = weakref.getweakrefs(value)
+    return [w for w in found if str(getattr(w.__callback__, "__module__", "")).partition(".")[0] != "torch"]
 
 
 def _is_referable(value: object) -> bool:
@@ -45,7 +51,7 @@ def _is_referable(value: object) -> bool:
 def lives_on(frame: Frame, variable: VariableTracker) -> bool:
     """Whether somebody can see that a local of the frame is alive although the frame needs it no more."""
     value = _real(frame, variable)
-    return _is_referable(value) and weakref.getweakrefcount(value) > 0
+    return _is_referable(value) and bool(_watchers(value))
 
 
 def _real(frame: Frame, variable: VariableTracker) -> object:
@@ -61,8 +67,11 @@ def let_go(frame: Frame, name: str) -> bool:
     value = frame.local_slots.get(name)
     if frame is not frame.tx.frames[0] or value is None or value.source is None:
         return False
-    if not isinstance(_root(value.source), Local) or sum(held.source == value.source for held in frame.held()) > 1:
+    held = [other.source for other in frame.held()]
+    if not isinstance(_root(value.source), Local) or held.count(value.source) > 1:
         return False
+    if any(place in held for place in value.source.bases()) and not list(_replaced(frame.tx)):
+        return False  # what it is a part of still has it
     real = _real(frame, value)
     frame.lost.append(value if real is None else real)
     return is_noticed(real)

@@ -46,3 +46,12 @@ def test_weak_references_to_tensors_do_not_count():
     tensor = torch.ones(1)
     collection = weakref.WeakValueDictionary(key=tensor)
     assert len(collection) == 1 and not is_noticed(tensor)
+
+
+def test_the_books_that_torch_keeps_of_modules_do_not_count():
+    from torch._dynamo.mutation_guard import GenerationTracker
+
+    module = torch.nn.Linear(1, 1)
+    GenerationTracker.tag(module)
+    assert any(reference.__callback__ is not None for reference in weakref.getweakrefs(module))
+    assert not is_noticed(module)
