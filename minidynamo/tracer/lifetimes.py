@@ -38,7 +38,7 @@ def is_noticed(value: object) -> bool:
 
 
 def _watchers(value: object) -> list[weakref.ref[Any]]:
-    """The weak references to a value, without those by which torch keeps its own books (of all modules, for example)."""
+    """The weak references to a value, without those by which torch keeps its own books, of all modules, for example."""
     found: list[weakref.ref[Any]] = weakref.getweakrefs(value)
     return [w for w in found if str(getattr(w.__callback__, "__module__", "")).partition(".")[0] != "torch"]
 

@@ -4,6 +4,7 @@ import weakref
 
 import pytest
 import torch
+from torch._dynamo.mutation_guard import GenerationTracker
 
 from minidynamo.tracer.lifetimes import is_noticed
 
@@ -49,8 +50,6 @@ def test_weak_references_to_tensors_do_not_count():
 
 
 def test_the_books_that_torch_keeps_of_modules_do_not_count():
-    from torch._dynamo.mutation_guard import GenerationTracker
-
     module = torch.nn.Linear(1, 1)
     GenerationTracker.tag(module)
     assert any(reference.__callback__ is not None for reference in weakref.getweakrefs(module))
