@@ -350,12 +350,31 @@ def _raise_delayed_errors(targets: Iterable[torch.Tensor]) -> None:
             pending += [after for after, _ in function.next_functions]
 
 
+_TRACES = (torch.trace, torch.ops.aten.trace.default, "trace")
+
+
 class _CheckingInterpreter(LocatingInterpreter):
-    """Also traces the checks that torch leaves out."""
+    """Also traces the checks that torch leaves out, and traces in a form that can be differentiated twice."""
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         assert_values(target, args, kwargs)
+        if target in _TRACES and _is_differentiable_matrix(*args, **kwargs):
+            return _trace(*args, **kwargs)
         return super().call_function(target, args, kwargs)
+
+    def call_method(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if target in _TRACES and _is_differentiable_matrix(*args, **kwargs):
+            return _trace(*args, **kwargs)
+        return super().call_method(target, args, kwargs)
+
+
+def _is_differentiable_matrix(input: Any = None, *_: Any) -> bool:
+    return isinstance(input, torch.Tensor) and input.requires_grad and input.dim() == 2
+
+
+def _trace(input: torch.Tensor) -> torch.Tensor:
+    """`torch.trace`, whose second derivative looks into data that nobody has while tracing."""
+    return input.diagonal().sum()
 
 
 def _traced(kind: Literal["view", "member"], index: int, value: torch.Tensor) -> TracedOutput:

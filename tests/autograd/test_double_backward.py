@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import minidynamo
 from minidynamo.errors import Unsupported
 from tests.autograd.programs import (
     compile_program,
@@ -400,3 +401,15 @@ def test_a_derivative_that_cannot_be_traced_is_refused(monkeypatch):
     assert torch.equal(first, out)
     with pytest.raises(Unsupported, match="MD403"):
         first.sum().backward()
+
+
+def test_the_trace_of_a_matrix_is_differentiated_twice():
+    def program(x):
+        return torch.trace(x) ** 2 + x.trace().exp()
+
+    x = torch.rand(3, 4, requires_grad=True)
+    found = []
+    for call in (program, minidynamo.compile(program, backend="aot_eager")):
+        (first,) = torch.autograd.grad(call(x * 1), x, create_graph=True)
+        found.append((first, *torch.autograd.grad(first.sin().sum(), x)))
+    torch.testing.assert_close(*found)
