@@ -365,7 +365,7 @@ def _backward_graph(
         if node in wanted and node in behind:
             ensure(node)
     for gradient in gradients:
-        if gradient is not None:
+        if gradient is not None and gradient not in env:  # it may be what was saved
             ensure(gradient)
     made.output(tuple(None if node is None else env[node] for node in gradients))
     return made

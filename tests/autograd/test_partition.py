@@ -250,3 +250,11 @@ def test_a_mask_is_computed_where_its_input_can_die():
 
     made = targets(graphs(program, [ones(3, 3), ones(3, 3)]).forward)
     assert made.index("aten.le.Scalar") == made.index("aten.relu.default") + 1
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (2, 0, 0), (0, 3, 3)])
+def test_a_gradient_may_be_what_was_saved(shape):
+    x = torch.ones(shape, requires_grad=True)
+    (out,) = compile_program(lambda x: (torch.linalg.det(x),), [x])([x])
+    out.sum().backward()
+    assert x.grad.shape == shape
