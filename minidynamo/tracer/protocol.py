@@ -168,7 +168,7 @@ class GraphView(Protocol):
         results: Sequence[tuple[torch.Tensor, bool]],
     ) -> list[VariableTracker]:
         """Record `target(pred, *subgraphs, inputs)`, which gives a tuple; `results`: tensors like those in it, and
-        whether each requires grad."""
+        whether each requires grad. Without `pred` the subgraphs come first."""
         ...
 
     def inner_input(self, like: TensorVariable, dim: int | None, requires_grad: bool) -> TensorVariable:

@@ -50,3 +50,14 @@ class Programs(list[Any]):
             return fn
 
         return add
+
+
+class Counted(dict[str, tuple[Callable[..., Any], int]]):
+    """Programs by their names, each with how often it is compiled; calling it makes a decorator that adds one."""
+
+    def __call__(self, compiles: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        def add(program: Callable[..., Any]) -> Callable[..., Any]:
+            self[program.__name__] = (program, compiles)
+            return program
+
+        return add

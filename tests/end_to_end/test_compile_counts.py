@@ -17,19 +17,11 @@ import torch
 from torch import nn
 
 import minidynamo
+from tests.end_to_end.programs import Counted
 
 CALLS = 20
-PROGRAMS = {}
-
-
-def compiles(expected):
-    """Register a program: a generator function that gets `compile` and calls what it compiles; `expected` compiles."""
-
-    def register(program):
-        PROGRAMS[program.__name__] = (program, expected)
-        return program
-
-    return register
+# Generator functions that get `compile`, and call what they compile.
+compiles = Counted()
 
 
 class Net(nn.Module):
@@ -134,7 +126,7 @@ for _cls, _expected, *_more in (
     (Ring, 2),
     (Slots, 2),
 ):
-    PROGRAMS[_cls.__name__] = (module_calls(_cls, *_more), _expected)
+    compiles[_cls.__name__] = (module_calls(_cls, *_more), _expected)
 
 
 @compiles(2)
@@ -592,9 +584,9 @@ def batch_and_length_vary(compile):
         yield compiled(torch.ones(2 + i, 30 - i, 4), torch.ones(4, 4))
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", compiles)
 def test_compiles(name):
-    program, expected = PROGRAMS[name]
+    program, expected = compiles[name]
     compiled = []
 
     def compile(target):
@@ -639,7 +631,7 @@ def test_why_names_the_value_the_line_and_what_to_do(name):
         compiled.append(minidynamo.compile(target, backend="eager"))
         return compiled[-1]
 
-    collections.deque(PROGRAMS[name][0](compile), maxlen=0)
+    collections.deque(compiles[name][0](compile), maxlen=0)
     told = minidynamo.why(compiled[0])
     difference, advice = WHY[name]
     assert difference in told and advice in told, told

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import minidynamo
+from tests.end_to_end.programs import Counted
 
 CALLS = 12
 
@@ -42,17 +43,8 @@ class Options(dict):
 
 
 CONTAINERS = ("history", "table", "logs", "recent", "seen", "counts", "ordered", "words", "options")
-PROGRAMS = {}
-
-
-def compiles(expected):
-    """Register a program f(m, x, i) that is called again and again, and how often it is compiled."""
-
-    def register(program):
-        PROGRAMS[program.__name__] = (program, expected)
-        return program
-
-    return register
+# Programs f(m, x, i) that are called again and again.
+compiles = Counted()
 
 
 @compiles(1)
@@ -172,9 +164,9 @@ def contents(model):
     return {name: getattr(model, name) for name in CONTAINERS}
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", compiles)
 def test_is_compiled_only(name):
-    program, expected = PROGRAMS[name]
+    program, expected = compiles[name]
     mine, eager = Model(), Model()
     compiled = minidynamo.compile(program, backend="eager")
     for i in range(CALLS):

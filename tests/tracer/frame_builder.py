@@ -27,6 +27,20 @@ FAKE = torch.empty(2)
 BREAK = Diagnostic("MD201", "`if` on a tensor value", where=UserLocation("train.py", 37, "step"))
 
 
+class Box:
+    """A user's class whose own attribute setter must not run."""
+
+    def __init__(self) -> None:
+        object.__setattr__(self, "count", 0)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AssertionError("user code ran")
+
+
+def ones() -> torch.Tensor:
+    return torch.ones(2)
+
+
 class FrameBuilder:
     """One frame: parameters in order of declaration, a graph, a journal."""
 

@@ -20,23 +20,9 @@ from minidynamo.variables.containers import DictKey, DictVariable, ListVariable,
 from minidynamo.variables.contexts import ContextExitVariable, ContextVariable
 from minidynamo.variables.iterators import SequenceIterator
 from minidynamo.variables.objects import ModuleVariable, ObjectVariable
-from tests.tracer.frame_builder import FrameBuilder
+from tests.tracer.frame_builder import Box, FrameBuilder, ones
 
 C = ConstantVariable
-
-
-class Box:
-    """A user's class whose own attribute setter must not run."""
-
-    def __init__(self) -> None:
-        object.__setattr__(self, "count", 0)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AssertionError("user code ran")
-
-
-def ones() -> torch.Tensor:
-    return torch.ones(2)
 
 
 # Values

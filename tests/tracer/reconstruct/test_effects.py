@@ -13,23 +13,9 @@ from minidynamo.variables.callables import BuiltinVariable, CellVariable
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictKey, DictVariable, ListVariable
 from minidynamo.variables.objects import ClassVariable, ObjectVariable
-from tests.tracer.frame_builder import FrameBuilder
+from tests.tracer.frame_builder import Box, FrameBuilder, ones
 
 C = ConstantVariable
-
-
-class Box:
-    """A user's class whose own attribute setter must not run."""
-
-    def __init__(self) -> None:
-        object.__setattr__(self, "count", 0)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AssertionError("user code ran")
-
-
-def ones() -> torch.Tensor:
-    return torch.ones(2)
 
 
 def test_what_a_property_hides_goes_into_the_dictionary() -> None:
