@@ -18,7 +18,7 @@ from minidynamo.bytecode.layout import CELL, NULL, VALUE, FramePoint, frame_poin
 from minidynamo.tracer import registry
 from minidynamo.tracer.exceptions import Raised, caught, left_generator, made
 from minidynamo.tracer.interpreter import Frame, FrameChain
-from minidynamo.tracer.polyfills import cannot_trace
+from minidynamo.tracer.polyfills.refusal import cannot_trace
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.traced_frame import Null
 from minidynamo.variables.base import VariableTracker

@@ -18,7 +18,7 @@ from minidynamo.tracer.attributes import MISSING, lookup_on_class
 from minidynamo.tracer.constants import NotConstant, as_constant, from_constant
 from minidynamo.tracer.exceptions import says, tracked
 from minidynamo.tracer.operator_table import BINARY, COMPARISONS, IN_PLACE, UNARY
-from minidynamo.tracer.polyfills import same_or_equal
+from minidynamo.tracer.polyfills.lists import same_or_equal
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.trace_rules import is_trusted_class
 from minidynamo.variables.base import VariableTracker

@@ -13,12 +13,15 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from minidynamo.tracer import object_polyfills, polyfills, registry
+from minidynamo.tracer import registry
 from minidynamo.tracer.constants import as_constant
 from minidynamo.tracer.handlers.lists import storage_of
 from minidynamo.tracer.handlers.local_texts import is_local, refuse_local_text
 from minidynamo.tracer.handlers.values import class_has, constant, expect_constant, is_constant
 from minidynamo.tracer.numbers import involves_number
+from minidynamo.tracer.polyfills.builtins import sum_of_numbers
+from minidynamo.tracer.polyfills.objects import dict_repr, list_repr, tuple_repr
+from minidynamo.tracer.polyfills.refusal import cannot_trace
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
@@ -55,7 +58,7 @@ for _function, _texts in _BREAKS.items():
     registry.function(_function)(_breaking(*_texts))
 
 
-@registry.function(polyfills.cannot_trace)
+@registry.function(cannot_trace)
 def _cannot_trace(tx: Tracer, what: VariableTracker, why: VariableTracker) -> VariableTracker:
     reason = expect_constant(tx, why, "text")
     tx.break_graph("MD235", expect_constant(tx, what, "text"), why=f"It is not traced: {reason}.")
@@ -80,7 +83,7 @@ def _expect_result(tx: Tracer, result: VariableTracker, special: str, kind: type
     return result
 
 
-@registry.function(polyfills.sum_of_numbers)
+@registry.function(sum_of_numbers)
 def _sum_of_numbers(tx: Tracer, numbers: TupleVariable, start: VariableTracker) -> VariableTracker:
     if involves_number(numbers) and all(issubclass(part.python_type, int) for part in (start, *numbers.items)):
         return functools.reduce(lambda total, part: tx.call(operator.add, [total, part]), numbers.items, start)
@@ -131,9 +134,9 @@ def _written_in_python(cls: type, *names: str) -> bool:
 
 # How containers are written whose items may have a `__repr__` of their own.
 _TEXTS: dict[type, Callable[..., str]] = {
-    list: object_polyfills.list_repr,
-    tuple: object_polyfills.tuple_repr,
-    dict: object_polyfills.dict_repr,
+    list: list_repr,
+    tuple: tuple_repr,
+    dict: dict_repr,
 }
 
 

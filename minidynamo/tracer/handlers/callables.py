@@ -14,10 +14,12 @@ from typing import Any
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr
-from minidynamo.tracer import functools_polyfills, operator_polyfills, registry
+from minidynamo.tracer import registry
 from minidynamo.tracer.constants import as_constant, key_of
 from minidynamo.tracer.handlers.objects import ABC_REGISTRATIONS
 from minidynamo.tracer.handlers.values import expect_constant
+from minidynamo.tracer.polyfills.functools import best_match
+from minidynamo.tracer.polyfills.operator import call_a_method, get_attributes, get_items
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
@@ -116,12 +118,12 @@ def _wraps(
     return tx.call(functools.partial, [tx.wrap(functools.update_wrapper, None)], given)
 
 
-@registry.function(functools_polyfills.best_match)
+@registry.function(best_match)
 def _best_match(tx: Tracer, cls: VariableTracker, classes: VariableTracker) -> VariableTracker:
     registered = as_constant(classes)
     if any(isinstance(each, abc.ABCMeta) for each in registered):  # other classes may be registered with it later
         tx.guard(ABC_REGISTRATIONS, GuardKind.EQUALS, abc.get_cache_token())
-    return ClassVariable(functools_polyfills.best_match(as_constant(cls), registered))
+    return ClassVariable(best_match(as_constant(cls), registered))
 
 
 # --- itemgetter, attrgetter, methodcaller ---------------------------------------------------------------------------
@@ -137,6 +139,6 @@ def _getter(cls: type, twin: Callable[..., Any]) -> None:
         return tx.call(twin, [obj, *made_of], {name: tx.wrap(value, None) for name, value in named.items()})
 
 
-_getter(operator.itemgetter, operator_polyfills.get_items)
-_getter(operator.attrgetter, operator_polyfills.get_attributes)
-_getter(operator.methodcaller, operator_polyfills.call_a_method)
+_getter(operator.itemgetter, get_items)
+_getter(operator.attrgetter, get_attributes)
+_getter(operator.methodcaller, call_a_method)

@@ -1,6 +1,6 @@
 """Owns the methods of dicts, OrderedDicts, defaultdicts, mapping proxies and their views that are not polyfills.
 
-Updating, merging and comparing are in `tracer/polyfills.py`.
+Updating, merging and comparing are in `tracer/polyfills/dicts.py`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,21 @@ from typing import Any
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr
-from minidynamo.tracer import polyfills, registry
+from minidynamo.tracer import registry
 from minidynamo.tracer.constants import key_of
 from minidynamo.tracer.exceptions import made
 from minidynamo.tracer.handlers.lists import length_of, storage_of
 from minidynamo.tracer.handlers.values import expect_key, none, not_implemented
-from minidynamo.tracer.object_polyfills import own_attributes
+from minidynamo.tracer.polyfills.dicts import dict_equal, dict_update, ordered_dict_equal
+from minidynamo.tracer.polyfills.lists import sequence_contains
+from minidynamo.tracer.polyfills.objects import own_attributes
+from minidynamo.tracer.polyfills.sets import (
+    set_difference,
+    set_intersection,
+    set_isdisjoint,
+    set_symmetric_difference,
+    set_union,
+)
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.side_effects import DELETED
 from minidynamo.variables.base import VariableTracker
@@ -192,7 +201,7 @@ def _equality(expected: bool) -> Callable[..., VariableTracker]:
         if not isinstance(other, DictVariable):
             return not_implemented()
         ordered = issubclass(self.cls, OrderedDict) and issubclass(other.cls, OrderedDict)
-        twin = polyfills.ordered_dict_equal if ordered else polyfills.dict_equal
+        twin = ordered_dict_equal if ordered else dict_equal
         return ConstantVariable(tx.truth(tx.call(twin, [self, other])) is expected)
 
     return compared
@@ -241,7 +250,7 @@ def fill(
         if isinstance(plain, DictVariable) and (plain is arg or _is_read_directly(arg.python_type)):
             made.items.update(plain.items)
         else:
-            tx.call(polyfills.dict_update, [made, arg])
+            tx.call(dict_update, [made, arg])
     made.items.update({key_of(ConstantVariable(name)): value for name, value in kwargs.items()})
     return made
 
@@ -360,7 +369,7 @@ def _view_reversed(tx: Tracer, self: DictViewVariable) -> VariableTracker:
 def _view_contains(tx: Tracer, self: DictViewVariable, value: VariableTracker) -> VariableTracker:
     if self.kind == "keys":
         return _contains(tx, self.mapping, value)
-    return tx.call(polyfills.sequence_contains, [TupleVariable(view_items(self)), value])
+    return tx.call(sequence_contains, [TupleVariable(view_items(self)), value])
 
 
 def _as_set(tx: Tracer, view: DictViewVariable) -> SetVariable:
@@ -378,14 +387,14 @@ def _set_operation(twin: Callable[..., Any], *, reflected: bool = False) -> Call
 
 
 for _name, _twin in {
-    "and": polyfills.set_intersection,
-    "or": polyfills.set_union,
-    "sub": polyfills.set_difference,
-    "xor": polyfills.set_symmetric_difference,
+    "and": set_intersection,
+    "or": set_union,
+    "sub": set_difference,
+    "xor": set_symmetric_difference,
 }.items():
     view_method(f"__{_name}__", ("keys", "items"))(_set_operation(_twin))
     view_method(f"__r{_name}__", ("keys", "items"))(_set_operation(_twin, reflected=True))
-view_method("isdisjoint", ("keys", "items"))(_set_operation(polyfills.set_isdisjoint))
+view_method("isdisjoint", ("keys", "items"))(_set_operation(set_isdisjoint))
 
 
 def _comparison(compare: Callable[[Any, Any], Any]) -> Callable[..., VariableTracker]:

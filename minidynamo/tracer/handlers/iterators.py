@@ -1,7 +1,7 @@
 """Owns iteration: making iterators, advancing them, and those that are iterators themselves: zip, map, chain, islice.
 
 Iterators of containers are made by the containers' `__iter__` handlers; the rest of itertools is in
-`tracer/itertools_polyfills.py`.
+`tracer/polyfills/itertools.py`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from minidynamo.errors import Diagnostic, SkipFrame
-from minidynamo.tracer import itertools_polyfills, object_polyfills, registry
+from minidynamo.tracer import registry
 from minidynamo.tracer.exceptions import caught, unsaid
 from minidynamo.tracer.generators import GeneratorVariable
 from minidynamo.tracer.handlers.values import class_has, expect_constant
+from minidynamo.tracer.polyfills.itertools import tee, until
+from minidynamo.tracer.polyfills.objects import items_by_index, reversed_by_index
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.reachable import has_other_keys
 from minidynamo.variables.base import VariableTracker
@@ -55,12 +57,12 @@ def _iter(tx: Tracer, obj: VariableTracker, sentinel: VariableTracker | None = N
     if sentinel is not None:
         if not class_has(obj.python_type, "__call__"):
             tx.raises(TypeError("iter(v, w): v must be callable"))
-        played = tx.call(itertools_polyfills.until, [obj, sentinel])
+        played = tx.call(until, [obj, sentinel])
         return LibraryIterator(_CALLING, played, iter, (obj, sentinel))
     cls = obj.python_type
     iterable = class_has(cls, "__iter__")
     if not iterable and class_has(cls, "__getitem__"):
-        return tx.call(object_polyfills.items_by_index, [obj])
+        return tx.call(items_by_index, [obj])
     if not iterable:
         tx.raises(unsaid(TypeError))
     return tx.call_method(obj, "__iter__")
@@ -94,7 +96,7 @@ def _reversed(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
             tx.raises(error)
         return SequenceIterator(tuple(ConstantVariable(value) for value in values), cls=type(reversed(obj.value)))
     if isinstance(obj, ObjectVariable) and not class_has(obj.cls, "__reversed__") and class_has(obj.cls, "__len__"):
-        return tx.call(object_polyfills.reversed_by_index, [obj])
+        return tx.call(reversed_by_index, [obj])
     if not class_has(obj.python_type, "__reversed__") and not isinstance(obj, TupleVariable):
         tx.break_graph(
             "MD242", f"`reversed` of `{obj.python_type.__name__}`", why="It has no `__reversed__`.", fix="use a list"
@@ -141,7 +143,7 @@ def _chain_from_iterable(tx: Tracer, cls: VariableTracker, iterables: VariableTr
 
 @registry.function(itertools.tee)
 def _tee(tx: Tracer, *args: VariableTracker) -> VariableTracker:
-    branches = tx.unpack(tx.call(itertools_polyfills.tee, args))
+    branches = tx.unpack(tx.call(tee, args))
     # What they have in common cannot be made again, so they count as started.
     return TupleVariable([LibraryIterator(_BRANCH, branch, itertools.tee, started=True) for branch in branches])
 

@@ -1,7 +1,7 @@
 """Owns the methods of lists, deques, tuples, torch.Size and namedtuples that are not polyfills.
 
 A tracked sequence holds its elements in a Python list, so most methods are that list's own, told to the journal.
-Searching, counting and extending are in `tracer/polyfills.py`.
+Searching, counting and extending are in `tracer/polyfills/lists.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from minidynamo.tracer import polyfills, registry
+from minidynamo.tracer import registry
 from minidynamo.tracer.constants import as_constant
 from minidynamo.tracer.exceptions import Raised, unsaid
 from minidynamo.tracer.handlers.values import (
@@ -27,6 +27,7 @@ from minidynamo.tracer.handlers.values import (
 )
 from minidynamo.tracer.numbers import is_int_number, pinned
 from minidynamo.tracer.outside_items import OutsideItems, OutsideTable
+from minidynamo.tracer.polyfills.lists import sequence_compare, sequence_equal
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
@@ -180,9 +181,9 @@ def _comparison(compare: Callable[[Any, Any], Any]) -> Callable[..., VariableTra
         if _family(self) is not _family(other):
             return not_implemented()
         if compare in (operator.eq, operator.ne):
-            equal = tx.truth(tx.call(polyfills.sequence_equal, [self, storage_of(other)]))
+            equal = tx.truth(tx.call(sequence_equal, [self, storage_of(other)]))
             return ConstantVariable(equal is (compare is operator.eq))
-        return tx.call(polyfills.sequence_compare, [tx.wrap(compare, None), self, storage_of(other)])
+        return tx.call(sequence_compare, [tx.wrap(compare, None), self, storage_of(other)])
 
     return compared
 

@@ -16,9 +16,10 @@ import torch
 from minidynamo.compat import protocol_members
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Result
-from minidynamo.tracer import object_polyfills, registry
+from minidynamo.tracer import registry
 from minidynamo.tracer.constants import from_constant
 from minidynamo.tracer.handlers.values import class_has, not_implemented
+from minidynamo.tracer.polyfills.objects import has_members
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import MethodVariable, SuperVariable
@@ -100,7 +101,7 @@ def _has_protocol(tx: Tracer, obj: VariableTracker, protocol: type) -> VariableT
         )
     listed = protocol_members(protocol)
     methods = tuple(name for name in listed if callable(getattr(protocol, name, None)))
-    return tx.call(object_polyfills.has_members, [obj, from_constant(listed), from_constant(methods)])
+    return tx.call(has_members, [obj, from_constant(listed), from_constant(methods)])
 
 
 @registry.function(issubclass)

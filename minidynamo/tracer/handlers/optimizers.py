@@ -1,6 +1,6 @@
 """Owns the whole updates of optimizers that torch computes in one call.
 
-What else an optimizer does is traced; `tracer/optimizer_polyfills.py` has what stands around it.
+What else an optimizer does is traced; `tracer/polyfills/optimizers.py` has what stands around it.
 """
 
 from __future__ import annotations

@@ -10,11 +10,27 @@ from collections.abc import Callable, Set
 from typing import Any, NoReturn
 
 from minidynamo.guards.source import Constant
-from minidynamo.tracer import polyfills, registry, set_order
+from minidynamo.tracer import registry, set_order
 from minidynamo.tracer.constants import as_constant
 from minidynamo.tracer.exceptions import made
 from minidynamo.tracer.handlers.lists import length_of, method, storage_of
 from minidynamo.tracer.handlers.values import expect_key, none, not_implemented
+from minidynamo.tracer.polyfills.sets import (
+    forget_order,
+    merge,
+    set_difference,
+    set_difference_update,
+    set_equal,
+    set_intersection,
+    set_intersection_update,
+    set_issubset,
+    set_issuperset,
+    set_symmetric_difference,
+    set_symmetric_difference_update,
+    set_union,
+    set_update,
+    unordered_items,
+)
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
@@ -58,7 +74,7 @@ def _iter(tx: Tracer, self: SetVariable) -> VariableTracker:
     return DictIterator(self, "keys", tuple(keys))
 
 
-@registry.function(polyfills.unordered_items)
+@registry.function(unordered_items)
 def _unordered_items(tx: Tracer, items: VariableTracker) -> VariableTracker:
     plain = storage_of(items)
     return ListVariable(set_items(plain) if isinstance(plain, SetVariable) else tx.unpack(items))
@@ -151,20 +167,20 @@ def _in_place(twin: Callable[..., object]) -> registry.Handler:
 
 
 for _name, _twin, _change in (
-    ("and", polyfills.set_intersection, polyfills.set_intersection_update),
-    ("or", polyfills.set_union, polyfills.set_update),
-    ("sub", polyfills.set_difference, polyfills.set_difference_update),
-    ("xor", polyfills.set_symmetric_difference, polyfills.set_symmetric_difference_update),
+    ("and", set_intersection, set_intersection_update),
+    ("or", set_union, set_update),
+    ("sub", set_difference, set_difference_update),
+    ("xor", set_symmetric_difference, set_symmetric_difference_update),
 ):
     method(SETS, f"__{_name}__")(_between_sets(_twin))
     method(SETS, f"__r{_name}__")(_between_sets(_twin, swap=True))
     method(SETS, f"__i{_name}__")(_in_place(_change))
-method(SETS, "__eq__")(_between_sets(polyfills.set_equal))
-method(SETS, "__ne__")(_between_sets(polyfills.set_equal, negate=True))
-method(SETS, "__le__")(_between_sets(polyfills.set_issubset))
-method(SETS, "__ge__")(_between_sets(polyfills.set_issuperset))
-method(SETS, "__lt__")(_strict(polyfills.set_issubset))
-method(SETS, "__gt__")(_strict(polyfills.set_issuperset))
+method(SETS, "__eq__")(_between_sets(set_equal))
+method(SETS, "__ne__")(_between_sets(set_equal, negate=True))
+method(SETS, "__le__")(_between_sets(set_issubset))
+method(SETS, "__ge__")(_between_sets(set_issuperset))
+method(SETS, "__lt__")(_strict(set_issubset))
+method(SETS, "__gt__")(_strict(set_issuperset))
 
 
 # --- construction -------------------------------------------------------------------------------------------------
@@ -192,7 +208,7 @@ def _real_like(variable: SetVariable | DictVariable) -> Set[Any] | dict[Any, Non
     return dict.fromkeys(map(as_constant, keys)) if known else None
 
 
-@registry.function(polyfills.merge)
+@registry.function(merge)
 def _merge(tx: Tracer, self: SetVariable, other: VariableTracker) -> VariableTracker:
     plain = storage_of(other)
     assert isinstance(plain, SetVariable | DictVariable)
@@ -209,7 +225,7 @@ def _merge(tx: Tracer, self: SetVariable, other: VariableTracker) -> VariableTra
     return none()
 
 
-@registry.function(polyfills.forget_order)
+@registry.function(forget_order)
 def _forget_order(tx: Tracer, self: SetVariable) -> VariableTracker:
     self.real = None
     return none()

@@ -11,10 +11,11 @@ import collections
 from collections.abc import Callable
 from typing import Any
 
-from minidynamo.tracer import polyfills, registry
+from minidynamo.tracer import registry
 from minidynamo.tracer.handlers.dicts import fill
 from minidynamo.tracer.handlers.lists import storage_of
 from minidynamo.tracer.handlers.values import class_has, expect_key, none, not_implemented
+from minidynamo.tracer.polyfills.dicts import dict_ior, dict_setdefault, dict_update
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import DictVariable, ListVariable, SetVariable
@@ -60,9 +61,9 @@ def _on_the_instance(twin: Callable[..., Any]) -> registry.Handler:
     return call
 
 
-registry.subclass_method(OrderedDict, "update", "__init__")(_on_the_instance(polyfills.dict_update))
-registry.subclass_method(OrderedDict, "setdefault")(_on_the_instance(polyfills.dict_setdefault))
-registry.subclass_method(OrderedDict, "__ior__")(_on_the_instance(polyfills.dict_ior))
+registry.subclass_method(OrderedDict, "update", "__init__")(_on_the_instance(dict_update))
+registry.subclass_method(OrderedDict, "setdefault")(_on_the_instance(dict_setdefault))
+registry.subclass_method(OrderedDict, "__ior__")(_on_the_instance(dict_ior))
 
 
 @registry.subclass_method(OrderedDict, "copy")

@@ -3,9 +3,9 @@ import operator
 
 import pytest
 
-from minidynamo.tracer import itertools_polyfills as twins
+from minidynamo.tracer.polyfills import itertools as twins
 from minidynamo.tracer.registry import POLYFILLS
-from tests.tracer.test_polyfills import NUMBERS, calls_of
+from tests.tracer.polyfills.agreement import NUMBERS, calls_of
 
 LAZY_CASES = {
     itertools.repeat: [(1, 3), (1, 0), (1, {"times": 2})],

@@ -1,6 +1,6 @@
 """Owns the polyfills about objects: copying, iteration by index, cached properties, and what collections counts.
 
-What a polyfill is, and those of the builtins, are in `polyfills.py`.
+Those of builtin functions over iterables are in `builtins.py`.
 """
 
 # Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from minidynamo.tracer import registry
-from minidynamo.tracer.polyfills import cannot_trace
+from minidynamo.tracer.polyfills.refusal import cannot_trace
 from minidynamo.tracer.registry import polyfill
 
 _NOTHING = object()

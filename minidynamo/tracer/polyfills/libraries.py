@@ -1,6 +1,6 @@
 """Owns the polyfills of library functions: math, dataclasses, enum and torch.
 
-What a polyfill is, and those of the builtins, are in `polyfills.py`; itertools is in `itertools_polyfills.py`.
+Libraries with more than a few twins have files of their own.
 """
 
 # Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
@@ -19,8 +19,8 @@ import torch
 from minidynamo.compat import torch_assert as real_assert
 from minidynamo.compat import torch_check_with
 from minidynamo.tracer import registry
-from minidynamo.tracer.object_polyfills import copy_deepcopy
-from minidynamo.tracer.polyfills import cannot_trace
+from minidynamo.tracer.polyfills.objects import copy_deepcopy
+from minidynamo.tracer.polyfills.refusal import cannot_trace
 from minidynamo.tracer.registry import polyfill
 
 # --- math -------------------------------------------------------------------------------------------------------------

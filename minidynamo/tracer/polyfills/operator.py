@@ -1,6 +1,6 @@
 """Owns the polyfills of the operator module that are not operators of the language, and of its callable objects.
 
-What a polyfill is, and those of the builtins, are in `polyfills.py`; operators are in `operators.py`.
+Operators themselves are in `tracer/operators.py`.
 """
 
 # Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import operator
 
-from minidynamo.tracer.polyfills import cannot_trace, same_or_equal
+from minidynamo.tracer.polyfills.lists import same_or_equal
+from minidynamo.tracer.polyfills.refusal import cannot_trace
 from minidynamo.tracer.registry import polyfill
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import minidynamo
-from minidynamo.tracer import object_polyfills as twins
+from minidynamo.tracer.polyfills import objects as twins
 
 
 class Plain:

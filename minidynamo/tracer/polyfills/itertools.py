@@ -1,7 +1,7 @@
 """Owns the polyfills of itertools.
 
-What a polyfill is, and those of the builtins, are in `polyfills.py`. `chain` and `islice` have trackers of their own
-(`handlers/iterators.py`), because they can be handed over in the middle of a loop; other twins are generators.
+`chain` and `islice` have trackers of their own (`handlers/iterators.py`), because they can be handed over in the middle
+of a loop; other twins are generators.
 """
 
 # Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
@@ -16,7 +16,8 @@ import operator
 from typing import Any
 
 from minidynamo.tracer import registry
-from minidynamo.tracer.polyfills import cannot_trace, same_or_equal
+from minidynamo.tracer.polyfills.lists import same_or_equal
+from minidynamo.tracer.polyfills.refusal import cannot_trace
 from minidynamo.tracer.registry import polyfill
 
 _END = object()

@@ -1,7 +1,6 @@
 """Owns the polyfills of functools: reduce, cmp_to_key, partialmethod, and functions that choose by class.
 
-What a polyfill is, and those of the builtins, are in `polyfills.py`. `partial`, `wraps` and caches are handled in
-`handlers/callables.py`.
+`partial`, `wraps` and caches are handled in `handlers/callables.py`.
 """
 
 # Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
@@ -14,7 +13,7 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
-from minidynamo.tracer.polyfills import cannot_trace
+from minidynamo.tracer.polyfills.refusal import cannot_trace
 from minidynamo.tracer.registry import polyfill, polyfill_code
 
 _MISSING = object()

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from minidynamo.tracer import collections_polyfills as twins
+from minidynamo.tracer.polyfills import collections as twins
 from minidynamo.tracer.registry import CLASS_METHOD_POLYFILLS
 
 BISECTIONS = (bisect.bisect_left, bisect.bisect_right, bisect.insort_left, bisect.insort_right)

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 from torch.nn.modules import module as module_globals
 
-from minidynamo.tracer import module_polyfills as twins
+from minidynamo.tracer.polyfills import modules as twins
 from minidynamo.tracer.registry import POLYFILLS
 
 

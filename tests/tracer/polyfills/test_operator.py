@@ -3,9 +3,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from minidynamo.tracer import operator_polyfills as twins
+from minidynamo.tracer.polyfills import operator as twins
 from minidynamo.tracer.registry import POLYFILLS
-from tests.tracer.test_polyfills import NUMBERS, calls_of
+from tests.tracer.polyfills.agreement import NUMBERS, calls_of
 
 CASES = {
     operator.abs: [(-3,)],

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import minidynamo
-from minidynamo.tracer import optimizer_polyfills
+from minidynamo.tracer.polyfills import optimizers as twins
 
 
 class Step:
@@ -28,21 +28,21 @@ def test_the_twin_switches_grad_mode_as_the_decorator_does(differentiable):
     optimizer = Step(differentiable)
     for enabled in (False, True):
         with torch.set_grad_enabled(enabled):
-            assert optimizer_polyfills.step_in_its_grad_mode(decorated, optimizer) is decorated(optimizer)
+            assert twins.step_in_its_grad_mode(decorated, optimizer) is decorated(optimizer)
             with pytest.raises(ValueError):
-                optimizer_polyfills.step_in_its_grad_mode(decorated, optimizer, True)
+                twins.step_in_its_grad_mode(decorated, optimizer, True)
             assert torch.is_grad_enabled() is enabled
 
 
 def test_the_check_of_recorded_graphs_does_nothing():
     optimizer = torch.optim.Adam([torch.nn.Parameter(torch.ones(1))])
-    assert optimizer_polyfills.check_health_for_graph_capture(optimizer) is None
+    assert twins.check_health_for_graph_capture(optimizer) is None
 
 
 @pytest.mark.parametrize("set_to_none", [False, True])
 def test_zero_grad(set_to_none):
     gradients = []
-    for zero_grad in (torch.optim.Optimizer.zero_grad, optimizer_polyfills.zero_gradients):
+    for zero_grad in (torch.optim.Optimizer.zero_grad, twins.zero_gradients):
         parameter = torch.nn.Parameter(torch.ones(2))
         parameter.grad = torch.ones(2)
         zero_grad(torch.optim.SGD([parameter], lr=0.1), set_to_none)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch.nn.modules import module as module_globals
 
-from minidynamo.tracer.polyfills import cannot_trace
+from minidynamo.tracer.polyfills.refusal import cannot_trace
 from minidynamo.tracer.registry import polyfill
 
 Module = torch.nn.Module

@@ -4,7 +4,7 @@ import operator
 
 import pytest
 
-from minidynamo.tracer import functools_polyfills as twins
+from minidynamo.tracer.polyfills import functools as twins
 from minidynamo.tracer.registry import CODE_POLYFILLS
 
 NUMBERS = [5, 2, 9, 2]

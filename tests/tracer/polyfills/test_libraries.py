@@ -6,9 +6,9 @@ import math
 import pytest
 import torch
 
-from minidynamo.tracer import library_polyfills as twins
+from minidynamo.tracer.polyfills import libraries as twins
 from minidynamo.tracer.registry import POLYFILLS
-from tests.tracer.test_polyfills import NUMBERS, calls_of
+from tests.tracer.polyfills.agreement import NUMBERS, calls_of
 
 CASES = {
     math.prod: [([],), (NUMBERS,), ([2, 3], {"start": 5})],

@@ -1,6 +1,6 @@
 """Owns the polyfills of collections, heapq and bisect.
 
-What a polyfill is, and those of the methods of lists, dicts and sets, are in `polyfills.py`.
+The methods of deques and OrderedDicts are with those of lists and dicts, in `lists.py` and `dicts.py`.
 """
 
 # Twins are traced, not called, and take whatever the original takes: annotations would say nothing.

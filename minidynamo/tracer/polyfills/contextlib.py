@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 
-from minidynamo.tracer.polyfills import cannot_trace
+from minidynamo.tracer.polyfills.refusal import cannot_trace
 from minidynamo.tracer.registry import polyfill
 
 

@@ -1,0 +1,99 @@
+"""Owns the polyfills of builtin functions over iterables: any, all, sum, min, max, sorted.
+
+Those about objects (reversed, repr, ...) are in `objects.py`.
+"""
+
+# Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
+# mypy: allow-untyped-defs, allow-untyped-calls
+# Loops instead of generator expressions, and no library function inside its own twin.
+# ruff: noqa: SIM110
+
+from __future__ import annotations
+
+import operator
+
+from minidynamo.tracer.polyfills.refusal import cannot_trace
+from minidynamo.tracer.polyfills.sets import unordered_items
+from minidynamo.tracer.registry import polyfill
+
+
+def _ranked_items(iterable):
+    # Equal or incomparable items (NaN, sets) would show in which order the set gave them.
+    if not isinstance(iterable, (set, frozenset)):
+        return list(iterable)
+    items = unordered_items(iterable)
+    for item in items:
+        if not isinstance(item, (int, float, str, bytes)) or item != item:
+            return list(iterable)
+    return items
+
+
+@polyfill(any)
+def any_(iterable, /):
+    for item in iterable:
+        if item:
+            return True
+    return False
+
+
+@polyfill(all)
+def all_(iterable, /):
+    for item in iterable:
+        if not item:
+            return False
+    return True
+
+
+def sum_of_numbers(numbers: tuple[complex, ...], start: complex) -> complex:
+    """What `sum` gives; the tracer runs it."""
+    return sum(numbers, start)
+
+
+@polyfill(sum)
+def sum_(iterable, /, start=0):
+    if isinstance(start, (str, bytes, bytearray)):
+        cannot_trace("`sum` of text", "sum refuses it")
+    items = list(iterable)
+    position = 0
+    if isinstance(start, (int, float, complex)):
+        # Leading numbers are known now and go through the real sum, which adds floats with compensation from 3.12 on.
+        while position < len(items) and isinstance(items[position], (int, float, complex)):
+            position += 1
+        start = sum_of_numbers(tuple(items[:position]), start)
+    for item in items[position:]:
+        start = start + item
+    return start
+
+
+def _extreme(is_better, args, key, default):
+    if not args or list(default) not in ([], ["default"]) or (default and len(args) > 1):
+        cannot_trace("`min` or `max` with these arguments", "it raises TypeError")
+    items = (_ranked_items(args[0]) if key is None else list(args[0])) if len(args) == 1 else list(args)
+    if not items:
+        if not default:
+            raise ValueError("`min` or `max` of nothing")
+        return default["default"]
+    best = items[0]
+    best_key = best if key is None else key(best)
+    for item in items[1:]:
+        item_key = item if key is None else key(item)
+        if is_better(item_key, best_key):
+            best, best_key = item, item_key
+    return best
+
+
+@polyfill(min)
+def min_(*args, key=None, **default):
+    return _extreme(operator.lt, args, key, default)
+
+
+@polyfill(max)
+def max_(*args, key=None, **default):
+    return _extreme(operator.gt, args, key, default)
+
+
+@polyfill(sorted)
+def sorted_(iterable, /, *, key=None, reverse=False):
+    result = _ranked_items(iterable) if key is None else list(iterable)
+    result.sort(key=key, reverse=reverse)
+    return result

@@ -1,0 +1,99 @@
+"""Owns the polyfills of the methods of lists, tuples and deques that search, count, extend and compare.
+
+The other methods have handlers in `handlers/lists.py`.
+"""
+
+# Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
+# mypy: allow-untyped-defs, allow-untyped-calls
+# Loops instead of generator expressions, and no library function inside its own twin.
+# ruff: noqa: SIM110
+
+from __future__ import annotations
+
+import collections
+
+from minidynamo.tracer.registry import polyfill
+
+
+@polyfill(list.extend, collections.deque.extend)
+def list_extend(self, iterable, /):
+    # What an iterator gave before it raised an error stays in the list.
+    for item in iterable if hasattr(iterable, "__next__") else list(iterable):
+        self.append(item)
+
+
+@polyfill(list.__iadd__, collections.deque.__iadd__)
+def list_iadd(self, iterable, /):
+    self.extend(iterable)
+    return self
+
+
+@polyfill(collections.deque.extendleft)
+def deque_extendleft(self, iterable, /):
+    for item in iterable if hasattr(iterable, "__next__") else list(iterable):
+        self.appendleft(item)
+
+
+@polyfill(collections.deque.rotate)
+def deque_rotate(self, n=1, /):
+    if self:
+        for _ in range(n % len(self)):
+            self.appendleft(self.pop())
+
+
+@polyfill(list.index, tuple.index, collections.deque.index)
+def sequence_index(self, value, start=0, stop=None, /):
+    length = len(self)
+    stop = length if stop is None else stop
+    first = max(start + length, 0) if start < 0 else start
+    last = stop + length if stop < 0 else min(stop, length)
+    for position in range(first, last):
+        item = self[position]
+        if item is value or item == value:
+            return position
+    raise ValueError("the value is not there")
+
+
+@polyfill(list.count, tuple.count, collections.deque.count)
+def sequence_count(self, value, /):
+    found = 0
+    for item in self:
+        if item is value or item == value:
+            found += 1
+    return found
+
+
+@polyfill(list.__contains__, tuple.__contains__, collections.deque.__contains__)
+def sequence_contains(self, value, /):
+    for item in self:
+        if item is value or item == value:
+            return True
+    return False
+
+
+@polyfill(list.remove, collections.deque.remove)
+def list_remove(self, value, /):
+    del self[sequence_index(self, value)]
+
+
+def same_or_equal(left, right):
+    """Whether CPython takes two elements of containers for one; `operators.py` has a rule for it, which asks less."""
+    return left is right or left == right
+
+
+def sequence_equal(left, right):
+    """Whether two sequences of the same kind are equal, element by element as CPython compares them."""
+    if len(left) != len(right):
+        return False
+    for a, b in zip(left, right):
+        if not same_or_equal(a, b):
+            return False
+    return True
+
+
+def sequence_compare(compare, left, right):
+    """`compare` (operator.lt and its kin) of two sequences: decided by the first elements that differ."""
+    for a, b in zip(left, right):
+        if not same_or_equal(a, b):
+            return compare(a, b)
+    return compare(len(left), len(right))

@@ -1,0 +1,35 @@
+import pytest
+
+from minidynamo.tracer import registry
+from minidynamo.tracer.polyfills import dicts as twins
+from tests.tracer.polyfills.agreement import assert_same_change, assert_same_result, calls_of
+
+CASES = {
+    dict.get: [({1: 2}, 1), ({1: 2}, 3), ({1: 2}, 3, 4)],
+}
+
+CHANGING_CASES = {
+    dict.update: [({1: 2}, {3: 4}), ({1: 2}, [(1, 5)], {"a": 3}), ({},)],
+    dict.setdefault: [({1: 2}, 1, 3), ({1: 2}, 2, 3), ({}, 1)],
+    dict.__ior__: [({1: 2}, {3: 4})],
+}
+
+
+@pytest.mark.parametrize("original, args, kwargs", list(calls_of(CASES)))
+def test_twin_gives_what_the_original_gives(original, args, kwargs):
+    assert_same_result(original, args, kwargs)
+
+
+@pytest.mark.parametrize("original, args, kwargs", list(calls_of(CHANGING_CASES)))
+def test_changing_twin_leaves_what_the_original_leaves(original, args, kwargs):
+    assert_same_change(original, args, kwargs)
+
+
+def test_class_methods():
+    assert registry.CLASS_METHOD_POLYFILLS[dict, "fromkeys"]("ab", 0) == dict.fromkeys("ab", 0)
+
+
+def test_equality():
+    assert twins.dict_equal({1: 2, 3: 4}, {3: 4, 1: 2})
+    assert not twins.dict_equal({1: 2}, {1: 3})
+    assert not twins.ordered_dict_equal({1: 2, 3: 4}, {3: 4, 1: 2})
