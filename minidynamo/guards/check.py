@@ -67,14 +67,17 @@ def write_condition(
     walk = plan_walk(guards, inputs, parameters, name)
     found = None if walk is None else walk.found
     reserved = [*parameters, *([] if found is None else [found.name])]
-    counting = Reader(guards, Namespace(reserved), found=found)
-    _conjuncts_of_all(guards, inputs, walk, counting, settings)
-    shared = counting.reads_again()
-    needs_function = bool(shared or walk)
-    names = Namespace(reserved, suffix="" if needs_function else f"_{number}")
-    texts = _conjuncts_of_all(guards, inputs, walk, Reader(guards, names, shared, found), settings)
+
+    def written(suffix: str) -> tuple[Namespace, list[str], bool]:
+        reader = Reader(guards, Namespace(reserved, suffix), found)
+        texts = reader.finished(_conjuncts_of_all(guards, inputs, walk, reader, settings))
+        return reader.names, texts, bool(reader.temporaries())
+
+    names, texts, is_shared = written("")
+    if not (is_shared or walk):  # it is short, and its names stand among those of other entries
+        names, texts, _ = written(f"_{number}")
     watched = (*names.watched(), *(walk.watched if walk else ()))
-    if not needs_function:
+    if not (is_shared or walk):
         return Condition(" and ".join(texts) or "True", names.values, watched, settings)
     function = Namespace(parameters, suffix=f"_{number}").fresh("guards")
     read = {root for guard in guards for root in guard.source.roots()} | _roots_of_expected(guards)

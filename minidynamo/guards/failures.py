@@ -123,6 +123,10 @@ def _some(keys: Iterable[object], *, sort: bool = False) -> str:
 _BUILT_IN = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
+def _dying(keys: tuple[object, ...] | None) -> str:
+    return "it" if keys is None else f"what is at {keys[0]!r}" if keys else "what it holds"
+
+
 def _settings(state: GlobalState | None) -> str:
     """The interpreter-wide settings, those that are rare only when they are on."""
     if state is None:
@@ -184,7 +188,8 @@ def _holds(guard: Guard, context: Sequence[Guard], arguments: Mapping[str, Any],
     if guard.kind is GuardKind.BACKEND:
         return backend is None or bool(backend == guard.expected)
     names = Namespace(arguments)
-    text = " and ".join(conjuncts([guard], Reader(context, names, frozenset()))) or "True"
+    reader = Reader(context, names)
+    text = " and ".join(reader.finished(conjuncts([guard], reader))) or "True"
     return bool(_evaluate(text, names, arguments, missing=False))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -38,25 +39,25 @@ class Found:
         return f"*{self.name}" if count == len(self.sources) else f"*{self.name}[{first}:{first + count}]"
 
 
-class Reader:
-    """Text for values at sources. `shared` sources become temporaries where they are first read.
+# Stands in a text for the value at the source of that number; no literal contains the character.
+_MARK = re.compile("\0([0-9]+)\0")
 
-    Without `shared` it only counts: the sources in `reads_again()` are the ones worth sharing. What is `found` is not
-    read again.
+
+class Reader:
+    """Text for values at sources.
+
+    What `read` gives holds marks for values. When everything is written, `finished` puts the reads in their places: of
+    what is read once where it is needed, of what is read again into a temporary. What is `found` is not read again.
     """
 
-    def __init__(
-        self,
-        guards: Iterable[Guard],
-        names: Namespace,
-        shared: frozenset[Source] | None = None,
-        found: Found | None = None,
-    ) -> None:
+    def __init__(self, guards: Iterable[Guard], names: Namespace, found: Found | None = None) -> None:
         self.names = names
-        self._shared = shared
         self._found = found or Found("", ())
-        self._temporaries: dict[Source, str] = {}
-        self._reads: Counter[Source] = Counter()
+        self._numbers: dict[Source, int] = {}
+        self._ways: list[str] = []
+        self._reads: Counter[int] = Counter()
+        self._temporaries: dict[int, str] = {}
+        self._bound: dict[str, None] = {}
         self._classes: dict[Source, type] = {}
         self._objects: dict[Source, object] = {}
         for guard in guards:
@@ -68,27 +69,51 @@ class Reader:
                 self._classes[guard.source] = type(guard.expected)
                 self._objects[guard.source] = guard.expected
 
-    def reads_again(self) -> frozenset[Source]:
-        """The sources that are read more than once when nothing is shared."""
-        several = (source for source, count in self._reads.items() if count > 1)
-        return frozenset(source for source in several if isinstance(source, Derived | Computed))
-
     def read(self, source: Source) -> str:
-        """Text of the value at `source`. Texts must be evaluated in the order in which they were asked for."""
-        if source in self._temporaries:
-            return self._temporaries[source]
+        """Text of the value at `source`, with marks."""
         if source in self._found.places:
             return self._found.part(self._found.places[source], 1)
-        self._reads[source] += 1
         if not isinstance(source, Derived | Computed):
             return source.expression(self.names)
-        if self._shared is None and self._reads[source] > 1:
-            return "_"  # while counting: this read will find a temporary
-        text = self._text(source)
-        if self._shared is None or source not in self._shared:
+        if source not in self._numbers:
+            way = self._text(source)
+            self._numbers[source] = len(self._ways)
+            self._ways.append(way)
+        return f"\0{self._numbers[source]}\0"
+
+    def finished(self, texts: Sequence[str]) -> list[str]:
+        """Texts without marks, to be evaluated in this order."""
+        self.count(texts)
+        return [self.write(text) for text in texts]
+
+    def count(self, texts: Iterable[str]) -> None:
+        """Note what the texts read; all have to be counted before the first one is written."""
+        for text in texts:
+            for mark in _MARK.findall(text):
+                number = int(mark)
+                self._reads[number] += 1
+                if self._reads[number] == 1:
+                    self.count([self._ways[number]])
+
+    def write(self, text: str) -> str:
+        """`text` without marks, to be evaluated behind what was written before."""
+        return _MARK.sub(self._value, text)
+
+    def _value(self, mark: re.Match[str]) -> str:
+        number = int(mark[1])
+        name = self._temporaries.get(number)
+        if name in self._bound:
+            return name
+        text = self.write(self._ways[number])
+        if name is None and self._reads[number] == 1:
             return text
-        self._temporaries[source] = name = self.names.fresh("t")
-        return f"({name} := {text})"
+        return f"({self._bind(number)} := {text})"
+
+    def _bind(self, number: int) -> str:
+        if number not in self._temporaries:
+            self._temporaries[number] = self.names.fresh("t")
+        self._bound[self._temporaries[number]] = None
+        return self._temporaries[number]
 
     def listed(self, sources: Iterable[Source]) -> str:
         """Text of values with commas between; of those that were found one behind the other, only their range."""
@@ -104,18 +129,23 @@ class Reader:
         """Guards in the order in which their values were found, behind those whose values are still to be read."""
         return sorted(guards, key=lambda guard: self._found.places.get(guard.source, -1))
 
-    def name(self, source: Source, hint: str) -> tuple[str, str | None]:
-        """A name for the value at `source`, and the text to bind it to; None when the name is bound already.
+    def name(self, source: Source, hint: str) -> str:
+        """A name for the value at `source`, which is bound where that is read first."""
+        mark = _MARK.fullmatch(text := self.read(source))
+        if mark is None:
+            return text
+        number = int(mark[1])
+        if number not in self._temporaries:
+            self._temporaries[number] = self.names.fresh(hint)
+        return self._temporaries[number]
 
-        Later reads use the name.
-        """
-        if source in self._temporaries:
-            return self._temporaries[source], None
-        if not isinstance(source, Derived | Computed):
-            return source.expression(self.names), None
-        text = self._text(source)
-        self._temporaries[source] = name = self.names.fresh(hint)
-        return name, text
+    def assignment(self, source: Source) -> str | None:
+        """The statement that binds the name of the value at `source`; None when it is bound."""
+        mark = _MARK.fullmatch(self.read(source))
+        if mark is None or self._temporaries[number := int(mark[1])] in self._bound:
+            return None
+        text = self.write(self._ways[number])
+        return f"{self._bind(number)} = {text}"
 
     def _text(self, source: Derived | Computed) -> str:
         """The text of a source over what it is read from."""
@@ -128,8 +158,8 @@ class Reader:
         return source.template.format(*operands)
 
     def temporaries(self) -> list[str]:
-        """The names that the texts so far bind."""
-        return list(self._temporaries.values())
+        """The names that the finished texts bind, in their order."""
+        return list(self._bound)
 
     def constant(self, value: object, hint: str) -> str:
         """The name of an object that the condition may keep alive."""

@@ -106,18 +106,14 @@ def _text(
     guards: Sequence[Guard],
     names: Namespace,
 ) -> str:
-    counting = Reader(guards, names)
-    _written(checked, found, counting)
-    texts, values = _written(checked, found, Reader(guards, names, counting.reads_again()))
+    reader = Reader(guards, names)
+    conditions = dict.fromkeys(text for guard in checked for text in WRITERS[guard.kind](reader, guard))
+    finished = reader.finished([*conditions, *map(reader.read, found)])
+    texts, values = finished[: len(conditions)], finished[len(conditions) :]
     lines = [f"def {name}({', '.join(arguments)}):", "    if ("]
     lines += [f"        {'and ' if position else ''}{text}" for position, text in enumerate(texts)]
     lines += ["    ):", f"        return ({''.join(f'{value}, ' for value in values)})", "    return None", ""]
     return "\n".join(lines)
-
-
-def _written(checked: Sequence[Guard], found: Sequence[Source], reader: Reader) -> tuple[list[str], list[str]]:
-    texts = dict.fromkeys(text for guard in checked for text in WRITERS[guard.kind](reader, guard))
-    return list(texts), [reader.read(source) for source in found]
 
 
 @dataclass

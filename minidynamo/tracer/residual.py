@@ -200,21 +200,17 @@ class _Program:
         What is not needed behind the graph is given to it and forgotten.
         """
         outside = [(v, v.source) for v in self.found if v.source is not None and not _is_constant(v)]
-        counting = Reader((), Namespace(self.parameters))
-        for source in dict.fromkeys([*(source for _, source in outside), *self.inputs]):
-            counting.read(source)
-        reader = Reader((), self.names, counting.reads_again())
-        lines: list[str] = []
+        reader = Reader((), self.names)
         for variable, source in outside:
-            name, text = reader.name(source, source.display())
-            if text is not None:
-                lines.append(f"{name} = {text}")
-            self.known[variable] = name
+            self.known[variable] = reader.name(source, source.display())
+        inputs = ", ".join(map(reader.read, self.inputs))
+        reader.count([*(reader.read(source) for _, source in outside), inputs])
+        lines = [line for _, source in outside if (line := reader.assignment(source)) is not None]
         if self.recovers:
             lines.append(self.hold_arguments())
         names = [*self.parameters, *reader.temporaries()]
         if self.graph is not None:
-            lines += self.read_inputs(reader, names)
+            lines += self.read_inputs(reader, inputs, names)
         if self.recovers and self.writes:
             lines.append(self.count_writes())
         kept = {*self.known.values(), *(self.parameters if self.traced.lasting else ())}
@@ -234,9 +230,9 @@ class _Program:
         self.versions = self.names.fresh("versions")
         return f"{self.versions} = {self.names.constant(versions_of, 'versions_of')}({self.args})"
 
-    def read_inputs(self, reader: Reader, names: list[str]) -> list[str]:
+    def read_inputs(self, reader: Reader, inputs: str, names: list[str]) -> list[str]:
         """The list that the graph is called with, if the guards have not made it. What stays bound joins `names`."""
-        read = f"{self.args} = [{', '.join([reader.read(source) for source in self.inputs])}]"
+        read = f"{self.args} = [{reader.write(inputs)}]"
         temporaries = [name for name in reader.temporaries() if name not in names]
         if not self.takes_inputs:
             names += temporaries

@@ -6,7 +6,7 @@ import torch
 
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.reader import Reader
-from minidynamo.guards.source import Attr, Constant, InstanceAttr, Item, Local, TypeOf
+from minidynamo.guards.source import Constant, InstanceAttr, Item, Local, TypeOf
 from minidynamo.names import Namespace
 
 MODULES = InstanceAttr(Local("m"), "_modules")
@@ -18,35 +18,58 @@ class Net:
 
 
 def test_what_is_read_twice_becomes_a_temporary_once() -> None:
-    counting = Reader((), Namespace(["m"]))
+    reader = Reader((), Namespace(["m"]))
     sources = [Item(FIRST, "w"), Item(FIRST, "b"), InstanceAttr(Item(MODULES, "a"), "training"), Local("m")]
-    for source in sources:
-        counting.read(source)
-    shared = counting.reads_again()
-    assert shared == {FIRST, Attr(Item(MODULES, "a"), "__dict__")}
-    reader = Reader((), Namespace(["m"]), shared)
-    assert [reader.read(source) for source in sources] == [
-        "(t_1 := (t := m.__dict__['_modules']['a'].__dict__)['_parameters'])['w']",
-        "t_1['b']",
-        "t['training']",
-        "m",
+    assert reader.finished([f"{reader.read(source)} == 1" for source in sources]) == [
+        "(t_1 := (t := m.__dict__['_modules']['a'].__dict__)['_parameters'])['w'] == 1",
+        "t_1['b'] == 1",
+        "t['training'] == 1",
+        "m == 1",
     ]
     assert reader.temporaries() == ["t", "t_1"]
 
 
 def test_a_value_read_twice_itself_is_shared_but_its_way_is_not() -> None:
-    counting = Reader((), Namespace(["m"]))
-    counting.read(MODULES)
-    counting.read(MODULES)
-    assert counting.reads_again() == {MODULES}
+    reader = Reader((), Namespace(["m"]))
+    text = f"{reader.read(MODULES)} is {reader.read(MODULES)}"
+    assert reader.finished([text]) == ["(t := m.__dict__['_modules']) is t"]
+
+
+def test_what_is_not_written_in_the_end_is_not_read() -> None:
+    reader = Reader((), Namespace(["m"]))
+    reader.read(MODULES)
+    assert reader.finished([reader.read(MODULES)]) == ["m.__dict__['_modules']"]
+    assert reader.temporaries() == []
+
+
+def test_texts_with_any_character_are_no_marks() -> None:
+    reader = Reader((), Namespace(["m"]))
+    odd = Item(Item(Local("m"), "\0" + "0\0"), "\\0")
+    (text,) = reader.finished([reader.read(odd)])
+    assert eval(text, {"m": {"\0" + "0\0": {"\\0": 5}}}) == 5
 
 
 def test_named_values_are_bound_once_and_found_later() -> None:
-    reader = Reader((), Namespace(["m"]), frozenset())
-    assert reader.name(MODULES, "modules") == ("modules", "m.__dict__['_modules']")
-    assert reader.name(MODULES, "modules") == ("modules", None)
-    assert reader.read(Item(MODULES, "a")) == "modules['a']"
-    assert reader.name(Local("m"), "m") == ("m", None)
+    reader = Reader((), Namespace(["m"]))
+    assert reader.name(MODULES, "modules") == "modules"
+    assert reader.name(MODULES, "other") == "modules"
+    assert reader.name(Local("m"), "m") == "m"
+    later = reader.read(Item(MODULES, "a"))
+    reader.count([reader.read(MODULES), later])
+    assert reader.assignment(Local("m")) is None
+    assert reader.assignment(MODULES) == "modules = m.__dict__['_modules']"
+    assert reader.assignment(MODULES) is None
+    assert reader.write(later) == "modules['a']"
+
+
+def test_a_name_is_bound_where_the_value_is_read_first() -> None:
+    reader = Reader((), Namespace(["m"]))
+    first = Item(MODULES, "a")
+    for source in (first, MODULES):
+        reader.name(source, source.display())
+    reader.count(map(reader.read, (first, MODULES)))
+    assert reader.assignment(first) == "m_a = (m__modules := m.__dict__['_modules'])['a']"
+    assert reader.assignment(MODULES) is None
 
 
 def test_classes_follow_from_type_tensor_and_identity_guards() -> None:
