@@ -17,6 +17,7 @@ import sys
 import threading
 import types
 import typing
+from collections.abc import Iterable
 
 import torch
 import torch._decomp
@@ -386,6 +387,16 @@ _functorch = torch._C._functorch
 _is_old_batch = _functorch.is_legacy_batchedtensor
 
 
+def kept_by_decompositions(functions: Iterable[torch.autograd.graph.Node]) -> list[list[torch.Tensor]]:
+    """The tensors that the gradient functions of matrix decompositions have saved, for each of them."""
+    found = []
+    for function in functions:
+        if function.name().startswith("Linalg"):
+            saved = [getattr(function, name) for name in dir(function) if name.startswith("_saved_")]
+            found.append([value for value in saved if isinstance(value, torch.Tensor)])
+    return found
+
+
 def is_batched(value: torch.Tensor) -> bool:
     """Whether `value` stands for one of many that are computed at once (`is_grads_batched=True`, vmap)."""
     return bool(_functorch.is_batchedtensor(value) or _is_old_batch(value))
@@ -513,3 +524,9 @@ def version_of(tensor: torch.Tensor) -> int | None:
 def set_versions(tensors: typing.Iterable[torch.Tensor], versions: typing.Iterable[int]) -> None:
     """Let torch count the memory of each tensor as written this often."""
     torch._C._autograd._unsafe_set_version_counter(tuple(tensors), tuple(versions))
+
+
+def address_of_generator(generator: torch.Generator) -> int:
+    """Where the generator lies in memory, as torch's C++ functions take it."""
+    address: int = generator._cdata
+    return address

@@ -1,4 +1,4 @@
-// Draws what torch draws for dropout on a CPU, from the state of torch's own generator, many numbers at a time.
+// Draws what torch draws for dropout on a CPU, from torch's own generator and under its lock, many numbers at a time.
 //
 // The generator is MT19937 (M. Matsumoto and T. Nishimura, ACM TOMACS 8(1), 1998). An element takes two words, of which
 // 53 bits are compared with the probability. `random_numbers.py` tries out whether that is so before it relies on it.
@@ -6,11 +6,21 @@
 
 constexpr int WORDS = 624, SHIFT = 397;
 
-// How torch writes the state of its generator down.
-struct Written {
+// The engine inside torch's generator, and what lies in front of it: the lock that everybody takes who draws.
+struct Engine {
   uint64_t seed;
-  int32_t left, seeded;
-  uint64_t next, words[WORDS];
+  int32_t left;
+  bool seeded;
+  uint32_t next, words[WORDS];
+};
+struct Mutex;
+extern "C" int pthread_mutex_lock(Mutex*);
+extern "C" int pthread_mutex_unlock(Mutex*);
+
+struct Lock {
+  Mutex* mutex;
+  explicit Lock(Mutex* mutex) : mutex(mutex) { pthread_mutex_lock(mutex); }
+  ~Lock() { pthread_mutex_unlock(mutex); }
 };
 
 INLINE uint32_t twist(uint32_t a, uint32_t b) {
@@ -33,19 +43,17 @@ INLINE uint32_t tempered(uint32_t y) {
   return y ^ (y >> 18);
 }
 
-static void draw(float* out, int64_t count, uint64_t limit, Written* state) {
-  uint32_t words[WORDS];
+static void draw(float* out, int64_t count, uint64_t limit, Engine& engine) {
   alignas(64) uint32_t drawn[WORDS + 2];
-  for (int k = 0; k < WORDS; k++) words[k] = (uint32_t)state->words[k];
-  int next = (int)state->next, left = state->left - 1, waiting = 0;
+  int next = (int)engine.next, left = engine.left - 1, waiting = 0;
   while (count > 0) {
     if (left == 0) {
-      renew(words);
+      renew(engine.words);
       next = 0, left = WORDS;
     }
     int64_t wanted = 2 * count - waiting;
     int taken = wanted < left ? (int)wanted : left;
-    for (int k = 0; k < taken; k++) drawn[waiting + k] = tempered(words[next + k]);
+    for (int k = 0; k < taken; k++) drawn[waiting + k] = tempered(engine.words[next + k]);
     next += taken, left -= taken, waiting += taken;
     int pairs = waiting / 2;
 #pragma omp simd
@@ -57,12 +65,24 @@ static void draw(float* out, int64_t count, uint64_t limit, Written* state) {
     drawn[0] = drawn[2 * pairs];
     waiting -= 2 * pairs;
   }
-  for (int k = 0; k < WORDS; k++) state->words[k] = words[k];
-  state->next = (uint64_t)next, state->left = left + 1;
+  engine.next = (uint32_t)next, engine.left = left + 1;
 }
 
-// Takes the addresses of floats and of a written state, the number of floats, and the probability in units of 2^-53.
+// Takes the address of floats, their number, the probability in units of 2^-53, the addresses of the generator and of
+// its lock, and of torch's functions that read and write its engine.
 ENTRY(bernoulli) {
-  draw(address<float>(args[0]), integer(args[2]), (uint64_t)integer(args[3]), address<Written>(args[1]));
+  auto* out = address<float>(args[0]);
+  int64_t count = integer(args[1]), limit = integer(args[2]);
+  auto* generator = address<void>(args[3]);
+  auto* mutex = address<Mutex>(args[4]);
+  auto read = (Engine(*)(void*))address<void>(args[5]);
+  auto write = (void (*)(void*, Engine))address<void>(args[6]);
+  {
+    WithoutGil others_run;  // taken first, and back last: who waits for the lock may have the GIL
+    Lock lock(mutex);
+    Engine engine = read(generator);
+    draw(out, count, (uint64_t)limit, engine);
+    write(generator, engine);
+  }
   return none();
 }

@@ -1,28 +1,42 @@
 """Owns drawing random numbers as torch does on a CPU, from its generator, but many at a time.
 
-Dropout spends most of its time there. What is drawn, and what is left of the generator, is torch's to the last bit;
-where that cannot be had, torch draws.
+Dropout spends most of its time there. What is drawn, and what is left of the generator, is torch's to the last bit, and
+the generator's own lock is held meanwhile, as torch holds it: threads that draw at once never get the same numbers.
+Where that cannot be had, torch draws.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import math
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
+from minidynamo import compat
 from minidynamo.codegen.runtime import library
 from minidynamo.errors import BackendError
-from minidynamo.locks import ForkSafeLock
 
 aten = torch.ops.aten
 
 FEWEST = 256
-"""Elements from which on it is worth to take the generator's state out and to put it back."""
+"""Elements from which on it is worth to call machine code of our own."""
 
-_drawing = ForkSafeLock()
+# Functions of torch that read and write the engine in a generator: those of any generator of a CPU.
+_ENGINE = ("_ZN2at16CPUGeneratorImpl6engineEv", "_ZN2at16CPUGeneratorImpl10set_engineENS_14mt19937_engineE")
+
+# Where the lock lies in a generator: behind the table of its methods and the count of references to it.
+_LOCK_OFFSET = 16
+_LOCK_WORDS = 10
+# What the first word of a lock says while a thread waits for it.
+_AWAITED = 2
+_LONGEST_WAIT = 5.0
+
+Draw = Callable[[torch.Tensor, float], None]
 
 
 def bernoulli(like: torch.Tensor, p: float) -> torch.Tensor:
@@ -32,40 +46,65 @@ def bernoulli(like: torch.Tensor, p: float) -> torch.Tensor:
     if draw is None:
         drawn: torch.Tensor = aten.bernoulli.p(like, p)
         return drawn
-    made = torch.empty(like.shape, dtype=torch.float32)
-    with _drawing:
-        draw(made, p)
+    made = torch.empty(like.shape, dtype=torch.float32, device="cpu")
+    draw(made, p)
     return made
 
 
 @functools.cache
-def _drawn_by_machine_code() -> Callable[[torch.Tensor, float], None] | None:
+def _drawn_by_machine_code() -> Draw | None:
     """What fills a tensor, if there is a compiler and if what it draws is found to be what torch draws."""
+    own = torch.Generator("cpu").manual_seed(7)
     try:
         entry = library.load(Path(__file__).with_name("bernoulli.cpp").read_text(encoding="utf-8"), ["bernoulli"])
-    except BackendError:
+        torch_library = ctypes.CDLL(compat.NATIVE_LIBRARY)
+        engine = [ctypes.cast(getattr(torch_library, name), ctypes.c_void_p).value for name in _ENGINE]
+        if not _is_locked_by_torch(own):
+            return None
+    except (BackendError, AttributeError, RuntimeError):  # no compiler, another torch, no more threads
         return None
-    draw = functools.partial(_draw, entry["bernoulli"], torch.default_generator)
-    own = torch.Generator().manual_seed(7)
-    return draw if _is_same(functools.partial(_draw, entry["bernoulli"], own), own) else None
+    draw = functools.partial(_draw, entry["bernoulli"], engine)
+    return functools.partial(draw, torch.default_generator) if _is_same(functools.partial(draw, own), own) else None
 
 
-def _draw(entry: library.Entry, generator: torch.Generator, out: torch.Tensor, p: float) -> None:
-    state = generator.get_state()
-    entry(out.data_ptr(), state.data_ptr(), out.numel(), math.ceil(p * 2**53))
-    generator.set_state(state)
+def _draw(
+    entry: library.Entry, engine: list[int | None], generator: torch.Generator, out: torch.Tensor, p: float
+) -> None:
+    address = compat.address_of_generator(generator)
+    entry(out.data_ptr(), out.numel(), math.ceil(p * 2**53), address, address + _LOCK_OFFSET, *engine)
 
 
-def _is_same(draw: Callable[[torch.Tensor, float], None], generator: torch.Generator) -> bool:
-    """Whether torch draws the same from the same states, also where a draw ends within a block of the generator's."""
-    if generator.get_state().numel() != 5056:
+def _is_locked_by_torch(generator: torch.Generator) -> bool:
+    """Whether a thread that draws by torch waits for whoever holds what is taken for the generator's lock.
+
+    Raises AttributeError where the system has other locks, RuntimeError where no thread can be started.
+    """
+    address = compat.address_of_generator(generator) + _LOCK_OFFSET
+    words = (ctypes.c_int * _LOCK_WORDS).from_address(address)
+    system, lock = ctypes.CDLL(None), ctypes.c_void_p(address)
+    thread = threading.Thread(target=torch.empty(1, device="cpu").uniform_, kwargs={"generator": generator})
+    if any(words) or system.pthread_mutex_trylock(lock):
         return False
+    try:
+        thread.start()
+        deadline = time.monotonic() + _LONGEST_WAIT
+        while words[0] != _AWAITED and thread.is_alive() and time.monotonic() < deadline:
+            time.sleep(0)
+        found = words[0] == _AWAITED
+    finally:
+        system.pthread_mutex_unlock(lock)
+    thread.join()  # what it draws is not to come between what others draw
+    return found
+
+
+def _is_same(draw: Draw, generator: torch.Generator) -> bool:
+    """Whether torch draws the same from the same states, also where a draw ends within a block of the generator's."""
     for size, p in ((1, 0.5), (311, 0.9), (1000, 0.1), (3, 1.0), (700, 0.0)):
         before = generator.get_state()
-        expected = torch.empty(size).bernoulli_(p, generator=generator)
+        expected = torch.empty(size, device="cpu").bernoulli_(p, generator=generator)
         after = generator.get_state()
         generator.set_state(before)
-        made = torch.empty(size)
+        made = torch.empty(size, device="cpu")
         draw(made, p)
         if not torch.equal(made, expected) or not torch.equal(generator.get_state(), after):
             return False
