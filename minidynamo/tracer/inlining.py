@@ -60,7 +60,8 @@ def inline_function(tx: Tracer, function: FunctionVariable, args: Args, kwargs: 
         tx.guard(Attr(source, "__code__"), GuardKind.IDENTITY, code)
 
     def default(position: int) -> VariableTracker:
-        return _default(tx, defaults[position], Item(Attr(source, "__defaults__"), position), trusted)
+        place = Item(Attr(source, "__defaults__"), position - len(defaults))  # they belong to the last parameters
+        return _default(tx, defaults[position], place, trusted)
 
     def keyword_default(name: str) -> VariableTracker | None:
         if name not in keyword_defaults:

@@ -226,8 +226,14 @@ def is_same(left: VariableTracker, right: VariableTracker) -> bool:
         return left.value is right.value
     if isinstance(left, IdVariable) and isinstance(right, IdVariable):
         return left.of is right.of
-    empty = isinstance(left, TupleVariable) and left.cls is tuple and not left.items  # there is only one
-    return left is right or (empty and isinstance(right, TupleVariable) and right.cls is tuple and not right.items)
+    return left is right or _are_empty_tuples(left, right)
+
+
+def _are_empty_tuples(*tuples: VariableTracker) -> bool:
+    """Whether two tuples are the one that is empty. Those from outside have been compared as the objects they are."""
+    plain = [variable for variable in tuples if isinstance(variable, TupleVariable) and variable.cls is tuple]
+    new = [variable for variable in plain if variable.source is None]
+    return len(plain) == len(tuples) and bool(new) and not any(variable.items for variable in [*new, *plain])
 
 
 def _is_the_same(tx: Tracer, left: VariableTracker, right: VariableTracker) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 from minidynamo.tracer.generators import GeneratorVariable, parts_of_generator
 from minidynamo.tracer.outside_items import OutsideTable, known_parts
+from minidynamo.tracer.outside_tuples import OutsideTuple
 from minidynamo.tracer.set_order import arrangement
 from minidynamo.tracer.side_effects import AttrSet, Called, CellSet, ContentsChanged, Effect, GlobalSet, SideEffects
 from minidynamo.variables.arrays import ArrayVariable
@@ -187,7 +188,7 @@ def _function(variable: NestedFunctionVariable) -> Iterable[VariableTracker | No
 
 _PARTS: dict[type[VariableTracker], Callable[[Any], Iterable[VariableTracker | None]]] = {
     ListVariable: lambda v: known_parts(v.items),
-    TupleVariable: lambda v: v.items,
+    TupleVariable: lambda v: () if isinstance(v.items, OutsideTuple) else v.items,
     DictVariable: _keys_and_values,
     SetVariable: _members,
     DictViewVariable: lambda v: (v.mapping,),

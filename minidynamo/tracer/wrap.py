@@ -162,12 +162,6 @@ def _is_plain(value: torch.Tensor) -> bool:
 # Containers
 
 
-def _contents(
-    graph: OutputGraph, value: Any, source: Source, make_source: Callable[[int], Source]
-) -> list[VariableTracker]:
-    return [wrap(graph, item, make_source(position)) for position, item in enumerate(value)]
-
-
 def _size(source: Source, owner: type[Sized], exact: bool) -> Source:
     """Where the length of a container can be read, whatever its class defines."""
     function = len if exact else owner.__len__
@@ -229,21 +223,34 @@ def _list_input(graph: OutputGraph, value: list[Any], variable: ListVariable, so
 
 def _tuple(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> VariableTracker:
     graph.guard(source, GuardKind.TYPE, type(value))
-    if type(value) not in (tuple, torch.Size) and not _is_plain_namedtuple(type(value)):
+    if type(value) not in (tuple, torch.Size) and not _is_namedtuple(type(value)):
         return _tuple_subclass(graph, value, source)
-    if type(value) is not torch.Size or len(value) == 0:
-        graph.guard(source, GuardKind.LENGTH, len(value))
-    variable = TupleVariable([], type(value), source=source)
+    variable = TupleVariable(_items(graph, value, source), type(value), source=source)
     graph.values.remember(value, variable)
-    plain = tuple.__getitem__ is type(value).__getitem__
-    place: Callable[[int], Source] = lambda k: Item(source, k) if plain else StorageItem(source, k, tuple)  # noqa: E731
-    variable.items = _contents(graph, tuple.__iter__(value), source, place)
     return variable
 
 
-def _is_plain_namedtuple(cls: type) -> bool:
+def _items(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> OutsideTuple:
+    """The items of a tuple, to be tracked when the program asks for them."""
+    exact = type(value) is tuple or _is_plain_namedtuple(type(value))
+
+    def place(position: int) -> Source:
+        return Item(source, position) if exact else StorageItem(source, position, tuple)
+
+    reader = TupleReader(value, _size(source, tuple, exact), place, functools.partial(wrap, graph))
+    return OutsideTuple(graph, source, reader)
+
+
+def _is_namedtuple(cls: type) -> bool:
+    """Whether it is a namedtuple that gives its items as a tuple does."""
     as_tuple = all(getattr(cls, name) is getattr(tuple, name) for name in ("__iter__", "__getattribute__"))
     return as_tuple and hasattr(cls, "_fields")
+
+
+def _is_plain_namedtuple(cls: type) -> bool:
+    """Whether nothing of its own runs when its items are read."""
+    as_tuple = (getattr(cls, name) is getattr(tuple, name, None) for name in ("__getitem__", "__len__"))
+    return hasattr(cls, "_fields") and all(as_tuple)
 
 
 def _tuple_subclass(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> VariableTracker:
@@ -251,21 +258,15 @@ def _tuple_subclass(graph: OutputGraph, value: tuple[Any, ...], source: Source) 
         return _structure(graph, value, source)
     if type(value).__flags__ & _HEAP_TYPE == 0:  # other structures made in C
         return _opaque(graph, value, source)
-    graph.guard(source, GuardKind.LENGTH, tuple.__len__(value))
-    _guard_names(graph, type(value))
-    variable = ObjectVariable(value, type(value), source=source)
-    graph.values.remember(value, variable)
-    items = _contents(graph, tuple.__iter__(value), source, lambda k: StorageItem(source, k, tuple))
-    variable.storage = TupleVariable(items, source=source)
+    variable = _instance_of_subclass(graph, value, source)
+    variable.storage = TupleVariable(_items(graph, value, source), source=source)
     return variable
 
 
 def _structure(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> VariableTracker:
     """What `torch.max(x, 1)` and its kin give: a tuple made in C whose items also have names."""
-    graph.guard(source, GuardKind.LENGTH, len(value))
-    variable = TupleVariable([], type(value), source=source)
+    variable = TupleVariable(_items(graph, value, source), type(value), source=source)
     graph.values.remember(value, variable)
-    variable.items = _contents(graph, value, source, lambda k: StorageItem(source, k, tuple))
     return variable
 
 

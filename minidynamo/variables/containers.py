@@ -1,14 +1,15 @@
 """Owns the trackers of lists, tuples, dicts, sets and slices.
 
 Mutable ones are changed in place by handlers, which also tell the side-effect journal; the trackers hold the current
-contents, not the history. Those from outside read theirs when they are asked for (`tracer/outside_items.py`).
+contents, not the history. Those from outside read theirs when they are asked for (`tracer/outside_items.py`, and
+`outside_tuples.py`).
 """
 
 from __future__ import annotations
 
 import types
 from collections import OrderedDict, defaultdict
-from collections.abc import Hashable, MutableMapping, MutableSequence, Set
+from collections.abc import Hashable, MutableMapping, MutableSequence, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +20,7 @@ from minidynamo.variables.base import VariableTracker
 class SequenceVariable(VariableTracker):
     """A sequence whose elements are tracked one by one. `cls` is the exact class (a namedtuple, torch.Size, ...)."""
 
-    items: MutableSequence[VariableTracker]
+    items: Sequence[VariableTracker]
     cls: type
 
     @property
@@ -31,6 +32,7 @@ class SequenceVariable(VariableTracker):
 class ListVariable(SequenceVariable):
     """A list (or deque). When it is an input of the graph, `original` keeps the elements it had on entry."""
 
+    items: MutableSequence[VariableTracker]
     cls: type = list
     original: tuple[VariableTracker, ...] | None = None
     maxlen: int | None = None  # of a deque

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import collections
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,11 +21,11 @@ _LIST_ITERATOR: type = type(iter([]))
 class SequenceIterator(VariableTracker):
     """An iterator over a sequence; it sees changes of a list while it runs, as Python's does.
 
-    `sequence` is a ListVariable, or a tuple of the items for everything else; `()` when it is exhausted. `begun` are
-    the items that a deque had when the loop began, which must stay.
+    `sequence` is a ListVariable, or the items of what does not change; `()` when it is exhausted. `begun` are the items
+    that a deque had when the loop began, which must stay.
     """
 
-    sequence: ListVariable | tuple[VariableTracker, ...]
+    sequence: ListVariable | Sequence[VariableTracker]
     position: int = 0
     cls: type = _LIST_ITERATOR
     begun: tuple[VariableTracker, ...] | None = None

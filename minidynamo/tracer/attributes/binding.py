@@ -27,6 +27,7 @@ from minidynamo.variables.callables import (
     NestedFunctionVariable,
 )
 from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import TupleVariable
 
 MISSING = object()
 FUNCTIONS = (FunctionVariable, NestedFunctionVariable)
@@ -125,13 +126,13 @@ def read_built_in_descriptor(
     tx: Tracer, found: Any, receiver: VariableTracker, cls: type, name: str
 ) -> VariableTracker | None:
     """Fields of namedtuples and of torch.return_types are positions in the tuple."""
-    items = getattr(receiver, "items", None)
-    if cls is type(VERSION_INFO) and name in cls.__match_args__ and isinstance(items, list):
-        return items[cls.__match_args__.index(name)]  # type: ignore[no-any-return]
-    if isinstance(items, list) and issubclass(cls, tuple):
-        positions: Any = range(len(items))
-        plain: Any = tuple.__new__(cls, positions) if hasattr(cls, "_fields") else cls(positions)
+    if cls is type(VERSION_INFO) and name in cls.__match_args__ and isinstance(receiver, TupleVariable):
+        return receiver.items[cls.__match_args__.index(name)]
+    if isinstance(receiver, TupleVariable) and issubclass(cls, tuple):
+        fields = getattr(cls, "_fields", None)
+        positions: Any = range(getattr(cls, "n_sequence_fields", 0) if fields is None else len(fields))
+        plain: Any = cls(positions) if fields is None else tuple.__new__(cls, positions)
         position = found.__get__(plain, cls)
         if isinstance(position, int):
-            return items[position]  # type: ignore[no-any-return]
+            return receiver.items[position]
     tx.break_graph("MD206", f"the attribute `{name}` of a {cls.__name__} cannot be captured")

@@ -27,6 +27,7 @@ from minidynamo.tracer.handlers.values import (
 )
 from minidynamo.tracer.numbers import is_int_number, pinned
 from minidynamo.tracer.outside_items import OutsideItems, OutsideTable
+from minidynamo.tracer.outside_tuples import OutsideTuple
 from minidynamo.tracer.polyfills.lists import sequence_compare, sequence_equal
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
@@ -77,7 +78,7 @@ def _within(maxlen: int | None, items: list[VariableTracker]) -> list[VariableTr
 
 def length_of(tx: Tracer, items: Collection[object]) -> VariableTracker:
     """`len` of the contents of a container. From outside it is a number, which may differ from call to call."""
-    length = items.unread_length() if isinstance(items, OutsideItems | OutsideTable) else None
+    length = items.unread_length() if isinstance(items, OutsideItems | OutsideTuple | OutsideTable) else None
     if length is not None and tx.graph.shapes.varies(length.place, length.there):
         return tx.call(operator.add, [tx.wrap(length.there, length.place), constant(length.more)])
     return ConstantVariable(len(items))
@@ -92,7 +93,7 @@ def _len(tx: Tracer, self: SequenceVariable) -> VariableTracker:
 def _iter(tx: Tracer, self: SequenceVariable) -> VariableTracker:
     cls = type(iter(self.cls())) if self.cls in SEQUENCES else type(iter(()))
     begun = tuple(self.items) if self.cls is deque else None
-    return SequenceIterator(self if isinstance(self, ListVariable) else tuple(self.items), cls=cls, begun=begun)
+    return SequenceIterator(self if isinstance(self, ListVariable) else self.items, cls=cls, begun=begun)
 
 
 @method(SEQUENCES, "__reversed__")

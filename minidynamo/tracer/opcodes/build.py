@@ -9,14 +9,13 @@ import operator
 from typing import Any
 
 from minidynamo.bytecode.instructions import Instruction
-from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Item
 from minidynamo.tracer import set_order
 from minidynamo.tracer.constants import as_constant
 from minidynamo.tracer.handlers.values import expect_key
 from minidynamo.tracer.interpreter import Frame
 from minidynamo.tracer.opcodes.exceptions_with import stop_iteration_error
 from minidynamo.tracer.opcodes.table import opcode
+from minidynamo.tracer.outside_tuples import OutsideTuple
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import (
@@ -27,7 +26,7 @@ from minidynamo.variables.containers import (
     SetVariable,
     TupleVariable,
 )
-from minidynamo.variables.objects import OpaqueVariable, UnreadVariable
+from minidynamo.variables.objects import OpaqueVariable
 
 
 def hash_key(frame: Frame, variable: VariableTracker) -> DictKey:
@@ -183,7 +182,7 @@ def build_string(frame: Frame, instruction: Instruction) -> None:
 @opcode("UNPACK_SEQUENCE")
 def unpack_sequence(frame: Frame, instruction: Instruction) -> None:
     count = instruction.argval
-    items = _unread_items(frame, count) or _first_items(frame, frame.pop(), count + 1)
+    items = _first_items(frame, frame.pop(), count + 1)
     if len(items) > count:
         frame.tx.raises(ValueError(f"too many values to unpack (expected {count})"), exact=True)
     if len(items) < count:
@@ -192,22 +191,10 @@ def unpack_sequence(frame: Frame, instruction: Instruction) -> None:
     frame.stack.extend(reversed(items))
 
 
-def _unread_items(frame: Frame, count: int) -> list[VariableTracker]:
-    """The items of a tuple that nobody has looked into, unread as well: what a loop does not use of pairs may vary."""
-    whole = frame.stack[-1]
-    if not isinstance(whole, UnreadVariable) or type(whole.value) is not tuple or len(whole.value) != count:
-        return []
-    source = whole.source
-    if source is None or frame.tx.graph.known(source) is not None:
-        return []
-    frame.stack.pop()
-    frame.tx.guard(source, GuardKind.TYPE, tuple)
-    frame.tx.guard(source, GuardKind.LENGTH, count)
-    return [UnreadVariable(item, source=Item(source, position)) for position, item in enumerate(whole.value)]
-
-
 def _first_items(frame: Frame, iterable: VariableTracker, count: int) -> list[VariableTracker]:
     """At most `count` items; an iterator is not asked for more."""
+    if isinstance(iterable, TupleVariable) and isinstance(iterable.items, OutsideTuple):
+        return iterable.items.unread()
     if isinstance(iterable, SequenceVariable):
         return list(iterable.items[:count])
     iterator = frame.tx.call(iter, [iterable])

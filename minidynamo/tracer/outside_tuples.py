@@ -1,0 +1,93 @@
+"""Owns the items of tuples from outside: they are read one by one, as the program asks for them.
+
+What is not asked for is not guarded. A tuple never changes, so there is nothing to replay; containers that do are in
+`outside_items.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, SupportsIndex, overload
+
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Source
+from minidynamo.tracer.graph.output_graph import OutputGraph
+from minidynamo.tracer.outside_items import Length
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.objects import UnreadVariable
+
+
+@dataclass(frozen=True)
+class TupleReader:
+    """How to read a real tuple: where its length is, and where each item."""
+
+    real: tuple[Any, ...]
+    size: Source
+    place: Callable[[int], Source]
+    wrap: Callable[[object, Source], VariableTracker]
+
+
+class OutsideTuple(Sequence[VariableTracker]):
+    """The items of the tuple at `source`. How many there are is guarded when it matters."""
+
+    def __init__(self, graph: OutputGraph, source: Source, reader: TupleReader) -> None:
+        self._graph = graph
+        self._source = source
+        self._length = tuple.__len__(reader.real)
+        self._items: dict[int, VariableTracker] = {}  # those that were read
+        self._number = len(graph.values.readers)
+        graph.values.readers.append(reader)
+
+    @property
+    def _reader(self) -> TupleReader:
+        assert self._number < len(self._graph.values.readers), "a tuple from outside is read when the trace is over"
+        reader = self._graph.values.readers[self._number]
+        assert isinstance(reader, TupleReader)
+        return reader
+
+    def _unread(self, place: int) -> UnreadVariable:
+        reader = self._reader
+        return UnreadVariable(tuple.__getitem__(reader.real, place), source=reader.place(place))
+
+    def _item(self, place: int) -> VariableTracker:
+        if place not in self._items:
+            unread = self._unread(place)
+            assert unread.source is not None
+            self._items[place] = self._reader.wrap(unread.value, unread.source)
+        return self._items[place]
+
+    def __len__(self) -> int:
+        self._graph.guard(self._source, GuardKind.LENGTH, self._length)
+        return self._length
+
+    def unread_length(self) -> Length:
+        """The length as a number that can be read."""
+        return Length(self._reader.size, self._length, 0)
+
+    def unread(self) -> list[VariableTracker]:
+        """All items; those that were not looked at stay so."""
+        return [self._items.get(place) or self._unread(place) for place in range(len(self))]
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> VariableTracker: ...
+
+    @overload
+    def __getitem__(self, index: slice[Any, Any, Any]) -> list[VariableTracker]: ...
+
+    def __getitem__(self, index: SupportsIndex | slice[Any, Any, Any]) -> VariableTracker | list[VariableTracker]:
+        if isinstance(index, slice):
+            return [self._item(place) for place in self._places(index)]
+        place = index.__index__()
+        if not -self._length <= place < self._length:
+            raise IndexError(f"none of {len(self)} items is at {place}")
+        return self._item(place)  # what is guarded of it fails where there is none
+
+    def _places(self, index: slice[Any, Any, Any]) -> Sequence[int]:
+        """Where the items of a slice are, by the end from which it counts; else the length matters."""
+        start = index.start or 0
+        if index.step is None and index.stop is None and -self._length <= start < 0:
+            return range(start, 0)
+        if index.step is None and index.stop is not None and 0 <= start <= index.stop <= self._length:
+            return range(start, index.stop)
+        return range(len(self))[index]
