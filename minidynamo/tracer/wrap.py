@@ -37,6 +37,7 @@ from minidynamo.tracer.attributes import instance_dict
 from minidynamo.tracer.constants import NUMPY_SCALARS, compares_by_own_code, is_constant_value, key_of
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.outside_items import ListReader, OutsideItems, OutsideTable, TableReader
+from minidynamo.tracer.outside_tuples import OutsideTuple, TupleReader
 from minidynamo.tracer.registry import INSTANCES
 from minidynamo.tracer.trace_rules import is_plain_class, is_trusted_class
 from minidynamo.variables.base import VariableTracker
