@@ -170,6 +170,7 @@ class _Pass:
             if node.op == "call_function":
                 with self.emitter.replacing(node):
                     self.translate(node)
+        self.refuse_lost_history(flat)
         self.refuse_shared_inputs()
         return self.result
 
@@ -399,10 +400,7 @@ class _Pass:
                 self.result.values[one].base.uncounted += 1  # operations on lists of tensors write one by one
             return
         value = self.result.values[target]
-        written = target.meta["val"]
-        if any(
-            key(size) != 1 and key(stride) == 0 and size > 1 for size, stride in zip(written.shape, written.stride())
-        ):
+        if _overlaps(target.meta["val"]):
             raise refuse("a tensor is written whose elements share memory")  # fill_, zero_ and index_fill_ do that
         like = self.result.read(value).meta["val"]
         if keys(new.meta["val"].shape) != keys(like.shape) and tuple(new.meta["val"].shape) != tuple(like.shape):
@@ -411,15 +409,38 @@ class _Pass:
         # Views of the base rely on its strides.
         self.result.write(value, self.emitter.restride(new, like) if value.parent is None else new)
 
+    def refuse_lost_history(self, flat: Sequence[Any]) -> None:
+        """`detach_` leaves no node behind: autograd carries it out itself, and then knows less of the input."""
+        for index, requires_grad in self.trace.requires_grad.items():
+            if flat[index].requires_grad and not requires_grad:
+                raise refuse("an input is detached from its history")
+
     def refuse_shared_inputs(self) -> None:
-        """Two inputs in the same memory are two bases here, so neither may be written."""
+        """Two inputs in the same memory are two bases here, so neither may be written, nor one that overlaps itself."""
         owners: dict[Any, list[Base]] = {}
         for index, value in self.result.inputs.items():
             traced = self.trace.primals[index].meta["val"]
+            if value.base.version and _overlaps(traced):
+                raise refuse("an input is written whose elements share memory")
             owners.setdefault(traced.untyped_storage()._cdata, []).append(value.base)
         for bases in owners.values():
             if len(bases) > 1 and any(base.version for base in bases):
                 raise refuse("an input is written that shares memory with another input")
+
+
+def _overlaps(tensor: torch.Tensor) -> bool:
+    """Whether elements lie in the same memory, as far as layouts tell that are known."""
+    dims = [(stride, size) for size, stride in zip(tensor.shape, tensor.stride()) if key(size) != 1]
+    if any(key(stride) == 0 and size > 1 for stride, size in dims):
+        return True
+    if any(map(is_symbolic, (*tensor.shape, *tensor.stride()))) or not tensor.numel():
+        return False
+    reach = 0
+    for stride, size in sorted(dims):
+        if stride <= reach:
+            return True
+        reach += stride * (size - 1)
+    return False
 
 
 def _origin(view: fx.Node) -> fx.Node:

@@ -79,6 +79,14 @@ def plain(leaf):
     return (leaf.detach() * 1,)
 
 
+def repeated(leaf):
+    return (leaf.detach()[:1].clone().expand(3, 4),)
+
+
+def windows(leaf):
+    return (leaf.detach().flatten().clone().unfold(0, 3, 1),)
+
+
 PROGRAMS = []
 
 
@@ -557,6 +565,35 @@ def intermediate_set(x):
 def requires_grad_in_place(x):
     y = x * 2
     return y.requires_grad_(), y.detach()
+
+
+@program(matrix, with_leaf)
+def detached_in_place(x, w=None):
+    y = x * 3
+    known = w if w is not None else x
+    known.detach_()
+    return y, known * 2
+
+
+# Writes to inputs whose elements share memory among themselves
+
+
+@program(repeated, windows)
+def row_written(x):
+    x[0].sub_(1)
+    return x * 2
+
+
+@program(repeated, windows)
+def part_written(x):
+    x.as_strided((2,), (1,)).mul_(3)
+    return (x,)
+
+
+@program(windows)
+def all_written(x):
+    x.add_(1)
+    return x * 2
 
 
 # Grad mode inside
