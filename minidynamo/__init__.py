@@ -31,6 +31,8 @@ from minidynamo.steering import (
     set_stance,
 )
 
+__version__ = "0.1.0"
+
 __all__ = [
     "allow_in_graph",
     "boxed_nop",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import os
 import platform
 import re
 import sys
@@ -34,7 +35,22 @@ OK, NOTE, BAD = "ok", "note", "missing"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status. `arguments` default to those of the process."""
+    chosen = parser().parse_args(arguments)
+    try:
+        status = run(chosen)
+        sys.stdout.flush()
+    except BrokenPipeError:  # a reader like `head` has seen enough
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (Python flushes it when it ends, and would complain again)
+        return 0
+    return status
+
+
+def parser() -> argparse.ArgumentParser:
+    """What can be asked for."""
     parser = argparse.ArgumentParser(prog="minidynamo", description="A small, readable tracing compiler for PyTorch.")
+    parser.add_argument(
+        "--version", action="version", version=f"minidynamo {installed('minidynamo') or 'from a folder'}"
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     explain = commands.add_parser("explain", help="what an error code means and what to write instead")
     explain.add_argument(
@@ -47,7 +63,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     why = actions.add_parser("why", help="the lines in which two keys differ")
     why.add_argument("keys", nargs=2, metavar="KEY", help="the beginning of a key, as `cache ls` shows it")
     actions.add_parser("clear", help="remove all entries, kernels and texts")
-    chosen = parser.parse_args(arguments)
+    return parser
+
+
+def run(chosen: argparse.Namespace) -> int:
+    """Run the command that was chosen; returns the exit status."""
     if chosen.command == "explain":
         return show_entry(chosen.code.upper())
     if chosen.command == "doctor":
@@ -109,10 +129,19 @@ def check_versions() -> Iterator[Row]:
         ("bytecode", ""),
         ("networkx", ""),
     ):
-        try:
-            yield OK, name, importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
+        version = installed(name)
+        if version is not None:
+            yield OK, name, version
+        else:
             yield (NOTE if use else BAD), name, f"not installed{': ' * bool(use)}{use}"
+
+
+def installed(package: str) -> str | None:
+    """The version of an installed package."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def check_compiler() -> Iterator[Row]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 
 @dataclass
@@ -74,6 +74,11 @@ class Stats:
         vars(self).update(vars(Stats()))
         self._counts = counts
         self._forgotten = sum(map(_position, counts))
+
+    def __repr__(self) -> str:
+        counted = {"calls": self.calls, "hits": self.hits}
+        counted |= {each.name: getattr(self, each.name) for each in fields(self) if each.repr}
+        return f"Stats({', '.join(f'{name}={value!r}' for name, value in counted.items())})"
 
     def __str__(self) -> str:
         guards = f", guards {self.guard_ns / 1000:.1f} us" if self.timed_calls else ""

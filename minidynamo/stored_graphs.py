@@ -23,7 +23,7 @@ from minidynamo.codegen.compile_graph import CompiledGraph
 from minidynamo.codegen.runtime.toolchain import find_toolchain
 from minidynamo.config import Config
 from minidynamo.errors import BackendError, ToolchainMissing
-from minidynamo.events import phase, publish
+from minidynamo.events import notice, phase, publish
 from minidynamo.graph_cache import files
 from minidynamo.graph_cache.encoding import Codec, Damaged, Json, NotStorable
 from minidynamo.graph_cache.graphs import read_graph, write_graph
@@ -78,6 +78,14 @@ def _uses_gpu(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
     pending = [*example_inputs, *(node.meta.get("example_value") for node in gm.graph.nodes)]
     flat = (item for value in pending for item in (value if isinstance(value, (list, tuple)) else (value,)))
     return any(isinstance(item, torch.Tensor) and item.device.type == "cuda" for item in flat)
+
+
+def _tell_why_there_are_no_kernels() -> None:
+    """What the process was told that compiled a graph for torch's kernels; each one wants to know."""
+    try:
+        find_toolchain()
+    except ToolchainMissing as missing:
+        notice(missing.diagnostic)
 
 
 def _not_kept(args: list[Any]) -> tuple[Any, ...]:
@@ -135,6 +143,8 @@ class StoredGraph:
             return None
 
     def _load_stage(self, stage: str, form: Json) -> BoxedCallable:
+        if form.get("target") == "aten":
+            _tell_why_there_are_no_kernels()
         artifacts.write("aten", stage, self.key.surroundings.read(form["aten"]))
         return stored.read_graph(form, self.codec)
 

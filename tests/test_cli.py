@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import sys
 
@@ -45,6 +46,23 @@ def test_without_the_page_the_places_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(cli, "ERROR_PAGES", (tmp_path / "missing.md",))
     with pytest.raises(FileNotFoundError, match=r"missing\.md"):
         cli.main(["explain", "MD201"])
+
+
+def test_the_version(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["--version"])
+    assert not stopped.value.code and re.fullmatch(r"minidynamo (\d+\.\d+\S*|from a folder)\n", capsys.readouterr().out)
+
+
+def test_a_reader_that_stops_early_ends_it_in_peace(stored, monkeypatch, capsys):
+    def closed(*args, **others):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(cli, "list_cache", closed)
+    monkeypatch.setattr(sys, "stdout", sys.stdout)
+    assert cli.main(["cache", "ls"]) == 0
+    sys.stdout.close()  # a file that swallows what Python would still write at its end
+    assert capsys.readouterr().err == ""
 
 
 def test_a_command_is_required(capsys):

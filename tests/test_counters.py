@@ -59,3 +59,10 @@ def test_what_runs_as_written_is_not_counted():
     with minidynamo.set_stance("force_eager"):
         f(torch.ones(2))
     assert f.stats.calls == 0
+
+
+def test_what_python_shows_begins_with_the_calls():
+    stats = Stats(misses=1)
+    count = stats.counter()
+    count(), count()
+    assert repr(stats).startswith("Stats(calls=2, hits=1, misses=1, compiles=0,") and "_counts" not in repr(stats)

@@ -7,6 +7,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+import minidynamo
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -19,7 +21,7 @@ def test_the_wheel_is_complete(tmp_path):
         timeout=120,
     )
     (wheel,) = tmp_path.glob("*.whl")
-    assert wheel.name.endswith("-py3-none-any.whl")
+    assert wheel.name == f"minidynamo-{minidynamo.__version__}-py3-none-any.whl"
     names = set(zipfile.ZipFile(wheel).namelist())
     assert "minidynamo/errors.md" in names
     tracked = [path for path in (ROOT / "minidynamo").rglob("*") if path.is_file() and "__pycache__" not in path.parts]

@@ -112,6 +112,18 @@ def test_training_graphs_are_kept_before_anybody_differentiates_them(events):
     assert files.entries()[0].hits == 2
 
 
+def test_each_process_is_told_that_there_is_no_compiler(events, tmp_path):
+    x, y = torch.randn(2, 4, 4)
+    compiled = minidynamo.compile(pointwise)
+    with config.patch(cxx=str(tmp_path / "g++")):
+        for found in (["miss", "store"], ["hit"]):
+            forget_notices()
+            compiled.reset()
+            with pytest.warns(MinidynamoNotice, match=r"MD501 no C\+\+ compiler was found"):
+                assert torch.equal(compiled(x, y), pointwise(x, y))
+            assert names(events) == found
+
+
 def test_a_process_that_only_runs_forward_leaves_what_another_stored(events):
     x, y = torch.randn(2, 4, 4, requires_grad=True)
     one, other = minidynamo.compile(pointwise), minidynamo.compile(lambda x, y: pointwise(x, y))
