@@ -119,6 +119,11 @@ class Frame:
         return location(self.code, self.index)
 
     @property
+    def is_ours(self) -> bool:
+        """Whether it runs the twin of a library function."""
+        return str(self.namespace.get("__name__")).partition(".")[0] == "minidynamo"
+
+    @property
     def local_variables(self) -> Mapping[str, VariableTracker]:
         """The bound plain locals, and the contents of filled cells, by name."""
         contents = {name: self.read_cell(cell) for name, cell in self.cells.items()}
@@ -228,7 +233,7 @@ class Frame:
 
     def forget_words(self, exception: ExceptionVariable) -> None:
         """Twins of library functions raise what their originals do, but may say it in other words."""
-        if str(self.namespace.get("__name__")).partition(".")[0] == "minidynamo":
+        if self.is_ours:
             exception.args = None
 
     def jump(self, target: int | None) -> None:

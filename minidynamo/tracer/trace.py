@@ -70,10 +70,11 @@ class Trace:
         return self.chain.frames
 
     def location(self) -> UserLocation | None:
-        """The innermost place in the user's own code."""
+        """The innermost place in the user's own code; where a module of torch's is compiled, in torch's."""
         frames = self.chain.frames
         own = [frame for frame in frames if not frame.trusted]
-        return own[-1].location if own else frames[0].location if frames else None
+        shown = own or [frame for frame in frames if not frame.is_ours] or frames[:1]
+        return shown[-1].location if shown else None
 
     def forget_values(self) -> None:
         """Let go of the user's objects at the end, so that those which die in the first call die as in later ones."""

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+import minidynamo
 from minidynamo.errors import GraphBreak
 from minidynamo.tracer.interpreter import Frame
 from minidynamo.tracer.registrations import register_all
@@ -69,3 +70,13 @@ def test_codes_of_breaks_at_operations(code, fn):
 def test_a_break_in_library_code_is_told_at_the_users_line():
     diagnostic = capture(lambda x: torch.manual_seed(3), vector()).exit.diagnostic
     assert diagnostic.where.filename == __file__ and "manual_seed" in diagnostic.where.expression()
+
+
+def test_in_a_module_of_torch_operations_are_told_at_its_own_lines():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.GELU())
+    compiled = minidynamo.compile(model, backend="eager")
+    compiled(torch.ones(1, 2))
+    (graph,) = minidynamo.explain(compiled).graphs
+    places = [node.meta["user_location"] for node in graph.graph.nodes if node.op == "call_function"]
+    assert [place.function for place in places] == ["forward", "forward"]
+    assert [place.source_line().split("(")[0].strip() for place in places] == ["return F.linear", "return F.gelu"]
