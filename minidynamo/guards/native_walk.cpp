@@ -7,15 +7,21 @@
 
 // As in CPython's headers; native_walk.py makes sure that it is so. Each change of a dict gives it a tag that no dict
 // has had before: while the tag is the same, the dict is, with all that it holds. Where the attributes of an instance
-// are stored in it (`values`), Python 3.13 forgets about the tag; but such a dict has texts for keys.
+// are stored in it (`values`), Python 3.13 forgets about the tag; but such a dict has texts for keys, and its values lie
+// in one short row, in the order of keys that the class only ever adds to.
 struct PyObject {
   int64_t references;
   PyObject* type;
 };
+struct Values {
+  uint8_t capacity;
+  PyObject* items[];
+};
 struct Dict : PyObject {
   int64_t length;
   uint64_t tag;
-  void *keys, *values;
+  void* keys;
+  Values* values;
 };
 extern "C" {
 extern PyObject PyDict_Type, PyODict_Type, PyList_Type, PyTuple_Type, PyUnicode_Type;
@@ -55,21 +61,38 @@ struct Step {
   PyObject* item;
 };
 
+// The attributes of an instance as they were seen last, and a tag of ours for that. Whoever uses one of them looks at
+// it: that an address is the same is enough.
+struct Seen {
+  static constexpr int64_t MOST = 30;
+  uint64_t tag;
+  void* keys;
+  PyObject* items[MOST];
+};
+
 // The order of native_walk.Tags: which dicts have a tag to rely on.
 enum Tags { NONE, WITHOUT_VALUES, ALL };
 
+// `seen` has an element for each step that goes to the attributes of an instance where those have no tags, or none.
 struct Program {
-  int64_t tags, length;
-  Step steps[];
+  int64_t tags, length, steps, seen;
+  Step* first() { return (Step*)(this + 1); }
+  Step* end() { return first() + steps; }
+  Seen* first_seen() { return seen ? (Seen*)end() : nullptr; }
 };
 
 // How a walk goes. By tags, no code can run, so that nothing has to be held, and what differs is looked up afterwards.
-enum Mode { BY_TAGS, BY_TAGS_WITHOUT_VALUES, BY_LOOKING };
+enum Mode { BY_TAGS, BY_LOOKING };
 
 // The values on the way to where the walk is.
 template <Mode MODE> struct Path {
   static constexpr int64_t MAX_DEPTH = 32;
   PyObject* at[MAX_DEPTH] = {};
+  Seen* attributes[MAX_DEPTH];  // of which instance a value is the attributes, where those have no tag; or null
+  Seen* const seen;
+  const bool all_have_tags;
+
+  Path(Program* program) : seen(program->first_seen()), all_have_tags(program->tags == ALL) {}
 
   bool put(int64_t depth, PyObject* value) {
     if (MODE == BY_LOOKING) Py_IncRef(value);
@@ -80,6 +103,7 @@ template <Mode MODE> struct Path {
   bool put_new(int64_t depth, PyObject* value, bool is_new = true) {
     PyObject* before = at[depth];
     at[depth] = value;
+    attributes[depth] = nullptr;
     if (is_new) Py_DecRef(MODE == BY_LOOKING ? before : value);
     return value;
   }
@@ -120,12 +144,33 @@ static bool has_keys(PyObject* v, PyObject* keys) {
   return true;
 }
 
+// Tags of ours are none of Python's, and none is given twice.
+static uint64_t new_tag() {
+  static uint64_t last = uint64_t(1) << 63;
+  return ++last;
+}
+
+// The tag of an instance's attributes, a new one when they are not as they were; 0 when they cannot be remembered.
+static uint64_t tag_now(Seen& seen, Dict* dict) {
+  Values* values = dict->values;
+  if (!values || values->capacity > Seen::MOST) return seen.tag = 0;
+  uint64_t differs = seen.tag == 0 || seen.keys != dict->keys;
+  for (int64_t k = 0; k < values->capacity; k++) differs |= (uint64_t)seen.items[k] ^ (uint64_t)values->items[k];
+  if (!differs) return seen.tag;
+  seen.keys = dict->keys;
+  for (int64_t k = 0; k < values->capacity; k++) seen.items[k] = values->items[k];
+  return seen.tag = new_tag();
+}
+
 // Sets `item`. False when v is no dict, or does not tell.
-template <Mode MODE> static bool look_up(Step& step, PyObject* v) {
+template <Mode MODE> static bool look_up(Step& step, const Path<MODE>& path) {
+  PyObject* v = path.at[step.depth];
   if (!is_dict(v)) return false;
-  uint64_t tag = ((Dict*)v)->tag;
-  bool has_tag = MODE == BY_TAGS || (MODE == BY_TAGS_WITHOUT_VALUES && !((Dict*)v)->values);
-  if (has_tag) return step.tag == tag;
+  Seen* seen = path.attributes[step.depth];
+  bool is_untagged = !path.all_have_tags && ((Dict*)v)->values;
+  uint64_t tag = !is_untagged ? ((Dict*)v)->tag : !seen ? 0 : MODE == BY_TAGS ? seen->tag : tag_now(*seen, (Dict*)v);
+  if (MODE == BY_TAGS && tag && step.tag == tag) return true;
+  if (MODE == BY_TAGS && !is_untagged) return false;
   PyObject* item = PyDict_GetItemWithError(v, step.expected);
   if (!item && PyErr_Occurred()) return false;
   step.tag = tag;
@@ -137,24 +182,31 @@ template <Mode MODE> static bool holds(Step& step, Path<MODE>& path) {
   PyObject* v = path.at[step.depth];
   int64_t below = step.depth + 1;
   switch (step.op) {
-    case DICTIONARY: return path.put_new(below, PyObject_GenericGetDict(v, nullptr));
-    case ITEM: return look_up<MODE>(step, v) && path.put(below, step.item);
+    case DICTIONARY: {
+      PyObject* attributes = PyObject_GenericGetDict(v, nullptr);
+      if (!path.put_new(below, attributes)) return false;
+      if (!path.seen || !is_dict(attributes)) return true;
+      path.attributes[below] = path.seen + step.number;
+      tag_now(*path.attributes[below], (Dict*)attributes);
+      return true;
+    }
+    case ITEM: return look_up(step, path) && path.put(below, step.item);
     case ELEMENT: return path.put(below, element(v, step.number));
     case TYPE: return v->type == referred(step);
     case IDENTITY: return v == referred(step);
     case EQUALS: return v->type == step.expected->type && PyObject_RichCompareBool(v, step.expected, 2) == 1;
     case LENGTH: return length(v) == step.number;
     case KEYS: return has_keys(v, step.expected);
-    case HAS_KEY: return look_up<MODE>(step, v) && step.item;
-    case MISSING_KEY: return look_up<MODE>(step, v) && !step.item;
-    case ITEM_LENGTH: return look_up<MODE>(step, v) && step.item && length(step.item) == step.number;
+    case HAS_KEY: return look_up(step, path) && step.item;
+    case MISSING_KEY: return look_up(step, path) && !step.item;
+    case ITEM_LENGTH: return look_up(step, path) && step.item && length(step.item) == step.number;
   }
   return false;
 }
 
-template <Mode MODE> static bool goes(Step* step, Step* end, PyObject* const* args, PyObject* result) {
-  Path<MODE> path;
-  for (; step < end; step++) {
+template <Mode MODE> static bool goes(Program* program, PyObject* const* args, PyObject* result) {
+  Path<MODE> path(program);
+  for (Step* step = program->first(); step < program->end(); step++) {
     if (step->op == START) {
       path.put(0, step->number < 0 ? step->expected : args[step->number]);
     } else if (step->op == KEEP) {
@@ -169,9 +221,9 @@ template <Mode MODE> static bool goes(Step* step, Step* end, PyObject* const* ar
 }
 
 // A collector could run when a __dict__ has to be made.
-template <Mode MODE> static bool goes_uncollected(Step* step, Step* end, PyObject* const* args, PyObject* result) {
+static bool goes_by_tags(Program* program, PyObject* const* args, PyObject* result) {
   int collects = PyGC_Disable();
-  bool holds = goes<MODE>(step, end, args, result);
+  bool holds = goes<BY_TAGS>(program, args, result);
   if (collects) PyGC_Enable();
   return holds;
 }
@@ -179,12 +231,10 @@ template <Mode MODE> static bool goes_uncollected(Step* step, Step* end, PyObjec
 // Arguments: the program, what keeps alive that it points to, the text, its arguments.
 EXPORT PyObject* walk(PyObject*, PyObject* const* args, int64_t count) {
   auto* program = (Program*)PyByteArray_AsString(args[0]);
-  Step* end = program->steps + (PyByteArray_Size(args[0]) - sizeof(Program)) / sizeof(Step);
-  auto goes_by_tags = program->tags == ALL ? goes_uncollected<BY_TAGS> : goes_uncollected<BY_TAGS_WITHOUT_VALUES>;
   PyObject* result = PyTuple_New(program->length);
   if (!result) return nullptr;
-  if (program->tags != NONE && goes_by_tags(program->steps, end, args + 3, result)) return result;
-  if (goes<BY_LOOKING>(program->steps, end, args + 3, result)) return result;
+  if (program->tags != NONE && goes_by_tags(program, args + 3, result)) return result;
+  if (goes<BY_LOOKING>(program, args + 3, result)) return result;
   PyErr_Clear();
   Py_DecRef(result);
   return PyObject_Vectorcall(args[2], args + 3, count - 3, nullptr);

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import enum
 import functools
+import itertools
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from minidynamo.errors import MinidynamoError
-from minidynamo.guards.walk import Walk
+from minidynamo.guards.walk import Op, Walk
 
 # Builds C++ source and gives its functions by name.
 Build = Callable[[str, Sequence[str]], dict[str, Callable[..., Any]]]
@@ -48,6 +49,11 @@ class Tags(enum.IntEnum):
     NONE = 0
     WITHOUT_VALUES = 1  # not those that are the attributes of an instance and stored in it
     ALL = 2
+
+
+# What native_walk.cpp remembers of the attributes of an instance: a tag of its own, their keys, and as many values as
+# an instance can hold in itself.
+_SEEN = struct.calcsize("qP30P")
 
 
 class _Probe:
@@ -81,13 +87,58 @@ def trusted_tags() -> Tags:
     return Tags.ALL if len({*tags}) == len(tags) else Tags.WITHOUT_VALUES
 
 
+@functools.cache
+def values_can_be_read() -> bool:
+    """Whether the attributes that are stored in an instance lie where they are looked for, in the order of their names:
+    found out by changing some."""
+
+    class Fresh:
+        pass
+
+    probe = Fresh()
+    table = vars(probe)
+    expected: list[int | None] = []
+    for value in (_Probe(), _Probe(), _Probe()):
+        setattr(probe, f"a{len(expected)}", value)
+        expected.append(id(value))
+        if _values(table)[: len(expected)] != expected:
+            return False
+    keys = _word(table, 32)
+    del probe.a1  # type: ignore[attr-defined]
+    found = _values(table)[:3]
+    return found == [expected[0], None, expected[2]] and _word(table, 32) == keys
+
+
+def _word(table: dict[Any, Any], offset: int) -> int | None:
+    return ctypes.c_void_p.from_address(id(table) + offset).value
+
+
+def _values(table: dict[Any, Any]) -> list[int | None]:
+    """The addresses of the attributes that are stored in an instance; empty where there are none."""
+    place = _word(table, 40)
+    if place is None:
+        return []
+    capacity = ctypes.c_uint8.from_address(place).value
+    return [*map(_address_at, range(place + 8, place + 8 + 8 * capacity, 8))] if capacity <= 30 else []
+
+
+def _address_at(place: int) -> int | None:
+    return ctypes.c_void_p.from_address(place).value
+
+
 def native_walk(walk: Walk, otherwise: Callable[..., Any] | None = None) -> Callable[..., Any] | None:
     """A function like the walk's text, or None. Where it is not sure it asks `otherwise`, which is the text."""
     walker = _walker()
     if walker is None:
         return None
-    packed = [struct.pack("hhiPqq", step.op, step.depth, step.number, id(step.expected), 0, 0) for step in walk.steps]
-    program = bytearray(struct.pack("qq", trusted_tags(), len(walk.found.sources)) + b"".join(packed))
+    instances = itertools.count()
+    packed = []
+    for step in walk.steps:
+        number = next(instances) if step.op is Op.DICTIONARY else step.number
+        packed.append(struct.pack("hhiPqq", step.op, step.depth, number, id(step.expected), 0, 0))
+    seen = next(instances) if trusted_tags() is Tags.WITHOUT_VALUES and values_can_be_read() else 0
+    header = struct.pack("qqqq", trusted_tags(), len(walk.found.sources), len(packed), seen)
+    program = bytearray(header + b"".join(packed) + bytes(seen * _SEEN))
     expected = tuple(step.expected for step in walk.steps)
     return functools.partial(walker, program, expected, otherwise or walk.function)
 

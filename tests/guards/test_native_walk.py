@@ -231,6 +231,46 @@ def test_random_changes_never_make_machine_code_say_more_than_the_text() -> None
             assert _outcome(alone, net) in (UNSURE, _outcome(walk.function, net))
 
 
+@pytest.mark.parametrize("remembers", [True, False])
+def test_attributes_that_change_and_change_back(remembers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where tags do not tell of them, what was seen last does, or else they are looked up."""
+    if not remembers:
+        monkeypatch.setattr(native, "values_can_be_read", lambda: False)
+    rng = random.Random(1)
+    for _ in range(8):
+        net = _net()
+        walk = _walk(net)
+        alone = _alone(walk)
+        first = {owner: dict(vars(owner)) for owner in net.modules()}
+        for _ in range(40):
+            owner = rng.choice(list(first))
+            name = rng.choice([*first[owner], "forward"])
+            if name in first[owner] and rng.random() < 0.6:
+                object.__setattr__(owner, name, first[owner][name])
+            elif rng.random() < 0.3:
+                vars(owner).pop(name, None)
+            else:
+                vars(owner)[name] = rng.choice([None, True, 0.5, [1, 2], {}, act])
+            assert _outcome(alone, net) in (UNSURE, _outcome(walk.function, net))
+        for owner, attributes in first.items():
+            vars(owner).pop("forward", None)
+            vars(owner).update(attributes)
+        assert alone(net) is not UNSURE
+
+
+def test_what_was_not_looked_at_last_time_is_not_taken_for_seen() -> None:
+    net = _net()
+    alone = _alone(_walk(net))
+    alone(net)
+    net.act = abs  # type: ignore[assignment]
+    net.sizes.append(3)  # here the walk stops
+    assert alone(net) is UNSURE
+    net.sizes.pop()
+    assert alone(net) is UNSURE
+    net.act = act  # type: ignore[assignment]
+    assert alone(net) is not UNSURE
+
+
 class Attributes:
     pass
 
@@ -312,6 +352,10 @@ def test_each_change_of_a_dict_is_told_by_its_tag(attributes: int) -> None:
 def test_tags_are_trusted_as_far_as_this_python_goes() -> None:
     expected = {(3, 11): native.Tags.ALL, (3, 12): native.Tags.ALL, (3, 13): native.Tags.WITHOUT_VALUES}
     assert native.trusted_tags() is expected[sys.version_info[:2]]
+
+
+def test_attributes_without_tags_can_be_remembered() -> None:
+    assert native.values_can_be_read() or native.trusted_tags() is native.Tags.ALL
 
 
 def test_counts_of_references_stay_as_they_were() -> None:
