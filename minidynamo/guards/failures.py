@@ -158,6 +158,7 @@ _SUBJECTS: dict[GuardKind, str] = {
     GuardKind.CLASS_ATTR: "class attributes of",
     GuardKind.CLASS_NAMES: "names in class",
     GuardKind.CELL_EMPTY: "variable",
+    GuardKind.UNNOTICED_DEATH: "end of",
     GuardKind.SAME_OBJECT: "object",
     GuardKind.DISTINCT_OBJECTS: "object",
 }
@@ -176,6 +177,7 @@ _EXPECTED: dict[GuardKind, Callable[[Any], str]] = {
     GuardKind.CLASS_ATTR: lambda pair: f"`{pair[0]}` to be {brief(pair[1])}",
     GuardKind.CLASS_NAMES: lambda made_of: f"the {len(made_of[0])} it had",
     GuardKind.CELL_EMPTY: lambda _: "no value yet",
+    GuardKind.UNNOTICED_DEATH: lambda keys: f"nobody to be told when {_dying(keys)} dies",
     GuardKind.SAME_OBJECT: lambda other: f"the same object as `{other.display()}`",
     GuardKind.DISTINCT_OBJECTS: lambda others: f"another object than {', '.join(f'`{o.display()}`' for o in others)}",
     GuardKind.GLOBAL_STATE: _settings,
@@ -287,6 +289,7 @@ _ACTUAL: dict[GuardKind, Callable[[Any, Any], str]] = {
     GuardKind.CLASS_ATTR: _actual_class_attribute,
     GuardKind.CLASS_NAMES: lambda made_of, cls: _changed_names(made_of[0], cls.__dict__),
     GuardKind.CELL_EMPTY: lambda _, cell: brief(cell.cell_contents),
+    GuardKind.UNNOTICED_DEATH: lambda _, found: "somebody who is",
     GuardKind.SAME_OBJECT: lambda _, found: "another object",
     GuardKind.DISTINCT_OBJECTS: lambda _, found: "the same object",
     GuardKind.RELATION: lambda _, found: "that it does" if found else "that it does not",

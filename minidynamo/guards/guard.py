@@ -33,6 +33,7 @@ class GuardKind(enum.Enum):
     CLASS_ATTR = "class attribute"  # (name, object): looking the name up on the class (a class source) gives the object
     CLASS_NAMES = "class names"  # (names, bases): the names in the dictionary of the class at the source, and its bases
     CELL_EMPTY = "empty cell"  # None; the source is the cell
+    UNNOTICED_DEATH = "unnoticed death"  # None: of the value; (key,): of what it holds there; (): of all it holds
     SAME_OBJECT = "same object"  # another Source that holds the same object
     DISTINCT_OBJECTS = "distinct objects"  # tuple of other Sources, none of which holds this object
     RELATION = "relation"  # True or False: what the source, a computed condition over numbers, must give

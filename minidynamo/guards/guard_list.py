@@ -19,8 +19,12 @@ _SEVERAL_PER_SOURCE = {
     GuardKind.MISSING_ATTR,
     GuardKind.NO_INSTANCE_ATTR,
     GuardKind.SAME_OBJECT,
+    GuardKind.UNNOTICED_DEATH,
     GuardKind.DISTINCT_OBJECTS,
 }
+
+# Kinds that hold for values of one class only.
+_TELL_CLASS = (GuardKind.IDENTITY, GuardKind.EQUALS)
 
 
 class GuardList:

@@ -36,6 +36,7 @@ _ADVICE: dict[GuardKind, str] = {
     GuardKind.CLASS_ATTR: _SAME_CLASS,
     GuardKind.CLASS_NAMES: _SAME_CLASS,
     GuardKind.CELL_EMPTY: "Assign the closed-over variable before the first call.",
+    GuardKind.UNNOTICED_DEATH: "With and without somebody who is told there is a version each; no more follow.",
     GuardKind.SAME_OBJECT: "Pass separate tensors or containers in each call, or the same one in each.",
     GuardKind.DISTINCT_OBJECTS: "Pass separate tensors or containers in each call, or the same one in each.",
     GuardKind.RELATION: "Each side of a condition on sizes or numbers is compiled once; no more follow.",

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from minidynamo.guards.deaths import dies_unnoticed, loses_unnoticed
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import HOOK_TABLES, Attr, InstanceAttr, Source, key_expression
@@ -243,6 +244,14 @@ def _cell_empty(reader: Reader, guard: Guard) -> list[str]:
     return [f"{reader.constant(is_empty, 'is_empty')}({reader.read(guard.source)})"]
 
 
+def _unnoticed_death(reader: Reader, guard: Guard) -> list[str]:
+    value = reader.read(guard.source)
+    if guard.expected is None:
+        return [f"{reader.constant(dies_unnoticed, 'dies_unnoticed')}({value})"]
+    keys = "".join(f", {key_expression(key, reader.names)}" for key in guard.expected)
+    return [f"{reader.constant(loses_unnoticed, 'loses_unnoticed')}({value}{keys})"]
+
+
 def _same_object(reader: Reader, guard: Guard) -> list[str]:
     return [f"{reader.read(guard.source)} is {reader.read(guard.expected)}"]
 
@@ -281,6 +290,7 @@ WRITERS: dict[GuardKind, Callable[[Reader, Guard], list[str]]] = {
     GuardKind.CLASS_ATTR: _class_attr,
     GuardKind.CLASS_NAMES: _class_names,
     GuardKind.CELL_EMPTY: _cell_empty,
+    GuardKind.UNNOTICED_DEATH: _unnoticed_death,
     GuardKind.SAME_OBJECT: _same_object,
     GuardKind.DISTINCT_OBJECTS: _distinct_objects,
     GuardKind.RELATION: _relation,

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import CellType
 
+import torch
+
 from minidynamo.bytecode.analysis import group_of
 from minidynamo.errors import Diagnostic, GraphBreak, SkipFrame
 from minidynamo.guards import state
@@ -21,6 +23,8 @@ from minidynamo.tracer.exceptions import Raised
 from minidynamo.tracer.frame_end import finish
 from minidynamo.tracer.frame_request import FrameRequest, StackSlot
 from minidynamo.tracer.interpreter import NULL, Frame
+from minidynamo.tracer.lifetimes import gives_up
+from minidynamo.tracer.losses import NOTICED_DEATH
 from minidynamo.tracer.registrations import register_all
 from minidynamo.tracer.trace import Trace
 from minidynamo.tracer.trace_rules import is_trusted_module
@@ -89,6 +93,7 @@ def _root_frame(tx: Trace, request: FrameRequest) -> Frame:
         frame.push(_stack_value(tx, slot))
     unread = (value for value in frame.held() if isinstance(value, UnreadVariable))
     frame.arrived = {value.source: value.value for value in unread if value.source is not None}
+    frame.temporary = {source: value for source, value in frame.arrived.items() if not isinstance(value, torch.Tensor)}
     return frame
 
 
@@ -103,10 +108,12 @@ def _stack_value(tx: Trace, slot: StackSlot | None) -> VariableTracker | Null:
 
 def _run(request: FrameRequest, frame: Frame, stop: _Stop | None) -> None:
     """Interpret the root frame until it returns or reaches the stop."""
-    step, cuts = 0, Cuts(frame)
+    step, cuts, tx = 0, Cuts(frame), frame.tx
     while frame.result is None and (stop is None or step < stop.cut.step):
         try:
             frame.step()
+            if frame.result is None and gives_up(frame):
+                tx.break_graph("MD206", NOTICED_DEATH, why="When the object dies is a part of what the program does.")
         except SkipFrame:
             raise
         except Raised as raised:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from minidynamo.bytecode.analysis import group_of, sees_deaths
 from minidynamo.errors import Diagnostic, SkipFrame
+from minidynamo.guards.deaths import is_noticed
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, InstanceAttr, Source
 from minidynamo.switches import settings, way_to
@@ -18,7 +19,6 @@ from minidynamo.tracer.frame_request import FrameRequest
 from minidynamo.tracer.generators import cannot_go_on
 from minidynamo.tracer.handlers.pull_backs import spoilt
 from minidynamo.tracer.interpreter import Frame
-from minidynamo.tracer.lifetimes import is_noticed
 from minidynamo.tracer.opcodes.calls import callable_position
 from minidynamo.tracer.reachable import reachable, target_of, would_differ
 from minidynamo.tracer.side_effects import ContentsChanged

@@ -67,7 +67,8 @@ class Frame:
     root frame may be unread: `pop` and `read_local` look at them, so what the program only moves needs no guard.
     `result` is set by the instruction that returns; `keyword_names` by KW_NAMES for the call that follows. `handled` is
     the exception that a handler of this frame is at work on. `arrived` has the values that a root frame was entered
-    with, by their places; `lost` those, and parts of them, that no local holds any more.
+    with, by their places; `lost` those, and parts of them, that no local holds any more; `temporary` those that may die
+    before the frame ends.
     """
 
     def __init__(
@@ -99,12 +100,14 @@ class Frame:
         self.handled: VariableTracker | None = None
         self.arrived: dict[Source, Any] = {}
         self.lost: list[Any] = []
+        self.temporary: dict[Source, Any] = {}
 
     def forget_values(self) -> None:
         """Let go of what the frame holds, at the end of the trace."""
         self.stack.clear()
         self.arrived.clear()
         self.lost.clear()
+        self.temporary.clear()
         self.local_slots.clear()
         self.cells.clear()
 

@@ -7,16 +7,19 @@ can be seen, the graph is cut, and Python lets go. Making objects with `__del__`
 from __future__ import annotations
 
 import types
-import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
+from minidynamo.guards.deaths import is_noticed, watchers
+from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Local, Source
 from minidynamo.tracer.constants import is_constant_value
 from minidynamo.tracer.interpreter import Frame
+from minidynamo.tracer.losses import dying
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.reachable import reachable
 from minidynamo.tracer.side_effects import AttrSet, Called, CellSet, Effect, GlobalSet
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable
@@ -29,20 +32,6 @@ _LASTING = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionTyp
 _VALUES = (ConstantVariable, NumberVariable)
 
 
-def is_noticed(value: object) -> bool:
-    """Whether code runs when a value dies: its own, or that of a weak reference."""
-    if not _is_referable(value):
-        return hasattr(type(value), "__del__") and not isinstance(value, torch.Tensor)
-    called = any(reference.__callback__ is not None for reference in _watchers(value))
-    return called or hasattr(type(value), "__del__")
-
-
-def _watchers(value: object) -> list[weakref.ref[Any]]:
-    """The weak references to a value, without those by which torch keeps its own books, of all modules, for example."""
-    found: list[weakref.ref[Any]] = weakref.getweakrefs(value)
-    return [w for w in found if str(getattr(w.__callback__, "__module__", "")).partition(".")[0] != "torch"]
-
-
 def _is_referable(value: object) -> bool:
     plain = is_constant_value(value) or isinstance(value, (*_LASTING, torch.Tensor))
     return not plain and type(value).__weakrefoffset__ != 0
@@ -51,11 +40,11 @@ def _is_referable(value: object) -> bool:
 def lives_on(frame: Frame, variable: VariableTracker) -> bool:
     """Whether somebody can see that a local of the frame is alive although the frame needs it no more."""
     value = _real(frame, variable)
-    return _is_referable(value) and bool(_watchers(value))
+    return _is_referable(value) and bool(watchers(value))
 
 
 def _real(frame: Frame, variable: VariableTracker) -> object:
-    found = getattr(variable, "value", None)
+    found = variable.here if isinstance(variable, ConstantVariable) else getattr(variable, "value", None)
     return frame.arrived.get(variable.source) if found is None and variable.source is not None else found
 
 
@@ -74,7 +63,41 @@ def let_go(frame: Frame, name: str) -> bool:
         return False  # what it is a part of still has it
     real = _real(frame, value)
     frame.lost.append(value if real is None else real)
-    return is_noticed(real)
+    return _tells(frame, value.source, real)
+
+
+def gives_up(frame: Frame) -> bool:
+    """Whether the last step of a root frame has ended the life of a value it was entered with, and somebody is told.
+
+    Where nobody is, that is guarded. Tensors do not count: the graph lets go of them at a time of its own.
+    """
+    if not frame.temporary:
+        return False
+    held = {id(_real(frame, value)) for value in frame.held()}
+    for source, real in [*frame.temporary.items()]:
+        if id(real) in held or _is_held(frame, real):
+            continue
+        del frame.temporary[source]
+        if _tells(frame, source, real):
+            return True
+    return False
+
+
+def _is_held(frame: Frame, real: object) -> bool:
+    """Whether something that the program has made, or what it writes to, has got the value."""
+    if not any(map(is_noticed, dying(real))):
+        return False
+    found, _ = reachable(frame.held(), frame.tx.side_effects)
+    return any(_real(frame, value) is real for value in found)
+
+
+def _tells(frame: Frame, source: Source, real: object) -> bool:
+    if isinstance(real, torch.Tensor) or is_constant_value(real):
+        return False
+    if any(map(is_noticed, dying(real))):
+        return True
+    frame.tx.guard(source, GuardKind.UNNOTICED_DEATH)
+    return False
 
 
 def _root(source: Source) -> Source:

@@ -18,6 +18,8 @@ from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import DictKey
 
+_NOWHERE = object()
+
 # An element: a value, or the one that was at this place when the call began.
 Slot = VariableTracker | int
 
@@ -32,11 +34,25 @@ class Length:
 
 
 @dataclass(frozen=True)
+class Loss:
+    """What a container from outside loses: the values that it had at `place` when the call began.
+
+    Nothing may be there, or something else at the next call. Without `place`, all that it holds is lost.
+    """
+
+    key: Any
+    place: Source | None
+    values: tuple[object, ...]
+
+
+@dataclass(frozen=True)
 class ListReader:
     """How to read a real list or deque; `together` tracks all elements at once, where that has to be."""
 
     length: int
     size: Source  # where the length can be read
+    real: Callable[[int], object]
+    place: Callable[[int], Source]
     element: Callable[[int], VariableTracker]
     together: Callable[[], list[VariableTracker]] | None = None
 
@@ -52,6 +68,9 @@ class OutsideItems(MutableSequence[VariableTracker]):
         self._stays = reader.together is None  # neither the graph nor the program empties it
         self._slots: list[Slot] | None = None
         self._added: list[VariableTracker] = []  # by a program that has not asked how many there were
+        self._lost: dict[int, None] = {}  # the places of those that were removed or replaced, for `losses`
+        self._moved: dict[VariableTracker, int] = {}  # those that were put elsewhere, with their first places
+        self._all_lost = False
         self._number = len(graph.values.readers)
         graph.values.readers.append(reader)
 
@@ -68,8 +87,35 @@ class OutsideItems(MutableSequence[VariableTracker]):
             self._slots = list(range(self._length)) if together is None else list(together())
             self._slots += self._added
             if self._maxlen is not None:
-                del self._slots[: max(len(self._slots) - self._maxlen, 0)]
+                over = max(len(self._slots) - self._maxlen, 0)
+                self._lose(self._slots[:over])
+                del self._slots[:over]
         return self._slots
+
+    def _lose(self, slots: Iterable[Slot]) -> None:
+        places = (slot if isinstance(slot, int) else self._moved.get(slot) for slot in slots)
+        self._lost |= {place: None for place in places if place is not None}
+
+    def losses(self) -> list[Loss]:
+        """What was lost since this was last asked, other places in the same list not counting."""
+        reader, here = self._reader, self._slots
+        found: list[Loss] = []
+        if here is None and self._maxlen is not None:
+            over = self._length + len(self._added) - self._maxlen
+            for k in range(min(len(self._added), self._maxlen)):  # the next time it may be full
+                found.append(Loss(k, reader.place(k), (reader.real(k),) if k < min(over, self._length) else ()))
+        for place in self._lost:
+            real = reader.real(place)
+            known = self._graph.values.of(real)
+            if known is not None and here is not None and any(slot is known for slot in here):
+                self._moved[known] = place
+            else:
+                found.append(Loss(place, reader.place(place), (real,)))
+        self._lost.clear()
+        if self._all_lost:
+            found = [Loss(None, None, tuple(value for loss in found for value in loss.values))]
+            self._all_lost = False
+        return found
 
     def _tracker(self, slot: Slot) -> VariableTracker:
         return self._reader.element(slot) if isinstance(slot, int) else slot
@@ -106,13 +152,17 @@ class OutsideItems(MutableSequence[VariableTracker]):
         return self._slots is None and self._maxlen is None and -len(self._added) <= index.__index__() < 0
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self._read()[index] = value
+        slots = self._read()
+        self._lose(slots[index] if isinstance(index, slice) else [slots[index]])
+        slots[index] = value
 
     def __delitem__(self, index: SupportsIndex | slice[Any, Any, Any]) -> None:
         if not isinstance(index, slice) and self._is_new(index):
             del self._added[index]
         else:
-            del self._read()[index]
+            slots = self._read()
+            self._lose(slots[index] if isinstance(index, slice) else [slots[index]])
+            del slots[index]
 
     def insert(self, index: SupportsIndex, value: VariableTracker) -> None:
         """Put a value in front of the one at `index`."""
@@ -124,6 +174,8 @@ class OutsideItems(MutableSequence[VariableTracker]):
 
     def clear(self) -> None:
         """Drop everything, which asks for nothing."""
+        self._all_lost = self._slots is None
+        self._lose(range(self._length) if self._slots is None else self._slots)
         self._slots = []
         self._stays = False
 
@@ -158,6 +210,8 @@ class TableReader:
 
     keys: tuple[Any, ...]
     size: Source  # where their number can be read
+    real: Callable[[Any], object]
+    place: Callable[[Any], Source | None]
     key: Callable[[Any], DictKey]
     value: Callable[[Any], Any]
     has: Callable[[Any], bool]
@@ -179,6 +233,8 @@ class OutsideTable(MutableMapping[DictKey, Any]):
         self.written: dict[DictKey, Any] = {}
         self.removed: dict[DictKey, None] = {}  # of those that were there on entry
         self.is_cleared = False
+        self._lost: dict[DictKey, None] = {}  # keys that were removed, or got another value, for `losses`
+        self._all_lost = False
 
     @property
     def _reader(self) -> TableReader:
@@ -215,7 +271,35 @@ class OutsideTable(MutableMapping[DictKey, Any]):
             raise KeyError(key.token)
         return self._reader.value(key.token if self._keys is None else self._keys[key])
 
+    def losses(self) -> list[Loss]:
+        """What was lost since this was last asked."""
+        reader, lost = self._reader, [*self._lost]
+        self._lost.clear()
+        if self._all_lost:
+            self._all_lost = False
+            return [Loss(None, None, (*reader.keys, *map(reader.real, reader.keys)))]
+        found = []
+        for key in lost:
+            real = self._real_key(key)
+            in_set = reader.kind is GuardKind.SET_ITEMS
+            if real is _NOWHERE or (in_set and (key in self.written or _is_plain(key.token))):
+                continue
+            values = (reader.real(real),) if reader.has(real) else ()
+            if key not in self.written:
+                values = (*values, real)
+            elif values and self._graph.values.of(values[0]) is self.written[key]:
+                continue
+            found.append(Loss(real, reader.place(real), values))
+        return found
+
+    def _real_key(self, key: DictKey) -> object:
+        """The key that this one stands for in the real container, if it may be there."""
+        if self._keys is not None:
+            return self._keys.get(key, _NOWHERE)
+        return key.token if _is_plain(key.token) else getattr(key.variable, "value", None) or _NOWHERE
+
     def __setitem__(self, key: DictKey, value: Any) -> None:
+        self._lost[key] = None
         self.written[key] = value
 
     def __delitem__(self, key: DictKey) -> None:
@@ -223,6 +307,7 @@ class OutsideTable(MutableMapping[DictKey, Any]):
             raise KeyError(key.token)
         if key not in self.removed and self._had(key):
             self.removed[key] = None
+        self._lost[key] = None
         self.written.pop(key, None)
 
     def __iter__(self) -> Iterator[DictKey]:
@@ -238,6 +323,7 @@ class OutsideTable(MutableMapping[DictKey, Any]):
     def clear(self) -> None:
         """Drop everything, which asks for nothing."""
         self._keys = {}
+        self._all_lost = True
         self.is_cleared = True
         self.written.clear()
         self.removed.clear()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from minidynamo.bytecode.analysis import is_in_try
 from minidynamo.compat import DataDependentOutput, DynamicOutputShape, UnsupportedFakeTensor, UnsupportedOperator
@@ -25,8 +25,9 @@ from minidynamo.tracer.graph.arguments import NotInGraph
 from minidynamo.tracer.graph.fake_tensors import CallFailed
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.interpreter import Frame, FrameChain
+from minidynamo.tracer.losses import NOTICED_DEATH, Losses
 from minidynamo.tracer.operators import truth_of
-from minidynamo.tracer.side_effects import Advanced, SideEffects, Written
+from minidynamo.tracer.side_effects import Advanced, Effect, SideEffects, Written
 from minidynamo.tracer.trace_rules import INSTEAD
 from minidynamo.tracer.wrap import wrap
 from minidynamo.variables.base import VariableTracker
@@ -38,15 +39,19 @@ _NO_FAKE_FORM = (UnsupportedOperator, UnsupportedFakeTensor, NotImplementedError
 _NEEDS_VALUES = (DataDependentOutput, DynamicOutputShape)
 
 
-def _weakly(location: Callable[[], UserLocation | None]) -> Callable[[], UserLocation | None]:
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _weakly(method: Callable[P, T | None]) -> Callable[P, T | None]:
     """A bound method without its object: what a trace made dies with it, not at a run of the garbage collector."""
-    reference = weakref.WeakMethod(location)
+    reference = weakref.WeakMethod(method)
 
-    def where() -> UserLocation | None:
+    def called(*args: P.args, **kwargs: P.kwargs) -> T | None:
         alive = reference()
-        return None if alive is None else alive()
+        return None if alive is None else alive(*args, **kwargs)
 
-    return where
+    return called
 
 
 class Trace:
@@ -63,6 +68,8 @@ class Trace:
         self.side_effects = SideEffects(spread)
         self.chain = FrameChain()
         self.graph = OutputGraph(_weakly(self.location), steal, spread, profile)
+        self._losses = Losses(self.graph)
+        self.side_effects.on_effect = _weakly(self._expect_no_death)
 
     @property
     def frames(self) -> Sequence[Frame]:
@@ -75,6 +82,10 @@ class Trace:
         own = [frame for frame in frames if not frame.trusted]
         shown = own or [frame for frame in frames if not frame.is_ours] or frames[:1]
         return shown[-1].location if shown else None
+
+    def _expect_no_death(self, effect: Effect) -> None:
+        if self._losses.is_noticed(effect):
+            self.break_graph("MD206", NOTICED_DEATH, why="When the object dies is a part of what the program does.")
 
     def forget_values(self) -> None:
         """Let go of the user's objects at the end, so that those which die in the first call die as in later ones."""

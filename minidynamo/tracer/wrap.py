@@ -180,14 +180,15 @@ def _elements(
     exact = type(value) is owner
     read = functools.partial(owner.__getitem__, value)
 
+    def place(position: int) -> Source:
+        return Item(source, position) if exact else StorageItem(source, position, owner)
+
     def element(position: int) -> VariableTracker:
-        place = Item(source, position) if exact else StorageItem(source, position, owner)
-        return wrap(graph, read(position), place)
+        return wrap(graph, read(position), place(position))
 
     maxlen = object.__getattribute__(value, "maxlen") if owner is collections.deque else None
-    return OutsideItems(
-        graph, source, ListReader(owner.__len__(value), _size(source, owner, exact), element, together), maxlen
-    )
+    reader = ListReader(owner.__len__(value), _size(source, owner, exact), read, place, element, together)
+    return OutsideItems(graph, source, reader, maxlen)
 
 
 def _list(graph: OutputGraph, value: list[Any], source: Source) -> VariableTracker:
@@ -405,15 +406,19 @@ def _entries(
 ) -> OutsideTable:
     """The contents of a dict, to be tracked when the program asks for them."""
 
+    read = value.__getitem__ if owner is None else functools.partial(dict.__getitem__, value)
+
+    def place(key: Any) -> Source:
+        return Item(source, key) if exact or owner is None else StorageItem(source, key, owner)
+
     def entry(key: Any) -> VariableTracker:
-        if exact or owner is None:
-            return wrap(graph, value[key], Item(source, key))
-        return wrap(graph, dict.__getitem__(value, key), StorageItem(source, key, owner))
+        return wrap(graph, read(key), place(key))
 
     has = value.__contains__ if owner is None else functools.partial(dict.__contains__, value)
     key_of_raw = functools.partial(_dict_key, graph)
     size = _size(source, dict, exact or owner is None)
-    return OutsideTable(graph, source, TableReader((*raw,), size, key_of_raw, entry, has, GuardKind.DICT_KEYS))
+    reader = TableReader((*raw,), size, read, place, key_of_raw, entry, has, GuardKind.DICT_KEYS)
+    return OutsideTable(graph, source, reader)
 
 
 def _members(
@@ -423,7 +428,10 @@ def _members(
     has = functools.partial(owner.__contains__, value)
     key_of_raw = functools.partial(_dict_key, graph)
     size = _size(source, owner, type(value) is owner)
-    return OutsideTable(graph, source, TableReader(items, size, key_of_raw, lambda _: None, has, GuardKind.SET_ITEMS))
+    reader = TableReader(
+        items, size, lambda key: key, lambda _: None, key_of_raw, lambda _: None, has, GuardKind.SET_ITEMS
+    )
+    return OutsideTable(graph, source, reader)
 
 
 def _set(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:

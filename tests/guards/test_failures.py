@@ -103,6 +103,7 @@ def test_every_kind_can_be_described() -> None:
         K.GLOBAL_STATE: current(),
         K.CLASS_NAMES: (("step",), (object,)),
         K.BACKEND: "eager",
+        K.UNNOTICED_DEATH: ("a",),
     }
     assert set(expected) == set(GuardKind)
     lines = [describe([Guard(X, kind, value)]) for kind, value in expected.items()]

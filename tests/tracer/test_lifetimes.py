@@ -1,56 +1,46 @@
-"""Who is told when an object dies: checked on real objects; what it means for frames is in test_finalizers.py."""
+"""What a frame lets go of, checked on frames; whole programs are in test_finalizers.py and test_watched_deaths.py."""
 
 import weakref
 
-import pytest
-import torch
-from torch._dynamo.mutation_guard import GenerationTracker
-
-from minidynamo.tracer.lifetimes import is_noticed
+from minidynamo.guards.guard import GuardKind
+from minidynamo.tracer.traced_frame import Break
+from tests.tracer.capture import capture, guards_on
 
 
 class Plain:
-    pass
+    child = None
 
 
-class Slotted:
-    __slots__ = ()
+def given_up(value):
+    value = 1
+    return [value]
 
 
-class Finalized:
-    def __del__(self):
-        pass
+def replaced(value):
+    value = value.child
+    return [value]
 
 
-class FinalizedSlots:
-    __slots__ = ()
-
-    def __del__(self):
-        pass
-
-
-@pytest.mark.parametrize("value", [1, "text", None, len, Plain, torch.nn, Slotted(), [1], Plain(), torch.ones(1)])
-def test_most_values_die_unnoticed(value):
-    assert not is_noticed(value)
+def kept(value):
+    other = [value]
+    del value
+    return other
 
 
-def test_finalizers_and_callbacks_notice():
-    assert is_noticed(Finalized()) and is_noticed(FinalizedSlots())
+def test_that_nobody_is_told_is_guarded():
+    assert guards_on(capture(given_up, Plain()), "value") == {GuardKind.UNNOTICED_DEATH: None}
+    assert GuardKind.UNNOTICED_DEATH in guards_on(capture(replaced, Plain()), "value")
+
+
+def test_the_frame_is_cut_where_somebody_is():
     value = Plain()
-    quiet = weakref.ref(value)
-    assert quiet() is value and not is_noticed(value)
-    collection = weakref.WeakSet([value])
-    assert len(collection) == 1 and is_noticed(value)
+    reference = weakref.ref(value, lambda _: None)
+    assert reference() is value
+    for fn in (given_up, replaced):
+        end = capture(fn, value).exit
+        assert isinstance(end, Break) and "given up" in end.diagnostic.what
 
 
-def test_weak_references_to_tensors_do_not_count():
-    tensor = torch.ones(1)
-    collection = weakref.WeakValueDictionary(key=tensor)
-    assert len(collection) == 1 and not is_noticed(tensor)
-
-
-def test_the_books_that_torch_keeps_of_modules_do_not_count():
-    module = torch.nn.Linear(1, 1)
-    GenerationTracker.tag(module)
-    assert any(reference.__callback__ is not None for reference in weakref.getweakrefs(module))
-    assert not is_noticed(module)
+def test_tensors_and_constants_do_not_count():
+    for value in (1, None, "text"):
+        assert GuardKind.UNNOTICED_DEATH not in guards_on(capture(given_up, value), "value")

@@ -167,8 +167,9 @@ def _pop_end(tx: Tracer, self: DictVariable, *, last: bool) -> VariableTracker:
 def _take(tx: Tracer, self: DictVariable, key: DictKey) -> VariableTracker:
     if key not in self.items:
         tx.raises(made(KeyError, key.variable))
+    taken = self.items.pop(key)
     tx.side_effects.contents_changed(self)
-    return self.items.pop(key)
+    return taken
 
 
 @mapping_method("clear")

@@ -1,0 +1,74 @@
+"""What dies with an object that is let go of, and what is guarded of writes; programs are in test_watched_deaths.py."""
+
+import torch
+
+from minidynamo.guards.guard import GuardKind
+from minidynamo.tracer.losses import dying
+from tests.tracer.capture import capture, guards_on
+
+
+class Holder:
+    def __init__(self, part=None):
+        self.part = part
+
+
+def names(value):
+    return {type(part).__name__ for part in dying(value)}
+
+
+def test_what_nothing_else_refers_to_dies():
+    class Part:
+        pass
+
+    part = Part()
+    holder = Holder([part, part, {"a": (part,)}])
+    assert "Part" not in names(holder)
+    del part
+    assert "Part" in names(holder)
+
+
+def test_a_circle_is_left_to_the_garbage_collector():
+    class Part:
+        pass
+
+    part = Part()
+    part.itself = part
+    holder = Holder(part)
+    del part
+    assert "Part" not in names(holder)
+
+
+def test_what_the_program_has_looked_at_is_asked_for():
+    class Part:
+        pass
+
+    part = Part()
+    assert [*dying(Holder(part), lambda value: value is part)][-1] is part
+
+
+def write(holder, items, table, queue):
+    holder.part = 1
+    holder.part = 2
+    items[0] = 1
+    table["a"] = 1
+    queue.clear()
+
+
+def test_writes_are_guarded_once():
+    table = {"a": torch.ones(1), "b": 1}
+    traced = capture(write, Holder(), [None, None], table, [1])
+    assert guards_on(traced, "holder.__dict__")[GuardKind.UNNOTICED_DEATH] == ("part",)
+    assert guards_on(traced, "items")[GuardKind.UNNOTICED_DEATH] == (0,)
+    assert guards_on(traced, "table")[GuardKind.UNNOTICED_DEATH] == ("a",)
+    assert guards_on(traced, "queue")[GuardKind.UNNOTICED_DEATH] == ()
+
+
+def count(holder, items, table):
+    holder.part += 1
+    items[0] *= 2
+    table["a"] = table["a"] + 1
+
+
+def test_numbers_that_were_read_are_not_looked_at_again():
+    traced = capture(count, Holder(1), [1], {"a": 1})
+    assert GuardKind.UNNOTICED_DEATH not in {guard.kind for guard in traced.guards}
