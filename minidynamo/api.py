@@ -19,7 +19,7 @@ import torch
 from minidynamo.arguments import CompileKeywords, checked_options
 from minidynamo.codegen.runtime import library
 from minidynamo.compat import MODULE_CALL, OpOverload, OpOverloadPacket, is_made_by_torch_compile
-from minidynamo.compiled import CompiledFunction, all_compiled, compile_function
+from minidynamo.compiled import CompiledFunction, all_compiled, compile_function, is_current
 from minidynamo.config import config
 from minidynamo.counters import Stats
 from minidynamo.errors import ArgumentError, Diagnostic
@@ -161,21 +161,13 @@ def _compile_once(fn: types.FunctionType, options: CompileOptions, owner: Any = 
     options = _with_stolen(fn, options)
     made = [known for known in _made.get(fn, ()) if known.function() is not None]
     for function in (known.function() for known in made if known.is_for(owner)):
-        if function is not None and _stands_for(function, fn, options):
+        if function is not None and compiled_record(function).options == options and is_current(function):
             return function
     function = _compile_function(fn, options)
     if function is not fn:
         with contextlib.suppress(TypeError):  # from an owner that cannot be referred to weakly: it gets one each time
             _made[fn] = [*made, _Made(weakref.ref(function), None if owner is None else weakref.ref(owner))]
     return function
-
-
-def _stands_for(function: types.FunctionType, fn: types.FunctionType, options: CompileOptions) -> bool:
-    """Whether compiling `fn` with `options` would give `function` again: the function may have been changed since."""
-    record = compiled_record(function)
-    known = (function.__defaults__, function.__kwdefaults__, record.code_object)
-    now = (record.py_func.__defaults__, record.py_func.__kwdefaults__, record.py_func.__code__)
-    return record.options == options and all(a is b for a, b in zip(known, now))
 
 
 def _compile_function(fn: types.FunctionType, options: CompileOptions) -> types.FunctionType:

@@ -78,6 +78,14 @@ def compile_function(
     return function
 
 
+def is_current(function: types.FunctionType) -> bool:
+    """Whether the function that was compiled to `function` still has the code and the defaults that it had then."""
+    record: CompiledFunction = vars(function)[COMPILED]
+    fn = record.py_func
+    known = (function.__defaults__, function.__kwdefaults__, record.code_object)
+    return all(a is b for a, b in zip(known, (fn.__defaults__, fn.__kwdefaults__, fn.__code__)))
+
+
 def _is_deep() -> bool:
     """Whether more than a quarter of the stack is in use."""
     try:
@@ -197,7 +205,7 @@ class CompiledFunction:
         family = self._family()
         if family is not None:  # a function that calls itself is compiled once, not once per level
             return family.called_at_break(target)
-        if target in self._callees:
+        if target in self._callees and is_current(self._callees[target]):
             return self._callees[target]
         same_code = [other for other in self._callees if other.__code__ is target.__code__]
         if _takes_cells(target) and (same_code or target.__code__ in self._fresh):
@@ -224,9 +232,10 @@ class CompiledFunction:
         """The forward of the compiled module itself: what the module is given away arrives there."""
         if not isinstance(forward, types.FunctionType) or DISABLED in vars(forward) or own_mark(forward, COMPILED):
             return forward
-        if self._own_forward is None or vars(self._own_forward)[COMPILED].py_func is not forward:
-            self._own_forward = compile_function(forward, replace(self.options, name=None), family=self)
-        return self._own_forward
+        known = self._own_forward
+        if known is None or vars(known)[COMPILED].py_func is not forward or not is_current(known):
+            known = self._own_forward = compile_function(forward, replace(self.options, name=None), family=self)
+        return known
 
     # Misses
 

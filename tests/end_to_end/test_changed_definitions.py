@@ -5,6 +5,8 @@ from __future__ import annotations
 import collections
 import enum
 import math
+import types
+import weakref
 from unittest import mock
 
 import pytest
@@ -123,6 +125,119 @@ def descriptors_read_through_the_class(compiled):
     yield f(vector())
     Setting.__get__ = lambda self, instance, owner=None: (99, None, "")
     yield f(vector())
+
+
+@histories
+def values_of_a_class_that_become_descriptors(compiled):
+    class Value:
+        pass
+
+    class Config:
+        rate = Value()
+        kept = Value()
+
+    @compiled
+    def f(x, config):
+        return x * config.rate.n, config.kept
+
+    @compiled
+    def write(config):
+        config.kept = 5
+        return config.kept
+
+    Config.rate.n = 2
+    config = Config()
+    config.kept = 1
+    yield f(vector(), config), write(config), vars(config)
+    Value.__set__ = lambda self, instance, value: None
+    Value.__get__ = lambda self, instance, owner: self if instance is None else types.SimpleNamespace(n=7)
+    yield f(vector(), config)[0], write(config).n, vars(config)
+    yield f(vector(), config)[1].n
+    del Value.__set__
+    yield f(vector(), config), write(config), vars(config)
+
+
+@histories
+def objects_that_claim_a_class(compiled):
+    class Wanted:
+        pass
+
+    class Claims:
+        __class__ = property(lambda self: self.cls)
+
+    class Always:
+        __class__ = Wanted
+
+    class Computed:
+        def __getattribute__(self, name):
+            return Wanted if name == "__class__" else object.__getattribute__(self, name)
+
+    @compiled
+    def f(x, value):
+        match value:
+            case Wanted():
+                x = x + 10
+            case int():
+                x = x + 20
+        return x, isinstance(value, Wanted), isinstance(value, (int, str)), value.__class__.__name__, type(value)
+
+    claims = Claims()
+    for claims.cls in (Wanted, int, Claims):
+        yield f(vector(), claims)
+    known = Wanted()
+    for value in (Always(), Computed(), mock.Mock(spec=Wanted), mock.Mock(), weakref.proxy(known), known):
+        yield f(vector(), value)
+
+
+@histories
+def classes_of_a_metaclass_that_has_all_names(compiled):
+    class Dynamic(type):
+        def __getattr__(cls, name):
+            return name
+
+        def __instancecheck__(cls, value):
+            return value == 3
+
+    class Three(metaclass=Dynamic):
+        pass
+
+    @compiled
+    def f(x, n):
+        return isinstance(n, Three), x * n, Three.anything
+
+    yield f(vector(), 3), f(vector(), 4)
+
+
+@histories
+def functions_behind_breaks(compiled):
+    """They are compiled for themselves; what reloads code replaces their code and defaults."""
+
+    def scale(x, by=2, *, plus=1):
+        print("scale")
+        return x * by + plus
+
+    class Layer(torch.nn.Module):
+        def forward(self, x):
+            print("forward")
+            return scale(x)
+
+    def forward(self, x):
+        return scale(x, 10)
+
+    @compiled
+    def f(x):
+        return scale(x)
+
+    layer = compiled(Layer())
+    yield f(vector()), layer(vector())
+    scale.__defaults__ = (5,)
+    yield f(vector()), layer(vector())
+    scale.__kwdefaults__ = {"plus": 9}
+    yield f(vector()), layer(vector())
+    scale.__code__ = (lambda x, by, *, plus: x - by - plus).__code__
+    yield f(vector()), layer(vector())
+    Layer.forward.__code__ = forward.__code__.replace(co_freevars=Layer.forward.__code__.co_freevars)
+    yield f(vector()), layer(vector())
 
 
 @histories

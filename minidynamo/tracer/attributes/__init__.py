@@ -4,6 +4,7 @@ from minidynamo.tracer.attributes import built_in, calls, classes, functions, ob
 from minidynamo.tracer.attributes.binding import (
     MISSING,
     bind,
+    claims_class,
     class_of,
     class_source,
     guard_class_attribute,
@@ -17,6 +18,7 @@ __all__ = [
     "bind",
     "built_in",
     "calls",
+    "claims_class",
     "class_of",
     "class_source",
     "classes",

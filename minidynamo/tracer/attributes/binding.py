@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
+import weakref
 from collections.abc import Collection
 from typing import Any
 
@@ -30,6 +31,7 @@ from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import TupleVariable
 
 MISSING = object()
+TYPE_OF = object.__dict__["__class__"]
 FUNCTIONS = (FunctionVariable, NestedFunctionVariable)
 # Functions, and functions behind a cache.
 _BECOME_METHODS = (types.FunctionType, type(functools.lru_cache(int)))
@@ -56,8 +58,11 @@ def is_plain_setter(found: object, special: str) -> bool:
 def guard_class_attribute(tx: Tracer, cls: type, owner: type, name: str, value: object) -> None:
     """Guard what was found on a class, unless only library classes had a say, which nobody changes.
 
-    The exception is what programs do change in a library: the `forward` of one of torch's modules.
+    The exception is what programs do change in a library: the `forward` of one of torch's modules. A class of the
+    program's whose instance was found must not become one of descriptors, nor cease to be one.
     """
+    if not is_trusted_class(type(value)):
+        tx.wrap(type(value), Constant(type(value), type(value).__name__))
     passed = cls.__mro__[: cls.__mro__.index(owner) + 1]
     if not all(is_trusted_class(base) for base in passed):
         tx.guard(Constant(cls, cls.__name__), GuardKind.CLASS_ATTR, (name, value))
@@ -68,6 +73,13 @@ def guard_class_attribute(tx: Tracer, cls: type, owner: type, name: str, value: 
 def class_source(owner: type, name: str) -> Source:
     """Where an attribute that was found on a class lives."""
     return Item(Attr(Constant(owner, owner.__name__), "__dict__"), name)
+
+
+def claims_class(cls: type) -> bool:
+    """Whether instances say themselves what their `__class__` is, as mock objects and proxies do."""
+    if isinstance(lookup_on_class(cls, "__getattribute__")[0], types.FunctionType) or cls in weakref.ProxyTypes:
+        return True
+    return lookup_on_class(cls, "__class__")[0] is not TYPE_OF
 
 
 def class_of(tx: Tracer, obj: VariableTracker) -> VariableTracker:

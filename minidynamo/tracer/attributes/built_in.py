@@ -14,6 +14,7 @@ from minidynamo.guards.source import Constant, InstanceAttr
 from minidynamo.tracer.attributes.binding import (
     bind,
     built_in,
+    claims_class,
     class_of,
     guard_class_attribute,
     lookup_on_class,
@@ -117,7 +118,7 @@ def _can_set(tx: Tracer, obj: TensorVariable, name: str) -> bool:
 
 @looks_up(OpaqueVariable)
 def _opaque(tx: Tracer, obj: OpaqueVariable, name: str) -> VariableTracker | None:
-    if name == "__class__":
+    if name == "__class__" and not claims_class(obj.python_type):
         return class_of(tx, obj)
     if any(obj.value is space for space in OPERATOR_NAMESPACES) and hasattr(obj.value, name):
         found = getattr(obj.value, name)

@@ -13,6 +13,7 @@ import torch
 from minidynamo.guards.source import Attr
 from minidynamo.tracer.attributes.binding import (
     FUNCTIONS,
+    TYPE_OF,
     bind,
     class_of,
     class_source,
@@ -53,8 +54,6 @@ from minidynamo.variables.objects import (
 @looks_up(ObjectVariable, ExceptionVariable, ModuleVariable)
 def _object(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | None:
     cls = obj.cls
-    if name == "__class__":
-        return class_of(tx, obj)
     custom, owner = lookup_on_class(cls, "__getattribute__")
     if isinstance(custom, types.FunctionType) and owner is not None:
         return _with_getattribute(tx, obj, name, custom, owner)
@@ -98,10 +97,10 @@ def _fallback(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | N
 def find_usual(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | None:
     """What `object.__getattribute__` finds: data descriptor, instance dictionary, class."""
     cls = obj.cls
-    if name == "__class__":
-        return class_of(tx, obj)
     written, passed = written_class_attribute(tx, cls, name)
     found, owner = lookup_on_class(cls, name, passed)
+    if found is TYPE_OF:
+        return class_of(tx, obj)
     if written is None and owner is not None and is_data_descriptor(found):
         guard_class_attribute(tx, cls, owner, name, found)
         return _read_descriptor(tx, obj, name, found, owner)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 import enum
+import inspect
 import operator
 import types
 import typing
@@ -17,6 +18,7 @@ from minidynamo.compat import protocol_members
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Result
 from minidynamo.tracer import registry
+from minidynamo.tracer.attributes import claims_class
 from minidynamo.tracer.constants import from_constant
 from minidynamo.tracer.handlers.values import class_has, not_implemented
 from minidynamo.tracer.polyfills.objects import has_members
@@ -83,9 +85,25 @@ def _expect_honest(tx: Tracer, cls: type) -> None:
 @registry.function(isinstance)
 def _isinstance(tx: Tracer, obj: VariableTracker, classinfo: VariableTracker, /) -> VariableTracker:
     protocol = classinfo.value if isinstance(classinfo, ClassVariable) else None
-    if protocol is not None and getattr(protocol, "_is_runtime_protocol", False):
+    if protocol is not None and inspect.getattr_static(protocol, "_is_runtime_protocol", False):
         return _has_protocol(tx, obj, protocol)
-    return ConstantVariable(issubclass(obj.python_type, class_tuple(tx, classinfo)))
+    classes = class_tuple(tx, classinfo)
+    return ConstantVariable(issubclass(obj.python_type, classes) or issubclass(_claimed_class(tx, obj), classes))
+
+
+def _claimed_class(tx: Tracer, obj: VariableTracker) -> type:
+    """What `obj.__class__` gives, which Python asks for where the class itself does not fit."""
+    if not claims_class(obj.python_type):
+        return obj.python_type
+    if not isinstance(obj, ObjectVariable):
+        tx.break_graph(
+            "MD237",
+            f"a class check of a `{obj.python_type.__name__}`",
+            why="It says itself what its class is.",
+            fix="check what it stands for",
+        )
+    claimed = tx.call(getattr, [obj, ConstantVariable("__class__"), ConstantVariable(None)])
+    return claimed.value if isinstance(claimed, ClassVariable) else obj.python_type
 
 
 def _has_protocol(tx: Tracer, obj: VariableTracker, protocol: type) -> VariableTracker:
