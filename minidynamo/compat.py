@@ -110,6 +110,8 @@ is_autocast_available = torch._C._is_autocast_available
 InferenceMode: typing.Any = torch._C._InferenceMode
 # A context in which operations convert nothing, whatever autocast says.
 without_autocast = torch._C._DisableAutocast
+# A context in which tensors are read without asking `__torch_function__`, of their classes or of modes.
+without_torch_function = torch._C.DisableTorchFunction
 # Asked by library code that would have to hand its work to a torch function mode.
 is_function_mode_enabled = torch._C._is_torch_function_mode_enabled
 # Builds without an accelerator refuse torch.set_default_tensor_type() of another device.

@@ -225,8 +225,9 @@ def _aspect(guard: Guard, found: Any) -> str:
     if (guard.expected is None) is not (found is None) and guard.kind in (GuardKind.IDENTITY, GuardKind.TENSOR):
         return "presence"
     if guard.kind is GuardKind.TENSOR and isinstance(found, torch.Tensor):
-        names = differing(guard.expected, facts_of(found))
-        is_rank = "shape" in names and found.dim() != len(guard.expected.shape)
+        facts = facts_of(found)
+        names = differing(guard.expected, facts)
+        is_rank = "shape" in names and len(facts.shape) != len(guard.expected.shape)
         return "rank" if is_rank else (names or [""])[0]
     if guard.kind is GuardKind.IDENTITY and isinstance(guard.expected, bool | enum.Enum):
         is_mode = isinstance(guard.source, InstanceAttr) and guard.source.name == "training"

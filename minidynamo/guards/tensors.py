@@ -58,17 +58,18 @@ def fits(value: object, facts: TensorFacts) -> bool:
 
 def facts_of(tensor: torch.Tensor, layout: Layout | None = None) -> TensorFacts:
     """The facts about a real tensor. Of the sizes and strides in `layout` those that are symbols may be any number."""
-    layout = layout or (tuple(tensor.shape), tuple(tensor.stride()))
-    shape, stride = (tuple(None if isinstance(n, torch.SymInt) else n for n in part) for part in layout)
-    return TensorFacts(
-        cls=type(tensor),
-        dtype=tensor.dtype,
-        device=tensor.device,
-        shape=shape,
-        stride=stride,
-        requires_grad=tensor.requires_grad,
-        dispatch_keys=compat.dispatch_keys(tensor),
-    )
+    with compat.without_torch_function():  # code of the user's, which would notice
+        layout = layout or (tuple(tensor.shape), tuple(tensor.stride()))
+        shape, stride = (tuple(None if isinstance(n, torch.SymInt) else n for n in part) for part in layout)
+        return TensorFacts(
+            cls=type(tensor),
+            dtype=tensor.dtype,
+            device=tensor.device,
+            shape=shape,
+            stride=stride,
+            requires_grad=tensor.requires_grad,
+            dispatch_keys=compat.dispatch_keys(tensor),
+        )
 
 
 def differences(facts: TensorFacts, found: TensorFacts) -> list[str]:

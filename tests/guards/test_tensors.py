@@ -3,6 +3,7 @@
 import gc
 import weakref
 from collections.abc import Callable
+from typing import ClassVar
 
 import pytest
 import torch
@@ -52,6 +53,22 @@ def test_a_tensor_that_differs_does_not_fit(
     check = make(BASE)
     assert check(torch.ones(3, 4))
     assert not check(OTHERS[other]())
+
+
+class Asked(torch.Tensor):
+    asked: ClassVar[list[object]] = []
+
+    @classmethod
+    def __torch_function__(cls, func: object, types: object, args: object = (), kwargs: object = None) -> object:
+        cls.asked.append(func)
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+def test_facts_are_read_without_code_of_the_class() -> None:
+    tensor = torch.zeros(3, 4).as_subclass(Asked)
+    facts = facts_of(tensor)
+    assert facts.cls is Asked and facts.shape == (3, 4)
+    assert not Asked.asked
 
 
 @pytest.mark.parametrize(
