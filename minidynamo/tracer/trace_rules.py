@@ -65,7 +65,12 @@ _CALLS_BACK = ("triplet_margin_with_distance_loss",)
 _MASKED = tuple(name for name in torch.masked.__all__ if getattr(torch.masked, name).__module__ == "torch.masked._ops")
 
 # Parts of them that are plain Python.
-_TRACED = ("torch.autograd.function", "torch.autograd.grad_mode", "torch.autograd.profiler")
+_TRACED = (
+    "torch.autograd.function",
+    "torch.autograd.functional",
+    "torch.autograd.grad_mode",
+    "torch.autograd.profiler",
+)
 
 # Library code that is never traced into: it registers, communicates, or compiles.
 _RUN_AS_WRITTEN = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.autograd import functional
 
 import minidynamo
 from minidynamo.testing import assert_same_as_eager
@@ -208,3 +209,45 @@ def test_gradients_of_what_was_computed_outside(backend):
 
     actual = minidynamo.compile(fn, backend=backend)(*inputs())
     torch.testing.assert_close(actual, fn(*inputs()))
+
+
+@programs(lambda: (torch.randn(3, requires_grad=True), torch.randn(3)))
+def gradients_of_the_values_of_a_dict(x, y):
+    parameters = {"a": x * 2, "b": y.requires_grad_()}
+    first, second = torch.autograd.grad([(parameters["a"] * y).sum()], parameters.values(), create_graph=True)
+    return first * x, second
+
+
+# torch.autograd.functional is plain Python around `torch.autograd.grad`
+
+CUBES = lambda t: (t**3).sum()  # noqa: E731
+
+
+@programs(leaf, vector, graphs=2)
+def jacobian_and_hessian(x):
+    return functional.jacobian(torch.sin, x), functional.hessian(CUBES, x * 2)
+
+
+@programs(leaf)
+def jacobian_of_several(x):
+    both = functional.jacobian(lambda a, b: (a * b, (a + b).sum()), (x, x * 2), create_graph=True)
+    return both[0][1].sum() + both[1][1].sum()
+
+
+@programs(vector)
+def products_with_a_vector(x):
+    direction = torch.ones(4)
+    return (
+        functional.hvp(CUBES, x, direction),
+        functional.vhp(CUBES, x, direction),
+        functional.vjp(torch.exp, x, direction),
+        functional.jvp(torch.exp, x, direction, create_graph=True, strict=True),
+    )
+
+
+@programs(vector)
+def jacobian_that_is_wrong(x):
+    try:
+        functional.jacobian(lambda t: 3, x)
+    except TypeError as error:
+        return x + 1, str(error)[:20]

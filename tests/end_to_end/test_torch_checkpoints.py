@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 import minidynamo
 from minidynamo.testing import assert_same_as_eager
@@ -75,10 +75,49 @@ def a_view_comes_out(x):
     return checkpoint(lambda t: t[1:], y, use_reentrant=False) + 1
 
 
-@programs(leaf, graphs=2, breaks=1)
-def reentrant(x):
+def of_a_block(train=True):
+    block = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Dropout(0.2), nn.Linear(8, 4))
+    return block.train(train), torch.randn(3, 4, requires_grad=True)
+
+
+@programs(of_a_block, lambda: of_a_block(train=False), graphs=2)
+def reentrant(block, x):
+    y = checkpoint(block, x * 2, use_reentrant=True)
+    return y + torch.rand(4)
+
+
+@programs(of_a_block)
+def in_segments(block, x):
+    return checkpoint_sequential(block, 2, x * 2, use_reentrant=True) + 1
+
+
+@programs(of_a_block)
+def reentrant_in_evaluation(block, x):
+    with torch.no_grad():
+        return checkpoint(block, x, use_reentrant=True)
+
+
+@programs(leaf)
+def without_keeping_the_random_state(x):
+    return checkpoint(lambda t: t.sin().exp(), x * 2, use_reentrant=False, preserve_rng_state=False)
+
+
+@programs(of_a_block, graphs=2, breaks=1)
+def without_keeping_the_random_state_of_dropout(block, x):
     y = x * 2
-    return checkpoint(torch.sin, y, use_reentrant=True) + 1
+    return checkpoint(block, y, use_reentrant=False, preserve_rng_state=False).detach() + 1
+
+
+@programs(leaf, graphs=2, breaks=1)
+def reentrant_that_asks_for_the_grad_mode(x):
+    y = x * 2
+    return checkpoint(lambda t: t.sin() if torch.is_grad_enabled() else t.cos(), y, use_reentrant=True) + 1
+
+
+@programs(leaf, graphs=2, breaks=1)
+def reentrant_with_a_result_of_its_own(x):
+    y = x * 2
+    return checkpoint(lambda t: (t.sin(), torch.ones(4) * 3), y, use_reentrant=True)[1] + 1
 
 
 def batch_norm(track):
@@ -103,6 +142,15 @@ def a_buffer_is_written_to(x, count):
     return checkpoint(lambda t: t * count.add_(1).sum(), y, use_reentrant=False) + 1
 
 
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_the_reentrant_variant_derives_its_arguments_alone():
+    def program(layer, x):
+        y = x * 2
+        return checkpoint(layer, y, use_reentrant=True) + 1
+
+    assert_same_as_eager(program, lambda: (nn.Linear(4, 4), torch.randn(3, 4)), graphs=2, breaks=1)
+
+
 def test_effects_inside_run_as_written():
     seen = []
 
@@ -118,9 +166,11 @@ def test_effects_inside_run_as_written():
     assert len(seen) == 2
 
 
-@pytest.mark.parametrize("fn", [of_a_closure, with_dropout])
-def test_with_a_graph_for_backward(fn):
-    assert_same_as_eager(fn, leaf, backend="aot_eager", calls=2, graphs=1, breaks=0)
+@pytest.mark.parametrize(
+    ("fn", "make"), [(of_a_closure, leaf), (with_dropout, leaf), (reentrant, of_a_block)], ids=lambda one: one.__name__
+)
+def test_with_a_graph_for_backward(fn, make):
+    assert_same_as_eager(fn, make, backend="aot_eager", calls=2, graphs=1, breaks=0)
 
 
 def test_less_is_kept():

@@ -60,6 +60,8 @@ class OpenGraphs:
             yield subgraph
         finally:
             self._subgraphs.pop()
+            if self.subgraph is not None:
+                self.subgraph.asks_grad_mode |= subgraph.asks_grad_mode
 
     def close(self, subgraph: Subgraph, outputs: Sequence[TensorVariable], name: str) -> torch.fx.Node:
         """Let the subgraph return `outputs`; gives the node that stands for it in the graph around it."""

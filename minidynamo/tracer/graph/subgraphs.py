@@ -22,10 +22,12 @@ GraphValue = TensorVariable | NumberVariable
 class Subgraph:
     """A graph whose placeholders are tensors and numbers of the surrounding ones, in the order of `inputs`.
 
-    Where it does not take numbers (`takes_numbers`), sizes and the like are constants in it.
+    Where it does not take numbers (`takes_numbers`), sizes and the like are constants in it. `asks_grad_mode`: what is
+    traced into it has asked whether gradients are wanted.
     """
 
     takes_numbers: bool = False
+    asks_grad_mode: bool = False
     graph: torch.fx.Graph = field(default_factory=torch.fx.Graph)
     inputs: dict[GraphValue, torch.fx.Node] = field(default_factory=dict)
     _facts: dict[TensorVariable, tuple[object, ...]] = field(default_factory=dict)

@@ -26,6 +26,7 @@ from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BoundBuiltin
 from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import TupleVariable
 from minidynamo.variables.tensors import HookVariable, TensorVariable
 
 _WHY = "It is between autograd and the real tensor."
@@ -134,14 +135,28 @@ def _gradients(
     _in_main_graph(tx, "torch.autograd.grad()")
     if any(node.target is plant_hook for node in tx.graph.graph.nodes):
         tx.break_graph("MD212", "gradients are computed behind a hook", why="The hook has not got its function yet.")
+    options = {name: value for name, value in options.items() if not _is_default(name, value)}
     if not {"retain_graph", "create_graph", "allow_unused"}.issuperset(options):
         tx.break_graph("MD207", "torch.autograd.grad() is called with options that are not captured")
-    inputs_list = [inputs] if isinstance(inputs, TensorVariable) else tx.unpack(inputs)
-    for tensor in inputs_list:
+    outputs, inputs = _one_or_several(tx, outputs), _one_or_several(tx, inputs)
+    for tensor in tx.unpack(inputs) if isinstance(inputs, TupleVariable) else [inputs]:
         if isinstance(tensor, TensorVariable):
             _check_unwritten(tx, tensor, "torch.autograd.grad()")
-    given = [] if grad_outputs is None else [grad_outputs]
+    given = [] if grad_outputs is None else [_one_or_several(tx, grad_outputs)]
     results = tx.emit(gradients, [outputs, inputs, *given], options)
     if any(isinstance(result, ConstantVariable) for result in tx.unpack(results)):
         tx.break_graph("MD212", "a gradient may come from computations outside the graph", why=_WHY)
     return results
+
+
+# Options of `torch.autograd.grad` that are captured with these values alone.
+_DEFAULTS = {"only_inputs": True, "is_grads_batched": False, "materialize_grads": False}
+
+
+def _is_default(name: str, value: VariableTracker) -> bool:
+    return name in _DEFAULTS and isinstance(value, ConstantVariable) and value.value is _DEFAULTS[name]
+
+
+def _one_or_several(tx: Tracer, value: VariableTracker) -> VariableTracker:
+    """A tensor or None as it is, and a tuple of whatever else torch would iterate over."""
+    return value if isinstance(value, TensorVariable | ConstantVariable) else TupleVariable(tx.unpack(value))

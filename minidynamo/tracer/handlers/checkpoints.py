@@ -1,7 +1,7 @@
 """Owns `torch.utils.checkpoint.checkpoint` while tracing: one graph node over a subgraph, which backward runs again.
 
-The node's function is in `minidynamo/recomputing.py`. The reentrant variant, and functions that do more than compute
-tensors, run as written.
+The node's function is in `minidynamo/recomputing.py`. Functions that do more than compute tensors run as written. So
+does the reentrant variant where its results are not those of the other: it looks at its own arguments for gradients.
 """
 
 from __future__ import annotations
@@ -9,46 +9,94 @@ from __future__ import annotations
 from typing import NoReturn
 
 import torch
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from minidynamo.recomputing import run_checkpoint
 from minidynamo.tracer import registry
 from minidynamo.tracer.graph.subgraphs import Subgraph, memory_of
 from minidynamo.tracer.handlers.conditional import leaves, rebuilt, tensors_in
-from minidynamo.tracer.handlers.trials import changing_nothing
+from minidynamo.tracer.handlers.trials import changing_nothing, draws_random_numbers
 from minidynamo.tracer.handlers.values import is_constant
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import TupleVariable
 from minidynamo.variables.tensors import TensorVariable
 
 # Options that say how backward goes about it, with the values that the node stands for.
-_OPTIONS = {"use_reentrant": False, "preserve_rng_state": True, "debug": False, "early_stop": True}
+_OPTIONS = {
+    "use_reentrant": (False, True),
+    "preserve_rng_state": (True, False),
+    "debug": (False,),
+    "early_stop": (True,),
+    "context_fn": (),
+    "determinism_check": (),
+}
 _WHY = "Its function would run a second time when gradients are computed."
+
+registry.polyfill(checkpoint_sequential)(checkpoint_sequential)  # it is plain Python, around calls of `checkpoint`
 
 
 @registry.function(checkpoint)
 def _checkpoint(
     tx: Tracer, function: VariableTracker, *args: VariableTracker, **kwargs: VariableTracker
 ) -> VariableTracker:
-    options = {name: kwargs.pop(name) for name in (*_OPTIONS, "context_fn", "determinism_check") if name in kwargs}
-    for name, value in options.items():
-        if not isinstance(value, ConstantVariable) or value.value is not _OPTIONS.get(name, value):
-            _refuse(tx, f"it is called with this {name}")
-    if "use_reentrant" not in options:
-        _refuse(tx, "it is not said whether it is reentrant")
+    options = _options(tx, kwargs)
     enabled = torch.is_grad_enabled()
     with tx.graph.open_subgraph(()) as subgraph, changing_nothing(tx, lambda what: _refuse(tx, what)):
         result = tx.call(function, args, kwargs)
         _check(tx, subgraph, result)
         if torch.is_grad_enabled() != enabled:
             _refuse(tx, "the grad mode is another one behind it")
+    if options["use_reentrant"]:
+        _check_reentrant(tx, subgraph, args, kwargs, result)
     tensors = tensors_in(result)
     inputs = list(subgraph.inputs)
     node = tx.graph.close_subgraph(subgraph, tensors, f"checkpoint_{len(tx.graph.graph.nodes)}")
+    if not options.get("preserve_rng_state", True):
+        fakes = [tx.graph.use(tensor) for tensor in subgraph.tensors]
+        if not fakes or draws_random_numbers(tx.graph.module_of(node), fakes, fakes[0].fake_mode):  # type: ignore[attr-defined]
+            _refuse(tx, "it draws other random numbers when it runs again")
     kinds = [(tensor.fake, tensor.fake.requires_grad) for tensor in tensors]
     made = tx.graph.emit_on_subgraphs(run_checkpoint, "checkpoint", None, [node], inputs, kinds)
     return rebuilt(result, iter(made))
+
+
+def _options(tx: Tracer, kwargs: dict[str, VariableTracker]) -> dict[str, bool]:
+    """The options of the call, taken out of its keywords."""
+    given = {name: kwargs.pop(name) for name in _OPTIONS if name in kwargs}
+    options: dict[str, bool] = {}
+    for name, value in given.items():
+        known = value.value if isinstance(value, ConstantVariable) else None
+        if not isinstance(known, bool) or known not in _OPTIONS[name]:
+            _refuse(tx, f"it is called with this {name}")
+        options[name] = known
+    if "use_reentrant" not in options:
+        _refuse(tx, "it is not said whether it is reentrant")
+    return options
+
+
+def _check_reentrant(
+    tx: Tracer,
+    subgraph: Subgraph,
+    args: tuple[VariableTracker, ...],
+    kwargs: dict[str, VariableTracker],
+    result: VariableTracker,
+) -> None:
+    """The reentrant variant is a custom function of its tensor arguments, which runs without grad mode at first."""
+    if kwargs:
+        _refuse(tx, "the reentrant variant takes no keywords")
+    if not any(isinstance(arg, TensorVariable) and tx.graph.use(arg).requires_grad for arg in args):
+        _refuse(tx, "it is reentrant, and no argument of its function requires grad")
+    if subgraph.asks_grad_mode:
+        _refuse(tx, "it is reentrant, and its function asks for the grad mode")
+    parts = result.items if type(result) is TupleVariable else [result]
+    if any(tensor not in parts for tensor in tensors_in(result)):
+        _refuse(tx, "it is reentrant, and its results are nested")
+    fakes = [part.fake for part in parts if isinstance(part, TensorVariable) and torch.is_grad_enabled()]
+    for fake in fakes:
+        if (fake.is_floating_point() or fake.is_complex()) and not fake.requires_grad:
+            _refuse(tx, "it is reentrant, and a result does not depend on what requires grad")
 
 
 def _check(tx: Tracer, subgraph: Subgraph, result: VariableTracker) -> None:
@@ -68,4 +116,5 @@ def _check(tx: Tracer, subgraph: Subgraph, result: VariableTracker) -> None:
 
 
 def _refuse(tx: Tracer, what: str) -> NoReturn:
-    tx.break_graph("MD207", f"checkpoint() cannot be captured: {what}", why=_WHY)
+    fix = "checkpoint(function, x, use_reentrant=False), with a function that only computes tensors"
+    tx.break_graph("MD207", f"checkpoint() cannot be captured: {what}", why=_WHY, fix=fix)

@@ -23,6 +23,8 @@ _MODES: dict[Any, bool | None] = {torch.no_grad: False, torch.enable_grad: True,
 
 @registry.function(torch.is_grad_enabled)
 def _is_grad_enabled(tx: Tracer) -> VariableTracker:
+    if tx.graph.subgraph is not None:
+        tx.graph.subgraph.asks_grad_mode = True
     return ConstantVariable(torch.is_grad_enabled())
 
 

@@ -23,9 +23,7 @@ def test_one_node_with_everything_that_the_function_reads():
     assert torch.equal(result, x.sin() * y)
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"use_reentrant": True}, {"use_reentrant": False, "preserve_rng_state": False}]
-)
+@pytest.mark.parametrize("options", [{}, {"use_reentrant": True}, {"use_reentrant": False, "debug": True}])
 def test_options_that_the_node_does_not_stand_for(options):
     def program(x):
         return checkpoint(torch.sin, x, **options)
