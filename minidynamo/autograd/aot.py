@@ -18,7 +18,7 @@ from minidynamo.autograd import runtime
 from minidynamo.autograd.call_plan import CallPlan, CompiledCall
 from minidynamo.autograd.decompositions import decomposition_table
 from minidynamo.autograd.derivatives import Derivatives
-from minidynamo.autograd.double_backward import DoubleBackward, HigherOrder, plan_higher_order
+from minidynamo.autograd.double_backward import DoubleBackward, HigherOrder, plan_higher_order, read_again
 from minidynamo.autograd.functionalize import FunctionalGraph, functionalize
 from minidynamo.autograd.inputs import InputLayout, flatten_inputs, layout_of, unflatten_inputs
 from minidynamo.autograd.joint import Trace, trace_joint
@@ -246,6 +246,7 @@ def _split(
     gradients = [
         None if node is None else functional.read(functional.values[node]) for node in trace.gradients.values()
     ]
+    again = read_again(trace, functional, gradients)
     parts = partition(
         graph,
         inputs,
@@ -255,7 +256,8 @@ def _split(
         gradients,
         overwritten,
         save_policy,
-        exposed(graph, functional.made_forward, [*inputs, *results.nodes]),
+        exposed(graph, functional.made_forward, [*inputs, *results.nodes], again),
+        again,
     )
     sources = tuple(_tangents_of(node, functional.tangents) for node in gradients)
     signature = replace(

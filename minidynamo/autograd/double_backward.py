@@ -56,7 +56,7 @@ def plan_higher_order(
     Formulas of higher derivatives use what backward read of forward, and what the operations that made this had saved,
     which backward read as well, since gradients flow through them. So it suffices that all that backward read can be
     computed again, by operations that forward ran: what backward computed, a cosine, say, is of no use for its own
-    derivative, unless it has none. Inputs that this takes are held. There are two exceptions, `_decompositions` and
+    derivative, unless it has none. Inputs that this takes are held. There are two exceptions, `read_again` and
     `_strays`. What turns out to be missing nevertheless is missed by its name: the derivative is refused.
     """
     roots = [node for node in gradients if node is not None]
@@ -65,8 +65,7 @@ def plan_higher_order(
     def reaching(nodes: Iterable[fx.Node]) -> set[fx.Node]:
         return ancestors(nodes, lambda node: () if node in usable else read_inputs(node))
 
-    reached = reaching(roots)
-    reached |= reaching(source for node in _decompositions(reached, functional) for source in node.all_input_nodes)
+    reached = reaching([*roots, *read_again(trace, functional, roots)])
     strays = _strays(functional, reached, trace)
     if strays:
         reached |= ancestors([*roots, *strays], read_inputs)
@@ -91,11 +90,12 @@ def _is_differentiable(node: fx.Node) -> bool:
     return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
 
 
-def _decompositions(reached: Iterable[fx.Node], functional: FunctionalGraph) -> set[fx.Node]:
-    """Matrix decompositions that backward reads a result of. With the grad mode on torch differentiates some of them by
-    formulas that read other results, or the matrix."""
-    makers = {maker_of(node) for node in reached if node in functional.made_forward}
-    return {node for node in makers if node.op == "call_function" and "linalg" in str(node.target)}
+def read_again(trace: Trace, functional: FunctionalGraph, gradients: Iterable[fx.Node | None]) -> set[fx.Node]:
+    """What eager keeps for matrix decompositions of which backward reads something. With the grad mode on torch
+    differentiates some of them by formulas that read other results, or the matrix."""
+    read = ancestors(node for node in gradients if node is not None)
+    groups = [[functional.read(functional.values[node]) for node in nodes] for nodes in trace.kept]
+    return {node for group in groups if not read.isdisjoint(group) for node in group}
 
 
 def _strays(functional: FunctionalGraph, reached: set[fx.Node], trace: Trace) -> list[fx.Node]:

@@ -7,7 +7,8 @@ inputs or with each other is found out here, while the traced tensors are at han
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -25,6 +26,7 @@ from minidynamo.autograd.checks import assert_values
 from minidynamo.autograd.inputs import InputLayout
 from minidynamo.autograd.locations import LocatingInterpreter, LocationRecorder
 from minidynamo.autograd.numbers import is_symbolic, known
+from minidynamo.autograd.opaque import CHOOSES_BY_DATA, run_opaque
 from minidynamo.compat import FakeTensor, FakeTensorMode, OpOverload
 from minidynamo.errors import Diagnostic, GraphRefused, MinidynamoError
 from minidynamo.switches import is_switch, preserved, restore, settings
@@ -72,7 +74,8 @@ class Trace:
     `differentiated`: first the inputs in `mutated_with_grad`, then the families that require grad; `handed_in` has the
     order of each, from 0, and what it is the gradient of, counted among what that order differentiates. `derivatives`
     are what backward of the highest order returns, by inputs, then by all that was, or could have been, handed in for
-    earlier orders; `differentiable` says which can be differentiated once more."""
+    earlier orders; `differentiable` says which can be differentiated once more. `kept` are, for each matrix
+    decomposition, the tensors that eager keeps for its derivatives."""
 
     graph: fx.Graph
     mode: FakeTensorMode
@@ -91,11 +94,21 @@ class Trace:
     handed_in: list[tuple[int, int]] = field(default_factory=list)
     derivatives: list[fx.Node | None] = field(default_factory=list)
     differentiable: tuple[bool, ...] = ()
+    kept: list[list[fx.Node]] = field(default_factory=list)
 
     @property
     def training(self) -> bool:
         """Whether gradients were traced."""
         return bool(self.tangents)
+
+
+class _Untraceable(Exception):
+    """Derivatives of the torch-level `nodes` cannot be traced, because of `error`: they look into data, say."""
+
+    def __init__(self, nodes: set[fx.Node], error: Exception) -> None:
+        super().__init__(nodes, error)
+        self.nodes = nodes
+        self.error = error
 
 
 class _WriteToLeaf(Exception):
@@ -124,13 +137,16 @@ def trace_joint(
     mode = mode_of(gm, flat)
     leaves = {i: value.is_leaf for i, value in enumerate(flat) if isinstance(value, torch.Tensor)}
     flat = [_as_fake(mode, known(value)) for value in flat]
-    if mode.shape_env is not None:
-        with contextlib.suppress(Exception), compat.python_dispatcher():
-            trace = _trace_once(gm, layout, flat, mode, leaves, decompositions, orders)
-            if not any(_is_random(node) for node in trace.graph.nodes):  # torch's rules draw not as eager does
-                return trace
+    attempt = functools.partial(_trace_once, gm, layout, flat, mode, leaves, decompositions, orders)
+    opaque: set[fx.Node] = set()
     try:
-        return _trace_once(gm, layout, flat, mode, leaves, decompositions, orders)
+        while True:
+            try:
+                return _trace_for_sizes(attempt, mode, opaque)
+            except _Untraceable as found:
+                if not orders or found.nodes <= opaque:
+                    raise found.error from None
+                opaque |= found.nodes
     except MinidynamoError:
         raise
     except Exception as error:
@@ -145,6 +161,18 @@ def trace_joint(
         ) from error
 
 
+def _trace_for_sizes(
+    attempt: Callable[[Collection[fx.Node]], Trace], mode: FakeTensorMode, opaque: Collection[fx.Node]
+) -> Trace:
+    """Trace by the rules that know symbolic sizes where there are any, if they can."""
+    if mode.shape_env is not None:
+        with contextlib.suppress(Exception), compat.python_dispatcher():
+            trace = attempt(opaque)
+            if not any(_is_random(node) for node in trace.graph.nodes):  # torch's rules draw not as eager does
+                return trace
+    return attempt(opaque)
+
+
 def _trace_once(
     gm: fx.GraphModule,
     layout: InputLayout,
@@ -153,11 +181,12 @@ def _trace_once(
     leaves: dict[int, bool],
     decompositions: dict[OpOverload, Callable[..., Any]],
     orders: Sequence[Given],
+    opaque: Collection[fx.Node],
 ) -> Trace:
     try:
-        return _Tracing(gm, layout, flat, mode, leaves, orders, copy_inputs=False).trace(decompositions)
+        return _Tracing(gm, layout, flat, mode, leaves, orders, opaque, copy_inputs=False).trace(decompositions)
     except _WriteToLeaf:
-        return _Tracing(gm, layout, flat, mode, leaves, orders, copy_inputs=True).trace(decompositions)
+        return _Tracing(gm, layout, flat, mode, leaves, orders, opaque, copy_inputs=True).trace(decompositions)
 
 
 def _is_random(node: fx.Node) -> bool:
@@ -181,6 +210,7 @@ class _Tracing:
         mode: FakeTensorMode,
         leaves: dict[int, bool],
         orders: Sequence[Given],
+        opaque: Collection[fx.Node],
         copy_inputs: bool,
     ) -> None:
         self.gm = gm
@@ -188,6 +218,7 @@ class _Tracing:
         self.flat = flat
         self.mode = mode
         self.orders = orders
+        self.opaque = opaque
         self.copy_inputs = copy_inputs
         self.tensors = [i for i, value in enumerate(flat) if isinstance(value, torch.Tensor)]
         self.numbers = [i for i, value in enumerate(flat) if is_symbolic(value)]
@@ -207,7 +238,7 @@ class _Tracing:
         trace.numbers = dict(zip(self.numbers, placeholders[len(self.tensors) :]))
         trace.tangents = placeholders[len(self.tensors) + len(self.numbers) :]
         (output,) = (node for node in traced.graph.nodes if node.op == "output")
-        outputs, families, mutated, gradients = output.args[0]
+        outputs, families, mutated, gradients, trace.kept = output.args[0]
         for entry, node in zip(trace.outputs, outputs):
             entry.node = node
         for family, node in zip(trace.families, families):
@@ -217,12 +248,13 @@ class _Tracing:
         trace.gradients = dict(zip(trace.gradients, gradients))
         return trace
 
-    def run(self, *values: Any) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
-        """What is traced: the program, then its gradients. Returns outputs, families, mutated inputs and gradients."""
+    def run(self, *values: Any) -> tuple[list[Any], ...]:
+        """What is traced: the program, then its gradients. Returns outputs, families, mutated inputs, gradients, and
+        what eager keeps for decompositions."""
         mode = get_proxy_mode()
         assert mode is not None
         self.tracer: Any = mode.tracer
-        recorder = LocationRecorder(self.tracer.graph)
+        recorder = self.recorder = LocationRecorder(self.tracer.graph, again=bool(self.orders))
         with self.mode:
             leaves = dict(zip(self.tensors, map(_as_leaf, values)))
             inputs = {i: self.as_input(i, leaf) for i, leaf in leaves.items()}
@@ -238,13 +270,14 @@ class _Tracing:
             families = self.classify(outputs, inputs)
             targets = [*mutated.values(), *(f.root for f in families if f.requires_grad and f.root is not None)]
             sources = {i: leaf for i, leaf in leaves.items() if leaf.requires_grad} if targets else {}
+            kept = [] if self.orders or not targets else compat.kept_by_decompositions(recorder.known)
             with compat.without_autocast():  # which holds for what the program computes forward
                 gradients = self.run_backward(targets, list(sources.values()))
             recorder.enter(None)
         self.result.mutated_with_grad = dict.fromkeys(mutated)
         self.result.requires_grad = {i: value.requires_grad for i, value in inputs.items()}
         self.result.gradients = dict.fromkeys(sources)
-        return outputs, [f.root for f in families], list(mutated.values()), gradients
+        return outputs, [f.root for f in families], list(mutated.values()), gradients, kept
 
     def as_input(self, index: int, leaf: torch.Tensor) -> torch.Tensor:
         if not self.copy_inputs or not leaf.requires_grad or self.result.is_leaf[index]:
@@ -256,7 +289,7 @@ class _Tracing:
 
     def run_forward(self, recorder: LocationRecorder, given: list[Any]) -> list[Any]:
         try:
-            outputs = _CheckingInterpreter(self.gm, recorder).run(*self.layout.unflatten(given))
+            outputs = _CheckingInterpreter(self.gm, recorder, self.opaque).run(*self.layout.unflatten(given))
         except RuntimeError as error:
             if "a leaf Variable that requires grad" in str(error) and not self.copy_inputs:
                 raise _WriteToLeaf from error
@@ -293,10 +326,23 @@ class _Tracing:
             return [None] * len(slots)
         if self.orders:
             _raise_delayed_errors(targets)
+            self.refuse_choices()
         sources = [source for source in slots if source is not None]
         again = bool(self.orders)
-        made = iter(torch.autograd.grad(targets, sources, tangents, create_graph=again, allow_unused=True))
+        try:
+            made = iter(torch.autograd.grad(targets, sources, tangents, create_graph=again, allow_unused=True))
+        except Exception as error:
+            if self.recorder.current is None:
+                raise
+            raise _Untraceable({self.recorder.current}, error) from error
         return [None if source is None else next(made) for source in slots]
+
+    def refuse_choices(self) -> None:
+        """Have derivatives that choose a formula by data run as calls."""
+        known = self.recorder.known.items()
+        nodes = {maker for function, maker in known if function.name() in CHOOSES_BY_DATA} - {*self.opaque}
+        if nodes:
+            raise _Untraceable(nodes, RuntimeError("a formula is chosen by data"))
 
     def tangent(self, name: str, target: torch.Tensor, differentiable: bool) -> torch.Tensor:
         """A gradient that autograd hands in for `target`."""
@@ -350,31 +396,27 @@ def _raise_delayed_errors(targets: Iterable[torch.Tensor]) -> None:
             pending += [after for after, _ in function.next_functions]
 
 
-_TRACES = (torch.trace, torch.ops.aten.trace.default, "trace")
-
-
 class _CheckingInterpreter(LocatingInterpreter):
-    """Also traces the checks that torch leaves out, and traces in a form that can be differentiated twice."""
+    """Also traces the checks that torch leaves out, and the nodes in `opaque` as operations that are."""
+
+    def __init__(self, gm: fx.GraphModule, recorder: LocationRecorder, opaque: Collection[fx.Node]) -> None:
+        super().__init__(gm, recorder)
+        self.opaque = opaque
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         assert_values(target, args, kwargs)
-        if target in _TRACES and _is_differentiable_matrix(*args, **kwargs):
-            return _trace(*args, **kwargs)
+        if self.recorder.current in self.opaque:
+            return run_opaque(target, args, kwargs)
         return super().call_function(target, args, kwargs)
 
     def call_method(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if target in _TRACES and _is_differentiable_matrix(*args, **kwargs):
-            return _trace(*args, **kwargs)
+        if self.recorder.current in self.opaque:
+            return run_opaque(functools.partial(_call_method, target), args, kwargs)
         return super().call_method(target, args, kwargs)
 
 
-def _is_differentiable_matrix(input: Any = None, *_: Any) -> bool:
-    return isinstance(input, torch.Tensor) and input.requires_grad and input.dim() == 2
-
-
-def _trace(input: torch.Tensor) -> torch.Tensor:
-    """`torch.trace`, whose second derivative looks into data that nobody has while tracing."""
-    return input.diagonal().sum()
+def _call_method(name: str, owner: Any, *args: Any, **kwargs: Any) -> Any:
+    return getattr(owner, name)(*args, **kwargs)
 
 
 def _traced(kind: Literal["view", "member"], index: int, value: torch.Tensor) -> TracedOutput:

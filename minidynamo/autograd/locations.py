@@ -1,7 +1,7 @@
-"""Owns the user's lines on ATen nodes: which line of the user's program a traced operation belongs to.
+"""Owns the user's lines on ATen nodes: which torch-level node, and so which line, a traced operation belongs to.
 
 Forward operations belong to the torch-level node that is being run; backward operations to the node whose gradient
-function autograd is calling.
+function autograd is calling, and so do those of higher derivatives.
 """
 
 from __future__ import annotations
@@ -12,48 +12,53 @@ from typing import Any
 import torch
 from torch import fx
 
-from minidynamo.errors import UserLocation
-
 
 class LocationRecorder:
-    """Marks the nodes of a growing `graph` with the location that was current when they were made."""
+    """Marks the nodes of a growing `graph` with the location of the torch-level node, `current`, that makes them.
 
-    def __init__(self, graph: fx.Graph) -> None:
+    With `again`, gradients are differentiated as well: gradient functions that others bring into being are followed.
+    """
+
+    def __init__(self, graph: fx.Graph, again: bool = False) -> None:
         self.graph = graph
+        self.again = again
         self.marked = self.newest()
-        self.current: UserLocation | None = None
-        self.known: set[torch.autograd.graph.Node] = set()
+        self.current: fx.Node | None = None
+        self.known: dict[torch.autograd.graph.Node, fx.Node] = {}
 
     def newest(self) -> fx.Node | None:
         return next(iter(reversed(self.graph.nodes)), None)
 
-    def enter(self, location: UserLocation | None) -> None:
-        """Nodes made from now on belong to `location`; those made since the last call to the one before."""
+    def enter(self, current: fx.Node | None) -> None:
+        """Nodes made from now on belong to `current`; those made since the last call to the one before."""
         newest = self.newest()
+        location = None if self.current is None else self.current.meta.get("user_location")
         node = newest
-        while node is not None and node is not self.marked and node.op != "root":
-            if self.current is not None:
-                node.meta.setdefault("user_location", self.current)
+        while location is not None and node is not None and node is not self.marked and node.op != "root":
+            node.meta.setdefault("user_location", location)
             node = node.prev
         self.marked = newest
-        self.current = location
+        self.current = current
 
-    def follow_backward(self, result: Any, location: UserLocation | None) -> None:
-        """When autograd calls a gradient function that `result` brought into being, enter `location`."""
-        if location is None:
-            return
+    def follow_backward(self, result: Any, maker: fx.Node) -> None:
+        """When autograd calls a gradient function that `result` brought into being, enter `maker`."""
         values = result if isinstance(result, (tuple, list)) else (result,)
         pending = [v.grad_fn for v in values if isinstance(v, torch.Tensor) and v.grad_fn is not None]
         while pending:
             function = pending.pop()
             if function in self.known:
                 continue
-            self.known.add(function)
-            function.register_prehook(functools.partial(self._called, location))
+            self.known[function] = maker
+            function.register_prehook(functools.partial(self._called, maker))
+            if self.again:
+                function.register_hook(functools.partial(self._returned, maker))
             pending += [after for after, _ in function.next_functions if after is not None]
 
-    def _called(self, location: UserLocation, gradients: Any) -> None:
-        self.enter(location)
+    def _called(self, maker: fx.Node, gradients: Any) -> None:
+        self.enter(maker)
+
+    def _returned(self, maker: fx.Node, made: Any, gradients: Any) -> None:
+        self.follow_backward(made, maker)
 
 
 class LocatingInterpreter(fx.Interpreter):
@@ -67,8 +72,7 @@ class LocatingInterpreter(fx.Interpreter):
         self.recorder = recorder
 
     def run_node(self, n: fx.Node) -> Any:
-        location = n.meta.get("user_location")
-        self.recorder.enter(location)
+        self.recorder.enter(n)
         result = super().run_node(n)
-        self.recorder.follow_backward(result, location)
+        self.recorder.follow_backward(result, n)
         return result

@@ -153,13 +153,15 @@ def partition(
     overwritten: set[fx.Node],
     save_policy: SavePolicy | None = None,
     exposed: Collection[fx.Node] = (),
+    also: Collection[fx.Node] = (),
 ) -> Partition:
     """Split a functional joint graph.
 
     `inputs` are forward's placeholders, `results` what it returns to the runtime, `gradients` what backward returns.
     `overwritten` are inputs whose memory holds other data by the time backward runs: keeping them means a copy.
     `exposed` are inputs and results that the caller may write to before backward runs. `save_policy` has a say in what
-    is kept, and so has `config.activation_budget`.
+    is kept, and so has `config.activation_budget`. `also` are values that backward must be able to compute although it
+    may not read them: derivatives of its results do.
     """
     behind = _tangent_dependent(graph, set(inputs))
     wanted = ancestors(node for node in gradients if node is not None)
@@ -171,13 +173,14 @@ def partition(
     required = ancestors(forward_roots)
     network = _Network(
         graph,
-        wanted,
+        wanted | ancestors(also),
         behind,
         required,
         overwritten,
         set(results),
         {g for g in gradients if g is not None},
         frozenset(exposed) - overwritten,
+        also,
     )
     wishes = Wishes() if save_policy is None else network.wishes(save_policy)
     cut = network.cut_within(config.activation_budget, wishes)
@@ -198,13 +201,15 @@ def partition(
     return made
 
 
-def exposed(graph: fx.Graph, made_forward: Collection[fx.Node], held: Iterable[fx.Node]) -> frozenset[fx.Node]:
+def exposed(
+    graph: fx.Graph, made_forward: Collection[fx.Node], held: Iterable[fx.Node], also: Iterable[fx.Node] = ()
+) -> frozenset[fx.Node]:
     """Those of `held`, inputs and results, that eager would not keep for backward: a caller may write to them.
 
-    Eager keeps what the gradients' formulas read of forward. `made_forward` are the nodes that were there before the
-    first gradient was computed.
+    Eager keeps what the gradients' formulas read of forward, and `also`. `made_forward` are the nodes that were there
+    before the first gradient was computed.
     """
-    kept: set[fx.Node] = set()
+    kept = {shared for node in also for shared in _viewed(node)}
     for node in graph.nodes:
         if node not in made_forward:
             kept.update(*(_viewed(source) for source in node.all_input_nodes))
@@ -234,8 +239,10 @@ class _Network:
         results: set[fx.Node],
         gradients: set[fx.Node],
         exposed: frozenset[fx.Node],
+        also: Collection[fx.Node],
     ) -> None:
         self.exposed = exposed
+        self.also = also
         self.recomputable = recomputable(graph)
         self.candidates = [node for node in graph.nodes if node in wanted and node not in behind]
         self.behind = behind & wanted
@@ -274,8 +281,8 @@ class _Network:
         return found
 
     def is_sink(self, node: fx.Node) -> bool:
-        """Whether backward reads `node`, or returns it."""
-        return node in self.gradients or any(user in self.behind for user in node.users)
+        """Whether backward reads `node`, or returns it, or its derivatives do."""
+        return node in self.gradients or node in self.also or any(user in self.behind for user in node.users)
 
     def may_drop(self, node: fx.Node, wishes: Wishes) -> bool:
         """Whether anything is won by not keeping `node`."""

@@ -14,6 +14,7 @@ from torch import fx
 
 from minidynamo.autograd.emitter import Emitter
 from minidynamo.autograd.numbers import is_number
+from minidynamo.autograd.opaque import Gradients
 
 aten = torch.ops.aten
 
@@ -50,6 +51,8 @@ def read_inputs(node: fx.Node) -> list[fx.Node]:
     depend on the old ones, do not count as results."""
     if is_number(node):
         return []
+    if isinstance(node.target, Gradients):
+        return [arg for i, arg in enumerate(node.args) if i not in node.target.unread and isinstance(arg, fx.Node)]
     if node.target in ASKED_FOR_LAYOUT:
         return [source for source in node.all_input_nodes if source is not node.args[0]]
     if node.target is aten._native_batch_norm_legit_functional.default and node.args[5]:

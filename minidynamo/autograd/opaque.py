@@ -1,0 +1,213 @@
+"""Owns operations whose derivatives look into data: in graphs that are traced without data each derivative is one call.
+
+The call runs the operation under torch's autograd, on what the operation was given, and differentiates it; its own
+derivative is a call of the same kind. Which operations are taken that way is found out by `joint.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode, track_tensor_tree
+from torch.fx.node import map_aggregate
+
+from minidynamo.autograd.numbers import is_symbolic
+from minidynamo.autograd.partition import ancestors
+from minidynamo.autograd.recomputation import is_random
+from minidynamo.compat import FakeTensor
+from minidynamo.switches import preserved, restore, settings
+
+Tensors = Sequence[torch.Tensor]
+
+# Gradient functions that choose a formula by data, and of tensors without data compute each and choose by `where`:
+# derivatives of what was not chosen may be no numbers, or others than eager's.
+CHOOSES_BY_DATA = frozenset({"LinalgDetBackward0", "ProdBackward0", "ProdBackward1"})
+
+
+class NotOpaque(Exception):
+    """An operation that cannot be run a second time from what it was given."""
+
+
+class Operation:
+    """A call of `function` as a function of the tensors among its arguments, `given`, under the settings of now."""
+
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.function = function
+        self.given: list[torch.Tensor] = []
+        self.arguments = map_aggregate((args, kwargs), self._taken)
+        self.structure: Any = None
+        self.settings = settings()
+        self.written: tuple[int, ...] = ()
+        self.unread: frozenset[int] = frozenset()
+
+    def _taken(self, value: Any) -> Any:
+        if is_symbolic(value):
+            raise NotOpaque(f"it is given {value}, which differs from call to call")
+        if not isinstance(value, torch.Tensor):
+            return value
+        self.given.append(value)
+        return _Place(len(self.given) - 1)
+
+    def run(self, values: Tensors) -> list[torch.Tensor]:
+        """The tensors that it returns for `values`, some of which it may write to."""
+        args, kwargs = _filled(self.arguments, values)
+        found: list[torch.Tensor] = []
+
+        def taken(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            found.append(value)
+            return _Place(len(found) - 1)
+
+        self.structure = map_aggregate(self.function(*args, **kwargs), taken)
+        return found
+
+    def examine(self) -> None:
+        """Find out what it writes to, and what has no part in what autograd keeps for its derivatives."""
+        tracer = _tracer()
+        before = set(tracer.graph.nodes)
+        saved: list[torch.Tensor] = []
+
+        def pack(value: torch.Tensor) -> torch.Tensor:
+            saved.append(value)
+            return value
+
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
+            own = [_input(value.detach(), _is_differentiable(value)) for value in self.given]
+            copies = [value.clone() for value in own]
+            self.run(copies)
+        if any(is_random(node) for node in tracer.graph.nodes if node not in before):
+            raise NotOpaque("it draws random numbers")
+        self.written = tuple(i for i, copy in enumerate(copies) if copy._version)
+        read = ancestors(tracer.unwrap_proxy(value).node for value in saved)
+        self.unread = frozenset(i for i, value in enumerate(own) if tracer.unwrap_proxy(value).node not in read)
+
+    def trace(self, targets: Tensors, values: Tensors) -> list[torch.Tensor]:
+        """What `run` returns while its operations are traced; `targets` are what it writes to."""
+        written = dict(zip(self.written, targets))
+        return self.run([written.get(i, value) for i, value in enumerate(values)])
+
+    def __call__(self, *values: torch.Tensor) -> list[torch.Tensor]:
+        """What it returns for real tensors, which it leaves as they are."""
+        with preserved():
+            restore(self.settings)
+            return self.run([value.clone() if i in self.written else value for i, value in enumerate(values)])
+
+
+class Gradients:
+    """The gradients of `function` by those of its first arguments that are `wanted`, as a function of all its `count`
+    arguments and of the gradients of those results that have one (`given`). Of the arguments in `unread` only the
+    layout matters."""
+
+    def __init__(self, function: Operation | Gradients, wanted: tuple[bool, ...], given: tuple[bool, ...]) -> None:
+        self.function = function
+        self.wanted = wanted
+        self.given = given
+        self.unread: frozenset[int] = function.unread
+        self.__name__ = f"gradients_of_{getattr(function, '__name__', 'operation')}"
+
+    def trace(self, targets: Tensors, values: Tensors) -> list[torch.Tensor]:
+        """One node that computes the gradients."""
+        tracer = _tracer()
+        with disable_proxy_modes_tracing():
+            made = self(*values)
+        arguments = tuple(tracer.unwrap_proxy(value) for value in values)
+        proxy = tracer.create_proxy("call_function", self, arguments, {})
+        track_tensor_tree(made, proxy, constant=None, tracer=tracer)
+        return list(made)
+
+    def __call__(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The gradients, which can be differentiated if the grad mode is on."""
+        arguments, gradients = values[: len(self.wanted)], values[len(self.wanted) :]
+        if any(isinstance(value, FakeTensor) for value in values):
+            return tuple(torch.empty_like(value) for value, wanted in zip(arguments, self.wanted) if wanted)
+        again = torch.is_grad_enabled()
+        with torch.enable_grad():
+            inputs = [_input(value, wanted) for value, wanted in zip(arguments, self.wanted)]
+            results = [made for made, given in zip(self.function(*inputs), self.given) if given]
+            sources = [value for value, wanted in zip(inputs, self.wanted) if wanted]
+            flows = [(made, gradient) for made, gradient in zip(results, gradients) if made.requires_grad]
+            targets, tangents = zip(*flows) if flows else ((), ())
+            found = torch.autograd.grad(targets, sources, tangents, create_graph=again, allow_unused=True)
+        return tuple(
+            torch.zeros_like(value) if gradient is None else gradient if again else _like(value, gradient)
+            for value, gradient in zip(sources, found)
+        )
+
+
+class _Opaque(torch.autograd.Function):
+    """Traces a function as it is, and its derivative as one call."""
+
+    @staticmethod
+    def forward(ctx: Any, function: Operation | Gradients, count: int, *values: torch.Tensor) -> Any:
+        made = function.trace(values[:count], values[count:])
+        ctx.function = function
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*values[count:])
+        ctx.mark_dirty(*values[:count])
+        ctx.mark_non_differentiable(*[value for value in made if not _is_differentiable(value)])
+        return tuple(made)
+
+    @staticmethod
+    def backward(ctx: Any, *tangents: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        values = ctx.saved_tensors
+        wanted = ctx.needs_input_grad[-len(values) :]
+        given = [tangent for tangent in tangents if tangent is not None]
+        function = Gradients(ctx.function, wanted, tuple(tangent is not None for tangent in tangents))
+        found = iter(_applied(function, (), [*values, *given]))
+        skipped = (None,) * (len(ctx.needs_input_grad) - len(values))
+        return (*skipped, *[next(found) if wants else None for wants in wanted])
+
+
+def _applied(function: Operation | Gradients, targets: Tensors, values: Tensors) -> tuple[torch.Tensor, ...]:
+    made: tuple[torch.Tensor, ...] = _Opaque.apply(function, len(targets), *targets, *values)  # type: ignore[no-untyped-call]
+    return made
+
+
+def run_opaque(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`function(*args, **kwargs)`, traced such that its derivatives are calls that run it again.
+
+    Raises NotOpaque when that would not be the same.
+    """
+    operation = Operation(function, args, kwargs)
+    operation.examine()
+    given, operation.given = operation.given, []
+    values = [value.clone() if i in operation.written else value for i, value in enumerate(given)]
+    made = _applied(operation, [given[i] for i in operation.written], values)
+    return _filled(operation.structure, made)
+
+
+class _Place:
+    """Stands for a tensor in a structure of arguments or results."""
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+
+
+def _filled(structure: Any, values: Tensors) -> Any:
+    return map_aggregate(structure, lambda item: values[item.position] if isinstance(item, _Place) else item)
+
+
+def _is_differentiable(value: torch.Tensor) -> bool:
+    return value.is_floating_point() or value.is_complex()
+
+
+def _tracer() -> Any:
+    mode = get_proxy_mode()
+    assert mode is not None
+    return mode.tracer
+
+
+def _input(value: torch.Tensor, wanted: bool) -> torch.Tensor:
+    """`value` as an input of its own, differentiable if that is `wanted`."""
+    if value.requires_grad:
+        return value.view_as(value)
+    return value.detach().requires_grad_(wanted)
+
+
+def _like(value: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    """`gradient` in the strides that were promised while tracing."""
+    strides = torch.empty_like(value, device="meta").stride()
+    return gradient if gradient.stride() == strides else torch.empty_like(value).copy_(gradient)
