@@ -161,7 +161,57 @@ def scaled_product(t, log):
     return t.addcmul_(torch.ones(3), torch.ones(3))
 
 
+def aliases(t, log):
+    log.append(4)
+    t.multiply_(0.5)
+    log.append(5)
+
+
+def quotient(t, log):
+    log.append(6)
+    return t.div_(2)
+
+
+def bits_of_floats(t, log):
+    log.append(7)
+    return ~t.sin()
+
+
+def unused_difference_of_bools(t, log):
+    log.append(8)
+    (t > 1) - True
+    log.append(9)
+
+
+def rectified_bools(t, log):
+    mask = t > 1
+    log.append(10)
+    mask.relu_()
+    log.append(11)
+
+
+def caught(t, log):
+    try:
+        t.add_(0.5)
+    except RuntimeError as error:
+        log.append(str(error))
+    return t + 1
+
+
+REFUSED = [
+    times_half,
+    by_keyword,
+    scaled_product,
+    aliases,
+    quotient,
+    bits_of_floats,
+    unused_difference_of_bools,
+    rectified_bools,
+    caught,
+]
+
+
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-@pytest.mark.parametrize("program", [times_half, by_keyword, scaled_product])
-def test_floats_written_to_ints_raise_as_in_eager(program, backend):
+@pytest.mark.parametrize("program", REFUSED)
+def test_what_torch_refuses_for_dtypes_raises_where_it_does_in_eager(program, backend):
     assert_same_as_eager(program, lambda: (torch.arange(3), []), backend=backend)

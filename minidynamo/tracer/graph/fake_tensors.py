@@ -6,7 +6,6 @@ It knows nothing of graph nodes.
 from __future__ import annotations
 
 import contextlib
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 
 from minidynamo.compat import SYMBOLIC_NUMBERS, FakeTensorMode, fake_tensor_log, python_dispatcher
 from minidynamo.guards.shapes import Layout, Shapes
+from minidynamo.tracer.graph.dtype_checks import raise_unless_it_takes
 from minidynamo.variables.tensors import TensorVariable
 
 
@@ -88,33 +88,16 @@ class FakeTensors:
         logged, fake_tensor_log.disabled = fake_tensor_log.disabled, True
         try:
             with self.mode, python_dispatcher() if self._shapes.is_symbolic else contextlib.nullcontext():
-                _check_cast(target, args, kwargs)
                 if isinstance(target, str):
-                    return getattr(args[0], target)(*args[1:], **kwargs)
-                return target(*args, **kwargs)
+                    result = getattr(args[0], target)(*args[1:], **kwargs)
+                else:
+                    result = target(*args, **kwargs)
+            raise_unless_it_takes(target, args, kwargs)
+            return result
         except Exception as error:
             raise CallFailed(str(error)) from error
         finally:
             fake_tensor_log.disabled = logged
-
-
-# Operations in place that take, on fake tensors, also what has no room in the tensor.
-_UNCHECKED = {"add", "sub", "subtract", "mul", "multiply", "addcmul", "addcdiv"}
-
-
-def _check_cast(target: Callable[..., Any] | str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    """Raise what torch raises if it is written to a tensor of a lesser kind, as a float to one of ints."""
-    name = target if isinstance(target, str) else getattr(target, "__name__", "")
-    is_in_place = name.endswith("_") or (name.startswith("i") and getattr(operator, name, None) is target)
-    written = args[0] if args else None
-    if not is_in_place or name.strip("_").removeprefix("i") not in _UNCHECKED or not isinstance(written, torch.Tensor):
-        return
-    for other in [*args[1:], *(kwargs.get(name) for name in ("other", "tensor1", "tensor2"))]:
-        other = 1.0 if isinstance(other, torch.SymFloat) else other
-        if isinstance(other, torch.Tensor | float | int | complex):
-            result = torch.result_type(written, other)
-            if not torch.can_cast(result, written.dtype):
-                raise RuntimeError(f"result type {result} can't be cast to the desired output type {written.dtype}")
 
 
 def _inference_mode(enabled: bool) -> contextlib.AbstractContextManager[object]:

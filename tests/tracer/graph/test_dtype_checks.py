@@ -1,0 +1,88 @@
+"""What torch refuses for the dtypes of its arguments is refused while tracing, in torch's words; all else is taken."""
+
+from __future__ import annotations
+
+import operator
+
+import pytest
+import torch
+
+from minidynamo.tracer.graph.dtype_checks import raise_unless_it_takes
+from minidynamo.tracer.graph.fake_tensors import FakeTensorMode
+
+BOOL, INT, FLOAT, COMPLEX = torch.bool, torch.int64, torch.float32, torch.complex64
+
+
+def outcome(function, *args, **kwargs):
+    try:
+        function(*args, **kwargs)
+    except Exception as error:
+        return type(error), str(error)
+    return None
+
+
+@pytest.mark.parametrize(
+    ("target", "operands"),
+    [
+        ("relu_", (BOOL,)),
+        ("div_", (INT, 2)),
+        ("add_", (INT, 0.5)),
+        ("mul_", (FLOAT, 1j)),
+        ("multiply_", (INT, 0.5)),
+        ("bitwise_not", (FLOAT,)),
+        ("fill_", (FLOAT, 1j)),
+        ("uniform_", (INT,)),
+        ("sort", (COMPLEX,)),
+        ("__rsub__", (BOOL, True)),
+        (operator.iadd, (INT, 0.5)),
+        (operator.sub, (BOOL, True)),
+        (operator.and_, (FLOAT, FLOAT)),
+        (operator.invert, (FLOAT,)),
+        (torch.mm, (BOOL, BOOL)),
+        (torch.relu, (BOOL,)),
+        (torch.addcmul, (INT, FLOAT, COMPLEX)),
+        (torch.nn.functional.relu, (COMPLEX,)),
+        (torch.pow, (INT, -1)),
+        # the same with what torch takes
+        ("relu_", (INT,)),
+        ("add_", (INT, 2)),
+        ("mul_", (COMPLEX, 0.5)),
+        (operator.iadd, (INT, True)),
+        (operator.sub, (BOOL, 1.0)),
+        (torch.mm, (INT, INT)),
+        (torch.pow, (INT, 2)),
+        (torch.var, (FLOAT,)),
+    ],
+)
+def test_torch_decides(target, operands):
+    real = [torch.ones(5, 5, dtype=arg) if isinstance(arg, torch.dtype) else arg for arg in operands]
+    with FakeTensorMode() as mode:
+        fakes = [mode.from_tensor(arg) if isinstance(arg, torch.Tensor) else arg for arg in real]
+    function = getattr(torch.Tensor, target) if isinstance(target, str) else target
+    assert outcome(raise_unless_it_takes, target, fakes, {}) == outcome(function, *real)
+
+
+def test_numbers_are_told_apart_by_their_type():
+    x = torch.ones(3, dtype=INT)
+    for number, taken in ((1, True), (1.0, False), (True, True), (1.0, False)):
+        assert (outcome(raise_unless_it_takes, "mul_", (x, number), {}) is None) is taken
+
+
+def test_empty_tensors_and_numbers_of_one_element_are_those_of_torch():
+    empty, number = torch.ones(0, dtype=INT), torch.tensor(0.5)
+    assert outcome(raise_unless_it_takes, "floor_divide", (empty, 0), {}) is None
+    assert outcome(raise_unless_it_takes, "add_", (torch.ones(3), torch.tensor(2.0, dtype=torch.float64)), {}) is None
+    assert outcome(raise_unless_it_takes, "add_", (torch.ones(3, dtype=INT), number), {}) is not None
+
+
+def test_nothing_is_drawn_and_nothing_is_written():
+    x, state = torch.zeros(3), torch.get_rng_state()
+    for target, args in (("uniform_", (x,)), ("bernoulli_", (x, 0.5)), ("fill_", (x, 2))):
+        raise_unless_it_takes(target, args, {})
+    assert torch.equal(torch.get_rng_state(), state) and not x.any()
+
+
+def test_what_nothing_stands_for_is_left_to_fake_tensors():
+    for args in ((torch.ones(3, device="meta", dtype=BOOL),), (torch.ones(3, 3, dtype=BOOL).to_sparse(),)):
+        raise_unless_it_takes("relu_", args, {})
+    raise_unless_it_takes("reshape", (torch.ones(3, dtype=BOOL), 3), {})
