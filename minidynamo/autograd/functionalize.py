@@ -365,7 +365,10 @@ class _Pass:
             # In place it draws in the order of memory; the functional operator does so for contiguous tensors only.
             drawn = self.emitter.in_memory_order(args[0], args[0].meta["val"], functional, *args[1:], **renamed)
             return [self.as_mask(drawn)]
-        made = self.emitter.emit(functional, *args, **renamed)
+        try:
+            made = self.emitter.emit(functional, *args, **renamed)
+        except RuntimeError as error:  # `masked_scatter_` is checked when it runs, `masked_scatter` while tracing
+            raise refuse(f"`{functional}` does not take what `{op}` is given: {error}") from error
         if isinstance(made.meta["val"], torch.Tensor):
             return [made]
         elements = [self.emitter.element(made, i) for i in range(len(made.meta["val"]))]
