@@ -20,12 +20,12 @@ _CONTAINERS = {list, tuple, deque, set, frozenset, dict, OrderedDict}
 _LIBRARIES = ("torch", "minidynamo")
 
 
-def is_noticed(value: object) -> bool:
+def is_noticed(value: Any) -> bool:
     """Whether code runs when a value dies: its own, or that of a weak reference."""
     cls = type(value)
-    if cls in _PLAIN or isinstance(value, _LASTING):
+    if cls in _PLAIN or issubclass(cls, _LASTING):
         return False
-    if isinstance(value, types.GeneratorType):
+    if cls is types.GeneratorType:
         if value.gi_suspended:  # what waits behind its `yield`, in `finally` and `with`, is run
             return True
     elif hasattr(cls, "__del__"):

@@ -10,8 +10,10 @@ import functools
 import itertools
 import re
 import sys
+import types
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.source import Attr, Computed, Constant, Derived, InstanceAttr, Item, Local, Source, TypeOf
@@ -151,6 +153,9 @@ class Reader:
         """The text of a source over what it is read from."""
         if isinstance(source, InstanceAttr):  # a way through the instance's dictionary, which others go, too
             source = Item(Attr(source.of, "__dict__"), source.name)
+        if isinstance(source, Attr) and (looks_up := _own_lookup(self.class_of(source.of))) is not None:
+            past = self.constant(looks_up, "getattribute")
+            return f"{past}({self.read(source.of)}, {source.name!r})"
         if isinstance(source, Derived):
             return dataclasses.replace(source, of=Local(self.read(source.of))).expression(self.names)
         skips = any(word in source.template for word in (" or ", " and ", " if "))  # what it skips would stay unread
@@ -189,6 +194,13 @@ class Reader:
             return self.class_of(source.of)
         value = source.value if isinstance(source, Constant) else self._objects.get(source)
         return value if isinstance(value, type) else None
+
+
+def _own_lookup(cls: type | None) -> Callable[[Any, str], Any] | None:
+    """What reads attributes past the `__getattribute__` of the user's that a class has."""
+    if cls is None or not isinstance(cls.__getattribute__, types.FunctionType):
+        return None
+    return type.__getattribute__ if issubclass(cls, type) else object.__getattribute__
 
 
 def _is_from_library(value: object) -> bool:

@@ -79,7 +79,7 @@ def is_constant_value(value: object) -> bool:
         return all(is_constant_value(part) for part in (value.start, value.stop, value.step))
     if type(value) is datetime.datetime:  # other time zones are objects that run code of their own
         return value.tzinfo is None or type(value.tzinfo) is datetime.timezone
-    return type(value) in CONSTANT_TYPES or isinstance(value, enum.Enum)
+    return type(value) in CONSTANT_TYPES or issubclass(type(value), enum.Enum)
 
 
 def from_constant(value: Any) -> VariableTracker:

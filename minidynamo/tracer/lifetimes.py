@@ -33,7 +33,7 @@ _VALUES = (ConstantVariable, NumberVariable)
 
 
 def _is_referable(value: object) -> bool:
-    plain = is_constant_value(value) or isinstance(value, (*_LASTING, torch.Tensor))
+    plain = is_constant_value(value) or issubclass(type(value), (*_LASTING, torch.Tensor))
     return not plain and type(value).__weakrefoffset__ != 0
 
 
@@ -92,7 +92,7 @@ def _is_held(frame: Frame, real: object) -> bool:
 
 
 def _tells(frame: Frame, source: Source, real: object) -> bool:
-    if isinstance(real, torch.Tensor) or is_constant_value(real):
+    if issubclass(type(real), torch.Tensor) or is_constant_value(real):
         return False
     if any(map(is_noticed, dying(real))):
         return True

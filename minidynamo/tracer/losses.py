@@ -92,7 +92,7 @@ def dying(value: object, belongs: Callable[[object], bool] = lambda _: False) ->
         found = gc.get_referents(todo.pop())
         kept.append(found)
         for part in found:
-            if isinstance(part, type) or part is value:
+            if issubclass(type(part), type) or part is value:
                 continue
             counted[id(part)] += 1
             # One by each of those that die, one by each list of theirs here, one by the name, one by the call.
@@ -129,7 +129,7 @@ def _lost_attribute(
         return None, [] if real is None or not real.is_leaf else [Loss(name, None, (real.grad,))]
     value = graph.real(obj) if isinstance(obj, TensorVariable) else getattr(obj, "value", None)
     place = Attr(source, "__dict__")
-    if isinstance(value, type):
+    if issubclass(type(value), type):
         return place, [Loss(name, Attr(source, name), _item(vars(value), name))]
     if inspect.ismemberdescriptor(inspect.getattr_static(type(value), name, None)):
         return source, [Loss(name, Attr(source, name), _stored(value, name))]

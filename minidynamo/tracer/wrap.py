@@ -376,7 +376,7 @@ def _dict(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
     if cls is dict and "__builtins__" in value:  # globals: each item is a variable, two ways to write one thing
         return _opaque(graph, value, source)
     owner = collections.OrderedDict if issubclass(cls, collections.OrderedDict) else dict
-    raw = [*owner.__iter__(value)] if isinstance(value, dict) else [*value]
+    raw = [*owner.__iter__(value)] if issubclass(cls, dict) else [*value]
     plain = cls in (dict, collections.defaultdict, collections.OrderedDict) and 0 < len(raw) <= _LARGEST_CONTAINER
     if plain and all(type(key) in (torch.Tensor, torch.nn.Parameter) for key in raw):
         return _dict_of_tensors(graph, value, source)
@@ -395,8 +395,8 @@ def _dict(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
     storage.attributes = instance_dict(value) if builtin else None
     variable: VariableTracker = storage if builtin else ObjectVariable(value, cls, storage, source=source)
     graph.values.remember(value, variable)
-    storage.items = _entries(graph, value, source, raw, owner if isinstance(value, dict) else None, builtin)
-    if isinstance(value, collections.defaultdict):
+    storage.items = _entries(graph, value, source, raw, owner if issubclass(cls, dict) else None, builtin)
+    if issubclass(cls, collections.defaultdict):
         storage.default_factory = wrap(graph, value.default_factory, Attr(source, "default_factory"))
     return variable
 
@@ -477,7 +477,7 @@ def _method(graph: OutputGraph, value: types.MethodType, source: Source) -> Vari
 
 def _built_in(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
     owner = getattr(value, "__self__", None)
-    if owner is None or isinstance(owner, types.ModuleType | type) or not _binds(value):
+    if owner is None or issubclass(type(owner), types.ModuleType | type) or not _binds(value):
         return _same_object(BuiltinVariable)(graph, value, source)
     graph.guard(source, GuardKind.TYPE, type(value))
     graph.guard(Attr(source, "__name__"), GuardKind.EQUALS, value.__name__)

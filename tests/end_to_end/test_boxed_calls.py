@@ -106,13 +106,13 @@ def gradient_of_five_sines(x):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_BOX_2_generated_code_unpacks_clears_and_deletes(backend):
-    def fn(x, y, z):
+    def fn(x, y, z, unused):
         a = x + y
         b = probe(a * z)
         return b + y, z
 
     f = minidynamo.compile(fn, backend=backend)
-    f(ones(4, requires_grad=True), ones(4), ones(4))[0].sum().backward()
+    f(ones(4, requires_grad=True), ones(4), ones(4), ones(4))[0].sum().backward()
     programs = re.split(r"^# host program of ", f.code("host"), flags=re.MULTILINE)[1:]
     assert len(programs) == (1 if backend == "eager" else 2)
     for text in (re.sub(r"#.*", "", program) for program in programs):
@@ -121,11 +121,15 @@ def test_BOX_2_generated_code_unpacks_clears_and_deletes(backend):
         cleared = text.index(".clear()")
         assert names.start() < cleared
         returned = re.findall(r"\w+", text[text.rindex("return") :])
+        steps = [step for step in re.split(r"[;\n]", text[cleared:]) if step.strip()]
         for name in names[1].split(", "):
             if name not in returned:
-                uses = [m.start() for m in re.finditer(rf"\b{name}\b", text)]
-                line = text[text.rindex("\n", 0, uses[-1]) : uses[-1]]
-                assert uses[-1] > cleared and "del" in line, f"{name} is not deleted behind its last use:\n{text}"
+                uses = [at for at, step in enumerate(steps) if re.search(rf"\b{name}\b", step)]
+                assert uses, f"{name} is never deleted:\n{text}"
+                last = uses[-2] if len(uses) > 1 else 0
+                # Right behind its last use, or at once when there is none, with others that end there.
+                behind = {step.split()[0] for step in steps[last + 1 : uses[-1] + 1]}
+                assert behind == {"del"}, f"{name} is not deleted right behind its last use:\n{text}"
 
 
 class Thing:
@@ -200,20 +204,32 @@ def test_BOX_5_a_retained_graph_gives_its_gradient_again(backend):
         y.backward()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_BOX_6_an_unused_element_dies_before_the_first_operation(backend):
-    def fn(xs):
-        used, unused = xs
-        xs.clear()
-        del unused
-        return probe(used) + 1
+def deleted(xs):
+    used, unused = xs
+    xs.clear()
+    del unused
+    return probe(used) + 1
 
-    f = minidynamo.compile(fn, backend=backend)
+
+def never_mentioned(xs):
+    return probe(xs[0]) + 1
+
+
+def unpacked(xs):
+    used, _unused = xs  # which lives to the end of the function in eager
+    xs.clear()
+    return probe(used) + 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", [deleted, never_mentioned, unpacked])
+def test_BOX_6_an_unused_element_dies_before_the_first_operation(fn, backend):
+    f = minidynamo.compile(fn, backend=backend, steal=("xs",))
     for _ in range(2):
         xs = [ones(3), ones(4)]
         watch = StorageWatch(unused=xs[1])
         assert f(xs).tolist() == [2.0] * 3
-        assert watch.seen == [[]]
+        assert watch.seen == [[]] and xs == []
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -3,6 +3,8 @@
 # Programs are written as users write them, not as a linter would.
 # ruff: noqa: RUF005, C416
 
+from typing import ClassVar
+
 import pytest
 import torch
 
@@ -454,3 +456,27 @@ def test_two_arguments_that_become_one_are_noticed():
     shared = Plain([1])
     assert torch.equal(compiled(ones(), shared, shared), ones(2))
     assert torch.equal(compiled(ones(), Plain([1]), Plain([1])), ones())
+
+
+class Telling(list):
+    """Notes every look at one of its attributes; `isinstance` of anything looks at `__class__`."""
+
+    seen: ClassVar[list[str]] = []
+
+    def __getattribute__(self, name):
+        Telling.seen.append(name)
+        return super().__getattribute__(name)
+
+
+def test_nobody_but_the_program_looks_at_an_instance():
+    def f(x, items, others):
+        items.append(x)
+        others["k"] = items
+        return len(items), items[0] + 1, items, lambda: others
+
+    compiled = minidynamo.compile(f, backend="eager")
+    for call in (f, compiled, compiled):
+        items, others = filled(Telling, ones()), {"k": filled(Telling)}
+        Telling.seen.clear()
+        count, made, same, _ = call(ones(), items, others)
+        assert Telling.seen == ["append"] and count == 2 and same is items and torch.equal(made, ones(2))
