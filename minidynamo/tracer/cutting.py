@@ -88,8 +88,10 @@ def break_before(frame: Frame, title: str, diagnostic: Diagnostic, *, in_callee:
     if reason is not None:
         what = f"{title} runs as written: it cannot be cut at a graph break"
         raise SkipFrame(Diagnostic("MD220", what, why=reason.capitalize() + ".", where=diagnostic.where))
-    lasting = frozenset(name for name, value in frame.local_slots.items() if lives_on(frame, value))
-    live = live_locals(code, index) | lasting
+    live = live_locals(code, index)
+    dead = ((name, value) for name, value in frame.local_slots.items() if name not in live)
+    lasting = frozenset(name for name, value in dead if lives_on(frame, value))
+    live |= lasting
     return Break(
         index,
         tuple(value if isinstance(value, Null) else _known(frame, value) for value in frame.stack),

@@ -7,7 +7,7 @@ can be seen, the graph is cut, and Python lets go. Making objects with `__del__`
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -19,11 +19,12 @@ from minidynamo.tracer.constants import is_constant_value
 from minidynamo.tracer.interpreter import Frame
 from minidynamo.tracer.losses import dying
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.reachable import reachable
-from minidynamo.tracer.side_effects import AttrSet, Called, CellSet, Effect, GlobalSet
+from minidynamo.tracer.reachable import needed_by, parts, target_of
+from minidynamo.tracer.side_effects import AttrSet, Called, CellSet, Effect, GlobalSet, SideEffects
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable
 from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import TupleVariable
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ObjectVariable
 from minidynamo.variables.tensors import TensorVariable
@@ -39,8 +40,8 @@ def _is_referable(value: object) -> bool:
 
 def lives_on(frame: Frame, variable: VariableTracker) -> bool:
     """Whether somebody can see that a local of the frame is alive although the frame needs it no more."""
-    value = _real(frame, variable)
-    return _is_referable(value) and bool(watchers(value))
+    held = (_real(frame, value) for value in _held_by([variable], frame.tx.side_effects))
+    return any(_is_referable(part) and watchers(part) for value in held for part in dying(value))
 
 
 def _real(frame: Frame, variable: VariableTracker) -> object:
@@ -84,11 +85,30 @@ def gives_up(frame: Frame) -> bool:
 
 
 def _is_held(frame: Frame, real: object) -> bool:
-    """Whether something that the program has made, or what it writes to, has got the value."""
+    """Whether something that the program has made, or what it writes to, has got a value that is noticed."""
     if not any(map(is_noticed, dying(real))):
         return False
-    found, _ = reachable(frame.held(), frame.tx.side_effects)
-    return any(_real(frame, value) is real for value in found)
+    effects = frame.tx.side_effects
+    lasting = (e for e in effects.journal if (target := target_of(e)) is None or not _is_passed(target))
+    roots = [*frame.held(), *(value for effect in lasting for value in needed_by(effect))]
+    return any(_real(frame, value) is real for value in _held_by(roots, effects))
+
+
+def _is_passed(target: VariableTracker) -> bool:
+    """Whether it is new, or was found in what the frame was entered with, so that it may be gone by now."""
+    return target.source is None or isinstance(_root(target.source), Local)
+
+
+def _held_by(roots: Iterable[VariableTracker], effects: SideEffects) -> Iterator[VariableTracker]:
+    """The values themselves, what they are made of, and what has been written to them."""
+    todo, found = [*roots], set[VariableTracker]()
+    while todo:
+        value = todo.pop()
+        if value not in found:
+            found.add(value)
+            yield value
+            if value.source is None or not isinstance(value, TupleVariable):
+                todo.extend(parts(value, effects))
 
 
 def _tells(frame: Frame, source: Source, real: object) -> bool:

@@ -91,7 +91,8 @@ class Trace:
         """Let go of the user's objects at the end, so that those which die in the first call die as in later ones."""
         for frame in self.frames:
             frame.forget_values()
-        self.chain.frames.clear()
+        for table in (self.chain.frames, self.chain.raised, self.chain.generators):
+            table.clear()
         self.graph.forget_values()
 
     def call(

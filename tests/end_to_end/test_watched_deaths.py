@@ -541,6 +541,97 @@ def arguments_that_are_given_up(compiled):
         yield held(watch.watched(holding(Part())) if is_watched else holding(Part()), vector())
 
 
+def in_a_tuple(parts, dead, x):
+    first, second = parts.pop(), parts.pop()
+    pair = (first, second)
+    first = second = None
+    before = len(dead)
+    pair = pair[1:]
+    return x + 1, before, len(dead)
+
+
+def in_a_closure(parts, dead, x):
+    part = parts.pop()
+    read = lambda: part.name  # noqa: E731
+    name, before = read(), len(dead)
+    part = None
+    return x + 1, name, before, len(dead)
+
+
+def in_a_function(parts, dead, x):
+    read = (lambda part: lambda: part.name)(parts.pop())
+    name, before = read(), len(dead)
+    read = None
+    return x + 1, name, before, len(dead)
+
+
+def in_a_generator(parts, dead, x):
+    def names(part):
+        yield part.name
+        yield 2
+
+    waiting = names(parts.pop())
+    name, before = next(waiting), len(dead)
+    waiting = None
+    return x + 1, name, before, len(dead)
+
+
+def in_a_new_object(parts, dead, x):
+    made = Holder()
+    made.part = parts.pop()
+    before = len(dead)
+    del made
+    return x + 1, before, len(dead)
+
+
+def in_an_exception(parts, dead, x):
+    try:
+        raise ValueError(parts.pop())
+    except ValueError as error:
+        before = len(dead), len(error.args)
+    return x + 1, before, len(dead)
+
+
+def in_a_callee(parts, dead, x):
+    def forget(part):
+        del part
+        return len(dead)
+
+    return x + 1, forget(parts.pop()), len(dead)
+
+
+def in_a_loop_over_what_is_popped(parts, dead, x):
+    parts.append([parts.pop(), parts.pop()])
+    found = []
+    for _part in parts.pop():
+        x = x + 1
+        found.append(len(dead))
+    found.append(len(dead))
+    _part = None
+    return x, found, len(dead)
+
+
+def rest_of_arguments(parts, dead, x):
+    def second(*rest):
+        rest = rest[1:]
+        return rest[0].name, len(dead)
+
+    return x + 1, second(parts.pop(), parts.pop()), len(dead)
+
+
+histories_of(
+    (sequence, in_a_tuple),
+    (sequence, in_a_closure),
+    (sequence, in_a_function),
+    (sequence, in_a_generator),
+    (sequence, in_a_new_object),
+    (sequence, in_an_exception),
+    (sequence, in_a_callee),
+    (sequence, in_a_loop_over_what_is_popped),
+    (sequence, rest_of_arguments),
+)
+
+
 def test_what_lives_on_elsewhere_breaks_nothing():
     class Member(torch.nn.Module):
         def __init__(self):
