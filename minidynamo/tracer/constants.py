@@ -134,12 +134,28 @@ def as_constant(variable: VariableTracker) -> Any:
     return convert(variable)
 
 
-def compares_by_own_code(cls: type) -> bool:
-    """Whether the members of an enum have an equality or a hash that the program has written."""
+# Special methods that no operator calls.
+_NO_OPERATORS = frozenset(("__init__", "__new__", "__init_subclass__", "__reduce_ex__", "__dir__"))
+_NO_OPERATORS |= {"__hash__", "__str__", "__repr__", "__format__"}
+
+
+def has_own(cls: type, *names: str) -> bool:
+    """Whether the program has written one of these special methods for the members of an enum; without names, one that
+    an operator calls."""
     if not issubclass(cls, enum.Enum):
         return False
-    own = (vars(base) for base in cls.__mro__ if base.__module__ != "enum")
-    return any(isinstance(names.get(name), FunctionType) for names in own for name in ("__eq__", "__hash__"))
+    found = ((name, value) for base in cls.__mro__ if base.__module__ != "enum" for name, value in vars(base).items())
+    own = {name for name, value in found if isinstance(value, FunctionType) and value.__module__ != "enum"}
+    return any(name in own if names else name.startswith("__") for name in names or own - _NO_OPERATORS)
+
+
+def involves_own_operators(variable: VariableTracker) -> bool:
+    """Whether a member of an enum whose operators the program has written is the value, or an item of it."""
+    if isinstance(variable, ConstantVariable):
+        return has_own(variable.python_type)
+    if isinstance(variable, DictVariable | SetVariable):
+        return any(involves_own_operators(key.variable) for key in variable.items)
+    return isinstance(variable, SequenceVariable) and any(map(involves_own_operators, variable.items))
 
 
 def key_of(variable: VariableTracker) -> DictKey:

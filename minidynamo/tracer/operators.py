@@ -6,6 +6,7 @@ before anything else, and an operator with a tensor among its operands is a node
 
 from __future__ import annotations
 
+import enum
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,7 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant
 from minidynamo.tracer import numbers, registry
 from minidynamo.tracer.attributes import MISSING, lookup_on_class
-from minidynamo.tracer.constants import NotConstant, as_constant, from_constant
+from minidynamo.tracer.constants import NotConstant, as_constant, from_constant, has_own, involves_own_operators
 from minidynamo.tracer.exceptions import says, tracked
 from minidynamo.tracer.operator_table import BINARY, COMPARISONS, IN_PLACE, UNARY
 from minidynamo.tracer.polyfills.lists import same_or_equal
@@ -44,7 +45,24 @@ def involves_tensor(variable: VariableTracker) -> bool:
 
 
 def fold(tx: Tracer, function: Callable[..., Any], *operands: VariableTracker) -> VariableTracker | None:
-    """The result on constants, None when an operand is not one; errors are raised natively."""
+    """The result on constants, None when an operand is not one, or has operators of the program's own; errors are
+    raised natively."""
+    if any(map(involves_own_operators, operands)):
+        return None
+    for name in BINARY.get(function) or (UNARY.get(function, ""),):
+        for operand in operands:
+            _guard_of_flag(tx, operand, name)
+    return _fold(tx, function, *operands)
+
+
+def _guard_of_flag(tx: Tracer, operand: VariableTracker, name: str) -> None:
+    """Guard what the library has put into the class of a flag; that it has no other names is guarded already."""
+    cls = operand.python_type
+    if isinstance(operand, ConstantVariable) and issubclass(cls, enum.Flag) and name in vars(cls):
+        tx.guard(Constant(cls, cls.__name__), GuardKind.CLASS_ATTR, (name, vars(cls)[name]))
+
+
+def _fold(tx: Tracer, function: Callable[..., Any], *operands: VariableTracker) -> VariableTracker | None:
     try:
         values = [as_constant(operand) for operand in operands]
     except NotConstant:
@@ -77,9 +95,9 @@ def _attempt(tx: Tracer, left: VariableTracker, name: str, right: VariableTracke
     if not _has_method(left, name):
         return None
     result: VariableTracker | None
-    if isinstance(left, ConstantVariable) and name != "__mod__":
+    if isinstance(left, ConstantVariable) and name != "__mod__" and not has_own(left.python_type, name):
         # Numbers and text know nothing of what is not a constant.
-        result = fold(tx, getattr(type(left.value), name), left, right)
+        result = _fold(tx, getattr(left.python_type, name), left, right)
     else:
         result = tx.call_method(left, name, [right])
     return None if isinstance(result, ConstantVariable) and result.value is NotImplemented else result
@@ -317,8 +335,8 @@ def _contains(tx: Tracer, container: VariableTracker, item: VariableTracker, /) 
 
 def truth_of(tx: Tracer, obj: VariableTracker) -> bool:
     """`bool(obj)`, by `__bool__`, then `__len__`, else True."""
-    if isinstance(obj, ConstantVariable):
-        return bool(obj.value)
+    if isinstance(obj, ConstantVariable) and not has_own(obj.python_type, "__bool__", "__len__"):
+        return numbers.truth_of_unread(tx, obj) if numbers.is_unread(obj) else bool(obj.value)
     if isinstance(obj, NumberVariable):
         return numbers.truth(tx, obj)
     if isinstance(obj, TensorVariable):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import contextvars
 import datetime
+import enum
 import functools
 import types
 import weakref
@@ -34,7 +35,7 @@ from minidynamo.guards.source import (
 )
 from minidynamo.steering import COMPILED, own_mark
 from minidynamo.tracer.attributes import instance_dict
-from minidynamo.tracer.constants import NUMPY_SCALARS, compares_by_own_code, is_constant_value, key_of
+from minidynamo.tracer.constants import NUMPY_SCALARS, has_own, is_constant_value, key_of
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.outside_items import ListReader, OutsideItems, OutsideTable, TableReader
 from minidynamo.tracer.outside_tuples import OutsideTuple, TupleReader
@@ -133,11 +134,15 @@ def _constant(graph: OutputGraph, value: Any, source: Source | None) -> Variable
         number = graph.integer(value, source) if isinstance(value, int) else graph.floating(value, source)
         graph.values.place(source, number)
         return number
-    variable = ConstantVariable(value, source=source)
-    if source is not None:
-        by_value = type(value) in _BY_VALUE
-        graph.guard(source, GuardKind.EQUALS if by_value else GuardKind.IDENTITY, value)
-        graph.values.place(source, variable)
+    if isinstance(value, enum.Enum):
+        _guard_names(graph, type(value))
+    if source is None:
+        return ConstantVariable(value)
+    kind = GuardKind.EQUALS if type(value) in _BY_VALUE else GuardKind.IDENTITY
+    read = None if type(value) in _ONLY_ONES else graph.guard_when_asked(source, kind, value)
+    variable = ConstantVariable(value, source=source, on_read=read)
+    graph.guard(source, kind if read is None else GuardKind.TYPE, value if read is None else type(value))
+    graph.values.place(source, variable)
     return variable
 
 
@@ -330,7 +335,7 @@ def _deque(graph: OutputGraph, value: collections.deque[Any], source: Source) ->
 def _is_key(key: object) -> bool:
     """Whether it can be tracked as the key of a dict from outside, or as an element of a set."""
     if is_constant_value(key):
-        return not compares_by_own_code(type(key))
+        return not has_own(type(key), "__eq__", "__hash__")
     if type(key) is tuple:
         return all(map(_is_key, key))
     cls = type(key)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minidynamo.tracer import registry
-from minidynamo.tracer.constants import as_constant
+from minidynamo.tracer.constants import as_constant, has_own
 from minidynamo.tracer.handlers.lists import storage_of
 from minidynamo.tracer.handlers.local_texts import is_local, refuse_local_text
 from minidynamo.tracer.handlers.values import class_has, constant, expect_constant, is_constant
@@ -132,6 +132,11 @@ def _written_in_python(cls: type, *names: str) -> bool:
     return any(hasattr(getattr(cls, name), "__code__") for name in names)
 
 
+def _writes_itself(obj: VariableTracker, name: str) -> bool:
+    """Whether a text of an object, or of a member of an enum, is made by code of the program."""
+    return (isinstance(obj, ObjectVariable) and _written_in_python(obj.cls, name)) or has_own(obj.python_type, name)
+
+
 # How containers are written whose items may have a `__repr__` of their own.
 _TEXTS: dict[type, Callable[..., str]] = {
     list: list_repr,
@@ -144,7 +149,7 @@ def _text(tx: Tracer, obj: VariableTracker, function: Callable[[Any], str], *spe
     if isinstance(obj, ExceptionVariable):
         return _expect_result(tx, tx.call_method(obj, special[0]), special[0], str)
     for name in special:
-        if isinstance(obj, ObjectVariable) and _written_in_python(obj.cls, name):
+        if _writes_itself(obj, name):
             return _expect_result(tx, tx.call_method(obj, name), name, str)
     storage = storage_of(obj)
     twin = _TEXTS.get(storage.python_type)
@@ -188,7 +193,7 @@ def _repr(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
 @registry.function(format)
 def _format(tx: Tracer, value: VariableTracker, spec: VariableTracker | None = None, /) -> VariableTracker:
     how = "" if spec is None else expect_constant(tx, spec, "a format")
-    if isinstance(value, ObjectVariable) and _written_in_python(value.cls, "__format__"):
+    if _writes_itself(value, "__format__"):
         return _expect_result(tx, tx.call_method(value, "__format__", [ConstantVariable(how)]), "__format__", str)
     if how == "" and not is_constant(value):
         return _str(tx, value)

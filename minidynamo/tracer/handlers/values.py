@@ -11,7 +11,7 @@ from typing import Any
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant
-from minidynamo.tracer.constants import NotConstant, as_constant, compares_by_own_code, from_constant, key_of
+from minidynamo.tracer.constants import NotConstant, as_constant, from_constant, has_own, key_of
 from minidynamo.tracer.exceptions import unsaid
 from minidynamo.tracer.numbers import involves_number, pinned
 from minidynamo.tracer.protocol import Tracer
@@ -160,6 +160,7 @@ def hash_of(tx: Tracer, variable: VariableTracker) -> int:
     """`hash(variable)`. That of an object without `__hash__` is its address, which only the real object has."""
     own = lookup_method(variable.python_type, "__hash__")
     by_user = isinstance(variable, ObjectVariable | TupleVariable) and isinstance(own, types.FunctionType)
+    by_user = by_user or has_own(variable.python_type, "__hash__")
     if isinstance(variable, TupleVariable) and not by_user:
         return hash(tuple([_Hashed(hash_of(tx, item)) for item in variable.items]))
     if own is None:
@@ -192,7 +193,7 @@ def _compares_itself(variable: ObjectVariable | TupleVariable) -> bool:
 def _decides_itself(variable: VariableTracker) -> bool:
     """Whether code that is not traced here says what equals the value."""
     if isinstance(variable, ConstantVariable):
-        return compares_by_own_code(type(variable.value))
+        return has_own(type(variable.value), "__eq__", "__hash__")
     if isinstance(variable, ClassVariable):
         return type(variable.value).__eq__ is not type.__eq__ or type(variable.value).__hash__ is not type.__hash__
     return not isinstance(variable, (*_PLAIN_KEYS, SetVariable)) and not _hashed_by_identity(variable)
