@@ -43,6 +43,8 @@ def construct(
     meta, owner = lookup_on_class(type(cls.value), "__call__")
     if isinstance(meta, types.FunctionType) and owner is not None and not is_trusted_class(owner):
         return tx.call(tx.wrap(meta, class_source(owner, "__call__")), [cls, *args], kwargs)
+    if isinstance(meta, type) and owner is not None:  # as for a TypedDict, whose metaclass has `__call__ = dict`
+        return tx.call(tx.wrap(meta, class_source(owner, "__call__")), args, kwargs)
     if meta is not type.__call__ and not issubclass(cls.value, enum.Enum):
         why = "Its metaclass decides what a call means."
         tx.break_graph("MD211", f"a {cls.value.__name__} is made", why=why)

@@ -1,6 +1,8 @@
 """Values and functions of libraries that are constants, checks or other names: versions, type hints, torch._check."""
 
 import datetime
+import inspect
+import os
 import sys
 import typing
 
@@ -42,6 +44,72 @@ def parts_of_type_hints(x):
         typing.get_origin(int),
         Vectors == list[torch.Tensor],
     )
+
+
+class Layer:
+    def message(self, x, scale: float = 2.0, *, shift: int = 1):
+        return x * scale + shift
+
+
+class WithoutScale(Layer):
+    def message(self, x):
+        return x + 1
+
+
+@programs(lambda: (Layer(), torch.randn(4)), lambda: (WithoutScale(), torch.randn(4)), graphs=2, recompiles=1)
+def arguments_by_signature(layer, x):
+    known = {"x": x, "scale": 3.0, "unwanted": None}
+    wanted = inspect.signature(layer.message).parameters
+    kinds = [(name, one.kind.name, one.annotation) for name, one in wanted.items()]
+    return layer.message(**{name: known[name] for name in wanted if name in known}), kinds
+
+
+def scaled(x, factor=2):
+    return x * factor
+
+
+def test_a_signature_that_changes_is_seen():
+    def program(x):
+        parameters = inspect.signature(scaled).parameters
+        return x * parameters["factor"].default, parameters["factor"].annotation is float
+
+    compiled = minidynamo.compile(program, backend="eager", fullgraph=True)
+    assert compiled(torch.ones(1))[1] is False
+    try:
+        scaled.__annotations__["factor"] = float
+        assert compiled(torch.ones(1))[1] is True
+        scaled.__defaults__ = (5,)
+        assert compiled(torch.ones(1))[0].item() == 5
+    finally:
+        scaled.__defaults__ = (2,)
+        del scaled.__annotations__["factor"]
+
+
+@programs()
+def settings_of_the_interpreter(x):
+    return x + 1, sys.getrecursionlimit() > 0, os.getpid() == os.getpid()
+
+
+def test_a_recursion_limit_that_changes_is_seen():
+    compiled = minidynamo.compile(lambda x: (x + 1, sys.getrecursionlimit()), backend="eager", fullgraph=True)
+    limit = sys.getrecursionlimit()
+    assert compiled(torch.ones(1))[1] == limit
+    try:
+        sys.setrecursionlimit(limit + 10)
+        assert compiled(torch.ones(1))[1] == limit + 10
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+class Options(typing.TypedDict, total=False):
+    scale: float
+    name: str
+
+
+@programs(lambda: (torch.ones(2), {"scale": 2.0}), lambda: (torch.ones(2), {"name": "x"}), graphs=2, recompiles=1)
+def typed_dictionaries(x, given):
+    options = Options(scale=1.0, name="default") | given
+    return x * options["scale"], options
 
 
 # Checks

@@ -33,6 +33,18 @@ from minidynamo.variables.constants import ConstantVariable
 
 # Fields of functions that are as easily replaced as attributes that the program invents.
 _FUNCTION_NAMES = ("__name__", "__qualname__", "__module__", "__doc__", "__wrapped__")
+_READABLE = frozenset(
+    (
+        "__name__",
+        "__qualname__",
+        "__module__",
+        "__doc__",
+        "__defaults__",
+        "__kwdefaults__",
+        "__dict__",
+        "__annotations__",
+    )
+)
 
 
 @looks_up(FunctionVariable)
@@ -40,7 +52,7 @@ def _function(tx: Tracer, obj: FunctionVariable, name: str) -> VariableTracker |
     pending = tx.side_effects.attr(obj, name)
     if isinstance(pending, VariableTracker):
         return pending
-    if name in ("__name__", "__qualname__", "__module__", "__doc__", "__defaults__", "__kwdefaults__", "__dict__"):
+    if name in _READABLE:
         return tx.wrap(getattr(obj.value, name), Attr(obj.source, name) if obj.source else None)
     if name in obj.value.__dict__ and pending is not DELETED:
         source = Item(Attr(obj.source, "__dict__"), name) if obj.source else None

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import InstanceAttr, Item
+from minidynamo.guards.source import Computed, Constant, InstanceAttr, Item
 from minidynamo.tracer import registry
 from minidynamo.tracer.constants import NotConstant, as_constant
 from minidynamo.tracer.handlers.values import constant, expect_constant
@@ -99,6 +99,22 @@ registry.method(datetime.datetime, "now", "utcnow")(_reads_the_clock)
 registry.method(datetime.date, "today")(_reads_the_clock)
 registry.fold(datetime.datetime)
 registry.fold_type(datetime.date, datetime.datetime, datetime.timedelta, datetime.timezone)
+
+
+# --- settings of the interpreter --------------------------------------------------------------------------------------
+
+
+def _guarded(read: Callable[[], Any]) -> registry.Handler:
+    """What a function without arguments tells about the process: the same at the next call, or a recompile."""
+
+    def answer(tx: Tracer) -> VariableTracker:
+        return tx.wrap(read(), Computed("{0}()", (Constant(read, read.__name__),)))
+
+    return answer
+
+
+for _read in (sys.getrecursionlimit, sys.getswitchinterval, sys.getdefaultencoding, os.getpid, os.cpu_count):
+    registry.function(_read)(_guarded(_read))
 
 
 # --- environment variables ------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Owns the polyfills of library functions: math, dataclasses, enum and torch.
+"""Owns the polyfills of library functions: math, inspect, dataclasses, enum and torch.
 
 Libraries with more than a few twins have files of their own.
 """
@@ -12,7 +12,9 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
+import inspect
 import math
+import types
 
 import torch
 
@@ -31,6 +33,27 @@ def math_prod(iterable, /, *, start=1):
     for item in iterable:
         start = start * item
     return start
+
+
+# --- inspect ----------------------------------------------------------------------------------------------------------
+
+
+@polyfill(inspect.get_annotations)
+def get_annotations(obj, *, globals=None, locals=None, eval_str=False):
+    if eval_str:
+        cannot_trace("`inspect.get_annotations` with `eval_str`", "it evaluates text")
+    if isinstance(obj, type):
+        namespace = obj.__dict__
+        found = namespace.get("__annotations__")
+    elif isinstance(obj, types.ModuleType) or callable(obj):
+        found = getattr(obj, "__annotations__", None)
+    else:
+        raise TypeError(f"{obj!r} is not a module, class, or callable.")
+    if found is None or isinstance(found, types.GetSetDescriptorType):
+        return {}
+    if not isinstance(found, dict):
+        raise ValueError(f"{obj!r}.__annotations__ is neither a dict nor None")
+    return dict(found)
 
 
 # --- dataclasses and enums ----------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 import copy
 import dataclasses
 import enum
+import inspect
 import math
 
 import pytest
@@ -10,7 +11,12 @@ from minidynamo.tracer.polyfills import libraries as twins
 from minidynamo.tracer.registry import POLYFILLS
 from tests.tracer.polyfills.agreement import NUMBERS, calls_of
 
+
+def annotated(x: int, *, y: str = "") -> None: ...
+
+
 CASES = {
+    inspect.get_annotations: [(annotated,), (enum.Enum,), (math,), (len,)],
     math.prod: [([],), (NUMBERS,), ([2, 3], {"start": 5})],
     copy.copy: [([1],), ({1: 2},), ((1, 2),), ("a",)],
 }
@@ -45,6 +51,17 @@ def test_dataclasses():
         twins.dataclass_replace(Derived(1), z=2)
     with pytest.raises(TypeError):
         twins.dataclass_asdict(3)
+
+
+def test_annotations_that_are_none():
+    annotated_wrongly = type("Wrong", (), {"__call__": len, "__annotations__": 3})()
+    for twin in (inspect.get_annotations, twins.get_annotations):
+        with pytest.raises(TypeError):
+            twin(3)
+        with pytest.raises(ValueError):
+            twin(annotated_wrongly)
+    with pytest.raises(NotImplementedError):
+        twins.get_annotations(annotated, eval_str=True)
 
 
 def test_enum_and_torch():
