@@ -41,6 +41,10 @@ class GuardList:
         """Install a guard, once. A constant's own identity and class cannot change and need none."""
         if isinstance(source, Constant) and kind in (GuardKind.IDENTITY, GuardKind.TYPE):
             return
+        if kind is GuardKind.TYPE and any((source, exact) in self._guards for exact in _TELL_CLASS):
+            return
+        if kind in _TELL_CLASS:
+            self._guards.pop((source, GuardKind.TYPE), None)
         key: tuple[Any, ...] = (source, kind)
         if kind in _SEVERAL_PER_SOURCE:
             key = (*key, expected)

@@ -39,7 +39,7 @@ _ADVICE: dict[GuardKind, str] = {
     GuardKind.UNNOTICED_DEATH: "With and without somebody who is told there is a version each; no more follow.",
     GuardKind.SAME_OBJECT: "Pass separate tensors or containers in each call, or the same one in each.",
     GuardKind.DISTINCT_OBJECTS: "Pass separate tensors or containers in each call, or the same one in each.",
-    GuardKind.RELATION: "Each side of a condition on sizes or numbers is compiled once; no more follow.",
+    GuardKind.RELATION: "Each side of a condition is compiled once; no more follow.",
     GuardKind.GLOBAL_STATE: "Call it in the same grad mode, autocast, default dtype and number of threads.",
     GuardKind.BACKEND: "Choose the settings before the first call, or with compile(options=...).",
 }

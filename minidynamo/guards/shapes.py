@@ -7,7 +7,7 @@ does with numbers is in `tracer/numbers.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -37,6 +37,10 @@ Layout = tuple[tuple[Any, ...], tuple[Any, ...]]  # sizes and strides: ints, and
 
 # Numbers beyond are no sizes, and do not fit into the integers of tensors.
 _LARGEST = 2**62
+
+
+# What a number or length that was compared is, if that turns out to matter.
+_FIXING = (GuardKind.EQUALS, GuardKind.LENGTH, GuardKind.DICT_KEYS, GuardKind.SET_ITEMS)
 
 
 class _Located(list[Any]):
@@ -213,12 +217,15 @@ class Shapes:
 
     def guards(self, given: Iterable[Guard]) -> list[Guard]:
         """The guards of the frame, with what was decided on symbols: call it when nothing more will be decided."""
+        given = list(given)
+        fixed = {guard.source for guard in given if guard.kind in _FIXING}
+        relations = [guard for guard in self._relations.values() if not _is_settled(guard.source, fixed)]
         if self._env is None:
-            return [*given, *self._relations.values()]
+            return [*given, *relations]
         self._check_declared()
         found = [self._refined(guard) if guard.source in self._tensors else guard for guard in given]
         made: list[Guard] = [*self._sizes(), *self._integers(), *self._decisions(), *self._ranges()]
-        return list(dict.fromkeys([*found, *self._relations.values(), *made]))
+        return list(dict.fromkeys([*found, *relations, *made]))
 
     def _check_declared(self) -> None:
         """Raise DeclaredSizeFixed when a size that is declared to vary has become a constant."""
@@ -304,6 +311,15 @@ class Shapes:
             if texts != ([], []):
                 text = "".join([*texts[0], "{0}", *texts[1]])
                 yield Guard(Computed(text, (place,)), GuardKind.RELATION, True, where if lower != 2 or upper else None)
+
+
+def _is_settled(condition: Source, fixed: Collection[Source]) -> bool:
+    """Whether it is about values, and lengths of containers, that are what they are."""
+    operands = condition.operands if isinstance(condition, Computed) else (condition,)
+    plain = (int, float, str, type(len))  # a container that is a constant may grow
+    return all(
+        operand in fixed or (isinstance(operand, Constant) and type(operand.value) in plain) for operand in operands
+    )
 
 
 def _expr(number: Any) -> Any:

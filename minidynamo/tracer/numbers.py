@@ -27,6 +27,12 @@ _COMPARISONS = frozenset(COMPARISONS.values())
 _BITS = frozenset(BITWISE.values())
 _DIVISIONS = (operator.truediv, operator.floordiv, operator.mod)
 
+# The classes whose values are compared without looking at them, and what can be compared with each other.
+_COMPARED: dict[type, str] = {int: "number", float: "number", str: "text"}
+
+# What has a meaning in templates.
+_BRACES = frozenset("{}")
+
 # A text that has grown longer than this is no gain: its numbers become constants.
 _LONGEST = 1000
 
@@ -54,22 +60,26 @@ def is_int_number(variable: VariableTracker) -> bool:
     return isinstance(variable, NumberVariable) and variable.cls is int
 
 
+def is_unread(variable: VariableTracker) -> bool:
+    """Whether it is a number or text from outside whose value nobody has needed so far: what it is compared with may
+    be all that matters."""
+    return isinstance(variable, ConstantVariable) and not variable.is_read and variable.python_type in _COMPARED
+
+
 def _is_number(variable: VariableTracker) -> bool:
-    if isinstance(variable, ConstantVariable):
-        return type(variable.value) in (int, float, bool)
-    return isinstance(variable, NumberVariable)
+    return isinstance(variable, NumberVariable | ConstantVariable) and variable.python_type in (int, float, bool)
 
 
 def _without_bool(variable: VariableTracker) -> VariableTracker:
     """The variable; True as 1 and False as 0, which is what they are to arithmetic, and symbols know no bools."""
-    is_bool = isinstance(variable, ConstantVariable) and type(variable.value) is bool
+    is_bool = isinstance(variable, ConstantVariable) and variable.python_type is bool
     return ConstantVariable(int(as_constant(variable))) if is_bool else variable
 
 
 def _here(variable: VariableTracker) -> Any:
     """The number in this call; nothing is guarded."""
     assert isinstance(variable, NumberVariable | ConstantVariable)
-    return variable.here if isinstance(variable, NumberVariable) else variable.value
+    return variable.here
 
 
 def _is_float(variable: VariableTracker) -> bool:
@@ -89,9 +99,10 @@ def computed_text(template: str, *operands: VariableTracker | Source) -> Compute
         return f"{{{places.index(source)}}}"
 
     def operand(given: VariableTracker | Source) -> str:
-        if isinstance(given, ConstantVariable):
-            finite = not isinstance(given.value, float) or math.isfinite(given.value)
-            text = repr(given.value) if finite else place(Constant(given.value, repr(given.value)))
+        if isinstance(given, ConstantVariable) and not is_unread(given):
+            text = repr(given.value)
+            if text in ("nan", "inf", "-inf") or not _BRACES.isdisjoint(text):
+                return place(Constant(given.value, text))
             return f"({text})" if text.startswith("-") else text
         source = given if isinstance(given, Source) else given.source
         assert source is not None
@@ -126,6 +137,10 @@ def binary(
     tx: Tracer, function: Callable[..., Any], left: VariableTracker, right: VariableTracker
 ) -> VariableTracker | None:
     """`function(left, right)` for two numbers, one of which is not known; None for anything else."""
+    if function in _COMPARISONS and (is_unread(left) or is_unread(right)):
+        compared = _compare_unread(tx, function, left, right)
+        if compared is not None:
+            return compared
     if not (isinstance(left, NumberVariable) or isinstance(right, NumberVariable)):
         return None
     if not (_is_number(left) and _is_number(right)):
@@ -221,6 +236,26 @@ def _compare(
     return ConstantVariable(answer) if known else None
 
 
+def _compare_unread(
+    tx: Tracer, function: Callable[..., Any], left: VariableTracker, right: VariableTracker
+) -> ConstantVariable | None:
+    """A comparison of constants of one kind, of which only the answer is guarded."""
+    kinds = {_COMPARED.get(variable.python_type) for variable in (left, right)}
+    constants = isinstance(left, ConstantVariable) and isinstance(right, ConstantVariable)
+    if not constants or len(kinds) != 1 or None in kinds:
+        return None
+    answer = bool(function(_here(left), _here(right)))
+    known = require(tx, f"{{0}} {_SYMBOLS[function]} {{1}}", answer, left, right)
+    return ConstantVariable(answer) if known else None
+
+
+def truth_of_unread(tx: Tracer, constant: ConstantVariable) -> bool:
+    """`bool(constant)`; the answer is guarded."""
+    nothing = ConstantVariable(constant.python_type())
+    answer = _compare_unread(tx, operator.ne, constant, nothing)
+    return bool(constant.value if answer is None else answer.value)
+
+
 def truth(tx: Tracer, number: NumberVariable) -> bool:
     """`bool(number)`; the answer is guarded."""
     return _holds(tx, operator.ne, number, ConstantVariable(0))
@@ -247,14 +282,14 @@ def unary(tx: Tracer, function: Callable[..., Any], number: NumberVariable) -> V
     return tx.call(function, [pinned(number)]) if result is None else result
 
 
-def is_among(tx: Tracer, number: NumberVariable, items: Sequence[object]) -> VariableTracker | None:
-    """`number in items`: whether it is one of some constants is guarded, not which one."""
-    numbers = [item for item in items if type(item) in (int, float, bool)]
-    if any(type(item) is float and not math.isfinite(item) for item in numbers):
+def is_among(tx: Tracer, item: VariableTracker, items: Sequence[object]) -> VariableTracker | None:
+    """`item in items`, for a number or text: whether it is one of some constants is guarded, not which one."""
+    alike = [other for other in items if type(other) in ((str,) if item.python_type is str else (int, float, bool))]
+    listed = ", ".join(map(repr, alike))
+    if any(type(other) is float and not math.isfinite(other) for other in alike) or not _BRACES.isdisjoint(listed):
         return None
-    answer = number.here in numbers
-    listed = ", ".join(map(repr, numbers))
-    known = require(tx, f"{{0}} in ({listed}{',' * (len(numbers) == 1)})", answer, number)
+    answer = _here(item) in alike
+    known = require(tx, f"{{0}} in ({listed}{',' * (len(alike) == 1)})", answer, item)
     return ConstantVariable(answer) if known else None
 
 

@@ -241,7 +241,7 @@ def is_same(left: VariableTracker, right: VariableTracker) -> bool:
     if isinstance(left, NumberVariable) or isinstance(right, NumberVariable):
         return left is right
     if isinstance(left, valued) and isinstance(right, valued):
-        return left.value is right.value
+        return left.python_type is right.python_type and left.value is right.value
     if isinstance(left, IdVariable) and isinstance(right, IdVariable):
         return left.of is right.of
     return left is right or _are_empty_tuples(left, right)
@@ -271,6 +271,8 @@ def _is_the_same(tx: Tracer, left: VariableTracker, right: VariableTracker) -> b
 @registry.function(same_or_equal)
 def _same_or_equal(tx: Tracer, left: VariableTracker, right: VariableTracker, /) -> VariableTracker:
     """Equal numbers need not be looked at for being one object."""
+    if numbers.is_unread(left) and left.python_type is not float:  # not a NaN, which equals itself in no other way
+        return ConstantVariable(tx.truth(tx.call(operator.eq, [left, right])))
     return ConstantVariable(is_same(left, right) or tx.truth(tx.call(operator.eq, [left, right])))
 
 
@@ -316,11 +318,13 @@ def _contains(tx: Tracer, container: VariableTracker, item: VariableTracker, /) 
             why="The values of a tensor are only known when the graph runs.",
             fix="keep a tensor:  (t == item).any()",
         )
-    items = numbers.constant_items(container) if isinstance(item, NumberVariable) else None
+    is_new = container.source is None
+    by_answer = isinstance(item, NumberVariable) or (is_new and numbers.is_unread(item))
+    items = numbers.constant_items(container) if by_answer else None
     result = None
-    if isinstance(item, NumberVariable) and items is not None:
+    if items is not None:
         result = numbers.is_among(tx, item, items)
-    elif container.source is None or isinstance(container, ConstantVariable):  # others are not read as a whole
+    elif is_new or isinstance(container, ConstantVariable):  # others are not read as a whole
         result = None if numbers.involves_number(container) else fold(tx, operator.contains, container, item)
     if result is not None:
         return result
@@ -355,8 +359,8 @@ def truth_of(tx: Tracer, obj: VariableTracker) -> bool:
     for name in ("__bool__", "__len__"):
         if _has_method(obj, name):
             result = tx.call_method(obj, name)
-            if isinstance(result, NumberVariable) and name == "__len__" and result.cls is int:
-                return numbers.truth(tx, result)
+            if name == "__len__" and result.python_type is int:
+                return tx.truth(result)
             if not isinstance(result, ConstantVariable) or (name == "__bool__" and type(result.value) is not bool):
                 error = TypeError(f"{name} should return bool, returned {result.python_type.__name__}")
                 tx.raises(error, exact=name == "__bool__")  # `__len__` has other words for it

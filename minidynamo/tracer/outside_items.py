@@ -13,7 +13,7 @@ from typing import Any, SupportsIndex, overload
 import torch
 
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Source
+from minidynamo.guards.source import Computed, Source
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import DictKey
@@ -28,9 +28,14 @@ Slot = VariableTracker | int
 class Length:
     """How long a container is: the number at `place`, which is `there`, and `more`."""
 
-    place: Source
+    place: Computed
     there: int
     more: int
+
+    @property
+    def container(self) -> Source:
+        """What is so long."""
+        return self.place.operands[-1]
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,7 @@ class ListReader:
     """How to read a real list or deque; `together` tracks all elements at once, where that has to be."""
 
     length: int
-    size: Source  # where the length can be read
+    size: Computed  # where the length can be read
     real: Callable[[int], object]
     place: Callable[[int], Source]
     element: Callable[[int], VariableTracker]
@@ -209,7 +214,7 @@ class TableReader:
     """How to read a real dict or set: its keys, their trackers, the values."""
 
     keys: tuple[Any, ...]
-    size: Source  # where their number can be read
+    size: Computed  # where their number can be read
     real: Callable[[Any], object]
     place: Callable[[Any], Source | None]
     key: Callable[[Any], DictKey]

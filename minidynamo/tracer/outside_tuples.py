@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, SupportsIndex, overload
 
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Source
+from minidynamo.guards.source import Computed, Source
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.outside_items import Length
 from minidynamo.variables.base import VariableTracker
@@ -23,7 +23,7 @@ class TupleReader:
     """How to read a real tuple: where its length is, and where each item."""
 
     real: tuple[Any, ...]
-    size: Source
+    size: Computed
     place: Callable[[int], Source]
     wrap: Callable[[object, Source], VariableTracker]
 

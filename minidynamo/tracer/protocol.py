@@ -101,6 +101,10 @@ class GraphView(Protocol):
         """The tracker of the value at `source`, if there is one already."""
         ...
 
+    def guard_when_asked(self, source: Source, kind: GuardKind, expected: object) -> Callable[[], None]:
+        """What installs the guard when it is called, as long as the trace goes on."""
+        ...
+
     def real(self, tensor: TensorVariable) -> torch.Tensor | None:
         """The real tensor that a tracker was made from; None for one that the graph computes."""
         ...

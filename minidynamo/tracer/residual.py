@@ -350,4 +350,4 @@ class _Program:
 
 def _is_constant(variable: VariableTracker) -> bool:
     """Whether the value is known now, so that its place need not be read."""
-    return isinstance(variable, ConstantVariable) or isinstance(variable.source, Constant)
+    return (isinstance(variable, ConstantVariable) and variable.is_read) or isinstance(variable.source, Constant)

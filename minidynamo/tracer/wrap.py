@@ -85,6 +85,7 @@ _BY_VALUE = (
     *NUMPY_SCALARS,
     *_DATES,
 )
+_ONLY_ONES = (type(None), type(...), type(NotImplemented))  # classes of one value each
 _LARGEST_CONTAINER = 20_000
 
 
@@ -130,7 +131,8 @@ def _wrapper(cls: type) -> Wrapper:
 def _constant(graph: OutputGraph, value: Any, source: Source | None) -> VariableTracker:
     may_vary = type(value) in (int, float) and source is not None and not isinstance(source, PlainValue)
     if may_vary and source is not None and graph.shapes.varies(source, value):
-        graph.guard(source, GuardKind.TYPE, type(value))
+        if not isinstance(source, Computed):
+            graph.guard(source, GuardKind.TYPE, type(value))
         number = graph.integer(value, source) if isinstance(value, int) else graph.floating(value, source)
         graph.values.place(source, number)
         return number
@@ -168,7 +170,7 @@ def _is_plain(value: torch.Tensor) -> bool:
 # Containers
 
 
-def _size(source: Source, owner: type[Sized], exact: bool) -> Source:
+def _size(source: Source, owner: type[Sized], exact: bool) -> Computed:
     """Where the length of a container can be read, whatever its class defines."""
     function = len if exact else owner.__len__
     return Computed("{0}({1})", (Constant(function, "len"), source))

@@ -69,6 +69,7 @@ def test_an_item_that_is_not_there_is_known_by_the_length(graph, index):
 def test_items_are_handed_on_unread(graph):
     items = items_of(graph, (5, [6]))
     first = items[0]
+    assert first.value == 5
     known, unread = items.unread()
     assert known is first and isinstance(unread, UnreadVariable)
     assert (unread.value, unread.source) == ([6], Item(V, 1))

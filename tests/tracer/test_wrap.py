@@ -83,6 +83,7 @@ def test_trackers_and_their_guards(graph, value, tracker, kinds):
     assert type(variable) is tracker and variable.python_type is type(value)
     contents = getattr(variable, "storage", None) or variable
     [*getattr(contents, "items", ())]  # what is in a container is read, and guarded, when it is asked for
+    getattr(contents, "value", None)  # and so is what a constant is
     assert kinds <= {guard.kind for guard in graph.guards if guard.source == Local("v")}
     assert wrap(graph, value, Local("v")) is variable
 

@@ -21,6 +21,7 @@ class KnownValues:
         self._alive: list[object] = []
         self._owners: dict[int, ObjectVariable] = {}
         self.readers: list[object] = []  # of real containers (`outside_items.py`)
+        self.is_over = False
 
     def at(self, source: Source) -> VariableTracker | None:
         """The tracker of the value at `source`, if there is one already."""
@@ -55,6 +56,7 @@ class KnownValues:
         return list(dict.fromkeys(v for v in self._by_identity.values() if v.source is not None))
 
     def forget(self) -> None:
-        """Let go of the user's objects."""
+        """Let go of the user's objects: the trace is over."""
+        self.is_over = True
         for table in (self._alive, self.readers, self._by_identity, self._by_source, self._owners):
             table.clear()

@@ -86,6 +86,15 @@ class OutputGraph:
         """Install a guard, once."""
         self._guards.install(source, kind, expected)
 
+    def guard_when_asked(self, source: Source, kind: GuardKind, expected: object) -> Callable[[], None]:
+        """What installs the guard when it is called, as long as the trace goes on."""
+
+        def install() -> None:
+            assert not self.values.is_over, "a constant from outside is read when the trace is over"
+            self.guard(source, kind, expected)
+
+        return install
+
     def known(self, source: Source) -> VariableTracker | None:
         """The tracker of the value at `source`, if there is one already."""
         return self.values.at(source)

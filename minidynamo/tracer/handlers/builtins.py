@@ -75,7 +75,7 @@ def _expect_result(tx: Tracer, result: VariableTracker, special: str, kind: type
     """What a special method gave; Python raises when it is not of the class that the method promises."""
     if isinstance(result, NumberVariable) and result.cls is kind and special != "__index__":
         return result
-    if not isinstance(result, ConstantVariable) or not isinstance(result.value, kind):
+    if not isinstance(result, ConstantVariable) or not issubclass(result.python_type, kind):
         tx.raises(TypeError(f"{special} returned non-{kind.__name__} (type {result.python_type.__name__})"))
     value: Any = result.value
     if special == "__len__" and value < 0:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from minidynamo.guards.guard import GuardKind
 from minidynamo.tracer import registry
 from minidynamo.tracer.constants import as_constant
 from minidynamo.tracer.exceptions import Raised, unsaid
@@ -77,10 +78,14 @@ def _within(maxlen: int | None, items: list[VariableTracker]) -> list[VariableTr
 
 
 def length_of(tx: Tracer, items: Collection[object]) -> VariableTracker:
-    """`len` of the contents of a container. From outside it is a number, which may differ from call to call."""
+    """`len` of the contents of a container. From outside it is a number, which may differ from call to call, or is
+    only compared with others."""
     length = items.unread_length() if isinstance(items, OutsideItems | OutsideTuple | OutsideTable) else None
     if length is not None and tx.graph.shapes.varies(length.place, length.there):
         return tx.call(operator.add, [tx.wrap(length.there, length.place), constant(length.more)])
+    if length is not None and not length.more:
+        read = tx.graph.guard_when_asked(length.container, GuardKind.LENGTH, length.there)
+        return ConstantVariable(length.there, source=length.place, on_read=read)
     return ConstantVariable(len(items))
 
 

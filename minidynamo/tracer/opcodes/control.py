@@ -30,7 +30,7 @@ _jump_if("POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF
 
 
 def _is_none(variable: VariableTracker) -> bool:
-    return isinstance(variable, ConstantVariable) and variable.value is None
+    return isinstance(variable, ConstantVariable) and variable.python_type is type(None)
 
 
 @opcode("POP_JUMP_IF_NONE", "POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE")

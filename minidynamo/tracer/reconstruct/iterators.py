@@ -64,7 +64,8 @@ def _sequence_iterator(rebuild: Rebuilder, variable: SequenceIterator) -> str:
 
 def _iterator_over(rebuild: Rebuilder, cls: type, items: Sequence[VariableTracker]) -> str:
     """A new iterator of the class over the items."""
-    values: Any = [item.value for item in items if isinstance(item, ConstantVariable)]
+    made = cls in (*_RANGES, *_TEXTS, type(iter(b"")))  # of constants, all of them made while tracing
+    values: Any = [item.value for item in items if isinstance(item, ConstantVariable)] if made else []
     make = iter
     if cls in _RANGES:
         step = values[1] - values[0] if len(values) > 1 else 1
