@@ -31,6 +31,7 @@ from minidynamo.options import CompileOptions
 from minidynamo.saved_tensors import SavedTensors
 from minidynamo.stealing import check_are_arguments, marked
 from minidynamo.steering import COMPILED, own_mark
+from minidynamo.tracer.handlers.caches import CACHED_FUNCTION
 
 T = TypeVar("T")
 
@@ -92,6 +93,8 @@ def _compile(target: Any, *, options: CompileOptions) -> Any:
     """Compile by the kind of thing that `target` is."""
     if config.disable or options.disable:
         return target
+    if type(target) in weakref.ProxyTypes:  # first, since they claim to be what they stand for
+        raise ArgumentError(_not_compilable(target))
     if isinstance(target, torch.nn.Module):
         return _compile_module(target, options)
     if isinstance(target, (staticmethod, classmethod)):
@@ -107,6 +110,8 @@ def _compile(target: Any, *, options: CompileOptions) -> Any:
     call = inspect.getattr_static(type(target), "__call__", None)
     if isinstance(call, types.FunctionType) and not isinstance(target, (OpOverload, OpOverloadPacket)):
         return types.MethodType(_compile_inner(call, options, target), target)
+    if isinstance(target, CACHED_FUNCTION):
+        return _unchanged(target, "a cache stands before the function; put @lru_cache above @minidynamo.compile")
     return _unchanged(target, "it is written in C; there is no bytecode to capture")
 
 
@@ -118,6 +123,8 @@ def _compile_inner(target: Any, options: CompileOptions, owner: Any = None) -> A
 
 
 def _not_compilable(target: object) -> Diagnostic:
+    if type(target) in weakref.ProxyTypes:
+        return Diagnostic("MD104", "minidynamo.compile got a weak proxy", fix="Pass the object that it stands for.")
     if isinstance(target, type):
         what = f"minidynamo.compile got the class {target.__name__}"
         return Diagnostic("MD104", what, fix="Compile an instance, or decorate the method that does the work.")
@@ -125,7 +132,13 @@ def _not_compilable(target: object) -> Diagnostic:
         what = "minidynamo.compile got a property"
         return Diagnostic("MD104", what, fix="Decorate the function: @property above, @minidynamo.compile below.")
     what = f"minidynamo.compile got {type(target).__name__}, which is not callable"
-    return Diagnostic("MD104", what, fix="Pass a function, a method or an nn.Module.")
+    is_optimizer = isinstance(target, torch.optim.Optimizer)
+    fix = (
+        "Pass its method: minidynamo.compile(optimizer.step)."
+        if is_optimizer
+        else "Pass a function, a method or an nn.Module."
+    )
+    return Diagnostic("MD104", what, fix=fix)
 
 
 def _name_of(target: object) -> str:
@@ -273,11 +286,12 @@ def stats(target: Any) -> Stats:
 
 
 def freeze(target: Any, *, check_every: int = 1000) -> Any:
-    """A function that runs the one compiled version of a function, method or module without looking at its guards.
+    """A function that runs what is compiled of a function, method or module without looking at its guards.
 
     They are looked at in the first call and every `check_every` calls (0: never); what no longer fits raises
     FrozenCallDiffers. It is as fast as a call can be, and wrong without a word between two checks if what the guards
-    name changes: see `f.guards()`. Raises ArgumentError unless there is exactly one version.
+    name changes: see `f.guards()`. Of several versions, what tells them apart is looked at in each call. Raises
+    ArgumentError where nothing is compiled.
     """
     function = compiled_record(target).freeze(check_every)
     owner = target if isinstance(target, torch.nn.Module) else getattr(target, "__self__", None)

@@ -7,6 +7,7 @@ import functools
 import inspect
 import io
 import pickle
+import weakref
 
 import pytest
 import torch
@@ -169,6 +170,8 @@ def test_disabled_by_the_settings_everything_comes_back():
         (Scale, "Compile an instance, or decorate the method"),
         (Net, "got the class Net"),
         (Scale.double, "@property above, @minidynamo.compile below"),
+        (torch.optim.SGD([torch.ones(1)]), "Pass its method: minidynamo.compile(optimizer.step)"),
+        (weakref.proxy(plain), "got a weak proxy\n  Pass the object that it stands for"),
     ],
 )
 def test_what_cannot_be_compiled_is_refused_with_advice(target, says):
@@ -199,6 +202,11 @@ def test_what_runs_better_as_it_is_comes_back_with_one_notice(target):
         assert minidynamo.compile(target) is target
         assert minidynamo.compile(target) is target
     assert len(told) == 1
+
+
+def test_a_function_behind_a_cache_is_told_where_the_cache_goes():
+    with pytest.warns(MinidynamoNotice, match=r"put @lru_cache above @minidynamo\.compile"):
+        minidynamo.compile(functools.lru_cache(lambda x: x))
 
 
 def test_a_function_keeps_its_looks():
