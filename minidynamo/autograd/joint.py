@@ -263,13 +263,15 @@ class _Tracing:
             numbers = dict(zip(self.numbers, values[len(self.tensors) :]))
             given = [inputs.get(i, numbers.get(i, value)) for i, value in enumerate(self.flat)]
             before = settings()
+            # Before the program runs: an input that it writes to may require grad afterwards, and has no gradient.
+            wanted = {i: leaf for i, leaf in leaves.items() if leaf.requires_grad}
             outputs = self.run_forward(recorder, given)
             restore(before)
             mutated = {i: v for i, v in inputs.items() if v.grad_fn is not histories[i]}
             self.result.writes = {i: inputs[i]._version - count for i, count in versions.items()}
             families = self.classify(outputs, inputs)
             targets = [*mutated.values(), *(f.root for f in families if f.requires_grad and f.root is not None)]
-            sources = {i: leaf for i, leaf in leaves.items() if leaf.requires_grad} if targets else {}
+            sources = {i: leaf for i, leaf in wanted.items() if leaf.requires_grad} if targets else {}
             kept = [] if self.orders or not targets else compat.kept_by_decompositions(recorder.known)
             with compat.without_autocast():  # which holds for what the program computes forward
                 gradients = self.run_backward(targets, list(sources.values()))

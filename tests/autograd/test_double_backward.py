@@ -138,6 +138,24 @@ def test_one_input_computed_from_another():
     torch.testing.assert_close(*results)
 
 
+@pytest.mark.parametrize("leaf_first", [True, False])
+def test_an_input_that_gets_its_history_by_a_write(leaf_first):
+    """It had none before, so no gradient goes that way a second time."""
+
+    def program(x, y):
+        y.add_(x)
+        return y.sin(), y * 1
+
+    compiled = compile_program(program, intermediate_inputs((3,), (3,))()[0][:1] + [torch.ones(3)])
+    results = []
+    for call in (lambda x, y: compiled([x, y]), program):
+        leaf = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+        x, y = (leaf if leaf_first else leaf * 2), torch.ones(3)
+        (first,) = torch.autograd.grad((call(x, y)[0] + y.cos()).sum(), leaf, create_graph=True)
+        results.append([first, *torch.autograd.grad(first.square().sum(), leaf)])
+    torch.testing.assert_close(*results)
+
+
 class TimesItsSum(torch.autograd.Function):
     """Of what its backward reads, a sum is kept, which is of no use for the derivative of the sum."""
 
