@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import importlib
+import inspect
+import sys
+import zipfile
+
 import pytest
 import torch
 
@@ -30,6 +35,16 @@ def test_breaks_tell_each_place_once_with_its_line():
     assert "In 2 versions." in told
     f.reset()
     assert f.breaks() == "cut has no graph breaks."
+
+
+def test_lines_of_modules_in_archives_are_shown(tmp_path, monkeypatch):
+    with zipfile.ZipFile(tmp_path / "programs.zip", "w") as archive:
+        archive.writestr("zipped_program.py", inspect.getsource(cut))
+    monkeypatch.syspath_prepend(tmp_path / "programs.zip")
+    f = minidynamo.compile(importlib.import_module("zipped_program").cut, backend="eager")
+    f(torch.ones(2))
+    assert "zipped_program.py:2 in cut\n    2 |     if x.sum() > 0:" in f.breaks()
+    del sys.modules["zipped_program"]
 
 
 def test_breaks_tell_what_runs_as_written():

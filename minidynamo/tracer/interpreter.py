@@ -6,6 +6,7 @@ It knows no opcode; the functions in `opcodes/` act on a `Frame`. It decides not
 from __future__ import annotations
 
 import dis
+import linecache
 from collections.abc import Mapping
 from types import CodeType
 from typing import Any, NoReturn
@@ -91,6 +92,7 @@ class Frame:
         self.cells = cells
         self.trusted = trusted
         self.instructions = decode(code)
+        linecache.lazycache(code.co_filename, namespace)  # messages show lines of modules in archives, too
         self.index = index
         self.next_index = index
         self.stack: list[VariableTracker | Null] = []
