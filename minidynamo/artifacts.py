@@ -102,6 +102,12 @@ PART = ".part"
 
 _serial = itertools.count()
 
+# Python's `warnings` and `logging` pass over frames of files with these words in their names, which are meant to be
+# those of its import system: `stacklevel=2` then names the line that called a function, not what called it for us.
+_PASSED_OVER = "importlib_bootstrap"
+_BELOW_THE_PROGRAM = frozenset(("dispatch", "frozen", "native", "residual"))
+"""The kinds of texts whose functions call functions of the program."""
+
 
 def write(kind: str, name: str, text: str, suffix: str = ".py", data: Any = None) -> str:
     """Write `text` to a new file and return its path.
@@ -110,7 +116,8 @@ def write(kind: str, name: str, text: str, suffix: str = ".py", data: Any = None
     cannot be written does not stop a compile: the text then lives in `linecache` only.
     """
     stem = re.sub(r"\W+", "_", name).strip("_") or "unnamed"
-    path = code_dir() / f"{next(_serial):04d}_{kind}_{stem}{suffix}"
+    folder = code_dir() / _PASSED_OVER if kind in _BELOW_THE_PROGRAM else code_dir()
+    path = folder / f"{next(_serial):04d}_{kind}_{stem}{suffix}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(path, text.encode())
@@ -148,3 +155,15 @@ def load(kind: str, name: str, source: str, namespace: dict[str, Any], function:
 def execute(path: str, source: str, namespace: dict[str, Any]) -> None:
     """Execute Python `source`, which was written to `path`, in `namespace`."""
     exec(compile(source, path, "exec"), namespace)
+
+
+def passed_over(function: Callable[P, R]) -> Callable[P, R]:
+    """`function`, which calls functions of the program; warnings and log records of these do not name its line."""
+    if isinstance(function, types.FunctionType):
+        function.__code__ = _renamed(function.__code__)
+    return function
+
+
+@functools.cache
+def _renamed(code: types.CodeType) -> types.CodeType:
+    return code.replace(co_filename=f"<minidynamo {_PASSED_OVER}>")

@@ -20,7 +20,7 @@ from typing import Any, cast
 
 import torch
 
-from minidynamo.artifacts import Artifact, collected
+from minidynamo.artifacts import Artifact, collected, passed_over
 from minidynamo.bytecode.analysis import first_index, starred_parameters
 from minidynamo.bytecode.breaks import drive
 from minidynamo.bytecode.layout import FramePoint, frame_point
@@ -113,6 +113,7 @@ def _entered(target: types.FunctionType, point: FramePoint, step: Callable[[list
     cells = dict(zip(target.__code__.co_freevars, target.__closure__ or ()))
 
     @functools.wraps(target)
+    @passed_over
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             bound = signature.bind(*args, **kwargs)

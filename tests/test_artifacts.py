@@ -25,6 +25,11 @@ def test_a_text_is_written_where_the_settings_say(folder):
     assert path.read_text() == "int x;"
 
 
+def test_texts_of_what_calls_the_program_lie_in_a_folder_that_warnings_pass_over(folder):
+    for kind in ("dispatch", "frozen", "native", "residual"):
+        assert Path(artifacts.write(kind, "f", "1")).parent == folder / "importlib_bootstrap"
+
+
 def test_two_texts_of_one_name_are_two_files(folder):
     assert artifacts.write("host", "f", "1") != artifacts.write("host", "f", "2")
 

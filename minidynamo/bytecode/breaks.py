@@ -20,6 +20,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from minidynamo.artifacts import passed_over
 from minidynamo.bytecode.analysis import UNCONDITIONAL_JUMPS, first_index, group_of
 from minidynamo.bytecode.assemble import Item, Label, Op, Region, assemble
 from minidynamo.bytecode.instructions import (
@@ -40,6 +41,7 @@ _LOAD_SLOT = "LOAD_FAST_CHECK" if "LOAD_FAST_CHECK" in dis.opmap else "LOAD_FAST
 _EXTRA_STACK = 4
 
 
+@passed_over
 def drive(step: BoxedStep | None, boxed: Any) -> Any:
     """Run break functions and resume points, each of which returns the next and its list; the result of the last."""
     while step is not None:

@@ -156,6 +156,7 @@ class Dispatcher:
         """
         reference = weakref.ref(self.function)
 
+        @artifacts.passed_over
         def resume(boxed: list[Any]) -> Any:
             return reference()(boxed)  # type: ignore[misc]
 
@@ -360,6 +361,7 @@ config.on_change(_settings_changed)
 def _once_more(miss: Callable[[list[Any], int], Boxed], steps: bool) -> Callable[..., Any]:
     """What stands in for a body that is gone, and that returned steps or did not."""
 
+    @artifacts.passed_over
     def dispatch_again(boxed: list[Any], inputs: list[Any] = []) -> Any:  # noqa: B006
         inputs.clear()  # the caller's frame still has the list
         body = miss(boxed, -1)
@@ -371,6 +373,7 @@ def _once_more(miss: Callable[[list[Any], int], Boxed], steps: bool) -> Callable
 def _driven(body: Step) -> Boxed:
     """A body with the steps behind it."""
 
+    @artifacts.passed_over
     def run(boxed: list[Any]) -> Any:
         step, boxed = body(boxed)
         while step is not None:
