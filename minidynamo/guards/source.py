@@ -6,6 +6,9 @@ an instance's dictionary are read through that dictionary, elements of subclasse
 
 from __future__ import annotations
 
+import enum
+import types
+import weakref
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -13,6 +16,10 @@ from typing import Any, Protocol, TypeVar
 
 class Names(Protocol):
     """Gives identifiers to objects that generated code needs and that have no literal form."""
+
+    def weak(self, value: object, hint: str) -> str | None:
+        """An identifier that stands for a weak reference to `value`; None when its type allows none."""
+        ...
 
     def constant(self, value: object, hint: str) -> str:
         """An identifier that stands for `value` (the same one for the same object); `hint` is the wished name."""
@@ -94,6 +101,45 @@ class Constant(Source):
 
     def display(self) -> str:
         return "" if self.hidden else self.name
+
+
+class Referent(Constant):
+    """An object that the program has met as a key, or in a set. Unlike a constant it is not kept alive."""
+
+    def __init__(self, value: object, name: str) -> None:
+        object.__setattr__(self, "reference", weakref.ref(value))
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "_hash", id(value))
+
+    @property
+    def value(self) -> object:
+        """The object; None when it is dead."""
+        return self.reference()  # type: ignore[attr-defined]
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Constant) and self.value is other.value is not None)
+
+    def __hash__(self) -> int:
+        return self._hash  # type: ignore[attr-defined,no-any-return]
+
+    def __repr__(self) -> str:
+        return f"a {self.name}"
+
+    def expression(self, names: Names) -> str:
+        value = self.value
+        return "None" if value is None else f"{names.weak(value, 'key')}()"
+
+
+_LASTING = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, enum.Enum)
+
+
+def stand_in(key: Any) -> Any:
+    """What stands for a key in sources and guards: itself, or a `Referent` when it is compared by identity."""
+    if type(key) is tuple:
+        return tuple(map(stand_in, key))
+    cls: Any = type(key)
+    by_identity = cls.__eq__ is object.__eq__ and not isinstance(key, _LASTING)
+    return Referent(key, cls.__name__) if by_identity and cls.__weakrefoffset__ else key
 
 
 def hash_once(cls: type[S]) -> type[S]:
@@ -404,6 +450,8 @@ def key_expression(key: object, names: Names) -> str:
     """Python text for a dict key or list index: a literal where one exists, else a named constant."""
     if type(key) in (int, str, bool, bytes, type(None)):
         return repr(key)
+    if isinstance(key, Referent):
+        return key.expression(names)
     if type(key) is tuple:
         return f"({''.join(key_expression(part, names) + ', ' for part in key)})"
     return names.constant(key, "key")

@@ -22,7 +22,7 @@ import torch
 from minidynamo import artifacts
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.reader import Found, Reader
-from minidynamo.guards.source import Attr, Constant, InstanceAttr, Item, Local, Source, is_passed
+from minidynamo.guards.source import Attr, Constant, InstanceAttr, Item, Local, Referent, Source, is_passed
 from minidynamo.guards.writers import WRITERS, class_attribute, is_its_literal, is_singleton
 from minidynamo.names import Namespace
 
@@ -198,6 +198,8 @@ def _way(reader: Reader, source: Source, depth: int) -> Step | None:
     """The step from the base of a source, which lies at `depth`, to its value; None where there is none."""
     if isinstance(source, Local):
         return Step(Op.START, depth)
+    if isinstance(source, Referent):
+        return None
     if isinstance(source, Constant):
         return Step(Op.START, depth, -1, source.value)
     if isinstance(source, InstanceAttr):

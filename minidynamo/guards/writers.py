@@ -18,7 +18,7 @@ import numpy as np
 from minidynamo.guards.deaths import dies_unnoticed, loses_unnoticed
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.reader import Reader
-from minidynamo.guards.source import HOOK_TABLES, Attr, InstanceAttr, Source, key_expression
+from minidynamo.guards.source import HOOK_TABLES, Attr, InstanceAttr, Referent, Source, key_expression
 
 # Classes whose methods read a container without running overrides; the first one in an object's MRO is used.
 CONTAINERS: tuple[type, ...] = (
@@ -168,8 +168,16 @@ def _missing_key(reader: Reader, guard: Guard) -> list[str]:
 
 def _set_items(reader: Reader, guard: Guard) -> list[str]:
     found = f"{reader.constant(frozenset, 'frozenset')}({reader.read(guard.source)})"
-    expected = reader.constant(frozenset(guard.expected), "items")
-    return [f"{reader.constant(same_value, 'same_value')}({found}, {expected})"]
+    same = reader.constant(same_value, "same_value")
+    if any(map(_refers, guard.expected)):
+        items = key_expression(tuple(guard.expected), reader.names)
+        return [f"{same}({found}, {reader.constant(frozenset, 'frozenset')}({items}))"]
+    return [f"{same}({found}, {reader.constant(frozenset(guard.expected), 'items')})"]
+
+
+def _refers(key: object) -> bool:
+    """Whether the object behind a key, or a part of it, is not kept alive."""
+    return any(map(_refers, key)) if type(key) is tuple else isinstance(key, Referent)
 
 
 def _no_instance_attr(reader: Reader, guard: Guard) -> list[str]:

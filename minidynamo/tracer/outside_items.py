@@ -13,7 +13,7 @@ from typing import Any, SupportsIndex, overload
 import torch
 
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Computed, Source
+from minidynamo.guards.source import Computed, Source, stand_in
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import DictKey
@@ -250,7 +250,8 @@ class OutsideTable(MutableMapping[DictKey, Any]):
     def _read(self) -> dict[DictKey, Any]:
         if self._keys is None:
             reader = self._reader
-            expected = frozenset(reader.keys) if reader.kind is GuardKind.SET_ITEMS else reader.keys
+            stand_ins = (*map(stand_in, reader.keys),)
+            expected = frozenset(stand_ins) if reader.kind is GuardKind.SET_ITEMS else stand_ins
             if reader.keys or reader.kind is GuardKind.SET_ITEMS:
                 self._graph.guard(self._source, reader.kind, expected)
             else:
@@ -294,7 +295,7 @@ class OutsideTable(MutableMapping[DictKey, Any]):
                 values = (*values, real)
             elif values and self._graph.values.of(values[0]) is self.written[key]:
                 continue
-            found.append(Loss(real, reader.place(real), values))
+            found.append(Loss(stand_in(real), reader.place(real), values))
         return found
 
     def _real_key(self, key: DictKey) -> object:

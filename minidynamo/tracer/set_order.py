@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Constant
+from minidynamo.guards.source import Constant, stand_in
 from minidynamo.tracer.constants import NotConstant, as_constant
 from minidynamo.tracer.outside_items import OutsideTable
 from minidynamo.tracer.protocol import Tracer
@@ -82,7 +82,7 @@ def ordered_keys(tx: Tracer, variable: SetVariable) -> list[DictKey] | None:
     if tx.side_effects.is_changed(variable):
         return None
     if not isinstance(variable.source, Constant):
-        tx.guard(variable.source, GuardKind.DICT_KEYS, tuple(variable.real))
+        tx.guard(variable.source, GuardKind.DICT_KEYS, tuple(map(stand_in, variable.real)))
     return keys
 
 

@@ -30,8 +30,10 @@ from minidynamo.guards.source import (
     InstanceAttr,
     Item,
     PlainValue,
+    Referent,
     Source,
     StorageItem,
+    stand_in,
 )
 from minidynamo.steering import COMPILED, own_mark
 from minidynamo.tracer.attributes import instance_dict
@@ -351,7 +353,9 @@ def _dict_key(graph: OutputGraph, key: object) -> DictKey:
         return key_of(ConstantVariable(key))
     if type(key) is tuple:
         return key_of(TupleVariable([_dict_key(graph, part).variable for part in key]))
-    variable = wrap(graph, key, Constant(key, getattr(key, "__name__", type(key).__name__)))
+    known = stand_in(key)
+    named = known if isinstance(known, Referent) else Constant(key, getattr(key, "__name__", type(key).__name__))
+    variable = wrap(graph, key, named)
     graph.identity_keys[variable] = None
     return key_of(variable)
 
@@ -416,6 +420,7 @@ def _entries(
     read = value.__getitem__ if owner is None else functools.partial(dict.__getitem__, value)
 
     def place(key: Any) -> Source:
+        key = stand_in(key)
         return Item(source, key) if exact or owner is None else StorageItem(source, key, owner)
 
     def entry(key: Any) -> VariableTracker:
@@ -527,6 +532,7 @@ def _class(graph: OutputGraph, value: type, source: Source) -> VariableTracker:
     _guard_names(graph, value)
     if not is_trusted_class(type(value)):
         graph.guard(source, GuardKind.TYPE, type(value))
+        _guard_names(graph, type(value))
     return _same_object(ClassVariable)(graph, value, source)
 
 

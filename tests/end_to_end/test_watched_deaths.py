@@ -231,6 +231,13 @@ def shift(thing, dead, x):
     return x + 1, len(dead)
 
 
+def discard_members(thing, dead, x):
+    for part in [*thing]:
+        thing.discard(part)
+    del part
+    return x + 1, len(dead)
+
+
 def clear_members(thing, dead, x):
     thing.clear()
     return x + 1, len(dead)
@@ -291,6 +298,7 @@ histories_of(
     (sequence, assign_the_same_elements),
     (queue, overflow),
     (queue, shift),
+    (members, discard_members),
     (members, clear_members),
     (nested, drop_a_list),
     (holder, move_to_another_place),
@@ -450,6 +458,45 @@ def finalizers(compiled):
         log.clear()
         holder.part = cls("old")
         yield replace(vector())
+
+
+@histories
+def keys_and_elements_that_are_looked_at(compiled):
+    watch = Watch()
+
+    @compiled
+    def looked_up(values, part, x):
+        return x * values[part]
+
+    @compiled
+    def looped_over(values, x):
+        for part, scale in values.items():
+            x = x * scale + len(part.name)
+        return x
+
+    @compiled
+    def is_element(parts, part, x):
+        return x * 2 if part in parts and len(parts) == 1 else x
+
+    @compiled
+    def pairs(found, x):
+        return x * len(found | {("b", 1)})
+
+    @compiled
+    def replaced(values, part, x):
+        values[part] = x
+        return x + 1, len(watch.dead)
+
+    for _ in range(3):
+        watch.dead.clear()
+        part = watch.watched(Part())
+        values, parts = {part: 2}, {part}
+        yield looked_up(values, part, vector()), looped_over(values, vector()), is_element(parts, part, vector())
+        yield pairs({("a", part)}, vector())
+        values[part] = watch.watched(Part("value"))
+        yield replaced(values, part, vector())
+        del part, values, parts
+        yield len(watch.dead)
 
 
 @histories

@@ -2,6 +2,7 @@
 
 import collections
 import sys
+import weakref
 
 import pytest
 
@@ -14,12 +15,14 @@ from minidynamo.guards.source import (
     InstanceAttr,
     Item,
     Local,
+    Referent,
     Result,
     Source,
     StorageItem,
     TypeOf,
     global_source,
     key_expression,
+    stand_in,
 )
 from minidynamo.names import Namespace
 
@@ -118,3 +121,22 @@ def test_what_a_cache_holds() -> None:
     assert eval(place.expression(names), {**names.values, "x": "7"}) is None  # it raises
     assert place.display() == "divmod(x, 2)" and set(place.roots()) > {Local("x")}
     assert Local("x") in set(place.bases())
+
+
+class Part:
+    pass
+
+
+def test_what_is_compared_by_identity_is_not_kept_alive_as_a_key():
+    part = Part()
+    known, names = stand_in(("a", part)), Namespace()
+    assert known == ("a", Referent(part, "Part")) and known[1] == Constant(part, "other")
+    assert {known[1]: 1}[Referent(part, "again")] == 1 and known[1] != Referent(Part(), "Part")
+    text = key_expression(known, names)
+    assert eval(text, dict(names.values)) == ("a", part) and known[1].value is part
+    reference = weakref.ref(part)
+    del part
+    assert reference() is None and eval(text, dict(names.values)) == ("a", None)
+    assert known[1].expression(names) == "None" and known[1] != Referent(Part(), "Part")
+    for key in (1, "a", Part, len, None, stand_in):
+        assert stand_in(key) is key

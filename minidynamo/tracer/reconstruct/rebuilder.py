@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from minidynamo.errors import Diagnostic, InternalError
-from minidynamo.guards.source import Constant
+from minidynamo.guards.source import Constant, Referent
 from minidynamo.names import Namespace, module_of, name_of
 from minidynamo.tracer.reachable import is_outside, parts
 from minidynamo.tracer.reconstruct.builders import BUILDERS, FILLERS, Build, hint_of
@@ -85,6 +85,8 @@ class Rebuilder:
             return self._known[variable]
         if isinstance(variable, ConstantVariable):
             return self.literal(variable.value)
+        if isinstance(variable.source, Referent):
+            return variable.source.expression(self.names)
         if isinstance(variable.source, Constant):
             return self.constant(variable.source.value, variable.source.name)
         if isinstance(variable, CellVariable) and variable.cell is not None:
