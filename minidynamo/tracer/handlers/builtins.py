@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from minidynamo.guards.source import Computed
 from minidynamo.tracer import registry
 from minidynamo.tracer.constants import as_constant, has_own
 from minidynamo.tracer.handlers.lists import storage_of
@@ -77,8 +78,8 @@ def _expect_result(tx: Tracer, result: VariableTracker, special: str, kind: type
         return result
     if not isinstance(result, ConstantVariable) or not issubclass(result.python_type, kind):
         tx.raises(TypeError(f"{special} returned non-{kind.__name__} (type {result.python_type.__name__})"))
-    value: Any = result.value
-    if special == "__len__" and value < 0:
+    by_user = special == "__len__" and not isinstance(result.source, Computed)
+    if by_user and tx.truth(tx.call(operator.lt, [result, ConstantVariable(0)])):
         tx.raises(ValueError("__len__() should return >= 0"))
     return result
 
