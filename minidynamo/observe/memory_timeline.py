@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -27,7 +27,7 @@ set_default_variable("KINETO_LOG_LEVEL", "99")  # the profiler announces each st
 
 _BACKWARD = "minidynamo: backward"
 _COLORS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#9c6b4e", "#a463f2")
-_MIB = 2**20
+_KIB, _MIB = 2**10, 2**20
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,10 @@ class MemoryTimeline(dict[str, Series]):
 
     def table(self) -> str:
         """Peak, bytes behind forward, and where the peak is, one line per series."""
-        width = max(map(len, self), default=0)
+        width, unit = max(map(len, self), default=0), _unit(self)
         head = f"{'':{width}}  {'peak':>12}  {'behind forward':>14}  {'at the end':>12}  peak at"
         rows = [
-            f"{name:{width}}  {_mib(s.peak):>12}  {_mib(s.behind_forward):>14}  {_mib(s.bytes[-1]):>12}  "
+            f"{name:{width}}  {unit(s.peak):>12}  {unit(s.behind_forward):>14}  {unit(s.bytes[-1]):>12}  "
             f"{s.peak_position:.0%} of the step"
             for name, s in self.items()
         ]
@@ -95,9 +95,10 @@ class MemoryTimeline(dict[str, Series]):
             raise ArgumentError(Diagnostic("MD410", what, fix="Save it as .svg, or install matplotlib."))
         figure = importlib.import_module("matplotlib.figure").Figure(figsize=(8, 4.5), layout="constrained")
         axes = figure.subplots()
+        unit = _unit(self)
         for name, series in self.items():
-            axes.plot([100 * x for x, _ in _points(series)], [y / _MIB for _, y in _points(series)], label=name)
-        axes.set(xlabel="% of the step's allocations and releases", ylabel="MiB", ylim=(0, None))
+            axes.plot([100 * x for x, _ in _points(series)], [y / unit.bytes for _, y in _points(series)], label=name)
+        axes.set(xlabel="% of the step's allocations and releases", ylabel=unit.name, ylim=(0, None))
         axes.legend()
         figure.savefig(path)
         return path
@@ -194,8 +195,20 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     return [tensor for item in items for tensor in _tensors(item)]
 
 
-def _mib(size: int) -> str:
-    return f"{size / _MIB:,.2f} MiB"
+class _Unit(NamedTuple):
+    """What sizes are counted in."""
+
+    name: str
+    bytes: int
+
+    def __call__(self, size: int) -> str:
+        return f"{size / self.bytes:,.2f} {self.name}"
+
+
+def _unit(timeline: Mapping[str, Series]) -> _Unit:
+    """The unit in which the curves can be told apart."""
+    small = all(series.peak < _MIB for series in timeline.values())
+    return _Unit("KiB", _KIB) if small else _Unit("MiB", _MIB)
 
 
 # The figure
@@ -212,7 +225,7 @@ def _points(series: Series, most: int = 600) -> list[tuple[float, int]]:
 def _svg(timeline: Mapping[str, Series], width: int = 760, height: int = 420) -> str:
     left, right, top, bottom = 64, 16, 16, 44
     most = max((series.peak for series in timeline.values()), default=1) or 1
-    step = _tick(most)
+    step, unit = _tick(most), _unit(timeline)
 
     def place(x: float, y: float) -> str:
         across = left + x * (width - left - right)
@@ -226,8 +239,8 @@ def _svg(timeline: Mapping[str, Series], width: int = 760, height: int = 420) ->
     for value in range(0, most + 1, step):
         (x1, y), (x2, _) = place(0, value).split(","), place(1, value).split(",")
         lines.append(f'<line x1="{x1}" x2="{x2}" y1="{y}" y2="{y}" stroke="#ddd"/>')
-        lines.append(f'<text x="{left - 6}" y="{float(y) + 4:.1f}" text-anchor="end">{value / _MIB:g}</text>')
-    lines.append(f'<text x="6" y="{top + 2}">MiB</text>')
+        lines.append(f'<text x="{left - 6}" y="{float(y) + 4:.1f}" text-anchor="end">{value / unit.bytes:g}</text>')
+    lines.append(f'<text x="6" y="{top + 2}">{unit.name}</text>')
     label = "% of the step's allocations and releases; the dot is where backward begins"
     lines.append(f'<text x="{width / 2}" y="{height - 10}" text-anchor="middle">{label}</text>')
     for number, (name, series) in enumerate(timeline.items()):
@@ -237,7 +250,7 @@ def _svg(timeline: Mapping[str, Series], width: int = 760, height: int = 420) ->
         x, y = place(series.turn / max(1, len(series.bytes) - 1), series.behind_forward).split(",")
         lines.append(f'<circle cx="{x}" cy="{y}" r="3.5" fill="{color}"/>')
         row = top + 14 + 18 * number
-        text = f"{name}: peak {_mib(series.peak)}"
+        text = f"{name}: peak {unit(series.peak)}"
         lines.append(f'<rect x="{left + 12}" y="{row - 9}" width="14" height="4" fill="{color}"/>')
         lines.append(f'<text x="{left + 32}" y="{row - 2}">{text}</text>')
     return "\n".join([*lines, "</svg>", ""])

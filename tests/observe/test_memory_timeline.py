@@ -44,7 +44,7 @@ def test_a_step_of_a_model_is_measured_both_ways(compiled):
     assert all(p.grad is None for p in model.parameters())
     assert (model.__dict__.get("_compiled_call_impl") is not None) == compiled
     lines = str(timeline).splitlines()
-    assert len(lines) == 3 and lines[1].startswith("eager") and "MiB" in lines[1]
+    assert len(lines) == 3 and lines[1].startswith("eager") and "KiB" in lines[1]
 
 
 def test_functions_and_further_ways():
@@ -71,6 +71,12 @@ def test_the_figure_is_a_picture(tmp_path):
     assert tags[0] == "svg" and tags.count("polyline") == 2 and tags.count("circle") == 2
     assert "eager: peak 3.00 MiB" in timeline.svg()
     assert timeline["eager"].at(1.0) == 0 and timeline["eager"].peak_position == pytest.approx(2 / 3)
+
+
+def test_small_programs_are_counted_in_kilobytes():
+    timeline = MemoryTimeline(eager=series(0, 512, 1536, 0))
+    assert "1.50 KiB" in str(timeline) and "peak 1.50 KiB" in timeline.svg() and "MiB" not in timeline.svg()
+    assert "1,024.00 KiB" not in str(MemoryTimeline(eager=series(0, 2**20, 0)))
 
 
 def test_other_formats_need_matplotlib(tmp_path, monkeypatch):
