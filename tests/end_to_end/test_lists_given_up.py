@@ -167,12 +167,25 @@ def test_LST_7_an_unused_element_may_change(steal, backend):
 
 
 @pytest.mark.parametrize("steal", [(), ("ls",)])
+def test_a_length_that_matters_is_compiled_once(steal):
+    f = minidynamo.compile(lambda ls: ls[0] + ls[-1], backend="eager", steal=steal)
+    for _ in range(2):
+        for count in (2, 3):
+            assert f([ones(3)] * count).tolist() == [2.0] * 3
+    assert f.stats.compiles == 2 and "length of `ls`: expected 2, got 3" in f.why()
+
+
+@pytest.mark.parametrize("steal", [(), ("ls",)])
 def test_bad_lists(steal):
     f = minidynamo.compile(lambda ls: ls[0] + 1, backend="eager", steal=steal)
     f([ones(3)])
     with pytest.raises(IndexError, match="list index out of range"):
         f([])
     assert f([ones(3), 5]).tolist() == [2.0] * 3
+    given = [ones(3)]
+    f(given)
     if steal:
+        with pytest.raises(IndexError, match="list index out of range"):
+            f(given)
         with pytest.raises(ArgumentError, match=r"MD111(?s:.*)`ls`(?s:.*)tuple"):
             f((ones(3),))

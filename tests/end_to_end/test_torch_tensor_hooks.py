@@ -263,6 +263,20 @@ def test_BS_8_a_hook_that_changes_the_size(backend):
         fn(torch.ones(4, requires_grad=True)).sum().backward()
 
 
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_a_tensor_without_a_gradient_takes_no_hook_in_the_words_of_torch(fullgraph):
+    def fn(x):
+        y = x * 2
+        y.register_hook(lambda g: g)
+        return y
+
+    with pytest.raises(
+        RuntimeError, match="cannot register a hook on a tensor that doesn't require gradient"
+    ) as caught:
+        minidynamo.compile(fn, backend="eager", fullgraph=fullgraph)(torch.ones(2))
+    assert type(caught.value) is RuntimeError
+
+
 def test_the_function_stands_where_users_find_it():
     def hook(g):
         return g
