@@ -5,6 +5,7 @@ What a guard means is said in `guard.py`; how it is checked, in `check.py`.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,8 +24,9 @@ _SEVERAL_PER_SOURCE = {
     GuardKind.DISTINCT_OBJECTS,
 }
 
-# Kinds that hold for values of one class only.
+# Kinds that hold for values of one class only, unless the class of an object can be replaced.
 _TELL_CLASS = (GuardKind.IDENTITY, GuardKind.EQUALS)
+_IMMUTABLE_TYPE = 1 << 8  # set for classes that are built into Python; their instances keep them, but for modules
 
 
 class GuardList:
@@ -41,10 +43,12 @@ class GuardList:
         """Install a guard, once. A constant's own identity and class cannot change and need none."""
         if isinstance(source, Constant) and kind in (GuardKind.IDENTITY, GuardKind.TYPE):
             return
-        if kind is GuardKind.TYPE and any((source, exact) in self._guards for exact in _TELL_CLASS):
+        exact = any((source, kind) in self._guards for kind in _TELL_CLASS)
+        if kind is GuardKind.TYPE and exact and _is_for_good(expected):
             return
-        if kind in _TELL_CLASS:
-            self._guards.pop((source, GuardKind.TYPE), None)
+        known = self._guards.get((source, GuardKind.TYPE))
+        if kind in _TELL_CLASS and known is not None and _is_for_good(known.expected):
+            del self._guards[source, GuardKind.TYPE]
         key: tuple[Any, ...] = (source, kind)
         if kind in _SEVERAL_PER_SOURCE:
             key = (*key, expected)
@@ -52,3 +56,8 @@ class GuardList:
             key = (*key, expected[0])  # type: ignore[index]
         if key not in self._guards:
             self._guards[key] = Guard(source, kind, expected, self._where())
+
+
+def _is_for_good(cls: Any) -> bool:
+    """Whether an instance of `cls` can never be given another class."""
+    return bool(cls.__flags__ & _IMMUTABLE_TYPE) and cls is not types.ModuleType

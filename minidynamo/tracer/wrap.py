@@ -162,6 +162,10 @@ def _tensor(graph: OutputGraph, value: torch.Tensor, source: Source) -> Variable
 
 def _is_plain(value: torch.Tensor) -> bool:
     """Whether dtype, device, shape, strides and requires_grad say everything about it but its values."""
+    try:
+        value.is_leaf  # noqa: B018 (of a view whose base was written to under another grad mode torch does not say)
+    except RuntimeError:
+        return False
     if value.layout is not torch.strided or value.is_quantized or value.is_nested or is_functorch_wrapped(value):
         return False
     if value.is_inference() and not torch.is_inference_mode_enabled():  # autograd refuses to keep it

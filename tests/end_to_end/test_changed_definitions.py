@@ -190,6 +190,29 @@ def objects_that_claim_a_class(compiled):
 
 
 @histories
+def methods_of_a_metaclass(compiled):
+    class Kind(type):
+        pass
+
+    class Box(metaclass=Kind):
+        pass
+
+    @compiled
+    def f(x):
+        return x + 1, type(Box()).__name__, bool(Box), Box == 3
+
+    yield f(vector())
+    Kind.__call__ = lambda cls: 3
+    yield f(vector())
+    Kind.__bool__ = lambda cls: False
+    yield f(vector())
+    Kind.__eq__ = lambda cls, other: True
+    yield f(vector())
+    del Kind.__call__
+    yield f(vector())
+
+
+@histories
 def classes_of_a_metaclass_that_has_all_names(compiled):
     class Dynamic(type):
         def __getattr__(cls, name):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import typing
+
 from minidynamo.errors import UserLocation
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.guard_list import GuardList
@@ -33,3 +35,22 @@ def test_what_a_constant_is_cannot_change() -> None:
     guards.install(Constant(int, "int"), GuardKind.IDENTITY, int)
     guards.install(Constant(int, "int"), GuardKind.CLASS_ATTR, ("real", None))
     assert [guard.kind for guard in guards] == [GuardKind.CLASS_ATTR]
+
+
+class Replaceable:
+    """Its instances can be given another class."""
+
+
+def test_a_class_is_not_asked_for_beside_the_object_unless_it_can_be_replaced() -> None:
+    for value, kinds in (
+        (None, [GuardKind.IDENTITY]),
+        (Replaceable(), [GuardKind.TYPE, GuardKind.IDENTITY]),
+        (typing, [GuardKind.TYPE, GuardKind.IDENTITY]),
+    ):
+        one, other = GuardList(lambda: None), GuardList(lambda: None)
+        one.install(X, GuardKind.TYPE, type(value))
+        one.install(X, GuardKind.IDENTITY, value)
+        other.install(X, GuardKind.IDENTITY, value)
+        other.install(X, GuardKind.TYPE, type(value))
+        assert [guard.kind for guard in one] == kinds
+        assert {guard.kind for guard in other} == set(kinds)

@@ -128,3 +128,12 @@ def test_keys_that_cannot_be_tracked_make_the_dict_opaque(graph):
 
     assert isinstance(wrap(graph, {Key(): 1}, Local("d")), OpaqueVariable)
     assert isinstance(wrap(graph, {(1, "a"): 1, Plain: 2}, Local("e")), DictVariable)
+
+
+def test_a_tensor_of_which_autograd_does_not_tell_the_history_is_opaque(graph):
+    base = torch.ones(2, requires_grad=True) * 1
+    with torch.no_grad():
+        view = base.view(2)
+    base.mul_(2)
+    assert isinstance(wrap(graph, view, Local("x")), OpaqueVariable)
+    assert isinstance(wrap(graph, base, Local("y")), TensorVariable)
