@@ -16,6 +16,7 @@ from typing import Any
 from minidynamo.guards.source import Attr
 from minidynamo.steering import IN_GRAPH, own_mark
 from minidynamo.tracer import number_functions, numbers, registry
+from minidynamo.tracer.advice import INSTEAD
 from minidynamo.tracer.attributes import bind, guard_class_attribute, lookup_on_class
 from minidynamo.tracer.constants import CONSTANT_TYPES, NotConstant, as_constant
 from minidynamo.tracer.construct import construct
@@ -23,7 +24,7 @@ from minidynamo.tracer.inlining import inline_function, inline_nested, trusted_s
 from minidynamo.tracer.operators import folded, involves_tensor
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.tensors import call_tensor_method
-from minidynamo.tracer.trace_rules import INSTEAD, Action, Rule, rule_for
+from minidynamo.tracer.trace_rules import Action, Rule, rule_for
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
     BoundBuiltin,
@@ -132,6 +133,7 @@ def _call_unknown(tx: Tracer, value: Any, args: Args, kwargs: Kwargs, rule: Rule
         rule.code,
         f"{name}() cannot be captured",
         why=rule.reason,
+        fix=rule.fix,
         marker="it needs the values of tensors" if needs_value else "",
     )
 

@@ -17,6 +17,7 @@ import torch
 from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.source import Attr
 from minidynamo.tracer import registry
+from minidynamo.tracer.advice import MAKE_OUTSIDE
 from minidynamo.tracer.attributes import bind, class_source, guard_class_attribute, lookup_on_class
 from minidynamo.tracer.constants import NotConstant, as_constant, from_constant
 from minidynamo.tracer.exceptions import can_make
@@ -65,7 +66,7 @@ def _make_instance(
     if issubclass(value, enum.Enum):
         return _enum_member(tx, value, args)
     if reason is not None:
-        tx.break_graph("MD211", f"a {value.__name__} is made", why=reason)
+        tx.break_graph("MD211", f"a {value.__name__} is made", why=reason, fix=MAKE_OUTSIDE)
     if lookup_on_class(value, "__del__")[1] is not None:
         _leave_finalizer(tx, value)
     new, owner = lookup_on_class(value, "__new__")

@@ -17,6 +17,7 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.profile import FrameProfile
 from minidynamo.guards.source import Source
 from minidynamo.tracer import registry, scalars
+from minidynamo.tracer.advice import INSTEAD, instead_of_values
 from minidynamo.tracer.attributes import read_attribute
 from minidynamo.tracer.call import call, call_method
 from minidynamo.tracer.constants import plain_numbers
@@ -28,7 +29,6 @@ from minidynamo.tracer.interpreter import Frame, FrameChain
 from minidynamo.tracer.losses import NOTICED_DEATH, Losses
 from minidynamo.tracer.operators import truth_of
 from minidynamo.tracer.side_effects import Advanced, Effect, SideEffects, Written
-from minidynamo.tracer.trace_rules import INSTEAD
 from minidynamo.tracer.wrap import wrap
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import SequenceVariable
@@ -153,7 +153,8 @@ class Trace:
         except CallFailed as failed:
             cause = failed.__cause__
             if isinstance(cause, _NEEDS_VALUES) or "its data is not allocated" in str(cause):
-                self.break_graph("MD215", f"{name} needs the values of tensors", why="They are known when it runs.")
+                what, fix = f"{name} needs the values of tensors", instead_of_values(name)
+                self.break_graph("MD215", what, why="They are known when it runs.", fix=fix)
             if isinstance(cause, _NO_FAKE_FORM) or "no fake impl" in str(cause):
                 self.break_graph("MD216", f"{name} has no form without data", why=str(cause).partition("\n")[0])
             assert cause is not None

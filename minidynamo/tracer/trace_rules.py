@@ -27,6 +27,7 @@ from minidynamo.compat import (
     tagged_init,
 )
 from minidynamo.steering import COMPILED, DISABLED, IN_GRAPH, own_mark
+from minidynamo.tracer.advice import instead_of
 from minidynamo.tracer.registry import CODE_POLYFILLS, FOLDABLE, FUNCTIONS, INSTANCES, LATE_FUNCTIONS, POLYFILLS
 
 
@@ -44,7 +45,7 @@ class Action(enum.Enum):
 
 @dataclass(frozen=True)
 class Rule:
-    """An action, for BREAK with its reason and code, for HANDLER and POLYFILL with the function to use.
+    """An action, for BREAK with its reason, code and advice, for HANDLER and POLYFILL with the function to use.
 
     `takes_itself`: that function takes what is called in front of its arguments.
     """
@@ -52,6 +53,7 @@ class Rule:
     action: Action
     reason: str = ""
     code: str = "MD207"
+    fix: str = ""
     function: Callable[..., Any] | None = None
     takes_itself: bool = False
 
@@ -92,12 +94,6 @@ _RUN_AS_WRITTEN = (
     "threading",
 )
 
-# What to write instead of using a value of a class that cannot be looked into, by the name of the class.
-INSTEAD = {
-    "ndarray": "make a tensor of it: torch.from_numpy(array)",
-    "Generator": "draw the numbers before, and pass them in",
-}
-
 _ASYNCHRONOUS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _HEAP_TYPE = 1 << 9  # set for classes made at run time: all that are written in Python, and some made in C
 _LIBRARY_VALUES = (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType, types.MethodDescriptorType)
@@ -118,7 +114,8 @@ def rule_for(value: Any) -> Rule:
         return _function_rule(value)
     if type(value) in INSTANCES:
         return Rule(Action.HANDLER, function=INSTANCES[type(value)], takes_itself=True)
-    return Rule(Action.BREAK, "It is not written in Python, and minidynamo does not know it.")
+    name = getattr(value, "__name__", "")
+    return Rule(Action.BREAK, "It is not written in Python, and minidynamo does not know it.", fix=instead_of(name, ""))
 
 
 def _function_rule(value: types.FunctionType) -> Rule:
@@ -148,7 +145,9 @@ def _function_rule(value: types.FunctionType) -> Rule:
         return Rule(Action.POLYFILL, function=tagged)
     library = _run_as_written(value)
     if library:
-        return Rule(Action.BREAK, f"Functions of {library} run as written.")
+        return Rule(
+            Action.BREAK, f"Functions of {library} run as written.", fix=instead_of(value.__qualname__, library)
+        )
     return Rule(Action.INLINE)
 
 

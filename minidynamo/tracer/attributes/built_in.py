@@ -11,6 +11,7 @@ from minidynamo.autograd_calls import replace_data
 from minidynamo.compat import OPERATOR_NAMESPACES
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, InstanceAttr
+from minidynamo.tracer.advice import INSTEAD
 from minidynamo.tracer.attributes.binding import (
     bind,
     built_in,
@@ -31,7 +32,7 @@ from minidynamo.tracer.attributes.lookup import (
 from minidynamo.tracer.constants import NotConstant, from_constant
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.side_effects import DELETED
-from minidynamo.tracer.trace_rules import INSTEAD, is_trusted_class
+from minidynamo.tracer.trace_rules import is_trusted_class
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
     BoundBuiltin,

@@ -10,6 +10,7 @@ from typing import Any
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant
+from minidynamo.tracer.advice import CHANGE_OUTSIDE
 from minidynamo.tracer.attributes.binding import (
     FUNCTIONS,
     bind,
@@ -106,7 +107,7 @@ def _write_class(tx: Tracer, obj: ClassVariable, name: str, value: VariableTrack
         return
     described = lookup_on_class(type(cls), name)[1] is not None or name.startswith("__") or is_trusted_class(cls)
     if described or not is_plain_setter(custom, special) or not (value is None or _binds_plainly(value)):
-        tx.break_graph("MD206", f"writing `{name}` of the class {cls.__name__} cannot be captured")
+        tx.break_graph("MD206", f"writing `{name}` of the class {cls.__name__} cannot be captured", fix=CHANGE_OUTSIDE)
     if value is None:
         written = tx.side_effects.class_attr(cls, name)
         if written is DELETED or (written is UNKNOWN and name not in cls.__dict__):

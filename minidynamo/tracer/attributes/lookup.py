@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 from minidynamo.tracer import registry
+from minidynamo.tracer.advice import CHANGE_OUTSIDE
 from minidynamo.tracer.attributes.binding import (
     built_in,
 )
@@ -89,7 +90,7 @@ def write_attribute(tx: Tracer, obj: VariableTracker, name: str, value: Variable
 
 def cannot_write(tx: Tracer, obj: VariableTracker, name: str, value: VariableTracker | None) -> NoReturn:
     """Leave the write to Python."""
-    tx.break_graph("MD206", f"writing `{name}` of a {obj.python_type.__name__} cannot be captured")
+    tx.break_graph("MD206", f"writing `{name}` of a {obj.python_type.__name__} cannot be captured", fix=CHANGE_OUTSIDE)
 
 
 def store_attribute(tx: Tracer, obj: VariableTracker, name: str, value: VariableTracker | None) -> None:

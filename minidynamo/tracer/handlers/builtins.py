@@ -60,9 +60,11 @@ for _function, _texts in _BREAKS.items():
 
 
 @registry.function(cannot_trace)
-def _cannot_trace(tx: Tracer, what: VariableTracker, why: VariableTracker) -> VariableTracker:
-    reason = expect_constant(tx, why, "text")
-    tx.break_graph("MD235", expect_constant(tx, what, "text"), why=f"It is not traced: {reason}.")
+def _cannot_trace(
+    tx: Tracer, what: VariableTracker, why: VariableTracker, fix: VariableTracker | None = None
+) -> VariableTracker:
+    reason, advice = expect_constant(tx, why, "text"), expect_constant(tx, fix, "text") if fix is not None else ""
+    tx.break_graph("MD235", expect_constant(tx, what, "text"), why=f"It is not traced: {reason}.", fix=advice)
 
 
 @registry.function(len)

@@ -171,7 +171,7 @@ def copy_copy(x):
             setattr(y, name, getattr(x, name))
         return y
     if isinstance(x, torch.Tensor):
-        return cannot_trace("`copy.copy` of a tensor", "it makes another tensor of the same memory")
+        return cannot_trace("`copy.copy` of a tensor", "it makes another tensor of the same memory", "x.view_as(x)")
     if hasattr(cls, "__copy__"):
         return cls.__copy__(x)
     return _rebuilt(x, _reduced(x), None)
@@ -212,9 +212,9 @@ def _deep_copy(x, memo):
                 return tuple(items)
         return x
     if isinstance(x, torch.Tensor):
-        return cannot_trace("`copy.deepcopy` of a tensor", "the copy has memory and a gradient of its own")
+        return cannot_trace("`copy.deepcopy` of a tensor", "the copy has a gradient of its own", "x.detach().clone()")
     if isinstance(x, torch.nn.Module):
-        return cannot_trace("`copy.deepcopy` of a module", "it copies every parameter")
+        return cannot_trace("`copy.deepcopy` of a module", "it copies every parameter", "copy it outside, once")
     if cls is types.MethodType:
         return types.MethodType(x.__func__, copy_deepcopy(x.__self__, memo))
     if cls in (set, frozenset, collections.deque, collections.OrderedDict, collections.defaultdict):

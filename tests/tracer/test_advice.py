@@ -1,0 +1,43 @@
+"""Every break that library code causes says what to write instead."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import zlib
+
+import pytest
+import torch
+from torch import nn
+
+import minidynamo
+from minidynamo.errors import Unsupported
+from minidynamo.tracer.advice import INSTEAD, instead_of, instead_of_values
+
+
+@pytest.mark.parametrize(
+    ("program", "advice"),
+    [
+        (lambda x: torch.manual_seed(0), "seed before"),
+        (lambda x: torch.func.linearize(torch.sin, x), "torch.func.jvp"),
+        (lambda x: zlib.crc32(b"a"), "outside of the compiled function"),
+        (lambda x: logging.warning("a"), "log outside"),
+        (lambda x: x[x > 0], "torch.where"),
+        (lambda x: x[x.argmax()], "index_select"),
+        (lambda x: x.unique(), "keep the shape"),
+        (lambda x: copy.deepcopy(x), "clone()"),
+        (lambda x, lazy=nn.LazyLinear(2): lazy(x), "call the lazy module once"),
+        (lambda x, layer=nn.Linear(4, 2): layer.register_forward_hook(print), "change it outside"),
+        (lambda x: ExceptionGroup("a", [ValueError()]), "make it outside"),
+    ],
+)
+def test_a_break_says_what_to_write_instead(program, advice):
+    with pytest.raises(Unsupported) as found:
+        minidynamo.compile(program, backend="eager", fullgraph=True)(torch.ones(4))
+    assert advice in found.value.diagnostic.fix
+
+
+def test_names_of_functions_and_methods():
+    assert instead_of_values("Tensor.nonzero()") == instead_of_values("nonzero()")
+    assert instead_of("manual_seed", "torch.random") == instead_of("fork_rng", "torch.random")
+    assert "from_numpy" in INSTEAD["ndarray"]
