@@ -26,7 +26,7 @@ def fake(value: Any) -> Any:
 
 
 class Emitter:
-    """Appends nodes to `graph`. New nodes take over the metadata of the node that `replacing` names.
+    """Appends nodes to `graph`. New nodes take over location and checkpoint of the node that `replacing` names.
 
     `numbers` has a node for each symbolic number that was computed, by its expression.
     """
@@ -41,7 +41,7 @@ class Emitter:
     def replacing(self, node: fx.Node) -> Iterator[None]:
         """Nodes emitted inside stand for `node`: they carry its user location."""
         before = self.meta
-        self.meta = {key: node.meta[key] for key in ("user_location",) if key in node.meta}
+        self.meta = {key: node.meta[key] for key in ("user_location", "checkpoint") if key in node.meta}
         try:
             yield
         finally:

@@ -1,4 +1,5 @@
-"""Owns the user's lines on ATen nodes: which torch-level node, and so which line, a traced operation belongs to.
+"""Owns the user's lines on ATen nodes: which torch-level node, and so which line, a traced operation belongs to; and
+which checkpoint, whose values backward computes again.
 
 Forward operations belong to the torch-level node that is being run; backward operations to the node whose gradient
 function autograd is calling, and so do those of higher derivatives.
@@ -11,6 +12,8 @@ from typing import Any
 
 import torch
 from torch import fx
+
+from minidynamo.recomputing import run_checkpoint
 
 
 class LocationRecorder:
@@ -31,11 +34,10 @@ class LocationRecorder:
 
     def enter(self, current: fx.Node | None) -> None:
         """Nodes made from now on belong to `current`; those made since the last call to the one before."""
-        newest = self.newest()
-        location = None if self.current is None else self.current.meta.get("user_location")
-        node = newest
-        while location is not None and node is not None and node is not self.marked and node.op != "root":
-            node.meta.setdefault("user_location", location)
+        node = newest = self.newest()
+        marks = {} if self.current is None else _marks(self.current)
+        while marks and node is not None and node is not self.marked and node.op != "root":
+            node.meta |= {key: value for key, value in marks.items() if key not in node.meta}
             node = node.prev
         self.marked = newest
         self.current = current
@@ -59,6 +61,13 @@ class LocationRecorder:
 
     def _returned(self, maker: fx.Node, made: Any, gradients: Any) -> None:
         self.follow_backward(made, maker)
+
+
+def _marks(maker: fx.Node) -> dict[str, Any]:
+    """What is noted of operations that belong to the torch-level node `maker`."""
+    location = maker.meta.get("user_location")
+    marks = {} if location is None else {"user_location": location}
+    return {**marks, "checkpoint": maker.name} if maker.target is run_checkpoint else marks
 
 
 class LocatingInterpreter(fx.Interpreter):

@@ -18,7 +18,7 @@ from torch import fx
 
 from minidynamo.autograd.checks import unused_checks
 from minidynamo.autograd.numbers import hint, is_number
-from minidynamo.autograd.recomputation import is_free, is_random, recomputable, spared
+from minidynamo.autograd.recomputation import Checkpoints, checkpoints, is_free, is_random, recomputable, spared
 from minidynamo.autograd.saving import SavePolicy, Wishes, ask, by_cost, within_budget
 from minidynamo.compat import OpOverload
 from minidynamo.config import config
@@ -181,6 +181,7 @@ def partition(
         {g for g in gradients if g is not None},
         frozenset(exposed) - overwritten,
         also,
+        checkpoints(graph, {*forward_roots}),
     )
     wishes = Wishes() if save_policy is None else network.wishes(save_policy)
     cut = network.cut_within(config.activation_budget, wishes)
@@ -240,10 +241,12 @@ class _Network:
         gradients: set[fx.Node],
         exposed: frozenset[fx.Node],
         also: Collection[fx.Node],
+        checkpoints: Checkpoints,
     ) -> None:
         self.exposed = exposed
         self.also = also
-        self.recomputable = recomputable(graph)
+        self.checkpoints = checkpoints
+        self.recomputable = recomputable(graph) - checkpoints.ends | checkpoints.inside
         self.candidates = [node for node in graph.nodes if node in wanted and node not in behind]
         self.behind = behind & wanted
         self.required = required
@@ -268,7 +271,8 @@ class _Network:
             return sum(self.weight(node) or 0 for node in kept), kept
 
         _, found = cut(frozenset())
-        dropped = spared(found, filter(self.is_sink, self.candidates), lambda n: self.may_drop(n, wishes))
+        sinks = filter(self.is_sink, self.candidates)
+        dropped = spared(found, sinks, lambda n: self.may_drop(n, wishes), self.checkpoints.ends)
         usual |= dropped
         if budget < 1:
             self.exposed = frozenset()
@@ -324,6 +328,8 @@ class _Network:
         value = node.meta["val"]
         if is_number(node):
             return 0
+        if node in self.checkpoints.inside:
+            return None
         if node in self.exposed:
             return _EXPOSED + 4 * _bytes(value)
         if node.op == "placeholder" and node not in self.overwritten:

@@ -8,7 +8,8 @@ bring it back, is decided here.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
@@ -78,21 +79,54 @@ def recomputable(graph: fx.Graph) -> set[fx.Node]:
     return set(chains)
 
 
-def spared(kept: Iterable[fx.Node], sinks: Iterable[fx.Node], may_drop: Callable[[fx.Node], bool]) -> set[fx.Node]:
+@dataclass(frozen=True)
+class Checkpoints:
+    """The values `inside` of checkpoints, which backward computes again as the user has asked for, and those that leave
+    one (`ends`), which it does not: or else it would run one checkpoint for the sake of the next."""
+
+    inside: frozenset[fx.Node] = frozenset()
+    ends: frozenset[fx.Node] = frozenset()
+
+
+def checkpoints(graph: fx.Graph, returned: Collection[fx.Node]) -> Checkpoints:
+    """The checkpoints of a joint graph. What forward has `returned` leaves them."""
+    marked = [node for node in graph.nodes if node.op == "call_function" and "checkpoint" in node.meta]
+    if not marked:
+        return Checkpoints()
+
+    def leaves(node: fx.Node) -> bool:
+        return node in returned or any(user.meta.get("checkpoint") != node.meta["checkpoint"] for user in node.users)
+
+    fixed: set[fx.Node] = set()  # what is drawn is kept, in the form that takes least
+    for node in marked:
+        drawn = bool(node.all_input_nodes) and fixed.issuperset(node.all_input_nodes)
+        if drawn or is_random(node) or node.meta.get("val") is None:
+            fixed.add(node)
+    ends = {node for node in marked if leaves(node) and not is_number(node)}
+    return Checkpoints(frozenset(marked) - fixed - ends, frozenset(ends))
+
+
+def spared(
+    kept: Iterable[fx.Node],
+    sinks: Iterable[fx.Node],
+    may_drop: Callable[[fx.Node], bool],
+    fixed: Collection[fx.Node] = (),
+) -> set[fx.Node]:
     """Those of `kept`, in graph order, that backward can as well compute from the rest of them.
 
     `sinks` are the values that backward reads; all of them can be computed from `kept`. What `recomputable` rules out
-    without knowing what will be kept may turn out to be a step away from it.
+    without knowing what will be kept may turn out to be a step away from it. What is `fixed` is computed once.
     """
-    choice = _Choice(kept, sinks)
+    choice = _Choice(kept, sinks, fixed)
     return {node for node in kept if may_drop(node) and choice.drop(node)}
 
 
 class _Choice:
     """What is kept, and the chain of each value that backward computes from it."""
 
-    def __init__(self, kept: Iterable[fx.Node], sinks: Iterable[fx.Node]) -> None:
+    def __init__(self, kept: Iterable[fx.Node], sinks: Iterable[fx.Node], fixed: Collection[fx.Node]) -> None:
         self.kept = set(kept)
+        self.fixed = fixed
         self.chains: dict[fx.Node, Chain] = {}
         pending = [node for node in sinks if node not in self.kept]
         while pending:
@@ -126,7 +160,7 @@ class _Choice:
         pending = [node]
         while pending:
             current = pending[-1]
-            if is_number(current) or not (is_free(current) or is_pointwise(current)):
+            if is_number(current) or current in self.fixed or not (is_free(current) or is_pointwise(current)):
                 return None
             known = (self.kept, self.chains, made)
             missing = [i for i in current.all_input_nodes if not any(i in place for place in known)]

@@ -2,7 +2,9 @@
 
 import torch
 from torch import fx, nn
+from torch.utils.checkpoint import checkpoint
 
+import minidynamo
 from minidynamo.autograd.recomputation import CHEAP, MODERATE, is_free, is_pointwise, is_random, recomputable, spared
 from minidynamo.config import config
 from tests.autograd.programs import graphs, module_program
@@ -78,3 +80,49 @@ def test_a_recurrent_net_keeps_its_gates_and_some_of_its_states():
         "aten.tanh.default": 7,
         "aten.add.Tensor": 2,
     }
+
+
+def test_what_a_checkpoint_computes_is_computed_again():
+    """Even products, which are kept otherwise; what a checkpoint ends with is not computed again for the next one."""
+
+    def layer(x, w, v):
+        return x + torch.nn.functional.dropout((x @ w).gelu() @ v if False else torch.tanh(x @ w) @ v, 0.5)
+
+    def program(x, w, v):
+        for _ in range(3):
+            x = checkpoint(layer, x, w, v, use_reentrant=False)
+        return x.square().sum()
+
+    compiled = minidynamo.compile(program, backend="aot_eager", fullgraph=True)
+    found = []
+    for call in (program, compiled):
+        torch.manual_seed(0)
+        args = [
+            torch.randn(4, 8, requires_grad=True),
+            *(torch.randn(s, requires_grad=True) for s in ((8, 16), (16, 8))),
+        ]
+        first = torch.autograd.grad(call(*args), args, create_graph=True)
+        found.append([*first, *torch.autograd.grad(sum(g.sum() for g in first), args)])
+    torch.testing.assert_close(*found)
+    kept = [(value.op, value.shape, value.dtype.itemsize) for value in compiled.saved()]
+    kept = sorted(value for value in kept if value[0] != "input")
+    assert kept == [("aten.add.Tensor", (4, 8), 4)] * 3 + [("aten.ne.Scalar", (4, 8), 1)] * 3
+
+
+class Checkpointed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        layers = (nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)) for _ in range(4))
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + checkpoint(layer, x, use_reentrant=False)
+        return x.square().mean()
+
+
+def test_a_checkpoint_needs_no_more_memory_than_in_eager():
+    x = torch.randn(256, 64, requires_grad=True)
+    timeline = minidynamo.memory_timeline(Checkpointed(), x, backend="aot_eager")
+    assert timeline["compiled"].peak <= timeline["eager"].peak
+    assert timeline["compiled"].behind_forward <= timeline["eager"].behind_forward
