@@ -87,4 +87,4 @@ class Stats:
 
 def _position(count: itertools.count[int]) -> int:
     """How often `next` was called; looking at the text of a counter does not move it."""
-    return int(repr(count)[len("count(") : -1]) - 1
+    return int(repr(count).removeprefix("count(").removesuffix(")")) - 1

@@ -66,3 +66,16 @@ def test_what_python_shows_begins_with_the_calls():
     count = stats.counter()
     count(), count()
     assert repr(stats).startswith("Stats(calls=2, hits=1, misses=1, compiles=0,") and "_counts" not in repr(stats)
+
+
+def test_a_changed_len_is_noticed_and_forgotten(monkeypatch):
+    real = len
+    f = minidynamo.compile(lambda x, xs: x * len(xs), backend="eager")
+    assert f(torch.ones(1), [1, 2]).item() == 2
+    changed = lambda xs: 5 if type(xs) in (list, str) and xs in ([1, 2], "count(") else real(xs)  # noqa: E731
+    monkeypatch.setattr("builtins.len", changed)
+    assert f(torch.ones(1), [1, 2]).item() == 5
+    minidynamo.reset(f)
+    assert f.stats.calls == 0 and f(torch.ones(1), [1, 2]).item() == 5
+    monkeypatch.undo()
+    assert f(torch.ones(1), [1, 2]).item() == 2 and f.stats.calls == 2

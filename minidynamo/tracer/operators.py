@@ -13,7 +13,8 @@ from typing import Any
 
 from minidynamo.compat import constant_behind
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Constant
+from minidynamo.guards.source import Computed, Constant
+from minidynamo.guards.writers import same_value
 from minidynamo.tracer import numbers, registry
 from minidynamo.tracer.attributes import MISSING, lookup_on_class
 from minidynamo.tracer.constants import NotConstant, as_constant, from_constant, has_own, involves_own_operators
@@ -256,16 +257,45 @@ def _are_empty_tuples(*tuples: VariableTracker) -> bool:
 
 def _is_the_same(tx: Tracer, left: VariableTracker, right: VariableTracker) -> bool:
     """`left is right`, guarded: two objects of one class that the program is given may be one in the next call."""
-    if (
-        left is not right and left.python_type is right.python_type
-    ):  # which numbers are one object hangs on their values
-        left, right = numbers.pinned(left), numbers.pinned(right)
+    if left is not right and left.python_type is right.python_type:  # for numbers that hangs on their values
+        values = numbers.pinned(left), numbers.pinned(right)
+        if _may_be_two(*values):
+            return _is_the_same_plain_value(tx, left, right)
+        left, right = values
     if is_same(left, right):
         return True
     known = isinstance(left, ConstantVariable | NumberVariable)  # whose value is guarded
     if not known and left.source is not None and right.source is not None and left.python_type is right.python_type:
         tx.guard(left.source, GuardKind.DISTINCT_OBJECTS, (right.source,))
     return False
+
+
+def _may_be_two(left: VariableTracker, right: VariableTracker) -> bool:
+    """Whether two plain values are equal, and can be one object or two."""
+    if not isinstance(left, ConstantVariable) or not isinstance(right, ConstantVariable):
+        return False
+    if left.python_type not in (int, float, complex, str, bytes) or not same_value(left.value, right.value):
+        return False
+    value = left.value
+    return len(value) > 1 if isinstance(value, str | bytes) else not (type(value) is int and -5 <= value <= 256)
+
+
+def _is_the_same_plain_value(tx: Tracer, left: VariableTracker, right: VariableTracker) -> bool:
+    """`left is right` for equal numbers or texts: which objects hold them differs from call to call."""
+    operands = (left, right)
+    if any(isinstance(each, NumberVariable) for each in operands):
+        if any(each.source is None or isinstance(each.source, Computed) for each in operands):
+            return False  # what is computed is a new object
+        what = "`is` compares two equal numbers"
+        why = "Whether they are one object is only known when the program runs."
+        tx.break_graph("MD230", what, why=why, fix="compare with `==`")
+    same = is_same(left, right)
+    outside, other = operands if left.source is not None else (right, left)
+    if outside.source is not None:
+        place = other.source or Constant(as_constant(other), "constant")
+        kind, expected = (GuardKind.SAME_OBJECT, place) if same else (GuardKind.DISTINCT_OBJECTS, (place,))
+        tx.guard(outside.source, kind, expected)
+    return same
 
 
 @registry.function(same_or_equal)
