@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from minidynamo.guards.deaths import is_noticed, watchers
+from minidynamo.guards.deaths import dies_unnoticed, is_noticed, watchers
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Local, Source
 from minidynamo.tracer.constants import is_constant_value
@@ -86,7 +86,7 @@ def gives_up(frame: Frame) -> bool:
 
 def _is_held(frame: Frame, real: object) -> bool:
     """Whether something that the program has made, or what it writes to, has got a value that is noticed."""
-    if not any(map(is_noticed, dying(real))):
+    if dies_unnoticed(real) and not any(map(is_noticed, dying(real))):
         return False
     effects = frame.tx.side_effects
     lasting = (e for e in effects.journal if (target := target_of(e)) is None or not _is_passed(target))
@@ -114,7 +114,7 @@ def _held_by(roots: Iterable[VariableTracker], effects: SideEffects) -> Iterator
 def _tells(frame: Frame, source: Source, real: object) -> bool:
     if issubclass(type(real), torch.Tensor) or is_constant_value(real):
         return False
-    if any(map(is_noticed, dying(real))):
+    if not dies_unnoticed(real) or any(map(is_noticed, dying(real))):
         return True
     frame.tx.guard(source, GuardKind.UNNOTICED_DEATH)
     return False

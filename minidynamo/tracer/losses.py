@@ -11,14 +11,14 @@ import gc
 import inspect
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from minidynamo.guards.deaths import is_noticed
+from minidynamo.guards.deaths import dies_unnoticed, is_noticed
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Attr, CellContents, Constant, InstanceAttr, Source, global_source
+from minidynamo.guards.source import Attr, CellContents, Constant, InstanceAttr, Referent, Source, global_source
 from minidynamo.tracer.attributes import instance_dict
 from minidynamo.tracer.graph.output_graph import OutputGraph
-from minidynamo.tracer.outside_items import Loss, OutsideItems, OutsideTable
+from minidynamo.tracer.outside_items import EVERYTHING, Loss, OutsideItems, OutsideTable
 from minidynamo.tracer.side_effects import AttrDeleted, AttrSet, CellSet, ContentsChanged, Effect, GlobalSet
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
@@ -49,17 +49,26 @@ class Losses:
         owner, losses = _losses(self._graph, effect)
         if owner is None:
             return any(map(self._may_tell, losses))
-        new = [loss for loss in losses if loss.place is None or (owner, loss.key) not in self._seen]
+        new = [loss for loss in losses if loss.key is EVERYTHING or (owner, loss.key) not in self._seen]
         self._seen |= {(owner, loss.key) for loss in new}
         new = [loss for loss in new if not self._is_plain(loss.place)]
         if any(map(self._may_tell, new)):
             return True
-        if len(new) >= _MANY or any(loss.place is None for loss in new):
+        container = effect.container if isinstance(effect, ContentsChanged) else None
+        items = container.items if isinstance(container, ListVariable | DictVariable | SetVariable) else None
+        many = len(new) >= _MANY and isinstance(items, OutsideItems | OutsideTable) and items.hold_nothing(is_noticed)
+        if many or any(loss.key is EVERYTHING for loss in new):
             self._graph.guard(owner, GuardKind.UNNOTICED_DEATH, ())
         else:
-            for loss in new:
-                self._graph.guard(owner, GuardKind.UNNOTICED_DEATH, (loss.key,))
+            self._guard_each(owner, new)
         return False
+
+    def _guard_each(self, owner: Source, losses: Iterable[Loss]) -> None:
+        for loss in losses:
+            if loss.place is not None:
+                self._graph.guard(owner, GuardKind.UNNOTICED_DEATH, (loss.key,))
+            if isinstance(loss.key, Referent):
+                self._graph.guard(loss.key, GuardKind.UNNOTICED_DEATH, None)
 
     def _is_plain(self, place: Source | None) -> bool:
         """Whether the guards say that there is a number, text or the like."""
@@ -67,6 +76,8 @@ class Losses:
         return isinstance(known, ConstantVariable | NumberVariable)
 
     def _may_tell(self, loss: Loss) -> bool:
+        if not all(map(dies_unnoticed, loss.values)):  # that is what the guard will ask
+            return True
         return any(is_noticed(value) for lost in loss.values for value in dying(lost, self._belongs_to(lost, loss)))
 
     def _belongs_to(self, value: object, loss: Loss) -> Callable[[object], bool]:

@@ -19,6 +19,7 @@ from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import DictKey
 
 _NOWHERE = object()
+EVERYTHING = object()
 
 # An element: a value, or the one that was at this place when the call began.
 Slot = VariableTracker | int
@@ -42,7 +43,7 @@ class Length:
 class Loss:
     """What a container from outside loses: the values that it had at `place` when the call began.
 
-    Nothing may be there, or something else at the next call. Without `place`, all that it holds is lost.
+    Nothing may be there, or something else at the next call. With the key `EVERYTHING`, all that it holds is lost.
     """
 
     key: Any
@@ -101,6 +102,10 @@ class OutsideItems(MutableSequence[VariableTracker]):
         places = (slot if isinstance(slot, int) else self._moved.get(slot) for slot in slots)
         self._lost |= {place: None for place in places if place is not None}
 
+    def hold_nothing(self, is_such: Callable[[object], bool]) -> bool:
+        """Whether no element that was there when the call began is such a one."""
+        return not any(is_such(self._reader.real(place)) for place in range(self._length))
+
     def losses(self) -> list[Loss]:
         """What was lost since this was last asked, other places in the same list not counting."""
         reader, here = self._reader, self._slots
@@ -118,7 +123,7 @@ class OutsideItems(MutableSequence[VariableTracker]):
                 found.append(Loss(place, reader.place(place), (real,)))
         self._lost.clear()
         if self._all_lost:
-            found = [Loss(None, None, tuple(value for loss in found for value in loss.values))]
+            found = [Loss(EVERYTHING, None, tuple(value for loss in found for value in loss.values))]
             self._all_lost = False
         return found
 
@@ -277,13 +282,18 @@ class OutsideTable(MutableMapping[DictKey, Any]):
             raise KeyError(key.token)
         return self._reader.value(key.token if self._keys is None else self._keys[key])
 
+    def hold_nothing(self, is_such: Callable[[object], bool]) -> bool:
+        """Whether nothing that was there when the call began, keys included, is such a one."""
+        reader = self._reader
+        return not any(map(is_such, (*reader.keys, *map(reader.real, reader.keys))))
+
     def losses(self) -> list[Loss]:
         """What was lost since this was last asked."""
         reader, lost = self._reader, [*self._lost]
         self._lost.clear()
         if self._all_lost:
             self._all_lost = False
-            return [Loss(None, None, (*reader.keys, *map(reader.real, reader.keys)))]
+            return [Loss(EVERYTHING, None, (*reader.keys, *map(reader.real, reader.keys)))]
         found = []
         for key in lost:
             real = self._real_key(key)

@@ -191,3 +191,19 @@ def test_what_functions_made_in_each_call_captured_dies_with_them():
         minidynamo.compile(lambda callee: callee(), backend="eager")(callee)
     del weight, callee
     assert survivors(references) == []
+
+
+def test_an_object_whose_dict_was_looked_at():
+    class Holder:
+        pass
+
+    @minidynamo.compile(backend="eager")
+    def f(holder, x):
+        holder.__dict__["last"] = x
+        return x + 1
+
+    holder = Holder()
+    f(holder, torch.ones(3))
+    references = {"holder": weakref.ref(holder)}
+    del holder
+    assert survivors(references) == []

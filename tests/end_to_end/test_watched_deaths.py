@@ -153,6 +153,13 @@ def set_item(thing, dead, x):
     return x + 1, len(dead)
 
 
+def set_item_without_a_name(thing, dead, x):
+    thing[None] = x
+    thing[None] = 1
+    del thing["a"]
+    return x + 1, len(dead)
+
+
 def delete_item(thing, dead, x):
     del thing["b"]
     return x + 1, len(dead)
@@ -285,6 +292,7 @@ histories_of(
     (slots, set_slot),
     (slots, delete_slot),
     (table, set_item),
+    (table, set_item_without_a_name),
     (table, delete_item),
     (table, pop_item),
     (table, update_items),

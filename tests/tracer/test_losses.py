@@ -1,8 +1,12 @@
 """What dies with an object that is let go of, and what is guarded of writes; programs are in test_watched_deaths.py."""
 
+import weakref
+
 import torch
 
+import minidynamo
 from minidynamo.guards.guard import GuardKind
+from minidynamo.testing import CompileCounter
 from minidynamo.tracer.losses import dying
 from tests.tracer.capture import capture, guards_on
 
@@ -72,3 +76,20 @@ def count(holder, items, table):
 def test_numbers_that_were_read_are_not_looked_at_again():
     traced = capture(count, Holder(1), [1], {"a": 1})
     assert GuardKind.UNNOTICED_DEATH not in {guard.kind for guard in traced.guards}
+
+
+def test_what_is_watched_and_stays_is_not_in_the_way_of_a_guard():
+    counter = CompileCounter()
+    parts = [Holder() for _ in range(6)]
+    finalizers = [weakref.finalize(parts[-1], print)]
+
+    @minidynamo.compile(backend=counter, fullgraph=True)
+    def drop(items, elements, x):
+        items[0] = items[1] = items[2] = items[3] = 1
+        elements.discard(parts[0])
+        return x + 1
+
+    for _ in range(4):
+        drop([Holder() for _ in range(4)] + parts[4:], {parts[0], parts[-1]}, torch.ones(1))
+    assert counter.frame_count == 1
+    finalizers.pop().detach()

@@ -58,5 +58,8 @@ class KnownValues:
     def forget(self) -> None:
         """Let go of the user's objects: the trace is over."""
         self.is_over = True
+        for variable in self._by_identity.values():
+            if isinstance(variable, ObjectVariable):
+                variable.namespace = None  # which refers to the object
         for table in (self._alive, self.readers, self._by_identity, self._by_source, self._owners):
             table.clear()
