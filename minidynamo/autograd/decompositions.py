@@ -1,8 +1,9 @@
 """Owns the list of ATen operations that are split into smaller ones while the joint graph is traced.
 
 Listed is what becomes pointwise operations and reductions, which code generation fuses. Left whole are matrix
-products, convolutions, pooling, attention and batch norm's forward: their kernels are faster than their parts. Batch
-norm's backward is split because torch's kernel takes scratch memory as large as its input.
+products, convolutions, pooling, attention and batch norm's forward: their kernels are faster than their parts, or code
+generation knows when that is so. Batch norm's backward is split because torch's kernel takes scratch memory as large as
+its input.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns the composite ATen operations over rows: softmax, layer norm, their gradients.
+"""Owns the composite ATen operations over rows and channels: softmax, layer norm, their gradients, batch norm.
 
 Each is written as the folds and formulas it consists of; the scheduler makes one kernel of them. Statistics are kept
 in float32 for half types, and rounded only where eager returns them.
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from minidynamo.codegen.lowering.builder import Builder
-from minidynamo.codegen.lowering.formula import NotLowered, V, apply, where
+from minidynamo.codegen.lowering.formula import NotLowered, V, apply, const, where
 from minidynamo.codegen.lowering.reductions import count, moments
 from minidynamo.codegen.lowering.registry import lowering
 from minidynamo.codegen.lowering.values import Value
@@ -154,3 +154,36 @@ def lower_layer_norm_backward(
     if wanted[2] and parameter is not None:
         db = builder.reduce("sum", lambda d: d, grad, dims=rows, dtype=parameter.dtype)
     return dx, dw, db
+
+
+@lowering("native_batch_norm")
+def lower_batch_norm(
+    builder: Builder,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    mean: Value | None,
+    variance: Value | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Value, ...]:
+    """`x * scale + shift` by the running statistics of each channel, rounded as eager's CPU kernel does; and two empty
+    tensors. In training it is left to torch: other orders of summation would be other statistics."""
+    given = [v for v in (x, weight, bias, mean, variance) if v is not None]
+    mixed = len({v.dtype for v in given}) > 1 or x.dtype.itemsize < 4
+    if training or mean is None or variance is None or mixed or builder.device.type != "cpu":
+        raise NotLowered
+    channels = [size if d == 1 else 1 for d, size in enumerate(x.shape)]
+    named = {"mean": mean, "rstd": builder.map(lambda v: 1 / apply("sqrt", v + eps), variance)}
+    named |= {name: v for name, v in (("weight", weight), ("bias", bias)) if v is not None}
+    of_channels = dict(zip(named, (v.view(channels, lambda new: [new[1]]) for v in named.values())))
+
+    def formula(v: V, *of_channel: V) -> V:
+        at = dict(zip(of_channels, of_channel))
+        scale = at["rstd"] * at["weight"] if "weight" in at else at["rstd"]
+        shift = apply("fma", -at["mean"], scale, at.get("bias", const(0, x.dtype)))
+        return apply("fma", v, scale, shift)
+
+    nothing = (builder.compute((0,), lambda _: const(0, x.dtype)) for _ in range(2))
+    return builder.map(formula, x, *of_channels.values()), *nothing

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from minidynamo.codegen.ir.loops import Extern
 from tests.codegen.graphs import check, kernels, scheduled
 
 pytestmark = pytest.mark.cpp
@@ -95,3 +96,37 @@ def test_each_is_one_kernel():
     assert len(scheduled(lambda g, y: aten._softmax_backward_data(g, y, -1, torch.float32), X, X)) == 1
     three = kernels(lambda x: F.layer_norm(x, (16,)), X)[0]
     assert sum(bool(loop.axes) for loop in three.loops) == 3
+
+
+IMAGES = torch.randn(4, 6, 5, 3, generator=torch.Generator().manual_seed(2))
+STATISTICS = [torch.linspace(-1, 1, 6), torch.linspace(0.5, 2, 6)]
+AFFINE = [torch.linspace(2, 1, 6), torch.linspace(-1, 3, 6)]
+
+
+def in_evaluation(x, *given):
+    return aten.native_batch_norm(x, *given, False, 0.1, 1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_batch_norm_by_running_statistics_is_what_eager_computes_to_the_last_bit(dtype):
+    x, w, b, *statistics = (t.to(dtype) for t in (IMAGES, *AFFINE, *STATISTICS))
+    check(in_evaluation, x, w, b, *statistics, exact=True)
+    check(lambda x, *s: in_evaluation(x, None, None, *s), x, *statistics, exact=True)
+    check(lambda x, w, *s: in_evaluation(x, w, None, *s), x, w, *statistics, exact=True)
+
+
+def test_batch_norm_of_rows_and_of_other_layouts():
+    for x in (IMAGES[:, :, 0, 0], IMAGES[..., 0], IMAGES.contiguous(memory_format=torch.channels_last), IMAGES[:0]):
+        check(in_evaluation, x, *AFFINE, *STATISTICS)
+
+
+def test_batch_norm_and_what_follows_are_one_kernel():
+    steps = scheduled(lambda x, y, *p: (in_evaluation(x, *p)[0] + y).relu(), IMAGES, IMAGES, *AFFINE, *STATISTICS)
+    assert not any(isinstance(step, Extern) for step in steps)
+    assert sum(IMAGES.shape == written.shape for step in steps for written in step.writes) == 1
+
+
+def test_batch_norm_by_statistics_of_its_own_or_of_half_types_is_left_to_torch():
+    of_its_own = scheduled(lambda x: aten.native_batch_norm(x, *[None] * 4, True, 0.1, 1e-5)[0], IMAGES)
+    halves = [scheduled(lambda *a: in_evaluation(*a)[0], x, *AFFINE, *STATISTICS) for x in (IMAGES.half(),)]
+    assert all(isinstance(steps[0], Extern) for steps in (of_its_own, *halves))
