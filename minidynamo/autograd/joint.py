@@ -272,7 +272,7 @@ class _Tracing:
             families = self.classify(outputs, inputs)
             targets = [*mutated.values(), *(f.root for f in families if f.requires_grad and f.root is not None)]
             sources = {i: leaf for i, leaf in wanted.items() if leaf.requires_grad} if targets else {}
-            kept = [] if self.orders or not targets else compat.kept_by_decompositions(recorder.known)
+            kept = [] if self.orders or not targets else self.kept_by_decompositions()
             with compat.without_autocast():  # which holds for what the program computes forward
                 gradients = self.run_backward(targets, list(sources.values()))
             recorder.enter(None)
@@ -280,6 +280,10 @@ class _Tracing:
         self.result.requires_grad = {i: value.requires_grad for i, value in inputs.items()}
         self.result.gradients = dict.fromkeys(sources)
         return outputs, [f.root for f in families], list(mutated.values()), gradients, kept
+
+    def kept_by_decompositions(self) -> list[list[torch.Tensor]]:
+        """What the gradient functions of matrix decompositions have saved."""
+        return [compat.saved_by(function) for function in self.recorder.known if function.name().startswith("Linalg")]
 
     def as_input(self, index: int, leaf: torch.Tensor) -> torch.Tensor:
         if not self.copy_inputs or not leaf.requires_grad or self.result.is_leaf[index]:
@@ -342,8 +346,9 @@ class _Tracing:
     def refuse_choices(self) -> None:
         """Have derivatives that choose a formula by data run as calls."""
         known = self.recorder.known.items()
-        nodes = {maker for function, maker in known if function.name() in CHOOSES_BY_DATA} - {*self.opaque}
-        if nodes:
+        choosing = [(function, maker) for function, maker in known if function.name() in CHOOSES_BY_DATA]
+        nodes = {maker for function, maker in choosing if _has_data(compat.saved_by(function))}
+        if nodes - {*self.opaque}:
             raise _Untraceable(nodes, RuntimeError("a formula is chosen by data"))
 
     def tangent(self, name: str, target: torch.Tensor, differentiable: bool) -> torch.Tensor:
@@ -367,6 +372,8 @@ class _Tracing:
                 entry = TracedOutput("constant", value=known(value))
             elif id(value) in objects:
                 entry = TracedOutput("input", objects[id(value)])
+            elif _is_cut_off(value):
+                raise _cannot_rebuild("an output is a view of one that was made with the grad mode off")
             elif (owner := owners.get(_storage(value))) is not None:
                 entry = _traced("view", owner, value)
                 self.check_history(value, inputs[owner])
@@ -382,6 +389,10 @@ class _Tracing:
     def check_history(self, view: torch.Tensor, owner: torch.Tensor) -> None:
         if view.requires_grad and not owner.requires_grad:
             raise _cannot_rebuild("an output shares memory with an input, but not its gradient history")
+
+
+def _has_data(values: list[torch.Tensor]) -> bool:
+    return any(value.dim() for value in values) and all(known(value.numel()) != 0 for value in values)
 
 
 def _raise_delayed_errors(targets: Iterable[torch.Tensor]) -> None:
@@ -467,6 +478,18 @@ def is_differentiable_view(value: torch.Tensor) -> bool:
     """Whether autograd follows writes to `value` to what it is a view of; a compiled graph must return the latter."""
     base = value._base
     return value.grad_fn is not None and base is not None and base.requires_grad
+
+
+def _is_cut_off(value: torch.Tensor) -> bool:
+    """Whether gradients of a view do not reach what it is a view of: with the grad mode off a view was made between."""
+    function, base = value.grad_fn, value._base
+    if function is None or base is None or not base.requires_grad:
+        return False
+    while function is not None and function is not base.grad_fn:
+        if not function.next_functions:
+            return False
+        function = function.next_functions[0][0]
+    return function is None
 
 
 def _autograd_root(value: torch.Tensor) -> torch.Tensor:

@@ -607,6 +607,14 @@ def view_made_without_grad(x):
 
 
 @program(matrix)
+def view_of_a_view_made_without_grad(x):
+    y = x * 2
+    with torch.no_grad():
+        v, w = x[0], y.t()
+    return v[1:], w[:2], y, x * 3
+
+
+@program(matrix)
 def written_without_grad(x):
     with torch.no_grad():
         y = x * 2
