@@ -148,15 +148,17 @@ def mark_dynamic(
 
 def mark_static(tensor: torch.Tensor, dim: int | Iterable[int] | None = None) -> None:
     """Declare that a size of `tensor` (all when `dim` is None) never becomes symbolic: each value is compiled once."""
-    for position in _dimensions(tensor, range(tensor.dim()) if dim is None else dim):
+    every = dim is None and isinstance(tensor, torch.Tensor)
+    for position in _dimensions(tensor, range(tensor.dim()) if every else dim):
         declare(tensor, position, Dimension(False))
 
 
-def _dimensions(tensor: torch.Tensor, dim: int | Iterable[int]) -> list[int]:
+def _dimensions(tensor: torch.Tensor, dim: int | Iterable[int] | None) -> list[int]:
+    """Positions from 0. Raises ArgumentError for what is no dimension, or no tensor."""
     if not isinstance(tensor, torch.Tensor):
         what = f"dimensions are those of a tensor, not of {type(tensor).__name__}"
         raise ArgumentError(Diagnostic("MD110", what, fix="Pass the tensor and the number of the dimension."))
-    found = [dim] if isinstance(dim, int) else list(dim)
+    found: list[Any] = list(dim) if isinstance(dim, Iterable) else [dim]
     for position in found:
         if not isinstance(position, int) or not -tensor.dim() <= position < tensor.dim():
             what = f"a tensor of {tensor.dim()} dimensions has no dimension {position!r}"

@@ -312,6 +312,9 @@ def test_a_static_dimension_never_becomes_symbolic() -> None:
     "declare",
     [
         lambda: minidynamo.mark_dynamic([1], 0),
+        lambda: minidynamo.mark_static(3),
+        lambda: minidynamo.mark_dynamic(torch.zeros(2), None),
+        lambda: minidynamo.mark_dynamic(torch.zeros(2), 0.5),
         lambda: minidynamo.mark_dynamic(torch.zeros(2), 1),
         lambda: minidynamo.mark_static(torch.zeros(2), "a"),
         lambda: minidynamo.mark_dynamic(torch.zeros(2), 0, min=3),

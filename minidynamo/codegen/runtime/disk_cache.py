@@ -9,6 +9,7 @@ It does not build anything and does not know what a library holds. Layout, below
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import hashlib
 import os
@@ -48,7 +49,7 @@ def fetch(key_text: str, build: Callable[[Path], None]) -> Path:
         with contextlib.suppress(OSError, NotImplementedError):
             stored = _build_once(folder, key_text, build)
     if stored is None:
-        return _build_into(Path(tempfile.mkdtemp(prefix="minidynamo_")), build)
+        return _build_for_now(build)
     with contextlib.suppress(OSError):
         os.utime(stored)  # what was used longest ago makes room for others
     return stored
@@ -64,6 +65,14 @@ def _build_once(folder: Path, key_text: str, build: Callable[[Path], None]) -> P
             write_bytes(folder / "key.txt", key_text.encode())
             stored = _build_into(folder, build)
     return stored
+
+
+def _build_for_now(build: Callable[[Path], None]) -> Path:
+    """In a temporary folder; one where the build failed stays, since the message of the error points there."""
+    folder = Path(tempfile.mkdtemp(prefix="minidynamo_"))
+    library = _build_into(folder, build)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return library
 
 
 def discard(library: Path) -> None:

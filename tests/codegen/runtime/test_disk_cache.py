@@ -1,5 +1,7 @@
 """The cache of built libraries: hits, damage, failures, a folder that cannot be written."""
 
+import atexit
+import functools
 import multiprocessing
 import os
 import shutil
@@ -69,13 +71,19 @@ def test_a_failed_build_leaves_no_entry(cache):
     assert not list(cache.rglob("*.part"))
 
 
-def test_without_a_writable_folder_it_is_built_for_this_process(tmp_path):
+def test_without_a_writable_folder_it_is_built_for_this_process(tmp_path, monkeypatch):
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
-    build = Builder()
+    build, at_exit = Builder(), []
+    monkeypatch.setattr(
+        atexit, "register", lambda *call, **options: at_exit.append(functools.partial(*call, **options))
+    )
     with config.patch(cache_dir=str(blocked)):
-        assert disk_cache.fetch("text", build).read_bytes() == b"library"
-    assert build.calls == 1
+        library = disk_cache.fetch("text", build)
+    assert build.calls == 1 and library.read_bytes() == b"library"
+    (end,) = at_exit
+    end()
+    assert not library.parent.exists()
 
 
 def test_a_folder_that_is_removed_meanwhile_is_no_obstacle(cache):
