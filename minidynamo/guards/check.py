@@ -106,6 +106,7 @@ def _conjuncts_of_all(
 _STAGES = {GuardKind.BACKEND: 0, GuardKind.GLOBAL_STATE: 3, GuardKind.SAME_OBJECT: 7, GuardKind.DISTINCT_OBJECTS: 7}
 _STAGES |= {GuardKind.RELATION: 8}
 _HELD = 4  # from this stage on it is about what objects hold
+_ABOUT_THE_DICTIONARY = (GuardKind.NO_INSTANCE_ATTR, GuardKind.MISSING_ATTR)  # of the object at the source
 _FIRST_OF_A_VALUE = (GuardKind.TYPE, GuardKind.IDENTITY, GuardKind.EQUALS, GuardKind.LENGTH)
 
 
@@ -126,7 +127,7 @@ def ordered(guards: Sequence[Guard]) -> list[Guard]:
 
 def _rank(guard: Guard, tensors: set[Source]) -> tuple[int, int, int]:
     """Stage, distance from the root, and place among the guards of one value."""
-    depth = guard.source.depth()
+    depth = guard.source.depth() + (guard.kind in _ABOUT_THE_DICTIONARY)
     within = _FIRST_OF_A_VALUE.index(guard.kind) if guard.kind in _FIRST_OF_A_VALUE else len(_FIRST_OF_A_VALUE)
     if guard.kind in _STAGES:
         stage = _STAGES[guard.kind]

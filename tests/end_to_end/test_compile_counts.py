@@ -157,6 +157,21 @@ def closure_counter(compile):
 
 
 @compiles(2)
+def class_counter(compile):
+    class Model:
+        calls = 0
+
+        def step(self, x):
+            Model.calls += 1
+            return x * self.calls
+
+    model = Model()
+    step = compile(lambda x: model.step(x))
+    for _ in range(CALLS):
+        yield step(torch.ones(3))
+
+
+@compiles(2)
 def step_argument(compile):
     @compile
     def step(x, i):

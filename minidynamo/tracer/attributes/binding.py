@@ -17,6 +17,7 @@ import torch
 from minidynamo.compat import VERSION_INFO
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, Item, Source
+from minidynamo.tracer.constants import is_constant_value
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.trace_rules import is_library_value, is_trusted_class
 from minidynamo.variables.base import VariableTracker
@@ -68,6 +69,15 @@ def guard_class_attribute(tx: Tracer, cls: type, owner: type, name: str, value: 
         tx.guard(Constant(cls, cls.__name__), GuardKind.CLASS_ATTR, (name, value))
     elif name == "forward" and issubclass(cls, torch.nn.Module):
         tx.guard(Attr(Constant(cls, cls.__name__), name), GuardKind.IDENTITY, value)
+
+
+def guard_found_on_class(tx: Tracer, cls: type, owner: type, name: str, found: object) -> None:
+    """Guard that an attribute is found where it was. The names in all classes are guarded, and the value of a constant
+    is where it is read: here it matters only that it does not become a descriptor."""
+    if not is_constant_value(found):
+        guard_class_attribute(tx, cls, owner, name, found)
+    elif not is_trusted_class(owner):
+        tx.guard(class_source(owner, name), GuardKind.TYPE, type(found))
 
 
 def class_source(owner: type, name: str) -> Source:

@@ -16,6 +16,7 @@ from minidynamo.tracer.attributes.binding import (
     bind,
     class_source,
     guard_class_attribute,
+    guard_found_on_class,
     is_data_descriptor,
     is_plain_setter,
     lookup_on_class,
@@ -54,7 +55,7 @@ def _class(tx: Tracer, obj: ClassVariable, name: str) -> VariableTracker | None:
         return written
     found, owner = lookup_on_class(cls, name, passed)
     if owner is not None:
-        guard_class_attribute(tx, cls, owner, name, found)
+        guard_found_on_class(tx, cls, owner, name, found)
         return bind(tx, found, owner, None, cls, name)
     if meta_owner is not None:
         guard_class_attribute(tx, type(cls), meta_owner, name, meta)

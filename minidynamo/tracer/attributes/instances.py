@@ -47,6 +47,22 @@ def instance_dict(value: object) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
+def attributes_of(tx: Tracer, obj: ObjectVariable) -> dict[str, Any] | None:
+    """The dictionary of an object from outside, to look into; None when it has none, or is new.
+
+    Attributes are found there whatever methods a dict of another class has, which reading it as a dict would run.
+    """
+    found = None if obj.value is None else instance_dict(obj.value)
+    if found is None:
+        return None
+    if type(found) is not dict:
+        what = f"the attributes of a {obj.cls.__name__} are kept in a {type(found).__name__}"
+        tx.break_graph("MD206", what, why="Only those in a plain dict are looked at while tracing.")
+    if obj.source is not None:
+        tx.guard(Attr(obj.source, "__dict__"), GuardKind.TYPE, dict)
+    return found
+
+
 def in_instance(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | None:
     """What the program has written, or what the dictionary holds."""
     pending = tx.side_effects.attr(obj, name)
@@ -54,7 +70,7 @@ def in_instance(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker |
         return pending
     if pending is DELETED or obj.value is None:
         return None
-    attributes = instance_dict(obj.value)
+    attributes = attributes_of(tx, obj)
     if attributes is None or name not in attributes:
         return None
     return tx.wrap(attributes[name], InstanceAttr(obj.source, name) if obj.source else None)
@@ -63,12 +79,11 @@ def in_instance(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker |
 def namespace_of(tx: Tracer, obj: ObjectVariable) -> VariableTracker:
     """The object's own dictionary, as a tracked dict; the same one each time."""
     if obj.namespace is None:
-        real = None if obj.value is None else instance_dict(obj.value)
-        if obj.value is not None and type(real) is not dict:
+        real = attributes_of(tx, obj)
+        if obj.value is not None and real is None:
             tx.break_graph("MD206", f"the attribute `__dict__` of a {obj.cls.__name__} cannot be captured")
         slots = [n for base in obj.cls.__mro__ for n, v in vars(base).items() if inspect.ismemberdescriptor(v)]
         place = None if obj.source is None else Attr(obj.source, "__dict__")
-        tx.guard(place, GuardKind.TYPE, dict)
         items: Any = InstanceItems(tx, obj, real, frozenset(slots))
         obj.namespace = NamespaceVariable(items, source=place, owner=obj)
     return obj.namespace
@@ -76,7 +91,7 @@ def namespace_of(tx: Tracer, obj: ObjectVariable) -> VariableTracker:
 
 def in_module_tables(tx: Tracer, obj: ModuleVariable, name: str) -> VariableTracker | None:
     """A parameter, buffer or submodule; the order is nn.Module's own. That none has the name is guarded."""
-    attributes = (instance_dict(obj.value) if obj.value is not None else None) or {}
+    attributes = attributes_of(tx, obj) or {}
     lacking: list[Source] = []
     for table in _MODULE_TABLES:
         place = InstanceAttr(obj.source, table) if obj.source is not None else None
@@ -120,10 +135,12 @@ def read_slot(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | N
 def guard_missing(tx: Tracer, obj: ObjectVariable, name: str) -> None:
     """Guard that the attribute was not there; an empty slot, and what the program itself deleted, is known better."""
     if lookup_on_class(obj.cls, name)[1] is None and tx.side_effects.attr(obj, name) is not DELETED:
+        attributes_of(tx, obj)
         tx.guard(obj.source, GuardKind.MISSING_ATTR, name)
 
 
 def guard_absent(tx: Tracer, obj: ObjectVariable, name: str) -> None:
     """Guard that the instance itself has no such attribute, unless it was deleted while tracing."""
     if obj.value is not None and tx.side_effects.attr(obj, name) is not DELETED:
+        attributes_of(tx, obj)
         tx.guard(obj.source, GuardKind.NO_INSTANCE_ATTR, name)

@@ -18,6 +18,7 @@ from minidynamo.tracer.attributes.binding import (
     class_of,
     class_source,
     guard_class_attribute,
+    guard_found_on_class,
     is_data_descriptor,
     is_plain_setter,
     lookup_on_class,
@@ -107,13 +108,13 @@ def find_usual(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | 
     stored = in_instance(tx, obj, name)
     if stored is not None:
         if owner is not None:
-            guard_class_attribute(tx, cls, owner, name, found)  # it must not become a data descriptor
+            guard_found_on_class(tx, cls, owner, name, found)  # it must not become a data descriptor
         return stored
     if written is not None:
         guard_absent(tx, obj, name)
         return MethodVariable(written, obj) if isinstance(written, FUNCTIONS) else written
     if owner is not None:
-        guard_class_attribute(tx, cls, owner, name, found)
+        guard_found_on_class(tx, cls, owner, name, found)
         guard_absent(tx, obj, name)
         return bind(tx, found, owner, obj, cls, name)
     return None
