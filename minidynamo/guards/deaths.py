@@ -14,23 +14,24 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any
 
+import torch
+
 _LASTING = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, enum.Enum)
-_PLAIN = {type(None), bool, int, float, complex, str, bytes}
+# Classes without `__del__` whose instances hold nothing that is looked at.
+_SIMPLE = {type(None), bool, int, float, complex, str, bytes, torch.Tensor, torch.nn.Parameter}
 _CONTAINERS = {list, tuple, deque, set, frozenset, dict, OrderedDict}
 _LIBRARIES = ("torch", "minidynamo")
+_EVERYTHING = object()
 
 
-def is_noticed(value: Any) -> bool:
+def is_noticed(value: object) -> bool:
     """Whether code runs when a value dies: its own, or that of a weak reference."""
-    cls = type(value)
-    if cls in _PLAIN or issubclass(cls, _LASTING):
+    has_finalizer = hasattr(type(value), "__del__")
+    if (not has_finalizer and not weakref.getweakrefcount(value)) or isinstance(value, _LASTING):
         return False
-    if cls is types.GeneratorType:
-        if value.gi_suspended:  # what waits behind its `yield`, in `finally` and `with`, is run
-            return True
-    elif hasattr(cls, "__del__"):
-        return True
-    return any(reference.__callback__ is not None for reference in watchers(value))
+    if isinstance(value, types.GeneratorType):
+        has_finalizer = value.gi_suspended  # what waits behind its `yield`, in `finally` and `with`, is run
+    return has_finalizer or any(reference.__callback__ is not None for reference in watchers(value))
 
 
 def watchers(value: object) -> list[weakref.ref[Any]]:
@@ -49,20 +50,25 @@ def _keeps_books(reference: weakref.ref[Any]) -> bool:
 def dies_unnoticed(value: object) -> bool:
     """Whether nobody is told when a value dies; of a container its items count as well."""
     cls = type(value)
-    if cls in _PLAIN:
-        return True
-    return not (cls in _CONTAINERS and not _all_unnoticed(value)) and not is_noticed(value)  # type: ignore[arg-type]
+    if cls in _CONTAINERS and not _all_unnoticed(value):  # type: ignore[arg-type]
+        return False
+    return not is_noticed(value)
 
 
-def loses_unnoticed(owner: Any, *keys: Any) -> bool:
+def loses_unnoticed(owner: Any, key: Any = _EVERYTHING) -> bool:
     """Whether nobody is told when what `owner` holds under a key dies; without a key, all that it holds.
 
     The owner may be a container, a closure cell, or an object with slots. It need not hold anything there.
     """
-    if not keys:
+    if type(owner) is dict and key is not _EVERYTHING:
+        value = owner.get(key)
+        if type(value) in _SIMPLE and not weakref.getweakrefcount(value):
+            return True
+        return dies_unnoticed(value)
+    if key is _EVERYTHING:
         return _all_unnoticed(owner)
     try:
-        return dies_unnoticed(_held(owner, keys[0]))
+        return dies_unnoticed(_held(owner, key))
     except (LookupError, AttributeError, ValueError):
         return True
 
