@@ -17,7 +17,6 @@ import sys
 import threading
 import types
 import typing
-from collections.abc import Iterable
 
 import torch
 import torch._decomp
@@ -389,14 +388,10 @@ _functorch = torch._C._functorch
 _is_old_batch = _functorch.is_legacy_batchedtensor
 
 
-def kept_by_decompositions(functions: Iterable[torch.autograd.graph.Node]) -> list[list[torch.Tensor]]:
-    """The tensors that the gradient functions of matrix decompositions have saved, for each of them."""
-    found = []
-    for function in functions:
-        if function.name().startswith("Linalg"):
-            saved = [getattr(function, name) for name in dir(function) if name.startswith("_saved_")]
-            found.append([value for value in saved if isinstance(value, torch.Tensor)])
-    return found
+def saved_by(function: torch.autograd.graph.Node) -> list[torch.Tensor]:
+    """The tensors that a gradient function has saved."""
+    saved = [getattr(function, name) for name in dir(function) if name.startswith("_saved_")]
+    return [value for value in saved if isinstance(value, torch.Tensor)]
 
 
 def is_batched(value: torch.Tensor) -> bool:

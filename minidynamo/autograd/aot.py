@@ -246,7 +246,7 @@ def _split(
     gradients = [
         None if node is None else functional.read(functional.values[node]) for node in trace.gradients.values()
     ]
-    again = read_again(trace, functional, gradients)
+    again = read_again(trace, functional)
     parts = partition(
         graph,
         inputs,

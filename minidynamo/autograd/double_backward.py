@@ -65,7 +65,7 @@ def plan_higher_order(
     def reaching(nodes: Iterable[fx.Node]) -> set[fx.Node]:
         return ancestors(nodes, lambda node: () if node in usable else read_inputs(node))
 
-    reached = reaching([*roots, *read_again(trace, functional, roots)])
+    reached = reaching([*roots, *read_again(trace, functional)])
     strays = _strays(functional, reached, trace)
     if strays:
         reached |= ancestors([*roots, *strays], read_inputs)
@@ -90,12 +90,10 @@ def _is_differentiable(node: fx.Node) -> bool:
     return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
 
 
-def read_again(trace: Trace, functional: FunctionalGraph, gradients: Iterable[fx.Node | None]) -> set[fx.Node]:
-    """What eager keeps for matrix decompositions of which backward reads something. With the grad mode on torch
-    differentiates some of them by formulas that read other results, or the matrix."""
-    read = ancestors(node for node in gradients if node is not None)
-    groups = [[functional.read(functional.values[node]) for node in nodes] for nodes in trace.kept]
-    return {node for group in groups if not read.isdisjoint(group) for node in group}
+def read_again(trace: Trace, functional: FunctionalGraph) -> set[fx.Node]:
+    """What eager keeps for operations whose higher derivatives read more than backward: with the grad mode on torch
+    differentiates decompositions by formulas that read their other results, or the matrix."""
+    return {functional.read(functional.values[node]) for node in trace.kept}
 
 
 def _strays(functional: FunctionalGraph, reached: set[fx.Node], trace: Trace) -> list[fx.Node]:

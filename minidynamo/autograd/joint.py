@@ -74,8 +74,8 @@ class Trace:
     `differentiated`: first the inputs in `mutated_with_grad`, then the families that require grad; `handed_in` has the
     order of each, from 0, and what it is the gradient of, counted among what that order differentiates. `derivatives`
     are what backward of the highest order returns, by inputs, then by all that was, or could have been, handed in for
-    earlier orders; `differentiable` says which can be differentiated once more. `kept` are, for each matrix
-    decomposition, the tensors that eager keeps for its derivatives."""
+    earlier orders; `differentiable` says which can be differentiated once more. `kept` are tensors that eager
+    keeps for higher derivatives, which backward may not read."""
 
     graph: fx.Graph
     mode: FakeTensorMode
@@ -94,7 +94,7 @@ class Trace:
     handed_in: list[tuple[int, int]] = field(default_factory=list)
     derivatives: list[fx.Node | None] = field(default_factory=list)
     differentiable: tuple[bool, ...] = ()
-    kept: list[list[fx.Node]] = field(default_factory=list)
+    kept: list[fx.Node] = field(default_factory=list)
 
     @property
     def training(self) -> bool:
@@ -272,7 +272,7 @@ class _Tracing:
             families = self.classify(outputs, inputs)
             targets = [*mutated.values(), *(f.root for f in families if f.requires_grad and f.root is not None)]
             sources = {i: leaf for i, leaf in wanted.items() if leaf.requires_grad} if targets else {}
-            kept = [] if self.orders or not targets else self.kept_by_decompositions()
+            kept = [] if self.orders else _kept_for_derivatives(targets)
             with compat.without_autocast():  # which holds for what the program computes forward
                 gradients = self.run_backward(targets, list(sources.values()))
             recorder.enter(None)
@@ -280,10 +280,6 @@ class _Tracing:
         self.result.requires_grad = {i: value.requires_grad for i, value in inputs.items()}
         self.result.gradients = dict.fromkeys(sources)
         return outputs, [f.root for f in families], list(mutated.values()), gradients, kept
-
-    def kept_by_decompositions(self) -> list[list[torch.Tensor]]:
-        """What the gradient functions of matrix decompositions have saved."""
-        return [compat.saved_by(function) for function in self.recorder.known if function.name().startswith("Linalg")]
 
     def as_input(self, index: int, leaf: torch.Tensor) -> torch.Tensor:
         if not self.copy_inputs or not leaf.requires_grad or self.result.is_leaf[index]:
@@ -391,6 +387,26 @@ class _Tracing:
             raise _cannot_rebuild("an output shares memory with an input, but not its gradient history")
 
 
+def _kept_for_derivatives(targets: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """What autograd has saved where higher derivatives read more of it than backward: of matrix decompositions, and
+    where formulas are chosen by data."""
+    functions = _functions_behind(targets)
+    chosen = [f for f in functions if f.name().startswith("Linalg") or f.name() in CHOOSES_BY_DATA]
+    return [value for function in chosen for value in compat.saved_by(function)]
+
+
+def _functions_behind(targets: Iterable[torch.Tensor]) -> list[torch.autograd.graph.Node]:
+    """The gradient functions that autograd calls for `targets`."""
+    found: dict[torch.autograd.graph.Node, None] = {}
+    pending = [target.grad_fn for target in targets]
+    while pending:
+        function = pending.pop()
+        if function is not None and function not in found:
+            found[function] = None
+            pending += [after for after, _ in function.next_functions]
+    return list(found)
+
+
 def _has_data(values: list[torch.Tensor]) -> bool:
     return any(value.dim() for value in values) and all(known(value.numel()) != 0 for value in values)
 
@@ -398,15 +414,9 @@ def _has_data(values: list[torch.Tensor]) -> bool:
 def _raise_delayed_errors(targets: Iterable[torch.Tensor]) -> None:
     """Raise what a backward that is differentiable once leaves for whoever differentiates its gradients; autograd does
     not ask for it on the way to certain inputs only."""
-    pending = [target.grad_fn for target in targets]
-    seen = set()
-    while pending:
-        function = pending.pop()
-        if function is not None and function not in seen:
-            seen.add(function)
-            if function.name() == "torch::autograd::Error":
-                function(None)  # type: ignore[operator]
-            pending += [after for after, _ in function.next_functions]
+    for function in _functions_behind(targets):
+        if function.name() == "torch::autograd::Error":
+            function(None)  # type: ignore[operator]
 
 
 class _CheckingInterpreter(LocatingInterpreter):

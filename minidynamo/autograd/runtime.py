@@ -49,6 +49,8 @@ def training_call(
     apply = compat.raw_apply(function)
     gradients = signature.gradients
     unreached = [place for place, i in enumerate(gradients) if i in signature.unreached and i not in again.plan.linked]
+    if len(unreached) == len(gradients):
+        unreached = []  # the results require grad although none will come
 
     def run(args: list[Any]) -> Any:
         return apply(args, *linked([args[i] for i in gradients]))

@@ -35,6 +35,8 @@ PROGRAMS = {
     "several zeros": (lambda x: x.relu().prod(0) + x.prod(), [torch.tensor([[0.5, -1.0, 2.0], [-2.0, -1.0, 3.0]])]),
     "equal singular values": (torch.linalg.det, [torch.eye(3, dtype=torch.float64) * 2]),
     "determinant of what is kept": (lambda x: (x.cumsum(0) + 1).det().exp(), [torch.eye(2, dtype=torch.float64) / 2]),
+    "product of one": (lambda x: x.prod(0).exp() * x.sum().prod(), [torch.tensor([[3.0, 0.0]])]),
+    "determinants of one": (lambda x: x.det().exp(), [torch.tensor([[[3.0]], [[0.0]]])]),
     "trace": (lambda x: torch.trace(x) ** 2 + x.trace().exp(), [torch.eye(3)]),
     "trace in place": (lambda x: (x * 2).add_(1).trace().exp(), [torch.eye(3)]),
 }

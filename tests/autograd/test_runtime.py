@@ -307,3 +307,12 @@ def test_saved_tensor_hooks_may_return_another_dtype_but_no_other_shape():
         (y,) = call([x])
     with pytest.raises(RuntimeError, match=r"returned a tensor of shape \(3,\) for one of shape \(3, 3\)"):
         y.sum().backward()
+
+
+def test_results_require_grad_although_no_gradient_comes():
+    """As in eager, where the gradient function returns nothing."""
+    x = torch.randn(3, requires_grad=True)
+    compiled = compile_program(lambda x: (torch.linalg.vector_norm(x, 0),), [x * 1])
+    (out,) = compiled([x * 1])
+    assert out.requires_grad
+    assert torch.autograd.grad(out, x, allow_unused=True) == (None,)
