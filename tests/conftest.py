@@ -6,6 +6,7 @@ It does not compare results with eager; `minidynamo.testing` does.
 from __future__ import annotations
 
 import importlib
+import itertools
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -70,8 +71,15 @@ def fresh_notices() -> None:
 
 
 @pytest.fixture(autouse=True)
-def machine_code(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every Triton kernel that a test makes is compiled for GPUs behind it, which needs none; each text once."""
+def machine_code(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every Triton kernel that a test makes is compiled for GPUs behind it, which needs none; each text once.
+
+    Tests that are alike may share the targets among them with `@pytest.mark.targets(...)`: positions in TARGETS. With
+    --slow each is compiled for all.
+    """
+    shared = request.node.get_closest_marker("targets")
+    all_targets = shared is None or request.config.getoption("--slow")
+    targets = triton_launch.TARGETS if all_targets else [triton_launch.TARGETS[k] for k in shared.args]
     printed: list[tuple[str, LaunchSpec]] = []
     original = triton_launch.launchers
 
@@ -81,8 +89,8 @@ def machine_code(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     monkeypatch.setattr(triton_launch, "launchers", recording)
     yield
-    for source, spec in printed:
-        assert triton_launch.check_offline(source, spec) == ("cubin", "cubin", "hsaco")
+    for (source, spec), target in itertools.product(printed, targets):
+        assert triton_launch.check_offline(source, spec, target) == {"cuda": "cubin", "hip": "hsaco"}[target[0]]
 
 
 @pytest.fixture

@@ -203,7 +203,7 @@ def compile_offline(source: str, spec: LaunchSpec, target: tuple[str, int | str,
 
 
 @functools.cache
-def check_offline(source: str, spec: LaunchSpec) -> tuple[str, ...]:
-    """Compile a kernel for every one of TARGETS; returns the names of the machine codes. Once per content."""
-    found = [compile_offline(source, spec, target) for target in TARGETS]
-    return tuple(stage for asm in found for stage in asm if stage in ("cubin", "hsaco"))
+def check_offline(source: str, spec: LaunchSpec, target: tuple[str, int | str, int]) -> str:
+    """Compile a kernel for one of TARGETS, once per content; returns the name of the machine code."""
+    asm = compile_offline(source, spec, target)
+    return next(stage for stage in asm if stage in ("cubin", "hsaco"))
