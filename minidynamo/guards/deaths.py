@@ -76,7 +76,7 @@ def loses_unnoticed(owner: Any, key: Any = _EVERYTHING) -> bool:
 def _held(owner: Any, key: Any) -> object:
     cls = type(owner)
     if issubclass(cls, dict):
-        return dict.__getitem__(owner, key)
+        return dict.get(owner, key)  # `dict.__getitem__` asks `__missing__`: a defaultdict would make the item
     if issubclass(cls, list):
         return list.__getitem__(owner, key)
     if cls is deque or cls is types.MappingProxyType:

@@ -118,3 +118,12 @@ def test_what_is_held_under_a_key():
     for owner, key in [({}, "a"), ([], 0), (Slotted(), "slot"), (types.CellType(), "cell_contents")]:
         assert loses_unnoticed(owner, key)
     assert loses_unnoticed({"a": [1, None], "b": value}, "a")
+
+
+def test_what_a_dict_would_make_is_not_made():
+    class Making(dict):
+        def __missing__(self, key):
+            raise AssertionError
+
+    table = collections.defaultdict(list)
+    assert loses_unnoticed(table, "a") and loses_unnoticed(Making(), "a") and not table
