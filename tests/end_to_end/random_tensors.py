@@ -57,7 +57,7 @@ _LAYOUTS = ["plain", "plain", "plain", "transposed", "offset", "steps"]
 
 @dataclass(frozen=True)
 class Argument:
-    """A tensor, or what an earlier argument is: the same (`of`, "same") or a view of it (`of`, "rows" or "turned")."""
+    """A tensor, or what an earlier argument is: the same (`of`, "same") or a view of it (`of`, "part" or "turned")."""
 
     seed: int = 0
     shape: tuple[int, ...] = ()
@@ -71,7 +71,9 @@ class Argument:
         """The tensor, with the leaf that it is computed from among `leaves`."""
         if self.of is not None:
             base = made[self.of]
-            return base if self.layout == "same" else base.t() if self.layout == "turned" else base[:1]
+            if self.layout == "turned":
+                return base.transpose(0, -1)
+            return base[1:] if self.layout == "part" and base.dim() else base
         drawn = self._drawn(torch.Generator().manual_seed(self.seed))
         if not self.gradient or not self.dtype.is_floating_point:
             return drawn
@@ -159,7 +161,7 @@ class Writer:
     def _argument(self, number: int, shape: tuple[int, ...], dtype: torch.dtype) -> Argument:
         choose, chance = self.random.choice, self.random.random
         if number and chance() < 0.2:
-            return Argument(of=choose(range(number)), layout=choose(["same", "rows", "turned"] if shape else ["same"]))
+            return Argument(of=choose(range(number)), layout=choose(["same", "part", "turned"]))
         shape, dtype = choose([shape, shape, choose(_SHAPES)]), choose([dtype, dtype, choose(_DTYPES)])
         gradient, is_leaf = chance() < 0.6, chance() < 0.25
         return Argument(self.random.randrange(1000), shape, dtype, choose(_LAYOUTS), gradient, is_leaf)

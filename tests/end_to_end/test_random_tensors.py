@@ -18,25 +18,30 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def observed(program: Any, call: Call) -> dict[str, Any] | None:
-    """What a call does, by what it is; None when it raises."""
+    """What a call does, by what it is; None when it raises, or torch does not tell the history of what it returns."""
     torch.manual_seed(0)
     args, leaves = call.make()
     try:
         with torch.set_grad_enabled(call.grad_mode):
             results = program(*args, call.n)
+        return facts(args, results) | gradients([*results, *args], leaves)
     except Exception:
         return None
+
+
+def facts(args: list[torch.Tensor], results: list[torch.Tensor]) -> dict[str, Any]:
+    """Values and layouts, and which tensors are the same object or share memory."""
     tensors = {f"argument {i}": tensor for i, tensor in enumerate(args)}
     tensors |= {f"result {i}": tensor for i, tensor in enumerate(results)}
-    found: dict[str, Any] = {"random state": torch.get_rng_state()}
     first: dict[Any, str] = {}
+    found: dict[str, Any] = {"random state": torch.get_rng_state()}
     for name, tensor in tensors.items():
         strides = [stride for size, stride in zip(tensor.shape, tensor.stride()) if size > 1] * bool(tensor.numel())
         found[name] = tensor.detach().clone()
         found[f"facts of {name}"] = (type(tensor), strides, first.setdefault(id(tensor), name))
         if tensor.numel():
             found[f"memory of {name}"] = first.setdefault((0, tensor.untyped_storage().data_ptr()), name)
-    return found | gradients([*results, *args], leaves)
+    return found
 
 
 def gradients(outputs: list[torch.Tensor], leaves: list[torch.Tensor]) -> dict[str, torch.Tensor]:
