@@ -7,12 +7,15 @@ what they are is said in `coverage_areas.py`.
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
+import platform
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -150,6 +153,8 @@ def main(arguments: list[str]) -> None:
     if unknown:
         parser.error(f"no area {unknown[0]!r}; choose from {', '.join(AREAS)}")
     console = Console(width=None if Console().is_terminal else 160)
+    today = datetime.date.today().isoformat()
+    console.print(f"{today}, torch {torch.__version__}, Python {platform.python_version()}", highlight=False)
     parts = []
     for area in options.areas or AREAS:
         with console.status(area):

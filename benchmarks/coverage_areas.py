@@ -152,7 +152,19 @@ def _step(update: Any, optimizer: Any, arguments: tuple[Any, ...], parameters: l
     return [parameter * 2 for parameter in parameters]
 
 
-SUBJECTS = ("language", "objects", "tensors", "modules", "libraries", "training", "transformers", "tutorials")
+SUBJECTS = (
+    "language",
+    "objects",
+    "tensors",
+    "modules",
+    "libraries",
+    "training",
+    "transformers",
+    "tutorials",
+    "papers",
+    "structures",
+    "applications",
+)
 
 AREAS: dict[str, Callable[[], list[Case]]] = {
     **{f"programs: {subject}": partial(corpus, subject) for subject in SUBJECTS},
