@@ -21,7 +21,7 @@ from minidynamo.autograd.functionalize import FunctionalGraph, functionalize
 from minidynamo.autograd.inputs import InputLayout
 from minidynamo.autograd.joint import Given, Trace, mode_of, trace_joint
 from minidynamo.autograd.layouts import GradientLayout
-from minidynamo.autograd.numbers import is_number, is_symbolic, key
+from minidynamo.autograd.numbers import is_empty, is_number, is_symbolic, key
 from minidynamo.autograd.partition import ancestors
 from minidynamo.autograd.recomputation import is_random
 from minidynamo.autograd.unread import read_inputs
@@ -150,7 +150,7 @@ class Program:
         self.call = self.build()
 
     def is_given(self, node: fx.Node) -> bool:
-        return is_number(node) or self.keys[node] in self.kept or node.op == "placeholder"
+        return is_number(node) or self.keys[node] in self.kept or node.op == "placeholder" or is_empty(node.meta["val"])
 
     def sources(self, node: fx.Node) -> list[fx.Node]:
         return [] if self.is_given(node) else read_inputs(node)
@@ -186,7 +186,7 @@ class Program:
             return functools.partial(_number, node.meta["val"])
         if (place := self.kept.get(self.keys[node])) is not None:
             return lambda values: values.kept[place]
-        if node not in self.live:
+        if node not in self.live or is_empty(node.meta["val"]):
             return functools.partial(_stand_in, node.meta["val"])
         if node in self.places:
             order, i = self.places[node]

@@ -25,7 +25,7 @@ from minidynamo import compat
 from minidynamo.autograd.checks import assert_values
 from minidynamo.autograd.inputs import InputLayout
 from minidynamo.autograd.locations import LocatingInterpreter, LocationRecorder
-from minidynamo.autograd.numbers import is_symbolic, known
+from minidynamo.autograd.numbers import is_empty, is_symbolic, known
 from minidynamo.autograd.opaque import CHOOSES_BY_DATA, run_opaque
 from minidynamo.compat import FakeTensor, FakeTensorMode, OpOverload
 from minidynamo.errors import Diagnostic, GraphRefused, MinidynamoError
@@ -408,7 +408,7 @@ def _functions_behind(targets: Iterable[torch.Tensor]) -> list[torch.autograd.gr
 
 
 def _has_data(values: list[torch.Tensor]) -> bool:
-    return any(value.dim() for value in values) and all(known(value.numel()) != 0 for value in values)
+    return any(value.dim() for value in values) and not any(map(is_empty, values))
 
 
 def _raise_delayed_errors(targets: Iterable[torch.Tensor]) -> None:

@@ -48,6 +48,11 @@ def key(number: Any) -> Any:
     return found.node.expr if isinstance(found, compat.SYMBOLIC_NUMBERS) else found
 
 
+def is_empty(value: Any) -> bool:
+    """Whether `value` is a tensor that is known to have no elements."""
+    return isinstance(value, torch.Tensor) and any(type(size) is int and size == 0 for size in map(known, value.shape))
+
+
 def keys(numbers: Iterable[Any]) -> tuple[Any, ...]:
     """The key of each number."""
     return tuple(map(key, numbers))

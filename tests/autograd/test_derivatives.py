@@ -6,7 +6,7 @@ import torch
 from minidynamo.autograd.decompositions import decomposition_table
 from minidynamo.autograd.derivatives import Derivatives, NotAvailable, Values
 from minidynamo.autograd.inputs import layout_of
-from tests.autograd.programs import graph_of, graphs, inputs, intermediate_inputs
+from tests.autograd.programs import compile_program, graph_of, graphs, inputs, intermediate_inputs
 
 
 def derivatives(program, args, dynamic=False):
@@ -37,6 +37,16 @@ def test_an_input_that_was_not_kept_is_asked_for():
     program = family.of(((False,), (False,)), {}).program
     with pytest.raises(NotAvailable, match="input 0"):
         program.run(Values([], refused, {}, [[torch.ones(3)], [torch.ones(3)]], {}))
+
+
+def test_what_has_no_elements_is_not_computed():
+    program, make = lambda x, w: (torch.nn.functional.layer_norm(x, (1,), w),), intermediate_inputs((0, 1), (1,))
+    found = []
+    for call in (compile_program(program, make()[0]), lambda args: program(*args)):
+        args, leaves = make()
+        first = torch.autograd.grad(call(args)[0].sum(), leaves, create_graph=True)
+        found.append([*first, *torch.autograd.grad(sum(g.sum() for g in first), leaves)])
+    torch.testing.assert_close(*found)
 
 
 def test_each_derivative_is_traced_once_and_knows_what_is_differentiable():
