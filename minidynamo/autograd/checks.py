@@ -18,8 +18,8 @@ from minidynamo.compat import OpOverload
 aten = torch.ops.aten
 
 _BY_VALUES_NAMES = """
-    cholesky ctc_loss embedding gather geqrf index inverse linalg lstsq lu_ max_unpool nll_loss one_hot ormqr put
-    quantile scatter searchsorted take triangular_solve
+    binary_cross_entropy cholesky ctc_loss embedding gather geqrf index inverse linalg lstsq lu_ max_unpool nll_loss
+    one_hot ormqr put quantile scatter searchsorted take triangular_solve
 """
 _BY_VALUES = tuple(_BY_VALUES_NAMES.split())
 # Operations that raise for integers and bools alone.

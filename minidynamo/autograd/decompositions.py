@@ -20,9 +20,10 @@ from minidynamo.config import config
 
 aten = torch.ops.aten
 
+# Binary cross entropy is not among them, since its parts do not check that what it takes are probabilities.
 # Every overload of these is split, and operations on lists of tensors (`foreach.py`).
 SPLIT = """
-    binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits
+    binary_cross_entropy_backward binary_cross_entropy_with_logits
     elu_backward gelu_backward glu_backward
     hardsigmoid hardsigmoid_backward hardswish hardswish_backward hardtanh_backward huber_loss_backward
     leaky_relu_backward log_sigmoid_backward log_sigmoid_forward logit_backward

@@ -158,14 +158,28 @@ def test_constant_of_the_graph(target):
         compare([value], [normal(3) + root.weight], exact=True)
 
 
+OUT_OF_RANGE = {
+    "embedding": (lambda w, i: F.embedding(i, w), "index out of range in self", (10, -1)),
+    "index_select": (lambda w, i: w.index_select(0, i), "index out of range in self", (10, -1)),
+    "subscript": (lambda w, i: w[i], "out of bounds for its dimension", (10, -11)),
+    "gather": (lambda w, i: w.gather(0, i[:, None]), "out of bounds for its dimension", (10, -1)),
+    "targets": (lambda w, i: F.nll_loss(w[:2], i), "Target .*is out of bounds", (10, -1)),
+}
+
+
 @pytest.mark.cpp
-@pytest.mark.parametrize("function", [lambda w, i: F.embedding(i, w), lambda w, i: w.index_select(0, i)])
-@pytest.mark.parametrize("index", [10, -1])
-def test_index_out_of_range_raises(function, index):
-    args = normal(10, 4), torch.tensor([1, index])
+@pytest.mark.parametrize("name", OUT_OF_RANGE)
+def test_positions_out_of_range_raise_the_error_of_eager(name):
+    function, text, positions = OUT_OF_RANGE[name]
+    args = normal(10, 4), torch.tensor([1, 0])
     compiled = compile_graph(trace(function, *args), args, target="cpp")
-    with pytest.raises(IndexError):
-        compiled.call(list(args))
+    compiled.call(list(args))
+    for position in positions:
+        args = normal(10, 4), torch.tensor([1, position])
+        with pytest.raises((IndexError, RuntimeError)) as expected:
+            function(*args)
+        with pytest.raises(expected.type, match=text):
+            compiled.call([*args])
 
 
 @ANY_TARGET

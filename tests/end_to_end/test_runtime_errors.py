@@ -215,3 +215,21 @@ REFUSED = [
 @pytest.mark.parametrize("program", REFUSED)
 def test_what_torch_refuses_for_dtypes_raises_where_it_does_in_eager(program, backend):
     assert_same_as_eager(program, lambda: (torch.arange(3), []), backend=backend)
+
+
+def entropy(p, log):
+    log.append(1)
+    loss = torch.nn.functional.binary_cross_entropy(p, p.detach())
+    return loss * 2
+
+
+def unused_entropy(p, log):
+    torch.nn.functional.binary_cross_entropy(p, torch.ones(3))
+    return p * 2
+
+
+@pytest.mark.parametrize("largest", [1.0, 1.5])
+@pytest.mark.parametrize("program", [entropy, unused_entropy])
+def test_what_is_no_probability_is_refused(program, largest):
+    make = lambda: (torch.tensor([0.5, 0.0, largest], requires_grad=True), [])  # noqa: E731
+    assert_same_as_eager(program, make, backend="aot_eager")

@@ -5,13 +5,15 @@ Reading through indices is lowered, with a check of every index; writing through
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from minidynamo.codegen.ir.expr import mask
+from minidynamo.codegen.ir.expr import Op, mask
 from minidynamo.codegen.ir.index import Index, Lookup
+from minidynamo.codegen.ir.loops import Loops
 from minidynamo.codegen.ir.size import Extent, Size, known_at_least
 from minidynamo.codegen.lowering.builder import Builder
 from minidynamo.codegen.lowering.formula import NotLowered, Number, V, apply, const, number, where
@@ -23,12 +25,13 @@ MOST_JOINED = 8
 """Joining more tensors than this costs more comparisons per element than a copy is worth."""
 
 
-def checked(position: V, size: Extent, *, wrap: bool = False) -> Index:
-    """`position` as a coordinate of a dimension of `size`; negative ones count from the end if `wrap`."""
+def checked(position: V, size: Extent, *, wrap: bool = False, check: str = "check_index") -> Index:
+    """`position` as a coordinate of a dimension of `size`, or the error of `check`; negative ones count from the end if
+    `wrap`."""
     position = position.to(torch.int64)
     if wrap:
         position = where(position < 0, position + size, position)
-    return Index(((Lookup(apply("check_index", position, size).expr, size), 1),))
+    return Index(((Lookup(apply(check, position, size).expr, size), 1),))
 
 
 def _need_integers(index: Value) -> None:
@@ -70,12 +73,19 @@ def lower_gather(builder: Builder, x: Value, dim: int, index: Value, *, sparse_g
     if not x.shape or not index.shape:
         raise NotLowered
     along = dim % len(x.shape)
+    check = "check_target" if _is_replaced_where_ignored(builder, index) else "check_gather"
 
     def body(at: Coordinates) -> V:
-        chosen = checked(V(index.load(at)), x.shape[along])
+        chosen = checked(V(index.load(at)), x.shape[along], check=check)
         return V(x.load((*at[:along], chosen, *at[along + 1 :])))
 
     return builder.compute(builder.out.shape, body)
+
+
+def _is_replaced_where_ignored(builder: Builder, index: Value) -> bool:
+    """Whether these are the targets of a loss over classes, with a class in the place of each that is to be ignored."""
+    made = (node for node in builder.nodes if isinstance(node, Loops) and node.out.name == index.buffer.name)
+    return any(isinstance(node.body, Op) and node.body.name == "where" for node in made)
 
 
 @lowering("index")
@@ -87,10 +97,11 @@ def lower_index(builder: Builder, x: Value, indices: Sequence[Value | None]) -> 
         raise NotLowered
     shape = broadcast_shape(*(i.shape for i in tensors))
     first = given[0]
+    subscript = functools.partial(checked, wrap=True, check="check_subscript")
 
     def body(at: Coordinates) -> V:
         inner = at[first : first + len(shape)]
-        chosen = [checked(V(i.broadcast_load(inner)), x.shape[d], wrap=True) for d, i in zip(given, tensors)]
+        chosen = [subscript(V(i.broadcast_load(inner)), x.shape[d]) for d, i in zip(given, tensors)]
         return V(x.load((*at[:first], *chosen, *at[first + len(shape) :])))
 
     return builder.compute(builder.out.shape, body)

@@ -85,7 +85,9 @@ OPERATIONS: dict[str, str | Mapping[str, str]] = {
     "shl": "shift_left({0}, {1}, {width})",
     "shr": "shift_right({0}, {1}, {width})",
     "where": "tl.where({0}, {1}, {2})",
-    "check_index": "check_index({0}, {1}, {mask})",
+    **dict.fromkeys(
+        ("check_index", "check_subscript", "check_target", "check_gather"), "check_index({0}, {1}, {mask})"
+    ),
 }
 """Operation -> text. A pair of texts where kinds of operands differ."""
 
@@ -134,7 +136,7 @@ def launch_spec(kernel: Kernel) -> LaunchSpec:
         row_block=min(row_block, _power_of_two(rows)) if column_block and isinstance(rows, int) else row_block,
         column_block=column_block,
         warps=8 if column_block * row_block > TILE else 4,
-        checked=any(isinstance(e, Op) and e.name == "check_index" for e in _everything(kernel)),
+        checked=any(isinstance(e, Op) and e.name.startswith("check_") for e in _everything(kernel)),
         numbers=tuple((name, number) for number, name in kernel.parameters.items()),
     )
 

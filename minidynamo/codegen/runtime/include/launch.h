@@ -45,12 +45,22 @@ INLINE PyObject* none() {
 }
 
 // What a kernel can find out too late to stop; its results are then undefined, but memory is not touched.
-enum Failure { INDEX_OUT_OF_RANGE = 1, DIVISION_BY_ZERO = 2 };
+enum Failure {
+  INDEX_OUT_OF_RANGE = 1,
+  DIVISION_BY_ZERO,
+  SUBSCRIPT_OUT_OF_RANGE,
+  TARGET_OUT_OF_RANGE,
+  GATHER_OUT_OF_RANGE,
+};
 
 INLINE PyObject* result(int failed) {
   if (!failed) return none();
   // The words of torch's own kernels
   if (failed == INDEX_OUT_OF_RANGE) PyErr_SetString(PyExc_IndexError, "index out of range in self");
+  // What torch says with the number, which is not known here
+  else if (failed == SUBSCRIPT_OUT_OF_RANGE) PyErr_SetString(PyExc_IndexError, "index is out of bounds for its dimension");
+  else if (failed == TARGET_OUT_OF_RANGE) PyErr_SetString(PyExc_IndexError, "Target is out of bounds.");
+  else if (failed == GATHER_OUT_OF_RANGE) PyErr_SetString(PyExc_RuntimeError, "index is out of bounds for its dimension");
   else PyErr_SetString(PyExc_RuntimeError, "ZeroDivisionError");
   return nullptr;
 }

@@ -169,9 +169,9 @@ template <class T> INLINE T power_int(T base, T exponent) {
   }
   return result;
 }
-INLINE int64_t check_index(int64_t index, int64_t size, int& failed) {
+INLINE int64_t check_index(int64_t index, int64_t size, int& failed, int failure) {
   if (index >= 0 && index < size) return index;
-  failed = INDEX_OUT_OF_RANGE;
+  failed = failure;
   return 0;
 }
 
