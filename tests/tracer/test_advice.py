@@ -14,6 +14,8 @@ import minidynamo
 from minidynamo.errors import Unsupported
 from minidynamo.tracer.advice import INSTEAD, instead_of, instead_of_values
 
+LAZY, LAYER = nn.LazyLinear(2), nn.Linear(4, 2)
+
 
 @pytest.mark.parametrize(
     ("program", "advice"),
@@ -26,8 +28,8 @@ from minidynamo.tracer.advice import INSTEAD, instead_of, instead_of_values
         (lambda x: x[x.argmax()], "index_select"),
         (lambda x: x.unique(), "keep the shape"),
         (lambda x: copy.deepcopy(x), "clone()"),
-        (lambda x, lazy=nn.LazyLinear(2): lazy(x), "call the lazy module once"),
-        (lambda x, layer=nn.Linear(4, 2): layer.register_forward_hook(print), "change it outside"),
+        (lambda x: LAZY(x) + 1, "call the lazy module once"),
+        (lambda x: LAYER.register_forward_hook(print), "change it outside"),
         (lambda x: ExceptionGroup("a", [ValueError()]), "make it outside"),
     ],
 )
