@@ -81,9 +81,8 @@ def compile_function(
 def is_current(function: types.FunctionType) -> bool:
     """Whether the function that was compiled to `function` still has the code and the defaults that it had then."""
     record: CompiledFunction = vars(function)[COMPILED]
-    fn = record.py_func
-    known = (function.__defaults__, function.__kwdefaults__, record.code_object)
-    return all(a is b for a, b in zip(known, (fn.__defaults__, fn.__kwdefaults__, fn.__code__)))
+    root = record.root()
+    return root is not None and root.is_current()
 
 
 def _is_deep() -> bool:
@@ -134,7 +133,6 @@ class CompiledFunction:
 
     def __init__(self, fn: types.FunctionType, options: CompileOptions, family: CompiledFunction | None) -> None:
         self.py_func = fn
-        self.code_object = fn.__code__
         self.options = options
         self.name = options.name or fn.__qualname__
         self.stats: Stats = family.stats if family else Stats()

@@ -10,6 +10,7 @@ hold.
 from __future__ import annotations
 
 import builtins
+import functools
 import itertools
 import linecache
 import types
@@ -131,18 +132,29 @@ class Dispatcher:
         with _compiling:
             function = self._function()
             if function is None:
-                ours: dict[str, Callable[..., Any]] = {"miss": self.miss, "time_guards": self.time_guards}
-                if self._keeps_function:
-                    ours = {name: weakly(method) for name, method in ours.items()}
                 namespace: dict[str, Any] = {"__name__": self._frame.module, "__builtins__": builtins}
-                namespace[self._frame.names.count] = self._count
-                namespace |= {getattr(self._frame.names, name): method for name, method in ours.items()}
+                namespace |= self._own_names()
                 self._body_names = {}
                 function = types.FunctionType(self._generate(namespace), namespace)
                 self._frame.finish(function)
                 self._function = weakref.ref(function)
                 self._kept = function if self._keeps_function else None
             return function
+
+    def _own_names(self) -> dict[str, Any]:
+        """What the generated function calls and compares, by the names that the frame has for it."""
+        methods: dict[str, Callable[..., Any]] = {"miss": self.miss, "time_guards": self.time_guards}
+        if self._keeps_function:
+            methods = {name: weakly(method) for name, method in methods.items()}
+        if isinstance(self._frame, RootFrame):
+            methods["start_anew"] = functools.partial(self._start_anew, self._frame)
+        names = self._frame.names
+        called = {getattr(names, name): method for name, method in methods.items()}
+        return called | {names.count: self._count} | self._frame.facts
+
+    def is_current(self) -> bool:
+        """Whether the frame that the entries are for is still the user's function."""
+        return not isinstance(self._frame, RootFrame) or self._frame.is_current()
 
     def run_as_written(self, boxed: list[Any]) -> Any:
         """Run the frame from its list of values as the user wrote it."""
@@ -214,6 +226,27 @@ class Dispatcher:
         return self._backend_key(), config.disable or config.stance == "force_eager"
 
     # What the generated function calls
+
+    def _start_anew(self, old: RootFrame, values: list[Any]) -> Any:
+        """Serve a call that finds other code or other defaults in the user's function than `old` was made for."""
+        with _compiling:
+            if self._frame is old:
+                self._replace_frame(RootFrame(old.fn, old.name))
+        args, kwargs = old.given(values)
+        del values
+        return self.function(*args, **kwargs)
+
+    def _replace_frame(self, frame: RootFrame) -> None:
+        self._frame = frame
+        self.parameters = frame.parameters
+        self.entries = []
+        self._full.clear()
+        self._native_for_good = False
+        function = self._function()
+        if function is not None:
+            function.__globals__.update(self._own_names())
+            frame.take_defaults(function)
+            self._regenerate()
 
     def time_guards(self, boxed: list[Any]) -> None:
         """Note how long it takes to find the entry that serves a call with these values.

@@ -38,6 +38,11 @@ class OwnNames:
     count: str
     time_guards: str
     step: str
+    function: str
+    code: str
+    defaults: str
+    keyword_defaults: str
+    start_anew: str
 
     @classmethod
     def beside(cls, parameters: Sequence[str]) -> OwnNames:
@@ -55,7 +60,8 @@ class Frame(Protocol):
     """A frame that can be entered again and again.
 
     `parameters` are its values in order, `signature` is the text between the parentheses of its function, `arrive` the
-    first lines.
+    first lines. `still_true` are lines that leave when the user's function is no longer what the frame was made for;
+    `facts` has what they name.
     """
 
     name: str
@@ -65,6 +71,8 @@ class Frame(Protocol):
     names: OwnNames
     signature: str
     arrive: tuple[str, ...]
+    still_true: tuple[str, ...]
+    facts: dict[str, Any]
 
     @property
     def native(self) -> Boxed:
@@ -100,18 +108,62 @@ class RootFrame:
         self.star_star = tuple(itertools.islice(names, bool(code.co_flags & inspect.CO_VARKEYWORDS)))
         self.parameters = (*self.positional, *self.star, *self.keywords, *self.star_star)
         self.names = OwnNames.beside(self.parameters)
+        self.defaults: tuple[Any, ...] = fn.__defaults__ or ()
+        self.keyword_defaults: dict[str, Any] = fn.__kwdefaults__ or {}
         self.signature = self._signature()
         self.arrive: tuple[str, ...] = ()
+        self.facts: dict[str, Any] = {
+            self.names.function: fn,
+            self.names.code: code,
+            self.names.defaults: fn.__defaults__,
+            self.names.keyword_defaults: fn.__kwdefaults__,
+        }
+        self.still_true = self._still_true()
 
     def _signature(self) -> str:
         """The parameters; the values of defaults come with the function's attributes."""
-        required = len(self.positional) - len(self.fn.__defaults__ or ())
+        required = len(self.positional) - len(self.defaults)
         texts = [f"{name}=None" if k >= required else name for k, name in enumerate(self.positional)]
         if self.fn.__code__.co_posonlyargcount:
             texts.insert(self.fn.__code__.co_posonlyargcount, "/")
         texts += [f"*{name}" for name in self.star] or (["*"] if self.keywords else [])
-        texts += [f"{name}=None" if name in (self.fn.__kwdefaults__ or ()) else name for name in self.keywords]
+        texts += [f"{name}=None" if name in self.keyword_defaults else name for name in self.keywords]
         return ", ".join([*texts, *(f"**{name}" for name in self.star_star)])
+
+    def is_current(self) -> bool:
+        """Whether the function still has the code and the defaults that it had when the frame was made."""
+        now = (self.fn.__code__, self.fn.__defaults__, self.fn.__kwdefaults__)
+        known = (self.names.code, self.names.defaults, self.names.keyword_defaults)
+        return all(fact is self.facts[name] for name, fact in zip(known, now))
+
+    def _still_true(self) -> tuple[str, ...]:
+        """Nothing tells a compiled function that its original gets other code or defaults: each call looks."""
+        names = self.names
+        facts = [("__code__", names.code)]
+        facts += [("__defaults__", names.defaults)] * (self.fn.__defaults__ is not None)
+        facts += [("__kwdefaults__", names.keyword_defaults)] * (self.fn.__kwdefaults__ is not None)
+        changed = " or ".join(f"{names.function}.{attribute} is not {known}" for attribute, known in facts)
+        return f"if {changed}:", f"    return {names.start_anew}([{', '.join(self.parameters)}])"
+
+    def given(self, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments of the call that has put `values` into the parameters, for a function with other defaults.
+
+        What is the default itself counts as not given: nobody can tell.
+        """
+        by_name = dict(zip(self.parameters, values))
+        defaults = dict(zip(reversed(self.positional), reversed(self.defaults))) | self.keyword_defaults
+        left_out = {name for name, default in defaults.items() if by_name[name] is default}
+        starred = [item for name in self.star for item in by_name[name]]
+        nameless = self.positional[: self.facts[self.names.code].co_posonlyargcount]
+        firm = max((k + 1 for k, name in enumerate(nameless) if name not in left_out), default=0)
+        firm = len(self.positional) if starred else firm
+        in_order = [
+            *self.positional[:firm],
+            *itertools.takewhile(lambda name: name not in left_out, self.positional[firm:]),
+        ]
+        named = [name for name in (*self.positional, *self.keywords) if name not in left_out and name not in in_order]
+        kwargs = {name: by_name[name] for name in named}
+        return [*(by_name[name] for name in in_order), *starred], kwargs | by_name.get("".join(self.star_star), {})
 
     def leave(self, call: str) -> list[str]:
         listed = ", ".join(self.parameters)
@@ -141,9 +193,13 @@ class RootFrame:
         return artifacts.load("native", self.name, "\n".join(source), {"__name__": self.module}, "bind")
 
     def finish(self, function: types.FunctionType) -> None:
+        self.take_defaults(function)
+        functools.update_wrapper(function, self.fn)
+
+    def take_defaults(self, function: types.FunctionType) -> None:
+        """Give a function the defaults of the user's."""
         function.__defaults__ = self.fn.__defaults__
         function.__kwdefaults__ = self.fn.__kwdefaults__
-        functools.update_wrapper(function, self.fn)
 
 
 class ResumeFrame:
@@ -160,6 +216,8 @@ class ResumeFrame:
         self.signature = self.names.boxed
         listed = "".join(f"{parameter}, " for parameter in self.parameters)
         self.arrive: tuple[str, ...] = (f"{listed.rstrip()} = {self.names.boxed}",) if listed else ()
+        self.facts: dict[str, Any] = {}
+        self.still_true: tuple[str, ...] = ()  # the code of a frame that has begun stays what it is
 
     def leave(self, call: str) -> list[str]:
         return [f"del {', '.join(self.parameters)}"] * bool(self.parameters) + [f"return {call}"]

@@ -4,6 +4,8 @@ It keeps no state; `dispatcher.py` decides which entries there are and executes 
 `def f(x, *args, k=1)` with one entry:
 
     def f(x, *args, k=None):
+        if function.__code__ is not code or function.__kwdefaults__ is not keyword_defaults:
+            return start_anew([x, args, k])
         if count() & 1023 == 16:
             time_guards([x, args, k])
         try:
@@ -39,13 +41,14 @@ from minidynamo.guards.frozen import Recheck, distinguishing
 
 def native_source(frame: Frame) -> str:
     """The function that runs the frame as the user wrote it."""
-    return _function(frame, [*frame.arrive, *frame.leave(f"{frame.names.native}({frame.names.boxed})")])
+    lines = frame.leave(f"{frame.names.native}({frame.names.boxed})")
+    return _function(frame, [*frame.arrive, *frame.still_true, *lines])
 
 
 def dispatch_source(frame: Frame, bodies: Mapping[Entry, str], generation: int) -> str:
     """The function that tries entries in order, whose bodies go by the names in `bodies`."""
     names = frame.names
-    lines = [*frame.arrive, f"if {names.count}() & 1023 == 16:"]
+    lines = [*frame.arrive, *frame.still_true, f"if {names.count}() & 1023 == 16:"]
     lines.append(f"    {names.time_guards}([{', '.join(frame.parameters)}])")
     for entry, body in bodies.items():
         given = f"{names.boxed}, {names.fits}" if entry.gives_inputs else names.boxed

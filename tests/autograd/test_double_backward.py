@@ -146,7 +146,7 @@ def test_an_input_that_gets_its_history_by_a_write(leaf_first):
         y.add_(x)
         return y.sin(), y * 1
 
-    compiled = compile_program(program, intermediate_inputs((3,), (3,))()[0][:1] + [torch.ones(3)])
+    compiled = compile_program(program, [*intermediate_inputs((3,), (3,))()[0][:1], torch.ones(3)])
     results = []
     for call in (lambda x, y: compiled([x, y]), program):
         leaf = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)

@@ -156,6 +156,9 @@ def test_generated_source_is_this():
         dispatcher.source()
         == """\
 def everything(a, /, b=None, *args, k=None, **kw):
+    if function.__code__ is not code or function.__defaults__ is not defaults or \
+function.__kwdefaults__ is not keyword_defaults:
+        return start_anew([a, b, args, k, kw])
     if count() & 1023 == 16:
         time_guards([a, b, args, k, kw])
     try:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 import types
 
 import pytest
@@ -32,6 +33,35 @@ def test_a_call_runs_natively_from_its_list(fn, signature, values):
     assert (frame.signature, len(frame.parameters)) == (signature, len(values))
     expected = tuple(values)
     assert frame.native(values) == expected and values == []
+
+
+@pytest.mark.parametrize("arguments", [((1,), {}), ((1, 9, 3), {"m": 6}), ((1,), {"b": 4, "k": 8}), ((1, 2, 3), {})])
+def test_a_call_is_given_again_to_a_function_with_other_defaults(arguments):
+    args, kwargs = arguments
+    bound = inspect.signature(everything).bind(*args, **kwargs)
+    bound.apply_defaults()
+    given = RootFrame(everything, "name").given(list(bound.arguments.values()))
+    assert everything(*given[0], **given[1]) == everything(*args, **kwargs)
+    assert ("k" in given[1]) == ("k" in kwargs)
+
+
+def test_what_has_no_name_is_given_by_its_place():
+    def f(a=1, b=2, /, c=3):
+        return a, b, c
+
+    frame = RootFrame(f, "name")
+    assert frame.given([f.__defaults__[0], 5, f.__defaults__[2]]) == ([1, 5], {})
+    assert frame.given([f.__defaults__[0], f.__defaults__[1], 6]) == ([], {"c": 6})
+
+
+def test_a_frame_is_of_the_code_and_the_defaults_that_its_function_had():
+    def f(a=1, *, b=2):
+        return a, b
+
+    frame = RootFrame(f, "name")
+    assert frame.is_current()
+    f.__kwdefaults__ = {"b": 2}
+    assert not frame.is_current()
 
 
 def test_leaving_drops_every_name():

@@ -44,6 +44,27 @@ def code_of_a_global_function(compiled):
 
 
 @histories
+def code_and_defaults_of_the_function_itself(compiled):
+    def f(x, a=2, /, b=3, *rest, c=4, **others):
+        return x * a + b + len(rest) + c + others.get("d", 0)
+
+    f_compiled = compiled(f)
+    yield f_compiled(vector())
+    f.__defaults__ = (5, 6)
+    yield f_compiled(vector())
+    f.__defaults__ = (7, 8)
+    yield f_compiled(vector(), b=1), f_compiled(vector(), 9)
+    f.__kwdefaults__ = {"c": 9}
+    yield f_compiled(vector(), 1, 2, 3, d=4)
+    f.__kwdefaults__["c"] = 10
+    yield f_compiled(vector())
+    f.__code__ = (lambda y, z, w=0, c=0: y - z - w - c).__code__
+    yield f_compiled(vector(), 2), f_compiled(vector(), 2, w=1)
+    f.__defaults__ = None
+    yield f_compiled(vector(), 1, 2, 3), attempt(lambda: f_compiled(vector(), 1))
+
+
+@histories
 def code_of_a_method(compiled):
     class Scale:
         def by(self, x):
