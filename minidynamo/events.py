@@ -145,7 +145,8 @@ def _level_of_the_user() -> int:
         filename = frame.f_code.co_filename
         if not filename.startswith(_PACKAGE) and not _GENERATED.fullmatch(os.path.basename(filename)):
             return level
-        frame, level = frame.f_back, level + 1
+        level += not ("importlib" in filename and "_bootstrap" in filename)  # which `warnings` does not count
+        frame = frame.f_back
     return 1
 
 

@@ -79,7 +79,9 @@ def _held(owner: Any, key: Any) -> object:
         return dict.get(owner, key)  # `dict.__getitem__` asks `__missing__`: a defaultdict would make the item
     if issubclass(cls, list):
         return list.__getitem__(owner, key)
-    if cls is deque or cls is types.MappingProxyType:
+    if issubclass(cls, deque):
+        return deque.__getitem__(owner, key)
+    if cls is types.MappingProxyType:
         return owner[key]
     return owner.cell_contents if cls is types.CellType else object.__getattribute__(owner, key)
 

@@ -143,7 +143,11 @@ def _constant(graph: OutputGraph, value: Any, source: Source | None) -> Variable
     if source is None:
         return ConstantVariable(value)
     kind = GuardKind.EQUALS if type(value) in _BY_VALUE else GuardKind.IDENTITY
-    read = None if type(value) in _ONLY_ONES else graph.guard_when_asked(source, kind, value)
+    read = (
+        None
+        if type(value) in _ONLY_ONES or isinstance(source, Constant)
+        else graph.guard_when_asked(source, kind, value)
+    )
     variable = ConstantVariable(value, source=source, on_read=read)
     graph.guard(source, kind if read is None else GuardKind.TYPE, value if read is None else type(value))
     graph.values.place(source, variable)

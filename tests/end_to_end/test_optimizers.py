@@ -46,6 +46,8 @@ CASES = {
 }
 # Numbers of the program that decide what it does: from the sixth step on, RAdam divides by the second moment.
 CHANGES = {"radam": 1, "radam one by one": 1, "asgd": 2, "asgd one by one": 2}
+# Its state is made with the optimizer, and its learning rate meets the number of steps, which varies.
+THE_SAME_FROM_THE_FIRST = {"adagrad"}
 
 
 def model():
@@ -88,7 +90,7 @@ def test_steps_with_a_schedule(name):
     expected, _ = train(make, options, "eager")
     actual, graphs = train(make, options, "step")
     torch.testing.assert_close(actual, expected, rtol=0, atol=0)
-    assert graphs[:2] == (1, 2)
+    assert graphs[:2] == (1, 1 if name in THE_SAME_FROM_THE_FIRST else 2)
     assert graphs[2] <= 2 + CHANGES.get(name, 0)
 
 

@@ -20,7 +20,7 @@ class Logged(torch.Tensor):
 
 
 def reentrant_checkpoint(x):
-    return checkpoint(lambda a: a.sin().exp(), x, use_reentrant=True)
+    return checkpoint(lambda a: (a.sin().exp(), torch.is_grad_enabled()), x, use_reentrant=True)
 
 
 def backward_inside(x):

@@ -33,16 +33,16 @@ def _python_module(tx: Tracer, obj: PythonModuleVariable, name: str) -> Variable
     if name == "__dict__":
         tx.break_graph("MD206", "the dictionary of a module cannot be captured")
     trusted = is_trusted_module(obj.value.__name__)
+    base = obj.source or Constant(obj.value, obj.value.__name__)
     if name in namespace and written is not DELETED:
         value = namespace[name]
         if trusted and is_library_value(value):
             _guard_replaceable(tx, obj, name, value)
             return tx.wrap(value, Constant(value, name))
-        base = obj.source or Constant(obj.value, obj.value.__name__)
         return tx.wrap(value, Item(Attr(base, "__dict__"), name))
-    if trusted and hasattr(obj.value, name):  # a library module that loads its parts lazily
+    if trusted and hasattr(obj.value, name):  # a library module that loads its parts lazily, or asks for settings
         value = getattr(obj.value, name)
-        return tx.wrap(value, Constant(value, name))
+        return tx.wrap(value, Constant(value, name) if is_library_value(value) else Attr(base, name))
     if not trusted and ("__getattr__" in namespace or type(obj.value) is not types.ModuleType):
         tx.break_graph(
             "MD206", f"`{name}` of {obj.value.__name__} is used", why="The module makes it when it is asked."

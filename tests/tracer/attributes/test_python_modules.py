@@ -41,3 +41,14 @@ def test_what_is_read_is_guarded():
     assert f(torch.ones(1)).item() == 3
     module.shift = True
     assert f(torch.ones(1)).item() == 4
+
+
+def test_settings_that_a_module_of_torch_asks_for_are_guarded():
+    def precision(x):
+        return x + 1, torch.backends.cudnn.benchmark, torch.backends.cuda.matmul.allow_tf32
+
+    f = minidynamo.compile(precision, backend="eager", fullgraph=True)
+    assert f(torch.ones(1))[1:] == precision(torch.ones(1))[1:]
+    with torch.backends.cudnn.flags(benchmark=not torch.backends.cudnn.benchmark):
+        assert f(torch.ones(1))[1:] == precision(torch.ones(1))[1:]
+    assert f(torch.ones(1))[1:] == precision(torch.ones(1))[1:]
