@@ -74,7 +74,8 @@ def gives_up(frame: Frame) -> bool:
     """
     if not frame.temporary:
         return False
-    held = {id(_real(frame, value)) for value in frame.held()}
+    contents = (cell.contents for cell in frame.cells.values())
+    held = {id(_real(frame, value)) for value in (*frame.held(), *contents) if value is not None}
     for source, real in [*frame.temporary.items()]:
         if id(real) in held or _is_held(frame, real):
             continue

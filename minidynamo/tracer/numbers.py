@@ -241,12 +241,23 @@ def _compare_unread(
 ) -> ConstantVariable | None:
     """A comparison of constants of one kind, of which only the answer is guarded."""
     kinds = {_COMPARED.get(variable.python_type) for variable in (left, right)}
-    constants = isinstance(left, ConstantVariable) and isinstance(right, ConstantVariable)
-    if not constants or len(kinds) != 1 or None in kinds:
+    if not isinstance(left, ConstantVariable) or not isinstance(right, ConstantVariable):
         return None
+    if len(kinds) != 1 or None in kinds:
+        return None
+    if _is_answer_of_one_value(function, left, right):
+        return ConstantVariable(bool(function(left.value, right.value)))
     answer = bool(function(_here(left), _here(right)))
     known = require(tx, f"{{0}} {_SYMBOLS[function]} {{1}}", answer, left, right)
     return ConstantVariable(answer) if known else None
+
+
+def _is_answer_of_one_value(function: Callable[..., Any], left: ConstantVariable, right: ConstantVariable) -> bool:
+    """Whether the answer says which value it is: then the guard on the value, which is cheaper, asks for no more."""
+    if left.is_read == right.is_read or float in (left.python_type, right.python_type):
+        return False
+    both_bool = left.python_type is right.python_type is bool
+    return both_bool or (function in (operator.eq, operator.ne) and left.here == right.here)
 
 
 def truth_of_unread(tx: Tracer, constant: ConstantVariable) -> bool:
