@@ -239,14 +239,11 @@ class Dispatcher:
     def _replace_frame(self, frame: RootFrame) -> None:
         self._frame = frame
         self.parameters = frame.parameters
-        self.entries = []
-        self._full.clear()
-        self._native_for_good = False
         function = self._function()
         if function is not None:
             function.__globals__.update(self._own_names())
             frame.take_defaults(function)
-            self._regenerate()
+        self.reset()
 
     def time_guards(self, boxed: list[Any]) -> None:
         """Note how long it takes to find the entry that serves a call with these values.

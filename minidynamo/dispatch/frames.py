@@ -103,6 +103,7 @@ class RootFrame:
         self.function_name = _identifier(fn.__name__)
         self.module = fn.__module__
         self.positional = tuple(itertools.islice(names, code.co_argcount))
+        self.nameless = self.positional[: code.co_posonlyargcount]
         self.keywords = tuple(itertools.islice(names, code.co_kwonlyargcount))
         self.star = tuple(itertools.islice(names, bool(code.co_flags & inspect.CO_VARARGS)))
         self.star_star = tuple(itertools.islice(names, bool(code.co_flags & inspect.CO_VARKEYWORDS)))
@@ -112,37 +113,34 @@ class RootFrame:
         self.keyword_defaults: dict[str, Any] = fn.__kwdefaults__ or {}
         self.signature = self._signature()
         self.arrive: tuple[str, ...] = ()
-        self.facts: dict[str, Any] = {
-            self.names.function: fn,
-            self.names.code: code,
-            self.names.defaults: fn.__defaults__,
-            self.names.keyword_defaults: fn.__kwdefaults__,
-        }
+        known = {name: getattr(fn, attribute) for attribute, name in self._definition()}
+        self.facts: dict[str, Any] = {self.names.function: fn, **known}
         self.still_true = self._still_true()
 
     def _signature(self) -> str:
         """The parameters; the values of defaults come with the function's attributes."""
         required = len(self.positional) - len(self.defaults)
         texts = [f"{name}=None" if k >= required else name for k, name in enumerate(self.positional)]
-        if self.fn.__code__.co_posonlyargcount:
-            texts.insert(self.fn.__code__.co_posonlyargcount, "/")
+        if self.nameless:
+            texts.insert(len(self.nameless), "/")
         texts += [f"*{name}" for name in self.star] or (["*"] if self.keywords else [])
         texts += [f"{name}=None" if name in self.keyword_defaults else name for name in self.keywords]
         return ", ".join([*texts, *(f"**{name}" for name in self.star_star)])
 
     def is_current(self) -> bool:
         """Whether the function still has the code and the defaults that it had when the frame was made."""
-        now = (self.fn.__code__, self.fn.__defaults__, self.fn.__kwdefaults__)
-        known = (self.names.code, self.names.defaults, self.names.keyword_defaults)
-        return all(fact is self.facts[name] for name, fact in zip(known, now))
+        return all(getattr(self.fn, attribute) is self.facts[name] for attribute, name in self._definition())
+
+    def _definition(self) -> tuple[tuple[str, str], ...]:
+        """The attributes of a function that say what a call of it does, and the names that they go by."""
+        names = self.names
+        return ("__code__", names.code), ("__defaults__", names.defaults), ("__kwdefaults__", names.keyword_defaults)
 
     def _still_true(self) -> tuple[str, ...]:
         """Nothing tells a compiled function that its original gets other code or defaults: each call looks."""
         names = self.names
-        facts = [("__code__", names.code)]
-        facts += [("__defaults__", names.defaults)] * (self.fn.__defaults__ is not None)
-        facts += [("__kwdefaults__", names.keyword_defaults)] * (self.fn.__kwdefaults__ is not None)
-        changed = " or ".join(f"{names.function}.{attribute} is not {known}" for attribute, known in facts)
+        looked_at = ((attribute, name) for attribute, name in self._definition() if self.facts[name] is not None)
+        changed = " or ".join(f"{names.function}.{attribute} is not {name}" for attribute, name in looked_at)
         return f"if {changed}:", f"    return {names.start_anew}([{', '.join(self.parameters)}])"
 
     def given(self, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -154,8 +152,7 @@ class RootFrame:
         defaults = dict(zip(reversed(self.positional), reversed(self.defaults))) | self.keyword_defaults
         left_out = {name for name, default in defaults.items() if by_name[name] is default}
         starred = [item for name in self.star for item in by_name[name]]
-        nameless = self.positional[: self.facts[self.names.code].co_posonlyargcount]
-        firm = max((k + 1 for k, name in enumerate(nameless) if name not in left_out), default=0)
+        firm = max((k + 1 for k, name in enumerate(self.nameless) if name not in left_out), default=0)
         firm = len(self.positional) if starred else firm
         in_order = [
             *self.positional[:firm],

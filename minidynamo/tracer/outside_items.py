@@ -82,7 +82,7 @@ class OutsideItems(MutableSequence[VariableTracker]):
 
     @property
     def _reader(self) -> ListReader:
-        reader = _reader(self._graph, self._number)
+        reader = reader_at(self._graph, self._number)
         assert isinstance(reader, ListReader)
         return reader
 
@@ -248,7 +248,7 @@ class OutsideTable(MutableMapping[DictKey, Any]):
 
     @property
     def _reader(self) -> TableReader:
-        reader = _reader(self._graph, self._number)
+        reader = reader_at(self._graph, self._number)
         assert isinstance(reader, TableReader)
         return reader
 
@@ -371,7 +371,8 @@ def _is_plain(token: Hashable) -> bool:
 Reader = ListReader | TableReader
 
 
-def _reader(graph: OutputGraph, number: int) -> object:
+def reader_at(graph: OutputGraph, number: int) -> object:
+    """What reads the container from outside that was met as the `number`th. Nothing does when the trace is over."""
     readers = graph.values.readers
     # An IndexError would end loops over the elements too early.
     assert number < len(readers), "a container from outside is read when the trace is over"

@@ -13,7 +13,7 @@ from typing import Any, SupportsIndex, overload
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Source
 from minidynamo.tracer.graph.output_graph import OutputGraph
-from minidynamo.tracer.outside_items import Length
+from minidynamo.tracer.outside_items import Length, reader_at
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.objects import UnreadVariable
 
@@ -41,8 +41,7 @@ class OutsideTuple(Sequence[VariableTracker]):
 
     @property
     def _reader(self) -> TupleReader:
-        assert self._number < len(self._graph.values.readers), "a tuple from outside is read when the trace is over"
-        reader = self._graph.values.readers[self._number]
+        reader = reader_at(self._graph, self._number)
         assert isinstance(reader, TupleReader)
         return reader
 

@@ -186,6 +186,16 @@ def _size(source: Source, owner: type[Sized], exact: bool) -> Computed:
     return Computed("{0}({1})", (Constant(function, "len"), source))
 
 
+def _places(source: Source, owner: type, exact: bool) -> Callable[[Any], Source]:
+    """Where a container has what it holds at a position or under a key, whatever its class defines."""
+
+    def place(key: Any) -> Source:
+        key = stand_in(key)
+        return Item(source, key) if exact else StorageItem(source, key, owner)
+
+    return place
+
+
 def _elements(
     graph: OutputGraph,
     value: Any,
@@ -197,8 +207,7 @@ def _elements(
     exact = type(value) is owner
     read = functools.partial(owner.__getitem__, value)
 
-    def place(position: int) -> Source:
-        return Item(source, position) if exact else StorageItem(source, position, owner)
+    place = _places(source, owner, exact)
 
     def element(position: int) -> VariableTracker:
         return wrap(graph, read(position), place(position))
@@ -252,11 +261,8 @@ def _tuple(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> Variab
 def _items(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> OutsideTuple:
     """The items of a tuple, to be tracked when the program asks for them."""
     exact = type(value) is tuple or _is_plain_namedtuple(type(value))
-
-    def place(position: int) -> Source:
-        return Item(source, position) if exact else StorageItem(source, position, tuple)
-
-    reader = TupleReader(value, _size(source, tuple, exact), place, functools.partial(wrap, graph))
+    places = _places(source, tuple, exact)
+    reader = TupleReader(value, _size(source, tuple, exact), places, functools.partial(wrap, graph))
     return OutsideTuple(graph, source, reader)
 
 
@@ -424,12 +430,8 @@ def _entries(
     graph: OutputGraph, value: Any, source: Source, raw: Sequence[Any], owner: type | None, exact: bool
 ) -> OutsideTable:
     """The contents of a dict, to be tracked when the program asks for them."""
-
     read = value.__getitem__ if owner is None else functools.partial(dict.__getitem__, value)
-
-    def place(key: Any) -> Source:
-        key = stand_in(key)
-        return Item(source, key) if exact or owner is None else StorageItem(source, key, owner)
+    place = _places(source, owner or dict, exact or owner is None)
 
     def entry(key: Any) -> VariableTracker:
         return wrap(graph, read(key), place(key))

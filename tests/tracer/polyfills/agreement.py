@@ -24,17 +24,28 @@ def calls_of(cases: Cases) -> Iterator[Any]:
             yield pytest.param(original, args, kwargs, id=f"{original.__qualname__}-{number}")
 
 
-def assert_same_result(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    expected = original(*args, **kwargs)
-    actual = POLYFILLS[id(original)](*args, **kwargs)
-    assert type(actual) is type(expected) and actual == expected
+def same_results(cases: Cases) -> Callable[..., None]:
+    """A test that twins give what their originals give."""
+
+    @pytest.mark.parametrize("original, args, kwargs", list(calls_of(cases)))
+    def test(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        expected = original(*args, **kwargs)
+        actual = POLYFILLS[id(original)](*args, **kwargs)
+        assert type(actual) is type(expected) and actual == expected
+
+    return test
 
 
-def assert_same_change(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Of a method that changes its first argument: what must agree is that argument and the result."""
-    for_original, for_twin = copy.deepcopy(args), copy.deepcopy(args)
-    expected = original(*for_original, **kwargs)
-    actual = POLYFILLS[id(original)](*for_twin, **kwargs)
-    assert actual == expected
-    assert for_twin == for_original
-    assert (actual is for_twin[0]) == (expected is for_original[0])
+def same_changes(cases: Cases) -> Callable[..., None]:
+    """A test of methods that change their first argument: what must agree is that argument and the result."""
+
+    @pytest.mark.parametrize("original, args, kwargs", list(calls_of(cases)))
+    def test(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        for_original, for_twin = copy.deepcopy(args), copy.deepcopy(args)
+        expected = original(*for_original, **kwargs)
+        actual = POLYFILLS[id(original)](*for_twin, **kwargs)
+        assert actual == expected
+        assert for_twin == for_original
+        assert (actual is for_twin[0]) == (expected is for_original[0])
+
+    return test

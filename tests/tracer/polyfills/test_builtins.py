@@ -1,7 +1,7 @@
 import pytest
 
 from minidynamo.tracer.polyfills import builtins as twins
-from tests.tracer.polyfills.agreement import NUMBERS, WORDS, assert_same_result, calls_of
+from tests.tracer.polyfills.agreement import NUMBERS, WORDS, same_results
 
 CASES = {
     any: [([],), ([0, ""],), ([0, 2],)],
@@ -13,9 +13,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("original, args, kwargs", list(calls_of(CASES)))
-def test_twin_gives_what_the_original_gives(original, args, kwargs):
-    assert_same_result(original, args, kwargs)
+test_twin_gives_what_the_original_gives = same_results(CASES)
 
 
 def test_what_a_twin_cannot_do_it_refuses():

@@ -1,8 +1,6 @@
-import pytest
-
 from minidynamo.tracer import registry
 from minidynamo.tracer.polyfills import dicts as twins
-from tests.tracer.polyfills.agreement import assert_same_change, assert_same_result, calls_of
+from tests.tracer.polyfills.agreement import same_changes, same_results
 
 CASES = {
     dict.get: [({1: 2}, 1), ({1: 2}, 3), ({1: 2}, 3, 4)],
@@ -15,14 +13,8 @@ CHANGING_CASES = {
 }
 
 
-@pytest.mark.parametrize("original, args, kwargs", list(calls_of(CASES)))
-def test_twin_gives_what_the_original_gives(original, args, kwargs):
-    assert_same_result(original, args, kwargs)
-
-
-@pytest.mark.parametrize("original, args, kwargs", list(calls_of(CHANGING_CASES)))
-def test_changing_twin_leaves_what_the_original_leaves(original, args, kwargs):
-    assert_same_change(original, args, kwargs)
+test_twin_gives_what_the_original_gives = same_results(CASES)
+test_changing_twin_leaves_what_the_original_leaves = same_changes(CHANGING_CASES)
 
 
 def test_class_methods():

@@ -5,7 +5,7 @@ import operator
 import pytest
 
 from minidynamo.tracer.polyfills import lists as twins
-from tests.tracer.polyfills.agreement import assert_same_change, assert_same_result, calls_of
+from tests.tracer.polyfills.agreement import same_changes, same_results
 
 CASES = {
     list.index: [([1, 2, 1], 1), ([1, 2, 1], 1, 1), ([1, 2, 1], 1, -1), ([1, 2, 3], 2, 0, 2)],
@@ -26,14 +26,8 @@ CHANGING_CASES = {
 }
 
 
-@pytest.mark.parametrize("original, args, kwargs", list(calls_of(CASES)))
-def test_twin_gives_what_the_original_gives(original, args, kwargs):
-    assert_same_result(original, args, kwargs)
-
-
-@pytest.mark.parametrize("original, args, kwargs", list(calls_of(CHANGING_CASES)))
-def test_changing_twin_leaves_what_the_original_leaves(original, args, kwargs):
-    assert_same_change(original, args, kwargs)
+test_twin_gives_what_the_original_gives = same_results(CASES)
+test_changing_twin_leaves_what_the_original_leaves = same_changes(CHANGING_CASES)
 
 
 def test_extending_a_list_by_itself_ends():

@@ -1,7 +1,5 @@
-import pytest
-
 from minidynamo.tracer.polyfills import sets as twins
-from tests.tracer.polyfills.agreement import assert_same_change, assert_same_result, calls_of
+from tests.tracer.polyfills.agreement import same_changes, same_results
 
 CASES = {
     set.union: [({1, 2}, [2, 3], (4,)), (set(),)],
@@ -22,14 +20,8 @@ CHANGING_CASES = {
 }
 
 
-@pytest.mark.parametrize("original, args, kwargs", list(calls_of(CASES)))
-def test_twin_gives_what_the_original_gives(original, args, kwargs):
-    assert_same_result(original, args, kwargs)
-
-
-@pytest.mark.parametrize("original, args, kwargs", list(calls_of(CHANGING_CASES)))
-def test_changing_twin_leaves_what_the_original_leaves(original, args, kwargs):
-    assert_same_change(original, args, kwargs)
+test_twin_gives_what_the_original_gives = same_results(CASES)
+test_changing_twin_leaves_what_the_original_leaves = same_changes(CHANGING_CASES)
 
 
 def test_equality():
