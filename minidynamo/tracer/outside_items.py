@@ -1,7 +1,7 @@
 """Owns the contents of containers from outside: they are read one by one, as the program asks for them.
 
 What is not asked for is not guarded, and stays as it is when the program adds something: what was added or changed is
-replayed, not the whole container. `reconstruct/containers.py` writes that down, and `wrap.py` knows what to read.
+replayed, not the whole container. `reconstruct/containers.py` writes that down, and `wrappers/` know what to read.
 """
 
 from __future__ import annotations

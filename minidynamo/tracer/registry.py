@@ -1,6 +1,7 @@
 """Owns the tables through which handlers say what they handle, and the decorators that fill them.
 
-It decides nothing: `trace_rules.py`, `call.py`, `attributes.py` and `iteration` in `trace.py` look things up here.
+It decides nothing: `trace_rules.py`, `call.py`, `wrap.py`, `attributes.py` and `iteration` in `trace.py` look things up
+here.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from collections.abc import Callable, Iterable
 from types import CodeType
 from typing import Any, TypeVar
 
+from minidynamo.guards.source import Source
+from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 
@@ -18,6 +21,8 @@ Handler = Callable[..., VariableTracker]
 AttributeHandler = Callable[[Tracer, Any, str], VariableTracker | None]
 # advance(tx, iterator) -> next item, or None at the end.
 Advance = Callable[[Tracer, Any], VariableTracker | None]
+# wrapper(graph, value, source) -> tracker of a value from outside the trace.
+Wrapper = Callable[[OutputGraph, Any, Source], VariableTracker]
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Keyed by identity: a callable need not be hashable, and equal ones need not mean the same.
@@ -36,6 +41,9 @@ FOLDABLE_TYPES: set[type] = set()
 
 ATTRIBUTES: dict[type[VariableTracker], AttributeHandler] = {}
 ADVANCE: dict[type[VariableTracker], Advance] = {}
+
+WRAPPERS: dict[type, Wrapper] = {}
+SUBCLASS_WRAPPERS: dict[type, Wrapper] = {}
 
 
 def _registers(table: dict[Any, Any], keys: Iterable[Any]) -> Callable[[F], F]:
@@ -147,3 +155,16 @@ def attributes(*trackers: type[VariableTracker]) -> Callable[[F], F]:
 def advance(*trackers: type[VariableTracker]) -> Callable[[F], F]:
     """Give the next item of these kinds of iterator: `handler(tx, iterator)`, None at the end."""
     return _registers(ADVANCE, trackers)
+
+
+# Values from outside
+
+
+def wrapper(*classes: type) -> Callable[[F], F]:
+    """Track values of exactly these classes: `wrapper(graph, value, source)`."""
+    return _registers(WRAPPERS, classes)
+
+
+def subclass_wrapper(*bases: type) -> Callable[[F], F]:
+    """Track instances of these classes and of their subclasses, where nothing is registered for the exact class."""
+    return _registers(SUBCLASS_WRAPPERS, bases)

@@ -6,17 +6,15 @@ import torch
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Item, Local
 from minidynamo.tracer.constants import key_of
-from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.outside_items import OutsideItems, OutsideTable, known_parts
 from minidynamo.tracer.wrap import wrap
 from minidynamo.variables.constants import ConstantVariable
-
-V = Local("v")
+from tests.tracer.wrapping import V, empty_graph
 
 
 @pytest.fixture
 def graph():
-    return OutputGraph(lambda: None)
+    return empty_graph()
 
 
 def key(value):

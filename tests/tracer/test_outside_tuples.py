@@ -4,19 +4,18 @@ import pytest
 import torch
 
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Item, Local, StorageItem
-from minidynamo.tracer.graph.output_graph import OutputGraph
+from minidynamo.guards.source import Item, StorageItem
 from minidynamo.tracer.outside_tuples import OutsideTuple
 from minidynamo.tracer.wrap import wrap
 from minidynamo.variables.objects import UnreadVariable
+from tests.tracer.wrapping import V, empty_graph
 
-V = Local("v")
 Pair = collections.namedtuple("Pair", "first second")
 
 
 @pytest.fixture
 def graph():
-    return OutputGraph(lambda: None)
+    return empty_graph()
 
 
 def items_of(graph, value):

@@ -1,0 +1,60 @@
+"""Owns what the wrappers of containers share: where contents are read, and which keys can be tracked.
+
+When they are read is up to `outside_items.py` and `outside_tuples.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sized
+from typing import Any
+
+import torch
+
+from minidynamo.guards.source import Computed, Constant, Item, Referent, Source, StorageItem, stand_in
+from minidynamo.tracer.constants import has_own, is_constant_value, key_of
+from minidynamo.tracer.graph.output_graph import OutputGraph
+from minidynamo.tracer.wrap import wrap
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import DictKey, TupleVariable
+
+LARGEST_CONTAINER = 20_000  # what holds more is opaque
+
+
+def size_of(source: Source, owner: type[Sized], exact: bool) -> Computed:
+    """Where the length of a container can be read, whatever its class defines."""
+    function = len if exact else owner.__len__
+    return Computed("{0}({1})", (Constant(function, "len"), source))
+
+
+def places_in(source: Source, owner: type, exact: bool) -> Callable[[Any], Source]:
+    """Where a container has what it holds at a position or under a key, whatever its class defines."""
+
+    def place(key: Any) -> Source:
+        key = stand_in(key)
+        return Item(source, key) if exact else StorageItem(source, key, owner)
+
+    return place
+
+
+def is_key(key: object) -> bool:
+    """Whether it can be tracked as the key of a dict from outside, or as an element of a set."""
+    if is_constant_value(key):
+        return not has_own(type(key), "__eq__", "__hash__")
+    if type(key) is tuple:
+        return all(map(is_key, key))
+    cls = type(key)
+    plain = cls.__hash__ is object.__hash__ and cls.__eq__ is object.__eq__
+    return plain and not isinstance(key, torch.Tensor)
+
+
+def dict_key(graph: OutputGraph, key: object) -> DictKey:
+    """The key of a dict from outside; the guard on the keys covers it."""
+    if is_constant_value(key):
+        return key_of(ConstantVariable(key))
+    if type(key) is tuple:
+        return key_of(TupleVariable([dict_key(graph, part).variable for part in key]))
+    known = stand_in(key)
+    named = known if isinstance(known, Referent) else Constant(key, getattr(key, "__name__", type(key).__name__))
+    variable = wrap(graph, key, named)
+    graph.identity_keys[variable] = None
+    return key_of(variable)

@@ -1,0 +1,99 @@
+"""Owns how dicts from outside are tracked: entry by entry, also those of users' subclasses and those that tensors key.
+
+Reading, guarding and changing entries is up to `outside_items.py`.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import types
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import HOOK_TABLES, Attr, DictKeys, DictValues, InstanceAttr, Item, Source
+from minidynamo.tracer.attributes import instance_dict
+from minidynamo.tracer.constants import key_of
+from minidynamo.tracer.graph.output_graph import OutputGraph
+from minidynamo.tracer.outside_items import OutsideTable, TableReader
+from minidynamo.tracer.registry import subclass_wrapper, wrapper
+from minidynamo.tracer.wrap import guard_names, wrap
+from minidynamo.tracer.wrappers.contents import LARGEST_CONTAINER, dict_key, is_key, places_in, size_of
+from minidynamo.tracer.wrappers.objects import opaque
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.containers import DictVariable, storage_class
+from minidynamo.variables.objects import ObjectVariable
+
+
+@wrapper(dict, collections.OrderedDict, collections.defaultdict, types.MappingProxyType)
+@subclass_wrapper(dict)
+def _dict(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
+    cls = type(value)
+    if cls is dict and "__builtins__" in value:  # globals: each item is a variable, two ways to write one thing
+        return opaque(graph, value, source)
+    owner = collections.OrderedDict if issubclass(cls, collections.OrderedDict) else dict
+    raw = [*owner.__iter__(value)] if issubclass(cls, dict) else [*value]
+    plain = cls in (dict, collections.defaultdict, collections.OrderedDict) and 0 < len(raw) <= LARGEST_CONTAINER
+    if plain and all(type(key) in (torch.Tensor, torch.nn.Parameter) for key in raw):
+        return _dict_of_tensors(graph, value, source)
+    # nn.Module makes its tables of hooks itself, and there are many of them: that they are empty is all that matters.
+    if raw or not _is_hook_table(graph, source):
+        graph.guard(source, GuardKind.TYPE, cls)
+    if len(raw) > LARGEST_CONTAINER or not all(map(is_key, raw)):
+        return opaque(graph, value, source)
+    guard_names(graph, cls)
+    builtin = cls is storage_class(cls)
+    if graph.values.is_namespace(value) or (not builtin and instance_dict(value) is value):
+        return opaque(graph, value, source)  # each item is an attribute: two ways to write one thing
+    if not builtin and cls.__dictoffset__:
+        graph.guard(source, GuardKind.DISTINCT_OBJECTS, (Attr(source, "__dict__"),))
+    storage = DictVariable({}, storage_class(cls), source=source)
+    storage.attributes = instance_dict(value) if builtin else None
+    variable: VariableTracker = storage if builtin else ObjectVariable(value, cls, storage, source=source)
+    graph.values.remember(value, variable)
+    storage.items = _entries(graph, value, source, raw, owner if issubclass(cls, dict) else None, builtin)
+    if issubclass(cls, collections.defaultdict):
+        storage.default_factory = wrap(graph, value.default_factory, Attr(source, "default_factory"))
+    return variable
+
+
+def _entries(
+    graph: OutputGraph, value: Any, source: Source, raw: Sequence[Any], owner: type | None, exact: bool
+) -> OutsideTable:
+    """The contents of a dict, to be tracked when the program asks for them."""
+    read = value.__getitem__ if owner is None else functools.partial(dict.__getitem__, value)
+    place = places_in(source, owner or dict, exact or owner is None)
+
+    def entry(key: Any) -> VariableTracker:
+        return wrap(graph, read(key), place(key))
+
+    has = value.__contains__ if owner is None else functools.partial(dict.__contains__, value)
+    key_of_raw = functools.partial(dict_key, graph)
+    size = size_of(source, dict, exact or owner is None)
+    reader = TableReader((*raw,), size, read, place, key_of_raw, entry, has, GuardKind.DICT_KEYS)
+    return OutsideTable(graph, source, reader)
+
+
+def _dict_of_tensors(graph: OutputGraph, value: dict[Any, Any], source: Source) -> VariableTracker:
+    """A dict whose keys are tensors, each of which is itself an input: its keys are known by their places."""
+    graph.guard(source, GuardKind.TYPE, type(value))
+    graph.guard(source, GuardKind.LENGTH, len(value))
+    variable = DictVariable({}, type(value), source=source)
+    graph.values.remember(value, variable)
+    for position, key in enumerate(value):
+        tensor = wrap(graph, key, Item(DictKeys(source), position))
+        graph.identity_keys[tensor] = None
+        variable.items[key_of(tensor)] = wrap(graph, value[key], Item(DictValues(source), position))
+    if isinstance(value, collections.defaultdict):
+        variable.default_factory = wrap(graph, value.default_factory, Attr(source, "default_factory"))
+    return variable
+
+
+def _is_hook_table(graph: OutputGraph, source: Source) -> bool:
+    if not isinstance(source, InstanceAttr) or source.name not in HOOK_TABLES:
+        return False
+    owner = graph.known(source.of)
+    return owner is not None and issubclass(owner.python_type, torch.nn.Module)

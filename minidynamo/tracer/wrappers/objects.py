@@ -1,0 +1,107 @@
+"""Owns how objects, nn.Modules, classes, Python modules and references from outside are tracked.
+
+What is in a container is up to the files beside it; reading attributes to `tracer/attributes/`.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import types
+import weakref
+from typing import Any
+
+import torch
+
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import PLAIN_VALUES, PlainValue, Source
+from minidynamo.tracer.attributes import instance_dict
+from minidynamo.tracer.graph.output_graph import OutputGraph
+from minidynamo.tracer.registry import subclass_wrapper, wrapper
+from minidynamo.tracer.trace_rules import is_plain_class, is_trusted_class
+from minidynamo.tracer.wrap import guard_names, same_object, wrap
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.objects import (
+    ClassVariable,
+    ModuleVariable,
+    ObjectVariable,
+    OpaqueVariable,
+    PythonModuleVariable,
+)
+from minidynamo.variables.references import ContextVarVariable, WeakReferenceVariable
+
+_HEAP_TYPE = 1 << 9  # CPython's flag of classes made at run time
+
+wrapper(types.ModuleType)(same_object(PythonModuleVariable))
+subclass_wrapper(types.ModuleType)(same_object(PythonModuleVariable))
+wrapper(contextvars.ContextVar)(same_object(ContextVarVariable))
+
+
+@subclass_wrapper(object)
+def _object(graph: OutputGraph, value: object, source: Source) -> VariableTracker:
+    cls = type(value)
+    if not is_plain_class(cls):
+        return opaque(graph, value, source)
+    variable = ObjectVariable(value, cls, source=source)
+    namespace = instance_dict(value)
+    if namespace is not None and not graph.values.claim_namespace(namespace, variable):
+        return opaque(graph, value, source)  # its dictionary is tracked as that of another one, or as a plain dict
+    graph.guard(source, GuardKind.TYPE, cls)
+    guard_names(graph, cls)
+    graph.values.remember(value, variable)
+    return variable
+
+
+@subclass_wrapper(torch.nn.Module)
+def _module(graph: OutputGraph, value: torch.nn.Module, source: Source) -> VariableTracker:
+    graph.guard(source, GuardKind.TYPE, type(value))
+    guard_names(graph, type(value))
+    variable = ModuleVariable(value, type(value), source=source)
+    graph.values.remember(value, variable)
+    return variable
+
+
+def opaque(graph: OutputGraph, value: object, source: Source) -> VariableTracker:
+    graph.guard(source, GuardKind.TYPE, type(value))
+    variable = OpaqueVariable(value, source=source)
+    graph.values.remember(value, variable)
+    return variable
+
+
+def instance_of_subclass(graph: OutputGraph, value: object, source: Source) -> ObjectVariable:
+    graph.guard(source, GuardKind.TYPE, type(value))
+    guard_names(graph, type(value))
+    variable = ObjectVariable(value, type(value), source=source)
+    graph.values.remember(value, variable)
+    return variable
+
+
+@subclass_wrapper(*PLAIN_VALUES)
+def _value_subclass(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
+    base = next(base for base in type(value).__mro__ if base in PLAIN_VALUES)
+    if is_made_in_c(type(value)):  # numpy's scalars
+        return opaque(graph, value, source)
+    variable = instance_of_subclass(graph, value, source)
+    variable.storage = wrap(graph, PLAIN_VALUES[base](value), PlainValue(source, base))
+    return variable
+
+
+def is_made_in_c(cls: type) -> bool:
+    """Whether a class was written in C, as numpy's scalars and the structures of the interpreter."""
+    return cls.__flags__ & _HEAP_TYPE == 0
+
+
+@subclass_wrapper(type)
+def _class(graph: OutputGraph, value: type, source: Source) -> VariableTracker:
+    guard_names(graph, value)
+    if not is_trusted_class(type(value)):
+        graph.guard(source, GuardKind.TYPE, type(value))
+        guard_names(graph, type(value))
+    return same_object(ClassVariable)(graph, value, source)
+
+
+@wrapper(weakref.ref)
+def _weak_reference(graph: OutputGraph, value: weakref.ref[Any], source: Source) -> VariableTracker:
+    graph.guard(source, GuardKind.TYPE, weakref.ref)
+    variable = WeakReferenceVariable(value, source=source)
+    graph.values.remember(value, variable)
+    return variable

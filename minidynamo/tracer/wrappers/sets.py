@@ -1,0 +1,55 @@
+"""Owns how sets and frozensets from outside are tracked, also those of users' subclasses.
+
+Reading, guarding and changing their elements is up to `outside_items.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Set
+from typing import Any
+
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Source
+from minidynamo.tracer.graph.output_graph import OutputGraph
+from minidynamo.tracer.outside_items import OutsideTable, TableReader
+from minidynamo.tracer.registry import subclass_wrapper, wrapper
+from minidynamo.tracer.wrappers.contents import dict_key, is_key, size_of
+from minidynamo.tracer.wrappers.objects import instance_of_subclass, opaque
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.containers import SetVariable
+
+
+@wrapper(set, frozenset)
+def _set(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
+    graph.guard(source, GuardKind.TYPE, type(value))
+    items = (*value,)
+    if not all(map(is_key, items)):
+        return opaque(graph, value, source)
+    variable = SetVariable(_members(graph, value, source, items, type(value)), type(value), value, source=source)
+    graph.values.remember(value, variable)
+    return variable
+
+
+@subclass_wrapper(set, frozenset)
+def _set_subclass(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
+    base = set if isinstance(value, set) else frozenset
+    items = (*base.__iter__(value),)
+    if not all(map(is_key, items)):
+        return opaque(graph, value, source)
+    variable = instance_of_subclass(graph, value, source)
+    variable.storage = SetVariable(_members(graph, value, source, items, base), base, source=source)
+    return variable
+
+
+def _members(
+    graph: OutputGraph, value: Any, source: Source, items: tuple[Any, ...], owner: type[Set[Any]]
+) -> OutsideTable:
+    """The elements of a set, to be tracked when the program asks for them."""
+    has = functools.partial(owner.__contains__, value)
+    key_of_raw = functools.partial(dict_key, graph)
+    size = size_of(source, owner, type(value) is owner)
+    reader = TableReader(
+        items, size, lambda key: key, lambda _: None, key_of_raw, lambda _: None, has, GuardKind.SET_ITEMS
+    )
+    return OutsideTable(graph, source, reader)

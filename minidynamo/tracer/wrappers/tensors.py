@@ -1,0 +1,39 @@
+"""Owns how tensors from outside are tracked: as inputs of the graph, or as opaque values.
+
+Their placeholders and guards are in `graph/inputs.py`.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from minidynamo.compat import is_functorch_wrapped
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Source
+from minidynamo.tracer.graph.output_graph import OutputGraph
+from minidynamo.tracer.registry import subclass_wrapper, wrapper
+from minidynamo.tracer.wrappers.objects import opaque
+from minidynamo.variables.base import VariableTracker
+
+subclass_wrapper(torch.Tensor)(opaque)
+
+
+@wrapper(torch.Tensor, torch.nn.Parameter)
+def _tensor(graph: OutputGraph, value: torch.Tensor, source: Source) -> VariableTracker:
+    graph.guard(source, GuardKind.TYPE, type(value))
+    if not is_plain_tensor(value):
+        return opaque(graph, value, source)
+    return graph.inputs.tensor(value, source)
+
+
+def is_plain_tensor(value: torch.Tensor) -> bool:
+    """Whether dtype, device, shape, strides and requires_grad say everything about it but its values."""
+    try:
+        value.is_leaf  # noqa: B018 (of a view whose base was written to under another grad mode torch does not say)
+    except RuntimeError:
+        return False
+    if value.layout is not torch.strided or value.is_quantized or value.is_nested or is_functorch_wrapped(value):
+        return False
+    if value.is_inference() and not torch.is_inference_mode_enabled():  # autograd refuses to keep it
+        return False
+    return not (value.is_conj() or value.is_neg())

@@ -1,0 +1,71 @@
+"""Owns how tuples from outside are tracked: plain and named ones, torch's sizes and results, users' subclasses.
+
+Reading their items is up to `outside_tuples.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from minidynamo.compat import VERSION_INFO
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Source
+from minidynamo.tracer.graph.output_graph import OutputGraph
+from minidynamo.tracer.outside_tuples import OutsideTuple, TupleReader
+from minidynamo.tracer.registry import subclass_wrapper, wrapper
+from minidynamo.tracer.wrap import wrap
+from minidynamo.tracer.wrappers.contents import places_in, size_of
+from minidynamo.tracer.wrappers.objects import instance_of_subclass, is_made_in_c, opaque
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.containers import TupleVariable
+
+
+@wrapper(tuple, torch.Size)
+@subclass_wrapper(tuple)
+def _tuple(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> VariableTracker:
+    graph.guard(source, GuardKind.TYPE, type(value))
+    if type(value) not in (tuple, torch.Size) and not _is_namedtuple(type(value)):
+        return _tuple_subclass(graph, value, source)
+    variable = TupleVariable(_items(graph, value, source), type(value), source=source)
+    graph.values.remember(value, variable)
+    return variable
+
+
+def _items(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> OutsideTuple:
+    """The items of a tuple, to be tracked when the program asks for them."""
+    exact = type(value) is tuple or _is_plain_namedtuple(type(value))
+    places = places_in(source, tuple, exact)
+    reader = TupleReader(value, size_of(source, tuple, exact), places, functools.partial(wrap, graph))
+    return OutsideTuple(graph, source, reader)
+
+
+def _is_namedtuple(cls: type) -> bool:
+    """Whether it is a namedtuple that gives its items as a tuple does."""
+    as_tuple = all(getattr(cls, name) is getattr(tuple, name) for name in ("__iter__", "__getattribute__"))
+    return as_tuple and hasattr(cls, "_fields")
+
+
+def _is_plain_namedtuple(cls: type) -> bool:
+    """Whether nothing of its own runs when its items are read."""
+    as_tuple = (getattr(cls, name) is getattr(tuple, name, None) for name in ("__getitem__", "__len__"))
+    return hasattr(cls, "_fields") and all(as_tuple)
+
+
+def _tuple_subclass(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> VariableTracker:
+    if type(value).__module__ == "torch.return_types" or value is VERSION_INFO:
+        return _structure(graph, value, source)
+    if is_made_in_c(type(value)):  # other structures made in C
+        return opaque(graph, value, source)
+    variable = instance_of_subclass(graph, value, source)
+    variable.storage = TupleVariable(_items(graph, value, source), source=source)
+    return variable
+
+
+def _structure(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> VariableTracker:
+    """What `torch.max(x, 1)` and its kin give: a tuple made in C whose items also have names."""
+    variable = TupleVariable(_items(graph, value, source), type(value), source=source)
+    graph.values.remember(value, variable)
+    return variable

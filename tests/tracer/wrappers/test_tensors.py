@@ -1,0 +1,30 @@
+import torch
+
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Local
+from minidynamo.tracer.wrap import wrap
+from minidynamo.variables.objects import OpaqueVariable
+from minidynamo.variables.tensors import TensorVariable
+from tests.tracer.wrapping import assert_wrapped, empty_graph
+
+
+class Named(torch.Tensor):
+    pass
+
+
+def test_trackers_and_their_guards():
+    for value in (torch.ones(2), torch.nn.Parameter(torch.ones(2))):
+        assert_wrapped(value, TensorVariable, {GuardKind.TYPE})
+    conjugate = torch.ones(2, dtype=torch.complex64).conj()
+    for value in (torch.ones(2).to_sparse(), conjugate, torch.ones(2).as_subclass(Named)):
+        assert_wrapped(value, OpaqueVariable, {GuardKind.TYPE})
+
+
+def test_a_tensor_of_which_autograd_does_not_tell_the_history_is_opaque():
+    graph = empty_graph()
+    base = torch.ones(2, requires_grad=True) * 1
+    with torch.no_grad():
+        view = base.view(2)
+    base.mul_(2)
+    assert isinstance(wrap(graph, view, Local("x")), OpaqueVariable)
+    assert isinstance(wrap(graph, base, Local("y")), TensorVariable)
