@@ -167,12 +167,16 @@ class Settings:
         finally:
             here.reset(token)
 
-    @contextlib.contextmanager
-    def patch(self, **changes: Any) -> Iterator[None]:
+    def patch(self, **changes: Any) -> contextlib._GeneratorContextManager[None]:
         """Change settings inside a `with` block or, as a decorator, during a call.
 
         Raises UnknownName for a setting that does not exist and ArgumentError for a value of the wrong type.
         """
+        with_changes(self.current, changes)  # so that a decorator complains where it stands, not in the first call
+        return self._patched(changes)
+
+    @contextlib.contextmanager
+    def _patched(self, changes: dict[str, Any]) -> Iterator[None]:
         if self.__dict__["_here"].get() is not None:
             with self.using(with_changes(self.current, changes)):
                 yield

@@ -33,6 +33,11 @@ def test_patch_works_as_a_decorator():
     assert not settings.verbose
 
 
+def test_a_decorator_complains_before_its_function_is_called():
+    with pytest.raises(UnknownName, match="Did you mean 'fuse'"):
+        Settings(Config()).patch(fus=True)
+
+
 def test_attributes_can_be_set():
     settings = Settings(Config())
     settings.threads = 3
