@@ -70,6 +70,7 @@ def compile_function(
         stats=record.stats,
         backend_key=options.backend.key,
         waits=options.while_compiling == "wait",
+        counts_calls=family is None,
     )
     record.root = weakref.ref(dispatcher)
     function = cast(types.FunctionType, dispatcher.function)

@@ -9,14 +9,17 @@ from minidynamo.counters import Stats
 
 def test_calls_are_counted_by_who_counts_them():
     stats = Stats()
-    first, second = stats.counter(), stats.counter()
+    first, second = stats.counter(of_calls=True), stats.counter(of_calls=False)
     assert (first(), first(), second()) == (1, 2, 1)
     stats.misses = 1
-    assert (stats.calls, stats.hits) == (3, 2)
-    assert str(stats) == "3 calls, 2 hits, 1 misses, 0 recompiles"
+    assert (stats.calls, stats.frames, stats.hits) == (2, 3, 2)
+    assert str(stats) == "2 calls, 3 frames, 2 hits, 1 misses, 0 recompiles"
     stats.reset()
-    assert (stats.calls, stats.misses) == (0, 0)
-    assert first() == 3 and stats.calls == 1
+    assert (stats.calls, stats.frames, stats.misses) == (0, 0, 0)
+    assert first() == 3 and (stats.calls, stats.frames) == (1, 1)
+    assert str(stats) == "1 calls, 1 hits, 0 misses, 0 recompiles"
+    stats.reset()
+    assert (stats.calls, stats.frames) == (0, 0)
 
 
 def test_guard_time_is_a_mean_over_timed_calls():
@@ -42,16 +45,19 @@ def test_a_compiled_function_counts_its_calls(backend):
     assert (f.stats.calls, f.stats.timed_calls) == (0, 0)
 
 
-def test_frames_behind_breaks_are_counted_too():
-    @minidynamo.compile(backend="eager")
-    def f(x):
-        x = x + 1
+def test_a_call_counts_once_and_the_frames_behind_its_breaks_beside_it():
+    def below(x):
         minidynamo.graph_break()
         return x * 2
 
+    @minidynamo.compile(backend="eager")
+    def f(x):
+        return below(x + 1)
+
     for _ in range(5):
         f(torch.ones(2))
-    assert (f.stats.calls, f.stats.hits, f.stats.misses) == (10, 8, 2)
+    frames = 4 * 5  # f and below, each up to its break and behind it
+    assert (f.stats.calls, f.stats.frames, f.stats.hits, f.stats.misses) == (5, frames, frames - 4, 4)
 
 
 def test_what_runs_as_written_is_not_counted():
@@ -63,9 +69,10 @@ def test_what_runs_as_written_is_not_counted():
 
 def test_what_python_shows_begins_with_the_calls():
     stats = Stats(misses=1)
-    count = stats.counter()
+    count = stats.counter(of_calls=True)
     count(), count()
-    assert repr(stats).startswith("Stats(calls=2, hits=1, misses=1, compiles=0,") and "_counts" not in repr(stats)
+    shown = repr(stats)
+    assert shown.startswith("Stats(calls=2, frames=2, hits=1, misses=1, compiles=0,") and "_of_calls" not in shown
 
 
 def test_a_changed_len_is_noticed_and_forgotten(monkeypatch):

@@ -56,17 +56,21 @@ def root_dispatcher(
     stats: Stats | None = None,
     backend_key: BackendKey = lambda: None,
     waits: bool = True,
+    counts_calls: bool = True,
 ) -> Dispatcher:
     """The dispatcher of calls of `fn`; its function has the signature, defaults, attributes and names of `fn`.
 
     `compile_entry(dispatcher, values)` is asked at each miss for an Entry or Native. `values` are the arguments in the
     order of `dispatcher.parameters`; it must leave the list as it is and not keep it. The caller gets what it raises.
     Only entries whose `backend_key` is what `backend_key()` gives are used; it is asked again when settings change.
-    `waits`: calls that miss while another thread compiles wait for it; else they run as written.
+    `waits`: calls that miss while another thread compiles wait for it; else they run as written. `counts_calls`: calls
+    of `fn` are those that `stats` is about, not those of a function which that one calls at a break.
     The function keeps the dispatcher alive, not the other way round.
     """
     frame = RootFrame(fn, name or fn.__qualname__)
-    return Dispatcher(frame, compile_entry, stats, backend_key, waits=waits, keeps_function=False)
+    return Dispatcher(
+        frame, compile_entry, stats, backend_key, waits=waits, counts_calls=counts_calls, keeps_function=False
+    )
 
 
 def resume_dispatcher(
@@ -84,7 +88,7 @@ def resume_dispatcher(
     keeps the function alive, not the other way round.
     """
     frame = ResumeFrame(point, namespace)
-    return Dispatcher(frame, compile_entry, stats, backend_key, waits=waits, keeps_function=True)
+    return Dispatcher(frame, compile_entry, stats, backend_key, waits=waits, counts_calls=False, keeps_function=True)
 
 
 class Dispatcher:
@@ -98,6 +102,7 @@ class Dispatcher:
         backend_key: BackendKey,
         *,
         waits: bool,
+        counts_calls: bool,
         keeps_function: bool,
     ) -> None:
         self.name = frame.name
@@ -113,7 +118,7 @@ class Dispatcher:
         self._backend_key = backend_key
         self._waits = waits
         self._in_force = self._settings()
-        self._count = self.stats.counter()
+        self._count = self.stats.counter(of_calls=counts_calls)
         self._full: set[Hashable] = set()
         self._timed: Callable[..., int] | None = None
         self._generation = 0
