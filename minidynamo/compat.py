@@ -20,6 +20,7 @@ import typing
 
 import torch
 import torch._decomp
+import torch._prims_common
 import torch._subclasses.fake_tensor
 import torch.utils._device
 from torch.optim.optimizer import _use_grad_for_differentiable
@@ -187,6 +188,25 @@ def traceable_saved_tensor_hooks() -> tuple[typing.Any, typing.Any] | None:
 retains_graph: typing.Callable[[], bool] = torch._C._autograd._get_current_graph_task_keep_graph
 
 
+def leaf_of(node: torch.autograd.graph.Node | None) -> torch.Tensor | None:
+    """The leaf to whose `.grad` a node adds what it is called with; None for another node."""
+    leaf: torch.Tensor | None = getattr(node, "variable", None)
+    return leaf
+
+
+def will_run(node: torch.autograd.graph.Node) -> bool:
+    """Whether the backward that is running will run a node that adds to `.grad`."""
+    try:
+        return torch._C._will_engine_execute_node(node)
+    except RuntimeError:  # somebody has asked for what it would be called with, or no backward is running
+        return False
+
+
+def has_tensor_hooks(leaf: torch.Tensor) -> bool:
+    """Whether hooks of the tensor see its gradient, or run when it was added to `.grad`."""
+    return bool(leaf._backward_hooks or leaf._post_accumulate_grad_hooks)
+
+
 # What a Function without a `setup_context` of its own has.
 default_setup_context = torch.autograd.function._SingleLevelFunction.setup_context
 
@@ -213,6 +233,10 @@ def schema_of(op: typing.Any) -> typing.Any:
 FakeTensor = torch._subclasses.fake_tensor.FakeTensor
 FakeTensorMode = torch._subclasses.fake_tensor.FakeTensorMode
 
+# The strides of an operation on elements, and whether channels come last, as eager decides them.
+elementwise_strides = torch._prims_common.compute_elementwise_output_strides
+suggest_memory_format = torch._prims_common.suggest_memory_format
+
 
 # Symbolic sizes: what stands for a number that is only known when a graph runs.
 SYMBOLIC_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -225,9 +249,24 @@ def constant_of(number: typing.Any) -> int | float | bool | None:
     return found
 
 
-def python_dispatcher() -> typing.ContextManager[object]:
-    """A context in which operations on symbolic sizes take torch's rules in Python, which can compute with them."""
-    return importlib.import_module("torch._dispatch.python").enable_python_dispatcher()  # type: ignore[no-any-return]
+@contextlib.contextmanager
+def python_dispatcher() -> typing.Iterator[None]:
+    """A context in which operations on symbolic sizes take torch's rules in Python, which can compute with them.
+
+    Those that give a new tensor where the operation itself gives its argument are left out: what is written to the
+    result has to reach the argument, too. The operation's own C++ can compute with symbolic sizes.
+    """
+    entered = importlib.import_module("torch._dispatch.python").enable_python_dispatcher()
+    op = torch.ops.aten.dropout.default
+    keys = [torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd]
+    copying = {key: op.py_kernels.pop(key) for key in keys if key in op.py_kernels}
+    op._dispatch_cache.clear()
+    try:
+        with entered:
+            yield
+    finally:
+        op.py_kernels.update(copying)
+        op._dispatch_cache.clear()
 
 
 @functools.cache

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import gc
@@ -640,3 +641,34 @@ def devices_dtypes(compiled):
     yield f(vector(), torch.int32, "cpu")
     yield f(vector(), torch.float32, torch.device("cpu"))
     yield f(vector(), torch.float32, "meta")
+
+
+@histories
+def deleted_attributes(compiled):
+    """What the class has, or `__getattr__` gives, is not there to delete."""
+
+    class A:
+        k = 1
+
+        def __getattr__(self, name):
+            return 9
+
+    class Slots:
+        __slots__ = ("own",)
+        k = 1
+
+    @compiled
+    def f(x, o, name):
+        try:
+            delattr(o, name)
+        except AttributeError:
+            return x - 1
+        return x + 1
+
+    a = A()
+    for name in ("k", "own", "missing"):
+        for o in (a, Slots()):
+            yield f(vector(), o, name)
+            with contextlib.suppress(AttributeError):
+                setattr(o, name, 2)
+            yield f(vector(), o, name), a.__dict__

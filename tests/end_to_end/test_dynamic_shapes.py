@@ -404,3 +404,18 @@ def test_SYM_8_membership_is_guarded_not_the_value() -> None:
         assert torch.equal(compiled(z), z + 1 if n in (3, 4) else z - 1)
         counts.append(compiled.stats.graphs)
     assert counts == [1, 1, 1, 2, 2, 2]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize(("p", "training", "rows"), [(0.5, False, 2), (0.0, True, 2), (0.5, True, 0)])
+def test_dropout_without_effect_is_its_argument_at_any_size(backend: str, p: float, training: bool, rows: int) -> None:
+    def f(x: torch.Tensor) -> tuple[Any, ...]:
+        y = F.dropout(x, p, training)
+        y.add_(1)
+        z = x * 2
+        return x, F.dropout(z, p, training).mul_(3), z, y is x
+
+    compiled = minidynamo.compile(f, backend=backend, dynamic=True)
+    expected, got = f(torch.ones(rows, 3)), compiled(torch.ones(rows, 3))
+    assert alike(got, expected)
+    assert [a is b for a in got for b in got] == [a is b for a in expected for b in expected]

@@ -38,7 +38,7 @@ from minidynamo.tracer.attributes.lookup import (
     store_attribute,
     writes,
 )
-from minidynamo.tracer.exceptions import caught
+from minidynamo.tracer.exceptions import caught, unsaid
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
@@ -177,4 +177,17 @@ def write_plain(tx: Tracer, obj: ObjectVariable, name: str, value: VariableTrack
         return
     if owner is not None:
         guard_class_attribute(tx, obj.cls, owner, name, found)
+    if value is None and isinstance(obj, ObjectVariable):
+        _delete_own(tx, obj, name, is_slot=isinstance(found, types.MemberDescriptorType))
+        return
     store_attribute(tx, obj, name, value)
+
+
+def _delete_own(tx: Tracer, obj: ObjectVariable, name: str, *, is_slot: bool) -> None:
+    """Delete what the instance itself holds; what its class has, or `__getattr__` gives, is not there to delete."""
+    stored = read_slot(tx, obj, name) if is_slot else in_instance(tx, obj, name)
+    if stored is None:
+        if not is_slot:
+            guard_absent(tx, obj, name)
+        tx.raises(unsaid(AttributeError))
+    tx.side_effects.delete_attr(obj, name)
