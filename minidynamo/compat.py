@@ -1,7 +1,7 @@
 """Owns every use of a private torch name and every question about the running Python version.
 
 It contains no logic of its own: each name here is a re-export or a small adapter, so that a new torch or Python
-release is met in this file alone.
+release is met in this file alone. The names stand by subject, constants before functions.
 """
 
 from __future__ import annotations
@@ -25,35 +25,101 @@ import torch._subclasses.fake_tensor
 import torch.utils._device
 from torch.optim.optimizer import _use_grad_for_differentiable
 
-# For programs that ask: a tuple with names, like those that torch returns.
-VERSION_INFO = sys.version_info
+# Python
 
 PY312 = sys.version_info >= (3, 12)
 PY313 = sys.version_info >= (3, 13)
 PY314 = sys.version_info >= (3, 14)
 
-# Operators and grad mode, as FX graphs hold them.
-OpOverload = torch._ops.OpOverload
-set_grad_enabled = torch._C._set_grad_enabled
-set_default_dtype = torch._C._set_default_dtype
+# For programs that ask: a tuple with names, like those that torch returns.
+VERSION_INFO = sys.version_info
 
-# Path of torch's Python extension; what it was linked against (libtorch, OpenMP) can be looked up through it.
-NATIVE_LIBRARY: str = torch._C.__file__
+_CO_HAS_DOCSTRING = 0x4000000
+
+
+def docstring(code: types.CodeType) -> str | None:
+    """The docstring of a function with this code: its first constant; 3.14 says in a flag whether it has one."""
+    first = code.co_consts[0] if code.co_consts else None
+    has_docstring = bool(code.co_flags & _CO_HAS_DOCSTRING) if PY314 else True
+    return first if has_docstring and isinstance(first, str) else None
+
+
+def protocol_members(protocol: type) -> tuple[str, ...]:
+    """The names of what a `typing.Protocol` class asks for, sorted."""
+    names = getattr(protocol, "__protocol_attrs__", None)  # Python 3.12 and later
+    return tuple(sorted(typing._get_protocol_attrs(protocol) if names is None else names))
+
+
+# Operators
+
+# Operators as FX graphs hold them; the last is the class of those that take functions, as torch's `cond` does.
+OpOverload = torch._ops.OpOverload
+OpOverloadPacket = torch._ops.OpOverloadPacket
+HigherOrderOperator = torch._ops.HigherOrderOperator
+higher_order_cond = torch.ops.higher_order.cond
+
+# Namespaces whose functions compute tensors from tensors and nothing else.
+OPERATOR_NAMESPACES = (
+    torch._C._VariableFunctions,
+    torch._C._nn,
+    torch._C._fft,
+    torch._C._linalg,
+    torch._C._special,
+)
+
+# An assertion that torch.jit knows, and what `torch._check` and its kin come down to.
+torch_assert = torch._assert
+torch_check_with = torch._check_with
+
+# The strides of an operation on elements, and whether channels come last, as eager decides them.
+elementwise_strides = torch._prims_common.compute_elementwise_output_strides
+suggest_memory_format = torch._prims_common.suggest_memory_format
+get_decompositions = torch._decomp.get_decompositions
+
+
+def schema_of(op: typing.Any) -> typing.Any:
+    """The schema of an operator overload: `name`, `arguments` and `returns` with their aliasing."""
+    return op._schema
+
+
+def operator_function(op: typing.Any) -> typing.Any:
+    """What calling an ATen operator comes to, without the Python layer of `OpOverload`; other callables as they are."""
+    return op._op if isinstance(op, OpOverload) else op
+
+
+def called_by(node: torch.fx.Node) -> typing.Any:
+    """The target of a call in an ATen graph, or what has to be called in its place inside a compiled forward."""
+    wants_workspace = any(user.target is operator.getitem and user.args[1] == 3 for user in node.users)
+    if node.target is torch.ops.aten.mkldnn_rnn_layer.default and wants_workspace:
+        return recurrent_layer_for_training
+    return node.target
+
+
+def recurrent_layer_for_training(*args: typing.Any) -> typing.Any:
+    """oneDNN's recurrent layer, which makes what backward needs only in the grad mode; autograd records nothing."""
+    with torch._C._AutoDispatchBelowAutograd(), torch.enable_grad():
+        return torch.ops.aten.mkldnn_rnn_layer.default(*args)
+
+
+# torch.compile and torch.jit
 
 _TORCH_COMPILE_MARKS = ("_torchdynamo_orig_callable", "_torchdynamo_disable")
+
 # Put on functions of ours: torch.compile does not look into them, and says this where it must not break its graph.
 NOT_FOR_TORCH_COMPILE = {
     "_torchdynamo_disable": "minidynamo",
     "_torchdynamo_disable_msg": "it is compiled by minidynamo; compile the function that it was made from",
 }
 
+_frame_evaluation: typing.Any = torch._C._dynamo.eval_frame
+
+# What torch.jit.trace is doing; nn.Module.__call__ asks.
+tracing_state = torch._C._get_tracing_state
+
 
 def is_made_by_torch_compile(function: types.FunctionType) -> bool:
     """Whether torch.compile made a function, or it is disabled for that; such functions are never traced into."""
     return any(vars(function).get(mark) not in (None, "minidynamo") for mark in _TORCH_COMPILE_MARKS)
-
-
-_frame_evaluation: typing.Any = torch._C._dynamo.eval_frame
 
 
 def leave_to_python(code: types.CodeType) -> None:
@@ -74,53 +140,59 @@ def tagged_init(function: types.FunctionType) -> types.FunctionType | None:
     return found
 
 
-# What torch.jit.trace is doing; nn.Module.__call__ asks.
-tracing_state = torch._C._get_tracing_state
+def compile_with_inductor(
+    gm: torch.fx.GraphModule, example_inputs: list[typing.Any]
+) -> typing.Callable[..., typing.Any]:
+    """torch's own code generator; imported when it is asked for, since that takes seconds."""
+    compile_fx = importlib.import_module("torch._inductor.compile_fx")
+    compiled: typing.Callable[..., typing.Any] = compile_fx.compile_fx(gm, example_inputs)
+    return compiled
 
-# Guards. `tensor_guards` makes one C++ object that checks many tensors (class, dtype, device, dispatch keys, shape,
-# strides, requires_grad); `state_guard` one that checks grad mode, autocast, default dtype and determinism.
-_dynamo_guards = torch._C._dynamo.guards
-dispatch_keys = torch._C._dispatch_keys
-torch_function_mode_count = torch._C._len_torch_function_stack
-torch_dispatch_mode_count = torch._C._len_torch_dispatch_stack
-torch_dispatch_mode_at = torch._C._get_dispatch_stack_at
-torch_function_mode_at = torch._C._get_function_stack_at
+
+# Settings of torch
+
+# Grad mode and default dtype, as FX graphs set them.
+set_grad_enabled = torch._C._set_grad_enabled
+set_default_dtype = torch._C._set_default_dtype
+InferenceMode: typing.Any = torch._C._InferenceMode
+is_autocast_available = torch._C._is_autocast_available
 legacy_default_device = torch._C._get_default_device
-state_guard = _dynamo_guards.GlobalStateGuard
-# What the module of forward-mode AD holds: the level that is open is a global of it, -1 without one.
-forward_ad = vars(torch.autograd.forward_ad)
-# The transform of torch.func (vmap, grad, jvp) that is running now, or None.
-running_transform = torch._C._functorch.peek_interpreter_stack
+
+# A context in which operations convert nothing, whatever autocast says.
+without_autocast = torch._C._DisableAutocast
+
+# Builds without an accelerator refuse torch.set_default_tensor_type() of another device.
+HAS_ACCELERATOR_TENSOR_TYPES = bool(torch.version.cuda or torch.version.hip)
+
 # Flags of backends that programs ask for without arguments.
 _FLAGS = (
     *("cublas_allow_tf32", "cudnn_allow_tf32", "cudnn_benchmark", "cudnn_deterministic", "cudnn_enabled"),
     *("deterministic_algorithms", "deterministic_algorithms_warn_only", "float32_matmul_precision"),
-    *(
-        "cudnn_sdp_enabled",
-        "flash_sdp_enabled",
-        "math_sdp_enabled",
-        "mem_efficient_sdp_enabled",
-    ),
+    *("cudnn_sdp_enabled", "flash_sdp_enabled", "math_sdp_enabled", "mem_efficient_sdp_enabled"),
     *("mkldnn_enabled", "nnpack_enabled", "privateuse1_backend_name"),
 )
+
 GUARDED_QUESTIONS: tuple[typing.Any, ...] = tuple(
     getattr(torch._C, f"_get_{flag}") for flag in _FLAGS if hasattr(torch._C, f"_get_{flag}")
 )
-is_autocast_available = torch._C._is_autocast_available
-InferenceMode: typing.Any = torch._C._InferenceMode
-# A context in which operations convert nothing, whatever autocast says.
-without_autocast = torch._C._DisableAutocast
-# A context in which tensors are read without asking `__torch_function__`, of their classes or of modes.
-without_torch_function = torch._C.DisableTorchFunction
-# Asked by library code that would have to hand its work to a torch function mode.
-is_function_mode_enabled = torch._C._is_torch_function_mode_enabled
-# Builds without an accelerator refuse torch.set_default_tensor_type() of another device.
-HAS_ACCELERATOR_TENSOR_TYPES = bool(torch.version.cuda or torch.version.hip)
-reinterpret_tensor = _dynamo_guards._reinterpret_tensor
-make_subclass = torch.Tensor._make_subclass
+
+
+# Modes, and devices that are modes
+
+DeviceContext = torch.utils._device.DeviceContext
+torch_function_mode_count = torch._C._len_torch_function_stack
+torch_function_mode_at = torch._C._get_function_stack_at
+torch_dispatch_mode_count = torch._C._len_torch_dispatch_stack
+torch_dispatch_mode_at = torch._C._get_dispatch_stack_at
+
 # Sees the operations that run, whatever they run on.
 TorchDispatchMode = torch.utils._python_dispatch.TorchDispatchMode
-DeviceContext = torch.utils._device.DeviceContext
+
+# A context in which tensors are read without asking `__torch_function__`, of their classes or of modes.
+without_torch_function = torch._C.DisableTorchFunction
+
+# Asked by library code that would have to hand its work to a torch function mode.
+is_function_mode_enabled = torch._C._is_torch_function_mode_enabled
 
 
 def open_devices() -> tuple[torch.device, ...]:
@@ -155,6 +227,13 @@ def leave_device() -> None:
         torch._C._pop_torch_function_stack()
 
 
+# Guards
+
+# `tensor_guards` makes one C++ object that checks many tensors (class, dtype, device, dispatch keys, shape, strides,
+# requires_grad); `state_guard` one that checks grad mode, autocast, default dtype and determinism.
+_dynamo_guards = torch._C._dynamo.guards
+state_guard = _dynamo_guards.GlobalStateGuard
+dispatch_keys = torch._C._dispatch_keys
 Layouts = list[typing.Any]  # per tensor a list of numbers and None
 
 
@@ -167,8 +246,69 @@ def tensor_guards(examples: tuple[torch.Tensor, ...], layouts: tuple[Layouts, La
     return _dynamo_guards.TensorGuards(*examples, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
 
 
+# Tensors and their memory
+
+TensorBase = torch._C.TensorBase
+make_subclass = torch.Tensor._make_subclass
+reinterpret_tensor = _dynamo_guards._reinterpret_tensor
+
+# An uninitialized CPU tensor from sizes, strides and dtype: half the cost of torch.empty_strided.
+empty_strided_cpu: typing.Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor] = (
+    torch._C._dynamo.guards._empty_strided_cpu
+)
+
+# Counts a write to each tensor of a sequence, inference tensors excepted; a third of the cost of the public function.
+increment_version: typing.Callable[[typing.Sequence[torch.Tensor]], None] = torch._C._increment_version
+
+# Path of torch's Python extension; what it was linked against (libtorch, OpenMP) can be looked up through it.
+NATIVE_LIBRARY: str = torch._C.__file__
+
+
+def version_of(tensor: torch.Tensor) -> int | None:
+    """How often torch counts the memory of a tensor as written; None for inference tensors, which it does not count."""
+    return None if tensor.is_inference() else tensor._version
+
+
+def set_versions(tensors: typing.Iterable[torch.Tensor], versions: typing.Iterable[int]) -> None:
+    """Let torch count the memory of each tensor as written this often."""
+    torch._C._autograd._unsafe_set_version_counter(tuple(tensors), tuple(versions))
+
+
+def owns_its_memory(tensor: torch.Tensor) -> bool:
+    """Whether this tensor is one number and the only one in its storage: nobody writes to it through another tensor."""
+    storage = tensor.untyped_storage()
+    holders = torch._C._storage_Use_Count(storage._cdata)  # the tensor and `storage`
+    return bool(storage.nbytes() == tensor.itemsize and holders == 2)
+
+
+def address_of_generator(generator: torch.Generator) -> int:
+    """Where the generator lies in memory, as torch's C++ functions take it."""
+    address: int = generator._cdata
+    return address
+
+
+# Autograd
+
+# What the module of forward-mode AD holds: the level that is open is a global of it, -1 without one.
+forward_ad = vars(torch.autograd.forward_ad)
+
+# Whether autograd can hand the gradients to a Function's backward in one list, which it may empty.
+HAS_BOXED_GRADIENTS = hasattr(torch.autograd.Function, "boxed_grads_call")
+
+# What a Function without a `setup_context` of its own has.
+default_setup_context = torch.autograd.function._SingleLevelFunction.setup_context
+
+# Whether the backward that is running leaves saved tensors for another one.
+retains_graph: typing.Callable[[], bool] = torch._C._autograd._get_current_graph_task_keep_graph
+
 # The pack and unpack hooks that saved tensors go through now, or None.
 _saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+
+
+def raw_apply(function: type[torch.autograd.Function]) -> typing.Callable[..., typing.Any]:
+    """`function.apply` without its check for functorch transforms, which a compiled graph never runs under."""
+    apply: typing.Callable[..., typing.Any] = super(torch.autograd.Function, function).apply
+    return apply
 
 
 def has_saved_tensor_hooks() -> bool:
@@ -184,8 +324,10 @@ def traceable_saved_tensor_hooks() -> tuple[typing.Any, typing.Any] | None:
     return hooks
 
 
-# Whether the backward that is running leaves saved tensors for another one.
-retains_graph: typing.Callable[[], bool] = torch._C._autograd._get_current_graph_task_keep_graph
+def saved_by(function: torch.autograd.graph.Node) -> list[torch.Tensor]:
+    """The tensors that a gradient function has saved."""
+    saved = [getattr(function, name) for name in dir(function) if name.startswith("_saved_")]
+    return [value for value in saved if isinstance(value, torch.Tensor)]
 
 
 def leaf_of(node: torch.autograd.graph.Node | None) -> torch.Tensor | None:
@@ -207,36 +349,95 @@ def has_tensor_hooks(leaf: torch.Tensor) -> bool:
     return bool(leaf._backward_hooks or leaf._post_accumulate_grad_hooks)
 
 
-# What a Function without a `setup_context` of its own has.
-default_setup_context = torch.autograd.function._SingleLevelFunction.setup_context
+# Transforms of torch.func, and batches
 
-# Autograd. `raw_apply(F)` is `F.apply` without its check for functorch transforms, which a compiled graph never runs
-# under.
-# Whether autograd can hand the gradients to a Function's backward in one list, which it may empty.
-HAS_BOXED_GRADIENTS = hasattr(torch.autograd.Function, "boxed_grads_call")
-get_decompositions = torch._decomp.get_decompositions
+_functorch = torch._C._functorch
+_is_old_batch = _functorch.is_legacy_batchedtensor
 
+# The transform of torch.func (vmap, grad, jvp) that is running now, or None.
+running_transform = torch._C._functorch.peek_interpreter_stack
 
-def raw_apply(function: type[torch.autograd.Function]) -> typing.Callable[..., typing.Any]:
-    """`function.apply`, straight into torch's C++ code."""
-    apply: typing.Callable[..., typing.Any] = super(torch.autograd.Function, function).apply
-    return apply
+# What runs inside knows of no vmap around it.
+outside_of_batches = torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack
+is_functorch_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 
 
-def schema_of(op: typing.Any) -> typing.Any:
-    """The schema of an operator overload: `name`, `arguments` and `returns` with their aliasing."""
-    return op._schema
+def is_batched(value: torch.Tensor) -> bool:
+    """Whether `value` stands for one of many that are computed at once (`is_grads_batched=True`, vmap)."""
+    return bool(_functorch.is_batchedtensor(value) or _is_old_batch(value))
 
 
-# Tracing. Fake tensors have everything but data, and carry the mode they belong to; these errors say why an operation
-# has no fake result.
+def batch_level(value: torch.Tensor) -> int | None:
+    """Which of the batches around the code `value` comes from, the innermost one for a batch of batches; None if it is
+    none. Those of `is_grads_batched` count below 0."""
+    if _functorch.is_batchedtensor(value):
+        return int(_functorch.maybe_get_level(value))
+    if not _is_old_batch(value):
+        return None
+    inner = (-n for n in range(1, 64) if not _is_old_batch(torch._remove_batch_dim(value, n, 1, 0)))
+    return next(inner)
+
+
+def unbatched(value: torch.Tensor, level: int) -> torch.Tensor:
+    """All of a batch, one behind the other."""
+    made: torch.Tensor
+    if level < 0:
+        made = torch._remove_batch_dim(value, -level, 1, 0)
+    else:
+        made = _functorch.get_unwrapped(value).movedim(_functorch.maybe_get_bdim(value), 0)
+    return made
+
+
+def batched(value: torch.Tensor, level: int) -> torch.Tensor:
+    """The reverse of `unbatched`."""
+    made: torch.Tensor
+    if level < 0:
+        made = torch._add_batch_dim(value, 0, -level)
+    else:
+        made = _functorch._add_batch_dim(value, 0, level)
+    return made
+
+
+# Fake tensors
+
+# Fake tensors have everything but data, and carry the mode they belong to; the errors say why an operation has no fake
+# result.
 FakeTensor = torch._subclasses.fake_tensor.FakeTensor
 FakeTensorMode = torch._subclasses.fake_tensor.FakeTensorMode
+DataDependentOutput = torch._subclasses.fake_tensor.DataDependentOutputException
+DynamicOutputShape = torch._subclasses.fake_tensor.DynamicOutputShapeException
+UnsupportedFakeTensor = torch._subclasses.fake_tensor.UnsupportedFakeTensorException
+UnsupportedOperator = torch._subclasses.fake_tensor.UnsupportedOperatorException
 
-# The strides of an operation on elements, and whether channels come last, as eager decides them.
-elementwise_strides = torch._prims_common.compute_elementwise_output_strides
-suggest_memory_format = torch._prims_common.suggest_memory_format
+# Logs a traceback for each call on fake tensors that raises, which is how the tracer finds out that the call would.
+fake_tensor_log = logging.getLogger("torch._subclasses.fake_tensor")
 
+
+def constant_behind(fake: torch.Tensor) -> torch.Tensor | None:
+    """The real tensor that a fake one was made from while tracing: the fake one knows it while it has its values."""
+    return fake.constant if isinstance(fake, FakeTensor) else None
+
+
+@functools.cache
+def load_fake_tensors() -> None:
+    """Import what the first fake mode imports: that takes seconds, and it keeps every frame below it alive."""
+    _in_thread(FakeTensorMode)
+
+
+@functools.cache
+def load_symbols() -> None:
+    """Import what the first symbol imports, for the same reason."""
+    _in_thread(lambda: symbolic().ShapeEnv())
+
+
+def _in_thread(function: typing.Callable[[], object]) -> None:
+    """Run a function where no frames of the user's are, whose locals would not die before the collector runs."""
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()
+
+
+# Symbolic sizes
 
 # Symbolic sizes: what stands for a number that is only known when a graph runs.
 SYMBOLIC_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -321,12 +522,59 @@ def symbolic() -> types.SimpleNamespace:
     )
 
 
+# Modules and optimizers
+
+# What nn.Module.__call__ runs: hooks and forward. `compile(module)` compiles it.
+MODULE_CALL: types.FunctionType = typing.cast(types.FunctionType, torch.nn.Module._call_impl)
+
+# Counts uses of a part of torch; nn.Module calls it when a module is made.
+log_api_usage = torch._C._log_api_usage_once
+
 # What decorates `step` of torch's optimizers: it switches grad mode, and asks torch.compile for graph breaks.
 OPTIMIZER_STEP_SWITCH = next(
     constant
     for constant in _use_grad_for_differentiable.__code__.co_consts
     if isinstance(constant, types.CodeType) and constant.co_name == "_use_grad"
 )
+
+OPTIMIZER_ZERO_GRAD = inspect.unwrap(torch.optim.Optimizer.zero_grad)  # which is disabled for torch.compile
+_HEALTH_CHECKS = ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check")
+
+# Methods of optimizers that complain when an accelerator records a graph of a step that is not made for it.
+OPTIMIZER_HEALTH_CHECKS = [vars(torch.optim.Optimizer)[n] for n in _HEALTH_CHECKS if n in vars(torch.optim.Optimizer)]
+
+# Whole updates, which take the learning rate as a number or as a tensor.
+FUSED_UPDATES = [
+    getattr(torch, name)
+    for name in ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_")
+    if "tensor_lr" in getattr(torch.ops.aten, name).overloads()
+]
+
+# What optimizers do to the numbers of many tensors at once.
+foreach_add_: typing.Any = torch._foreach_add_
+foreach_mul_: typing.Any = torch._foreach_mul_
+foreach_copy_: typing.Any = torch._foreach_copy_
+
+# Sorts the tensors of several lists into groups of one device and dtype; gradient clipping and optimizers use it.
+group_tensors: typing.Any = torch._C._group_tensors_by_device_and_dtype
+
+
+def foreach_operators(name: str) -> list[OpOverload]:
+    """The operators that do on lists of tensors what `name` does on one, in place or not; those with `out` left out."""
+    packets = [getattr(torch.ops.aten, f"_foreach_{name}{suffix}", None) for suffix in ("", "_")]
+    found = [getattr(packet, overload) for packet in packets if packet is not None for overload in packet.overloads()]
+    return [op for op in found if not any(argument.is_out for argument in op._schema.arguments)]
+
+
+@functools.cache
+def written_lists(function: typing.Any) -> tuple[int, ...]:
+    """Which arguments of one of torch's functions on lists of tensors are written to; fake tensors do not count it."""
+    name = getattr(function, "__name__", "")
+    if not name.startswith(("_foreach_", "_fused_")) or not name.endswith("_"):
+        return ()
+    packet = getattr(torch.ops.aten, name)
+    arguments = getattr(packet, packet.overloads()[0])._schema.arguments
+    return tuple(i for i, argument in enumerate(arguments) if argument.alias_info and argument.alias_info.is_write)
 
 
 def _codes_within(code: types.CodeType) -> typing.Iterator[types.CodeType]:
@@ -341,228 +589,3 @@ def _codes_within(code: types.CodeType) -> typing.Iterator[types.CodeType]:
 SCHEDULED_STEP = next(
     code for code in _codes_within(torch.optim.lr_scheduler.LRScheduler.__init__.__code__) if code.co_name == "wrapper"
 )
-OPTIMIZER_ZERO_GRAD = inspect.unwrap(torch.optim.Optimizer.zero_grad)  # which is disabled for torch.compile
-_HEALTH_CHECKS = ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check")
-# Methods of optimizers that complain when an accelerator records a graph of a step that is not made for it.
-OPTIMIZER_HEALTH_CHECKS = [vars(torch.optim.Optimizer)[n] for n in _HEALTH_CHECKS if n in vars(torch.optim.Optimizer)]
-
-
-# What optimizers do to the numbers of many tensors at once.
-foreach_add_: typing.Any = torch._foreach_add_
-foreach_mul_: typing.Any = torch._foreach_mul_
-foreach_copy_: typing.Any = torch._foreach_copy_
-
-
-@functools.cache
-def written_lists(function: typing.Any) -> tuple[int, ...]:
-    """Which arguments of one of torch's functions on lists of tensors are written to; fake tensors do not count it."""
-    name = getattr(function, "__name__", "")
-    if not name.startswith(("_foreach_", "_fused_")) or not name.endswith("_"):
-        return ()
-    packet = getattr(torch.ops.aten, name)
-    arguments = getattr(packet, packet.overloads()[0])._schema.arguments
-    return tuple(i for i, argument in enumerate(arguments) if argument.alias_info and argument.alias_info.is_write)
-
-
-def foreach_operators(name: str) -> list[OpOverload]:
-    """The operators that do on lists of tensors what `name` does on one, in place or not; those with `out` left out."""
-    packets = [getattr(torch.ops.aten, f"_foreach_{name}{suffix}", None) for suffix in ("", "_")]
-    found = [getattr(packet, overload) for packet in packets if packet is not None for overload in packet.overloads()]
-    return [op for op in found if not any(argument.is_out for argument in op._schema.arguments)]
-
-
-# Whole updates, which take the learning rate as a number or as a tensor.
-FUSED_UPDATES = [
-    getattr(torch, name)
-    for name in ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_")
-    if "tensor_lr" in getattr(torch.ops.aten, name).overloads()
-]
-
-
-def owns_its_memory(tensor: torch.Tensor) -> bool:
-    """Whether this tensor is one number and the only one in its storage: nobody writes to it through another tensor."""
-    storage = tensor.untyped_storage()
-    holders = torch._C._storage_Use_Count(storage._cdata)  # the tensor and `storage`
-    return bool(storage.nbytes() == tensor.itemsize and holders == 2)
-
-
-# Sorts the tensors of several lists into groups of one device and dtype; gradient clipping and optimizers use it.
-group_tensors: typing.Any = torch._C._group_tensors_by_device_and_dtype
-
-
-def constant_behind(fake: torch.Tensor) -> torch.Tensor | None:
-    """The real tensor that a fake one was made from while tracing: the fake one knows it while it has its values."""
-    return fake.constant if isinstance(fake, FakeTensor) else None
-
-
-@functools.cache
-def load_fake_tensors() -> None:
-    """Import what the first fake mode imports: that takes seconds, and it keeps every frame below it alive."""
-    _in_thread(FakeTensorMode)
-
-
-@functools.cache
-def load_symbols() -> None:
-    """Import what the first symbol imports, for the same reason."""
-    _in_thread(lambda: symbolic().ShapeEnv())
-
-
-def _in_thread(function: typing.Callable[[], object]) -> None:
-    """Run a function where no frames of the user's are, whose locals would not die before the collector runs."""
-    thread = threading.Thread(target=function)
-    thread.start()
-    thread.join()
-
-
-DataDependentOutput = torch._subclasses.fake_tensor.DataDependentOutputException
-DynamicOutputShape = torch._subclasses.fake_tensor.DynamicOutputShapeException
-UnsupportedFakeTensor = torch._subclasses.fake_tensor.UnsupportedFakeTensorException
-UnsupportedOperator = torch._subclasses.fake_tensor.UnsupportedOperatorException
-# Logs a traceback for each call on fake tensors that raises, which is how the tracer finds out that the call would.
-fake_tensor_log = logging.getLogger("torch._subclasses.fake_tensor")
-is_functorch_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
-
-
-_functorch = torch._C._functorch
-_is_old_batch = _functorch.is_legacy_batchedtensor
-
-
-def saved_by(function: torch.autograd.graph.Node) -> list[torch.Tensor]:
-    """The tensors that a gradient function has saved."""
-    saved = [getattr(function, name) for name in dir(function) if name.startswith("_saved_")]
-    return [value for value in saved if isinstance(value, torch.Tensor)]
-
-
-def is_batched(value: torch.Tensor) -> bool:
-    """Whether `value` stands for one of many that are computed at once (`is_grads_batched=True`, vmap)."""
-    return bool(_functorch.is_batchedtensor(value) or _is_old_batch(value))
-
-
-def batch_level(value: torch.Tensor) -> int | None:
-    """Which of the batches around the code `value` comes from, the innermost one for a batch of batches; None if it is
-    none. Those of `is_grads_batched` count below 0."""
-    if _functorch.is_batchedtensor(value):
-        return int(_functorch.maybe_get_level(value))
-    if not _is_old_batch(value):
-        return None
-    inner = (-n for n in range(1, 64) if not _is_old_batch(torch._remove_batch_dim(value, n, 1, 0)))
-    return next(inner)
-
-
-def unbatched(value: torch.Tensor, level: int) -> torch.Tensor:
-    """All of a batch, one behind the other."""
-    made: torch.Tensor
-    if level < 0:
-        made = torch._remove_batch_dim(value, -level, 1, 0)
-    else:
-        made = _functorch.get_unwrapped(value).movedim(_functorch.maybe_get_bdim(value), 0)
-    return made
-
-
-def batched(value: torch.Tensor, level: int) -> torch.Tensor:
-    """The reverse of `unbatched`."""
-    made: torch.Tensor
-    if level < 0:
-        made = torch._add_batch_dim(value, 0, -level)
-    else:
-        made = _functorch._add_batch_dim(value, 0, level)
-    return made
-
-
-# What runs inside knows of no vmap around it.
-outside_of_batches = torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack
-
-
-# Namespaces whose functions compute tensors from tensors and nothing else.
-OPERATOR_NAMESPACES = (
-    torch._C._VariableFunctions,
-    torch._C._nn,
-    torch._C._fft,
-    torch._C._linalg,
-    torch._C._special,
-)
-OpOverloadPacket = torch._ops.OpOverloadPacket
-TensorBase = torch._C.TensorBase
-
-# Operators that take functions: torch's own `cond`, and the class of all of them.
-higher_order_cond = torch.ops.higher_order.cond
-HigherOrderOperator = torch._ops.HigherOrderOperator
-
-# torch.jit-compatible assertion.
-torch_assert = torch._assert
-# What `torch._check` and its kin come down to.
-torch_check_with = torch._check_with
-
-# An uninitialized CPU tensor from sizes, strides and dtype: half the cost of torch.empty_strided.
-empty_strided_cpu: typing.Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor] = (
-    torch._C._dynamo.guards._empty_strided_cpu
-)
-
-# Counts a write to each tensor of a sequence, inference tensors excepted; a third of the cost of the public function.
-increment_version: typing.Callable[[typing.Sequence[torch.Tensor]], None] = torch._C._increment_version
-
-
-def operator_function(op: typing.Any) -> typing.Any:
-    """What calling an ATen operator comes to, without the Python layer of `OpOverload`; other callables as they are."""
-    return op._op if isinstance(op, OpOverload) else op
-
-
-def called_by(node: torch.fx.Node) -> typing.Any:
-    """The target of a call in an ATen graph, or what has to be called in its place inside a compiled forward."""
-    wants_workspace = any(user.target is operator.getitem and user.args[1] == 3 for user in node.users)
-    if node.target is torch.ops.aten.mkldnn_rnn_layer.default and wants_workspace:
-        return recurrent_layer_for_training
-    return node.target
-
-
-def recurrent_layer_for_training(*args: typing.Any) -> typing.Any:
-    """oneDNN's recurrent layer, which makes what backward needs only in the grad mode; autograd records nothing."""
-    with torch._C._AutoDispatchBelowAutograd(), torch.enable_grad():
-        return torch.ops.aten.mkldnn_rnn_layer.default(*args)
-
-
-def docstring(code: types.CodeType) -> str | None:
-    """The docstring of a function with this code: its first constant; 3.14 says in a flag whether it has one."""
-    first = code.co_consts[0] if code.co_consts else None
-    has_docstring = bool(code.co_flags & _CO_HAS_DOCSTRING) if PY314 else True
-    return first if has_docstring and isinstance(first, str) else None
-
-
-_CO_HAS_DOCSTRING = 0x4000000
-
-# Counts uses of a part of torch; nn.Module calls it when a module is made.
-log_api_usage = torch._C._log_api_usage_once
-
-# What nn.Module.__call__ runs: hooks and forward. `compile(module)` compiles it.
-MODULE_CALL: types.FunctionType = typing.cast(types.FunctionType, torch.nn.Module._call_impl)
-
-
-def compile_with_inductor(
-    gm: torch.fx.GraphModule, example_inputs: list[typing.Any]
-) -> typing.Callable[..., typing.Any]:
-    """torch's own code generator; imported when it is asked for, since that takes seconds."""
-    compile_fx = importlib.import_module("torch._inductor.compile_fx")
-    compiled: typing.Callable[..., typing.Any] = compile_fx.compile_fx(gm, example_inputs)
-    return compiled
-
-
-def protocol_members(protocol: type) -> tuple[str, ...]:
-    """The names of what a `typing.Protocol` class asks for, sorted."""
-    names = getattr(protocol, "__protocol_attrs__", None)  # Python 3.12 and later
-    return tuple(sorted(typing._get_protocol_attrs(protocol) if names is None else names))
-
-
-def version_of(tensor: torch.Tensor) -> int | None:
-    """How often torch counts the memory of a tensor as written; None for inference tensors, which it does not count."""
-    return None if tensor.is_inference() else tensor._version
-
-
-def set_versions(tensors: typing.Iterable[torch.Tensor], versions: typing.Iterable[int]) -> None:
-    """Let torch count the memory of each tensor as written this often."""
-    torch._C._autograd._unsafe_set_version_counter(tuple(tensors), tuple(versions))
-
-
-def address_of_generator(generator: torch.Generator) -> int:
-    """Where the generator lies in memory, as torch's C++ functions take it."""
-    address: int = generator._cdata
-    return address

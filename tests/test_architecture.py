@@ -20,6 +20,7 @@ TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
 # What each room may import, besides itself and what its own rooms may import. Foundation files may import each other.
 FOUNDATION = {
     "errors",
+    "fake_strides",
     "config",
     "compat",
     "counters",

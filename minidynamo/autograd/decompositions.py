@@ -66,8 +66,19 @@ def decomposition_table(keep: Collection[OpOverload] = ()) -> dict[OpOverload, C
     table = compat.get_decompositions(packets)
     for op in (aten.native_batch_norm_backward.default, aten.native_group_norm_backward.default):
         table[op] = _unless_mixed(table[op])
+    for op in (aten.log_sigmoid_forward.default, aten.nll_loss2d_forward.default):
+        table[op] = _row_major(table[op])
     parts = {op: split for op, split in table.items() if isinstance(op, OpOverload)} | foreach_table()
     return {op: split for op, split in parts.items() if op not in keep}
+
+
+def _row_major(split: Callable[..., Any]) -> Callable[..., Any]:
+    """`split`, with results laid out as the whole operation lays them out on a CPU, whatever its arguments are."""
+
+    def contiguous(*args: Any, **kwargs: Any) -> Any:
+        return tuple(made.contiguous() if made.device.type == "cpu" else made for made in split(*args, **kwargs))
+
+    return contiguous
 
 
 def _unless_mixed(split: Callable[..., Any]) -> Callable[..., Any]:

@@ -27,8 +27,9 @@ from minidynamo.autograd.inputs import InputLayout
 from minidynamo.autograd.locations import LocatingInterpreter, LocationRecorder
 from minidynamo.autograd.numbers import is_empty, is_symbolic, known
 from minidynamo.autograd.opaque import CHOOSES_BY_DATA, run_opaque
-from minidynamo.compat import FakeTensor, FakeTensorMode, OpOverload
+from minidynamo.compat import FakeTensor, OpOverload
 from minidynamo.errors import Diagnostic, GraphRefused, MinidynamoError
+from minidynamo.fake_strides import FakeTensorMode
 from minidynamo.switches import is_switch, preserved, restore, settings
 
 

@@ -19,8 +19,9 @@ from minidynamo import compat
 from minidynamo.autograd_calls import is_autograd_call, looked_at
 from minidynamo.boxed import BoxedCallable, make_boxed, mark_boxed
 from minidynamo.branching import is_cond, run_branch, subgraphs_of
-from minidynamo.compat import FakeTensor, FakeTensorMode
+from minidynamo.compat import FakeTensor
 from minidynamo.errors import Diagnostic, GraphRefused
+from minidynamo.fake_strides import FakeTensorMode
 from minidynamo.switches import Call, Settings, is_switch, preserved, restore, settings, switches_inference, way_to
 
 CompileGraph = Callable[[fx.GraphModule, Sequence[Any]], BoxedCallable]

@@ -15,8 +15,9 @@ import torch
 from torch import fx
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 
-from minidynamo.compat import FakeTensor, FakeTensorMode
+from minidynamo.compat import FakeTensor
 from minidynamo.errors import UserLocation
+from minidynamo.fake_strides import FakeTensorMode
 from minidynamo.graph_cache.encoding import Codec, Damaged, Json, NotStorable
 from minidynamo.graph_cache.key import Key
 

@@ -17,7 +17,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from minidynamo.autograd.aot import aot_compile, aot_graphs
 from minidynamo.autograd.joint import mode_of
 from minidynamo.boxed import make_boxed
-from minidynamo.compat import FakeTensorMode
+from minidynamo.fake_strides import FakeTensorMode
 
 
 def graph_of(program, args, stolen=(), dynamic=False):

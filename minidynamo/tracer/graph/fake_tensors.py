@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from minidynamo.compat import SYMBOLIC_NUMBERS, FakeTensorMode, fake_tensor_log, python_dispatcher
+from minidynamo.compat import SYMBOLIC_NUMBERS, fake_tensor_log, python_dispatcher
+from minidynamo.fake_strides import FakeTensorMode
 from minidynamo.guards.shapes import Layout, Shapes
 from minidynamo.tracer.graph.dtype_checks import raise_unless_it_takes
 from minidynamo.variables.tensors import TensorVariable

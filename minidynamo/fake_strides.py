@@ -1,0 +1,94 @@
+"""Owns the mode in which operations run on tensors without data, with the strides of eager.
+
+Torch's own mode foretells other strides for some operations: those that it describes by other operations than they
+consist of. The table says what eager does there. Dtypes and sizes are torch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from minidynamo import compat
+from minidynamo.compat import OpOverload
+
+aten = torch.ops.aten
+
+Rule = Callable[[torch.Tensor, Sequence[torch.Tensor]], torch.Tensor]
+"""Makes a result anew, from the one that torch foretells and the tensors among the arguments."""
+
+
+def _elementwise(result: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Laid out like the arguments together, the first one deciding; tensors of one number have no say."""
+    operands = [t.expand(result.shape) for t in given if t.dim()]
+    strides = compat.elementwise_strides(*operands)
+    return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
+
+
+def _row_major(result: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.empty(result.shape, dtype=result.dtype, device=result.device)
+
+
+def _like_the_first(result: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.empty_like(given[0], dtype=result.dtype)
+
+
+def _channels_last_or_not(result: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Row-major, unless channels come last in the first argument."""
+    wanted = compat.suggest_memory_format(given[0])
+    return torch.empty(result.shape, dtype=result.dtype, device=result.device, memory_format=wanted)
+
+
+def _on_cpu(rule: Rule) -> Rule:
+    return lambda result, given: rule(result, given) if result.device.type == "cpu" else result
+
+
+RULES: dict[OpOverload, Rule] = {
+    **dict.fromkeys(
+        (
+            aten.copysign.Tensor,
+            aten.div.Tensor_mode,
+            aten.floor_divide.default,
+            aten.heaviside.default,
+            aten.logaddexp.default,
+            aten.logaddexp2.default,
+            aten.logical_and.default,
+            aten.logical_or.default,
+            aten.logical_xor.default,
+            aten.native_dropout_backward.default,
+            aten.special_xlog1py.default,
+            aten.xlogy.Tensor,
+        ),
+        _elementwise,
+    ),
+    aten.binary_cross_entropy.default: _like_the_first,
+    aten.log_sigmoid_forward.default: _on_cpu(_row_major),
+    aten.max_unpool2d.default: _channels_last_or_not,
+    aten.native_batch_norm.default: _on_cpu(_channels_last_or_not),
+    aten.nll_loss2d_forward.default: _row_major,
+    aten.normal.Tensor_Tensor: _row_major,
+}
+"""What eager lays out in another way than torch foretells. It holds for all results as large as the first."""
+
+
+class FakeTensorMode(compat.FakeTensorMode):
+    """Operations on tensors without data; results have sizes, strides and dtypes as in eager."""
+
+    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """One operation."""
+        result = super().dispatch(func, types, args, kwargs or {})
+        rule = RULES.get(func)
+        if rule is None:
+            return result
+        if isinstance(result, torch.Tensor):
+            return self._laid_out(rule, result, args)
+        first = result[0].shape
+        return tuple(self._laid_out(rule, made, args) if made.shape == first else made for made in result)
+
+    def _laid_out(self, rule: Rule, result: torch.Tensor, args: Any) -> torch.Tensor:
+        if result.dim() < 2:
+            return result
+        with self:
+            return rule(result, [arg for arg in args if isinstance(arg, torch.Tensor)])

@@ -1,0 +1,103 @@
+"""Strides of results on tensors without data are those of eager, for arguments laid out in any way."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import minidynamo
+from minidynamo.fake_strides import RULES, FakeTensorMode
+
+aten = torch.ops.aten
+BINARY = [
+    aten.copysign.Tensor,
+    aten.div.Tensor_mode,
+    aten.floor_divide.default,
+    aten.heaviside.default,
+    aten.logaddexp.default,
+    aten.logaddexp2.default,
+    aten.logical_and.default,
+    aten.logical_or.default,
+    aten.logical_xor.default,
+    aten.special_xlog1py.default,
+    aten.xlogy.Tensor,
+]
+
+
+def laid_out(shape, order):
+    """A tensor without gaps whose dimensions, from the innermost on, are `order`."""
+    strides, step = [0] * len(shape), 1
+    for dim in order:
+        strides[dim], step = step, step * max(shape[dim], 1)
+    return torch.empty_strided(shape, strides).fill_(0.5)
+
+
+def of_eager_and_foretold(op, *args, **kwargs):
+    """The strides of the first result, without those of dimensions of one element."""
+    mode = FakeTensorMode()
+    with mode:
+        foretold = op(*(mode.from_tensor(a) if isinstance(a, torch.Tensor) else a for a in args), **kwargs)
+    pairs = [made if isinstance(made, tuple) else (made,) for made in (op(*args, **kwargs), foretold)]
+    for real, fake in zip(*pairs, strict=True):
+        assert (real.shape, real.dtype) == (fake.shape, fake.dtype)
+    return [[(n, s) for n, s in zip(made[0].shape, made[0].stride()) if n > 1] for made in pairs]
+
+
+@pytest.mark.parametrize("op", BINARY, ids=str)
+def test_two_arguments_decide_in_eagers_order(op):
+    chosen = random.Random(str(op))
+    kwargs = {"rounding_mode": "floor"} if op is aten.div.Tensor_mode else {}
+    for _ in range(15):
+        rank = chosen.randint(2, 4)
+        shape = [chosen.choice((1, 2, 3)) for _ in range(rank)]
+        pair = []
+        for _ in range(2):
+            own = [n if chosen.random() < 0.8 else 1 for n in shape][chosen.choice((0, 0, 0, 1, rank)) :]
+            made = laid_out(own, chosen.sample(range(len(own)), len(own)))
+            pair.append(made if chosen.random() < 0.8 else made.expand(shape))
+        real, foretold = of_eager_and_foretold(op, *pair, **kwargs)
+        assert real == foretold, [(t.shape, t.stride()) for t in pair]
+
+
+IMAGES = laid_out((2, 3, 2, 2), (0, 1, 2, 3))
+LAST = torch.rand(2, 3, 2, 2).to(memory_format=torch.channels_last)
+MATRIX = laid_out((3, 4), (0, 1))
+OTHERS = {
+    aten.binary_cross_entropy.default: lambda: (MATRIX, laid_out((3, 4), (1, 0)), None, 0),
+    aten.log_sigmoid_forward.default: lambda: (MATRIX,),
+    aten.max_unpool2d.default: lambda: (LAST, torch.zeros(2, 3, 2, 2, dtype=torch.int64), [4, 4]),
+    aten.native_batch_norm.default: lambda: (IMAGES, None, None, None, None, True, 0.1, 1e-5),
+    aten.native_dropout_backward.default: lambda: (MATRIX, MATRIX > 0, 2.0),
+    aten.nll_loss2d_forward.default: lambda: (IMAGES, torch.zeros(2, 2, 2, dtype=torch.int64).mT, None, 0, -100),
+    aten.normal.Tensor_Tensor: lambda: (MATRIX, MATRIX),
+}
+
+
+def test_every_other_rule_says_what_eager_does():
+    assert {*OTHERS, *BINARY} == {*RULES}
+    for op, arguments in OTHERS.items():
+        real, foretold = of_eager_and_foretold(op, *arguments())
+        assert real == foretold, op
+    real, foretold = of_eager_and_foretold(
+        aten.native_batch_norm.default, LAST, None, None, None, None, True, 0.1, 1e-5
+    )
+    assert real == foretold
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)])
+def test_results_have_eagers_strides_and_programs_see_them(backend):
+    def strides(x, y, images):
+        signed, quotient, both = torch.copysign(x, y), torch.floor_divide(x, y), torch.logical_and(x, y)
+        sigmoid, normal = F.logsigmoid(x), F.batch_norm(images, None, None, training=True)
+        loss = F.nll_loss(images, torch.zeros(2, 2, 2, dtype=torch.int64).mT, reduction="none")
+        made = [signed, quotient, both, sigmoid, normal, loss]
+        return made, [t.stride() for t in made], [t.is_contiguous() for t in made]
+
+    x, y = laid_out((3, 1, 4), (0, 1, 2)), laid_out((2, 4), (0, 1))
+    made, *seen = minidynamo.compile(strides, backend=backend)(x, y, IMAGES)
+    expected, *seen_by_eager = strides(x, y, IMAGES)
+    assert [t.stride() for t in made] == [t.stride() for t in expected]
+    assert seen == seen_by_eager
