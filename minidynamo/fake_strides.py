@@ -78,7 +78,7 @@ class FakeTensorMode(compat.FakeTensorMode):
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """One operation."""
-        result = super().dispatch(func, types, args, kwargs or {})
+        result: Any = super().dispatch(func, types, args, kwargs or {})
         rule = RULES.get(func)
         if rule is None:
             return result

@@ -21,15 +21,14 @@ from torch.fx.experimental.proxy_tensor import (
     track_tensor_tree,
 )
 
-from minidynamo import compat
+from minidynamo import compat, fake_strides
 from minidynamo.autograd.checks import assert_values
 from minidynamo.autograd.inputs import InputLayout
 from minidynamo.autograd.locations import LocatingInterpreter, LocationRecorder
 from minidynamo.autograd.numbers import is_empty, is_symbolic, known
 from minidynamo.autograd.opaque import CHOOSES_BY_DATA, run_opaque
-from minidynamo.compat import FakeTensor, OpOverload
+from minidynamo.compat import FakeTensor, FakeTensorMode, OpOverload
 from minidynamo.errors import Diagnostic, GraphRefused, MinidynamoError
-from minidynamo.fake_strides import FakeTensorMode
 from minidynamo.switches import is_switch, preserved, restore, settings
 
 
@@ -197,7 +196,8 @@ def _is_random(node: fx.Node) -> bool:
 def mode_of(gm: fx.GraphModule, values: Sequence[Any]) -> FakeTensorMode:
     """The fake mode of the values that a graph is traced on; a new one if they have none."""
     candidates = [*values, *(node.meta.get("example_value") for node in gm.graph.nodes)]
-    return next((value.fake_mode for value in candidates if isinstance(value, FakeTensor)), None) or FakeTensorMode()
+    known = next((value.fake_mode for value in candidates if isinstance(value, FakeTensor)), None)
+    return known or fake_strides.FakeTensorMode()
 
 
 class _Tracing:
