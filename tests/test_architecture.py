@@ -40,6 +40,7 @@ FOUNDATION |= {
     "memory_plan",
     "options",
     "recomputing",
+    "redrawing",
     "saved_tensors",
     "structure",
     "switches",

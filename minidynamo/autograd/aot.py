@@ -25,6 +25,7 @@ from minidynamo.autograd.joint import Trace, trace_joint
 from minidynamo.autograd.numbers import is_number
 from minidynamo.autograd.outputs import Results, plan_outputs
 from minidynamo.autograd.partition import Partition, ancestors, exposed, forward_graph, partition
+from minidynamo.autograd.redraws import draw_from_states
 from minidynamo.autograd.saving import SavePolicy
 from minidynamo.autograd.segments import compile_segments, has_cuts
 from minidynamo.autograd.signature import GraphSignature
@@ -225,6 +226,8 @@ def aot_graphs(
         trace = trace_joint(gm, layout, flat, decomposition_table(keep))
         with compat.without_autocast():  # what it converts is in the traced graph
             functional = functionalize(trace, layout.flat_names(), flat)
+            if trace.training:
+                draw_from_states(functional)
             results = plan_outputs(trace, functional)
             return _split(layout, trace, functional, results, save_policy)
 

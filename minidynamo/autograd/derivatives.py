@@ -23,7 +23,8 @@ from minidynamo.autograd.joint import Given, Trace, mode_of, trace_joint
 from minidynamo.autograd.layouts import GradientLayout
 from minidynamo.autograd.numbers import is_empty, is_number, is_symbolic, key
 from minidynamo.autograd.partition import ancestors
-from minidynamo.autograd.recomputation import is_random
+from minidynamo.autograd.recomputation import computed_again, is_random, uses_generator
+from minidynamo.autograd.redraws import draw_from_states
 from minidynamo.autograd.unread import read_inputs
 from minidynamo.autograd.value_keys import Symbols, symbols_of, value_keys
 from minidynamo.boxed import BoxedCallable, make_boxed
@@ -93,6 +94,7 @@ class Derivatives:
                 trace = trace_joint(self.gm, self.layout, self.flat, self.decompositions(), orders)
                 with compat.without_autocast():
                     functional = functionalize(trace, self.layout.flat_names(), self.flat)
+                    draw_from_states(functional)
         except Exception as error:
             raise NotAvailable(f"Tracing it failed: {str(error).splitlines()[0]}") from error
         return Derivative(trace, functional, self.symbols, self.kept)
@@ -145,7 +147,7 @@ class Program:
         self.live = ancestors(roots, self.sources)
         self.redraws = any(is_random(node) and self.keys[node] not in self.kept for node in self.live)
         if self.redraws:  # in the order of the first time
-            self.live = ancestors([*roots, *filter(is_random, self.graph.nodes)], self.sources)
+            self.live = ancestors([*roots, *filter(uses_generator, self.graph.nodes)], self.sources)
         self.providers: list[Provider] = []
         self.call = self.build()
 
@@ -176,7 +178,7 @@ class Program:
                 if source not in self.live:
                     given(source)
         for node in computed:
-            env[node] = made.node_copy(node, env.__getitem__)
+            env[node] = made.node_copy(node, env.__getitem__) if self.redraws else computed_again(made, node, env)
         made.output(tuple(None if node is None else env[node] for node in self.results))
         return make_boxed(fx.GraphModule(torch.nn.Module(), made), "derivative")
 

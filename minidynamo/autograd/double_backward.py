@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch import fx
 
-from minidynamo import compat
+from minidynamo import compat, redrawing
 from minidynamo.autograd.batches import has_batches, one_by_one
 from minidynamo.autograd.derivatives import Derivative, Derivatives, NotAvailable, Values, random_state
 from minidynamo.autograd.functionalize import FunctionalGraph
 from minidynamo.autograd.joint import Given, Trace
 from minidynamo.autograd.numbers import is_number
 from minidynamo.autograd.partition import Partition, ancestors, maker_of
-from minidynamo.autograd.recomputation import is_free, is_random
+from minidynamo.autograd.recomputation import is_free, is_random, uses_generator
 from minidynamo.autograd.unread import read_inputs
 from minidynamo.autograd.value_keys import symbol_values, symbols_of, value_keys
 from minidynamo.errors import Diagnostic, Unsupported
@@ -71,7 +71,7 @@ def plan_higher_order(
         reached |= ancestors([*roots, *strays], read_inputs)
     again = {node for node in reached if is_random(node) and node not in usable}
     if again:
-        reached |= reaching(filter(is_random, functional.emitter.graph.nodes))
+        reached |= reaching(filter(uses_generator, functional.emitter.graph.nodes))
     needed = [i for i in trace.primals if functional.placeholders[i] in reached - usable]
     lost = dict.fromkeys(given_up, "It depends on {}, which was given up with its list.")
     lost |= dict.fromkeys(written, "It depends on what {} held, and the program writes to it.")
@@ -122,7 +122,9 @@ def _copied(node: fx.Node) -> fx.Node:
 
 
 def _devices(node: fx.Node) -> set[str]:
-    """Where the tensors lie that an operation makes."""
+    """Where the tensors lie that a random operation makes; where the generator lies whose state is read."""
+    if node.target is redrawing.random_state:
+        return {torch.device(node.args[0]).type}  # type: ignore[arg-type]
     value = node.meta["val"]
     made = value if isinstance(value, (tuple, list)) else [value]
     return {tensor.device.type for tensor in made if isinstance(tensor, torch.Tensor)}

@@ -18,10 +18,21 @@ from torch import fx
 
 from minidynamo.autograd.checks import unused_checks
 from minidynamo.autograd.numbers import hint, is_number
-from minidynamo.autograd.recomputation import Checkpoints, checkpoints, is_free, is_random, recomputable, spared
+from minidynamo.autograd.recomputation import (
+    Checkpoints,
+    checkpoints,
+    computed_again,
+    is_free,
+    is_random,
+    operation_of,
+    recomputable,
+    spared,
+    uses_generator,
+)
 from minidynamo.autograd.saving import SavePolicy, Wishes, ask, by_cost, within_budget
 from minidynamo.compat import OpOverload
 from minidynamo.config import config
+from minidynamo.redrawing import random_state
 from minidynamo.saved_tensors import SavedValue
 
 aten = torch.ops.aten
@@ -66,7 +77,7 @@ def is_effect(node: fx.Node) -> bool:
     if node.op != "call_function":
         return False
     returns_nothing = isinstance(node.target, OpOverload) and node.meta.get("val") is None
-    return is_random(node) or returns_nothing
+    return uses_generator(node) or returns_nothing
 
 
 def maker_of(node: fx.Node) -> fx.Node:
@@ -257,6 +268,7 @@ class _Network:
     def wishes(self, policy: SavePolicy) -> Wishes:
         """What the user's policy says of each tensor that could be kept, views apart."""
         tensors = [n for n in self.candidates if n.op != "placeholder" and self.weight(n)]
+        tensors = [n for n in tensors if n.target is not random_state]
         tensors = [n for n in tensors if not is_free(n) or maker_of(n) is not n]
         fixed = {node for node in tensors if is_effect(maker_of(node))}
         return ask(policy, tensors, lambda n: _record(n, n in self.required, False, n in self.recomputable), fixed)
@@ -371,7 +383,7 @@ def _backward_graph(
             ready = pending.pop()
             if ready not in env:
                 assert ready.op != "placeholder", f"{ready} is needed by backward and was not saved"
-                env[ready] = made.node_copy(ready, env.__getitem__)
+                env[ready] = computed_again(made, ready, env)
 
     wanted = ancestors(node for node in gradients if node is not None)
     for node in graph.nodes:
@@ -388,13 +400,15 @@ def _record(
     node: fx.Node, required: bool, overwritten: bool, is_recomputable: bool, wishes: Wishes | None = None
 ) -> SavedValue:
     value = node.meta["val"]
-    op = "input" if node.op == "placeholder" else str(maker_of(node).target)
+    op = "input" if node.op == "placeholder" else operation_of(maker_of(node))
     if wishes is not None and node in wishes.keep:
         reason = "save_policy= says so"
     elif overwritten:
         reason = "an input that forward overwrites; this is a copy of what it held"
     elif node.op == "placeholder":
         reason = "an input, which its owner keeps anyway"
+    elif node.target is random_state:
+        reason = "random numbers of a checkpoint are drawn again from it"
     elif is_random(node):
         reason = "random numbers do not come out the same a second time"
     elif not required:

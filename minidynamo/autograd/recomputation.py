@@ -8,17 +8,18 @@ bring it back, is decided here.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
 from torch import fx
 
-from minidynamo.autograd.mutation import is_view
+from minidynamo.autograd.mutation import is_view, named_arguments
 from minidynamo.autograd.numbers import is_number
 from minidynamo.compat import OpOverload
 from minidynamo.config import config
+from minidynamo.redrawing import draw, draw_again, random_state
 
 # Pointwise operations that cost no more than reading their arguments.
 _CHEAP_NAMES = """
@@ -43,8 +44,33 @@ Chain: TypeAlias = frozenset[fx.Node]
 
 
 def is_random(node: fx.Node) -> bool:
-    """Whether `node` draws random numbers."""
-    return isinstance(node.target, OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+    """Whether the result of `node` hangs on the state of a random generator."""
+    if node.target is random_state:
+        return True
+    op = node.target
+    if not isinstance(op, OpOverload) or torch.Tag.nondeterministic_seeded not in op.tags:
+        return False
+    return named_arguments(op, node.args, node.kwargs).get("dropout_p") != 0  # attention draws for dropout alone
+
+
+def uses_generator(node: fx.Node) -> bool:
+    """Whether `node` reads the state of a random generator, or leaves another one."""
+    return is_random(node) or node.target is draw
+
+
+def operation_of(node: fx.Node) -> str:
+    """The name of what `node` calls."""
+    if node.target is draw:
+        return str(node.args[0])
+    return "random_state" if node.target is random_state else str(node.target)
+
+
+def computed_again(made: fx.Graph, node: fx.Node, env: Mapping[fx.Node, fx.Node]) -> fx.Node:
+    """Append `node`, which stands in forward as well, to the graph of backward; `env` has its arguments there."""
+    copy = made.node_copy(node, env.__getitem__)
+    if copy.target is draw:
+        copy.target = draw_again
+    return copy
 
 
 def is_free(node: fx.Node) -> bool:
@@ -90,19 +116,20 @@ class Checkpoints:
 
 def checkpoints(graph: fx.Graph, returned: Collection[fx.Node]) -> Checkpoints:
     """The checkpoints of a joint graph. What forward has `returned` leaves them."""
-    marked = [node for node in graph.nodes if node.op == "call_function" and "checkpoint" in node.meta]
+    calls = (node for node in graph.nodes if node.op == "call_function" and node.target is not random_state)
+    marked = [node for node in calls if "checkpoint" in node.meta]
     if not marked:
         return Checkpoints()
 
     def leaves(node: fx.Node) -> bool:
         return node in returned or any(user.meta.get("checkpoint") != node.meta["checkpoint"] for user in node.users)
 
-    fixed: set[fx.Node] = set()  # what is drawn is kept, in the form that takes least
+    fixed: set[fx.Node] = set()  # what is drawn once is kept, in the form that takes least
     for node in marked:
         drawn = bool(node.all_input_nodes) and fixed.issuperset(node.all_input_nodes)
         if drawn or is_random(node) or node.meta.get("val") is None:
             fixed.add(node)
-    ends = {node for node in marked if leaves(node) and not is_number(node)}
+    ends = {node for node in marked if node.target is not draw and leaves(node) and not is_number(node)}
     return Checkpoints(frozenset(marked) - fixed - ends, frozenset(ends))
 
 

@@ -17,7 +17,7 @@ from torch import fx
 from minidynamo import compat
 from minidynamo.autograd.functionalize import FunctionalGraph
 from minidynamo.autograd.numbers import is_number, key
-from minidynamo.autograd.recomputation import is_random
+from minidynamo.autograd.recomputation import is_random, uses_generator
 from minidynamo.compat import OpOverload
 
 LARGEST_CONSTANT = 1 << 16
@@ -68,7 +68,7 @@ def value_keys(functional: FunctionalGraph, symbols: Symbols) -> dict[fx.Node, s
         elif node in inputs:
             found[node] = f"input {inputs[node]}"
         elif node.op == "call_function":
-            drawn += is_random(node)
+            drawn += uses_generator(node)
             draw = drawn if is_random(node) else None
             parts = (_function(node.target), draw, _text(node.args, found), _text(node.kwargs, found))
             found[node] = hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()

@@ -22,7 +22,7 @@ from minidynamo.codegen.runtime import library, random_numbers, triton_launch
 from minidynamo.codegen.runtime.triton_launch import LaunchSpec
 from minidynamo.events import phase
 from minidynamo.graph_cache.encoding import Codec, Damaged, Json
-from minidynamo.graph_cache.graphs import NUMBER_FUNCTIONS
+from minidynamo.graph_cache.graphs import NUMBER_FUNCTIONS, RANDOM_FUNCTIONS
 from minidynamo.memory_plan import MemoryPlan, PlannedBuffer
 
 # What host programs call besides kernels and operators.
@@ -31,6 +31,7 @@ _FUNCTIONS: dict[str, Any] = {
     "empty_strided": torch.empty_strided,
     "with_strides": host.with_strides,
     "bernoulli": random_numbers.bernoulli,
+    **RANDOM_FUNCTIONS,
     "increment_version": compat.increment_version,
     "recurrent_layer_for_training": compat.recurrent_layer_for_training,
     **NUMBER_FUNCTIONS,

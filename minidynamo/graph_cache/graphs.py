@@ -15,6 +15,7 @@ import torch
 from torch import fx
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 
+from minidynamo import redrawing
 from minidynamo.compat import FakeTensor
 from minidynamo.errors import UserLocation
 from minidynamo.fake_strides import FakeTensorMode
@@ -30,7 +31,11 @@ _ON_NUMBERS = (
 NUMBER_FUNCTIONS: dict[str, Any] = {f"{function.__module__}.{function.__name__}": function for function in _ON_NUMBERS}
 """What graphs and host programs call on numbers, by a name that is the same in every process."""
 
-_NAMES = {function: name for name, function in NUMBER_FUNCTIONS.items()}
+RANDOM_FUNCTIONS: dict[str, Any] = {function.__name__: function for function in redrawing.FUNCTIONS}
+"""What they call for random numbers that are drawn twice."""
+
+_FUNCTIONS = {**NUMBER_FUNCTIONS, **RANDOM_FUNCTIONS}
+_NAMES = {function: name for name, function in _FUNCTIONS.items()}
 
 
 def write_graph(gm: fx.GraphModule, key: Key) -> Json:
@@ -103,7 +108,7 @@ class _GraphCodec(Codec):
         if op not in ("placeholder", "output", "call_function"):
             raise Damaged(f"it has a {op!r} node")
         if op == "call_function":
-            target = NUMBER_FUNCTIONS[target] if isinstance(target, str) else self.decode(target)
+            target = _FUNCTIONS[target] if isinstance(target, str) else self.decode(target)
         node = graph.create_node(op, target, self.decode(args), self.decode(kwargs), name)
         node.meta["val"] = self.decode(value)
         where = self.decode(place)

@@ -36,6 +36,7 @@ from minidynamo.codegen.lowering.numbers import Numbers
 from minidynamo.codegen.lowering.values import Value, dimensions
 from minidynamo.compat import SYMBOLIC_NUMBERS, OpOverload, called_by
 from minidynamo.errors import Diagnostic, InternalError
+from minidynamo.redrawing import FUNCTIONS
 
 
 def lower_graph(gm: fx.GraphModule, *, kernels: bool = True) -> LoopProgram:
@@ -337,7 +338,7 @@ class GraphLowering:
 
     def _aliases(self, node: fx.Node) -> tuple[str, ...]:
         """Names of the arguments whose memory the result of `node` may share, by the operation's schema."""
-        if isinstance(node.meta.get("val"), SYMBOLIC_NUMBERS):
+        if isinstance(node.meta.get("val"), SYMBOLIC_NUMBERS) or node.target in FUNCTIONS:
             return ()
         if not isinstance(node.target, OpOverload):
             return tuple(self.real[n] for n in node.all_input_nodes if n in self.real)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
+import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,6 +22,7 @@ from minidynamo.codegen.memory.plan import Allocate, Free, HostProgram, Launch, 
 from minidynamo.codegen.printers.base import Lines
 from minidynamo.codegen.runtime import random_numbers
 from minidynamo.names import Namespace
+from minidynamo.redrawing import draw, draw_again
 
 ARITHMETIC: dict[Any, str] = {
     torch.Tensor.size: "{}.size({})",
@@ -93,8 +95,11 @@ class _HostPrinter:
 
     def called(self, step: Extern) -> str:
         if step.op is torch.ops.aten.bernoulli.p and not step.kwargs:
-            return self.names.constant(random_numbers.bernoulli, "bernoulli_p")
+            return self.bernoulli()
         return self.function(step.op)
+
+    def bernoulli(self) -> str:
+        return self.names.constant(random_numbers.bernoulli, "bernoulli_p")
 
     def step(self, step: Step) -> str:
         match step:
@@ -111,6 +116,8 @@ class _HostPrinter:
             case Extern():
                 arguments = [self.value(a) for a in step.args]
                 arguments += [f"{key}={self.value(a)}" for key, a in step.kwargs]
+                if step.op in (draw, draw_again) and step.args[0] == str(torch.ops.aten.bernoulli.p):
+                    arguments[0] = self.bernoulli()
                 return f"{step.out} = {self.called(step)}({', '.join(arguments)})"
             case GetItem():
                 return f"{step.out} = {step.source}[{step.index}]"
@@ -205,7 +212,7 @@ def _addressed(program: HostProgram) -> set[str]:
 
 
 def _operator_name(op: Any) -> str:
-    return str(op).removesuffix(".default")
+    return op.__name__ if isinstance(op, types.FunctionType) else str(op).removesuffix(".default")
 
 
 def _names_of(program: HostProgram) -> set[str]:

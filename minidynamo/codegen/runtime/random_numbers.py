@@ -36,18 +36,18 @@ _LOCK_WORDS = 10
 _AWAITED = 2
 _LONGEST_WAIT = 5.0
 
-Draw = Callable[[torch.Tensor, float], None]
+Draw = Callable[[torch.Generator, torch.Tensor, float], None]
 
 
-def bernoulli(like: torch.Tensor, p: float) -> torch.Tensor:
-    """`aten.bernoulli.p` by the default generator: a tensor in row-major order, with ones by probability `p`."""
+def bernoulli(like: torch.Tensor, p: float, generator: torch.Generator | None = None) -> torch.Tensor:
+    """`aten.bernoulli.p`: a tensor in row-major order, with ones by probability `p`."""
     plain = like.dtype == torch.float32 and like.device.type == "cpu" and 0 <= p <= 1
     draw = _drawn_by_machine_code() if plain and like.numel() >= FEWEST else None
     if draw is None:
-        drawn: torch.Tensor = aten.bernoulli.p(like, p)
+        drawn: torch.Tensor = aten.bernoulli.p(like, p, generator=generator)
         return drawn
     made = torch.empty(like.shape, dtype=torch.float32, device="cpu")
-    draw(made, p)
+    draw(torch.default_generator if generator is None else generator, made, p)
     return made
 
 
@@ -64,7 +64,7 @@ def _drawn_by_machine_code() -> Draw | None:
     except (BackendError, AttributeError, RuntimeError):  # no compiler, another torch, no more threads
         return None
     draw = functools.partial(_draw, entry["bernoulli"], engine)
-    return functools.partial(draw, torch.default_generator) if _is_same(functools.partial(draw, own), own) else None
+    return draw if _is_same(draw, own) else None
 
 
 def _draw(
@@ -105,7 +105,7 @@ def _is_same(draw: Draw, generator: torch.Generator) -> bool:
         after = generator.get_state()
         generator.set_state(before)
         made = torch.empty(size, device="cpu")
-        draw(made, p)
+        draw(generator, made, p)
         if not torch.equal(made, expected) or not torch.equal(generator.get_state(), after):
             return False
     return True
