@@ -1,6 +1,7 @@
 """Owns which operations of a joint graph are run although nobody uses their results: those that may raise an error.
 
 The error hangs on the values of tensors: a position out of range, a matrix that cannot be inverted, a division by zero.
+Or it hangs on their memory, of which fake tensors know only the size: a window that reaches beyond it.
 Where torch leaves a check out while it traces, the check is put back.
 What else must run whoever uses it (random numbers, assertions) is said in `partition.py`.
 """
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from minidynamo.autograd.numbers import has_symbols
 from minidynamo.compat import OpOverload
 
 aten = torch.ops.aten
@@ -35,10 +37,28 @@ def _may_raise(node: fx.Node) -> bool:
     if not isinstance(node.target, OpOverload):
         return False
     name = str(node.target.overloadpacket.__name__)
+    if node.target is aten.as_strided.default:
+        return not _is_within_memory(node)
     if name in _OF_INTEGERS:
         result = node.meta.get("val")
         return isinstance(result, torch.Tensor) and not (result.is_floating_point() or result.is_complex())
     return any(word in name for word in _BY_VALUES)
+
+
+def _is_within_memory(window: fx.Node) -> bool:
+    """Whether a window is known to lie in the memory of the tensor that it is opened in.
+
+    How large the storage is, a fake one does not tell: it has grown with the window.
+    """
+    made, source = window.meta["val"], window.args[0]
+    if not isinstance(source, fx.Node) or has_symbols([made, source.meta["val"]]):
+        return False
+    return _end(made) <= _end(source.meta["val"])
+
+
+def _end(tensor: torch.Tensor) -> int:
+    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+    return tensor.storage_offset() + reach + 1 if tensor.numel() else 0
 
 
 def assert_values(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

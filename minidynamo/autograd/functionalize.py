@@ -7,6 +7,7 @@ What happened to inputs is recorded; who copies it back, and when, is not decide
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from minidynamo.autograd.joint import Trace
 from minidynamo.autograd.mutation import (
     UNDECLARED,
     Mutation,
+    given_by_output,
     is_metadata_mutation,
     is_undeclared_write,
     is_view,
@@ -28,6 +30,7 @@ from minidynamo.autograd.mutation import (
     named_arguments,
 )
 from minidynamo.autograd.numbers import is_symbolic, key, keys, known
+from minidynamo.autograd.overlaps import goes_element_by_element, overlaps_itself, same_elements, share_elements
 from minidynamo.autograd.signature import ViewStep
 from minidynamo.autograd.unread import without_unread
 from minidynamo.autograd.views import ELEMENT_INVERSES, INVERSES
@@ -39,6 +42,8 @@ aten = torch.ops.aten
 # They return their argument under another gradient history, which the trace has already followed.
 IDENTITIES = frozenset({aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten.detach_.default})
 
+
+_OVERLAPS = "a tensor is written whose elements share memory"  # as fill_, zero_ and index_fill_ do
 
 # The dtype that holds any number of a type.
 _EXACT: dict[type, torch.dtype] = {
@@ -109,6 +114,8 @@ class FunctionalGraph:
 
     def write(self, value: Value, new: fx.Node) -> None:
         """Give the memory of `value` the data of `new`, which has its shape and dtype."""
+        if overlaps_itself(value.node.meta["val"]):
+            raise refuse(_OVERLAPS)
         if value.parent is None:
             value.base.node = new
             value.base.version += 1
@@ -336,17 +343,25 @@ class _Pass:
 
     def refuse_written_twice(self, op: OpOverload, mutation: Mutation, named: dict[str, Any]) -> None:
         """Two arguments in the same memory see each other's writes; values do not."""
-
-        def bases(value: Any) -> list[Base]:
-            found: list[fx.Node] = []
-            fx.map_arg(value, found.append)
-            return [self.result.values[node].base for node in found if node in self.result.values]
-
-        written = bases([named[name] for name in mutation.arguments])
-        # What an operator of torch reads it reads before it writes; of others one cannot know.
-        read = [] if op.namespace == "aten" else bases([v for k, v in named.items() if k not in mutation.arguments])
-        if len(set(written)) < len(written) or set(written) & set(read):
+        written = self.tensors_in([named[name] for name in mutation.arguments])
+        read = self.tensors_in([value for name, value in named.items() if name not in mutation.arguments])
+        twice = len({self.result.values[node].base for node in written}) < len(written)
+        if twice or any(self.is_seen(op, mutation, *pair) for pair in itertools.product(written, read)):
             raise refuse(f"`{op}` is given the same memory twice, and writes to it")
+
+    def tensors_in(self, value: Any) -> list[fx.Node]:
+        found: list[fx.Node] = []
+        fx.map_arg(value, found.append)
+        return [node for node in found if node in self.result.values]
+
+    def is_seen(self, op: OpOverload, mutation: Mutation, written: fx.Node, read: fx.Node) -> bool:
+        """Whether an argument that is read may be in memory that `op` has written to by then, or refuses to write."""
+        if self.result.values[written].base is not self.result.values[read].base:
+            return False
+        places = written.meta["val"], read.meta["val"]
+        if op.namespace != "aten":  # nobody knows when it reads
+            return True
+        return not (goes_element_by_element(op, mutation) and same_elements(*places)) and share_elements(*places)
 
     def call_functional(self, op: OpOverload, mutation: Mutation, named: dict[str, Any]) -> list[Any]:
         functional = mutation.functional
@@ -357,6 +372,8 @@ class _Pass:
         order = [arg.name for arg in compat.schema_of(op).arguments if arg.name not in mutation.dropped]
         keyword_only = {arg.name for arg in compat.schema_of(functional).arguments if arg.kwarg_only}
         renamed = {theirs: call[ours] for ours, theirs in zip(order, names) if ours in call}
+        if mutation.dropped and isinstance(out := named[mutation.dropped[0]], fx.Node):
+            renamed |= given_by_output(out.meta["val"], {*names} - {key for key in renamed if renamed[key] is not None})
         args: list[Any] = []
         while len(args) < len(names) and names[len(args)] in renamed and names[len(args)] not in keyword_only:
             args.append(renamed.pop(names[len(args)]))
@@ -403,8 +420,8 @@ class _Pass:
                 self.result.values[one].base.uncounted += 1  # operations on lists of tensors write one by one
             return
         value = self.result.values[target]
-        if _overlaps(target.meta["val"]):
-            raise refuse("a tensor is written whose elements share memory")  # fill_, zero_ and index_fill_ do that
+        if overlaps_itself(target.meta["val"]):
+            raise refuse(_OVERLAPS)
         like = self.result.read(value).meta["val"]
         if keys(new.meta["val"].shape) != keys(like.shape) and tuple(new.meta["val"].shape) != tuple(like.shape):
             raise refuse("an operation with `out=` gives its output another shape")
@@ -423,27 +440,12 @@ class _Pass:
         owners: dict[Any, list[Base]] = {}
         for index, value in self.result.inputs.items():
             traced = self.trace.primals[index].meta["val"]
-            if value.base.version and _overlaps(traced):
+            if value.base.version and overlaps_itself(traced):
                 raise refuse("an input is written whose elements share memory")
             owners.setdefault(traced.untyped_storage()._cdata, []).append(value.base)
         for bases in owners.values():
             if len(bases) > 1 and any(base.version for base in bases):
                 raise refuse("an input is written that shares memory with another input")
-
-
-def _overlaps(tensor: torch.Tensor) -> bool:
-    """Whether elements lie in the same memory, as far as layouts tell that are known."""
-    dims = [(stride, size) for size, stride in zip(tensor.shape, tensor.stride()) if key(size) != 1]
-    if any(key(stride) == 0 and size > 1 for stride, size in dims):
-        return True
-    if any(map(is_symbolic, (*tensor.shape, *tensor.stride()))) or not tensor.numel():
-        return False
-    reach = 0
-    for stride, size in sorted(dims):
-        if stride <= reach:
-            return True
-        reach += stride * (size - 1)
-    return False
 
 
 def _origin(view: fx.Node) -> fx.Node:

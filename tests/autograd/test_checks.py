@@ -6,6 +6,9 @@ import pytest
 import torch
 
 import minidynamo
+from minidynamo.autograd.aot import aot_graphs
+from minidynamo.testing import assert_same_as_eager
+from tests.autograd.programs import graph_of
 
 BACKENDS = ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)]
 
@@ -60,3 +63,21 @@ def test_classes_out_of_range_raise_as_in_eager(backend, dynamic):
         compiled(torch.tensor([-1, 1]), w)
     with pytest.raises(RuntimeError, match="must be smaller than num_classes"):
         compiled(torch.tensor([4, 1]), w)
+
+
+def opens_a_window(x):
+    x.as_strided((10, 2), (1, 1))
+    return x + 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_window_beyond_the_memory(backend, dynamic):
+    inputs = [lambda n=n: torch.ones(n) for n in (3, 20, 8)]
+    assert_same_as_eager(opens_a_window, *inputs, backend=backend, dynamic=dynamic)
+
+
+@pytest.mark.parametrize(("size", "kept"), [(11, False), (10, True)])
+def test_a_window_within_the_memory_is_dropped(size, kept):
+    graph, examples = graph_of(lambda x: (opens_a_window(x),), [torch.ones(size + 1)[1:]])
+    assert ("as_strided" in aot_graphs(graph, examples).forward.code) == kept
