@@ -11,7 +11,7 @@ from typing import Any
 
 from minidynamo.errors import UserLocation
 from minidynamo.guards.guard import Guard, GuardKind
-from minidynamo.guards.source import Constant, Source
+from minidynamo.guards.source import TENSOR_FACTS, Constant, Source
 
 # Kinds of guard of which one source may carry several, told apart by what is expected.
 _SEVERAL_PER_SOURCE = {
@@ -37,7 +37,11 @@ class GuardList:
         self._guards: dict[tuple[Any, ...], Guard] = {}
 
     def __iter__(self) -> Iterator[Guard]:
-        return iter(self._guards.values())
+        return (guard for guard in self._guards.values() if not self._is_settled(guard.source))
+
+    def _is_settled(self, source: Source) -> bool:
+        """Whether it is one fact about a tensor that is guarded with all its facts."""
+        return isinstance(source, TENSOR_FACTS) and (source.of, GuardKind.TENSOR) in self._guards
 
     def install(self, source: Source, kind: GuardKind, expected: object) -> None:
         """Install a guard, once. A constant's own identity and class cannot change and need none."""

@@ -7,7 +7,7 @@ does with numbers is in `tracer/numbers.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from minidynamo.errors import DeclaredSizeFixed, Diagnostic, UserLocation
 from minidynamo.guards.guard import Guard, GuardKind, TensorFacts
 from minidynamo.guards.profile import FrameProfile, relative_strides
 from minidynamo.guards.source import (
+    TENSOR_FACTS,
     Attr,
     CellContents,
     Computed,
@@ -31,6 +32,7 @@ from minidynamo.guards.source import (
     Source,
     StorageItem,
     Stride,
+    TensorFact,
 )
 
 Layout = tuple[tuple[Any, ...], tuple[Any, ...]]  # sizes and strides: ints, and torch.SymInt
@@ -69,7 +71,7 @@ class Shapes:
         self._numbers: dict[Source, Any] = {}
         self._floats: dict[Any, tuple[Source, float]] = {}
         self._declared: dict[Source, Any] = {}
-        self._used: set[Source] = set()
+        self._used: set[Source] = set()  # tensors, and sizes of tensors of which no more is used
         self._relations: dict[Source, Guard] = {}
 
     @property
@@ -185,6 +187,10 @@ class Shapes:
         """The facts of the tensor at a source are guarded from now on."""
         self._used.add(source)
 
+    def use_size(self, place: Size) -> None:
+        """The size at a place is guarded from now on, whatever else the tensor is."""
+        self._used.add(place)
+
     def place_of(self, number: Any) -> Source:
         """Where a symbolic int can be read, as Python computes it of what is guarded."""
         return self._computed(_expr(number))
@@ -211,19 +217,20 @@ class Shapes:
         return next((place for place in places if self._is_used(place)), places[0])
 
     def _is_used(self, place: Source) -> bool:
-        return (place.of if isinstance(place, Size | Stride) else place) in self._used
+        return place in self._used or (isinstance(place, Size | Stride) and place.of in self._used)
 
     # Guards
 
     def guards(self, given: Iterable[Guard]) -> list[Guard]:
         """The guards of the frame, with what was decided on symbols: call it when nothing more will be decided."""
-        given = list(given)
-        fixed = {guard.source for guard in given if guard.kind in _FIXING}
-        relations = [guard for guard in self._relations.values() if not _is_settled(guard.source, fixed)]
-        if self._env is None:
-            return [*given, *relations]
-        self._check_declared()
+        if self._env is not None:
+            self._check_declared()
         found = [self._refined(guard) if guard.source in self._tensors else guard for guard in given]
+        fixed = {guard.source for guard in found if guard.kind in _FIXING}
+        tensors = {guard.source: guard.expected for guard in found if guard.kind is GuardKind.TENSOR}
+        relations = [guard for guard in self._relations.values() if not _is_settled(guard.source, fixed, tensors)]
+        if self._env is None:
+            return [*found, *relations]
         made: list[Guard] = [*self._sizes(), *self._integers(), *self._decisions(), *self._ranges()]
         return list(dict.fromkeys([*found, *relations, *made]))
 
@@ -254,13 +261,17 @@ class Shapes:
     def _sizes(self) -> Iterable[Guard]:
         """That sizes and strides which are the same symbol are equal, or follow from the others."""
         for source, (sizes, strides) in self._tensors.items():
-            if source not in self._used:
-                continue
             for kind, exprs in ((Size, sizes), (Stride, strides)):
                 for dim, expr in enumerate(exprs):
                     place = kind(source, dim)
-                    if self._constant(expr) is None and self._computed(self.env.replace(expr)) != place:
+                    constant = self._constant(expr)
+                    if constant is not None and place in self._used and source not in self._used:
+                        yield Guard(place, GuardKind.EQUALS, constant)
+                    elif constant is None and self._is_used(place) and self._place_now(expr) != place:
                         yield self._equal(place, self.env.replace(expr))
+
+    def _place_now(self, expr: Any) -> Source:
+        return self._computed(self.env.replace(expr))
 
     def _equal(self, place: Source, expr: Any) -> Guard:
         other = self._computed(expr)
@@ -313,13 +324,23 @@ class Shapes:
                 yield Guard(Computed(text, (place,)), GuardKind.RELATION, True, where if lower != 2 or upper else None)
 
 
-def _is_settled(condition: Source, fixed: Collection[Source]) -> bool:
-    """Whether it is about values, and lengths of containers, that are what they are."""
+def _is_settled(condition: Source, fixed: Collection[Source], tensors: Mapping[Source, TensorFacts]) -> bool:
+    """Whether it is about values, lengths of containers, and facts about tensors that are what they are."""
     operands = condition.operands if isinstance(condition, Computed) else (condition,)
     plain = (int, float, str, type(len))  # a container that is a constant may grow
     return all(
-        operand in fixed or (isinstance(operand, Constant) and type(operand.value) in plain) for operand in operands
+        operand in fixed
+        or (isinstance(operand, Constant) and type(operand.value) in plain)
+        or (isinstance(operand, TENSOR_FACTS) and operand.of in tensors and _is_fixed(operand, tensors[operand.of]))
+        for operand in operands
     )
+
+
+def _is_fixed(fact: Size | Stride | TensorFact, facts: TensorFacts) -> bool:
+    """Whether the guard of a whole tensor says what it is."""
+    if isinstance(fact, TensorFact):
+        return True
+    return (facts.shape if isinstance(fact, Size) else facts.stride)[fact.dim] is not None
 
 
 def _expr(number: Any) -> Any:

@@ -418,6 +418,24 @@ class Stride(Derived):
 
 @hash_once
 @dataclass(frozen=True)
+class TensorFact(Derived):
+    """What a tensor says of itself: an attribute, or a method called with numbers, as `text`."""
+
+    text: str
+
+    def expression(self, names: Names) -> str:
+        return f"{self.of.expression(names)}.{self.text}"
+
+    def display(self) -> str:
+        return f"{self.of.display()}.{self.text}"
+
+
+# What a guard of the whole tensor settles, too.
+TENSOR_FACTS = (Size, Stride, TensorFact)
+
+
+@hash_once
+@dataclass(frozen=True)
 class Computed(Source):
     """A number that Python computes from others: `template` has `{0}`, `{1}`, ... where the operands stand.
 

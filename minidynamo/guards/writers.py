@@ -18,7 +18,7 @@ import numpy as np
 from minidynamo.guards.deaths import dies_unnoticed, loses_unnoticed
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.reader import Reader
-from minidynamo.guards.source import HOOK_TABLES, Attr, InstanceAttr, Referent, Source, key_expression
+from minidynamo.guards.source import HOOK_TABLES, TENSOR_FACTS, Attr, InstanceAttr, Referent, Source, key_expression
 
 # Classes whose methods read a container without running overrides; the first one in an object's MRO is used.
 CONTAINERS: tuple[type, ...] = (
@@ -110,6 +110,9 @@ def _equals(reader: Reader, guard: Guard) -> list[str]:
     cls = type(expected)
     if expected is None or cls is bool:
         return _identity(reader, guard)
+    if isinstance(guard.source, TENSOR_FACTS):  # it is always of one class
+        value = repr(expected) if cls is int else reader.constant(expected, cls.__name__)
+        return [f"{reader.read(guard.source)} == {value}"]
     if is_its_literal(expected):
         is_type = (
             f"{reader.constant(type, 'type')}({reader.read(guard.source)}) is {reader.constant(cls, cls.__name__)}"

@@ -21,6 +21,7 @@ from minidynamo.tracer.graph.subgraphs import GraphValue, Subgraph
 from minidynamo.tracer.side_effects import SideEffects
 from minidynamo.transforming import Transformation
 from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.exceptions import ExceptionVariable
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.tensors import TensorVariable
@@ -114,7 +115,15 @@ class GraphView(Protocol):
         ...
 
     def use(self, tensor: TensorVariable) -> torch.Tensor:
-        """The fake tensor of a tracker, whose facts are guarded from now on. The only way to look at `fake`."""
+        """The fake tensor of a tracker, whose facts are guarded from now on. `facts.py` alone looks at `fake`."""
+        ...
+
+    def is_guarded(self, tensor: TensorVariable) -> bool:
+        """Whether all facts about a tensor are known to hold; of one that is not used, single ones may be read."""
+        ...
+
+    def fact(self, tensor: TensorVariable, place: Source, value: Any) -> ConstantVariable:
+        """One fact about a tensor, which is at `place`. It is guarded when somebody reads it, unless the tensor is."""
         ...
 
     @property

@@ -10,12 +10,12 @@ import torch
 from minidynamo.compat import constant_behind
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, InstanceAttr
-from minidynamo.tracer import registry, scalars
+from minidynamo.tracer import facts, registry, scalars
 from minidynamo.tracer.constants import from_constant
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BoundBuiltin
-from minidynamo.variables.containers import TupleVariable
+from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.objects import ClassVariable
 from minidynamo.variables.tensors import TensorVariable
 
@@ -67,11 +67,11 @@ METHOD_BREAKS: dict[str, tuple[str, str]] = {
 @registry.attributes(TensorVariable)
 def tensor_attribute(tx: Tracer, obj: TensorVariable, name: str) -> VariableTracker | None:
     if name == "shape":
-        return sizes(tx, obj)
+        return facts.sizes(tx, obj)
     if name == "nbytes":
         return tx.emit(getattr, [obj, from_constant(name)])
     if name in FACTS:
-        return from_constant(getattr(tx.graph.use(obj), name))
+        return facts.attribute(tx, obj, name)
     if name in COMPUTED:
         return tx.emit(getattr, [obj, from_constant(name)])
     if name == "is_leaf":
@@ -97,24 +97,25 @@ def tensor_attribute(tx: Tracer, obj: TensorVariable, name: str) -> VariableTrac
     return None
 
 
-def sizes(tx: Tracer, obj: TensorVariable) -> VariableTracker:
-    """`obj.shape`."""
-    shape = tx.graph.use(obj).shape
-    if all(type(size) is int for size in shape):
-        return from_constant(shape)
-    return TupleVariable([tx.graph.size(obj, dim) for dim in range(len(shape))], torch.Size)
-
-
 def _is_leaf(tx: Tracer, obj: TensorVariable) -> VariableTracker:
+    if obj.source is not None and not _requires_grad(tx, obj):
+        return from_constant(True)
     fake = tx.graph.use(obj)
     if fake.requires_grad and obj.source is not None and obj.cls is not torch.nn.Parameter:
         tx.break_graph("MD212", "`is_leaf` of an argument is used", why="Guards do not tell leaves from other tensors.")
     return from_constant(fake.is_leaf)
 
 
+def _requires_grad(tx: Tracer, obj: TensorVariable) -> bool:
+    answer = facts.attribute(tx, obj, "requires_grad")
+    return isinstance(answer, ConstantVariable) and bool(answer.value)
+
+
 def _has_no_grad_fn(tx: Tracer, obj: TensorVariable) -> bool:
+    if not _requires_grad(tx, obj):
+        return True
     fake = tx.graph.use(obj)
-    return not fake.requires_grad or (fake.grad_fn is None and (obj.source is None or obj.cls is torch.nn.Parameter))
+    return fake.grad_fn is None and (obj.source is None or obj.cls is torch.nn.Parameter)
 
 
 def _grad(tx: Tracer, obj: TensorVariable) -> VariableTracker:
@@ -149,7 +150,7 @@ def call_tensor_method(
         if number is not None:
             return number
     if name == "size" and not args and not kwargs:
-        return sizes(tx, receiver)
+        return facts.sizes(tx, receiver)
     if name in METHOD_BREAKS:
         why, fix = METHOD_BREAKS[name]
         shown = f"Tensor.{name}()"

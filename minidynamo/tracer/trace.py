@@ -16,7 +16,7 @@ from minidynamo.errors import Diagnostic, GraphBreak, UserLocation
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.profile import FrameProfile
 from minidynamo.guards.source import Source
-from minidynamo.tracer import registry, scalars
+from minidynamo.tracer import facts, registry, scalars
 from minidynamo.tracer.advice import INSTEAD, instead_of_values
 from minidynamo.tracer.attributes import read_attribute
 from minidynamo.tracer.call import call, call_method
@@ -135,6 +135,9 @@ class Trace:
         kwargs: Mapping[str, VariableTracker] | None = None,
     ) -> VariableTracker:
         """Put a call into the graph and track what it gives."""
+        known = facts.answer(self, target, args) if target in facts.ANSWERS and not kwargs else None
+        if known is not None:
+            return known
         name = f"Tensor.{target}()" if isinstance(target, str) else f"{getattr(target, '__name__', target)}()"
         try:
             kwargs = scalars.as_numbers(self, target, kwargs or {})

@@ -44,6 +44,10 @@ class ConstantVariable(VariableTracker):
         """Whether the trace depends on the value, or nothing but this value can be here."""
         return self._on_read is None
 
+    def settle(self) -> None:
+        """Say that something else guarantees the value by now."""
+        self._on_read = None
+
     @property
     def python_type(self) -> type:
         return type(self.here)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
+import torch.fx
 
 from minidynamo.tracer.constants import NUMPY_SCALARS, NotConstant, as_constant
 from minidynamo.tracer.graph.inputs import GraphInputs
@@ -45,9 +46,7 @@ class Arguments:
     def one(self, variable: VariableTracker) -> tuple[Any, Any]:
         """What stands for a tracker. Raises NotInGraph where nothing can."""
         if isinstance(variable, TensorVariable):
-            if not self._open.holds(variable.node):
-                raise NotInGraph("tensor that a branch of cond has computed")
-            return self._open.node_of(variable), self._inputs.use(variable)
+            return self.node(variable), self._inputs.use(variable)
         if isinstance(variable, ConstantVariable):
             if type(variable.value) in NUMPY_SCALARS:
                 raise NotInGraph(type(variable.value).__name__)
@@ -70,6 +69,12 @@ class Arguments:
         except NotConstant:
             raise NotInGraph(variable.python_type.__name__) from None
         return value, value
+
+    def node(self, tensor: TensorVariable) -> torch.fx.Node:
+        """What stands for a tensor in a node, whatever is asked of the tensor."""
+        if not self._open.holds(tensor.node):
+            raise NotInGraph("tensor that a branch of cond has computed")
+        return self._open.node_of(tensor)
 
     def _number(self, variable: NumberVariable) -> tuple[Any, Any]:
         if not self._open.takes_numbers:

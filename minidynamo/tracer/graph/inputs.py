@@ -24,6 +24,7 @@ from minidynamo.tracer.graph.fake_tensors import FakeTensors, same_numbers
 from minidynamo.tracer.graph.known_values import KnownValues
 from minidynamo.tracer.traced_frame import GraphInput
 from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.tensors import TensorVariable
@@ -63,6 +64,7 @@ class GraphInputs:
         self._placeholders: list[tuple[torch.fx.Node, TensorVariable | ListVariable | NumberVariable]] = []
         self._arrivals: dict[TensorVariable, _Arrival] = {}
         self._unguarded: dict[TensorVariable, TensorFacts] = {}
+        self._single_facts: dict[TensorVariable, list[ConstantVariable]] = {}  # of tensors that are not guarded
         self._numbers: dict[Source, torch.fx.Node] = {}
 
     def is_argument(self, source: Source) -> bool:
@@ -120,7 +122,17 @@ class GraphInputs:
         if pending is not None and tensor.source is not None:
             self._guards.install(tensor.source, GuardKind.TENSOR, pending)
             self._shapes.use(tensor.source)
+            for fact in self._single_facts.pop(tensor, ()):
+                fact.settle()
         return tensor.fake
+
+    def is_guarded(self, tensor: TensorVariable) -> bool:
+        """Whether all facts about a tensor are known to hold; of one that is not used, single ones may be read."""
+        return tensor not in self._unguarded
+
+    def note_fact(self, tensor: TensorVariable, fact: ConstantVariable) -> None:
+        """Remember what tells a single fact about a tensor: when the tensor is used, it need not be read any more."""
+        self._single_facts.setdefault(tensor, []).append(fact)
 
     def real(self, tensor: TensorVariable) -> torch.Tensor | None:
         """The real tensor that a tracker was made from; None for one that the graph computes."""
@@ -166,6 +178,8 @@ class GraphInputs:
             if not node.users:
                 self._graph.erase_node(node)
                 continue
+            for tensor in self._used_tensors(variable):
+                self.use(tensor)
             self._restore_example(node, variable)
             source = node.meta.pop("source")  # it may lead to values of the user's, and graphs are cycles
             given_up = isinstance(variable, ListVariable) and (source in self._steal or variable in emptied)
@@ -201,13 +215,16 @@ class GraphInputs:
         tensors: dict[VariableTracker, None] = {}
         for graph_input in inputs:
             variable = graph_input.variable
-            items = variable.original or () if isinstance(variable, ListVariable) else (variable,)
-            used = (v for v in items if isinstance(v, TensorVariable) and v.node.graph is self._graph and v.node.users)
-            tensors |= dict.fromkeys(used)
+            tensors |= dict.fromkeys(self._used_tensors(variable))
         for group in (tensors, () if identity_keys <= tensors.keys() else identity_keys):
             sources = [v.source for v in group if v.source is not None]
             if len(sources) > 1 and not all(isinstance(source, Constant) for source in sources):
                 self._guards.install(sources[0], GuardKind.DISTINCT_OBJECTS, tuple(sources[1:]))
+
+    def _used_tensors(self, variable: VariableTracker) -> Iterable[TensorVariable]:
+        """The tensors of an input that the graph uses."""
+        items = variable.original or () if isinstance(variable, ListVariable) else (variable,)
+        return (v for v in items if isinstance(v, TensorVariable) and v.node.graph is self._graph and v.node.users)
 
     def forget_values(self) -> None:
         """Let go of the user's objects."""

@@ -23,7 +23,7 @@ from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.guard_list import GuardList
 from minidynamo.guards.profile import FrameProfile
 from minidynamo.guards.shapes import Shapes
-from minidynamo.guards.source import Source
+from minidynamo.guards.source import Size, Source, TensorFact
 from minidynamo.structure import leaves
 from minidynamo.switches import settings, way_to
 from minidynamo.tracer.constants import NotConstant, from_constant
@@ -106,6 +106,19 @@ class OutputGraph:
     def use(self, tensor: TensorVariable) -> torch.Tensor:
         """The fake tensor, whose facts are guarded from now on."""
         return self.inputs.use(tensor)
+
+    def is_guarded(self, tensor: TensorVariable) -> bool:
+        """Whether all facts about a tensor are known to hold; of one that is not used, single ones may be read."""
+        return self.inputs.is_guarded(tensor)
+
+    def fact(self, tensor: TensorVariable, place: Source, value: Any) -> ConstantVariable:
+        """One fact about a tensor, which is at `place`. It is guarded when somebody reads it, unless the tensor is."""
+        if self.inputs.is_guarded(tensor):
+            return ConstantVariable(value)
+        kind = GuardKind.EQUALS if type(value) in (int, torch.device) else GuardKind.IDENTITY
+        fact = ConstantVariable(value, source=place, on_read=self.guard_when_asked(place, kind, value))
+        self.inputs.note_fact(tensor, fact)
+        return fact
 
     def forget_values(self) -> None:
         """Let go of the user's objects. The parts of a trace refer to each other and wait for the garbage collector."""
@@ -211,11 +224,18 @@ class OutputGraph:
         return self._record(function, self._arguments.all(operands)[0], {}, value)
 
     def size(self, tensor: TensorVariable, dim: int) -> VariableTracker:
-        """The size of a tensor in one dimension."""
-        size = self.use(tensor).shape[dim]
+        """The size of a tensor in one dimension, which is all that is guarded of a tensor that is not used."""
+        size, source = tensor.fake.shape[dim], tensor.source
+        if source is not None and not self.inputs.is_guarded(tensor):
+            if not isinstance(size, torch.SymInt):
+                return self.fact(tensor, Size(source, dim), size)
+            if dim < 0:
+                dim += len(tensor.fake.shape)
+                self.guard(TensorFact(source, "shape"), GuardKind.LENGTH, len(tensor.fake.shape))
+            self.shapes.use_size(Size(source, dim))
         if not isinstance(size, torch.SymInt) or not self.takes_numbers:
             return ConstantVariable(int(size))
-        return self._record("size", (self._arguments.one(tensor)[0], dim), {}, size)
+        return self._record("size", (self._arguments.node(tensor), dim), {}, size)
 
     # Subgraphs
 

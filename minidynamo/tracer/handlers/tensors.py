@@ -17,7 +17,8 @@ from minidynamo.variables.tensors import TensorVariable
 
 @registry.method(torch.Tensor, "__len__")
 def _len(tx: Tracer, self: TensorVariable) -> VariableTracker:
-    if not tx.graph.use(self).shape:
+    if not self.fake.shape:
+        tx.graph.use(self)
         tx.raises(TypeError("len() of a 0-d tensor"))
     return tx.graph.size(self, 0)
 

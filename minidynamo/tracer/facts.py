@@ -1,0 +1,87 @@
+"""Owns the single facts about a tensor that a program reads: of a tensor that no operation uses, they are all that is
+guarded.
+
+What the graph takes for granted about the tensors that it uses is in `guards/tensors.py`, and guarded together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from minidynamo.guards.source import Computed, Constant, Size, Source, TensorFact
+from minidynamo.tracer.constants import from_constant
+from minidynamo.tracer.graph.output_graph import OutputGraph
+from minidynamo.tracer.outside_tuples import OutsideTuple, TupleReader
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import TupleVariable
+from minidynamo.variables.tensors import TensorVariable
+
+# Calls whose answer is one fact: methods, some of which take the number of a dimension, and functions like them.
+_METHODS = "dim ndimension numel nelement element_size is_floating_point is_complex is_signed is_contiguous get_device"
+_FUNCTIONS = "numel is_floating_point is_complex is_signed"
+ANSWERS: dict[Callable[..., Any] | str, str] = {name: name for name in (*_METHODS.split(), "size", "stride")}
+ANSWERS |= {getattr(torch, name): name for name in _FUNCTIONS.split()}
+_OF_A_DIMENSION = ("size", "stride")
+_SINGLE = (bool, int, torch.dtype, torch.device, torch.layout)
+
+
+def attribute(tx: Tracer, tensor: TensorVariable, name: str) -> VariableTracker:
+    """An attribute that tells a fact."""
+    return _single(tx, tensor, name, getattr(tensor.fake, name)) or from_constant(getattr(tx.graph.use(tensor), name))
+
+
+def answer(tx: Tracer, target: Callable[..., Any] | str, args: Sequence[VariableTracker]) -> VariableTracker | None:
+    """What one of `ANSWERS` tells of a tensor that is not used; None where it takes an operation to tell."""
+    tensor, name = args[0] if args else None, ANSWERS[target]
+    if not isinstance(tensor, TensorVariable) or tx.graph.is_guarded(tensor):
+        return None
+    given = [arg.value for arg in args[1:] if isinstance(arg, ConstantVariable)]
+    ndim = len(tensor.fake.shape)
+    if name not in _OF_A_DIMENSION:
+        return _single(tx, tensor, f"{name}()", getattr(tensor.fake, name)()) if len(args) == 1 else None
+    if len(args) != 2 or len(given) != 1 or type(given[0]) is not int or not -ndim <= given[0] < ndim:
+        return None
+    if name == "size":
+        return tx.graph.size(tensor, given[0])
+    return _single(tx, tensor, f"{name}({given[0]})", tensor.fake.stride(given[0]))
+
+
+def _single(tx: Tracer, tensor: TensorVariable, text: str, value: Any) -> ConstantVariable | None:
+    if tensor.source is None or type(value) not in _SINGLE or tx.graph.is_guarded(tensor):
+        return None
+    return tx.graph.fact(tensor, TensorFact(tensor.source, text), value)
+
+
+def sizes(tx: Tracer, tensor: TensorVariable) -> VariableTracker:
+    """`tensor.shape`."""
+    if tensor.source is not None and not tx.graph.is_guarded(tensor):
+        place = TensorFact(tensor.source, "shape")
+        return TupleVariable(_Sizes(tx, tensor, place), torch.Size, source=place)
+    shape = tx.graph.use(tensor).shape
+    if all(type(size) is int for size in shape):
+        return from_constant(shape)
+    return TupleVariable([tx.graph.size(tensor, dim) for dim in range(len(shape))], torch.Size)
+
+
+class _Sizes(OutsideTuple):
+    """The sizes of a tensor that is not used, which are read one by one."""
+
+    def __init__(self, tx: Tracer, tensor: TensorVariable, shape: TensorFact) -> None:
+        def size(_: object, place: Source) -> VariableTracker:
+            assert isinstance(place, Size)
+            return tx.graph.size(tensor, place.dim)
+
+        assert isinstance(tx.graph, OutputGraph)
+        length = Computed("{0}({1})", (Constant(len, "len"), shape))
+        super().__init__(
+            tx.graph, shape, TupleReader((*tensor.fake.shape,), length, lambda dim: Size(shape.of, dim), size)
+        )
+
+    def unread(self) -> list[VariableTracker]:
+        """All sizes; nothing is guarded of those that nobody reads."""
+        return [self[dim] for dim in range(len(self))]
