@@ -48,9 +48,10 @@ def eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[.
 
 def _one_by_one(gm: torch.fx.GraphModule, stage: str) -> BoxedCallable:
     """`make_boxed`, and when each value will live."""
-    plan = graph_plan(gm, stage)
+    handing_over = stage == "backward"  # gradients, which autograd may have a place for
+    plan = graph_plan(gm, stage, handing_over=handing_over)
     artifacts.write("memory", stage, f"{plan}\n", ".txt", plan)
-    return make_boxed(gm)
+    return make_boxed(gm, handing_over=handing_over)
 
 
 def boxed_nop(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -112,13 +113,15 @@ def _generated(target: str) -> Backend:
                 text = _show(stage, graph)
                 try:
                     with phase("codegen"), config.using(settings):
-                        compiled = compile_graph(graph, inputs, target=target, name=stage)
+                        compiled = compile_graph(
+                            graph, inputs, target=target, name=stage, handing_over=stage == "backward"
+                        )
                 except Exception as error:
                     failure = _in_stage(stage, error)
                     if stage != "backward" or on_error == "raise":
                         raise failure from (error.__cause__ or error)
                     notice(failure.diagnostic)
-                    return make_boxed(graph)
+                    return make_boxed(graph, handing_over=True)
                 if cache is not None:
                     cache.note(compiled, text)
                 return compiled.call

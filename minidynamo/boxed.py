@@ -1,5 +1,8 @@
 """Owns the boxed calling convention: how to recognize, adapt and generate callables that take one list and empty it.
 
+Some boxed callables *hand over*: called with a list and a function, they call the function with the position of each
+tensor among their results and the tensor, as soon as it is final, and return in its place what the function returns.
+
 It does not choose what runs inside: `make_boxed` prints an FX graph as Python, node by node, with the functions that
 the graph names. The eager and aot_eager backends run such programs.
 """
@@ -22,6 +25,8 @@ from minidynamo.names import Namespace
 from minidynamo.switches import is_switch, restore, settings
 
 BoxedCallable = Callable[[list[Any]], Any]
+HandOver = Callable[[int, torch.Tensor], torch.Tensor | None]
+"""What results are handed to: it returns them, or None in the place of one that it takes."""
 
 UNBOXED = "a boxed callable takes one list of arguments, not {}"
 
@@ -35,6 +40,26 @@ def mark_boxed(function: BoxedCallable) -> BoxedCallable:
     """Declare that `function` follows the boxed convention; returns it."""
     function._boxed_call = True  # type: ignore[attr-defined]
     return function
+
+
+def hands_over(function: Callable[..., Any]) -> bool:
+    """Whether a boxed callable takes, behind the list, a function that it hands its results to, or None."""
+    return getattr(function, "_hands_over", False) is True
+
+
+def final_results(nodes: list[fx.Node]) -> dict[fx.Node, list[tuple[int, fx.Node]]]:
+    """For each node of a graph, the tensors among the results that are final behind it, with their positions.
+
+    What is returned twice is left out.
+    """
+    *body, output = nodes
+    last = {value: node for node in body for value in (*node.all_input_nodes, node)}
+    found: dict[fx.Node, list[tuple[int, fx.Node]]] = {}
+    results: Any = output.args[0]
+    for position, value in enumerate(results):
+        if isinstance(value, fx.Node) and isinstance(value.meta.get("val"), torch.Tensor) and results.count(value) == 1:
+            found.setdefault(last[value], []).append((position, value))
+    return found
 
 
 def make_boxed_func(function: Callable[..., Any]) -> BoxedCallable:
@@ -80,8 +105,8 @@ def reject_unboxed(args: object) -> None:
     raise TypeError(UNBOXED.format(type(args).__name__))
 
 
-def make_boxed(gm: fx.GraphModule, name: str = "graph") -> BoxedCallable:
-    """A boxed plain function that runs the graph of `gm` node by node.
+def make_boxed(gm: fx.GraphModule, name: str = "graph", *, handing_over: bool = False) -> BoxedCallable:
+    """A boxed plain function that runs the graph of `gm` node by node; with `handing_over` it hands results over.
 
     The function is Python source in a file of its own (kind "host"). It unpacks its list, empties it, drops unused
     inputs, and deletes each value behind its last use. The elements of a list placeholder whose node says `steal_arg`
@@ -89,21 +114,25 @@ def make_boxed(gm: fx.GraphModule, name: str = "graph") -> BoxedCallable:
 
     Raises InternalError when a graph holds a value that no Python expression can name.
     """
-    program = _Program(gm)
+    program = _Program(gm, handing_over)
     source = program.print()
-    return mark_boxed(artifacts.load("host", name, source, program.names.values, "call"))
+    made = mark_boxed(artifacts.load("host", name, source, program.names.values, "call"))
+    made._hands_over = handing_over  # type: ignore[attr-defined]
+    return made
 
 
 class _Program:
     """The text of one graph and the global names it uses."""
 
-    def __init__(self, gm: fx.GraphModule) -> None:
+    def __init__(self, gm: fx.GraphModule, handing_over: bool) -> None:
         self.gm = gm
         self.nodes = list(gm.graph.nodes)
         self.names = Namespace({node.name for node in self.nodes} | {"call"})
         self.args = self.names.fresh("args")
         self.hoisted = [node for node in self.nodes if _is_stolen_element(node)]
         self.dying = _last_uses(self.nodes, self.hoisted)
+        self.final = final_results(self.nodes) if handing_over else {}
+        self.receiver = self.names.fresh("hand_over") if handing_over else ""
         self.location: object = None
 
     def print(self) -> str:
@@ -112,9 +141,11 @@ class _Program:
             if node.op != "placeholder" and node not in self.hoisted and not self.is_subgraph(node):
                 body += self.location_comment(node)
                 body += self.conditional(node) if is_cond(node) else [self.statement(node) + self.deletion(node)]
+                body += self.handing_over(node)
         if any(is_switch(node.target) for node in self.nodes):
             body = self.restoring_settings(body)
-        return "\n".join([f"def call({self.args}):", *(f"    {line}" for line in body), ""])
+        taken = f", {self.receiver}=None" if self.receiver else ""
+        return "\n".join([f"def call({self.args}{taken}):", *(f"    {line}" for line in body), ""])
 
     def prologue(self) -> list[str]:
         inputs = [node for node in self.nodes if node.op == "placeholder"]
@@ -127,7 +158,17 @@ class _Program:
         for node in inputs:
             if node.meta.get("steal_arg"):
                 lines += self.steal(node)
-        return [*lines, f"del {', '.join(unused)}"] if unused else lines
+        if unused:
+            lines.append(f"del {', '.join(unused)}")
+        return [*lines, *(line for node in inputs for line in self.handing_over(node))]
+
+    def handing_over(self, node: fx.Node) -> list[str]:
+        """Hand over the results that are final behind `node`."""
+        take = self.receiver
+        return [
+            f"if {take} is not None: {result.name} = {take}({position}, {result.name})"
+            for position, result in self.final.get(node, ())
+        ]
 
     def steal(self, node: fx.Node) -> list[str]:
         """Take the elements out of a list that was given up, then empty it."""

@@ -7,28 +7,32 @@ what kernels take inside, is not known here.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
 from minidynamo import compat
+from minidynamo.boxed import final_results
 from minidynamo.memory_plan import MemoryPlan, PlanRecorder
 
 # Their results are parts of their argument, which their schemas do not say.
 _UNDECLARED = frozenset(("unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk", "_unsafe_view"))
 
 
-def graph_plan(gm: fx.GraphModule, stage: str) -> MemoryPlan:
+def graph_plan(gm: fx.GraphModule, stage: str, *, handing_over: bool = False) -> MemoryPlan:
     """The plan of a graph whose nodes carry fake values; each value dies behind its last use."""
-    return _Walk(stage).run(list(gm.graph.nodes))
+    nodes = list(gm.graph.nodes)
+    return _Walk(stage, final_results(nodes) if handing_over else {}).run(nodes)
 
 
 class _Walk:
-    """One walk over a graph. `owners` has the name of what lies in each storage."""
+    """One walk over a graph. `final` are the results that are handed over behind each node, `owners` has the name of
+    what lies in each storage."""
 
-    def __init__(self, stage: str) -> None:
+    def __init__(self, stage: str, final: Mapping[fx.Node, Sequence[tuple[int, fx.Node]]]) -> None:
+        self.final = final
         self.recorder = PlanRecorder(stage)
         self.owners: dict[Any, str] = {}
         self.names: dict[fx.Node, list[str]] = {}
@@ -43,10 +47,14 @@ class _Walk:
                 self.note(node, shares=True)
         self.free([node for node in nodes if node.op == "placeholder" and not node.users])
         for node in nodes:
+            if node.op == "placeholder":
+                self.hand_over(node)
+        for node in nodes:
             if node.op not in ("placeholder", "output"):
                 self.recorder.step(_label(node))
                 self.note(node, shares=_may_share(node))
                 self.free(dying.get(node, []))
+                self.hand_over(node)
         return self.recorder.plan()
 
     def note(self, node: fx.Node, shares: bool) -> None:
@@ -65,6 +73,11 @@ class _Walk:
 
     def free(self, nodes: list[fx.Node]) -> None:
         self.recorder.free(name for node in nodes for name in self.names.get(node, ()))
+
+    def hand_over(self, node: fx.Node) -> None:
+        for _, result in self.final.get(node, ()):
+            for name in self.names[result]:
+                self.recorder.hand_over(name)
 
 
 def _label(node: fx.Node) -> str:

@@ -14,7 +14,8 @@ from minidynamo.errors import UserLocation
 @dataclass(frozen=True)
 class PlannedBuffer:
     """One tensor's memory. It exists from step `born` (-1: it came as an input) until behind step `dies` (None: it is
-    returned, or its owner keeps it). `reuses` is the buffer whose memory it takes over, `makers` the operations and
+    returned, or its owner keeps it); a result that is handed over as a gradient and added to what `.grad` holds is gone
+    behind step `taken`. `reuses` is the buffer whose memory it takes over, `makers` the operations and
     `where` the user's line."""
 
     name: str
@@ -24,6 +25,11 @@ class PlannedBuffer:
     reuses: str = ""
     makers: str = ""
     where: UserLocation | None = None
+    taken: int | None = None
+
+    def end(self, accumulating: bool) -> int | None:
+        """The step behind which it is gone, when gradients are added to others or are the first."""
+        return self.taken if accumulating and self.dies is None else self.dies
 
 
 @dataclass(frozen=True)
@@ -34,23 +40,27 @@ class MemoryPlan:
     buffers: tuple[PlannedBuffer, ...]
     steps: tuple[str, ...]
 
-    def usage(self, owned: Collection[str] = ()) -> list[int]:
-        """The bytes that exist in each step, and at the end, on top of those before the call; inputs in `owned` die."""
+    def usage(self, owned: Collection[str] = (), accumulating: bool = False) -> list[int]:
+        """The bytes that exist in each step, and at the end, on top of those before the call; inputs in `owned` die.
+
+        `accumulating`: gradients are added to those that are there.
+        """
         changes = [0] * (len(self.steps) + 1)
         for buffer in self.buffers:
             if buffer.born >= 0:
                 changes[buffer.born] += buffer.bytes
-            if buffer.dies is not None and (buffer.born >= 0 or buffer.name in owned):
-                changes[buffer.dies + 1] -= buffer.bytes
+            end = buffer.end(accumulating)
+            if end is not None and (buffer.born >= 0 or buffer.name in owned):
+                changes[end + 1] -= buffer.bytes
         total, usage = 0, []
         for change in changes:
             total += change
             usage.append(total)
         return usage
 
-    def peak(self, owned: Collection[str] = ()) -> int:
+    def peak(self, owned: Collection[str] = (), accumulating: bool = False) -> int:
         """The most bytes at one time, on top of what existed before the call."""
-        return max(0, *self.usage(owned))
+        return max(0, *self.usage(owned, accumulating))
 
     @property
     def inputs(self) -> list[PlannedBuffer]:
@@ -62,6 +72,8 @@ class MemoryPlan:
         for buffer in self.buffers:
             born = "input" if buffer.born < 0 else str(buffer.born)
             dies = "never" if buffer.dies is None else "unused" if buffer.dies < 0 else str(buffer.dies)
+            if buffer.taken is not None:
+                dies = f"never ({buffer.taken})"
             memory = f"of {buffer.reuses}" if buffer.reuses else "" if buffer.born < 0 else "new"
             made_by = f"{buffer.makers}  {buffer.where or ''}"
             rows.append((buffer.name, f"{buffer.bytes:,}", born, dies, memory, made_by))
@@ -87,6 +99,14 @@ class MemoryReport(list[MemoryPlan]):
 
         Graphs run forward in order and backward in reverse. What kernels of torch need inside is known of convolutions.
         """
+        return self._peak(accumulating=False)
+
+    @property
+    def accumulating_peak(self) -> int:
+        """The same for a step whose gradients are added to those that `.grad` holds already."""
+        return self._peak(accumulating=True)
+
+    def _peak(self, accumulating: bool) -> int:
         level = peak = 0
         pending: list[tuple[MemoryPlan, set[str]]] = []
         given: set[str] = set()
@@ -101,12 +121,15 @@ class MemoryReport(list[MemoryPlan]):
         for plan, known in reversed(pending):
             owned = {buffer.name: buffer.bytes for buffer in plan.inputs if buffer.name not in known}
             level += sum(size for name, size in owned.items() if name.startswith("tangents_"))
-            peak = max(peak, level + plan.peak(owned))
-            level += plan.usage(owned)[-1]
+            peak = max(peak, level + plan.peak(owned, accumulating))
+            level += plan.usage(owned, accumulating)[-1]
         return peak
 
     def __str__(self) -> str:
-        return "\n\n".join([*map(str, self), f"predicted peak: {self.peak:,} bytes"])
+        last = f"predicted peak: {self.peak:,} bytes"
+        if self.accumulating_peak != self.peak:
+            last += f"; {self.accumulating_peak:,} bytes where gradients are added to those that are there"
+        return "\n\n".join([*map(str, self), last])
 
 
 @dataclass
@@ -119,6 +142,8 @@ class PlanRecorder:
     _owner: dict[str, str] = field(default_factory=dict)
     _names: dict[str, set[str]] = field(default_factory=dict)
     _dies: dict[str, int] = field(default_factory=dict)
+    _handed_over: set[str] = field(default_factory=set)
+    _taken: dict[str, int] = field(default_factory=dict)
 
     def step(self, label: str) -> None:
         """The next step begins."""
@@ -152,8 +177,23 @@ class PlanRecorder:
             self._names[owner].discard(name)
             if not self._names[owner]:
                 self._dies[owner] = len(self.steps) - 1
+            self._see_whether_taken(owner)
+
+    def hand_over(self, name: str) -> None:
+        """A result is final: who called may take it."""
+        owner = self._owner.get(name)
+        if owner is not None:
+            self._handed_over.add(name)
+            self._see_whether_taken(owner)
+
+    def _see_whether_taken(self, owner: str) -> None:
+        if self._names[owner] and self._names[owner] <= self._handed_over:
+            self._taken.setdefault(owner, len(self.steps) - 1)
 
     def plan(self) -> MemoryPlan:
         """What was collected."""
-        buffers = tuple(replace(buffer, dies=self._dies.get(name)) for name, buffer in self._made.items())
+        buffers = tuple(
+            replace(buffer, dies=self._dies.get(name), taken=self._taken.get(name))
+            for name, buffer in self._made.items()
+        )
         return MemoryPlan(self.stage, buffers, tuple(self.steps))

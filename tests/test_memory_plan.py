@@ -52,6 +52,36 @@ def test_a_view_keeps_memory_alive():
     assert recorder.plan().buffers[0].dies == 1
 
 
+def test_a_gradient_is_gone_where_it_is_added_to_another():
+    recorder = PlanRecorder("backward")
+    recorder.step("first")
+    recorder.make("a", 40)
+    recorder.view("v", "a")
+    recorder.free(["a"])
+    recorder.hand_over("v")
+    recorder.step("second")
+    recorder.make("b", 24)
+    recorder.hand_over("b")
+    plan = recorder.plan()
+    assert [(buffer.dies, buffer.taken) for buffer in plan.buffers] == [(None, 0), (None, 1)]
+    assert plan.usage() == [40, 64, 64] and plan.usage(accumulating=True) == [40, 24, 0]
+    report = MemoryReport([plan])
+    assert (report.peak, report.accumulating_peak) == (64, 40)
+    text = str(report)
+    assert "never (1)" in text and text.endswith("64 bytes; 40 bytes where gradients are added to those that are there")
+
+
+def test_memory_that_is_used_further_on_is_not_gone_when_it_is_handed_over():
+    recorder = PlanRecorder("backward")
+    recorder.step("first")
+    recorder.make("a", 40)
+    recorder.view("v", "a")
+    recorder.hand_over("v")
+    recorder.step("second")
+    recorder.free(["a"])
+    assert recorder.plan().buffers[0].taken == 1
+
+
 def test_the_table():
     text = str(MemoryReport([recorded()]))
     assert text.splitlines()[0] == "forward graph, 5 steps"

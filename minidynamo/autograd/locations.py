@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from minidynamo.autograd.hooks import register
 from minidynamo.recomputing import run_checkpoint
 
 
@@ -51,9 +52,9 @@ class LocationRecorder:
             if function in self.known:
                 continue
             self.known[function] = maker
-            function.register_prehook(functools.partial(self._called, maker))
+            register(function.register_prehook, functools.partial(self._called, maker))
             if self.again:
-                function.register_hook(functools.partial(self._returned, maker))
+                register(function.register_hook, functools.partial(self._returned, maker))
             pending += [after for after, _ in function.next_functions if after is not None]
 
     def _called(self, maker: fx.Node, gradients: Any) -> None:

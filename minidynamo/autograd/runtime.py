@@ -14,11 +14,12 @@ from typing import Any
 import torch
 
 from minidynamo import compat
+from minidynamo.autograd.accumulation import accumulating
 from minidynamo.autograd.batches import has_batches
 from minidynamo.autograd.double_backward import DoubleBackward, linked
 from minidynamo.autograd.layouts import GradientLayout, Layout
 from minidynamo.autograd.signature import GraphSignature, OutputPlan
-from minidynamo.boxed import BoxedCallable, mark_boxed
+from minidynamo.boxed import BoxedCallable, HandOver, hands_over, mark_boxed
 from minidynamo.locks import ForkSafeLock
 
 Saved = Sequence[tuple[str, int]]
@@ -107,22 +108,28 @@ class _BackwardCall:
     """Calls the compiled backward on saved tensors and tangents, both of which are given up. `expected` are like the
     tangents; `symbolic` are the results whose sizes must be known for theirs."""
 
-    def __init__(self, signature: GraphSignature, graph: BoxedCallable, expected: Sequence[torch.Tensor]) -> None:
+    def __init__(self, signature: GraphSignature, graph: _Lazy, expected: Sequence[torch.Tensor]) -> None:
         self.graph = graph
         self.results = signature.differentiable_results
         self.sources = signature.gradient_sources
         self.fits = [GradientLayout(value) for value in expected]
         self.symbolic = [i for fit, i in zip(self.fits, self.results) if fit.is_symbolic]
 
-    def __call__(self, ctx: Any, args: list[Any], tangents: list[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
+    def __call__(
+        self,
+        ctx: Any,
+        args: list[Any],
+        tangents: list[torch.Tensor | None],
+        links: Sequence[torch.Tensor | None] = (),
+    ) -> Sequence[torch.Tensor | None]:
+        """The gradients; None for those that were added to `.grad` of `links`."""
         unused = {place for place, tangent in enumerate(tangents) if tangent is None}
+        unwanted = {place for place, s in enumerate(self.sources) if s and unused.issuperset(s)} if unused else ()
         args += ctx.numbers
         args += [fit(tangent, ctx.shapes.get(i)) for fit, tangent, i in zip(self.fits, tangents, self.results)]
         tangents.clear()
-        made: Sequence[torch.Tensor | None] = self.graph(args)
-        if unused:
-            made = [None if s and unused.issuperset(s) else g for s, g in zip(self.sources, made)]
-        return made
+        made: Sequence[torch.Tensor | None] = self.graph(args, accumulating(ctx, links, args, unwanted))
+        return [None if place in unwanted else g for place, g in enumerate(made)] if unwanted else made
 
     def keeping(self, ctx: Any, args: Sequence[Any]) -> Callable[[Sequence[torch.Tensor | None]], Any]:
         """The same call as a function of the tangents, which gives nothing up."""
@@ -133,7 +140,7 @@ def _make_function(
     signature: GraphSignature,
     forward_graph: BoxedCallable,
     saved: Saved,
-    backward_graph: BoxedCallable,
+    backward_graph: _Lazy,
     expected: Sequence[torch.Tensor],
     again: DoubleBackward,
 ) -> type[torch.autograd.Function]:
@@ -185,8 +192,8 @@ def _make_function(
             gradients.clear()
             if torch.is_grad_enabled() or has_batches(tangents):
                 return (None, *again.gradients(kept, args, tangents, run_backward.keeping(ctx, tuple(args))))
-            del kept
-            return (None, *run_backward(ctx, args, tangents))
+            links, kept = kept.links, None
+            return (None, *run_backward(ctx, args, tangents, links))
 
     return CompiledFunction
 
@@ -201,12 +208,14 @@ class _Lazy:
         self.lock = ForkSafeLock()
         self.compiled: BoxedCallable | None = None
 
-    def __call__(self, args: list[Any]) -> Any:
+    def __call__(self, args: list[Any], hand_over: HandOver | None = None) -> Any:
         if self.compiled is None:
             with self.lock:
                 if self.compiled is None:
                     self.compiled = self.compile_it()
-        return self.compiled(args)
+        if hand_over is None or not hands_over(self.compiled):
+            return self.compiled(args)
+        return self.compiled(args, hand_over)  # type: ignore[call-arg]
 
 
 def _settling(signature: GraphSignature, graph: BoxedCallable) -> BoxedCallable:

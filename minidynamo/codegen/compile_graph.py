@@ -55,28 +55,35 @@ class CompiledGraph:
 
 
 def compile_graph(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], *, target: str = "auto", name: str = "graph"
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    target: str = "auto",
+    name: str = "graph",
+    handing_over: bool = False,
 ) -> CompiledGraph:
     """Compile a functional ATen graph whose nodes carry fake tensors in `meta["val"]`.
+
+    With `handing_over` the callable hands its results over (see `boxed.py`).
 
     Raises UnknownName for an unknown target and BackendError when a kernel cannot be built. Without a C++ compiler the
     graph runs with torch's own kernels, after one notice.
     """
     chosen = choose_target(gm, target)
     try:
-        return _compile(gm, chosen, name)
+        return _compile(gm, chosen, name, handing_over)
     except ToolchainMissing as missing:
         notice(missing.diagnostic)
-        return _compile(gm, "aten", name)
+        return _compile(gm, "aten", name, handing_over)
 
 
-def _compile(gm: fx.GraphModule, target: str, name: str) -> CompiledGraph:
+def _compile(gm: fx.GraphModule, target: str, name: str, handing_over: bool) -> CompiledGraph:
     paths: dict[str, str] = {}
     loops = lower_graph(gm, kernels=target != "aten")
     if config.verify_ir:
         verify_program(loops)
     loops, steps = schedule(loops, join=config.fuse, verify=config.verify_ir)
-    program = plan_memory(steps, loops, name)
+    program = plan_memory(steps, loops, name, handing_over=handing_over)
     kernels_text = "\n".join(kernel_text(s) for s in steps if isinstance(s, Kernel))
     loops_text = program_text(loops)
     paths["loops"] = artifacts.write("loops", name, f"{loops_text}\n{kernels_text}", ".txt")

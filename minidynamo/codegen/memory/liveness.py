@@ -30,11 +30,13 @@ def defined(call: Call) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Liveness:
-    """Positions in the schedule; -1 is before it, infinity behind it. `root[name]` owns the storage of a view."""
+    """Positions in the schedule; -1 is before it, infinity behind it. `root[name]` owns the storage of a view;
+    `final[name]` is where an output is made or read last."""
 
     last_use: dict[str, float]
     storage_end: dict[str, float]
     root: dict[str, str]
+    final: dict[str, float]
 
     def dying(self, position: int) -> list[str]:
         """Names that are not read behind step `position`, in the order in which they came up."""
@@ -50,10 +52,11 @@ def analyze(schedule: Sequence[Call], inputs: Iterable[str], outputs: Any) -> Li
             last[name] = k
         if not isinstance(call, Kernel) and call.aliases:
             root[call.out] = root.get(call.aliases[0], call.aliases[0])
+    final = {name: last[name] for name in names_in(outputs) if name in last}
     for name in names_in(outputs):
         last[name] = math.inf
     ends: dict[str, float] = {}
     for name, position in last.items():
         owner = root.get(name, name)
         ends[owner] = max(position, ends.get(owner, -1))
-    return Liveness(last, ends, root)
+    return Liveness(last, ends, root, final)

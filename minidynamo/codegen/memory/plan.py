@@ -52,13 +52,21 @@ class Free:
 
 
 @dataclass(frozen=True)
+class HandOver:
+    """The caller may take the result `name`, which is returned at `position`: nothing here needs it any more."""
+
+    name: str
+    position: int
+
+
+@dataclass(frozen=True)
 class Return:
     """The outputs: Names, constants and None."""
 
     values: tuple[Any, ...]
 
 
-Step = Allocate | Reuse | Launch | Extern | GetItem | Free | Return
+Step = Allocate | Reuse | Launch | Extern | GetItem | Free | HandOver | Return
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,18 @@ from minidynamo.codegen.ir.expr import Scalar, loads
 from minidynamo.codegen.ir.loops import Buffer, Compute, Extern, GetItem, Kernel, LoopProgram, Name, Store
 from minidynamo.codegen.ir.size import Size, size_of, symbols_of
 from minidynamo.codegen.memory.liveness import Call, analyze
-from minidynamo.codegen.memory.plan import Allocate, Free, HostProgram, Launch, Return, Reuse, Step
+from minidynamo.codegen.memory.plan import Allocate, Free, HandOver, HostProgram, Launch, Return, Reuse, Step
 from minidynamo.compat import OpOverload
 
 
-def plan_memory(schedule: Sequence[Call], program: LoopProgram, name: str) -> HostProgram:
-    """The host program that runs `schedule` with as little memory as its order allows."""
-    steps = Planner(schedule, program).run()
+def plan_memory(
+    schedule: Sequence[Call], program: LoopProgram, name: str, *, handing_over: bool = False
+) -> HostProgram:
+    """The host program that runs `schedule` with as little memory as its order allows.
+
+    With `handing_over` each tensor among the results is handed over as soon as it is final.
+    """
+    steps = Planner(schedule, program, handing_over).run()
     launched = tuple(s.kernel for s in steps if isinstance(s, Launch))
     layouts = {n: program.buffers[n] for n in program.inputs if n in program.buffers}
     prelude = _needed(program.prelude, steps)
@@ -85,9 +90,10 @@ def _mentioned(value: object) -> Iterator[str]:
 class Planner:
     """One walk over a schedule. `own` are tensors that were made here and are alive under that name."""
 
-    def __init__(self, schedule: Sequence[Call], program: LoopProgram) -> None:
+    def __init__(self, schedule: Sequence[Call], program: LoopProgram, handing_over: bool = False) -> None:
         self.schedule = schedule
         self.program = program
+        self.handing_over = handing_over
         self.live = analyze(schedule, program.inputs, program.outputs)
         self.own: dict[str, Buffer] = {}
         # Results of extern calls, tuples among them, that share memory with nothing.
@@ -99,6 +105,7 @@ class Planner:
     def run(self) -> list[Step]:
         """All steps, with a Free behind each last use."""
         self._free(self.live.dying(-1))
+        self._hand_over(-1)
         for k, call in enumerate(self.schedule):
             taken: set[str] = set()
             if isinstance(call, Kernel):
@@ -113,6 +120,7 @@ class Planner:
             dead = [n for n in self.live.dying(k) if n not in taken and n not in self.program.constants]
             self.waiting += [n for n in dead if self._is_reusable(n, k)]
             self._free([n for n in dead if n not in self.waiting])
+            self._hand_over(k)
         self._free(self.waiting)
         self.steps.append(Return(self.program.outputs))
         return self.steps
@@ -131,6 +139,15 @@ class Planner:
         names = [name for name in names if name not in self.program.numbers]
         if names:
             self.steps.append(Free(tuple(names)))
+
+    def _hand_over(self, step: int) -> None:
+        """Hand over the results that are final behind a step. What is returned twice has to be returned."""
+        outputs = self.program.outputs if self.handing_over else ()
+        for position, value in enumerate(outputs):
+            if not isinstance(value, Name) or value.name not in self.program.buffers or outputs.count(value) > 1:
+                continue
+            if self.live.final.get(value.name) == step:
+                self.steps.append(HandOver(value.name, position))
 
     def _is_reusable(self, name: str, position: int) -> bool:
         return name in self.own and self.live.storage_end[name] <= position

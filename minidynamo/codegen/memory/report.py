@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from minidynamo.codegen.ir.loops import Extern, GetItem, Origins
 from minidynamo.codegen.ir.size import hint
-from minidynamo.codegen.memory.plan import Allocate, Free, HostProgram, Launch, Reuse
+from minidynamo.codegen.memory.plan import Allocate, Free, HandOver, HostProgram, Launch, Reuse
 from minidynamo.codegen.memory.workspace import workspace
 from minidynamo.errors import UserLocation
 from minidynamo.memory_plan import MemoryPlan, PlanRecorder
@@ -45,6 +45,8 @@ def memory_plan(program: HostProgram) -> MemoryPlan:
                     buffers[step.out] = step.layout
             case Free():
                 recorder.free(step.names)
+            case HandOver():
+                recorder.hand_over(step.name)
     return recorder.plan()
 
 

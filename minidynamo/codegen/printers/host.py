@@ -18,7 +18,7 @@ from minidynamo.boxed import UNBOXED
 from minidynamo.codegen.ir.expr import Scalar
 from minidynamo.codegen.ir.loops import Buffer, Compute, Extern, GetItem, Name, Origins
 from minidynamo.codegen.ir.size import Extent, Size, group
-from minidynamo.codegen.memory.plan import Allocate, Free, HostProgram, Launch, Return, Reuse, Step
+from minidynamo.codegen.memory.plan import Allocate, Free, HandOver, HostProgram, Launch, Return, Reuse, Step
 from minidynamo.codegen.printers.base import Lines
 from minidynamo.codegen.runtime import random_numbers
 from minidynamo.names import Namespace
@@ -59,11 +59,13 @@ class _HostPrinter:
         self.lines = Lines("    ", "#")
         self.names = Namespace({*_names_of(program), *program.constants, "call"})
         self.addressed = _addressed(program)
+        handing_over = any(isinstance(step, HandOver) for step in program.steps)
+        self.receiver = self.names.fresh("hand_over") if handing_over else ""
 
     def print(self) -> tuple[str, dict[str, Any]]:
         args = self.names.fresh("args")
         self.lines(f"# The host program of {self.program.name}.")
-        with self.lines.block(f"def call({args}):"):
+        with self.lines.block(f"def call({args}{f', {self.receiver}=None' if self.receiver else ''}):"):
             self.lines(f"if {args}.__class__ is not list:")
             self.lines(f"    raise TypeError({UNBOXED!r}.format({args}.__class__.__name__))")
             inputs = self.program.inputs
@@ -78,6 +80,8 @@ class _HostPrinter:
                 if isinstance(step, (Extern, GetItem)):
                     self.check_strides(step)
         self.lines("", "", "call._boxed_call = True")
+        if self.receiver:
+            self.lines("call._hands_over = True")
         return self.lines.text(), {**self.program.constants, **self.names.values}
 
     def number(self, number: Compute) -> str:
@@ -123,6 +127,8 @@ class _HostPrinter:
                 return f"{step.out} = {step.source}[{step.index}]"
             case Free():
                 return f"del {', '.join(step.names)}"
+            case HandOver(name, position):
+                return f"if {self.receiver} is not None: {name} = {self.receiver}({position}, {name})"
             case Return():
                 values = [self.value(v) for v in step.values]
                 return f"return ({', '.join(values)}{',' if len(values) == 1 else ''})"

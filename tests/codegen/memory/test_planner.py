@@ -3,7 +3,7 @@
 import torch
 
 from minidynamo.codegen.ir.loops import Extern, Kernel
-from minidynamo.codegen.memory.plan import Allocate, Free, Launch, Return, Reuse
+from minidynamo.codegen.memory.plan import Allocate, Free, HandOver, Launch, Return, Reuse
 from minidynamo.codegen.memory.planner import may_overwrite, plan_memory, same_layout
 from minidynamo.codegen.scheduling.schedule import schedule
 from tests.codegen.graphs import kernels, lower
@@ -162,3 +162,23 @@ def test_memory_is_not_reused_while_a_part_of_it_is_read():
 
     made = plan(program, X, torch.ones(2, 2))
     assert "mm" not in [step.source for step in steps_of(Reuse, made)]
+
+
+def test_a_result_is_handed_over_behind_its_last_use():
+    def backward(x, w):
+        first = x @ w
+        second = first.sin() @ w
+        return first, second, second.t(), x
+
+    program, steps = schedule(lower(backward, X, X), join=True, verify=True)
+    found = plan_memory(steps, program, "test", handing_over=True)
+    handed = [s.position for s in found.steps if isinstance(s, HandOver)]
+    first = next(s for s in found.steps if isinstance(s, HandOver) and s.position == 0)
+    behind = found.steps[found.steps.index(first) + 1 :]
+    assert sorted(handed) == [0, 1, 2, 3] and any(isinstance(s, Extern) for s in behind)
+    assert not steps_of(HandOver, plan_memory(steps, program, "test"))
+
+
+def test_what_is_returned_twice_is_not_handed_over():
+    program, steps = schedule(lower(lambda x: (y := x.sin(), x.cos(), y), X), join=True, verify=True)
+    assert [s.position for s in steps_of(HandOver, plan_memory(steps, program, "test", handing_over=True))] == [1]

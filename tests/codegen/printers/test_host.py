@@ -10,7 +10,7 @@ from minidynamo.codegen.ir.expr import Const, Op
 from minidynamo.codegen.ir.index import Var
 from minidynamo.codegen.ir.loops import Buffer, Extern, GetItem, Name, Store
 from minidynamo.codegen.lowering.graph import lower_graph
-from minidynamo.codegen.memory.plan import Allocate, Free, HostProgram, Launch, Return, Reuse
+from minidynamo.codegen.memory.plan import Allocate, Free, HandOver, HostProgram, Launch, Return, Reuse
 from minidynamo.codegen.memory.planner import plan_memory
 from minidynamo.codegen.printers.host import print_host, with_strides
 from minidynamo.codegen.scheduling.schedule import schedule
@@ -52,15 +52,19 @@ def test_every_kind_of_step(golden):
         Extern("wide", aten._to_copy.default, (Name("joined"),), (("dtype", torch.float64),)),
         Extern("big", aten.full_like.default, (Name("low"), float("-inf")), (("device", torch.device("cpu")),)),
         Free(("low", "high", "joined")),
+        HandOver("wide", 0),
         Return((Name("wide"), Name("big"), None, 3)),
     )
     program = HostProgram("every_step", ("x", "unused"), steps, (kernel,), ())
     call, source = load(program, {"double": double})
     golden(source, "codegen/host_every_step.py.txt")
     x = torch.arange(8.0)
-    wide, big, nothing, three = call([x, torch.ones(1)])
+    wide, big, nothing, three = call([x.clone(), torch.ones(1)])
     assert wide.tolist() == [8.0, 10.0, 12.0, 14.0, 0.0, 2.0, 4.0, 6.0] and wide.dtype is torch.float64
     assert big.tolist() == [float("-inf")] * 4 and nothing is None and three == 3
+    handed = {}
+    assert call([x, torch.ones(1)], handed.__setitem__)[0] is None and torch.equal(handed[0], wide)
+    assert call._hands_over is True
 
 
 def test_call_is_boxed_and_empties_its_list():

@@ -1,0 +1,102 @@
+"""Owns the adding of gradients to `.grad` while a compiled backward runs, so that not all of them live together.
+
+A compiled backward is one node of autograd's graph, whose results autograd takes when it has returned. Eager adds the
+gradient of a parameter to what `.grad` holds as soon as it is computed. Here the node that does so for autograd is
+called right away, for the leaves with which nobody could tell: all others are returned, and autograd does the rest.
+Where autograd adds gradients of several nodes before it adds them to `.grad`, here each is added by itself; so the sum
+may be rounded differently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from minidynamo import compat
+from minidynamo.autograd.hooks import is_hooked
+from minidynamo.boxed import HandOver
+
+
+def accumulating(
+    ctx: Any, links: Sequence[torch.Tensor | None], args: Iterable[Any], unwanted: Collection[int]
+) -> HandOver | None:
+    """What takes those gradients that can be added to `.grad` at once; None when there are none.
+
+    `ctx` is the node whose backward runs, `links` are its inputs, or what stands for them, in the order of the
+    gradients. `args` is what the gradients are computed from. The gradients in `unwanted` are none.
+    """
+    held = [place for place, link in enumerate(links) if link is not None and link.is_leaf and link.grad is not None]
+    if not held or torch.is_anomaly_enabled():  # which looks at what backward returns
+        return None
+    nodes = _accumulators(ctx)
+    occupied = set(map(_storage, filter(_has_storage, args)))
+    takers: dict[int, tuple[torch.Tensor, Any]] = {}
+    for place in held:
+        leaf: Any = links[place]
+        node = nodes.get(id(leaf))
+        if node is not None and place not in unwanted and _can_add(leaf, node, occupied):
+            takers[place] = leaf, node
+    if not takers:
+        return None
+
+    def take(place: int, gradient: torch.Tensor) -> torch.Tensor | None:
+        if place not in takers:
+            return gradient
+        leaf, add = takers[place]
+        if not _fits(gradient, leaf.grad):
+            return gradient
+        add(gradient)
+        return None
+
+    return take
+
+
+def _accumulators(ctx: Any) -> dict[int, torch.autograd.graph.Node]:
+    """The nodes behind `ctx` that add to `.grad`, by the id of their leaf; none for a leaf with several gradients."""
+    found: dict[int, torch.autograd.graph.Node] = {}
+    several: set[int] = set()
+    for node, _ in ctx.next_functions:
+        leaf = compat.leaf_of(node)
+        if id(leaf) in found:
+            several.add(id(leaf))
+        if leaf is not None:
+            found[id(leaf)] = node
+    return {key: node for key, node in found.items() if key not in several}
+
+
+def _can_add(leaf: torch.Tensor, node: torch.autograd.graph.Node, occupied: Collection[int]) -> bool:
+    """Whether nobody can tell that `node` runs now. `occupied` is memory that backward still reads."""
+    grad = leaf.grad
+    return (
+        type(grad) is torch.Tensor
+        and _has_storage(grad)
+        and _storage(grad) not in occupied
+        and _in_order(grad.device)
+        and not is_hooked(leaf, node)
+        and compat.will_run(node)
+    )
+
+
+def _has_storage(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided
+
+
+def _storage(value: torch.Tensor) -> int:
+    place: int = value.untyped_storage()._cdata
+    return place
+
+
+def _in_order(device: torch.device) -> bool:
+    """Whether what runs on a device now is in order with what autograd runs there."""
+    if device.type == "cuda":
+        return torch.cuda.current_stream(device) == torch.cuda.default_stream(device)
+    return device.type == "cpu"
+
+
+def _fits(gradient: torch.Tensor, grad: torch.Tensor | None) -> bool:
+    """Whether autograd would add `gradient` to `grad` as it is."""
+    if grad is None or gradient.shape != grad.shape:
+        return False
+    return gradient.dtype == grad.dtype and gradient.device == grad.device
