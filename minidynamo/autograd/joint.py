@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -25,6 +26,7 @@ from minidynamo import compat, fake_strides
 from minidynamo.autograd.checks import assert_values
 from minidynamo.autograd.inputs import InputLayout
 from minidynamo.autograd.locations import LocatingInterpreter, LocationRecorder
+from minidynamo.autograd.mutation import write_unseen
 from minidynamo.autograd.numbers import is_empty, is_symbolic, known
 from minidynamo.autograd.opaque import CHOOSES_BY_DATA, run_opaque
 from minidynamo.compat import FakeTensor, FakeTensorMode, OpOverload
@@ -431,7 +433,10 @@ class _CheckingInterpreter(LocatingInterpreter):
         assert_values(target, args, kwargs)
         if self.recorder.current in self.opaque:
             return run_opaque(target, args, kwargs)
-        return super().call_function(target, args, kwargs)
+        before = self.recorder.newest()
+        result = super().call_function(target, args, kwargs)
+        traced = itertools.takewhile(lambda node: node is not before, reversed(self.recorder.graph.nodes))
+        return kwargs["out"] if write_unseen(target, args, kwargs, traced) else result
 
     def call_method(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.recorder.current in self.opaque:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import fx
 
 from minidynamo import compat
 from minidynamo.compat import OpOverload
@@ -130,6 +132,38 @@ def functional_twin(op: OpOverload) -> OpOverload | None:
     _library.impl(name, run, "CompositeExplicitAutograd")
     twin: OpOverload = getattr(torch.ops.minidynamo, name).default
     return twin
+
+
+def given_by_output(out: torch.Tensor, missing: Collection[str]) -> dict[str, Any]:
+    """What a call with `out=` takes from its output, of the arguments that its functional twin is not given: numbers
+    are made, and summed, in the dtype of the output."""
+    return {name: getattr(out, name) for name in ("dtype", "device") if name in missing}
+
+
+def write_unseen(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], traced: Iterable[fx.Node]
+) -> bool:
+    """Write what a call with `out=` makes to its outputs if none of the `traced` operations does, and whether that was
+    so: some functions write through memory that no operator declares to be shared, or return new tensors instead while
+    they are traced."""
+    out = kwargs.get("out")
+    outputs = [t for t in (out if isinstance(out, (tuple, list)) else [out]) if isinstance(t, torch.Tensor)]
+    if not outputs or not all(t.numel() for t in outputs) or any(map(_writes, traced)):
+        return False
+    made = function(*args, **{key: value for key, value in kwargs.items() if key != "out"})
+    for old, new in zip(outputs, made if isinstance(made, (tuple, list)) else (made,)):
+        old.copy_(new)
+    return True
+
+
+def _writes(node: fx.Node) -> bool:
+    """Whether an operation writes to memory that it is known who shares."""
+    mutation = mutation_of(node.target) if isinstance(node.target, OpOverload) else None
+    if mutation is None:
+        return False
+    named = named_arguments(node.target, node.args, node.kwargs)  # type: ignore[arg-type]
+    written = [named[name] for name in mutation.arguments]
+    return not any(isinstance(arg, fx.Node) and arg.target is aten._unsafe_view.default for arg in written)
 
 
 def _copied(value: Any) -> Any:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import minidynamo
 from minidynamo.autograd.mutation import (
     UNDECLARED,
     functional_twin,
@@ -124,3 +125,30 @@ def test_programs_with_writing_operators_of_the_user(own_operators):
 
     with pytest.raises(BackendError, match="same memory twice"):
         graphs(twice, inputs((3, 4), (3, 4), grad=False)()[0])
+
+
+def dtype_of_output(x, y):
+    exact = [torch.empty(n, dtype=dtype) for n, dtype in ((5, torch.float64), (5, torch.int32), (4, torch.float64))]
+    torch.arange(2.1, -2.9, -1.0, out=exact[0])
+    torch.arange(2.1, -2.9, -1.0, out=exact[1])
+    torch.sum(x / 3, 1, out=exact[2])
+    return tuple(exact)
+
+
+def unseen_writes(x, y):
+    product, rank = torch.empty(8, 10), torch.empty((), dtype=torch.int64)
+    returned = torch.kron(x.detach()[:2, :2], y.detach(), out=product)
+    torch.linalg.matrix_rank(y.detach(), out=rank)
+    return product.sin(), returned + 1, rank
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("program", [dtype_of_output, unseen_writes], ids=lambda program: program.__name__)
+def test_outputs_that_are_given_get_what_eager_writes(program, mode):
+    x, y = torch.randn(4, 5), torch.randn(4, 5)
+    with mode():
+        expected = program(x, y)
+        made = minidynamo.compile(program, backend="aot_eager", fullgraph=True)(x, y)
+    for a, b in zip(made, expected, strict=True):
+        assert a.dtype == b.dtype
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
