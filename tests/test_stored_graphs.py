@@ -191,6 +191,10 @@ def recomputes(x, y):
     return checkpoint(lambda a: (a @ y).sin().exp(), x, use_reentrant=False) * 2
 
 
+def draws_again(x, y):
+    return checkpoint(lambda a: functional.dropout((a @ y).repeat(20, 20), 0.5).sin() / 400, x, use_reentrant=False) * 2
+
+
 def no_grad_inside(x, y):
     with torch.no_grad():
         scale = (x * y).sum()
@@ -201,7 +205,7 @@ def attends(x, y):
     return functional.scaled_dot_product_attention(x[None, None], y[None, None], x[None, None])
 
 
-PROGRAMS = [pointwise, mutates, many, constants, recomputes, no_grad_inside, attends]
+PROGRAMS = [pointwise, mutates, many, constants, recomputes, draws_again, no_grad_inside, attends]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
