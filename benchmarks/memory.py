@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import minidynamo
 from benchmarks.measure import SYSTEMS, Limit, Result
-from benchmarks.memory_models import MODELS, POINTWISE
+from benchmarks.memory_models import ACCUMULATED, MODELS, POINTWISE
 
 # The profiler announces each start and stop on standard error.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
@@ -39,12 +39,17 @@ def peak_bytes(function: Callable[[], object]) -> int:
     return max(held)
 
 
-def training_step(call: Callable[..., Tensor], x: Tensor, model: nn.Module) -> None:
-    """Forward, loss and backward; the gradients are thrown away, so that every step starts with the same memory."""
+def accumulation(call: Callable[..., Tensor], x: Tensor, model: nn.Module) -> None:
+    """Forward, loss and backward; the gradients are added to those of the runs before."""
     scores = call(x).flatten(0, -2)
     loss = functional.cross_entropy(scores, scores.new_zeros(scores.shape[0], dtype=torch.long))
     del scores
     loss.backward()
+
+
+def training_step(call: Callable[..., Tensor], x: Tensor, model: nn.Module) -> None:
+    """Forward, loss and backward; the gradients are thrown away, so that every step starts with the same memory."""
+    accumulation(call, x, model)
     model.zero_grad(set_to_none=True)
 
 
@@ -68,13 +73,15 @@ def measured(
             one_run()
         samples[name] = [peak_bytes(one_run) / 2**20]
         if name == "minidynamo":
-            predicted = minidynamo.memory_plan(model).peak / 2**20
+            plan = minidynamo.memory_plan(model)
+            predicted = (plan.accumulating_peak if run is accumulation else plan.peak) / 2**20
     return samples, predicted
 
 
 def measure(quick: bool) -> Iterator[Result]:
     """Peaks of training steps and of inference, and how well the peaks were predicted."""
     jobs = [(f"peak memory of a step: {n}", *job, training_step, LIMITS) for n, job in MODELS.items()]
+    jobs += [(f"peak memory of a micro-batch: {n}", *job, accumulation, LIMITS) for n, job in ACCUMULATED.items()]
     jobs += [(f"peak memory of inference: {n}", *job, inference, INFERENCE) for n, job in POINTWISE.items()]
     for name, make, shape, run, limits in jobs:
         samples, predicted = measured(make, shape, run)

@@ -50,6 +50,10 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
+# Trained on small batches whose gradients are added up: these take more memory than the activations.
+ACCUMULATED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {"MLP of 20 layers": (perceptron, (64, 256))}
+
+
 class Gates(nn.Module):
     """A chain of activations, gates and norms: what is left of a model between its products."""
 
