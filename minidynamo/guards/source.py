@@ -158,9 +158,19 @@ def hash_once(cls: type[S]) -> type[S]:
 
 @dataclass(frozen=True)
 class Derived(Source):
-    """A source that reads from another one."""
+    """A source that reads from another one. Where code and message look alike, a kind of it defines `read` alone."""
 
     of: Source
+
+    def read(self, of: str) -> str:
+        """Python text for the read from what `of` is the text of."""
+        raise NotImplementedError
+
+    def expression(self, names: Names) -> str:
+        return self.read(self.of.expression(names))
+
+    def display(self) -> str:
+        return self.read(self.of.display())
 
     @property
     def base(self) -> Source | None:
@@ -174,11 +184,8 @@ class Attr(Derived):
 
     name: str
 
-    def expression(self, names: Names) -> str:
-        return f"{self.of.expression(names)}.{self.name}"
-
-    def display(self) -> str:
-        return f"{self.of.display()}.{self.name}"
+    def read(self, of: str) -> str:
+        return f"{of}.{self.name}"
 
 
 @hash_once
@@ -276,11 +283,8 @@ class TypeOf(Derived):
 class Result(Derived):
     """What a library function gives that is called without arguments and changes nothing."""
 
-    def expression(self, names: Names) -> str:
-        return f"{self.of.expression(names)}()"
-
-    def display(self) -> str:
-        return f"{self.of.display()}()"
+    def read(self, of: str) -> str:
+        return f"{of}()"
 
 
 def call_or_none(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -369,11 +373,8 @@ class DictValues(Derived):
 class Held(Derived):
     """The number that a tensor holds."""
 
-    def expression(self, names: Names) -> str:
-        return f"{self.of.expression(names)}.item()"
-
-    def display(self) -> str:
-        return f"{self.of.display()}.item()"
+    def read(self, of: str) -> str:
+        return f"{of}.item()"
 
 
 @hash_once
@@ -409,11 +410,8 @@ class Stride(Derived):
 
     dim: int
 
-    def expression(self, names: Names) -> str:
-        return f"{self.of.expression(names)}.stride({self.dim})"
-
-    def display(self) -> str:
-        return f"{self.of.display()}.stride({self.dim})"
+    def read(self, of: str) -> str:
+        return f"{of}.stride({self.dim})"
 
 
 @hash_once
@@ -423,11 +421,8 @@ class TensorFact(Derived):
 
     text: str
 
-    def expression(self, names: Names) -> str:
-        return f"{self.of.expression(names)}.{self.text}"
-
-    def display(self) -> str:
-        return f"{self.of.display()}.{self.text}"
+    def read(self, of: str) -> str:
+        return f"{of}.{self.text}"
 
 
 # What a guard of the whole tensor settles, too.
