@@ -53,10 +53,10 @@ def _is_within_memory(window: fx.Node) -> bool:
     made, source = window.meta["val"], window.args[0]
     if not isinstance(source, fx.Node) or has_symbols([made, source.meta["val"]]):
         return False
-    return _end(made) <= _end(source.meta["val"])
+    return bool(_end(made) <= _end(source.meta["val"]))
 
 
-def _end(tensor: torch.Tensor) -> int:
+def _end(tensor: torch.Tensor) -> Any:
     reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
     return tensor.storage_offset() + reach + 1 if tensor.numel() else 0
 

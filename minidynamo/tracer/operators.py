@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minidynamo.compat import constant_behind
+from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant
 from minidynamo.guards.writers import same_value
@@ -284,10 +285,10 @@ def _is_the_same_plain_value(tx: Tracer, left: VariableTracker, right: VariableT
     """`left is right` for equal numbers or texts: which objects hold them differs from call to call."""
     operands = (left, right)
     if any(isinstance(each, NumberVariable) for each in operands):
-        if any(each.source is None or isinstance(each.source, Computed) for each in operands):
-            return False  # what is computed is a new object
         what = "`is` compares two equal numbers"
         why = "Whether they are one object is only known when the program runs."
+        if any(map(_is_computed, operands)):  # which is lost when the graph computes it
+            raise SkipFrame(Diagnostic("MD230", what, why=why, fix="compare with `==`", where=tx.frames[0].location))
         tx.break_graph("MD230", what, why=why, fix="compare with `==`")
     same = is_same(left, right)
     outside, other = operands if left.source is not None else (right, left)
@@ -296,6 +297,13 @@ def _is_the_same_plain_value(tx: Tracer, left: VariableTracker, right: VariableT
         kind, expected = (GuardKind.SAME_OBJECT, place) if same else (GuardKind.DISTINCT_OBJECTS, (place,))
         tx.guard(outside.source, kind, expected)
     return same
+
+
+def _is_computed(variable: VariableTracker) -> bool:
+    """Whether the program has made the number: it is no argument, and no attribute or item from outside."""
+    node = variable.node if isinstance(variable, NumberVariable) else None
+    is_read = variable.source is not None and not isinstance(variable.source, Computed)
+    return not is_read or (node is not None and node.op != "placeholder")
 
 
 @registry.function(same_or_equal)

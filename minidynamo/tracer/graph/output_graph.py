@@ -99,6 +99,10 @@ class OutputGraph:
         """The tracker of the value at `source`, if there is one already."""
         return self.values.at(source)
 
+    def tracker_of(self, value: object) -> VariableTracker | None:
+        """The tracker of a real object, if there is one already."""
+        return self.values.of(value)
+
     def real(self, tensor: TensorVariable) -> torch.Tensor | None:
         """The real tensor that a tracker was made from; None for one that the graph computes."""
         return self.inputs.real(tensor)
@@ -206,7 +210,12 @@ class OutputGraph:
     def integer(self, value: int, source: Source) -> NumberVariable:
         """Track an int that Python reads or computes, with a symbol of its own."""
         symbol = self.shapes.integer(source, value)
-        return NumberVariable(symbol, int, lambda: int(symbol), source=source)
+
+        def pin() -> int:
+            assert int(symbol) == value
+            return value  # this very object: what Python makes of it may be the same one
+
+        return NumberVariable(symbol, int, pin, source=source)
 
     def floating(self, value: float, source: Source) -> NumberVariable:
         """Track a float that Python reads or computes; `value` is that of this call."""

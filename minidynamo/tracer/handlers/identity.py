@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import _thread
 
+from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Result
 from minidynamo.tracer import registry
 from minidynamo.tracer.handlers.values import hash_of, is_constant
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.reachable import needed_by, parts
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import FunctionVariable
 from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ClassVariable, IdVariable, ObjectVariable, OpaqueVariable, PythonModuleVariable
 from minidynamo.variables.tensors import TensorVariable
 
@@ -29,9 +32,11 @@ def _hash(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
 
 @registry.function(id)
 def _id(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
-    if isinstance(obj, ConstantVariable) or (obj.source is None and is_constant(obj)):
+    _refuse_reused_places(tx, obj)
+    if isinstance(obj, ConstantVariable | NumberVariable) or (obj.source is None and is_constant(obj)):
         tx.break_graph("MD233", "`id` of a constant", why="Equal constants may be one object, or several.")
     if obj.source is None:
+        tx.graph.identity_keys[obj] = None
         return IdVariable(obj)
     real = tx.graph.real(obj) if isinstance(obj, TensorVariable) else obj.value if isinstance(obj, _LASTING) else None
     if real is None:
@@ -43,6 +48,41 @@ def _id(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
         )
     tx.guard(obj.source, GuardKind.IDENTITY, real)
     return ConstantVariable(id(real))
+
+
+def _refuse_reused_places(tx: Tracer, asked: VariableTracker) -> None:
+    """Give the frame up when an object may have been made where one has died whose `id` is known.
+
+    A number or text is asked by Python itself, behind a break; until then it must not have been kept for that.
+    """
+    is_made = isinstance(asked, ConstantVariable | NumberVariable) and not _is_shared(tx, asked)
+    new = [obj for obj in (*tx.graph.identity_keys, *([asked] if is_made else [])) if obj.source is None]
+    if not new:
+        return
+    if not _kept(tx).issuperset(new):
+        what, why = "`id` of a new object that nobody keeps", "Objects are made where others have died."
+        raise SkipFrame(Diagnostic("MD233", what, why=why, fix="compare with `is`", where=tx.frames[0].location))
+
+
+def _kept(tx: Tracer) -> set[VariableTracker]:
+    """What the frames and the effects so far refer to. A known `id` refers to nothing."""
+    todo = [value for frame in tx.frames for value in frame.held()]
+    todo += [value for effect in tx.side_effects.journal for value in needed_by(effect)]
+    kept: set[VariableTracker] = set()
+    while todo:
+        value = todo.pop()
+        if value not in kept and not isinstance(value, IdVariable):
+            kept.add(value)
+            todo.extend(parts(value, tx.side_effects))
+    return kept
+
+
+def _is_shared(tx: Tracer, constant: ConstantVariable | NumberVariable) -> bool:
+    """Whether the interpreter or the code of the program keeps the value."""
+    value = constant.here
+    if value is None or isinstance(value, bool) or (type(value) is int and -5 <= value <= 256):
+        return True
+    return any(value is kept for frame in tx.frames for kept in frame.code.co_consts)
 
 
 @registry.function(_thread.get_ident)

@@ -1,0 +1,77 @@
+"""`is` and `id` of numbers that are computed, and of objects that die at once, answer as they do without a graph."""
+
+from __future__ import annotations
+
+import operator
+
+import pytest
+import torch
+
+from minidynamo.testing import assert_same_as_eager
+
+# A frame that runs as written is announced.
+pytestmark = pytest.mark.filterwarnings("ignore::minidynamo.events.MinidynamoNotice")
+
+PROGRAMS = {
+    "abs": lambda x, n: (x + n, abs(n) is n),
+    "product": lambda x, n: (x + n, n * 1 is n),
+    "sum": lambda x, n: (x + n, n + 0 is n, 0 + n is n),
+    "plus": lambda x, n: (x + n, +n is n),
+    "power": lambda x, n: (x + n, n**1 is n),
+    "quotient": lambda x, n: (x + n, n // 1 is n, divmod(n, 1)[0] is n),
+    "twice": lambda x, n: (x + n, n + 1000 is n + 1000),
+    "chosen": lambda x, n: (x + n, max(n, 3) is n, min(n, 10**6) is n),
+    "converted": lambda x, n: (x + n, int(n) is n, round(n) is n, n.__int__() is n, operator.index(n) is n),
+    "index": lambda x, n: (x + n, operator.index(n) is operator.index(n)),
+    "bits": lambda x, n: (x + n, (n | 0) is n, (n << 0) is n, (n >> 0) is n),
+    "size": lambda x, n: (x + n, x.size(0) + n is n + x.size(0)),
+    "id": lambda x, n: (x + n, id(n + 1000) == id(n + 1000)),
+    "one id": lambda x, n: (x + n, id(n) == id(n)),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_identity_of_numbers_that_change(name, dynamic):
+    inputs = [lambda n=n: (torch.ones(3), n) for n in (1000, 2000, 3001, 5)]
+    assert_same_as_eager(PROGRAMS[name], *inputs, dynamic=dynamic)
+
+
+@pytest.mark.parametrize("name", ["abs", "product", "sum", "plus", "chosen", "id"])
+def test_identity_of_floats_that_change(name):
+    inputs = [lambda n=n: (torch.ones(3), n) for n in (1000.5, 2000.5, 2.25)]
+    assert_same_as_eager(PROGRAMS[name], *inputs)
+
+
+class Made:
+    pass
+
+
+def of_made(x):
+    return x + 1, id(Made()) == id(Made()), id([]) == id([])
+
+
+def of_tensors(x):
+    return x + 1, id(x + 1) == id(x + 2)
+
+
+def of_bound_again(x):
+    a = Made()
+    first = id(a)
+    del a
+    b = Made()
+    return x + 1, first == id(b)
+
+
+@pytest.mark.parametrize("fn", [of_made, of_tensors, of_bound_again])
+def test_objects_that_die_leave_their_place_to_others(fn):
+    assert_same_as_eager(fn, lambda: torch.ones(3), calls=3)
+
+
+def test_objects_that_live_are_told_apart_in_the_graph():
+    def fn(x):
+        made, tensors = [Made(), Made()], (x + 1, x + 2)
+        seen = {id(each) for each in (*made, *tensors, *made)}
+        return tensors, len(seen), id(made[0]) == id(made[1])
+
+    assert_same_as_eager(fn, lambda: torch.ones(3), calls=2, graphs=1, breaks=0)
