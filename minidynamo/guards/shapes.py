@@ -228,6 +228,7 @@ class Shapes:
         found = [self._refined(guard) if guard.source in self._tensors else guard for guard in given]
         fixed = {guard.source for guard in found if guard.kind in _FIXING}
         tensors = {guard.source: guard.expected for guard in found if guard.kind is GuardKind.TENSOR}
+        found = [guard for guard in found if not _is_part_of_known(guard, fixed, tensors)]
         relations = [guard for guard in self._relations.values() if not _is_settled(guard.source, fixed, tensors)]
         if self._env is None:
             return [*found, *relations]
@@ -334,6 +335,12 @@ def _is_settled(condition: Source, fixed: Collection[Source], tensors: Mapping[S
         or (isinstance(operand, TENSOR_FACTS) and operand.of in tensors and _is_fixed(operand, tensors[operand.of]))
         for operand in operands
     )
+
+
+def _is_part_of_known(guard: Guard, fixed: Collection[Source], tensors: Mapping[Source, TensorFacts]) -> bool:
+    """Whether it tells something about a value that is guarded as a whole."""
+    is_part = guard.kind is GuardKind.EQUALS and isinstance(guard.source, Computed)
+    return is_part and _is_settled(guard.source, fixed, tensors)
 
 
 def _is_fixed(fact: Size | Stride | TensorFact, facts: TensorFacts) -> bool:

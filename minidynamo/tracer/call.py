@@ -15,7 +15,7 @@ from typing import Any
 
 from minidynamo.guards.source import Attr
 from minidynamo.steering import IN_GRAPH, own_mark
-from minidynamo.tracer import number_functions, numbers, registry
+from minidynamo.tracer import number_functions, numbers, parts, registry
 from minidynamo.tracer.advice import INSTEAD
 from minidynamo.tracer.attributes import bind, guard_class_attribute, lookup_on_class
 from minidynamo.tracer.constants import CONSTANT_TYPES, NotConstant, as_constant
@@ -206,6 +206,9 @@ def call_built_in(
         if number is not None:
             return number
         receiver = numbers.pinned(receiver)
+    part = None if kwargs else parts.answer(tx, receiver, name, args)
+    if part is not None:
+        return part
     handler = registry.find_method(cls, name)
     if handler is not None:
         return call_handler(tx, handler, [receiver, *args], kwargs)

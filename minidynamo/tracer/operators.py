@@ -16,7 +16,7 @@ from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant
 from minidynamo.guards.writers import same_value
-from minidynamo.tracer import numbers, registry
+from minidynamo.tracer import numbers, parts, registry
 from minidynamo.tracer.attributes import MISSING, lookup_on_class
 from minidynamo.tracer.constants import NotConstant, as_constant, from_constant, has_own, involves_own_operators
 from minidynamo.tracer.exceptions import says, tracked
@@ -187,7 +187,7 @@ def _getitem(tx: Tracer, obj: VariableTracker, key: VariableTracker, /) -> Varia
     if isinstance(obj, TensorVariable):
         return tx.emit(operator.getitem, [obj, key])
     if isinstance(obj, ConstantVariable):
-        result = fold(tx, operator.getitem, obj, key)
+        result = parts.answer(tx, obj, "__getitem__", [key]) or fold(tx, operator.getitem, obj, key)
         if result is not None:
             return result
     if isinstance(obj, ClassVariable) and not _has_method(obj, "__getitem__"):
@@ -363,7 +363,9 @@ def _contains(tx: Tracer, container: VariableTracker, item: VariableTracker, /) 
     if items is not None:
         result = numbers.is_among(tx, item, items)
     elif is_new or isinstance(container, ConstantVariable):  # others are not read as a whole
-        result = None if numbers.involves_number(container) else fold(tx, operator.contains, container, item)
+        result = parts.answer(tx, container, "__contains__", [item])
+        if result is None and not numbers.involves_number(container):
+            result = fold(tx, operator.contains, container, item)
     if result is not None:
         return result
     if _has_method(container, "__contains__"):
@@ -378,7 +380,7 @@ def _contains(tx: Tracer, container: VariableTracker, item: VariableTracker, /) 
 def truth_of(tx: Tracer, obj: VariableTracker) -> bool:
     """`bool(obj)`, by `__bool__`, then `__len__`, else True."""
     if isinstance(obj, ConstantVariable) and not has_own(obj.python_type, "__bool__", "__len__"):
-        return numbers.truth_of_unread(tx, obj) if numbers.is_unread(obj) else bool(obj.value)
+        return parts.truth(tx, obj)
     if isinstance(obj, NumberVariable):
         return numbers.truth(tx, obj)
     if isinstance(obj, TensorVariable):

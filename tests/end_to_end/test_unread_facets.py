@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import datetime
 import enum
 from types import SimpleNamespace as Space
 from typing import Any, NamedTuple
@@ -155,9 +156,19 @@ UNTOUCHED = {
     "a tensor returned": (lambda x, t: (x * 2, t), F, [WIDE, D, CUBE, GRAD, 1], []),
 }
 RANGES = {
+    "start of a range": (by(lambda r: r.start), range(2, 5), [range(2, 7), range(2, 9, 3)], [range(3, 5)]),
+    "stop of a range": (by(lambda r: r.stop), range(2, 5), [range(1, 5), range(0, 5, 2)], [range(2, 6)]),
+    "step of a range": (by(lambda r: r.step), range(2, 5), [range(1, 5), range(9)], [range(2, 5, 2)]),
+    "length of a range": (by(len), range(2, 5), [range(3), range(0, 6, 2)], [range(2, 6)]),
+    "first of a range": (by(lambda r: r[0]), range(2, 5), [range(2, 7), range(2, 9, 3)], [range(3, 5)]),
+    "truth of a range": (chosen(bool), range(2, 5), [range(3), range(9)], [range(0)]),
     "loop over a range": (loops, range(3), [], [range(4), range(0, 6, 2)]),
     "type of a range": (chosen(lambda r: isinstance(r, range)), range(2, 5), [range(3)], [1]),
+    "start of a slice": (by(lambda s: s.start), slice(2, 5), [slice(2, 7), slice(2, None, "a")], [slice(3, 5)]),
+    "stop of a slice": (by(lambda s: s.stop), slice(2, 5), [slice(1, 5), slice(None, 5, 2)], [slice(2, 6)]),
+    "step of a slice": (chosen(lambda s: s.step is None), slice(2, 5), [slice(1, 7)], [slice(2, 5, 2)]),
     "type of a slice": (chosen(lambda s: isinstance(s, slice)), slice(2, 5), [slice(3)], [1]),
+    "an attribute that is a range": (by(lambda s: s.v.start), a(range(2, 5)), [a(range(2, 9))], [a(range(3, 5))]),
 }
 VALUES = {
     "one key": (by(lambda d: d["a"]), {"a": 2, "b": 3}, [{"a": 2}, {"c": 1, "a": 2, "b": 4}], [{"a": 3, "b": 3}]),
@@ -182,10 +193,29 @@ VALUES = {
     "one element of a set": (chosen(lambda s: 1 in s), {1, 2}, [{1}, {1, 5, 7}], [{2}]),
     "one element of a frozenset": (chosen(lambda s: 1 in s), frozenset({1, 2}), [frozenset({1})], [frozenset({2})]),
     "number of elements": (by(len), {1, 2}, [{3, 4}], [{1}]),
+    "length of a text": (by(len), "abc", ["xyz"], ["ab"]),
+    "start of a text": (chosen(lambda s: s.startswith("a")), "abc", ["axy", "a"], ["xab"]),
+    "end of a text": (chosen(lambda s: s.endswith("c")), "abc", ["xyc", "c"], ["xab"]),
+    "part of a text": (chosen(lambda s: "b" in s), "abc", ["xb", "b"], ["xa"]),
+    "a character": (chosen(lambda s: s[0] == "a"), "abc", ["axy", "a"], ["xab"]),
     "a text that is compared": (chosen(lambda s: s == "sum"), "abc", ["axy", "a"], ["sum"]),
+    "length of bytes": (by(len), b"abc", [b"xyz"], [b"ab"]),
     "a number's sign": (chosen(lambda n: n > 0), 3, [4, 5], [-1]),
     "a float's class": (chosen(lambda n: isinstance(n, float)), 0.5, [1.5, float("nan")], [1]),
+    "real of a complex": (by(lambda c: c.real), 1 + 2j, [1 + 3j], [2 + 2j]),
     "type of a complex": (chosen(lambda c: isinstance(c, complex)), 1 + 2j, [1j], [1]),
+    "a device's type": (
+        chosen(lambda d: d.type == "cuda"),
+        torch.device("cuda", 0),
+        [torch.device("cuda", 1)],
+        [torch.device("cpu")],
+    ),
+    "a year": (
+        by(lambda d: d.year),
+        datetime.date(2020, 1, 1),
+        [datetime.date(2020, 5, 2)],
+        [datetime.date(2021, 1, 1)],
+    ),
     "a submodule": (
         lambda x, m: m.first(x),
         net(),

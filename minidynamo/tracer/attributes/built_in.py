@@ -11,6 +11,7 @@ from minidynamo.autograd_calls import replace_data
 from minidynamo.compat import OPERATOR_NAMESPACES
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, InstanceAttr
+from minidynamo.tracer import parts
 from minidynamo.tracer.advice import INSTEAD
 from minidynamo.tracer.attributes.binding import (
     bind,
@@ -59,7 +60,10 @@ def _constant(tx: Tracer, obj: ConstantVariable, name: str) -> VariableTracker |
     """Enum members, dtypes and the like: attributes that are not callable are read from the value itself."""
     if name == "__class__":
         return class_of(tx, obj)
-    cls = type(obj.value)
+    part = parts.attribute(tx, obj, name)
+    if part is not None:
+        return part
+    cls = obj.python_type
     raw, owner = lookup_on_class(cls, name)
     if owner is not None and (callable(raw) or isinstance(raw, classmethod | staticmethod | property)):
         guard_class_attribute(tx, cls, owner, name, raw)

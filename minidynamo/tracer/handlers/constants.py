@@ -93,7 +93,7 @@ for _cls in _OPERANDS:
 
 @registry.attributes(ConstantVariable)
 def _enum_attribute(tx: Tracer, obj: ConstantVariable, name: str) -> VariableTracker | None:
-    if not isinstance(obj.value, enum.Enum):
+    if not issubclass(obj.python_type, enum.Enum):
         return None
     # A class may define `value` or `name` itself; those are traced as the properties they are.
     inherited = name in ("name", "value") and inspect.getattr_static(type(obj.value), name) is vars(enum.Enum)[name]
