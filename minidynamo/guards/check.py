@@ -23,7 +23,7 @@ from minidynamo.guards.source import Local, Source, is_passed
 from minidynamo.guards.state import KernelSettings, current
 from minidynamo.guards.tensors import attribute_checks, batched_checker
 from minidynamo.guards.walk import Walk, plan_walk
-from minidynamo.guards.writers import WRITERS
+from minidynamo.guards.writers import WRITERS, lost_reference, unnoticed_deaths
 from minidynamo.names import Namespace
 
 
@@ -62,27 +62,29 @@ def write_condition(
     share intermediate reads become a function of their own, whose locals are gone before the graph runs; many guards
     of what objects hold become a walk, and the function then gives the values at `inputs`, if there are any.
     """
-    guards = ordered(guards)
+    all_guards = ordered(guards)
+    guards = [guard for guard in all_guards if guard.kind is not GuardKind.UNNOTICED_DEATH]
     settings = KernelSettings()
     walk = plan_walk(guards, inputs, parameters, name)
     found = None if walk is None else walk.found
     reserved = [*parameters, *([] if found is None else [found.name])]
 
-    def written(suffix: str) -> tuple[Namespace, list[str], bool]:
+    def written(suffix: str) -> tuple[Namespace, list[str], list[str], list[str]]:
         reader = Reader(guards, Namespace(reserved, suffix), found)
         texts = reader.finished(_conjuncts_of_all(guards, inputs, walk, reader, settings))
-        return reader.names, texts, bool(reader.temporaries())
+        return reader.names, texts, _deaths(all_guards, reader.names), reader.temporaries()
 
-    names, texts, is_shared = written("")
-    if not (is_shared or walk):  # it is short, and its names stand among those of other entries
-        names, texts, _ = written(f"_{number}")
+    names, texts, deaths, temporaries = written("")
+    if not (temporaries or walk):  # it is short, and its names stand among those of other entries
+        names, texts, deaths, _ = written(f"_{number}")
     watched = (*names.watched(), *(walk.watched if walk else ()))
-    if not (is_shared or walk):
-        return Condition(" and ".join(texts) or "True", names.values, watched, settings)
+    if not (temporaries or walk):
+        return Condition(" and ".join([*texts, *deaths]) or "True", names.values, watched, settings)
     function = Namespace(parameters, suffix=f"_{number}").fresh("guards")
-    read = {root for guard in guards for root in guard.source.roots()} | _roots_of_expected(guards)
+    read = {root for guard in all_guards for root in guard.source.roots()} | _roots_of_expected(guards)
     used = [parameter for parameter in parameters if Local(parameter) in read]
-    source = _function(function, used, texts)
+    kept = [*temporaries, *([] if found is None else [found.name])]
+    source = _function(function, used, texts, deaths, names.fresh("fits"), kept)
     check = artifacts.load("guards", name, source, names.values, function)
     del names.values[function]  # a function that its own globals hold would be a reference cycle
     source = f"{walk.source}\n\n{source}" if walk else source
@@ -192,8 +194,6 @@ def _may_be_one(guard: Guard, guards: Sequence[Guard], apart: Sequence[set[Sourc
         groups.setdefault(alike, []).append(source)
     return [tuple(group) for group in groups.values() if not any(batch.issuperset(group) for batch in apart)]
 
-    """The check of interpreter-wide settings; one of tensors covers inference, dispatch modes and transforms."""
-
 
 def _tensor_conjuncts(guards: Sequence[Guard], reader: Reader, batched: bool) -> list[str]:
     """The check of several tensors at once where torch can do it, else attribute by attribute."""
@@ -242,7 +242,31 @@ def _roots_of_expected(guards: Sequence[Guard]) -> set[Source]:
     return {source.root() for source in others}
 
 
-def _function(name: str, parameters: Sequence[str], texts: Sequence[str]) -> str:
-    lines = [f"def {name}({', '.join(parameters)}):", "    return ("]
+def _deaths(guards: Sequence[Guard], names: Namespace) -> list[str]:
+    """The checks that nobody is told of what is lost. They count references: each place is read anew."""
+    texts: list[str] = []
+    losses: list[str] = []
+    for guard in guards:
+        if guard.kind is not GuardKind.UNNOTICED_DEATH:
+            continue
+        reader = Reader(guards, names)
+        (loss,) = reader.finished([lost_reference(reader, guard)])
+        if guard.expected is None and reader.class_of(guard.source) is torch.Tensor:  # tensors hold nothing
+            (value,) = reader.finished([reader.read(guard.source)])
+            count = names.constant(weakref.getweakrefcount, "count_references")
+            texts.append(f"(not {count}({value}) or {unnoticed_deaths(names, [loss])})")
+        else:
+            losses.append(loss)
+    return [*texts, unnoticed_deaths(names, losses)] if losses else texts
+
+
+def _function(
+    name: str, parameters: Sequence[str], texts: Sequence[str], deaths: Sequence[str], fits: str, kept: Sequence[str]
+) -> str:
+    """The text of a function that tells whether the conditions hold; `deaths` when nothing is `kept` any more."""
+    lines = [f"def {name}({', '.join(parameters)}):", f"    {f'{fits} =' if deaths else 'return'} ("]
     lines += [f"        {'and ' if position else ''}{text}" for position, text in enumerate(texts)]
-    return "\n".join([*lines, "    )", ""])
+    lines.append("    )")
+    if deaths:
+        lines += [f"    {' = '.join(kept)} = None", f"    return {' and '.join([fits, *deaths, fits])}"]
+    return "\n".join([*lines, ""])

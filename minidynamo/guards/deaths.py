@@ -7,21 +7,32 @@ the user's.
 from __future__ import annotations
 
 import enum
+import gc
+import sys
 import types
 import weakref
-from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Any
 
 import torch
 
-_LASTING = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, enum.Enum)
+_LASTING = (type, types.ModuleType, types.BuiltinFunctionType, enum.Enum)
+_TENSORS = (torch.Tensor, torch.nn.Parameter)
 # Classes without `__del__` whose instances hold nothing that is looked at.
-_SIMPLE = {type(None), bool, int, float, complex, str, bytes, torch.Tensor, torch.nn.Parameter}
-_CONTAINERS = {list, tuple, deque, set, frozenset, dict, OrderedDict}
+_SIMPLE = {type(None), bool, int, float, complex, str, bytes, torch.Tensor}
 _LIBRARIES = ("torch", "minidynamo")
-_EVERYTHING = object()
+# So many objects that hold others are followed; of more it is assumed that somebody is told.
+_MOST = 10_000
+
+
+class Lost(enum.Enum):
+    """What goes, where it is not held under a key."""
+
+    ITSELF = "the owner, whatever else refers to it"
+    KEY = "the owner, which is a key of a dict, or an item of a set"
+    EVERYTHING = "all that the owner holds"
 
 
 def is_noticed(value: object) -> bool:
@@ -47,34 +58,98 @@ def _keeps_books(reference: weakref.ref[Any]) -> bool:
     return str(getattr(told, "__module__", "")).partition(".")[0] in _LIBRARIES
 
 
-def dies_unnoticed(value: object) -> bool:
-    """Whether nobody is told when a value dies; of a container its items count as well."""
-    cls = type(value)
-    if cls in _CONTAINERS and not _all_unnoticed(value):  # type: ignore[arg-type]
-        return False
-    return not is_noticed(value)
+def any_dying(
+    values: list[Any],
+    are_such: Callable[[list[Any]], bool],
+    surely: Callable[[object], bool] = lambda _: False,
+    others: Mapping[int, int] = types.MappingProxyType({}),
+) -> bool:
+    """Whether, of what dies when one reference to each of `values` goes, some objects are such.
 
-
-def loses_unnoticed(owner: Any, key: Any = _EVERYTHING) -> bool:
-    """Whether nobody is told when what `owner` holds under a key dies; without a key, all that it holds.
-
-    The owner may be a container, a closure cell, or an object with slots. It need not hold anything there.
+    What dies is what nothing else refers to, in Python at least, and that of which `surely` says so. The caller must
+    hold the values in this list alone, but for so many times as `others` says, by their ids. Of more than can be
+    followed it is said that there are some.
     """
-    if type(owner) is dict and key is not _EVERYTHING:
-        value = owner.get(key)
+    references, dead, kept, room = Counter[int](), set[int](), [], _MOST
+    while values:
+        kept.append(values)
+        batch = []
+        for part in values:
+            references[id(part)] += 1
+            # Each of those that die has one, each place in the lists here has one, so do the name and the call.
+            dies = sys.getrefcount(part) - others.get(id(part), 0) <= 2 * references[id(part)] + 2
+            if (dies or surely(part)) and id(part) not in dead:
+                dead.add(id(part))
+                batch.append(part)
+        if are_such(batch):
+            return True
+        holders = [part for part in batch if type(part) not in _SIMPLE]
+        room -= len(holders)
+        if room < 0:
+            return True
+        values = gc.get_referents(*holders) if holders else []
+        gradients = [part.grad for part in holders if type(part) is torch.nn.Parameter and part.is_leaf]
+        if gradients and are_such(gradients):
+            return True
+    return False
+
+
+def holds_nothing(value: object) -> bool:
+    """Whether nothing that is looked at dies with a value."""
+    return type(value) in _SIMPLE
+
+
+def are_noticed(values: list[Any]) -> bool:
+    """Whether code runs when one of the values dies."""
+    watched = any(map(weakref.getweakrefcount, values)) or any(hasattr(cls, "__del__") for cls in {*map(type, values)})
+    return watched and any(map(is_noticed, values))
+
+
+def loses_unnoticed(*losses: Any) -> bool:
+    """Whether nobody is told when references go; `losses` are owners, each with the key under which it holds one.
+
+    An owner may be a container, a closure cell, a tensor with its gradient, or an object with slots. It need not hold
+    anything there. Instead of a key there may be a `Lost`.
+    """
+    if len(losses) == 2 and type(losses[0]) is dict and type(losses[1]) is str:  # nearly always
+        value = losses[0].get(losses[1])
         if type(value) in _SIMPLE and not weakref.getweakrefcount(value):
             return True
-        return dies_unnoticed(value)
-    if key is _EVERYTHING:
-        return _all_unnoticed(owner)
-    try:
-        return dies_unnoticed(_held(owner, key))
-    except (LookupError, AttributeError, ValueError):
+        del value
+    lost = _lost(losses)
+    if are_noticed(lost):
+        return False
+    if {*map(type, lost)} <= _SIMPLE:
         return True
+    surely = {id(owner) for owner, key in zip(losses[::2], losses[1::2], strict=True) if key is Lost.ITSELF}
+    return not any_dying(lost, are_noticed, lambda part: id(part) in surely, Counter(map(id, losses)))
+
+
+def _lost(losses: tuple[Any, ...]) -> list[Any]:
+    """What is referred to, once for each reference that goes."""
+    found: list[Any] = []
+    for owner, key in zip(losses[::2], losses[1::2], strict=True):
+        if key is Lost.ITSELF or key is Lost.KEY:
+            found.append(owner)
+        elif key is Lost.EVERYTHING:
+            found += chain(owner, owner.values()) if isinstance(owner, Mapping) else owner
+        else:
+            try:
+                found.append(_held(owner, key))
+            except (LookupError, AttributeError, ValueError):
+                continue
+    return found
+
+
+def has_gradient(tensor: torch.Tensor) -> bool:
+    """Whether `tensor.grad` can be looked at: that runs no code, warns of nothing, and there may be one."""
+    return type(tensor) in _TENSORS and (tensor.is_leaf or tensor.retains_grad)
 
 
 def _held(owner: Any, key: Any) -> object:
     cls = type(owner)
+    if cls in _TENSORS:
+        return owner.grad if has_gradient(owner) else None
     if issubclass(cls, dict):
         return dict.get(owner, key)  # `dict.__getitem__` asks `__missing__`: a defaultdict would make the item
     if issubclass(cls, list):
@@ -84,10 +159,3 @@ def _held(owner: Any, key: Any) -> object:
     if cls is types.MappingProxyType:
         return owner[key]
     return owner.cell_contents if cls is types.CellType else object.__getattribute__(owner, key)
-
-
-def _all_unnoticed(owner: Iterable[Any]) -> bool:
-    values = chain(owner, owner.values()) if isinstance(owner, Mapping) else owner
-    held = [*values]
-    watched = any(map(weakref.getweakrefcount, held)) or any(hasattr(cls, "__del__") for cls in {*map(type, held)})
-    return not (watched and any(map(is_noticed, held)))

@@ -10,15 +10,16 @@ import collections
 import datetime
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
-from minidynamo.guards.deaths import dies_unnoticed, loses_unnoticed
+from minidynamo.guards.deaths import Lost, loses_unnoticed
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import HOOK_TABLES, TENSOR_FACTS, Attr, InstanceAttr, Referent, Source, key_expression
+from minidynamo.names import Namespace
 
 # Classes whose methods read a container without running overrides; the first one in an object's MRO is used.
 CONTAINERS: tuple[type, ...] = (
@@ -256,11 +257,23 @@ def _cell_empty(reader: Reader, guard: Guard) -> list[str]:
 
 
 def _unnoticed_death(reader: Reader, guard: Guard) -> list[str]:
-    value = reader.read(guard.source)
-    if guard.expected is None:
-        return [f"{reader.constant(dies_unnoticed, 'dies_unnoticed')}({value})"]
-    keys = "".join(f", {key_expression(key, reader.names)}" for key in guard.expected)
-    return [f"{reader.constant(loses_unnoticed, 'loses_unnoticed')}({value}{keys})"]
+    return [unnoticed_deaths(reader.names, [lost_reference(reader, guard)])]
+
+
+def unnoticed_deaths(names: Namespace, losses: Iterable[str]) -> str:
+    """One check for all references that are lost: what only several of them hold dies with the last."""
+    return f"{names.constant(loses_unnoticed, 'loses_unnoticed')}({', '.join(losses)})"
+
+
+def lost_reference(reader: Reader, guard: Guard) -> str:
+    """The owner and the key of what an UNNOTICED_DEATH guard is about."""
+    if guard.expected:
+        key = key_expression(guard.expected[0], reader.names)
+    else:
+        here = Lost.KEY if isinstance(guard.source, Referent) else Lost.ITSELF
+        what = here if guard.expected is None else Lost.EVERYTHING
+        key = reader.constant(what, what.name.lower())
+    return f"{reader.read(guard.source)}, {key}"
 
 
 def _same_object(reader: Reader, guard: Guard) -> list[str]:

@@ -93,7 +93,12 @@ def _root_frame(tx: Trace, request: FrameRequest) -> Frame:
         frame.push(_stack_value(tx, slot))
     unread = (value for value in frame.held() if isinstance(value, UnreadVariable))
     frame.arrived = {value.source: value.value for value in unread if value.source is not None}
-    frame.temporary = {s: value for s, value in frame.arrived.items() if not issubclass(type(value), torch.Tensor)}
+    on_stack = {slot.name for slot in request.stack if slot is not None}
+    frame.temporary = {
+        source: value
+        for source, value in frame.arrived.items()
+        if not issubclass(type(value), torch.Tensor) or (isinstance(source, Local) and source.name in on_stack)
+    }
     return frame
 
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from minidynamo.guards.deaths import dies_unnoticed, is_noticed, watchers
+from minidynamo.guards.deaths import are_noticed, watchers
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Local, Source
 from minidynamo.tracer.constants import is_constant_value
 from minidynamo.tracer.interpreter import Frame
-from minidynamo.tracer.losses import dying
+from minidynamo.tracer.losses import dies_any
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.reachable import needed_by, parts, target_of
 from minidynamo.tracer.side_effects import AttrSet, Called, CellSet, Effect, GlobalSet, SideEffects
@@ -40,8 +40,10 @@ def _is_referable(value: object) -> bool:
 
 def lives_on(frame: Frame, variable: VariableTracker) -> bool:
     """Whether somebody can see that a local of the frame is alive although the frame needs it no more."""
-    held = (_real(frame, value) for value in _held_by([variable], frame.tx.side_effects))
-    return any(_is_referable(part) and watchers(part) for value in held for part in dying(value))
+    held = [_real(frame, value) for value in _held_by([variable], frame.tx.side_effects)]
+    return dies_any(
+        frame.tx.graph, held, (), lambda dying: any(_is_referable(part) and watchers(part) for part in dying)
+    )
 
 
 def _real(frame: Frame, variable: VariableTracker) -> object:
@@ -70,7 +72,7 @@ def let_go(frame: Frame, name: str) -> bool:
 def gives_up(frame: Frame) -> bool:
     """Whether the last step of a root frame has ended the life of a value it was entered with, and somebody is told.
 
-    Where nobody is, that is guarded. Tensors do not count: the graph lets go of them at a time of its own.
+    Where nobody is, that is guarded.
     """
     if not frame.temporary:
         return False
@@ -87,7 +89,7 @@ def gives_up(frame: Frame) -> bool:
 
 def _is_held(frame: Frame, real: object) -> bool:
     """Whether something that the program has made, or what it writes to, has got a value that is noticed."""
-    if dies_unnoticed(real) and not any(map(is_noticed, dying(real))):
+    if not dies_any(frame.tx.graph, [real], (), are_noticed):
         return False
     effects = frame.tx.side_effects
     lasting = (e for e in effects.journal if (target := target_of(e)) is None or not _is_passed(target))
@@ -113,9 +115,9 @@ def _held_by(roots: Iterable[VariableTracker], effects: SideEffects) -> Iterator
 
 
 def _tells(frame: Frame, source: Source, real: object) -> bool:
-    if issubclass(type(real), torch.Tensor) or is_constant_value(real):
+    if is_constant_value(real):
         return False
-    if not dies_unnoticed(real) or any(map(is_noticed, dying(real))):
+    if dies_any(frame.tx.graph, [real], (), are_noticed):
         return True
     frame.tx.guard(source, GuardKind.UNNOTICED_DEATH)
     return False

@@ -7,18 +7,17 @@ in `lifetimes.py`.
 
 from __future__ import annotations
 
-import gc
 import inspect
-import sys
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
-from minidynamo.guards.deaths import dies_unnoticed, is_noticed
+from minidynamo.guards.deaths import any_dying, are_noticed, has_gradient, holds_nothing, is_noticed
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, CellContents, Constant, InstanceAttr, Referent, Source, global_source
 from minidynamo.tracer.attributes import instance_dict
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.outside_items import EVERYTHING, Loss, OutsideItems, OutsideTable
+from minidynamo.tracer.protocol import GraphView
 from minidynamo.tracer.side_effects import AttrDeleted, AttrSet, CellSet, ContentsChanged, Effect, GlobalSet
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
@@ -30,8 +29,6 @@ NOTICED_DEATH = "an object is given up that has `__del__`, or weak references wi
 
 # From so many losses of one container on, one guard looks at all that it holds.
 _MANY = 4
-# So many objects are followed that die with one that is let go of.
-_MOST = 20_000
 
 
 class Losses:
@@ -40,6 +37,7 @@ class Losses:
     def __init__(self, graph: OutputGraph) -> None:
         self._graph = graph
         self._seen: set[tuple[Source, object]] = set()
+        self._lost: list[Loss] = []
 
     def is_noticed(self, effect: Effect) -> bool:
         """Whether an effect, which is not in the journal yet, ends the life of something that somebody watches.
@@ -48,11 +46,11 @@ class Losses:
         """
         owner, losses = _losses(self._graph, effect)
         if owner is None:
-            return any(map(self._may_tell, losses))
+            return self._may_tell(losses)
         new = [loss for loss in losses if loss.key is EVERYTHING or (owner, loss.key) not in self._seen]
         self._seen |= {(owner, loss.key) for loss in new}
         new = [loss for loss in new if not self._is_plain(loss.place)]
-        if any(map(self._may_tell, new)):
+        if self._may_tell(new):
             return True
         container = effect.container if isinstance(effect, ContentsChanged) else None
         items = container.items if isinstance(container, ListVariable | DictVariable | SetVariable) else None
@@ -75,40 +73,39 @@ class Losses:
         known = None if place is None else self._graph.known(place)
         return isinstance(known, ConstantVariable | NumberVariable)
 
-    def _may_tell(self, loss: Loss) -> bool:
-        if not all(map(dies_unnoticed, loss.values)):  # that is what the guard will ask
+    def _may_tell(self, losses: Sequence[Loss]) -> bool:
+        """Whether somebody is told of what dies with these losses and all before."""
+        new = [value for loss in losses for value in loss.values]
+        if are_noticed(new):  # that is what the guard will ask
             return True
-        return any(is_noticed(value) for lost in loss.values for value in dying(lost, self._belongs_to(lost, loss)))
-
-    def _belongs_to(self, value: object, loss: Loss) -> Callable[[object], bool]:
-        """Tells of a value that the program has looked at whether it was found in what is lost."""
-        known = self._graph.values.of(value)
-        places = {loss.place, known.source if known is not None else None} - {None}
-
-        def belongs(part: object) -> bool:
-            tracker = self._graph.values.of(part)
-            return tracker is not None and tracker.source is not None and not places.isdisjoint(tracker.source.bases())
-
-        return belongs
+        if all(map(holds_nothing, new)):
+            return False
+        self._lost += [loss for loss in losses if not all(map(holds_nothing, loss.values))]
+        lost = [value for loss in self._lost for value in loss.values]
+        return dies_any(self._graph, lost, [loss.place for loss in self._lost], are_noticed)
 
 
-def dying(value: object, belongs: Callable[[object], bool] = lambda _: False) -> Iterator[object]:
-    """What dies when a value does, itself first: that to which nothing else refers, in Python at least.
+def dies_any(
+    graph: GraphView,
+    lost: Iterable[object],
+    places: Iterable[Source | None],
+    are_such: Callable[[list[Any]], bool],
+) -> bool:
+    """Whether, of what dies with `lost`, which was at `places`, some objects are such.
 
-    A tracer refers to what the program has looked at, so of that `belongs` has to tell.
+    Trackers refer to what the program has come to. By these places it came to what dies as well.
     """
-    todo, counted, kept = [value], Counter[int](), []
-    while todo and len(counted) < _MOST:
-        yield todo[-1]
-        found = gc.get_referents(todo.pop())
-        kept.append(found)
-        for part in found:
-            if issubclass(type(part), type) or part is value:
-                continue
-            counted[id(part)] += 1
-            # One by each of those that die, one by each list of theirs here, one by the name, one by the call.
-            if sys.getrefcount(part) == 2 * counted[id(part)] + 2 or (counted[id(part)] == 1 and belongs(part)):
-                todo.append(part)
+    values = [*lost]
+    known = [graph.tracker_of(value) for value in values]
+    sources = {*places, *(tracker.source for tracker in known if tracker is not None)} - {None}
+    surely = {*map(id, values)}
+
+    def dies(part: object) -> bool:
+        tracker = graph.tracker_of(part)
+        source = None if tracker is None else tracker.source
+        return id(part) in surely or (source is not None and not sources.isdisjoint(source.bases()))
+
+    return any_dying(values, are_such, dies)
 
 
 def _losses(graph: OutputGraph, effect: Effect) -> tuple[Source | None, list[Loss]]:
@@ -136,8 +133,9 @@ def _lost_attribute(
 ) -> tuple[Source | None, list[Loss]]:
     if isinstance(obj, TensorVariable) and name == "grad":
         real = graph.real(obj)
-        # Every step of an optimizer drops the gradients of all parameters: that is not looked at before each call.
-        return None, [] if real is None or not real.is_leaf else [Loss(name, None, (real.grad,))]
+        if real is None or not has_gradient(real):
+            return None, []
+        return source, [Loss(name, Attr(source, name), (real.grad,))]
     value = graph.real(obj) if isinstance(obj, TensorVariable) else getattr(obj, "value", None)
     place = Attr(source, "__dict__")
     if issubclass(type(value), type):

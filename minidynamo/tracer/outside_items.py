@@ -90,7 +90,12 @@ class OutsideItems(MutableSequence[VariableTracker]):
         if self._slots is None:
             self._graph.guard(self._source, GuardKind.LENGTH, self._length)
             together = self._reader.together
-            self._slots = list(range(self._length)) if together is None else list(together())
+            if together is None:
+                self._slots = [*range(self._length)]
+            else:
+                trackers = together()
+                self._slots = [*trackers]
+                self._moved = {tracker: place for place, tracker in enumerate(trackers)}
             self._slots += self._added
             if self._maxlen is not None:
                 over = max(len(self._slots) - self._maxlen, 0)

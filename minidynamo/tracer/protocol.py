@@ -102,6 +102,10 @@ class GraphView(Protocol):
         """The tracker of the value at `source`, if there is one already."""
         ...
 
+    def tracker_of(self, value: object) -> VariableTracker | None:
+        """The tracker of a real object, if there is one already."""
+        ...
+
     def guard_when_asked(self, source: Source, kind: GuardKind, expected: object) -> Callable[[], None]:
         """What installs the guard when it is called, as long as the trace goes on."""
         ...

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch._dynamo.mutation_guard import GenerationTracker
 
-from minidynamo.guards.deaths import dies_unnoticed, is_noticed, loses_unnoticed
+from minidynamo.guards.deaths import Lost, any_dying, is_noticed, loses_unnoticed
 
 
 class Plain:
@@ -39,6 +39,14 @@ class Color(enum.Enum):
 def watched():
     value = Plain()
     return value, weakref.ref(value, lambda _: None)
+
+
+def dies_unnoticed(value):
+    return loses_unnoticed(value, Lost.ITSELF)
+
+
+def holds_unnoticed(owner):
+    return loses_unnoticed(owner, Lost.EVERYTHING)
 
 
 def numbers():
@@ -90,11 +98,16 @@ def test_the_books_that_torch_keeps_of_modules_do_not_count():
 
 
 def test_items_of_a_container_that_dies_count():
-    value, reference = watched()
-    assert reference() is value
-    for container in ([value], (value,), {value}, {"a": value}, {value: 1}, collections.deque([1, value])):
-        assert not dies_unnoticed(container) and not loses_unnoticed(container)
-    assert dies_unnoticed([Plain()]) and loses_unnoticed([Plain(), 1])
+    wrap = [lambda v: [v], lambda v: (v,), lambda v: {v}, lambda v: {"a": v}, lambda v: {v: 1}]
+    wrap.append(lambda v: collections.deque([1, v]))
+    for make in wrap:
+        value, reference = watched()
+        container = make(value)
+        assert not holds_unnoticed(container) and dies_unnoticed(container)  # it is held here, too
+        value = None
+        assert not dies_unnoticed(container) and not holds_unnoticed(container)
+        assert reference() in container or reference() in container.values()
+    assert dies_unnoticed([Plain()]) and holds_unnoticed([Plain(), 1])
 
 
 def test_what_is_held_under_a_key():
@@ -118,6 +131,80 @@ def test_what_is_held_under_a_key():
     for owner, key in [({}, "a"), ([], 0), (Slotted(), "slot"), (types.CellType(), "cell_contents")]:
         assert loses_unnoticed(owner, key)
     assert loses_unnoticed({"a": [1, None], "b": value}, "a")
+
+
+class Pair:
+    def __init__(self, *parts):
+        self.parts = parts
+
+
+def dying(*lost):
+    """The names of the classes of what dies with this."""
+    found = set()
+    any_dying([*lost], lambda batch: found.update(type(part).__name__ for part in batch))
+    return found
+
+
+def test_what_nothing_else_refers_to_dies():
+    part = Plain()
+    holder = Pair([part, part, {"a": (part,)}])
+    owner = [holder]
+    del holder
+    assert "Plain" not in dying(*owner)
+    del part
+    found = dying(owner.pop())
+    assert found >= {"Pair", "tuple", "list", "dict", "Plain"}
+
+
+def test_what_several_hold_dies_with_the_last():
+    value, reference = watched()
+    first, second = Plain(), Plain()
+    first.pair, second.pair = Pair(value), Pair(value)
+    del value
+    assert reference() is not None
+    assert loses_unnoticed(vars(first), "pair") and loses_unnoticed(vars(second), "pair")
+    assert not loses_unnoticed(vars(first), "pair", vars(second), "pair")
+    assert not loses_unnoticed(second, Lost.ITSELF, vars(first), "pair")
+
+
+def test_a_circle_is_left_to_the_garbage_collector():
+    part = Plain()
+    part.itself = part
+    owner = [Pair(part)]
+    del part
+    found = dying(owner.pop())
+    assert "Pair" in found and "Plain" not in found
+
+
+def test_what_is_asked_for_surely_dies():
+    part = Plain()
+    assert "Plain" not in dying(Pair(part))
+    assert any_dying([Pair(part)], lambda batch: part in batch, lambda value: value is part)
+
+
+@pytest.mark.parametrize("count", [10, 20_000])
+def test_nobody_knows_of_too_many(count):
+    owner = [[[] for _ in range(count)]]
+    assert loses_unnoticed(owner, 0) is (count < 10_000)
+    assert loses_unnoticed([torch.ones(1)] * count, Lost.ITSELF)
+
+
+def test_gradients_die_with_parameters():
+    owner = [torch.nn.Parameter(torch.ones(1))]
+    owner[0].grad = torch.ones(1)
+    assert loses_unnoticed(owner[0], "grad") and loses_unnoticed(owner, 0)
+    finalizer = weakref.finalize(owner[0].grad, print)
+    assert not loses_unnoticed(owner[0], "grad")
+    assert not loses_unnoticed(owner, 0)
+    finalizer.detach()
+
+
+def test_functions_can_be_watched():
+    assert dies_unnoticed(lambda: None)
+    made = lambda: None  # noqa: E731
+    finalizer = weakref.finalize(made, print)
+    assert is_noticed(made)
+    finalizer.detach()
 
 
 def test_what_a_dict_would_make_is_not_made():

@@ -7,47 +7,12 @@ import torch
 import minidynamo
 from minidynamo.guards.guard import GuardKind
 from minidynamo.testing import CompileCounter
-from minidynamo.tracer.losses import dying
 from tests.tracer.capture import capture, guards_on
 
 
 class Holder:
     def __init__(self, part=None):
         self.part = part
-
-
-def names(value):
-    return {type(part).__name__ for part in dying(value)}
-
-
-def test_what_nothing_else_refers_to_dies():
-    class Part:
-        pass
-
-    part = Part()
-    holder = Holder([part, part, {"a": (part,)}])
-    assert "Part" not in names(holder)
-    del part
-    assert "Part" in names(holder)
-
-
-def test_a_circle_is_left_to_the_garbage_collector():
-    class Part:
-        pass
-
-    part = Part()
-    part.itself = part
-    holder = Holder(part)
-    del part
-    assert "Part" not in names(holder)
-
-
-def test_what_the_program_has_looked_at_is_asked_for():
-    class Part:
-        pass
-
-    part = Part()
-    assert [*dying(Holder(part), lambda value: value is part)][-1] is part
 
 
 def write(holder, items, table, queue):
