@@ -42,15 +42,15 @@ _NAMED = (
 
 def name_of(value: object) -> str:
     """The name of a class, function or module; for everything else that of its class."""
-    name = getattr(value, "__name__", None) if isinstance(value, _NAMED) else None
+    name = getattr(value, "__name__", None) if issubclass(type(value), _NAMED) else None
     return name if isinstance(name, str) else type(value).__name__
 
 
 def module_of(value: object) -> str:
     """The name of the module that a class, function or module belongs to; empty for everything else."""
-    if isinstance(value, types.ModuleType):
+    if issubclass(type(value), types.ModuleType):
         return name_of(value)
-    module = getattr(value, "__module__", None) if isinstance(value, _NAMED) else None
+    module = getattr(value, "__module__", None) if issubclass(type(value), _NAMED) else None
     return module if isinstance(module, str) else ""
 
 

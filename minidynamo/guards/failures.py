@@ -93,20 +93,22 @@ def expectation(guard: Guard) -> str:
 
 def brief(value: object) -> str:
     """A short text for any value; the `repr` of constants, the type's name for everything else."""
+    cls = type(value)
+    if cls in _CONSTANTS:
+        return reprlib.repr(value) if cls in (str, bytes) else repr(value)
+    if cls in (tuple, list, set, frozenset, dict):
+        return f"{cls.__name__} of {len(value)}"  # type: ignore[arg-type]
+    if not issubclass(cls, _DESCRIBED):  # `isinstance` would ask the object for its class
+        return f"{cls.__name__} object"
     if isinstance(value, torch.Tensor):
         return facts_of(value).summary
     if isinstance(value, type):
         return f"class {value.__qualname__}"
     if isinstance(value, enum.Enum):
-        return str(value) if type(value).__str__ is enum.Enum.__str__ else f"{type(value).__qualname__}.{value.name}"
-    if type(value) in (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size):
-        return reprlib.repr(value) if type(value) in (str, bytes) else repr(value)
-    if type(value) in (tuple, list, set, frozenset, dict):
-        return f"{type(value).__name__} of {len(value)}"  # type: ignore[arg-type]
+        return str(value) if cls.__str__ is enum.Enum.__str__ else f"{cls.__qualname__}.{value.name}"
     if isinstance(value, types.FunctionType):
         return f"function {value.__qualname__}"
-    kind = "module" if isinstance(value, types.ModuleType) else "function" if isinstance(value, _BUILT_IN) else ""
-    return f"{kind} {name_of(value)}" if kind else f"{type(value).__name__} object"
+    return f"{'module' if isinstance(value, types.ModuleType) else 'function'} {name_of(value)}"
 
 
 # So many keys of a dict are named.
@@ -120,7 +122,9 @@ def _some(keys: Iterable[object], *, sort: bool = False) -> str:
     return ", ".join([*texts[:_MOST_KEYS], *more])
 
 
+_CONSTANTS = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 _BUILT_IN = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+_DESCRIBED = (torch.Tensor, type, enum.Enum, types.FunctionType, types.ModuleType, *_BUILT_IN)
 
 
 def _dying(keys: tuple[object, ...] | None) -> str:
@@ -224,19 +228,19 @@ def _actual(guard: Guard, arguments: Mapping[str, Any], backend: object) -> tupl
 def _aspect(guard: Guard, found: Any) -> str:
     if (guard.expected is None) is not (found is None) and guard.kind in (GuardKind.IDENTITY, GuardKind.TENSOR):
         return "presence"
-    if guard.kind is GuardKind.TENSOR and isinstance(found, torch.Tensor):
+    if guard.kind is GuardKind.TENSOR and issubclass(type(found), torch.Tensor):
         facts = facts_of(found)
         names = differing(guard.expected, facts)
         is_rank = "shape" in names and len(facts.shape) != len(guard.expected.shape)
         return "rank" if is_rank else (names or [""])[0]
-    if guard.kind is GuardKind.IDENTITY and isinstance(guard.expected, bool | enum.Enum):
+    if guard.kind is GuardKind.IDENTITY and issubclass(type(guard.expected), (bool, enum.Enum)):
         is_mode = isinstance(guard.source, InstanceAttr) and guard.source.name == "training"
         return "mode" if is_mode else "choice"
     return ""
 
 
 def _actual_tensor(facts: TensorFacts, found: Any) -> str:
-    if not isinstance(found, torch.Tensor):
+    if not issubclass(type(found), torch.Tensor):
         return "None" if found is None else f"{type(found).__name__} {brief(found)}"
     here = facts_of(found)
     if (

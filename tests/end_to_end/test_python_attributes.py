@@ -582,3 +582,39 @@ def test_a_class_registered_later_is_noticed():
     assert torch.equal(compiled(one, Late()), one + 1)
     Late.size = None
     assert torch.equal(compiled(one, Late()), one - 1)
+
+
+ASKED = []
+
+
+class Watched:
+    """Tells of every attribute that somebody reads."""
+
+    def __init__(self):
+        self.k = 3
+
+    def __getattribute__(self, name):
+        ASKED.append(name)
+        return object.__getattribute__(self, name)
+
+
+class WatchedList(list):
+    __getattribute__ = Watched.__getattribute__
+
+
+def test_nothing_of_an_object_is_read_beside_what_the_program_reads():
+    def fn(watched, items, x):
+        y = x + watched.k
+        minidynamo.graph_break()
+        watched.k += 1
+        items.append(y)
+        minidynamo.graph_break()
+        return y * vars(watched)["k"], len(items), watched.k
+
+    compiled, asked = minidynamo.compile(fn, backend="eager"), []
+    for call in (fn, compiled, compiled, compiled):  # a new object is a miss, which is explained
+        watched, items = Watched(), WatchedList()
+        ASKED.clear()
+        call(watched, items, torch.ones(2))
+        asked.append([*ASKED])
+    assert asked == [["k", "k", "append", "__dict__", "k"]] * 4
