@@ -161,8 +161,8 @@ def test_constant_of_the_graph(target):
 OUT_OF_RANGE = {
     "embedding": (lambda w, i: F.embedding(i, w), "index out of range in self", (10, -1)),
     "index_select": (lambda w, i: w.index_select(0, i), "index out of range in self", (10, -1)),
-    "subscript": (lambda w, i: w[i], "out of bounds for its dimension", (10, -11)),
-    "gather": (lambda w, i: w.gather(0, i[:, None]), "out of bounds for its dimension", (10, -1)),
+    "subscript": (lambda w, i: w[i], "is out of bounds for dimension 0 with size 10", (10, -11)),
+    "gather": (lambda w, i: w.gather(0, i[:, None]), "is out of bounds for dimension 0 with size 10", (10, -1)),
     "targets": (lambda w, i: F.nll_loss(w[:2], i), "Target .*is out of bounds", (10, -1)),
 }
 

@@ -25,13 +25,13 @@ MOST_JOINED = 8
 """Joining more tensors than this costs more comparisons per element than a copy is worth."""
 
 
-def checked(position: V, size: Extent, *, wrap: bool = False, check: str = "check_index") -> Index:
-    """`position` as a coordinate of a dimension of `size`, or the error of `check`; negative ones count from the end if
-    `wrap`."""
+def checked(position: V, size: Extent, *words: int, wrap: bool = False, check: str = "check_index") -> Index:
+    """`position` as a coordinate of a dimension of `size`, or the error of `check`, which may name the dimension;
+    negative ones count from the end if `wrap`."""
     position = position.to(torch.int64)
     if wrap:
         position = where(position < 0, position + size, position)
-    return Index(((Lookup(apply(check, position, size).expr, size), 1),))
+    return Index(((Lookup(apply(check, position, size, *words).expr, size), 1),))
 
 
 def _need_integers(index: Value) -> None:
@@ -73,10 +73,11 @@ def lower_gather(builder: Builder, x: Value, dim: int, index: Value, *, sparse_g
     if not x.shape or not index.shape:
         raise NotLowered
     along = dim % len(x.shape)
-    check = "check_target" if _is_replaced_where_ignored(builder, index) else "check_gather"
+    is_target = _is_replaced_where_ignored(builder, index)
+    check, words = ("check_target", ()) if is_target else ("check_gather", (along,))
 
     def body(at: Coordinates) -> V:
-        chosen = checked(V(index.load(at)), x.shape[along], check=check)
+        chosen = checked(V(index.load(at)), x.shape[along], *words, check=check)
         return V(x.load((*at[:along], chosen, *at[along + 1 :])))
 
     return builder.compute(builder.out.shape, body)
@@ -101,7 +102,8 @@ def lower_index(builder: Builder, x: Value, indices: Sequence[Value | None]) -> 
 
     def body(at: Coordinates) -> V:
         inner = at[first : first + len(shape)]
-        chosen = [subscript(V(i.broadcast_load(inner)), x.shape[d]) for d, i in zip(given, tensors)]
+        loaded = (V(i.broadcast_load(inner)) for i in tensors)
+        chosen = [subscript(own, x.shape[d], k) for k, (d, own) in enumerate(zip(given, loaded))]
         return V(x.load((*at[:first], *chosen, *at[first + len(shape) :])))
 
     return builder.compute(builder.out.shape, body)

@@ -112,13 +112,15 @@ class _KernelPrinter(CppExpressions):
                 *(f"{kind} {name}" for name, kind in numbers.items()),
             ]
         )
-        with lines.block(f"static int {kernel.name}_items({parameters}, int64_t begin, int64_t end) {{", "}"):
+        made = "Failure" if self.fails else "void"
+        with lines.block(f"static {made} {kernel.name}_items({parameters}, int64_t begin, int64_t end) {{", "}"):
             self.count_blocks()
             if self.fails:
-                lines("int failed = 0;")
+                lines("Failure failed = {};")
             with lines.block("for (int64_t item = begin; item < end; item++) {", "}"):
                 self.item()
-            lines("return failed;" if self.fails else "return 0;")
+            if self.fails:
+                lines("return failed;")
         with lines.block(f"ENTRY({entry_name(kernel)}) {{", "}"):
             for position, (name, kind) in enumerate(kinds.items()):
                 lines(f"auto* p_{name} = address<{kind}>(args[{position}]);")
@@ -135,22 +137,27 @@ class _KernelPrinter(CppExpressions):
 
     def launch(self, arguments: str) -> None:
         kernel, lines, count = self.kernel, self.lines, self.size(self.items.count)
-        alone = f"return result({kernel.name}_items({arguments}, 0, {count}));"
+        alone = f"{kernel.name}_items({arguments}, 0, {count})"
+        alone = f"return result({alone});" if self.fails else f"return {alone}, none();"
         if not isinstance(kernel.work, int):
             lines(f"if ({self.size(kernel.work)} < {config.min_parallel_elements}) {alone}")
         elif kernel.work < config.min_parallel_elements:
             lines(alone)
             return
         threads = 1 if self.items.count in (0, 1) else config.threads
-        lines("int failed = 0;")
+        if self.fails:
+            lines("Failure failed = {};", "bool is_known = false;")
         with lines.block("{", "}"):
             lines("WithoutGil running;")
             with lines.block(
                 f"parallel_for({count}, {threads}, [&](int64_t begin, int64_t end) {{",
                 "});",
             ):
-                lines(f"int code = {kernel.name}_items({arguments}, begin, end);", "if (code) failed = code;")
-        lines("return result(failed);")
+                call = f"{kernel.name}_items({arguments}, begin, end);"
+                lines(f"Failure own = {call}" if self.fails else call)
+                if self.fails:
+                    lines("if (own.reason && !__atomic_test_and_set(&is_known, __ATOMIC_RELAXED)) failed = own;")
+        lines("return result(failed);" if self.fails else "return none();")
 
     def item(self) -> None:
         """One item: the coordinates, then each loop."""

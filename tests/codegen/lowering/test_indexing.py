@@ -3,7 +3,9 @@
 import pytest
 import torch
 
+import minidynamo
 from minidynamo.codegen.ir.loops import Extern
+from minidynamo.config import config
 from tests.codegen.graphs import check, lower
 
 pytestmark = pytest.mark.cpp
@@ -45,3 +47,29 @@ def test_triangles_and_scatters():
         ),
         X, exact=True,
     )  # fmt: skip
+
+
+def of_rows_and_columns(x, rows, columns):
+    return (x * 2)[rows, columns] + 1
+
+
+def of_columns(x, rows, columns):
+    return (x * 2)[:, columns] + 1
+
+
+def gathered(x, rows, columns):
+    return torch.gather(x * 2, 1, columns[:, None]) + 1
+
+
+@pytest.mark.parametrize("function, threads", [(of_rows_and_columns, 1), (of_columns, 4), (gathered, 1)])
+def test_errors_name_the_index_as_eager_does(function, threads):
+    x, rows = torch.ones(3, 5), torch.zeros(3, dtype=torch.int64)
+    with config.patch(threads=threads, min_parallel_elements=1):
+        compiled = minidynamo.compile(function, backend="native")
+        for wrong in (7, -9):
+            columns = torch.tensor([0, wrong, 1])
+            with pytest.raises((IndexError, RuntimeError)) as of_eager:
+                function(x, rows, columns)
+            with pytest.raises(of_eager.type) as error:
+                compiled(x, rows, columns)
+            assert str(error.value) == str(of_eager.value)

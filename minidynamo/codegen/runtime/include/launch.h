@@ -25,6 +25,7 @@ long long PyLong_AsLongLong(PyObject*);
 double PyFloat_AsDouble(PyObject*);
 void Py_IncRef(PyObject*);
 void PyErr_SetString(PyObject*, const char*);
+PyObject* PyErr_Format(PyObject*, const char*, ...);
 extern PyObject _Py_NoneStruct;
 extern PyObject *PyExc_IndexError, *PyExc_RuntimeError;
 void* PyEval_SaveThread();
@@ -45,23 +46,32 @@ INLINE PyObject* none() {
 }
 
 // What a kernel can find out too late to stop; its results are then undefined, but memory is not touched.
-enum Failure {
+enum Reason {
   INDEX_OUT_OF_RANGE = 1,
   DIVISION_BY_ZERO,
   SUBSCRIPT_OUT_OF_RANGE,
   TARGET_OUT_OF_RANGE,
   GATHER_OUT_OF_RANGE,
 };
+struct Failure {
+  int reason;  // 0: there is none
+  int64_t index, dimension, size;
+};
 
-INLINE PyObject* result(int failed) {
-  if (!failed) return none();
+INLINE PyObject* result(const Failure& failed) {
+  const char* with_number = "index %lld is out of bounds for dimension %lld with size %lld";
+  long long index = failed.index, dimension = failed.dimension, size = failed.size;
   // The words of torch's own kernels
-  if (failed == INDEX_OUT_OF_RANGE) PyErr_SetString(PyExc_IndexError, "index out of range in self");
-  // What torch says with the number, which is not known here
-  else if (failed == SUBSCRIPT_OUT_OF_RANGE) PyErr_SetString(PyExc_IndexError, "index is out of bounds for its dimension");
-  else if (failed == TARGET_OUT_OF_RANGE) PyErr_SetString(PyExc_IndexError, "Target is out of bounds.");
-  else if (failed == GATHER_OUT_OF_RANGE) PyErr_SetString(PyExc_RuntimeError, "index is out of bounds for its dimension");
-  else PyErr_SetString(PyExc_RuntimeError, "ZeroDivisionError");
+  switch (failed.reason) {
+    case 0: return none();
+    case INDEX_OUT_OF_RANGE: PyErr_SetString(PyExc_IndexError, "index out of range in self"); break;
+    case TARGET_OUT_OF_RANGE: PyErr_SetString(PyExc_IndexError, "Target is out of bounds."); break;
+    case SUBSCRIPT_OUT_OF_RANGE:  // a negative one has been counted from the end
+      PyErr_Format(PyExc_IndexError, with_number, index < 0 ? index - size : index, dimension, size);
+      break;
+    case GATHER_OUT_OF_RANGE: PyErr_Format(PyExc_RuntimeError, with_number, index, dimension, size); break;
+    default: PyErr_SetString(PyExc_RuntimeError, "ZeroDivisionError");
+  }
   return nullptr;
 }
 

@@ -135,21 +135,21 @@ REDUCTIONS(int64_t, -9223372036854775807ll - 1, 9223372036854775807ll)
 REDUCTIONS(uint8_t, 0, 255)
 
 // ---- integers: what torch raises an error for is recorded in `failed` and reported when the kernel is through ----
-template <class T> INLINE T floordiv(T a, T b, int& failed) {
-  if (b == 0) return failed = DIVISION_BY_ZERO, (T)0;
+template <class T> INLINE T floordiv(T a, T b, Failure& failed) {
+  if (b == 0) return failed.reason = DIVISION_BY_ZERO, (T)0;
   if (b == (T)-1 && (T)-1 < 0) return (T)-a;
   T quotient = (T)(a / b);
   return (T)(quotient - (a % b != 0 && (a < 0) != (b < 0)));
 }
-template <class T> INLINE T truncdiv(T a, T b, int& failed) {
-  if (b == 0) return failed = DIVISION_BY_ZERO, (T)0;
+template <class T> INLINE T truncdiv(T a, T b, Failure& failed) {
+  if (b == 0) return failed.reason = DIVISION_BY_ZERO, (T)0;
   return b == (T)-1 && (T)-1 < 0 ? (T)-a : (T)(a / b);
 }
-template <class T> INLINE T fmod_int(T a, T b, int& failed) {
-  if (b == 0) return failed = DIVISION_BY_ZERO, (T)0;
+template <class T> INLINE T fmod_int(T a, T b, Failure& failed) {
+  if (b == 0) return failed.reason = DIVISION_BY_ZERO, (T)0;
   return b == (T)-1 && (T)-1 < 0 ? (T)0 : (T)(a % b);
 }
-template <class T> INLINE T remainder_int(T a, T b, int& failed) {
+template <class T> INLINE T remainder_int(T a, T b, Failure& failed) {
   T rest = fmod_int(a, b, failed);
   return rest != 0 && (rest < 0) != (b < 0) ? (T)(rest + b) : rest;
 }
@@ -169,9 +169,9 @@ template <class T> INLINE T power_int(T base, T exponent) {
   }
   return result;
 }
-INLINE int64_t check_index(int64_t index, int64_t size, int& failed, int failure) {
+INLINE int64_t check_index(int64_t index, int64_t size, Failure& failed, int reason, int64_t dimension = 0) {
   if (index >= 0 && index < size) return index;
-  failed = failure;
+  if (!failed.reason) failed = {reason, index, dimension, size};
   return 0;
 }
 
