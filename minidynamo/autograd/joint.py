@@ -28,7 +28,7 @@ from minidynamo.autograd.inputs import InputLayout
 from minidynamo.autograd.locations import LocatingInterpreter, LocationRecorder
 from minidynamo.autograd.mutation import write_unseen
 from minidynamo.autograd.numbers import is_empty, is_symbolic, known
-from minidynamo.autograd.opaque import CHOOSES_BY_DATA, run_opaque
+from minidynamo.autograd.opaque import CHOOSES_BY_DATA, NotOpaque, run_opaque
 from minidynamo.compat import FakeTensor, FakeTensorMode, OpOverload
 from minidynamo.errors import Diagnostic, GraphRefused, MinidynamoError
 from minidynamo.switches import is_switch, preserved, restore, settings
@@ -140,15 +140,8 @@ def trace_joint(
     leaves = {i: value.is_leaf for i, value in enumerate(flat) if isinstance(value, torch.Tensor)}
     flat = [_as_fake(mode, known(value)) for value in flat]
     attempt = functools.partial(_trace_once, gm, layout, flat, mode, leaves, decompositions, orders)
-    opaque: set[fx.Node] = set()
     try:
-        while True:
-            try:
-                return _trace_for_sizes(attempt, mode, opaque)
-            except _Untraceable as found:
-                if not orders or found.nodes <= opaque:
-                    raise found.error from None
-                opaque |= found.nodes
+        return _trace_with_calls(attempt, mode)
     except MinidynamoError:
         raise
     except Exception as error:
@@ -161,6 +154,22 @@ def trace_joint(
                 fix="Run the function without minidynamo to see whether torch raises the same there.",
             )
         ) from error
+
+
+def _trace_with_calls(attempt: Callable[[Collection[fx.Node]], Trace], mode: FakeTensorMode) -> Trace:
+    """Trace with as few derivatives left as calls as that takes."""
+    opaque: set[fx.Node] = set()
+    errors: list[Exception] = []
+    while True:
+        try:
+            return _trace_for_sizes(attempt, mode, opaque)
+        except _Untraceable as found:
+            errors.append(found.error)
+            if found.nodes <= opaque:
+                raise found.error from None
+            opaque |= found.nodes
+        except NotOpaque as why:
+            raise RuntimeError(f"{str(errors[-1]).partition(chr(10))[0]}, and {why}") from errors[-1]
 
 
 def _trace_for_sizes(

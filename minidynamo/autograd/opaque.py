@@ -108,6 +108,9 @@ class Gradients:
         self.unread: frozenset[int] = function.unread
         self.__name__ = f"gradients_of_{getattr(function, '__name__', 'operation')}"
 
+    def __repr__(self) -> str:
+        return self.__name__
+
     def trace(self, targets: Tensors, values: Tensors) -> list[torch.Tensor]:
         """One node that computes the gradients."""
         tracer = _tracer()

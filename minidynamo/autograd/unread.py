@@ -64,10 +64,9 @@ def without_unread(emitter: Emitter, op: Any, args: tuple[Any, ...]) -> tuple[An
     """The arguments of a call of `op` with a stand-in, or None, for each tensor that it does not read."""
     if op is aten.native_batch_norm_backward.default and args[7]:
         return (*args[:3], None, None, *args[5:])  # in training it does not read the running statistics
-    position = SHAPE_ONLY.get(op)
-    if position is None or not _may_be_replaced(args[position]):
-        return args
-    return (*args[:position], _stand_in(emitter, args[position]), *args[position + 1 :])
+    unread = op.unread if isinstance(op, Gradients) else {SHAPE_ONLY[op]} if op in SHAPE_ONLY else ()
+    found = {i: _stand_in(emitter, args[i]) for i in sorted(unread) if _may_be_replaced(args[i])}
+    return tuple(found.get(i, arg) for i, arg in enumerate(args)) if found else args
 
 
 def _may_be_replaced(node: fx.Node) -> bool:

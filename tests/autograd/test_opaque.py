@@ -89,3 +89,22 @@ def test_what_draws_random_numbers_is_not_run_again():
     first = torch.autograd.grad(compiled([*args, INDEX])[0], leaves, tangent, create_graph=True)
     with pytest.raises(Unsupported, match="draws random numbers"):
         first[0].sum().backward()
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_the_first_derivative_is_one_call_in_a_graph(dynamic):
+    """Of `index_fill` with a tensor as the value torch looks into the positions."""
+
+    def program(x, value, positions):
+        return (x * 2).index_fill(0, positions, value * 1).sin()
+
+    compiled = minidynamo.compile(program, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+    for size in (4, 5):
+        found = []
+        for call in (program, compiled):
+            x, value = torch.arange(4.0 * size).reshape(size, 4).requires_grad_(), torch.ones((), requires_grad=True)
+            first = torch.autograd.grad(call(x, value, INDEX[1:]).sum(), (x, value), create_graph=True)
+            found.append([*first, *torch.autograd.grad(sum(g.square().sum() for g in first), (x, value))])
+        assert all(map(torch.equal, *found))
+    assert "gradients_of_operation(" in compiled.code()
+    assert all(value.shape != (size, 4) for value in compiled.saved() if value.op == "aten.mul.Tensor")
