@@ -262,5 +262,6 @@ def test_what_is_read_is_guarded(name):
     for other in others:
         compiled = minidynamo.compile(program, backend="eager")
         compiled(X, first)
+        before = compiled.stats.compiles
         check(compiled, program, (X, other))
-        assert compiled.stats.compiles == 2
+        assert compiled.stats.compiles > before
