@@ -113,6 +113,9 @@ class _Untraceable(Exception):
         self.error = error
 
 
+_LOOKS_INTO_DATA = (compat.DataDependentOutput, compat.DynamicOutputShape)
+
+
 class _WriteToLeaf(Exception):
     """An input that is no leaf for the user was written to while it was traced as a leaf."""
 
@@ -346,7 +349,8 @@ class _Tracing:
         try:
             made = iter(torch.autograd.grad(targets, sources, tangents, create_graph=again, allow_unused=True))
         except Exception as error:
-            if self.recorder.current is None:
+            # Whatever else a first derivative raises, eager may raise as well: of a value that was overwritten, say.
+            if self.recorder.current is None or not (again or isinstance(error, _LOOKS_INTO_DATA)):
                 raise
             raise _Untraceable({self.recorder.current}, error) from error
         return [None if source is None else next(made) for source in slots]

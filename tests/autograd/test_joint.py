@@ -75,3 +75,12 @@ def test_real_example_inputs_work_as_well():
     gm, _ = graph_of(lambda x, y: (x * y,), [leaf(), leaf()])
     made = trace_joint(gm, layout_of(gm, [leaf(), leaf()]), [leaf(), leaf()], {})
     assert made.training
+
+
+def test_what_eager_refuses_is_not_made_a_call():
+    def program(x):
+        y = x.exp()
+        return (y.add_(1),)
+
+    with pytest.raises(BackendError, match="modified by an inplace operation"):
+        trace(program, [leaf()])
