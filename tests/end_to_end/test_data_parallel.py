@@ -58,3 +58,19 @@ def test_data_parallel(where):
     actual, graphs = train(nn.DataParallel, where)
     torch.testing.assert_close(actual, expected)
     assert graphs == 1
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without torch.distributed")
+@pytest.mark.parametrize("as_view", [True, False])
+def test_gradients_of_several_batches_add_up_in_distributed_training(process_group, as_view):
+    def gradients(backend):
+        net = model()
+        if backend:
+            net = minidynamo.compile(net, backend=backend)
+        net = nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=as_view)
+        for number in range(3):
+            net(torch.full((2, 3), number + 1.0)).pow(2).sum().backward()
+        return [p.grad.clone() for p in net.parameters()]
+
+    torch.testing.assert_close(gradients("aot_eager"), gradients(None))
