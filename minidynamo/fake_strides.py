@@ -1,7 +1,7 @@
-"""Owns the mode in which operations run on tensors without data, with the strides of eager.
+"""Owns the mode in which operations run on tensors without data, with the strides and dtypes of eager.
 
-Torch's own mode foretells other strides for some operations: those that it describes by other operations than they
-consist of. The table says what eager does there. Dtypes and sizes are torch's.
+Torch's own mode foretells others for some operations: those that it describes by other operations than they consist
+of. Two tables say what eager does there. Sizes are torch's.
 """
 
 from __future__ import annotations
@@ -67,10 +67,14 @@ RULES: dict[OpOverload, Rule] = {
     aten.log_sigmoid_forward.default: _on_cpu(_row_major),
     aten.max_unpool2d.default: _channels_last_or_not,
     aten.native_batch_norm.default: _on_cpu(_channels_last_or_not),
+    aten._native_batch_norm_legit_functional.default: _on_cpu(_channels_last_or_not),
     aten.nll_loss2d_forward.default: _row_major,
     aten.normal.Tensor_Tensor: _row_major,
 }
 """What eager lays out in another way than torch foretells. It holds for all results as large as the first."""
+
+COPIES: dict[OpOverload, dict[int, int]] = {aten._native_batch_norm_legit_functional.default: {3: 3, 4: 4}}
+"""Results that are like an argument, whatever torch foretells: running statistics of half types stay what they are."""
 
 
 class FakeTensorMode(compat.FakeTensorMode):
@@ -79,7 +83,10 @@ class FakeTensorMode(compat.FakeTensorMode):
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """One operation."""
         result: Any = super().dispatch(func, types, args, kwargs or {})
-        rule = RULES.get(func)
+        rule, copies = RULES.get(func), COPIES.get(func, {})
+        if copies:
+            with self:
+                result = tuple(torch.empty_like(args[copies[i]]) if i in copies else r for i, r in enumerate(result))
         if rule is None:
             return result
         if isinstance(result, torch.Tensor):

@@ -64,12 +64,14 @@ def test_two_arguments_decide_in_eagers_order(op):
 
 IMAGES = laid_out((2, 3, 2, 2), (0, 1, 2, 3))
 LAST = torch.rand(2, 3, 2, 2).to(memory_format=torch.channels_last)
+STATISTICS = torch.zeros(3), torch.ones(3)
 MATRIX = laid_out((3, 4), (0, 1))
 OTHERS = {
     aten.binary_cross_entropy.default: lambda: (MATRIX, laid_out((3, 4), (1, 0)), None, 0),
     aten.log_sigmoid_forward.default: lambda: (MATRIX,),
     aten.max_unpool2d.default: lambda: (LAST, torch.zeros(2, 3, 2, 2, dtype=torch.int64), [4, 4]),
     aten.native_batch_norm.default: lambda: (IMAGES, None, None, None, None, True, 0.1, 1e-5),
+    aten._native_batch_norm_legit_functional.default: lambda: (IMAGES, None, None, *STATISTICS, True, 0.1, 1e-5),
     aten.native_dropout_backward.default: lambda: (MATRIX, MATRIX > 0, 2.0),
     aten.nll_loss2d_forward.default: lambda: (IMAGES, torch.zeros(2, 2, 2, dtype=torch.int64).mT, None, 0, -100),
     aten.normal.Tensor_Tensor: lambda: (MATRIX, MATRIX),
@@ -101,3 +103,19 @@ def test_results_have_eagers_strides_and_programs_see_them(backend):
     expected, *seen_by_eager = strides(x, y, IMAGES)
     assert [t.stride() for t in made] == [t.stride() for t in expected]
     assert seen == seen_by_eager
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("native", marks=pytest.mark.cpp)])
+def test_running_statistics_of_half_types(backend, dtype):
+    images = IMAGES.add(torch.arange(3.0).view(3, 1, 1)).to(dtype)
+    real, foretold = of_eager_and_foretold(
+        aten._native_batch_norm_legit_functional.default,
+        *(images, None, None, *(t.to(dtype) for t in STATISTICS), True, 0.1, 1e-5),
+    )
+    assert real == foretold
+    expected, made = ([t.to(dtype, copy=True) for t in STATISTICS] for _ in range(2))
+    result = F.batch_norm(images, *expected, training=True)
+    found = minidynamo.compile(F.batch_norm, backend=backend)(images, *made, training=True)
+    assert found.stride() == result.stride()
+    torch.testing.assert_close([found, *made], [result, *expected], rtol=0, atol=0)
