@@ -11,7 +11,7 @@ import gc
 import sys
 import types
 import weakref
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Any
@@ -22,6 +22,7 @@ _LASTING = (type, types.ModuleType, types.BuiltinFunctionType, enum.Enum)
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 # Classes without `__del__` whose instances hold nothing that is looked at.
 _SIMPLE = {type(None), bool, int, float, complex, str, bytes, torch.Tensor}
+_count_references = weakref.getweakrefcount
 _LIBRARIES = ("torch", "minidynamo")
 # So many objects that hold others are followed; of more it is assumed that somebody is told.
 _MOST = 10_000
@@ -70,7 +71,7 @@ def any_dying(
     hold the values in this list alone, but for so many times as `others` says, by their ids. Of more than can be
     followed it is said that there are some.
     """
-    references, dead, kept, room = Counter[int](), set[int](), [], _MOST
+    references, dead, kept, room = defaultdict[int, int](int), set[int](), [], _MOST
     while values:
         kept.append(values)
         batch = []
@@ -101,8 +102,8 @@ def holds_nothing(value: object) -> bool:
 
 def are_noticed(values: list[Any]) -> bool:
     """Whether code runs when one of the values dies."""
-    watched = any(map(weakref.getweakrefcount, values)) or any(hasattr(cls, "__del__") for cls in {*map(type, values)})
-    return watched and any(map(is_noticed, values))
+    finalized = any(hasattr(cls, "__del__") for cls in {*map(type, values)} - _SIMPLE)
+    return (finalized or any(map(weakref.getweakrefcount, values))) and any(map(is_noticed, values))
 
 
 def loses_unnoticed(*losses: Any) -> bool:
@@ -113,9 +114,11 @@ def loses_unnoticed(*losses: Any) -> bool:
     """
     if len(losses) == 2 and type(losses[0]) is dict and type(losses[1]) is str:  # nearly always
         value = losses[0].get(losses[1])
-        if type(value) in _SIMPLE and not weakref.getweakrefcount(value):
+        if type(value) in _SIMPLE and not _count_references(value):
             return True
         del value
+    elif _are_simple(losses):
+        return True
     lost = _lost(losses)
     if are_noticed(lost):
         return False
@@ -123,6 +126,20 @@ def loses_unnoticed(*losses: Any) -> bool:
         return True
     surely = {id(owner) for owner, key in zip(losses[::2], losses[1::2], strict=True) if key is Lost.ITSELF}
     return not any_dying(lost, are_noticed, lambda part: id(part) in surely, Counter(map(id, losses)))
+
+
+def _are_simple(losses: tuple[Any, ...]) -> bool:
+    """Whether it is seen at once that what is lost holds nothing and nobody refers to it weakly."""
+    for owner, key in zip(losses[::2], losses[1::2]):
+        if type(owner) is dict and type(key) is str:
+            value = owner.get(key)
+        elif type(key) is str and key == "grad" and type(owner) in _TENSORS and owner.is_leaf:
+            value = owner.grad
+        else:
+            return False
+        if type(value) not in _SIMPLE or _count_references(value):
+            return False
+    return True
 
 
 def _lost(losses: tuple[Any, ...]) -> list[Any]:
