@@ -11,6 +11,7 @@ The exception tree::
      +-- RecompileLimit        too many versions of one function
      +-- RecompileRefused      (also RuntimeError) a call would have been compiled, and the stance forbids it
      +-- FrozenCallDiffers     (also RuntimeError) a frozen function was called with what it was not compiled for
+     +-- CodeCopied            (also RuntimeError) code of a compiled function was put into another
      +-- BackendError          a backend raised, or a kernel did not compile
      |    +-- ToolchainMissing     there is no C++ compiler
      |    +-- KernelBuildError     the compiler refused a kernel, or does not run
@@ -149,6 +150,10 @@ class RecompileRefused(MinidynamoError, RuntimeError):
 
 class FrozenCallDiffers(MinidynamoError, RuntimeError):
     """A frozen function found, when it looked, that its guards do not hold."""
+
+
+class CodeCopied(MinidynamoError, RuntimeError):
+    """A function that has been given the code of a compiled one (`f.__code__ = g.__code__`) is called."""
 
 
 class BackendError(MinidynamoError):

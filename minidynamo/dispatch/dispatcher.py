@@ -122,6 +122,7 @@ class Dispatcher:
         self._full: set[Hashable] = set()
         self._timed: Callable[..., int] | None = None
         self._generation = 0
+        self._code: types.CodeType | None = None
         self._native_for_good = False
         self._busy = False
         self._body_names: dict[Entry, str] = {}
@@ -340,7 +341,7 @@ class Dispatcher:
 
     def _regenerate(self) -> None:
         function = self._function()
-        if function is not None:
+        if function is not None and function.__code__ is self._code:  # else the program has given it other code
             function.__code__ = self._generate(function.__globals__)
 
     def _generate(self, namespace: dict[str, Any]) -> types.CodeType:
@@ -364,6 +365,7 @@ class Dispatcher:
             source = dispatch_source(self._frame, bodies, self._generation)
         code = artifacts.load("dispatch", self.name, source, {}, self._frame.function_name).__code__
         compat.leave_to_python(code)
+        self._code = code
         return code
 
     def _withdraw(self, entries: Iterable[Entry], namespace: dict[str, Any]) -> None:

@@ -19,8 +19,11 @@ from minidynamo import artifacts
 from minidynamo.bytecode.breaks import make_continue
 from minidynamo.bytecode.instructions import location
 from minidynamo.bytecode.layout import FramePoint
+from minidynamo.errors import CodeCopied, Diagnostic
 
 Boxed = Callable[[list[Any]], Any]
+_marks = itertools.count()
+_FOLLOW = "old.__wrapped__.__code__ = new.__wrapped__.__code__, which the compiled function follows"
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class OwnNames:
     defaults: str
     keyword_defaults: str
     start_anew: str
+    changed: str
 
     @classmethod
     def beside(cls, parameters: Sequence[str]) -> OwnNames:
@@ -114,7 +118,9 @@ class RootFrame:
         self.signature = self._signature()
         self.arrive: tuple[str, ...] = ()
         known = {name: getattr(fn, attribute) for attribute, name in self._definition()}
-        self.facts: dict[str, Any] = {self.names.function: fn, **known}
+        # A name that the globals of no other function have: code that is copied to one does not find it.
+        self.mark = f"{self.names.code}_{next(_marks)}"
+        self.facts: dict[str, Any] = {self.names.function: fn, self.mark: True, **known}
         self.still_true = self._still_true()
 
     def _signature(self) -> str:
@@ -141,7 +147,12 @@ class RootFrame:
         names = self.names
         looked_at = ((attribute, name) for attribute, name in self._definition() if self.facts[name] is not None)
         changed = " or ".join(f"{names.function}.{attribute} is not {name}" for attribute, name in looked_at)
-        return f"if {changed}:", f"    return {names.start_anew}([{', '.join(self.parameters)}])"
+        refuse = f'__import__("{__name__}", fromlist=["refuse_copy"]).refuse_copy({self.name!r})'
+        return (
+            *("try:", f"    {names.changed} = {self.mark} and ({changed})"),
+            *("except NameError:", f"    raise {refuse} from None"),
+            *(f"if {names.changed}:", f"    return {names.start_anew}([{', '.join(self.parameters)}])"),
+        )
 
     def given(self, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of the call that has put `values` into the parameters, for a function with other defaults.
@@ -228,6 +239,13 @@ class ResumeFrame:
 
     def finish(self, function: types.FunctionType) -> None:
         function.__dict__["_boxed_call"] = True
+
+
+def refuse_copy(name: str) -> CodeCopied:
+    """The error for code of a compiled function that was put into another function, where its entries are not."""
+    what = f"the code of the compiled function {name} was given to another function"
+    why = "It works with what its own function has compiled."
+    return CodeCopied(Diagnostic("MD307", what, why=why, fix=_FOLLOW))
 
 
 def _identifier(name: str) -> str:

@@ -4,7 +4,11 @@ It keeps no state; `dispatcher.py` decides which entries there are and executes 
 `def f(x, *args, k=1)` with one entry:
 
     def f(x, *args, k=None):
-        if function.__code__ is not code or function.__kwdefaults__ is not keyword_defaults:
+        try:
+            changed = code_7 and (function.__code__ is not code or function.__kwdefaults__ is not keyword_defaults)
+        except NameError:  # this code has been given to another function
+            raise __import__("minidynamo.dispatch.frames", fromlist=["refuse_copy"]).refuse_copy('f') from None
+        if changed:
             return start_anew([x, args, k])
         if count() & 1023 == 16:
             time_guards([x, args, k])

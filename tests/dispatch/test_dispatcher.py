@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import gc
 import inspect
+import re
 import sys
 import threading
 import types
@@ -15,6 +16,7 @@ from minidynamo.bytecode.instructions import decode
 from minidynamo.bytecode.layout import frame_point
 from minidynamo.counters import Stats
 from minidynamo.dispatch.dispatcher import Dispatcher, Native, resume_dispatcher, root_dispatcher
+from minidynamo.errors import CodeCopied
 from minidynamo.events import on_event
 from minidynamo.guards.cache import Entry
 from minidynamo.guards.check import Condition
@@ -153,11 +155,15 @@ def test_generated_source_is_this():
     compiled = dispatcher.function
     dispatcher.install(entry(echo, "a is None"))
     assert (
-        dispatcher.source()
+        re.sub(r"code_\d+", "code_7", dispatcher.source())
         == """\
 def everything(a, /, b=None, *args, k=None, **kw):
-    if function.__code__ is not code or function.__defaults__ is not defaults or \
-function.__kwdefaults__ is not keyword_defaults:
+    try:
+        changed = code_7 and (function.__code__ is not code or function.__defaults__ is not defaults or \
+function.__kwdefaults__ is not keyword_defaults)
+    except NameError:
+        raise __import__("minidynamo.dispatch.frames", fromlist=["refuse_copy"]).refuse_copy('everything') from None
+    if changed:
         return start_anew([a, b, args, k, kw])
     if count() & 1023 == 16:
         time_guards([a, b, args, k, kw])
@@ -553,3 +559,19 @@ def test_copies_of_parameters_do_not_collide_with_ours():
 def test_copying_keeps_the_function():
     compiled = root_dispatcher(everything, never).function
     assert copy.deepcopy(compiled) is compiled
+
+
+def test_code_in_another_function_is_refused_and_stays():
+    one, other = root_dispatcher(lambda x: x, always_native), root_dispatcher(lambda x: -x, always_native)
+    ours, theirs = one.function, other.function
+
+    def plain(x):
+        return x + 1
+
+    for function in (ours, plain):
+        function.__code__ = theirs.__code__
+        for _ in range(2):
+            with pytest.raises(CodeCopied, match="MD307"):
+                function(3)
+            one.reset()
+    assert theirs(3) == -3
