@@ -19,7 +19,8 @@ from minidynamo.autograd.call_plan import CallPlan, CompiledCall
 from minidynamo.autograd.decompositions import decomposition_table
 from minidynamo.autograd.derivatives import Derivatives
 from minidynamo.autograd.double_backward import DoubleBackward, HigherOrder, plan_higher_order, read_again
-from minidynamo.autograd.functionalize import FunctionalGraph, functionalize
+from minidynamo.autograd.functional_graph import FunctionalGraph
+from minidynamo.autograd.functionalize import functionalize
 from minidynamo.autograd.inputs import InputLayout, flatten_inputs, layout_of, unflatten_inputs
 from minidynamo.autograd.joint import Trace, trace_joint
 from minidynamo.autograd.numbers import is_number

@@ -17,7 +17,8 @@ import torch
 from torch import fx
 
 from minidynamo import compat
-from minidynamo.autograd.functionalize import FunctionalGraph, functionalize
+from minidynamo.autograd.functional_graph import FunctionalGraph
+from minidynamo.autograd.functionalize import functionalize
 from minidynamo.autograd.inputs import InputLayout
 from minidynamo.autograd.joint import Given, Trace, mode_of, trace_joint
 from minidynamo.autograd.layouts import GradientLayout

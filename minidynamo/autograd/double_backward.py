@@ -17,7 +17,7 @@ from torch import fx
 from minidynamo import compat, redrawing
 from minidynamo.autograd.batches import has_batches, one_by_one
 from minidynamo.autograd.derivatives import Derivative, Derivatives, NotAvailable, Values, random_state
-from minidynamo.autograd.functionalize import FunctionalGraph
+from minidynamo.autograd.functional_graph import FunctionalGraph
 from minidynamo.autograd.joint import Given, Trace
 from minidynamo.autograd.numbers import is_number
 from minidynamo.autograd.partition import Partition, ancestors, maker_of

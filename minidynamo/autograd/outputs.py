@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from minidynamo.autograd.functionalize import FunctionalGraph, Value
+from minidynamo.autograd.functional_graph import FunctionalGraph, Value
 from minidynamo.autograd.joint import Family, Trace, TracedOutput
 from minidynamo.autograd.mutation import is_view
 from minidynamo.autograd.signature import InputMutation, OutputPlan, ResultNumber, ViewStep

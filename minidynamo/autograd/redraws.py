@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from minidynamo.autograd.emitter import Emitter
-from minidynamo.autograd.functionalize import FunctionalGraph
+from minidynamo.autograd.functional_graph import FunctionalGraph
 from minidynamo.autograd.numbers import hint
 from minidynamo.autograd.recomputation import is_random
 from minidynamo.compat import OpOverload

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from minidynamo import compat
-from minidynamo.autograd.functionalize import FunctionalGraph
+from minidynamo.autograd.functional_graph import FunctionalGraph
 from minidynamo.autograd.numbers import is_number, key
 from minidynamo.autograd.recomputation import is_random, uses_generator
 from minidynamo.compat import OpOverload

@@ -1,0 +1,120 @@
+"""Owns the values of a graph without mutation: what each tensor of the traced graph is now, and how it is written.
+
+Each tensor of the traced graph is a view (through a chain of steps, often none) of a base; a base has a current value,
+and writing through a view makes a new one. Views that are read after such a write are made again from the new value.
+Which operations read and write is known to `functionalize.py`.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from minidynamo.autograd.emitter import Emitter
+from minidynamo.autograd.overlaps import overlaps_itself
+from minidynamo.autograd.signature import ViewStep
+from minidynamo.autograd.views import ELEMENT_INVERSES, INVERSES
+from minidynamo.errors import Diagnostic, GraphRefused
+
+OVERLAPS = "a tensor is written whose elements share memory"  # as fill_, zero_ and index_fill_ do
+
+
+@dataclass(eq=False)
+class Base:
+    """Memory: the value it holds now, how often it was written, and which input it is, if any. `uncounted` are writes
+    that torch counts for real tensors only."""
+
+    node: fx.Node
+    input: int | None = None
+    version: int = 0
+    uncounted: int = 0
+
+
+@dataclass(eq=False)
+class Value:
+    """A tensor of the traced graph: the view `step` of `parent`, or a whole base when it has no parent. `node` holds it
+    as of `version` of the base."""
+
+    base: Base
+    node: fx.Node
+    version: int
+    parent: Value | None = None
+    step: ViewStep | None = None
+
+    def steps(self) -> tuple[ViewStep, ...]:
+        """The chain of views from the base to this tensor."""
+        if self.parent is None or self.step is None:
+            return ()
+        return (*self.parent.steps(), self.step)
+
+
+@dataclass
+class FunctionalGraph:
+    """The traced graph without mutation. `values` tells which tensor a traced node stood for, `nodes` which node holds
+    what is no single tensor. `inputs` are the values of the flat inputs that are tensors, `placeholders` the nodes of
+    all of them; `constants` are tensors of the user's code that became extra placeholders. `made_forward` are the nodes
+    that were there when the first gradient was computed."""
+
+    emitter: Emitter
+    placeholders: list[fx.Node] = field(default_factory=list)
+    inputs: dict[int, Value] = field(default_factory=dict)
+    tangents: list[fx.Node] = field(default_factory=list)
+    constants: dict[fx.Node, torch.Tensor] = field(default_factory=dict)
+    values: dict[fx.Node, Value] = field(default_factory=dict)
+    nodes: dict[fx.Node, Any] = field(default_factory=dict)
+    made_forward: frozenset[fx.Node] = frozenset()
+
+    def read(self, value: Value) -> fx.Node:
+        """The node that holds `value` now; made again from the base if that was written."""
+        if value.version != value.base.version:
+            if value.parent is None or value.step is None:
+                value.node = value.base.node
+            else:
+                step = value.step
+                value.node = self.emitter.emit(step.op, self.read(value.parent), *step.args, **dict(step.kwargs))
+            value.version = value.base.version
+        return value.node
+
+    def write(self, value: Value, new: fx.Node) -> None:
+        """Give the memory of `value` the data of `new`, which has its shape and dtype."""
+        if overlaps_itself(value.node.meta["val"]):
+            raise refuse(OVERLAPS)
+        if value.parent is None:
+            value.base.node = new
+            value.base.version += 1
+        else:
+            self.write(*self.scattered(value, new))
+        value.node, value.version = new, value.base.version
+
+    def scattered(self, value: Value, new: fx.Node) -> tuple[Value, fx.Node]:
+        """The tensor that `value` is a view of, and its data once the view has that of `new`."""
+        step, parent = value.step, value.parent
+        assert step is not None and parent is not None
+        if step.op is operator.getitem and parent.parent is not None and parent.step is not None:
+            viewed, op = parent.parent, parent.step.op
+            node = self.read(viewed)
+            if (rule := ELEMENT_INVERSES.get(op)) is not None:  # type: ignore[call-overload]
+                scatter, *args = rule(self.emitter, *step.args, *parent.step.args, **dict(parent.step.kwargs))
+                return viewed, self.emitter.emit(scatter, node, new, *args)
+        else:
+            viewed, op = parent, step.op
+            inverse = INVERSES.get(op)  # type: ignore[call-overload]
+            if inverse is not None:
+                return viewed, inverse(self.emitter, self.read(viewed), new, *step.args, **dict(step.kwargs))
+        raise refuse(f"a tensor is written through `{op}`, a view whose inverse is not known")
+
+
+def refuse(what: str) -> GraphRefused:
+    """The error for a mutation that has no functional form."""
+    return GraphRefused(
+        Diagnostic(
+            "MD402",
+            what,
+            why="Compiled graphs compute values; this write cannot be turned into one.",
+            fix="Write `x = x.op()` instead of `x.op_()`, or keep this function out: `@minidynamo.disable`.",
+        )
+    )
