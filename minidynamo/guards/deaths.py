@@ -71,7 +71,9 @@ def any_dying(
     hold the values in this list alone, but for so many times as `others` says, by their ids. Of more than can be
     followed it is said that there are some.
     """
-    references, dead, kept, room = defaultdict[int, int](int), set[int](), [], _MOST
+    references: dict[int, int] = defaultdict(int)
+    dead: set[int] = set()
+    kept, room = [], _MOST
     while values:
         kept.append(values)
         batch = []
