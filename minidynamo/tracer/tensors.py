@@ -47,6 +47,8 @@ METHOD_BREAKS: dict[str, tuple[str, str]] = {
     "__str__": (_VALUE, "print outside the compiled function"),
     "__format__": (_VALUE, "format outside the compiled function"),
     "is_set_to": ("It compares storage.", ""),
+    "is_shared": ("Guards do not tell in which memory a tensor lies.", ""),
+    "_is_view": ("Guards do not tell views from other tensors.", ""),
     "backward": ("Gradients are computed by autograd, outside the graph.", "call .backward() outside"),
     "resize_": (_CHANGES, ""),
     "resize_as_": (_CHANGES, ""),

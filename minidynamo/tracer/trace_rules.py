@@ -193,7 +193,7 @@ def is_trusted_module(name: object) -> bool:
 
 def is_trusted_class(cls: type) -> bool:
     """Whether the class belongs to such a library."""
-    return is_trusted_module(cls.__module__)
+    return is_trusted_module(getattr(cls, "__module__", None))  # one made where no module is named has none
 
 
 def is_plain_class(cls: type) -> bool:

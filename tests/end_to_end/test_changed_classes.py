@@ -455,3 +455,30 @@ def slots_inherit(compiled):
     yield (o.a, o.b, o.c)
     o.a = 2
     yield f(o, vector())
+
+
+@histories
+def classes_without_a_module(compiled):
+    """`type(...)` where no module is named gives a class without `__module__`."""
+
+    class A:
+        k = 2
+
+    class M(torch.nn.Module):
+        k = 3
+
+        def forward(self, x):
+            return x * self.k
+
+    names = {"A": A, "M": M, "__builtins__": {}, "type": type}
+    small, large = eval("type('Small', (A,), {}), type('Large', (M,), {'k': 5})", names)
+
+    @compiled
+    def f(x, o):
+        return x * o.k, isinstance(o, A)
+
+    yield f(vector(), A())
+    yield f(vector(), small())
+    yield compiled(large())(vector())
+    small.k = 7
+    yield f(vector(), small())

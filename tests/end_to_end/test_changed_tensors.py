@@ -338,3 +338,17 @@ def inplace_ops(compiled):
     t = vector()
     r = g(t, vector())
     yield (r, r is t)
+
+
+@histories
+def views_and_shared_memory(compiled):
+    @compiled
+    def f(x):
+        return x._is_view(), x.is_shared(), x * 2
+
+    x = vector()
+    yield f(x)
+    yield f(x[:])
+    yield f(x.detach())
+    yield f(vector().share_memory_())
+    yield f(x)
