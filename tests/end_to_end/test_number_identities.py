@@ -7,6 +7,8 @@ import operator
 import pytest
 import torch
 
+import minidynamo
+from minidynamo.events import MinidynamoNotice
 from minidynamo.testing import assert_same_as_eager
 
 # A frame that runs as written is announced.
@@ -25,7 +27,6 @@ PROGRAMS = {
     "index": lambda x, n: (x + n, operator.index(n) is operator.index(n)),
     "bits": lambda x, n: (x + n, (n | 0) is n, (n << 0) is n, (n >> 0) is n),
     "size": lambda x, n: (x + n, x.size(0) + n is n + x.size(0)),
-    "id": lambda x, n: (x + n, id(n + 1000) == id(n + 1000)),
     "one id": lambda x, n: (x + n, id(n) == id(n)),
 }
 
@@ -37,7 +38,7 @@ def test_identity_of_numbers_that_change(name, dynamic):
     assert_same_as_eager(PROGRAMS[name], *inputs, dynamic=dynamic)
 
 
-@pytest.mark.parametrize("name", ["abs", "product", "sum", "plus", "chosen", "id"])
+@pytest.mark.parametrize("name", ["abs", "product", "sum", "plus", "chosen"])
 def test_identity_of_floats_that_change(name):
     inputs = [lambda n=n: (torch.ones(3), n) for n in (1000.5, 2000.5, 2.25)]
     assert_same_as_eager(PROGRAMS[name], *inputs)
@@ -64,8 +65,10 @@ def of_bound_again(x):
 
 
 @pytest.mark.parametrize("fn", [of_made, of_tensors, of_bound_again])
-def test_objects_that_die_leave_their_place_to_others(fn):
-    assert_same_as_eager(fn, lambda: torch.ones(3), calls=3)
+def test_where_objects_are_made_again_is_left_to_python(fn):
+    """What it answers hangs on the allocator, in eager, too."""
+    with pytest.warns(MinidynamoNotice, match="`id` of a new object that nobody keeps"):
+        minidynamo.compile(fn, backend="eager", dynamic=True)(torch.ones(3))
 
 
 def test_objects_that_live_are_told_apart_in_the_graph():
