@@ -23,6 +23,7 @@ import torch._decomp
 import torch._prims_common
 import torch._subclasses.fake_tensor
 import torch.utils._device
+import torch.utils.checkpoint
 from torch.optim.optimizer import _use_grad_for_differentiable
 
 # Python
@@ -303,6 +304,12 @@ retains_graph: typing.Callable[[], bool] = torch._C._autograd._get_current_graph
 
 # The pack and unpack hooks that saved tensors go through now, or None.
 _saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+
+
+def check_reentrant_backward() -> None:
+    """Raise what a reentrant checkpoint raises when the backward that is running is for some gradients only."""
+    if not torch.autograd._is_checkpoint_valid():
+        torch.utils.checkpoint.CheckpointFunction.backward(None)
 
 
 def raw_apply(function: type[torch.autograd.Function]) -> typing.Callable[..., typing.Any]:

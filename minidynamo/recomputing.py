@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from torch import fx
 from torch.utils.checkpoint import checkpoint
 
 from minidynamo import compat
@@ -25,3 +26,22 @@ def run_checkpoint(
         return subgraph(*inputs)
     results: tuple[torch.Tensor, ...] = checkpoint(subgraph, *inputs, use_reentrant=False)
     return results
+
+
+def run_reentrant_checkpoint(
+    subgraph: Callable[..., tuple[torch.Tensor, ...]], inputs: tuple[torch.Tensor, ...]
+) -> tuple[torch.Tensor, ...]:
+    """The same by the reentrant variant, whose backward refuses to compute some gradients only."""
+    if compat.torch_dispatch_mode_count():
+        return subgraph(*inputs)
+    results: tuple[torch.Tensor, ...] = checkpoint(subgraph, *inputs, use_reentrant=True)
+    return results
+
+
+CHECKPOINTS = (run_checkpoint, run_reentrant_checkpoint)
+
+
+def is_reentrant(gm: fx.GraphModule) -> bool:
+    """Whether a reentrant checkpoint is in the graph, or in a subgraph of it."""
+    graphs = [module.graph for module in gm.modules() if isinstance(module, fx.GraphModule)]
+    return any(node.target is run_reentrant_checkpoint for graph in graphs for node in graph.nodes)

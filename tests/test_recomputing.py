@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
+from torch import fx
 
-from minidynamo.recomputing import run_checkpoint
+from minidynamo.recomputing import is_reentrant, run_checkpoint, run_reentrant_checkpoint
 
 
 def test_the_same_numbers_and_gradients():
@@ -29,3 +30,15 @@ def test_traced_as_it_is():
 
     traced = make_fx(lambda x: run_checkpoint(lambda y: (y.sin(),), (x,)))(torch.randn(2, requires_grad=True))
     assert [node.target for node in traced.graph.nodes if node.op == "call_function"] == [torch.ops.aten.sin.default]
+
+
+def test_reentrant_ones_are_found_in_subgraphs():
+    def module(target):
+        graph = fx.Graph()
+        graph.output(graph.call_function(target, (None, (graph.placeholder("x"),))))
+        return fx.GraphModule(torch.nn.Module(), graph)
+
+    assert is_reentrant(module(run_reentrant_checkpoint)) and not is_reentrant(module(run_checkpoint))
+    outer = module(run_checkpoint)
+    outer.add_submodule("inner", module(run_reentrant_checkpoint))
+    assert is_reentrant(outer)

@@ -34,6 +34,7 @@ from minidynamo.autograd_calls import differentiates_again
 from minidynamo.boxed import BoxedCallable, as_boxed, make_boxed, mark_boxed
 from minidynamo.compat import OpOverload
 from minidynamo.events import phase
+from minidynamo.recomputing import is_reentrant
 from minidynamo.saved_tensors import SavedTensors
 from minidynamo.switches import AUTOCAST_DEVICES
 
@@ -230,7 +231,8 @@ def aot_graphs(
             if trace.training:
                 draw_from_states(functional)
             results = plan_outputs(trace, functional)
-            return _split(layout, trace, functional, results, save_policy)
+            graphs = _split(layout, trace, functional, results, save_policy)
+    return replace(graphs, signature=replace(graphs.signature, all_gradients=is_reentrant(gm)))
 
 
 def _split(
@@ -269,6 +271,7 @@ def _split(
         gradients=tuple(trace.gradients),
         gradient_sources=sources,
         unreached=tuple(i for i, node in trace.gradients.items() if node is None),
+        runs_once=trace.saves,
     )
     written = [mutation.index for mutation in results.mutations]
     higher = plan_higher_order(trace, functional, parts, gradients, written, layout.given_up())

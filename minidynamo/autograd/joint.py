@@ -77,7 +77,7 @@ class Trace:
     order of each, from 0, and what it is the gradient of, counted among what that order differentiates. `derivatives`
     are what backward of the highest order returns, by inputs, then by all that was, or could have been, handed in for
     earlier orders; `differentiable` says which can be differentiated once more. `kept` are tensors that eager
-    keeps for higher derivatives, which backward may not read."""
+    keeps for higher derivatives, which backward may not read; `saves`: eager saves something for backward."""
 
     graph: fx.Graph
     mode: FakeTensorMode
@@ -97,6 +97,7 @@ class Trace:
     derivatives: list[fx.Node | None] = field(default_factory=list)
     differentiable: tuple[bool, ...] = ()
     kept: list[fx.Node] = field(default_factory=list)
+    saves: bool = False
 
     @property
     def training(self) -> bool:
@@ -287,7 +288,9 @@ class _Tracing:
             families = self.classify(outputs, inputs)
             targets = [*mutated.values(), *(f.root for f in families if f.requires_grad and f.root is not None)]
             sources = {i: leaf for i, leaf in wanted.items() if leaf.requires_grad} if targets else {}
-            kept = [] if self.orders else _kept_for_derivatives(targets)
+            functions = _functions_behind(targets)
+            self.result.saves = any(map(compat.saved_by, functions))
+            kept = [] if self.orders else _kept_for_derivatives(functions)
             with compat.without_autocast():  # which holds for what the program computes forward
                 gradients = self.run_backward(targets, list(sources.values()))
             recorder.enter(None)
@@ -403,10 +406,9 @@ class _Tracing:
             raise _cannot_rebuild("an output shares memory with an input, but not its gradient history")
 
 
-def _kept_for_derivatives(targets: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """What autograd has saved where higher derivatives read more of it than backward: of matrix decompositions, and
+def _kept_for_derivatives(functions: Iterable[torch.autograd.graph.Node]) -> list[torch.Tensor]:
+    """What `functions` have saved where higher derivatives read more of it than backward: of matrix decompositions, and
     where formulas are chosen by data."""
-    functions = _functions_behind(targets)
     chosen = [f for f in functions if f.name().startswith("Linalg") or f.name() in CHOOSES_BY_DATA]
     return [value for function in chosen for value in compat.saved_by(function)]
 

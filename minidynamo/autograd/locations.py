@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from minidynamo.autograd.hooks import register
-from minidynamo.recomputing import run_checkpoint
+from minidynamo.recomputing import CHECKPOINTS
 
 
 class LocationRecorder:
@@ -68,7 +68,7 @@ def _marks(maker: fx.Node) -> dict[str, Any]:
     """What is noted of operations that belong to the torch-level node `maker`."""
     location = maker.meta.get("user_location")
     marks = {} if location is None else {"user_location": location}
-    return {**marks, "checkpoint": maker.name} if maker.target is run_checkpoint else marks
+    return {**marks, "checkpoint": maker.name} if maker.target in CHECKPOINTS else marks
 
 
 class LocatingInterpreter(fx.Interpreter):

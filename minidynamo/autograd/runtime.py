@@ -150,6 +150,7 @@ def _make_function(
     unreached = set(signature.unreached)
     run_backward = _BackwardCall(signature, backward_graph, expected[len(saved) :])
     others = [i for i in range(results) if i not in differentiable and i not in signature.number_results]
+    runs_once = bool(signature.runs_once or places.inputs or places.made or again.plan.held or again.plan.random)
 
     class CompiledFunction(torch.autograd.Function):
         """One node of autograd's graph for the whole compiled graph. Its first argument is the list of all inputs; what
@@ -180,12 +181,10 @@ def _make_function(
         def backward(ctx: Any, *given: Any) -> tuple[torch.Tensor | None, ...]:
             gradients: list[torch.Tensor | None] = given[0] if compat.HAS_BOXED_GRADIENTS else list(given)
             del given
-            args = list(ctx.saved_tensors)
-            # Unless the user retains the graph, autograd lets go now, and each value dies at its last use.
-            ctx.maybe_clear_saved_tensors()
+            if signature.all_gradients:
+                compat.check_reentrant_backward()
             kept = ctx.again
-            if not compat.retains_graph():
-                ctx.again = None
+            args = _saved(ctx) if runs_once else []
             if ctx.layouts is not None:
                 args = [layout.restored(value) for layout, value in zip(ctx.layouts, args)]
             tangents = [gradients[i] for i in differentiable]
@@ -196,6 +195,16 @@ def _make_function(
             return (None, *run_backward(ctx, args, tangents, links))
 
     return CompiledFunction
+
+
+def _saved(ctx: Any) -> list[Any]:
+    """What was saved; raises the second time. Unless the user retains the graph, autograd lets go now, and each value
+    dies at its last use."""
+    saved = list(ctx.saved_tensors)
+    ctx.maybe_clear_saved_tensors()
+    if not compat.retains_graph():
+        ctx.again = None
+    return saved
 
 
 class _Lazy:

@@ -98,7 +98,8 @@ class GraphSignature:
     `no_views` of those that are views of something in the graph alone.
     `constants` are tensors of the user's code that are appended to the inputs, `given_up` the
     inputs whose lists were given up, `number_results` the results that are numbers. What backward takes of numbers is
-    no part of `saved`: they are no tensors.
+    no part of `saved`: they are no tensors. `all_gradients`: backward refuses to compute some gradients only;
+    `runs_once`: it runs once, unless the user retains the graph.
     """
 
     inputs: tuple[str, ...]
@@ -115,6 +116,8 @@ class GraphSignature:
     saved: tuple[SavedValue, ...] = ()
     given_up: tuple[int, ...] = ()
     number_results: tuple[int, ...] = ()
+    all_gradients: bool = False
+    runs_once: bool = True
 
     @property
     def saved_bytes(self) -> int:

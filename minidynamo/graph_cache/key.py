@@ -31,7 +31,7 @@ from minidynamo.compat import FakeTensor, OpOverload, OpOverloadPacket
 from minidynamo.errors import UserLocation
 from minidynamo.graph_cache.encoding import NotStorable, Surroundings, operator_name
 from minidynamo.graph_cache.symbols import Symbols
-from minidynamo.recomputing import run_checkpoint
+from minidynamo.recomputing import CHECKPOINTS
 from minidynamo.switches import SWITCHES, settings
 
 _TORCH_FOLDER = os.path.dirname(torch.__file__) + os.sep
@@ -47,7 +47,7 @@ _NAMESPACES: tuple[tuple[str, Any], ...] = (
     ("operator", operator),
     ("math", math),
 )
-_OURS = {function: f"minidynamo.{function.__name__}" for function in (*SWITCHES, run_checkpoint)}
+_OURS = {function: f"minidynamo.{function.__name__}" for function in (*SWITCHES, *CHECKPOINTS)}
 _PLAIN = (bool, int, str, bytes, complex, type(None), torch.dtype, torch.layout, torch.memory_format, type(...))
 _DEVICE = re.compile(r"(cuda|xpu|mps|hip|mtia|hpu|privateuseone)(:\d+)?")
 _SOURCES = ("*.py", "*.h")

@@ -296,3 +296,27 @@ def test_many_gradients_at_once(backend):
     assert not found.requires_grad
     jacobian = torch.autograd.functional.jacobian(f, x.detach(), vectorize=True)
     torch.testing.assert_close(jacobian, expected)
+
+
+@pytest.mark.parametrize(
+    ("program", "times"),
+    [
+        (lambda x: x + 1, 2),
+        (lambda x: x.reshape(2, -1) + x.sum(), 2),
+        (lambda x: x * 2, 1),  # for which eager saves the number
+        (lambda x: x.sin(), 1),
+    ],
+)
+def test_backward_runs_as_often_as_in_eager(program, times):
+    """Autograd refuses to run a backward again only where something was saved for it."""
+    compiled = minidynamo.compile(program, backend="aot_eager", fullgraph=True)
+    for function in (program, compiled):
+        x = torch.arange(4.0).requires_grad_()
+        y = function(x)
+        for _ in range(times):
+            y.backward(torch.ones_like(y))
+        if times == 1:
+            with pytest.raises(RuntimeError, match="a second time"):
+                y.backward(torch.ones_like(y))
+            continue
+        torch.testing.assert_close(x.grad, times * torch.autograd.grad(program(x).sum(), x)[0])

@@ -190,3 +190,22 @@ def test_less_is_kept():
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         compiled(leaf())
     assert len(kept) < 8
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_the_reentrant_variant_computes_all_gradients_or_none(backend):
+    """Asked for some, as `autograd.grad` and `backward(inputs=...)` do, torch's own raises; so does a compiled one."""
+
+    def program(x):
+        return checkpoint(lambda t: t.sin() * 2, x * 2, use_reentrant=True).exp()
+
+    compiled = minidynamo.compile(program, backend=backend, fullgraph=True)
+    x = leaf()
+    for function in (program, compiled):
+        with pytest.raises(RuntimeError, match=r"incompatible with \.grad\(\)"):
+            torch.autograd.grad(function(x).sum(), x)
+        with pytest.raises(RuntimeError, match=r"incompatible with \.grad\(\)"):
+            function(x).sum().backward(inputs=[x])
+    compiled(x).sum().backward()
+    (expected,) = torch.autograd.grad((x * 2).sin().mul(2).exp().sum(), x)
+    torch.testing.assert_close(x.grad, expected)

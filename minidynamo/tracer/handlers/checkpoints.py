@@ -11,7 +11,7 @@ from typing import NoReturn
 import torch
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
-from minidynamo.recomputing import run_checkpoint
+from minidynamo.recomputing import run_checkpoint, run_reentrant_checkpoint
 from minidynamo.tracer import registry
 from minidynamo.tracer.graph.subgraphs import Subgraph, memory_of
 from minidynamo.tracer.handlers.conditional import leaves, rebuilt, tensors_in
@@ -58,7 +58,8 @@ def _checkpoint(
         if not fakes or draws_random_numbers(tx.graph.module_of(node), fakes, fakes[0].fake_mode):  # type: ignore[attr-defined]
             _refuse(tx, "it draws other random numbers when it runs again")
     kinds = [(tensor.fake, tensor.fake.requires_grad) for tensor in tensors]
-    made = tx.graph.emit_on_subgraphs(run_checkpoint, "checkpoint", None, [node], inputs, kinds)
+    run = run_reentrant_checkpoint if options["use_reentrant"] else run_checkpoint
+    made = tx.graph.emit_on_subgraphs(run, "checkpoint", None, [node], inputs, kinds)
     return rebuilt(result, iter(made))
 
 
