@@ -115,10 +115,8 @@ def loses_unnoticed(*losses: Any) -> bool:
     anything there. Instead of a key there may be a `Lost`.
     """
     if len(losses) == 2 and type(losses[0]) is dict and type(losses[1]) is str:  # nearly always
-        value = losses[0].get(losses[1])
-        if type(value) in _SIMPLE and not _count_references(value):
+        if _is_plain(losses[0].get(losses[1])):
             return True
-        del value
     elif _are_simple(losses):
         return True
     lost = _lost(losses)
@@ -131,7 +129,7 @@ def loses_unnoticed(*losses: Any) -> bool:
 
 
 def _are_simple(losses: tuple[Any, ...]) -> bool:
-    """Whether it is seen at once that what is lost holds nothing and nobody refers to it weakly."""
+    """Whether it is seen at once that nobody is told of what is lost."""
     for owner, key in zip(losses[::2], losses[1::2]):
         if type(owner) is dict and type(key) is str:
             value = owner.get(key)
@@ -139,9 +137,21 @@ def _are_simple(losses: tuple[Any, ...]) -> bool:
             value = owner.grad
         else:
             return False
-        if type(value) not in _SIMPLE or _count_references(value):
+        if not _is_plain(value):
             return False
     return True
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it is seen at once that nobody is told when a value dies: it holds nothing, or what holds nothing."""
+    cls = type(value)
+    if cls in _SIMPLE:
+        return not _count_references(value)
+    if cls is dict:
+        value = [*value, *value.values()]
+    elif cls is not tuple and cls is not list:
+        return False
+    return {*map(type, value)} <= _SIMPLE and not any(map(_count_references, value))
 
 
 def _lost(losses: tuple[Any, ...]) -> list[Any]:
