@@ -48,6 +48,7 @@ def again(value):
 VALUES = [10_000, 2.5, TEXT, "other text", 7, "x"]
 
 
+@pytest.mark.filterwarnings("ignore:MD230")  # of numbers that the program computes, only Python knows
 @pytest.mark.parametrize("program", [same, not_same, same_as_global, computed, computed_and_given, copied, in_lists])
 @pytest.mark.parametrize("value", VALUES)
 def test_objects_are_told_apart(program, value):

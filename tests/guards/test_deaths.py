@@ -138,10 +138,10 @@ class Pair:
         self.parts = parts
 
 
-def dying(*lost):
-    """The names of the classes of what dies with this."""
+def dying(lost):
+    """The names of the classes of what dies with the items of a list."""
     found = set()
-    any_dying([*lost], lambda batch: found.update(type(part).__name__ for part in batch))
+    any_dying(lost, lambda batch: found.update(type(part).__name__ for part in batch))
     return found
 
 
@@ -150,9 +150,9 @@ def test_what_nothing_else_refers_to_dies():
     holder = Pair([part, part, {"a": (part,)}])
     owner = [holder]
     del holder
-    assert "Plain" not in dying(*owner)
+    assert "Plain" not in dying([*owner])
     del part
-    found = dying(owner.pop())
+    found = dying([owner.pop()])
     assert found >= {"Pair", "tuple", "list", "dict", "Plain"}
 
 
@@ -172,13 +172,13 @@ def test_a_circle_is_left_to_the_garbage_collector():
     part.itself = part
     owner = [Pair(part)]
     del part
-    found = dying(owner.pop())
+    found = dying([owner.pop()])
     assert "Pair" in found and "Plain" not in found
 
 
 def test_what_is_asked_for_surely_dies():
     part = Plain()
-    assert "Plain" not in dying(Pair(part))
+    assert "Plain" not in dying([Pair(part)])
     assert any_dying([Pair(part)], lambda batch: part in batch, lambda value: value is part)
 
 

@@ -51,30 +51,36 @@ def _id(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
 
 
 def _refuse_reused_places(tx: Tracer, asked: VariableTracker) -> None:
-    """Give the frame up when an object may have been made where one has died whose `id` is known.
+    """Give the frame up when an object may have been made where one has died whose `id` is still there to compare with.
 
     A number or text is asked by Python itself, behind a break; until then it must not have been kept for that.
     """
-    is_made = isinstance(asked, ConstantVariable | NumberVariable) and not _is_shared(tx, asked)
-    new = [obj for obj in (*tx.graph.identity_keys, *([asked] if is_made else [])) if obj.source is None]
-    if not new:
+    is_made = (
+        isinstance(asked, ConstantVariable | NumberVariable) and asked.source is None and not _is_shared(tx, asked)
+    )
+    if not is_made and not tx.graph.identity_keys:
         return
-    if not _kept(tx).issuperset(new):
+    kept, ids = _kept(tx)
+    known = [*(number.of for number in ids if number.of.source is None), *([asked] if is_made else [])]
+    if not kept.issuperset(known):
         what, why = "`id` of a new object that nobody keeps", "Objects are made where others have died."
         raise SkipFrame(Diagnostic("MD233", what, why=why, fix="compare with `is`", where=tx.frames[0].location))
 
 
-def _kept(tx: Tracer) -> set[VariableTracker]:
-    """What the frames and the effects so far refer to. A known `id` refers to nothing."""
+def _kept(tx: Tracer) -> tuple[set[VariableTracker], list[IdVariable]]:
+    """What the frames and the effects so far refer to, and which ids are there: an `id` refers to nothing."""
     todo = [value for frame in tx.frames for value in frame.held()]
     todo += [value for effect in tx.side_effects.journal for value in needed_by(effect)]
     kept: set[VariableTracker] = set()
+    ids = []
     while todo:
         value = todo.pop()
-        if value not in kept and not isinstance(value, IdVariable):
+        if isinstance(value, IdVariable):
+            ids.append(value)
+        elif value not in kept:
             kept.add(value)
             todo.extend(parts(value, tx.side_effects))
-    return kept
+    return kept, ids
 
 
 def _is_shared(tx: Tracer, constant: ConstantVariable | NumberVariable) -> bool:
