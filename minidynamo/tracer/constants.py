@@ -82,6 +82,12 @@ def is_constant_value(value: object) -> bool:
     return type(value) in CONSTANT_TYPES or issubclass(type(value), enum.Enum)
 
 
+def is_nan(variable: VariableTracker) -> bool:
+    """Whether a value is a NaN in this call."""
+    value = variable.here if isinstance(variable, ConstantVariable | NumberVariable) else None
+    return isinstance(value, float | complex) and value != value
+
+
 def from_constant(value: Any) -> VariableTracker:
     """The tracker of a value made of constants, tuples, lists, dicts, sets and slices; raises NotConstant.
 

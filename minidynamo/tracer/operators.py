@@ -18,7 +18,7 @@ from minidynamo.guards.source import Computed, Constant
 from minidynamo.guards.writers import same_value
 from minidynamo.tracer import numbers, parts, registry
 from minidynamo.tracer.attributes import MISSING, lookup_on_class
-from minidynamo.tracer.constants import NotConstant, as_constant, from_constant, has_own, involves_own_operators
+from minidynamo.tracer.constants import NotConstant, as_constant, from_constant, has_own, involves_own_operators, is_nan
 from minidynamo.tracer.exceptions import says, tracked
 from minidynamo.tracer.operator_table import BINARY, COMPARISONS, IN_PLACE, UNARY
 from minidynamo.tracer.polyfills.lists import same_or_equal
@@ -311,6 +311,8 @@ def _same_or_equal(tx: Tracer, left: VariableTracker, right: VariableTracker, /)
     """Equal numbers need not be looked at for being one object."""
     if numbers.is_unread(left) and left.python_type is not float:  # not a NaN, which equals itself in no other way
         return ConstantVariable(tx.truth(tx.call(operator.eq, [left, right])))
+    if is_nan(left) or is_nan(right):  # which equals nothing, and is found as the object that it is
+        return ConstantVariable(_is_the_same(tx, left, right))
     return ConstantVariable(is_same(left, right) or tx.truth(tx.call(operator.eq, [left, right])))
 
 

@@ -78,3 +78,22 @@ def test_objects_that_live_are_told_apart_in_the_graph():
         return tensors, len(seen), id(made[0]) == id(made[1])
 
     assert_same_as_eager(fn, lambda: torch.ones(3), calls=2, graphs=1, breaks=0)
+
+
+NAN = float("nan")
+
+
+@pytest.mark.filterwarnings("ignore::minidynamo.events.MinidynamoNotice")
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x, a: (x * a, (a,) == (NAN,), [a] == [NAN], a in (1.5, NAN)),
+        lambda x, a: (x * 1, {a: 1}.get(NAN), {NAN: 1}.get(a), NAN in {a}),
+        lambda x, a: (x * 1, a == NAN, a != a, [1.5, NAN, a].count(a)),
+    ],
+)
+def test_a_nan_is_found_as_the_object_that_it_is(program, dynamic):
+    compiled = minidynamo.compile(program, backend="eager", dynamic=dynamic, recompile_limit=20)
+    for a in (0.5, 1.5, NAN, float("nan"), 2.5, NAN):
+        assert str(compiled(torch.ones(2), a)) == str(program(torch.ones(2), a))

@@ -11,7 +11,7 @@ from typing import Any
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant
-from minidynamo.tracer.constants import NotConstant, as_constant, from_constant, has_own, key_of
+from minidynamo.tracer.constants import NotConstant, as_constant, from_constant, has_own, is_nan, key_of
 from minidynamo.tracer.exceptions import unsaid
 from minidynamo.tracer.numbers import involves_number, pinned
 from minidynamo.tracer.protocol import Tracer
@@ -110,7 +110,14 @@ def expect_key(tx: Tracer, variable: VariableTracker) -> DictKey:
         return DictKey(tuple(expect_key(tx, item).token for item in variable.items), variable)
     if isinstance(variable, _UNHASHABLE) or lookup_method(variable.python_type, "__hash__") is None:
         tx.raises(TypeError(f"unhashable type: '{variable.python_type.__name__}'"), exact=True)
-    elif _decides_itself(variable):
+    if is_nan(variable):
+        tx.break_graph(
+            "MD232",
+            "a NaN is a dict key or set element",
+            why="It equals nothing, so it is found only as the object that it is.",
+            fix="Use `None`, a number or a string as the key.",
+        )
+    if _decides_itself(variable):
         name = variable.python_type.__name__
         tx.break_graph(
             "MD232",
