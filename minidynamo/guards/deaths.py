@@ -20,8 +20,9 @@ import torch
 
 _LASTING = (type, types.ModuleType, types.BuiltinFunctionType, enum.Enum)
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
-# Classes without `__del__` whose instances hold nothing that is looked at.
-_SIMPLE = {type(None), bool, int, float, complex, str, bytes, torch.Tensor}
+# The ids of classes without `__del__` whose instances hold nothing that is looked at. A class itself, asked whether it
+# is in a set, might run code of its metaclass.
+_SIMPLE = {*map(id, (type(None), bool, int, float, complex, str, bytes, torch.Tensor))}
 _count_references = weakref.getweakrefcount
 _LIBRARIES = ("torch", "minidynamo")
 # So many objects that hold others are followed; of more it is assumed that somebody is told.
@@ -86,7 +87,7 @@ def any_dying(
                 batch.append(part)
         if are_such(batch):
             return True
-        holders = [part for part in batch if type(part) not in _SIMPLE]
+        holders = [part for part in batch if id(type(part)) not in _SIMPLE]
         room -= len(holders)
         if room < 0:
             return True
@@ -99,12 +100,13 @@ def any_dying(
 
 def holds_nothing(value: object) -> bool:
     """Whether nothing that is looked at dies with a value."""
-    return type(value) in _SIMPLE
+    return id(type(value)) in _SIMPLE
 
 
 def are_noticed(values: list[Any]) -> bool:
     """Whether code runs when one of the values dies."""
-    finalized = any(hasattr(cls, "__del__") for cls in {*map(type, values)} - _SIMPLE)
+    classes = {id(cls): cls for cls in map(type, values)}
+    finalized = any(hasattr(cls, "__del__") for place, cls in classes.items() if place not in _SIMPLE)
     return (finalized or any(map(weakref.getweakrefcount, values))) and any(map(is_noticed, values))
 
 
@@ -122,7 +124,7 @@ def loses_unnoticed(*losses: Any) -> bool:
     lost = _lost(losses)
     if are_noticed(lost):
         return False
-    if {*map(type, lost)} <= _SIMPLE:
+    if {*map(id, map(type, lost))} <= _SIMPLE:
         return True
     surely = {id(owner) for owner, key in zip(losses[::2], losses[1::2], strict=True) if key is Lost.ITSELF}
     return not any_dying(lost, are_noticed, lambda part: id(part) in surely, Counter(map(id, losses)))
@@ -145,13 +147,13 @@ def _are_simple(losses: tuple[Any, ...]) -> bool:
 def _is_plain(value: Any) -> bool:
     """Whether it is seen at once that nobody is told when a value dies: it holds nothing, or what holds nothing."""
     cls = type(value)
-    if cls in _SIMPLE:
+    if id(cls) in _SIMPLE:
         return not _count_references(value)
     if cls is dict:
         value = [*value, *value.values()]
     elif cls is not tuple and cls is not list:
         return False
-    return {*map(type, value)} <= _SIMPLE and not any(map(_count_references, value))
+    return {*map(id, map(type, value))} <= _SIMPLE and not any(map(_count_references, value))
 
 
 def _lost(losses: tuple[Any, ...]) -> list[Any]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant, PlainValue, Source
 from minidynamo.tracer.constants import NUMPY_SCALARS, is_constant_value
@@ -48,6 +49,7 @@ def wrap(graph: OutputGraph, value: Any, source: Source | None) -> VariableTrack
         known = graph.known(source)
         if known is not None:
             return known
+    refuse_compared_classes(value)
     if is_constant_value(value):
         return constant(graph, value, source)
     known = graph.values.of(value)
@@ -57,6 +59,19 @@ def wrap(graph: OutputGraph, value: Any, source: Source | None) -> VariableTrack
     if source is None:
         source = Constant(value, getattr(value, "__name__", type(value).__name__))
     return _wrapper(type(value))(graph, value, source)
+
+
+def refuse_compared_classes(value: object) -> None:
+    """Raise SkipFrame when a class, or that of an object, is compared by its metaclass: classes are keys of tables."""
+    cls = value if isinstance(value, type) else type(value)
+    if type(cls).__hash__ is not type.__hash__ or type(cls).__eq__ is not type.__eq__:
+        name = type(cls).__name__
+        what, why = (
+            f"class {cls.__name__} is compared by its metaclass",
+            f"`{name}` decides itself when two classes are equal.",
+        )
+        fix = f"Leave `__eq__` and `__hash__` out of {name}, or call what uses it outside of the compiled function."
+        raise SkipFrame(Diagnostic("MD232", what, why=why, fix=fix))
 
 
 def guard_alias(graph: OutputGraph, value: object, known: VariableTracker, source: Source | None) -> None:

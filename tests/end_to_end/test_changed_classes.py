@@ -13,6 +13,8 @@ import weakref
 import pytest
 import torch
 
+import minidynamo
+from minidynamo.events import MinidynamoNotice
 from tests.end_to_end.histories import Histories, compare, vector
 
 histories = Histories()
@@ -482,3 +484,37 @@ def classes_without_a_module(compiled):
     yield compiled(large())(vector())
     small.k = 7
     yield f(vector(), small())
+
+
+class Comparing(type):
+    """Compares its classes, which have no hash then."""
+
+    def __eq__(cls, other):
+        return cls is other
+
+    __hash__ = None
+
+
+class Compared(metaclass=Comparing):
+    factor = 2
+
+
+def test_classes_that_their_metaclass_compares_run_as_written():
+    compiled = minidynamo.compile(lambda x, t: x * t.factor, backend="eager")
+    with pytest.warns(MinidynamoNotice, match="MD232 class Compared is compared by its metaclass"):
+        assert torch.equal(compiled(torch.ones(2), Compared()), torch.full((2,), 2.0))
+
+
+def test_instances_of_such_classes_may_go():
+    class Owner:
+        pass
+
+    def fn(x, owner):
+        owner.value = None
+        return x + 1
+
+    compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+    for value in (None, Compared(), [Compared()]):
+        owner = Owner()
+        owner.value = value
+        assert torch.equal(compiled(torch.ones(2), owner), torch.full((2,), 2.0)) and owner.value is None
