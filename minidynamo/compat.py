@@ -308,7 +308,7 @@ _saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 
 def check_reentrant_backward() -> None:
     """Raise what a reentrant checkpoint raises when the backward that is running is for some gradients only."""
-    if not torch.autograd._is_checkpoint_valid():
+    if not asks_for_all_gradients():
         torch.utils.checkpoint.CheckpointFunction.backward(None)
 
 
@@ -349,6 +349,19 @@ def will_run(node: torch.autograd.graph.Node) -> bool:
         return torch._C._will_engine_execute_node(node)
     except RuntimeError:  # somebody has asked for what it would be called with, or no backward is running
         return False
+
+
+def asks_for_all_gradients() -> bool:
+    """Whether the backward that is running is for all leaves, not for some tensors."""
+    return bool(torch.autograd._is_checkpoint_valid())
+
+
+def is_asked_for(node: torch.autograd.graph.Node) -> bool:
+    """Whether anybody asks the backward that is running for what it would call a node with."""
+    try:
+        return torch._C._will_engine_execute_node(node)
+    except RuntimeError:  # for a leaf that somebody has asked for
+        return True
 
 
 def has_tensor_hooks(leaf: torch.Tensor) -> bool:

@@ -9,7 +9,7 @@ may be rounded differently.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,26 +22,19 @@ from minidynamo.boxed import HandOver
 def accumulating(
     ctx: Any, links: Sequence[torch.Tensor | None], args: Iterable[Any], unwanted: Collection[int]
 ) -> HandOver | None:
-    """What takes those gradients that can be added to `.grad` at once; None when there are none.
+    """What takes those gradients that can be added to `.grad` at once, and drops those in `unwanted`; None when there
+    are none.
 
     `ctx` is the node whose backward runs, `links` are its inputs, or what stands for them, in the order of the
-    gradients. `args` is what the gradients are computed from. The gradients in `unwanted` are none.
+    gradients. `args` is what the gradients are computed from.
     """
-    held = [place for place, link in enumerate(links) if link is not None and link.is_leaf and link.grad is not None]
-    if not held or torch.is_anomaly_enabled():  # which looks at what backward returns
-        return None
-    nodes = _accumulators(ctx)
-    occupied = set(map(_storage, filter(_has_storage, args)))
-    takers: dict[int, tuple[torch.Tensor, Any]] = {}
-    for place in held:
-        leaf: Any = links[place]
-        node = nodes.get(id(leaf))
-        if node is not None and place not in unwanted and _can_add(leaf, node, occupied):
-            takers[place] = leaf, node
-    if not takers:
+    takers = _takers(ctx, links, args, unwanted)
+    if not takers and not unwanted:
         return None
 
     def take(place: int, gradient: torch.Tensor) -> torch.Tensor | None:
+        if place in unwanted:
+            return None
         if place not in takers:
             return gradient
         leaf, add = takers[place]
@@ -51,6 +44,40 @@ def accumulating(
         return None
 
     return take
+
+
+def not_asked_for(ctx: Any, links: Sequence[torch.Tensor | None]) -> set[int]:
+    """The gradients that nobody asks for in the backward that is running: `autograd.grad(y, [x])` asks for one."""
+    if not links or compat.asks_for_all_gradients():
+        return set()
+    nodes = {id(leaf): node for node, _ in ctx.next_functions if (leaf := compat.leaf_of(node)) is not None}
+    found = ((place, _takes_gradient(link, nodes)) for place, link in enumerate(links) if link is not None)
+    return {place for place, node in found if node is not None and not compat.is_asked_for(node)}
+
+
+def _takes_gradient(link: torch.Tensor, leaves: Mapping[int, torch.autograd.graph.Node]) -> Any:
+    """The node that is called with the gradient of a link; `leaves` has those of links that are leaves."""
+    if link.grad_fn is None:
+        return leaves.get(id(link))
+    return link.grad_fn.next_functions[link.output_nr][0]
+
+
+def _takers(
+    ctx: Any, links: Sequence[torch.Tensor | None], args: Iterable[Any], unwanted: Collection[int]
+) -> dict[int, tuple[torch.Tensor, Any]]:
+    """The leaves, with what adds to their `.grad`, by the place of their gradient."""
+    held = [place for place, link in enumerate(links) if link is not None and link.is_leaf and link.grad is not None]
+    if not held or torch.is_anomaly_enabled():  # which looks at what backward returns
+        return {}
+    nodes = _accumulators(ctx)
+    occupied = set(map(_storage, filter(_has_storage, args)))
+    takers: dict[int, tuple[torch.Tensor, Any]] = {}
+    for place in held:
+        leaf: Any = links[place]
+        node = nodes.get(id(leaf))
+        if node is not None and place not in unwanted and _can_add(leaf, node, occupied):
+            takers[place] = leaf, node
+    return takers
 
 
 def _accumulators(ctx: Any) -> dict[int, torch.autograd.graph.Node]:

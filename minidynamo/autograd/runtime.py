@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from minidynamo import compat
-from minidynamo.autograd.accumulation import accumulating
+from minidynamo.autograd.accumulation import accumulating, not_asked_for
 from minidynamo.autograd.batches import has_batches
 from minidynamo.autograd.double_backward import DoubleBackward, linked
 from minidynamo.autograd.layouts import GradientLayout, Layout
@@ -124,7 +124,9 @@ class _BackwardCall:
     ) -> Sequence[torch.Tensor | None]:
         """The gradients; None for those that were added to `.grad` of `links`."""
         unused = {place for place, tangent in enumerate(tangents) if tangent is None}
-        unwanted = {place for place, s in enumerate(self.sources) if s and unused.issuperset(s)} if unused else ()
+        unwanted = not_asked_for(ctx, links)
+        if unused:
+            unwanted.update(place for place, s in enumerate(self.sources) if s and unused.issuperset(s))
         args += ctx.numbers
         args += [fit(tangent, ctx.shapes.get(i)) for fit, tangent, i in zip(self.fits, tangents, self.results)]
         tangents.clear()
