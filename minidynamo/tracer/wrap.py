@@ -63,7 +63,7 @@ def wrap(graph: OutputGraph, value: Any, source: Source | None) -> VariableTrack
 
 def refuse_compared_classes(value: object) -> None:
     """Raise SkipFrame when a class, or that of an object, is compared by its metaclass: classes are keys of tables."""
-    cls = value if isinstance(value, type) else type(value)
+    cls: type = value if issubclass(type(value), type) else type(value)  # type: ignore[assignment]
     if type(cls).__hash__ is not type.__hash__ or type(cls).__eq__ is not type.__eq__:
         name = type(cls).__name__
         what, why = (
