@@ -293,6 +293,20 @@ def test_no_global_statement():
     complain(problems, "State belongs into an object that is passed, or a module-level container:")
 
 
+def test_assertions_only_look():
+    """`python -O` leaves them out: what they call must guard nothing, and change nothing."""
+    looks = re.compile(r"isinstance|issubclass|callable|len|(.*\.)?is_\w+")
+    problems = [
+        f"{place(path, node.lineno)}: {ast.unparse(call.func)}()"
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assert)
+        for call in ast.walk(node.test)
+        if isinstance(call, ast.Call) and not looks.fullmatch(ast.unparse(call.func))
+    ]
+    complain(problems, "Do it in a statement of its own.")
+
+
 def test_no_vague_names():
     problems = [str(path.relative_to(ROOT)) for path in FILES if path.stem in VAGUE_NAMES]
     problems += [str(path.parent.relative_to(ROOT)) for path in FILES if path.parent.name in VAGUE_NAMES]

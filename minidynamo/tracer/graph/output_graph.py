@@ -212,7 +212,7 @@ class OutputGraph:
         symbol = self.shapes.integer(source, value)
 
         def pin() -> int:
-            assert int(symbol) == value
+            int(symbol)  # which guards it
             return value  # this very object: what Python makes of it may be the same one
 
         return NumberVariable(symbol, int, pin, source=source)
