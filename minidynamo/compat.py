@@ -343,25 +343,18 @@ def leaf_of(node: torch.autograd.graph.Node | None) -> torch.Tensor | None:
     return leaf
 
 
-def will_run(node: torch.autograd.graph.Node) -> bool:
-    """Whether the backward that is running will run a node that adds to `.grad`."""
+def will_run(node: torch.autograd.graph.Node) -> bool | None:
+    """Whether the backward that is running will run a node; None for one that adds to `.grad`, where somebody has asked
+    for what it would be called with instead."""
     try:
         return torch._C._will_engine_execute_node(node)
-    except RuntimeError:  # somebody has asked for what it would be called with, or no backward is running
-        return False
+    except RuntimeError:
+        return None
 
 
 def asks_for_all_gradients() -> bool:
     """Whether the backward that is running is for all leaves, not for some tensors."""
     return bool(torch.autograd._is_checkpoint_valid())
-
-
-def is_asked_for(node: torch.autograd.graph.Node) -> bool:
-    """Whether anybody asks the backward that is running for what it would call a node with."""
-    try:
-        return torch._C._will_engine_execute_node(node)
-    except RuntimeError:  # for a leaf that somebody has asked for
-        return True
 
 
 def has_tensor_hooks(leaf: torch.Tensor) -> bool:

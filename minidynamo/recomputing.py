@@ -22,19 +22,22 @@ def run_checkpoint(
     While autograd traces the graph, it runs as it is: what is kept and what is computed again is then for the partition
     to decide.
     """
-    if compat.torch_dispatch_mode_count():
-        return subgraph(*inputs)
-    results: tuple[torch.Tensor, ...] = checkpoint(subgraph, *inputs, use_reentrant=False)
-    return results
+    return _run(subgraph, inputs, use_reentrant=False)
 
 
 def run_reentrant_checkpoint(
     subgraph: Callable[..., tuple[torch.Tensor, ...]], inputs: tuple[torch.Tensor, ...]
 ) -> tuple[torch.Tensor, ...]:
     """The same by the reentrant variant, whose backward refuses to compute some gradients only."""
+    return _run(subgraph, inputs, use_reentrant=True)
+
+
+def _run(
+    subgraph: Callable[..., tuple[torch.Tensor, ...]], inputs: tuple[torch.Tensor, ...], *, use_reentrant: bool
+) -> tuple[torch.Tensor, ...]:
     if compat.torch_dispatch_mode_count():
         return subgraph(*inputs)
-    results: tuple[torch.Tensor, ...] = checkpoint(subgraph, *inputs, use_reentrant=True)
+    results: tuple[torch.Tensor, ...] = checkpoint(subgraph, *inputs, use_reentrant=use_reentrant)
     return results
 
 

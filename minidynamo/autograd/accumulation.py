@@ -4,12 +4,12 @@ A compiled backward is one node of autograd's graph, whose results autograd take
 gradient of a parameter to what `.grad` holds as soon as it is computed. Here the node that does so for autograd is
 called right away, for the leaves with which nobody could tell: all others are returned, and autograd does the rest.
 Where autograd adds gradients of several nodes before it adds them to `.grad`, here each is added by itself; so the sum
-may be rounded differently.
+may be rounded differently. Gradients that nobody asks for are dropped likewise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -50,16 +50,16 @@ def not_asked_for(ctx: Any, links: Sequence[torch.Tensor | None]) -> set[int]:
     """The gradients that nobody asks for in the backward that is running: `autograd.grad(y, [x])` asks for one."""
     if not links or compat.asks_for_all_gradients():
         return set()
-    nodes = {id(leaf): node for node, _ in ctx.next_functions if (leaf := compat.leaf_of(node)) is not None}
-    found = ((place, _takes_gradient(link, nodes)) for place, link in enumerate(links) if link is not None)
-    return {place for place, node in found if node is not None and not compat.is_asked_for(node)}
+    of_leaves = _accumulators(ctx)
 
+    def takes(link: torch.Tensor) -> Any:
+        """The node that is called with the gradient."""
+        if link.grad_fn is None:
+            return next(iter(of_leaves.get(id(link), ())), None)
+        return link.grad_fn.next_functions[link.output_nr][0]
 
-def _takes_gradient(link: torch.Tensor, leaves: Mapping[int, torch.autograd.graph.Node]) -> Any:
-    """The node that is called with the gradient of a link; `leaves` has those of links that are leaves."""
-    if link.grad_fn is None:
-        return leaves.get(id(link))
-    return link.grad_fn.next_functions[link.output_nr][0]
+    found = ((place, takes(link)) for place, link in enumerate(links) if link is not None)
+    return {place for place, node in found if node is not None and compat.will_run(node) is False}
 
 
 def _takers(
@@ -74,23 +74,20 @@ def _takers(
     takers: dict[int, tuple[torch.Tensor, Any]] = {}
     for place in held:
         leaf: Any = links[place]
-        node = nodes.get(id(leaf))
-        if node is not None and place not in unwanted and _can_add(leaf, node, occupied):
-            takers[place] = leaf, node
+        found = nodes.get(id(leaf), [])  # a leaf with several gradients gets their sum
+        if len(found) == 1 and place not in unwanted and _can_add(leaf, found[0], occupied):
+            takers[place] = leaf, found[0]
     return takers
 
 
-def _accumulators(ctx: Any) -> dict[int, torch.autograd.graph.Node]:
-    """The nodes behind `ctx` that add to `.grad`, by the id of their leaf; none for a leaf with several gradients."""
-    found: dict[int, torch.autograd.graph.Node] = {}
-    several: set[int] = set()
+def _accumulators(ctx: Any) -> dict[int, list[torch.autograd.graph.Node]]:
+    """The nodes behind `ctx` that add to `.grad`, one for each gradient, by the id of their leaf."""
+    found: dict[int, list[torch.autograd.graph.Node]] = {}
     for node, _ in ctx.next_functions:
         leaf = compat.leaf_of(node)
-        if id(leaf) in found:
-            several.add(id(leaf))
         if leaf is not None:
-            found[id(leaf)] = node
-    return {key: node for key, node in found.items() if key not in several}
+            found.setdefault(id(leaf), []).append(node)
+    return found
 
 
 def _can_add(leaf: torch.Tensor, node: torch.autograd.graph.Node, occupied: Collection[int]) -> bool:
@@ -102,7 +99,7 @@ def _can_add(leaf: torch.Tensor, node: torch.autograd.graph.Node, occupied: Coll
         and _storage(grad) not in occupied
         and _in_order(grad.device)
         and not is_hooked(leaf, node)
-        and compat.will_run(node)
+        and compat.will_run(node) is True
     )
 
 

@@ -49,7 +49,7 @@ def wrap(graph: OutputGraph, value: Any, source: Source | None) -> VariableTrack
         known = graph.known(source)
         if known is not None:
             return known
-    refuse_compared_classes(value)
+    _refuse_compared_classes(value)
     if is_constant_value(value):
         return constant(graph, value, source)
     known = graph.values.of(value)
@@ -61,7 +61,7 @@ def wrap(graph: OutputGraph, value: Any, source: Source | None) -> VariableTrack
     return _wrapper(type(value))(graph, value, source)
 
 
-def refuse_compared_classes(value: object) -> None:
+def _refuse_compared_classes(value: object) -> None:
     """Raise SkipFrame when a class, or that of an object, is compared by its metaclass: classes are keys of tables."""
     cls: type = value if issubclass(type(value), type) else type(value)  # type: ignore[assignment]
     if type(cls).__hash__ is not type.__hash__ or type(cls).__eq__ is not type.__eq__:
