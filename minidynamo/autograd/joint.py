@@ -145,7 +145,8 @@ def trace_joint(
     flat = [_as_fake(mode, known(value)) for value in flat]
     attempt = functools.partial(_trace_once, gm, layout, flat, mode, leaves, decompositions, orders)
     try:
-        return _trace_with_calls(attempt, mode)
+        with torch.autograd.set_detect_anomaly(False):  # which looks for NaN in gradients that have no data here
+            return _trace_with_calls(attempt, mode)
     except MinidynamoError:
         raise
     except Exception as error:

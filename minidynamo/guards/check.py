@@ -109,7 +109,7 @@ _STAGES = {GuardKind.BACKEND: 0, GuardKind.GLOBAL_STATE: 3, GuardKind.SAME_OBJEC
 _STAGES |= {GuardKind.RELATION: 8}
 _HELD = 4  # from this stage on it is about what objects hold
 _ABOUT_THE_DICTIONARY = (GuardKind.NO_INSTANCE_ATTR, GuardKind.MISSING_ATTR)  # of the object at the source
-_FIRST_OF_A_VALUE = (GuardKind.TYPE, GuardKind.IDENTITY, GuardKind.EQUALS, GuardKind.LENGTH)
+_FIRST_OF_A_VALUE = (GuardKind.PRESENT, GuardKind.NOT_NONE, GuardKind.TYPE, GuardKind.IDENTITY, GuardKind.EQUALS, GuardKind.LENGTH)
 
 
 def ordered(guards: Sequence[Guard]) -> list[Guard]:
@@ -217,6 +217,7 @@ def _state_conjuncts(
     count = f"{reader.constant(compat.torch_function_mode_count, 'count_function_modes')}()"
     texts.append(f"{count} == {len(expected.mode_devices)}" if expected.mode_devices else f"not {count}")
     texts.append(f"{reader.constant(compat.forward_ad, 'forward_ad')}['_current_level'] < 0")
+    texts.append(f"not {reader.constant(torch.is_anomaly_enabled, 'detects_anomalies')}()")
     if not has_batch:
         is_inference = reader.constant(torch.is_inference_mode_enabled, "is_inference_mode")
         texts.append(f"{is_inference}() is {expected.inference_mode}")

@@ -18,6 +18,8 @@ from minidynamo.guards.source import Source
 class GuardKind(enum.Enum):
     """What a guard checks about the value at its source; the comment says what `expected` holds."""
 
+    PRESENT = "present"  # None: there is a value, whichever
+    NOT_NONE = "not None"  # None: there is a value, and it is not None
     TYPE = "type"  # the exact class
     IDENTITY = "identity"  # the object itself; None, True, classes, functions, modules
     EQUALS = "equals"  # an int, float, complex, str, bytes or a nested tuple of them: same type and equal (NaN is NaN)
@@ -73,6 +75,7 @@ class GlobalState:
     deterministic: bool
     mode_devices: tuple[torch.device, ...]  # of each `torch.device` context, outermost first
     in_transform: bool = False  # whether a transform of torch.func runs, or a level of forward-mode AD is open
+    detects_anomalies: bool = False  # whether autograd looks at each gradient
 
 
 @dataclass(frozen=True)

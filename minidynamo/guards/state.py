@@ -32,6 +32,7 @@ def current() -> GlobalState:
         deterministic=torch.are_deterministic_algorithms_enabled(),
         mode_devices=compat.open_devices(),
         in_transform=bool(_transform()),
+        detects_anomalies=torch.is_anomaly_enabled(),
     )
 
 
@@ -45,13 +46,16 @@ def mode_in_charge() -> str:
     """The class of an open mode that takes over what operations mean; empty when there is none.
 
     At a level of forward-mode AD each operation computes a tangent, too; in a transform of torch.func it works on
-    hidden dimensions, or draws other random numbers; torch.jit.trace records them.
+    hidden dimensions, or draws other random numbers; torch.jit.trace records them. Where autograd detects anomalies,
+    each operation remembers its line, and what its derivative gives is looked at.
     """
     modes = [compat.torch_dispatch_mode_at(index) for index in range(compat.torch_dispatch_mode_count())]
     modes += [mode for mode in _function_modes() if not isinstance(mode, compat.DeviceContext)]
     if modes:
         return type(modes[-1]).__qualname__
-    return "torch.jit.trace" if compat.tracing_state() is not None else _transform()
+    if compat.tracing_state() is not None:
+        return "torch.jit.trace"
+    return _transform() or ("detect_anomaly" if torch.is_anomaly_enabled() else "")
 
 
 def _transform() -> str:

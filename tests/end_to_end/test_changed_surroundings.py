@@ -147,6 +147,63 @@ def forward_mode_ad(compiled):
     yield f(vector())
 
 
+def gradient(f, x):
+    try:
+        return torch.autograd.grad(f(x).sum(), x)[0]
+    except RuntimeError as error:
+        return str(error)
+
+
+@histories
+def detecting_anomalies(compiled):
+
+    @compiled
+    def f(x):
+        return x.sqrt() * 0
+
+    @compiled
+    def compiled_inside(x):
+        return x.sqrt() * 0
+
+    zero, one = torch.zeros(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    yield gradient(f, zero)
+    with torch.autograd.detect_anomaly():
+        for g in (f, compiled_inside):
+            yield gradient(g, zero), gradient(g, one)
+    with torch.autograd.detect_anomaly(check_nan=False):
+        yield gradient(f, zero), gradient(compiled_inside, zero)
+    yield gradient(f, zero), gradient(compiled_inside, zero)
+
+
+@histories
+def detecting_anomalies_in_a_function(compiled):
+
+    @compiled
+    def f(x):
+        with torch.autograd.detect_anomaly():
+            y = x.sqrt() * 2
+            return torch.autograd.grad((y * 0).sum(), x)[0]
+
+    for x in (torch.ones(2, requires_grad=True), torch.zeros(2, requires_grad=True)):
+        yield attempt(f, x)
+        yield torch.is_anomaly_enabled()
+
+
+@histories
+def differentiated_while_anomalies_are_detected(compiled):
+
+    @compiled
+    def f(x):
+        return x.exp() * x.sin()
+
+    x = torch.ones(2, requires_grad=True)
+    y = f(x).sum()
+    with torch.autograd.detect_anomaly():
+        (grad,) = torch.autograd.grad(y, x, create_graph=True)
+        yield grad
+        yield torch.autograd.grad(grad.sum(), x)[0]
+
+
 @histories
 def random_numbers_in_a_transform(compiled):
 
