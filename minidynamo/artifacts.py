@@ -14,6 +14,7 @@ import linecache
 import os
 import re
 import tempfile
+import traceback
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -101,6 +102,8 @@ def code_dir() -> Path:
 PART = ".part"
 
 _serial = itertools.count()
+_HOST_PROGRAM = re.compile(r"[/\\]\d{4,}_host_\w+\.py$")
+"""The paths of texts that run the operations of a graph."""
 
 # Python's `warnings` and `logging` pass over frames of files with these words in their names, which are meant to be
 # those of its import system: `stacklevel=2` then names the line that called a function, not what called it for us.
@@ -155,6 +158,25 @@ def load(kind: str, name: str, source: str, namespace: dict[str, Any], function:
 def execute(path: str, source: str, namespace: dict[str, Any]) -> None:
     """Execute Python `source`, which was written to `path`, in `namespace`."""
     exec(compile(source, path, "exec"), namespace)
+
+
+def users_lines(error: BaseException) -> list[str]:
+    """The lines of the program whose operations raised `error`: `train.py:12 in f: y = table[i]`, one or more.
+
+    They are the comments above the statement of a host program. Memory is made for no line alone.
+    """
+    lines: list[str] = []
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        if _HOST_PROGRAM.search(frame.f_code.co_filename):
+            *before, statement = linecache.getlines(frame.f_code.co_filename)[:number] or [""]
+            from_comment = itertools.dropwhile(lambda line: not _is_comment(line), reversed(before))
+            comments = itertools.takewhile(_is_comment, from_comment)
+            lines = [] if "= empty_" in statement else [line.strip().removeprefix("# ") for line in comments]
+    return lines[::-1]
+
+
+def _is_comment(line: str) -> bool:
+    return line.startswith("    # ")
 
 
 def passed_over(function: Callable[P, R]) -> Callable[P, R]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from minidynamo import compat
+from minidynamo import artifacts, compat
 
 
 class HeldTensor(weakref.ref[torch.Tensor]):
@@ -31,6 +31,13 @@ def versions_of(args: list[Any]) -> Versions:
     return [(HeldTensor(tensor), None if tensor.is_inference() else tensor._version) for tensor in tensors]
 
 
+def explain(error: BaseException, lost: str = "") -> None:
+    """Note on an error of the graph which lines of the program it comes from, and what is `lost`."""
+    lines = artifacts.users_lines(error)
+    for note in ["\n  ".join(["Raised while computing", *lines])] * bool(lines) + [lost] * bool(lost):
+        error.add_note(note)
+
+
 def revive(error: BaseException, held: list[Any], lost: str = "", versions: Versions = []) -> list[Any]:  # noqa: B006
     """The arguments again. When one is gone or a tensor has been written to, raises `error`, noting what is `lost`."""
     values = [value() if isinstance(value, HeldTensor) else value for value in held]
@@ -44,6 +51,5 @@ def revive(error: BaseException, held: list[Any], lost: str = "", versions: Vers
     if not reason:
         return values
     error.add_note(f"minidynamo could not run the function again as written: {reason}.")
-    if lost:
-        error.add_note(lost)
+    explain(error, lost)
     raise error

@@ -31,7 +31,7 @@ from minidynamo.names import Namespace
 from minidynamo.tracer.reachable import needed_by, reachable, target_of
 from minidynamo.tracer.reconstruct.effects import lost_effects, replay
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder
-from minidynamo.tracer.recovery import revive, versions_of, weakly_held
+from minidynamo.tracer.recovery import explain, revive, versions_of, weakly_held
 from minidynamo.tracer.side_effects import (
     ContentsChanged,
 )
@@ -285,9 +285,8 @@ class _Program:
         lost = f"{lost_effects(self.effects)} of {self.traced.name} before this error were not replayed."
         if self.recovers:
             return self.recovering(call, error, lost if self.effects else "")
-        if not self.effects:
-            return [call]
-        return ["try:", f"    {call}", f"except Exception as {error}:", f"    {error}.add_note({lost!r})", "    raise"]
+        explained = f"{self.names.constant(explain, 'explain')}({error}{f', {lost!r}' if self.effects else ''})"
+        return ["try:", f"    {call}", f"except Exception as {error}:", f"    {explained}", "    raise"]
 
     def recovering(self, call: str, error: str, lost: str) -> list[str]:
         """The call of the graph; when it raises, the frame runs as written, unless that is too late."""

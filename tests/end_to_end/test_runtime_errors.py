@@ -110,6 +110,23 @@ def test_error_of_an_operation(fn, backend):
     assert_same_as_eager(fn, good, bad, good, backend=backend)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_error_names_the_lines_of_the_program(backend):
+    @minidynamo.compile(backend=backend)
+    def f(x, i):
+        y = x.exp()
+        return torch.index_select(y, 0, i)
+
+    f(torch.arange(3.0), torch.tensor([0]))
+    with pytest.raises(IndexError) as error:
+        f(torch.arange(3.0), torch.tensor([9]))
+    (note,) = error.value.__notes__
+    assert note.startswith("Raised while computing\n")
+    assert "in f: return torch.index_select(y, 0, i)" in note.splitlines()[-1]
+    if backend != "native":  # which computes both lines in one kernel
+        assert len(note.splitlines()) == 2
+
+
 def test_a_second_error_says_that_nothing_was_replayed():
     seen = []
 
