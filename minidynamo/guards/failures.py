@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from minidynamo.guards.check import conjuncts, ordered
+from minidynamo.guards.deaths import Lost
 from minidynamo.guards.guard import GlobalState, Guard, GuardKind, TensorFacts
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import InstanceAttr, Source
@@ -51,10 +52,11 @@ def failures(guards: Sequence[Guard], arguments: Mapping[str, Any], backend: obj
     """
     found: list[GuardFailure] = []
     failed: set[Source] = set()
+    context = Reader(guards, Namespace(arguments))
     for guard in ordered(guards):
         if any(not failed.isdisjoint((source, *source.bases())) for source in _read_by(guard)):
             continue
-        if not _holds(guard, guards, arguments, backend):
+        if not _holds(guard, context, arguments, backend):
             failed.add(guard.source)
             actual, aspect = _actual(guard, arguments, backend)
             found.append(GuardFailure(guard, expectation(guard), actual, aspect))
@@ -128,7 +130,9 @@ _DESCRIBED = (torch.Tensor, type, enum.Enum, types.FunctionType, types.ModuleTyp
 
 
 def _dying(keys: tuple[object, ...] | None) -> str:
-    return "it" if keys is None else f"what is at {keys[0]!r}" if keys else "what it holds"
+    if keys is None or (keys and isinstance(keys[0], Lost)):
+        return "it"
+    return f"what is at {keys[0]!r}" if keys else "what it holds"
 
 
 def _settings(state: GlobalState | None) -> str:
@@ -148,6 +152,8 @@ def _tensor(facts: TensorFacts) -> str:
 
 
 _SUBJECTS: dict[GuardKind, str] = {
+    GuardKind.PRESENT: "value of",
+    GuardKind.NOT_NONE: "value of",
     GuardKind.TYPE: "type of",
     GuardKind.IDENTITY: "object",
     GuardKind.EQUALS: "value of",
@@ -169,6 +175,8 @@ _SUBJECTS: dict[GuardKind, str] = {
 
 
 _EXPECTED: dict[GuardKind, Callable[[Any], str]] = {
+    GuardKind.PRESENT: lambda _: "any",
+    GuardKind.NOT_NONE: lambda _: "any but None",
     GuardKind.TYPE: lambda cls: str(cls.__qualname__),
     GuardKind.TENSOR: _tensor,
     GuardKind.DICT_KEYS: lambda keys: _some(keys) or "none",
@@ -190,13 +198,12 @@ _EXPECTED: dict[GuardKind, Callable[[Any], str]] = {
 }
 
 
-def _holds(guard: Guard, context: Sequence[Guard], arguments: Mapping[str, Any], backend: object) -> bool:
+def _holds(guard: Guard, context: Reader, arguments: Mapping[str, Any], backend: object) -> bool:
     if guard.kind is GuardKind.BACKEND:
         return backend is None or bool(backend == guard.expected)
-    names = Namespace(arguments)
-    reader = Reader(context, names)
+    reader = context.afresh()
     text = " and ".join(reader.finished(conjuncts([guard], reader))) or "True"
-    return bool(_evaluate(text, names, arguments, missing=False))
+    return bool(_evaluate(text, reader.names, arguments, missing=False))
 
 
 def _evaluate(text: str, names: Namespace, arguments: Mapping[str, Any], missing: object) -> Any:

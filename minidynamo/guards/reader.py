@@ -71,6 +71,13 @@ class Reader:
                 self._classes[guard.source] = type(guard.expected)
                 self._objects[guard.source] = guard.expected
 
+    def afresh(self) -> Reader:
+        """A reader for a condition of its own, with the same names: what was spelled once is spelled for both."""
+        reader = Reader((), self.names, self._found)
+        reader._classes, reader._objects = self._classes, self._objects
+        reader._numbers, reader._ways = self._numbers, self._ways
+        return reader
+
     def read(self, source: Source) -> str:
         """Text of the value at `source`, with marks."""
         if source in self._found.places:

@@ -72,6 +72,16 @@ def test_a_name_is_bound_where_the_value_is_read_first() -> None:
     assert reader.assignment(MODULES) is None
 
 
+def test_a_reader_for_another_condition_spells_alike_and_binds_for_itself() -> None:
+    reader = Reader([Guard(Local("m"), GuardKind.TYPE, Net)], Namespace(["m"]))
+    twice = [reader.read(Item(MODULES, name)) for name in "ab"]
+    assert reader.finished(twice) == ["(t := m.__dict__['_modules'])['a']", "t['b']"]
+    other = reader.afresh()
+    assert other.class_of(Local("m")) is Net
+    assert other.read(Item(MODULES, "b")) == twice[1]
+    assert other.finished(twice[1:]) == ["m.__dict__['_modules']['b']"]
+
+
 def test_classes_follow_from_type_tensor_and_identity_guards() -> None:
     guards = [
         Guard(Local("m"), GuardKind.TYPE, Net),
