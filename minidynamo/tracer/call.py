@@ -172,7 +172,7 @@ def _fold(tx: Tracer, value: Callable[..., Any], args: Args, kwargs: Kwargs) -> 
             f"{name}() is called with a {error}",
             why="Its result is only known when the program runs: minidynamo runs it for constants alone.",
         )
-    result = folded(tx, value, plain, keywords)
+    result = folded(tx, value, args, plain, keywords)
     if result is None:
         tx.break_graph("MD207", f"the result of {name}() cannot be captured")
     return result
@@ -202,6 +202,7 @@ def call_built_in(
     if storage is not None and lookup_on_class(cls, name)[1] is not object:
         return _call_on_storage(tx, receiver, storage, name, args, kwargs)
     if isinstance(receiver, NumberVariable) and not kwargs:
+    given = receiver
         number = number_functions.call_method(tx, receiver, name, args)
         if number is not None:
             return number
@@ -215,7 +216,7 @@ def call_built_in(
     if isinstance(receiver, TensorVariable):
         return call_tensor_method(tx, receiver, name, args, kwargs)
     if isinstance(receiver, ConstantVariable):
-        return _fold(tx, functools.partial(getattr(type(receiver.value), name), receiver.value), args, kwargs)
+        return _fold(tx, getattr(type(receiver.value), name), [given, *args], kwargs)
     tx.break_graph("MD207", f"{cls.__name__}.{name} cannot be captured")
 
 

@@ -10,7 +10,7 @@ import datetime
 import enum
 import re
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -80,6 +80,27 @@ def is_constant_value(value: object) -> bool:
     if type(value) is datetime.datetime:  # other time zones are objects that run code of their own
         return value.tzinfo is None or type(value.tzinfo) is datetime.timezone
     return type(value) in CONSTANT_TYPES or issubclass(type(value), enum.Enum)
+
+
+def can_be_two(value: object) -> bool:
+    """Whether equal values of this class can be one object or two."""
+    if type(value) not in (int, float, complex, str, bytes):
+        return False
+    return len(value) > 1 if isinstance(value, str | bytes) else not (type(value) is int and -5 <= value <= 256)
+
+
+def given_back(result: object, operands: Iterable[VariableTracker], values: Iterable[object]) -> VariableTracker | None:
+    """The operand whose very object a function has given as its result, as `+n` and `s.strip()` may do."""
+    if not can_be_two(result):
+        return None
+    for operand, value in zip(operands, values):
+        if value is result and isinstance(operand, ConstantVariable | NumberVariable):
+            return operand
+        if isinstance(operand, SequenceVariable) and isinstance(value, list | tuple):
+            found = given_back(result, operand.items, value)
+            if found is not None:
+                return found
+    return None
 
 
 def is_nan(variable: VariableTracker) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from minidynamo.guards.source import Computed, Constant, Source
@@ -20,7 +21,7 @@ from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable, SequenceVariable, SetVariable, SliceVariable
-from minidynamo.variables.numbers import NumberVariable
+from minidynamo.variables.numbers import Made, NumberVariable
 
 _SYMBOLS = {function: symbol for symbol, function in (ARITHMETIC | BITWISE | COMPARISONS).items() if symbol != "@"}
 _COMPARISONS = frozenset(COMPARISONS.values())
@@ -35,6 +36,8 @@ _BRACES = frozenset("{}")
 
 # A text that has grown longer than this is no gain: its numbers become constants.
 _LONGEST = 1000
+# Of a number that more operations than these have made, one in another, they are not kept.
+_DEEPEST = 16
 
 
 def involves_number(variable: VariableTracker) -> bool:
@@ -145,7 +148,7 @@ def binary(
         return None
     if not (_is_number(left) and _is_number(right)):
         return None
-    left, right = _without_bool(left), _without_bool(right)
+    given, (left, right) = (left, right), (_without_bool(left), _without_bool(right))
     result: VariableTracker | None = None
     if function in _COMPARISONS:
         result = _compare(tx, function, left, right)
@@ -158,7 +161,26 @@ def binary(
     elif function in _SYMBOLS:
         exact = not (_is_float(left) or _is_float(right)) and function is not operator.truediv
         result = _integer(tx, function, left, right) if exact else _floating(tx, function, left, right)
-    return tx.call(function, [pinned(left), pinned(right)]) if result is None else result
+    result = _as_constants(tx, function, left, right) if result is None else result
+    return _made_by(result, f"{{}} {_SYMBOLS[function]} {{}}" if function in _SYMBOLS else "", *given)
+
+
+def _as_constants(tx: Tracer, function: Callable[..., Any], *operands: VariableTracker) -> VariableTracker:
+    """`function` of the operands as constants; the operand itself where it gives that back."""
+    constants = [pinned(operand) for operand in operands]
+    result = tx.call(function, constants)
+    return next((operand for operand, constant in zip(operands, constants) if constant is result), result)
+
+
+def _made_by(result: VariableTracker, text: str, *operands: VariableTracker) -> VariableTracker:
+    """`result`, of which is noted that Python makes the object by this operation."""
+    if not isinstance(result, NumberVariable) or result in operands or not text:
+        return result
+    depth = 1 + max(v.made.depth for v in operands if isinstance(v, NumberVariable))
+    if depth > _DEEPEST:  # all that is left to know is that it is a new one
+        text, operands, depth = "{} * 1", (replace(result, made=Made()),), 1
+    result.made = Made(text, operands, depth)
+    return result
 
 
 def _floating(
@@ -290,7 +312,8 @@ def unary(tx: Tracer, function: Callable[..., Any], number: NumberVariable) -> V
                 else computed_text(template, number)
             )
             result = floating(tx, function(number.value), text)
-    return tx.call(function, [pinned(number)]) if result is None else result
+    result = _as_constants(tx, function, number) if result is None else result
+    return _made_by(result, "abs({})" if function is abs else "-{}" if function is operator.neg else "", number)
 
 
 def is_among(tx: Tracer, item: VariableTracker, items: Sequence[object]) -> VariableTracker | None:

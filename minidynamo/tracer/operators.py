@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from minidynamo.compat import constant_behind
@@ -18,7 +18,16 @@ from minidynamo.guards.source import Computed, Constant
 from minidynamo.guards.writers import same_value
 from minidynamo.tracer import numbers, parts, registry
 from minidynamo.tracer.attributes import MISSING, lookup_on_class
-from minidynamo.tracer.constants import NotConstant, as_constant, from_constant, has_own, involves_own_operators, is_nan
+from minidynamo.tracer.constants import (
+    NotConstant,
+    as_constant,
+    can_be_two,
+    from_constant,
+    given_back,
+    has_own,
+    involves_own_operators,
+    is_nan,
+)
 from minidynamo.tracer.exceptions import says, tracked
 from minidynamo.tracer.operator_table import BINARY, COMPARISONS, IN_PLACE, UNARY
 from minidynamo.tracer.polyfills.lists import same_or_equal
@@ -69,15 +78,24 @@ def _fold(tx: Tracer, function: Callable[..., Any], *operands: VariableTracker) 
         values = [as_constant(operand) for operand in operands]
     except NotConstant:
         return None
-    return folded(tx, function, values, {})
+    return folded(tx, function, operands, values, {})
 
 
-def folded(tx: Tracer, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> VariableTracker | None:
-    """The result of a pure function on plain values; None when no tracker can stand for it."""
+def folded(
+    tx: Tracer,
+    function: Callable[..., Any],
+    operands: Sequence[VariableTracker],
+    args: list[Any],
+    kwargs: dict[str, Any],
+) -> VariableTracker | None:
+    """The result of a pure function on plain values, those of `operands`; None when no tracker can stand for it."""
     try:
         result = function(*args, **kwargs)
     except Exception as error:
         tx.raises(tracked(error, exact=says(error)))
+    unchanged = given_back(result, operands, args)
+    if unchanged is not None:
+        return unchanged
     try:
         return from_constant(result)
     except NotConstant:
@@ -275,10 +293,7 @@ def _may_be_two(left: VariableTracker, right: VariableTracker) -> bool:
     """Whether two plain values are equal, and can be one object or two."""
     if not isinstance(left, ConstantVariable) or not isinstance(right, ConstantVariable):
         return False
-    if left.python_type not in (int, float, complex, str, bytes) or not same_value(left.value, right.value):
-        return False
-    value = left.value
-    return len(value) > 1 if isinstance(value, str | bytes) else not (type(value) is int and -5 <= value <= 256)
+    return can_be_two(left.value) and same_value(left.value, right.value)
 
 
 def _is_the_same_plain_value(tx: Tracer, left: VariableTracker, right: VariableTracker) -> bool:

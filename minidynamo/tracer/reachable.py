@@ -44,6 +44,7 @@ from minidynamo.variables.iterators import (
     SliceIterator,
     ZipIterator,
 )
+from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import IdVariable, ModuleVariable, NamespaceVariable, ObjectVariable
 from minidynamo.variables.references import WeakReferenceVariable
 from minidynamo.variables.transforms import PullBackVariable
@@ -112,6 +113,8 @@ def reachable(
 
 def is_outside(variable: VariableTracker) -> bool:
     """Whether the value existed before the trace."""
+    if isinstance(variable, NumberVariable) and variable.made.text:
+        return False
     return variable.source is not None or (isinstance(variable, CellVariable) and variable.cell is not None)
 
 
@@ -218,4 +221,5 @@ _PARTS: dict[type[VariableTracker], Callable[[Any], Iterable[VariableTracker | N
     ArrayVariable: lambda v: (v.shared,),
     WeakReferenceVariable: lambda v: (v.referent,),
     PullBackVariable: lambda v: v.inputs,
+    NumberVariable: lambda v: v.made.operands,
 }

@@ -28,7 +28,8 @@ from minidynamo.bytecode.layout import FramePoint
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import Constant, Source, is_passed
 from minidynamo.names import Namespace
-from minidynamo.tracer.reachable import needed_by, reachable, target_of
+from minidynamo.tracer.constants import can_be_two
+from minidynamo.tracer.reachable import is_outside, needed_by, reachable, target_of
 from minidynamo.tracer.reconstruct.effects import lost_effects, replay
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder
 from minidynamo.tracer.recovery import explain, revive, versions_of, weakly_held
@@ -199,7 +200,7 @@ class _Program:
 
         What is not needed behind the graph is given to it and forgotten.
         """
-        outside = [(v, v.source) for v in self.found if v.source is not None and not _is_constant(v)]
+        outside = [(v, v.source) for v in self.found if v.source is not None and is_outside(v) and not _is_constant(v)]
         reader = Reader((), self.names)
         for variable, source in outside:
             self.known[variable] = reader.name(source, source.display())
@@ -348,5 +349,6 @@ class _Program:
 
 
 def _is_constant(variable: VariableTracker) -> bool:
-    """Whether the value is known now, so that its place need not be read."""
-    return (isinstance(variable, ConstantVariable) and variable.is_read) or isinstance(variable.source, Constant)
+    """Whether the value is known now, and which object it is cannot be seen, so that its place need not be read."""
+    known = isinstance(variable, ConstantVariable) and variable.is_read and not can_be_two(variable.value)
+    return known or isinstance(variable.source, Constant)

@@ -14,18 +14,32 @@ import torch.fx
 from minidynamo.variables.base import VariableTracker
 
 
+@dataclass(frozen=True)
+class Made:
+    """How a number was computed: the text of an operation with its operands, of which `depth` stand one in another.
+
+    Without a text it was not computed, or not by what is known here.
+    """
+
+    text: str = ""
+    operands: tuple[VariableTracker, ...] = ()
+    depth: int = 0
+
+
 @dataclass(eq=False)
 class NumberVariable(VariableTracker):
     """An int or float (`cls`) that Python can compute from the frame's arguments: `source` says how.
 
     `value` is a torch.SymInt, or the float of this call. `pin()` makes a constant of it: it guards the value, which it
-    gives. `node` computes it in the graph; None until the graph needs it.
+    gives. `node` computes it in the graph; None until the graph needs it. `made` says how the program has computed
+    it: the same number may be found elsewhere, but as another object.
     """
 
     value: Any
     cls: type
     pin: Callable[[], Any]
     node: torch.fx.Node | None = None
+    made: Made = Made()
 
     @property
     def python_type(self) -> type:

@@ -30,7 +30,7 @@ from minidynamo.tracer.attributes.lookup import (
     store_attribute,
     writes,
 )
-from minidynamo.tracer.constants import NotConstant, from_constant
+from minidynamo.tracer.constants import NotConstant, from_constant, given_back
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.side_effects import DELETED
 from minidynamo.tracer.trace_rules import is_trusted_class
@@ -49,8 +49,9 @@ from minidynamo.variables.tensors import TensorVariable
 
 def _folded(tx: Tracer, obj: ConstantVariable, name: str) -> VariableTracker:
     value = getattr(obj.value, name)
+    unchanged = given_back(value, [obj], [obj.value])
     try:
-        return from_constant(value)
+        return from_constant(value) if unchanged is None else unchanged
     except NotConstant:
         tx.break_graph("MD206", f"the attribute `{name}` of a {type(obj.value).__name__} cannot be captured")
 

@@ -90,7 +90,7 @@ def _expect_result(tx: Tracer, result: VariableTracker, special: str, kind: type
 def _sum_of_numbers(tx: Tracer, numbers: TupleVariable, start: VariableTracker) -> VariableTracker:
     if involves_number(numbers) and all(issubclass(part.python_type, int) for part in (start, *numbers.items)):
         return functools.reduce(lambda total, part: tx.call(operator.add, [total, part]), numbers.items, start)
-    return constant(sum(as_constant(numbers), as_constant(start)))
+    return constant(sum(as_constant(numbers), as_constant(start)), numbers, start)
 
 
 @registry.function(callable)
@@ -119,7 +119,7 @@ def _number(cls: type, special: str) -> registry.Handler:
         values = [expect_constant(tx, arg, f"an argument of `{cls.__name__}`") for arg in args]
         keywords = {name: expect_constant(tx, arg, f"`{name}`") for name, arg in kwargs.items()}
         try:
-            return constant(cls(*values, **keywords))
+            return constant(cls(*values, **keywords), *args)
         except (ValueError, TypeError, OverflowError) as error:
             tx.raises(error, exact=True)
 
@@ -172,7 +172,7 @@ def _text(tx: Tracer, obj: VariableTracker, function: Callable[[Any], str], *spe
             fix="format shapes and Python numbers, or move the text out of the compiled function",
             marker="this is not a constant",
         )
-    return constant(function(as_constant(obj)))
+    return constant(function(as_constant(obj)), obj)
 
 
 @registry.function(str)
@@ -204,7 +204,7 @@ def _format(tx: Tracer, value: VariableTracker, spec: VariableTracker | None = N
     if is_local(plain, how):
         refuse_local_text(tx)
     try:
-        return constant(format(plain, how))
+        return constant(format(plain, how), value)
     except (ValueError, TypeError) as error:
         tx.raises(error, exact=True)
 
@@ -215,7 +215,7 @@ def _round(tx: Tracer, number: VariableTracker, ndigits: VariableTracker | None 
         return tx.call_method(number, "__round__", [] if ndigits is None else [ndigits])
     digits = None if ndigits is None else expect_constant(tx, ndigits, "`ndigits`")
     try:
-        return constant(round(expect_constant(tx, number, "a number"), digits))
+        return constant(round(expect_constant(tx, number, "a number"), digits), number)
     except (ValueError, TypeError, OverflowError) as error:
         tx.raises(error, exact=True)
 

@@ -45,9 +45,10 @@ registry.fold_type(re.Pattern, re.Match)
 
 def _join(cls: type) -> registry.Handler:
     def join(tx: Tracer, self: VariableTracker, iterable: VariableTracker, /) -> VariableTracker:
-        parts = [expect_constant(tx, part, "text that is joined") for part in tx.unpack(iterable)]
+        items = tx.unpack(iterable)
+        parts = [expect_constant(tx, part, "text that is joined") for part in items]
         try:
-            return constant(cls.join(expect_constant(tx, self, "text"), parts))  # type: ignore[attr-defined]
+            return constant(cls.join(expect_constant(tx, self, "text"), parts), *items)  # type: ignore[attr-defined]
         except TypeError as error:
             tx.raises(error, exact=True)
 

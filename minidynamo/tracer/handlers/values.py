@@ -11,7 +11,16 @@ from typing import Any
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant
-from minidynamo.tracer.constants import NotConstant, as_constant, from_constant, has_own, is_nan, key_of
+from minidynamo.tracer.constants import (
+    NotConstant,
+    as_constant,
+    can_be_two,
+    from_constant,
+    given_back,
+    has_own,
+    is_nan,
+    key_of,
+)
 from minidynamo.tracer.exceptions import unsaid
 from minidynamo.tracer.numbers import involves_number, pinned
 from minidynamo.tracer.protocol import Tracer
@@ -49,9 +58,10 @@ def none() -> VariableTracker:
     return ConstantVariable(None)
 
 
-def constant(value: Any) -> VariableTracker:
-    """The tracker of a value that is made of constants."""
-    return from_constant(value)
+def constant(value: Any, *operands: VariableTracker) -> VariableTracker:
+    """The tracker of a value that is made of constants: the operand whose object it is, if it is one of these."""
+    unchanged = given_back(value, operands, map(as_constant, operands)) if can_be_two(value) else None
+    return from_constant(value) if unchanged is None else unchanged
 
 
 def class_has(cls: type, name: str) -> bool:

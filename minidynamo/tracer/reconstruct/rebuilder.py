@@ -94,7 +94,7 @@ class Rebuilder:
         if variable.source is None and isinstance(variable, _LIVING):
             return self.constant(variable.value)
         build = BUILDERS.get(type(variable))
-        if build is None or variable.source is not None:
+        if build is None or is_outside(variable):
             raise cannot_rebuild(variable)
         self._depth += 1
         text = self._build_cyclic(variable) if variable in self._cyclic else self._build(variable, build)

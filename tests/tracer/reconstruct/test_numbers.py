@@ -1,0 +1,110 @@
+"""What a frame leaves behind is the object that eager leaves: that which it was given, or a new one that equals it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import minidynamo
+
+# A frame that asks for the identity of computed numbers runs as written, which is announced.
+pytestmark = pytest.mark.filterwarnings("ignore::minidynamo.events.MinidynamoNotice")
+
+X = torch.ones(3)
+
+
+def new(value):
+    """An object of its own."""
+    return type(value)(str(value)) if not isinstance(value, str) else "".join([*value])
+
+
+class Box:
+    pass
+
+
+def stored(x, n):
+    box = Box()
+    box.n, box.m = n, n * 1
+    return x * n, box.n, box.m
+
+
+def crossing(x, n):
+    m, k, same = n * 1, n + 0, +n
+    y = x + n
+    minidynamo.graph_break()
+    return y, m is n, k is n, same is n, abs(m) is m, m, same
+
+
+def in_a_loop(x, n):
+    kept = []
+    total = n * 1
+    for _ in range(40):
+        total = total + n - n
+        kept.append(total)
+    minidynamo.graph_break()
+    return x + n, kept[0] is total, kept[-1] is total, total is n, kept[3]
+
+
+def twice(x, n):
+    a, b = n * 1000, n * 1000
+    c = b
+    minidynamo.graph_break()
+    return x + n, a is b, b is c, a, b
+
+
+NUMBERS = {
+    "read": lambda x, n: (x * n, n, [n], {"n": n}["n"]),
+    "arithmetic": lambda x, n: (x + n, n * 1, n + 0, 0 + n, n - 0, 0 - (-n), n * 1 * 1, (n + 1) - 1, n**1),
+    "the same": lambda x, n: (x + n, +n, int(n) if type(n) is int else float(n), n.real, n.conjugate()),
+    "absolute": lambda x, n: (x + n, abs(n), abs(-n), abs(abs(n)), n.__abs__(), n.__pos__()),
+    "chosen": lambda x, n: (x + n, max(n, 1), min(n, 10**15), sorted([n, 1])[-1]),
+    "stored": stored,
+    "crossing": crossing,
+}
+SEVERAL = {"in a loop": in_a_loop, "twice": twice}
+INTS = NUMBERS | {
+    "whole": lambda x, n: (x + n, n // 1, divmod(n, 1)[0], n % 2**40, n % 2**70, sum([n]), sum([n, 0])),
+    "bits": lambda x, n: (x + n, n | 0, n << 0, n >> 0, n & -1, n ^ 0, ~~n),
+    "rounded": lambda x, n: (x + n, round(n), n.__index__(), n.__int__(), n.__floor__()),
+}
+TEXTS = {
+    "read": lambda x, s: (x * len(s), s, [s]),
+    "methods": lambda x, s: (x * len(s), s.strip(), s.lower(), s.replace("q", ""), s.removeprefix("q"), s.ljust(1)),
+    "slices": lambda x, s: (x * len(s), s + "", "" + s, s[:], s * 1, s[0:99], s[0:2]),
+    "formats": lambda x, s: (x * len(s), str(s), f"{s}", "".join(["", s]), format(s), "".join([s]), f"{s}!"),
+}
+
+
+def alike(result, given):
+    return [value is given for value in result[1:]], [value for value in result[1:] if isinstance(value, bool)]
+
+
+def compare(program, values, dynamic):
+    compiled = minidynamo.compile(program, backend="eager", dynamic=dynamic)
+    for value in map(new, values):
+        expected, found = program(X, value), compiled(X, value)
+        assert [*map(str, found)] == [*map(str, expected)]
+        assert alike(found, value) == alike(expected, value)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("program", INTS.values(), ids=INTS)
+def test_ints(program, dynamic):
+    compare(program, (1000, 2000, 3001, 5, 2**35), dynamic)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("program", NUMBERS.values(), ids=NUMBERS)
+def test_floats(program, dynamic):
+    compare(program, (1000.5, 2000.5, 2.25, 1000.5), dynamic)
+
+
+@pytest.mark.parametrize("program", SEVERAL.values(), ids=SEVERAL)
+def test_several_that_are_equal(program):
+    compare(program, (1000, 2000, 3001, 5, 2**35), True)
+    compare(program, (1000.5, 2000.5, 2.25), True)
+
+
+@pytest.mark.parametrize("program", TEXTS.values(), ids=TEXTS)
+def test_texts(program):
+    compare(program, ("ab c", "ab c", "def"), None)
