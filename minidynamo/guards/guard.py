@@ -19,7 +19,7 @@ class GuardKind(enum.Enum):
     """What a guard checks about the value at its source; the comment says what `expected` holds."""
 
     PRESENT = "present"  # None: there is a value, whichever
-    NOT_NONE = "not None"  # None: there is a value, and it is not None
+    NOT_NONE = "not none"  # None: there is a value, and it is not None
     TYPE = "type"  # the exact class
     IDENTITY = "identity"  # the object itself; None, True, classes, functions, modules
     EQUALS = "equals"  # an int, float, complex, str, bytes or a nested tuple of them: same type and equal (NaN is NaN)

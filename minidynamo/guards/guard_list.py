@@ -11,7 +11,7 @@ from typing import Any
 
 from minidynamo.errors import UserLocation
 from minidynamo.guards.guard import Guard, GuardKind
-from minidynamo.guards.source import TENSOR_FACTS, Constant, Source
+from minidynamo.guards.source import TENSOR_FACTS, Computed, Constant, Item, Source
 
 # Kinds of guard of which one source may carry several, told apart by what is expected.
 _SEVERAL_PER_SOURCE = {
@@ -26,6 +26,10 @@ _SEVERAL_PER_SOURCE = {
 
 # Kinds that hold for values of one class only, unless the class of an object can be replaced.
 _TELL_CLASS = (GuardKind.IDENTITY, GuardKind.EQUALS)
+_TELL_MORE: dict[GuardKind, tuple[GuardKind, ...]] = {
+    GuardKind.NOT_NONE: (GuardKind.TYPE, GuardKind.TENSOR, *_TELL_CLASS),
+    GuardKind.PRESENT: (GuardKind.NOT_NONE, GuardKind.LENGTH, GuardKind.TYPE, GuardKind.TENSOR, *_TELL_CLASS),
+}
 _IMMUTABLE_TYPE = 1 << 8  # set for classes that are built into Python; their instances keep them, but for modules
 
 
@@ -37,11 +41,21 @@ class GuardList:
         self._guards: dict[tuple[Any, ...], Guard] = {}
 
     def __iter__(self) -> Iterator[Guard]:
-        return (guard for guard in self._guards.values() if not self._is_settled(guard.source))
+        return (guard for guard in self._guards.values() if not self._is_settled(guard))
 
-    def _is_settled(self, source: Source) -> bool:
-        """Whether it is one fact about a tensor that is guarded with all its facts."""
+    def _is_settled(self, guard: Guard) -> bool:
+        """Whether other guards say more: all facts about a tensor, or of which class a value is that must be there."""
+        source = guard.source
+        if guard.kind is GuardKind.PRESENT and isinstance(source, Item) and self._has_key(source):
+            return True
+        if guard.kind in (GuardKind.PRESENT, GuardKind.NOT_NONE):
+            return any((source, kind) in self._guards for kind in _TELL_MORE[guard.kind])
+        if isinstance(source, Computed) and len(source.operands) == 1:  # a part of a fact
+            (source,) = source.operands
         return isinstance(source, TENSOR_FACTS) and (source.of, GuardKind.TENSOR) in self._guards
+
+    def _has_key(self, place: Item) -> bool:
+        return (place.of, GuardKind.HAS_KEY, place.key) in self._guards
 
     def install(self, source: Source, kind: GuardKind, expected: object) -> None:
         """Install a guard, once. A constant's own identity and class cannot change and need none."""

@@ -22,6 +22,8 @@ _SAME_CLASS = "Set attributes of objects and classes up before the first call, a
 
 _ADVICE: dict[GuardKind, str] = {
     GuardKind.TENSOR: "A size that varies is symbolic from its second value on; 0 and 1 have versions of their own.",
+    GuardKind.PRESENT: "With and without this value there is a version each; no more follow.",
+    GuardKind.NOT_NONE: "With and without this value there is a version each; no more follow.",
     GuardKind.EQUALS: "Each text has a version of its own: pass one of a few, or leave it out of what is compiled.",
     GuardKind.IDENTITY: "Pass the same function, class or flag in each call instead of a new one.",
     GuardKind.TYPE: "Pass values of one class, or compile one function per class.",

@@ -77,6 +77,18 @@ def class_attribute(cls: type, name: str) -> object:
     raise KeyError(name)
 
 
+# Nobody else has this object, so that `value is not absent` reads the value and holds.
+ABSENT = object()
+
+
+def _present(reader: Reader, guard: Guard) -> list[str]:
+    return [f"{reader.read(guard.source)} is not {reader.constant(ABSENT, 'absent')}"]
+
+
+def _not_none(reader: Reader, guard: Guard) -> list[str]:
+    return [f"{reader.read(guard.source)} is not None"]
+
+
 def _type(reader: Reader, guard: Guard) -> list[str]:
     found = f"{reader.constant(type, 'type')}({reader.read(guard.source)})"
     return [_is(reader, found, guard.expected)]
@@ -300,6 +312,8 @@ def _relation(reader: Reader, guard: Guard) -> list[str]:
 
 
 WRITERS: dict[GuardKind, Callable[[Reader, Guard], list[str]]] = {
+    GuardKind.PRESENT: _present,
+    GuardKind.NOT_NONE: _not_none,
     GuardKind.TYPE: _type,
     GuardKind.IDENTITY: _identity,
     GuardKind.EQUALS: _equals,

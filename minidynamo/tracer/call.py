@@ -25,6 +25,7 @@ from minidynamo.tracer.operators import folded, involves_tensor
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.tensors import call_tensor_method
 from minidynamo.tracer.trace_rules import Action, Rule, rule_for
+from minidynamo.tracer.unread import looked_at
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
     BoundBuiltin,
@@ -54,7 +55,7 @@ _CODE = (FunctionVariable, NestedFunctionVariable, MethodVariable, PartialVariab
 
 
 def call(tx: Tracer, function: VariableTracker, args: Args, kwargs: Kwargs) -> VariableTracker:
-    """Call any tracked callable."""
+    """Call any tracked callable. What it gives may be unread, and so may what it is given where it `passes_on` that."""
     act = _CALLS.get(type(function))
     if act is None:
         handler = registry.find_method(function.python_type, "__call__")
@@ -201,8 +202,8 @@ def call_built_in(
     storage = receiver.storage if isinstance(receiver, ObjectVariable) else None
     if storage is not None and lookup_on_class(cls, name)[1] is not object:
         return _call_on_storage(tx, receiver, storage, name, args, kwargs)
-    if isinstance(receiver, NumberVariable) and not kwargs:
     given = receiver
+    if isinstance(receiver, NumberVariable) and not kwargs:
         number = number_functions.call_method(tx, receiver, name, args)
         if number is not None:
             return number
@@ -285,7 +286,7 @@ def _call_class_twin(tx: Tracer, cls: type, twin: object, args: Args, kwargs: Kw
     args = [TupleVariable(tx.unpack(arg)) if i < taken else arg for i, arg in enumerate(args)]
     if taken and "iterable" in kwargs:
         kwargs = {**kwargs, "iterable": TupleVariable(tx.unpack(kwargs["iterable"]))}
-    made = _inline_twin(tx, twin, args, kwargs)
+    made = looked_at(tx, _inline_twin(tx, twin, args, kwargs))
     if made.python_type is cls or not issubclass(cls, Iterator):
         return made
     return LibraryIterator(cls, made, cls, tuple(args), kwargs)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant, Size, Source, TensorFact
 from minidynamo.tracer.constants import from_constant
 from minidynamo.tracer.graph.output_graph import OutputGraph
@@ -23,16 +24,20 @@ from minidynamo.variables.tensors import TensorVariable
 
 # Calls whose answer is one fact: methods, some of which take the number of a dimension, and functions like them.
 _METHODS = "dim ndimension numel nelement element_size is_floating_point is_complex is_signed is_contiguous get_device"
-_FUNCTIONS = "numel is_floating_point is_complex is_signed"
+_METHODS += " is_conj is_neg is_inference"
+_FUNCTIONS = "numel is_floating_point is_complex is_signed is_conj is_neg is_inference"
 ANSWERS: dict[Callable[..., Any] | str, str] = {name: name for name in (*_METHODS.split(), "size", "stride")}
 ANSWERS |= {getattr(torch, name): name for name in _FUNCTIONS.split()}
 _OF_A_DIMENSION = ("size", "stride")
+_NUMBERS = ("numel", "nelement", "nbytes", "stride")  # those that may differ from call to call
 _SINGLE = (bool, int, torch.dtype, torch.device, torch.layout)
 
 
 def attribute(tx: Tracer, tensor: TensorVariable, name: str) -> VariableTracker:
     """An attribute that tells a fact."""
-    return _single(tx, tensor, name, getattr(tensor.fake, name)) or from_constant(getattr(tx.graph.use(tensor), name))
+    if name in _NUMBERS:
+        return _single(tx, tensor, name) or tx.emit(getattr, [tensor, ConstantVariable(name)])
+    return _single(tx, tensor, name) or from_constant(getattr(tx.graph.use(tensor), name))
 
 
 def answer(tx: Tracer, target: Callable[..., Any] | str, args: Sequence[VariableTracker]) -> VariableTracker | None:
@@ -43,18 +48,40 @@ def answer(tx: Tracer, target: Callable[..., Any] | str, args: Sequence[Variable
     given = [arg.value for arg in args[1:] if isinstance(arg, ConstantVariable)]
     ndim = len(tensor.fake.shape)
     if name not in _OF_A_DIMENSION:
-        return _single(tx, tensor, f"{name}()", getattr(tensor.fake, name)()) if len(args) == 1 else None
+        return _single(tx, tensor, name, ()) if len(args) == 1 else None
+    if name == "stride" and len(args) == 1 and tensor.source is not None:
+        tx.guard(TensorFact(tensor.source, "shape"), GuardKind.LENGTH, ndim)
+        strides = [_single(tx, tensor, name, (dim,)) for dim in range(ndim)]
+        return TupleVariable([stride for stride in strides if stride is not None])
     if len(args) != 2 or len(given) != 1 or type(given[0]) is not int or not -ndim <= given[0] < ndim:
         return None
     if name == "size":
         return tx.graph.size(tensor, given[0])
-    return _single(tx, tensor, f"{name}({given[0]})", tensor.fake.stride(given[0]))
+    return _single(tx, tensor, name, (given[0],))
 
 
-def _single(tx: Tracer, tensor: TensorVariable, text: str, value: Any) -> ConstantVariable | None:
-    if tensor.source is None or type(value) not in _SINGLE or tx.graph.is_guarded(tensor):
+def _single(
+    tx: Tracer, tensor: TensorVariable, name: str, args: tuple[int, ...] | None = None
+) -> VariableTracker | None:
+    """A fact that the real tensor tells; asking the fake one would say something about sizes that vary."""
+    real = tx.graph.real(tensor)
+    if tensor.source is None or real is None or tx.graph.is_guarded(tensor):
         return None
-    return tx.graph.fact(tensor, TensorFact(tensor.source, text), value)
+    value = _ask(real, name, args)
+    place = TensorFact(tensor.source, name if args is None else f"{name}({', '.join(map(str, args))})")
+    if name in _NUMBERS and (_may_be_any(tensor, name, args) or tx.graph.shapes.varies(place, value)):
+        return tx.graph.integer(value, place)
+    return tx.graph.fact(tensor, place, value) if type(value) in _SINGLE else None
+
+
+def _ask(tensor: torch.Tensor, name: str, args: tuple[int, ...] | None) -> Any:
+    return getattr(tensor, name) if args is None else getattr(tensor, name)(*args)
+
+
+def _may_be_any(tensor: TensorVariable, name: str, args: tuple[int, ...] | None) -> bool:
+    """Whether a number follows from sizes that vary."""
+    name, args = ("numel", ()) if name == "nbytes" else (name, args)  # which torch does not tell of such tensors
+    return isinstance(_ask(tensor.fake, name, args), torch.SymInt)
 
 
 def sizes(tx: Tracer, tensor: TensorVariable) -> VariableTracker:

@@ -28,7 +28,7 @@ from minidynamo.variables.objects import UnreadVariable
 NULL = Null()
 # Instructions that put values together without looking at them.
 _PASS_ON = {"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_LOAD_FAST", "LOAD_CONST"}
-_PASS_ON |= {"BUILD_TUPLE", "BUILD_LIST", "BUILD_MAP", "BUILD_CONST_KEY_MAP"}
+_PASS_ON |= {"LOAD_ATTR", "LOAD_GLOBAL", "LOAD_DEREF", "BUILD_TUPLE", "BUILD_LIST", "BUILD_MAP", "BUILD_CONST_KEY_MAP"}
 # Since 3.12 the exhausted iterator of a `yield from` stays below the value until END_SEND.
 _HAS_END_SEND = "END_SEND" in dis.opmap
 STEP_LIMIT = 500_000
@@ -65,7 +65,7 @@ class Frame:
     """A Python frame whose values are trackers.
 
     `trusted` frames run library code, whose functions, classes and modules are not guarded. Locals and stack slots of a
-    root frame may be unread: `pop` and `read_local` look at them, so what the program only moves needs no guard.
+    frame may be unread: `pop` and `read_local` look at them, so what the program only moves needs no guard.
     `result` is set by the instruction that returns; `keyword_names` by KW_NAMES for the call that follows. `handled` is
     the exception that a handler of this frame is at work on. `arrived` has the values that a root frame was entered
     with, by their places; `lost` those, and parts of them, that no local holds any more; `temporary` those that may die
@@ -154,13 +154,20 @@ class Frame:
 
     def read_cell(self, cell: CellVariable) -> VariableTracker | None:
         """What a cell holds, looking into a real one when the program has not done so yet; None when it is empty."""
+        value = self.unread_cell(cell)
+        if value is not None:
+            cell.contents = value = self.look_at(value)
+        return value
+
+    def unread_cell(self, cell: CellVariable) -> VariableTracker | None:
+        """What a cell holds, for who only moves it."""
         if cell.contents is None and cell.cell is not None and not self.tx.side_effects.is_written(cell):
             try:
                 value = cell.cell.cell_contents
             except ValueError:
                 self.tx.guard(cell.source, GuardKind.CELL_EMPTY)
                 return None
-            cell.contents = self.tx.wrap(value, CellContents(cell.source) if cell.source else None)
+            return self.tx.graph.unread(value, CellContents(cell.source)) if cell.source else self.tx.wrap(value, None)
         return cell.contents
 
     def look_at(self, variable: VariableTracker) -> VariableTracker:
@@ -256,12 +263,15 @@ class Frame:
         assert not isinstance(variable, Null)
         return self.look_at(variable)
 
+    def move(self) -> VariableTracker:
+        """Take the top value, which is not NULL, without looking at it."""
+        variable = self.stack.pop()
+        assert not isinstance(variable, Null)
+        return variable
+
     def pop_many(self, count: int) -> list[VariableTracker]:
         """Take the top `count` values, the lowest first."""
-        start = len(self.stack) - count
-        taken = self.stack[start:]
-        del self.stack[start:]
-        return [self.look_at(variable) for variable in taken if not isinstance(variable, Null)]
+        return [self.look_at(variable) for variable in self.move_many(count)]
 
     def only_returns(self) -> bool:
         """Whether the root frame is about to put values together and return them, without looking at any."""
@@ -271,8 +281,10 @@ class Frame:
 
     def take_many(self, count: int) -> list[VariableTracker]:
         """Like `pop_many`, for a new container; when that is only returned, its items are not looked at."""
-        if not self.only_returns():
-            return self.pop_many(count)
+        return self.move_many(count) if self.only_returns() else self.pop_many(count)
+
+    def move_many(self, count: int) -> list[VariableTracker]:
+        """Take the top `count` values, the lowest first, without looking at them."""
         start = len(self.stack) - count
         taken = self.stack[start:]
         del self.stack[start:]

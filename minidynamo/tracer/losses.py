@@ -96,13 +96,11 @@ def dies_any(
     Trackers refer to what the program has come to. By these places it came to what dies as well.
     """
     values = [*lost]
-    known = [graph.tracker_of(value) for value in values]
-    sources = {*places, *(tracker.source for tracker in known if tracker is not None)} - {None}
+    sources = {*places, *map(graph.place_of, values)} - {None}
     surely = {*map(id, values)}
 
     def dies(part: object) -> bool:
-        tracker = graph.tracker_of(part)
-        source = None if tracker is None else tracker.source
+        source = graph.place_of(part)
         return id(part) in surely or (source is not None and not sources.isdisjoint(source.bases()))
 
     return any_dying(values, are_such, dies)

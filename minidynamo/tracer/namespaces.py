@@ -13,6 +13,7 @@ from minidynamo.guards.source import Attr, Constant, InstanceAttr, Item, Source
 from minidynamo.tracer.constants import key_of
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.side_effects import DELETED, UNKNOWN
+from minidynamo.tracer.unread import looked_at
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictKey
@@ -69,7 +70,7 @@ class InstanceItems(MutableMapping[DictKey, VariableTracker]):
         assert isinstance(name, str)
         pending = self.tx.side_effects.attr(self.obj, name)
         if isinstance(pending, VariableTracker):
-            return pending
+            return looked_at(self.tx, pending)
         source = self.obj.source
         return self.tx.wrap(self.real[name], InstanceAttr(source, name) if source is not None else None)
 

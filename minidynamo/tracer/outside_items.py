@@ -162,6 +162,11 @@ class OutsideItems(MutableSequence[VariableTracker]):
         place = index if index >= 0 else index + len(self._added)
         return place if -self._length <= place < self._length else None
 
+    def unread_at(self, index: int) -> VariableTracker | None:
+        """The element at an index, for who only moves it; None where it takes more to find it."""
+        place = None if self._is_new(index) else self._place(index)
+        return None if place is None else self._graph.unread(self._reader.real(place), self._reader.place(place))
+
     def _is_new(self, index: SupportsIndex) -> bool:
         """Whether it counts from the end, and no further than to what was added to a list that was not looked at."""
         return self._slots is None and self._maxlen is None and -len(self._added) <= index.__index__() < 0
@@ -286,6 +291,13 @@ class OutsideTable(MutableMapping[DictKey, Any]):
         if key not in self:
             raise KeyError(key.token)
         return self._reader.value(key.token if self._keys is None else self._keys[key])
+
+    def unread_at(self, key: DictKey) -> VariableTracker | None:
+        """What is under a key, for who only moves it; None where it takes more to find it."""
+        if self._keys is not None or not _is_plain(key.token) or key in self.written or key not in self:
+            return None
+        place = self._reader.place(key.token)
+        return None if place is None else self._graph.unread(self._reader.real(key.token), place)
 
     def hold_nothing(self, is_such: Callable[[object], bool]) -> bool:
         """Whether nothing that was there when the call began, keys included, is such a one."""

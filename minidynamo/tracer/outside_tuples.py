@@ -56,6 +56,14 @@ class OutsideTuple(Sequence[VariableTracker]):
             self._items[place] = self._reader.wrap(unread.value, unread.source)
         return self._items[place]
 
+    def unread_at(self, index: int) -> VariableTracker | None:
+        """The item at an index, for who only moves it; None where there is none."""
+        if not -self._length <= index < self._length:
+            return None
+        known, unread = self._items.get(index), self._unread(index)
+        assert unread.source is not None
+        return self._graph.unread(unread.value, unread.source) if known is None else known
+
     def __len__(self) -> int:
         self._graph.guard(self._source, GuardKind.LENGTH, self._length)
         return self._length

@@ -29,10 +29,12 @@ _ATTRIBUTES: dict[type, frozenset[str]] = {
     slice: _BOUNDS,
     complex: frozenset(("real", "imag")),
     torch.device: frozenset(("type", "index")),
+    torch.dtype: frozenset(("is_floating_point", "is_complex", "is_signed", "itemsize")),
     datetime.date: _DAY,
     datetime.datetime: _DAY | {"hour", "minute", "second", "microsecond"},
     datetime.timedelta: frozenset(("days", "seconds", "microseconds")),
 }
+_OF_ANY_CLASS = (slice, torch.device)  # what their attributes hold may also be None
 _METHODS: dict[type, frozenset[str]] = {range: _SEQUENCE, str: _SEQUENCE | _TEXT, bytes: _SEQUENCE}
 _SMALL = (bool, int, float, str, type(None))
 _SPELLED = {"__getitem__": "{{0}}[{}]", "__contains__": "({} in {{0}})"}
@@ -42,7 +44,10 @@ def attribute(tx: Tracer, whole: ConstantVariable, name: str) -> VariableTracker
     """`whole.name`, for a value that nobody has needed so far; None where that is no part of it."""
     if whole.source is None or whole.is_read or name not in _ATTRIBUTES.get(whole.python_type, ()):
         return None
-    return _part(tx, Computed(f"{{0}}.{name}", (whole.source,)), getattr(whole.here, name))
+    place, value = Computed(f"{{0}}.{name}", (whole.source,)), getattr(whole.here, name)
+    if whole.python_type in _OF_ANY_CLASS and type(value) in _SMALL:
+        tx.guard(place, GuardKind.TYPE, type(value))
+    return _part(tx, place, value)
 
 
 def answer(

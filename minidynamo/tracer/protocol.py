@@ -106,6 +106,14 @@ class GraphView(Protocol):
         """The tracker of a real object, if there is one already."""
         ...
 
+    def unread(self, value: object, source: Source) -> VariableTracker:
+        """A value that the program has come to: its tracker if there is one; else it is unread, and must be there."""
+        ...
+
+    def place_of(self, value: object) -> Source | None:
+        """Where the program has come to this very object, whether it has looked at it or not."""
+        ...
+
     def guard_when_asked(self, source: Source, kind: GuardKind, expected: object) -> Callable[[], None]:
         """What installs the guard when it is called, as long as the trace goes on."""
         ...

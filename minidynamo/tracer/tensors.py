@@ -70,8 +70,6 @@ METHOD_BREAKS: dict[str, tuple[str, str]] = {
 def tensor_attribute(tx: Tracer, obj: TensorVariable, name: str) -> VariableTracker | None:
     if name == "shape":
         return facts.sizes(tx, obj)
-    if name == "nbytes":
-        return tx.emit(getattr, [obj, from_constant(name)])
     if name in FACTS:
         return facts.attribute(tx, obj, name)
     if name in COMPUTED:

@@ -29,6 +29,7 @@ from minidynamo.tracer.interpreter import Frame, FrameChain
 from minidynamo.tracer.losses import NOTICED_DEATH, Losses
 from minidynamo.tracer.operators import truth_of
 from minidynamo.tracer.side_effects import Advanced, Effect, SideEffects, Written
+from minidynamo.tracer.unread import looked_at
 from minidynamo.tracer.wrap import wrap
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import SequenceVariable
@@ -103,7 +104,8 @@ class Trace:
     ) -> VariableTracker:
         """Call anything. A real callable stands for itself, trusted and unguarded."""
         tracked = function if isinstance(function, VariableTracker) else wrap(self.graph, function, None)
-        return call(self, tracked, list(args), dict(kwargs or {}))
+        given = {key: looked_at(self, value) for key, value in (kwargs or {}).items()}
+        return looked_at(self, call(self, tracked, [looked_at(self, arg) for arg in args], given))
 
     def call_method(
         self,

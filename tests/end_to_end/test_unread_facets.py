@@ -167,6 +167,13 @@ RANGES = {
     "start of a slice": (by(lambda s: s.start), slice(2, 5), [slice(2, 7), slice(2, None, "a")], [slice(3, 5)]),
     "stop of a slice": (by(lambda s: s.stop), slice(2, 5), [slice(1, 5), slice(None, 5, 2)], [slice(2, 6)]),
     "step of a slice": (chosen(lambda s: s.step is None), slice(2, 5), [slice(1, 7)], [slice(2, 5, 2)]),
+    "a step that is None": (
+        lambda x, s: x * 2 if s.step is None else x,
+        slice(2, 5),
+        [slice(1, 7)],
+        [slice(2, 5, 2), slice(2, 5, "a")],
+    ),
+    "a step of a class": (chosen(lambda s: isinstance(s.step, int)), slice(2, 5, 2), [slice(1, 7, 3)], [slice(2, 5)]),
     "type of a slice": (chosen(lambda s: isinstance(s, slice)), slice(2, 5), [slice(3)], [1]),
     "an attribute that is a range": (by(lambda s: s.v.start), a(range(2, 5)), [a(range(2, 9))], [a(range(3, 5))]),
 }

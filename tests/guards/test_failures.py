@@ -58,6 +58,7 @@ CASES: list[tuple[GuardKind, Any, Any, str]] = [
         torch.zeros(4)[::2],
         "tensor `x`: expected float32[2] on cpu, got float32[2] on cpu with stride (2,), not (1,)",
     ),
+    (K.NOT_NONE, None, None, "value of `x`: expected any but None, got None"),
     (K.TYPE, int, "a", "type of `x`: expected int, got str"),
     (K.EQUALS, 3, 4, "value of `x`: expected 3, got 4"),
     (K.EQUALS, 3, 3.0, "value of `x`: expected 3, got float 3.0"),
@@ -104,6 +105,7 @@ def test_every_kind_can_be_described() -> None:
         K.CLASS_NAMES: (("step",), (object,)),
         K.BACKEND: "eager",
         K.UNNOTICED_DEATH: ("a",),
+        K.PRESENT: None,
     }
     assert set(expected) == set(GuardKind)
     lines = [describe([Guard(X, kind, value)]) for kind, value in expected.items()]

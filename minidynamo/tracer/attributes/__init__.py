@@ -11,7 +11,7 @@ from minidynamo.tracer.attributes.binding import (
     lookup_on_class,
 )
 from minidynamo.tracer.attributes.instances import instance_dict
-from minidynamo.tracer.attributes.lookup import find_attribute, read_attribute
+from minidynamo.tracer.attributes.lookup import find_attribute, read_attribute, read_unread, write_attribute
 
 __all__ = [
     "MISSING",
@@ -30,4 +30,6 @@ __all__ = [
     "objects",
     "python_modules",
     "read_attribute",
+    "read_unread",
+    "write_attribute",
 ]

@@ -64,7 +64,7 @@ def attributes_of(tx: Tracer, obj: ObjectVariable) -> dict[str, Any] | None:
 
 
 def in_instance(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | None:
-    """What the program has written, or what the dictionary holds."""
+    """What the program has written, or what the dictionary holds; it may be unread."""
     pending = tx.side_effects.attr(obj, name)
     if isinstance(pending, VariableTracker):
         return pending
@@ -73,7 +73,8 @@ def in_instance(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker |
     attributes = attributes_of(tx, obj)
     if attributes is None or name not in attributes:
         return None
-    return tx.wrap(attributes[name], InstanceAttr(obj.source, name) if obj.source else None)
+    value = attributes[name]
+    return tx.graph.unread(value, InstanceAttr(obj.source, name)) if obj.source else tx.wrap(value, None)
 
 
 def namespace_of(tx: Tracer, obj: ObjectVariable) -> VariableTracker:
@@ -90,7 +91,7 @@ def namespace_of(tx: Tracer, obj: ObjectVariable) -> VariableTracker:
 
 
 def in_module_tables(tx: Tracer, obj: ModuleVariable, name: str) -> VariableTracker | None:
-    """A parameter, buffer or submodule; the order is nn.Module's own. That none has the name is guarded."""
+    """A parameter, buffer or submodule, maybe unread, in nn.Module's own order. That none has the name is guarded."""
     attributes = attributes_of(tx, obj) or {}
     lacking: list[Source] = []
     for table in _MODULE_TABLES:
@@ -110,7 +111,7 @@ def in_module_tables(tx: Tracer, obj: ModuleVariable, name: str) -> VariableTrac
             tx.guard(place, GuardKind.TYPE, type(registered))
             if name in registered:
                 guard_absent(tx, obj, name)
-                return tx.wrap(registered[name], Item(place, name))
+                return tx.graph.unread(registered[name], Item(place, name))
             lacking.append(place)
     for lacks in lacking:
         tx.guard(lacks, GuardKind.MISSING_KEY, name)
@@ -118,7 +119,7 @@ def in_module_tables(tx: Tracer, obj: ModuleVariable, name: str) -> VariableTrac
 
 
 def read_slot(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | None:
-    """What a slot holds; None when it is empty, which is guarded."""
+    """What a slot holds, maybe unread; None when it is empty, which is guarded."""
     pending = tx.side_effects.attr(obj, name)
     if isinstance(pending, VariableTracker):
         return pending
@@ -129,7 +130,7 @@ def read_slot(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | N
     except AttributeError:
         tx.guard(obj.source, GuardKind.SLOT_EMPTY, name)
         return None
-    return tx.wrap(value, Attr(obj.source, name))
+    return tx.graph.unread(value, Attr(obj.source, name))
 
 
 def guard_missing(tx: Tracer, obj: ObjectVariable, name: str) -> None:

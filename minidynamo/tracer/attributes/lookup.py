@@ -16,6 +16,7 @@ from minidynamo.tracer.attributes.binding import (
 )
 from minidynamo.tracer.exceptions import unsaid
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.unread import looked_at
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
     SuperVariable,
@@ -64,6 +65,14 @@ def read_attribute(tx: Tracer, obj: VariableTracker, name: str) -> VariableTrack
     return found
 
 
+def read_unread(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker:
+    """Like `read_attribute`, for who only moves the value."""
+    found = find_unread(tx, obj, name)
+    if found is None:
+        raise_no_attribute(tx, obj, name)
+    return found
+
+
 def raise_no_attribute(tx: Tracer, obj: VariableTracker, name: str) -> NoReturn:
     """Raise the AttributeError of a failed lookup."""
     if isinstance(obj, ClassVariable):
@@ -75,6 +84,12 @@ def raise_no_attribute(tx: Tracer, obj: VariableTracker, name: str) -> NoReturn:
 
 def find_attribute(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker | None:
     """`obj.name`, or None when the lookup would raise AttributeError; that is guarded."""
+    found = find_unread(tx, obj, name)
+    return None if found is None else looked_at(tx, found)
+
+
+def find_unread(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker | None:
+    """Like `find_attribute`, for who only moves the value."""
     handler = registry.ATTRIBUTES.get(type(obj))
     found = handler(tx, obj, name) if handler is not None else None
     if found is not None:

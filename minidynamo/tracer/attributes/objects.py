@@ -40,6 +40,7 @@ from minidynamo.tracer.attributes.lookup import (
 )
 from minidynamo.tracer.exceptions import caught, unsaid
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.unread import looked_at
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
     MethodVariable,
@@ -159,6 +160,7 @@ def write_plain(tx: Tracer, obj: ObjectVariable, name: str, value: VariableTrack
         return  # what `obj.__dict__ |= ...` stores
     if owner is not None and is_data_descriptor(found) and not isinstance(found, types.MemberDescriptorType):
         guard_class_attribute(tx, obj.cls, owner, name, found)
+        value = None if value is None else looked_at(tx, value)
         method = "__set__" if value is not None else "__delete__"
         if isinstance(lookup_on_class(type(found), method)[0], types.FunctionType):
             descriptor = tx.wrap(found, class_source(owner, name))

@@ -39,7 +39,7 @@ def _python_module(tx: Tracer, obj: PythonModuleVariable, name: str) -> Variable
         if trusted and is_library_value(value):
             _guard_replaceable(tx, obj, name, value)
             return tx.wrap(value, Constant(value, name))
-        return tx.wrap(value, Item(Attr(base, "__dict__"), name))
+        return tx.graph.unread(value, Item(Attr(base, "__dict__"), name))
     if trusted and hasattr(obj.value, name):  # a library module that loads its parts lazily, or asks for settings
         value = getattr(obj.value, name)
         return tx.wrap(value, Constant(value, name) if is_library_value(value) else Attr(base, name))

@@ -18,6 +18,7 @@ class KnownValues:
     def __init__(self) -> None:
         self._by_source: dict[Source, VariableTracker] = {}
         self._by_identity: dict[int, VariableTracker] = {}
+        self._unread: dict[int, Source] = {}
         self._alive: list[object] = []
         self._owners: dict[int, ObjectVariable] = {}
         self.readers: list[object] = []  # of real containers (`outside_items.py`)
@@ -42,6 +43,16 @@ class KnownValues:
         if variable.source is not None:
             self._by_source[variable.source] = variable
 
+    def note_unread(self, value: object, source: Source) -> None:
+        """The program has come to the value at `source`, which is kept alive during the trace, and has not looked."""
+        self._alive.append(value)
+        self._unread.setdefault(id(value), source)
+
+    def place_of(self, value: object) -> Source | None:
+        """Where the program has come to this very object, whether it has looked at it or not."""
+        known = self._by_identity.get(id(value))
+        return self._unread.get(id(value)) if known is None else known.source
+
     def claim_namespace(self, namespace: object, owner: ObjectVariable) -> bool:
         """Whether nobody else stands for the dictionary that holds the attributes of `owner`; from now on it does."""
         known = self._owners.setdefault(id(namespace), owner)
@@ -61,5 +72,5 @@ class KnownValues:
         for variable in self._by_identity.values():
             if isinstance(variable, ObjectVariable):
                 variable.namespace = None  # which refers to the object
-        for table in (self._alive, self.readers, self._by_identity, self._by_source, self._owners):
+        for table in (self._alive, self.readers, self._by_identity, self._unread, self._by_source, self._owners):
             table.clear()

@@ -44,6 +44,7 @@ from minidynamo.variables.containers import (
     TupleVariable,
 )
 from minidynamo.variables.numbers import NumberVariable
+from minidynamo.variables.objects import UnreadVariable
 from minidynamo.variables.tensors import HookVariable, TensorVariable
 
 _QUANTIZED = (torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4)
@@ -102,6 +103,19 @@ class OutputGraph:
     def tracker_of(self, value: object) -> VariableTracker | None:
         """The tracker of a real object, if there is one already."""
         return self.values.of(value)
+
+    def unread(self, value: object, source: Source) -> VariableTracker:
+        """A value that the program has come to: its tracker if there is one; else it is unread, and must be there."""
+        known = self.values.at(source)
+        if known is not None:
+            return known
+        self.values.note_unread(value, source)
+        self.guard(source, GuardKind.PRESENT, None)
+        return UnreadVariable(value, source=source)
+
+    def place_of(self, value: object) -> Source | None:
+        """Where the program has come to this very object, whether it has looked at it or not."""
+        return self.values.place_of(value)
 
     def real(self, tensor: TensorVariable) -> torch.Tensor | None:
         """The real tensor that a tracker was made from; None for one that the graph computes."""
@@ -209,13 +223,18 @@ class OutputGraph:
 
     def integer(self, value: int, source: Source) -> NumberVariable:
         """Track an int that Python reads or computes, with a symbol of its own."""
+        known = self.values.at(source)
+        if isinstance(known, NumberVariable):
+            return known
         symbol = self.shapes.integer(source, value)
 
         def pin() -> int:
             int(symbol)  # which guards it
             return value  # this very object: what Python makes of it may be the same one
 
-        return NumberVariable(symbol, int, pin, source=source)
+        number = NumberVariable(symbol, int, pin, source=source)
+        self.values.place(source, number)
+        return number
 
     def floating(self, value: float, source: Source) -> NumberVariable:
         """Track a float that Python reads or computes; `value` is that of this call."""

@@ -6,10 +6,12 @@ It binds no arguments; `call.py` does.
 from __future__ import annotations
 
 from minidynamo.bytecode.instructions import NULL_ABOVE_CALLABLE, Instruction
+from minidynamo.tracer.call import call
 from minidynamo.tracer.constants import as_constant
 from minidynamo.tracer.interpreter import Frame
 from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.tracer.traced_frame import Null
+from minidynamo.tracer.unread import passes_on
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable, NestedFunctionVariable
 from minidynamo.variables.constants import ConstantVariable
@@ -39,11 +41,13 @@ def callable_position(frame: Frame, instruction: Instruction) -> int | None:
 
 
 def _call(frame: Frame, count: int, names: tuple[str, ...]) -> None:
-    values = frame.pop_many(count)
+    values = frame.move_many(count)
     function, receiver = pop_callable(frame)
+    if not passes_on(function):
+        values = [frame.look_at(value) for value in values]
     positional = count - len(names)
     kwargs = dict(zip(names, values[positional:]))
-    frame.push(frame.tx.call(function, [*receiver, *values[:positional]], kwargs))
+    frame.push(call(frame.tx, function, [*receiver, *values[:positional]], kwargs))
 
 
 @opcode("KW_NAMES")
@@ -52,7 +56,7 @@ def kw_names(frame: Frame, instruction: Instruction) -> None:
 
 
 @opcode("CALL")
-def call(frame: Frame, instruction: Instruction) -> None:
+def call_positional(frame: Frame, instruction: Instruction) -> None:
     names, frame.keyword_names = frame.keyword_names, ()
     _call(frame, instruction.argval, names)
 

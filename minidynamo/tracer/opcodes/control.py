@@ -5,12 +5,13 @@ A condition that is a tensor breaks the graph in `tx.truth`.
 
 from __future__ import annotations
 
+import inspect
+
 from minidynamo.bytecode.instructions import Instruction
 from minidynamo.tracer.constants import from_constant
 from minidynamo.tracer.interpreter import Frame
 from minidynamo.tracer.opcodes.table import opcode
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.tracer.unread import is_none, truth
 
 
 @opcode("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
@@ -21,7 +22,7 @@ def jump(frame: Frame, instruction: Instruction) -> None:
 def _jump_if(*names: str, expected: bool) -> None:
     @opcode(*names)
     def pop_jump(frame: Frame, instruction: Instruction) -> None:
-        if frame.tx.truth(frame.pop()) is expected:
+        if truth(frame.tx, frame.move()) is expected:
             frame.jump(instruction.target)
 
 
@@ -29,19 +30,15 @@ _jump_if("POP_JUMP_IF_TRUE", "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_T
 _jump_if("POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE", expected=False)
 
 
-def _is_none(variable: VariableTracker) -> bool:
-    return isinstance(variable, ConstantVariable) and variable.python_type is type(None)
-
-
 @opcode("POP_JUMP_IF_NONE", "POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE")
 def pop_jump_if_none(frame: Frame, instruction: Instruction) -> None:
-    if _is_none(frame.pop()):
+    if is_none(frame.tx, frame.move()):
         frame.jump(instruction.target)
 
 
 @opcode("POP_JUMP_IF_NOT_NONE", "POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE")
 def pop_jump_if_not_none(frame: Frame, instruction: Instruction) -> None:
-    if not _is_none(frame.pop()):
+    if not is_none(frame.tx, frame.move()):
         frame.jump(instruction.target)
 
 
@@ -78,10 +75,9 @@ def for_iter(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("RETURN_VALUE")
 def return_value(frame: Frame, instruction: Instruction) -> None:
-    value = frame.stack.pop()
-    assert isinstance(value, VariableTracker)
-    # What the root frame returns as it came needs no look; a caller that is traced may look at it.
-    frame.result = value if len(frame.chain.frames) == 1 else frame.look_at(value)
+    value = frame.move()
+    # What a frame returns as it came needs no look; those who go on with what generators return do look.
+    frame.result = frame.look_at(value) if frame.code.co_flags & inspect.CO_GENERATOR else value
 
 
 @opcode("RETURN_CONST")

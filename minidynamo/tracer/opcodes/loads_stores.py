@@ -81,8 +81,8 @@ def raise_unbound(frame: Frame, name: str) -> NoReturn:
 
 def read_local(frame: Frame, name: str) -> VariableTracker:
     value = frame.local_slots.get(name)
-    if isinstance(value, UnreadVariable) and not frame.only_returns():
-        value = frame.read_local(name)
+    if isinstance(value, UnreadVariable) and value.source is not None:
+        value = frame.local_slots[name] = frame.tx.graph.known(value.source) or value
     if value is None:
         raise_unbound(frame, name)
     return value
@@ -170,7 +170,7 @@ def load_closure(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("LOAD_DEREF")
 def load_deref(frame: Frame, instruction: Instruction) -> None:
-    value = frame.read_cell(frame.cells[instruction.argval])
+    value = frame.unread_cell(frame.cells[instruction.argval])
     if value is None:
         raise_unbound(frame, instruction.argval)
     frame.push(value)
@@ -215,7 +215,9 @@ def read_global(frame: Frame, name: str) -> VariableTracker:
     if written is not DELETED and name in namespace:
         value = namespace[name]
         trusted = frame.trusted and is_library_value(value)
-        return tx.wrap(value, Constant(value, name) if trusted else global_source(namespace, name))
+        if trusted:
+            return tx.wrap(value, Constant(value, name))
+        return tx.graph.unread(value, global_source(namespace, name))
     if not frame.trusted and written is not DELETED:
         tx.guard(namespace_source(namespace), GuardKind.MISSING_KEY, name)
     known: Any = namespace.get("__builtins__", builtins)

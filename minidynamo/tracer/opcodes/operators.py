@@ -10,13 +10,18 @@ from collections.abc import Callable
 from typing import Any
 
 from minidynamo.bytecode.instructions import NULL_ABOVE_CALLABLE, Instruction
-from minidynamo.tracer.constants import is_constant_value
+from minidynamo.tracer.attributes import read_unread, write_attribute
+from minidynamo.tracer.constants import is_constant_value, key_of
 from minidynamo.tracer.interpreter import NULL, Frame
 from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.tracer.operator_table import ARITHMETIC, AUGMENTED, BITWISE, COMPARISONS
+from minidynamo.tracer.outside_items import OutsideItems, OutsideTable
+from minidynamo.tracer.outside_tuples import OutsideTuple
+from minidynamo.tracer.unread import is_none, truth
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import SliceVariable
+from minidynamo.variables.containers import DictVariable, ListVariable, SliceVariable, TupleVariable
+from minidynamo.variables.objects import ObjectVariable
 
 BINARY = ARITHMETIC | BITWISE | AUGMENTED
 
@@ -39,12 +44,12 @@ _unary("UNARY_INVERT", operator.invert)
 
 @opcode("UNARY_NOT")
 def unary_not(frame: Frame, instruction: Instruction) -> None:
-    frame.push(ConstantVariable(not frame.tx.truth(frame.pop())))
+    frame.push(ConstantVariable(not truth(frame.tx, frame.move())))
 
 
 @opcode("TO_BOOL")
 def to_bool(frame: Frame, instruction: Instruction) -> None:
-    frame.push(ConstantVariable(frame.tx.truth(frame.pop())))
+    frame.push(ConstantVariable(truth(frame.tx, frame.move())))
 
 
 @opcode("COMPARE_OP")
@@ -54,8 +59,17 @@ def compare_op(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("IS_OP")
 def is_op(frame: Frame, instruction: Instruction) -> None:
+    values = frame.move_many(2)
+    if any(map(_is_none_itself, values)):
+        holds = is_none(frame.tx, values[0] if _is_none_itself(values[1]) else values[1])
+        frame.push(ConstantVariable(holds is not instruction.flag))
+        return
     function = operator.is_not if instruction.flag else operator.is_
-    frame.push(frame.tx.call(function, frame.pop_many(2)))
+    frame.push(frame.tx.call(function, values))
+
+
+def _is_none_itself(value: VariableTracker) -> bool:
+    return isinstance(value, ConstantVariable) and value.python_type is type(None)
 
 
 @opcode("CONTAINS_OP")
@@ -83,7 +97,20 @@ def build_slice(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("BINARY_SUBSCR")
 def binary_subscr(frame: Frame, instruction: Instruction) -> None:
-    frame.push(frame.tx.call(operator.getitem, frame.pop_many(2)))
+    container, key = frame.pop_many(2)
+    frame.push(_unread_item(container, key) or frame.tx.call(operator.getitem, [container, key]))
+
+
+def _unread_item(container: VariableTracker, key: VariableTracker) -> VariableTracker | None:
+    """What a container from outside holds at a place, as long as nobody looks at it; None where it takes a call."""
+    items = container.items if isinstance(container, TupleVariable | ListVariable | DictVariable) else None
+    if not isinstance(key, ConstantVariable) or container.python_type not in (tuple, list, dict):
+        return None
+    if isinstance(items, OutsideTable):
+        return items.unread_at(key_of(key)) if key.python_type is str else None
+    if isinstance(items, OutsideTuple | OutsideItems) and key.python_type is int:
+        return items.unread_at(key.value)
+    return None
 
 
 @opcode("STORE_SUBSCR")
@@ -120,7 +147,7 @@ def push_callable(frame: Frame, function: VariableTracker) -> None:
 
 @opcode("LOAD_ATTR", "LOAD_METHOD")
 def load_attr(frame: Frame, instruction: Instruction) -> None:
-    value = frame.tx.getattr(frame.pop(), instruction.argval)
+    value = read_unread(frame.tx, frame.pop(), instruction.argval)
     if instruction.method_form:
         push_callable(frame, value)
     else:
@@ -139,8 +166,10 @@ def load_super_attr(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("STORE_ATTR")
 def store_attr(frame: Frame, instruction: Instruction) -> None:
-    value, obj = frame.pop_many(2)
-    frame.tx.call(setattr, [obj, ConstantVariable(instruction.argval), value])
+    obj, value = frame.pop(), frame.move()
+    # Objects keep what they get as it is; everything else looks at it.
+    value = value if isinstance(obj, ObjectVariable) else frame.look_at(value)
+    write_attribute(frame.tx, obj, instruction.argval, value)
 
 
 @opcode("DELETE_ATTR")

@@ -1,0 +1,58 @@
+"""Owns values from outside that a program has only moved so far: nothing is guarded but that they are there.
+
+Frames move them between stack and locals, into and out of callees, to what is returned and to attributes; whoever works
+with one looks at it first. That makes its tracker, with guards.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+
+from minidynamo.guards.guard import GuardKind
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.trace_rules import Action, rule_for
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import FunctionVariable, MethodVariable, NestedFunctionVariable
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.objects import UnreadVariable
+
+# Classes whose instances are all true.
+_TRUE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, type)
+_COLLECTS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+_SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+def looked_at(tx: Tracer, variable: VariableTracker) -> VariableTracker:
+    """The tracker to work with."""
+    return tx.wrap(variable.value, variable.source) if isinstance(variable, UnreadVariable) else variable
+
+
+def is_none(tx: Tracer, variable: VariableTracker) -> bool:
+    """Whether the value is None, which is all that is guarded of one that nobody looks at otherwise."""
+    if isinstance(variable, UnreadVariable) and variable.value is not None:
+        tx.guard(variable.source, GuardKind.NOT_NONE)
+        return False
+    known = looked_at(tx, variable)
+    return isinstance(known, ConstantVariable) and known.python_type is type(None)
+
+
+def truth(tx: Tracer, variable: VariableTracker) -> bool:
+    """`bool(variable)`; of a function, class or module only the class is guarded."""
+    if isinstance(variable, UnreadVariable) and type(variable.value) in _TRUE:
+        tx.guard(variable.source, GuardKind.TYPE, type(variable.value))
+        return True
+    return tx.truth(looked_at(tx, variable))
+
+
+def passes_on(function: VariableTracker) -> bool:
+    """Whether a call traces a body that gets the arguments as they are."""
+    if isinstance(function, MethodVariable):
+        return passes_on(function.function)
+    if isinstance(function, NestedFunctionVariable):
+        return not function.code.co_flags & (_COLLECTS | _SUSPENDS)
+    if not isinstance(function, FunctionVariable):
+        return False
+    rule = rule_for(function.value)
+    flags = function.value.__code__.co_flags
+    return rule.action is Action.INLINE and not rule.takes_itself and not flags & (_COLLECTS | _SUSPENDS)

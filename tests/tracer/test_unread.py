@@ -1,0 +1,258 @@
+"""Values from outside that are only handed on may be anything, as long as they are there; what is asked is guarded."""
+
+from __future__ import annotations
+
+import itertools
+import types
+from types import SimpleNamespace as Space
+
+import pytest
+import torch
+
+import minidynamo
+from minidynamo.testing import no_recompile
+
+X = torch.arange(4.0)
+VALUES = [1, "a", None, torch.ones(2), torch.ones(3).double(), [1], {}, torch.relu, torch.nn.ReLU(), types, int, len]
+
+
+class Holder:
+    def __init__(self, value):
+        self.v = value
+
+    def get(self):
+        return self.v
+
+
+class Slots:
+    __slots__ = ("v",)
+
+    def __init__(self, value):
+        self.v = value
+
+
+class Stores(torch.nn.Module):
+    def forward(self, x, holder):
+        self.last = holder
+        return x * 2, self.last
+
+
+def same(value):
+    return value
+
+
+def kept(value, *, flag=False):
+    held = value
+    return held if not flag else None
+
+
+def assigned(x, holder):
+    value = holder.v
+    again = value
+    return x * 2, again
+
+
+def written(x, holder):
+    new = Space()
+    new.v = holder.v
+    return x * 2, new.v
+
+
+def unpacked(x, pair):
+    _, second = pair
+    return x * 2, second
+
+
+def global_of(x, _):
+    return x * 2, HANDED
+
+
+def in_a_branch(x, holder):
+    if x.shape[0] > 2:
+        found = holder.v
+    else:
+        found = 0
+    return x * 2, found
+
+
+def behind_a_break(x, holder):
+    value = holder.v
+    minidynamo.graph_break()
+    return x * 2, value
+
+
+HANDED: object = 0
+PROGRAMS = {
+    "attribute": (lambda x, h: (x * 2, h.v), Holder),
+    "a packed attribute": (lambda x, h: (x * 2, {"v": h.v}, [h.v]), Holder),
+    "slot": (lambda x, h: (x * 2, h.v), Slots),
+    "local": (assigned, Holder),
+    "attribute of a new object": (written, Holder),
+    "item of a tuple": (lambda x, t: (x * 2, t[0]), lambda v: (v, 1)),
+    "last item of a tuple": (lambda x, t: (x * 2, t[-1]), lambda v: (1, v)),
+    "item of a list": (lambda x, t: (x * 2, t[1]), lambda v: [2, v]),
+    "value of a dict": (lambda x, d: (x * 2, d["v"]), lambda v: {"v": v}),
+    "unpacked": (unpacked, lambda v: (1, v)),
+    "through a function": (lambda x, h: (x * 2, same(h.v)), Holder),
+    "through functions and keywords": (lambda x, h: (x * 2, kept(value=same(h.v))), Holder),
+    "through a method": (lambda x, h: (x * 2, h.get()), Holder),
+    "through a nested function": (lambda x, h: (x * 2, (lambda v: v)(h.v)), Holder),
+    "in a branch": (in_a_branch, Holder),
+    "behind a break": (behind_a_break, Holder),
+}
+
+
+def check(compiled, program, *args):
+    made, expected = compiled(*args), program(*args)
+    assert torch.equal(made[0], expected[0])
+    for one, other in zip(made[1:], expected[1:], strict=True):
+        assert one is other or (type(one) is type(other) and type(one) in (list, dict) and _equal(one, other))
+
+
+def _equal(one, other):
+    if type(one) is dict:
+        return [*one] == [*other] and all(a is b for a, b in zip(one.values(), other.values(), strict=True))
+    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_is_handed_on_may_be_anything(name):
+    program, make = PROGRAMS[name]
+    compiled = minidynamo.compile(program, backend="eager")
+    check(compiled, program, X, make(VALUES[0]))
+    with no_recompile():
+        for value in VALUES[1:]:
+            check(compiled, program, X, make(value))
+
+
+def test_a_global_and_a_closed_over_variable_are_handed_on():
+    global HANDED
+    compiled = minidynamo.compile(global_of, backend="eager")
+    compiled(X, None)
+    for HANDED in VALUES:  # noqa: B007
+        with no_recompile():
+            check(compiled, global_of, X, None)
+    value = 0
+
+    def gives(x):
+        return x * 2, value
+
+    compiled = minidynamo.compile(gives, backend="eager")
+    compiled(X)
+    for value in VALUES:  # noqa: B007
+        with no_recompile():
+            check(compiled, gives, X)
+
+
+def test_what_is_stored_may_be_anything():
+    def stores(x, owner, holder):
+        owner.kept = holder.v
+        return (x * 2,)
+
+    compiled = minidynamo.compile(stores, backend="eager")
+    for value in VALUES:
+        owner = Holder(0)
+        compiled(X, owner, Holder(value))
+        assert owner.kept is value
+    assert compiled.stats.compiles == 1
+
+
+def test_what_was_handed_on_and_is_not_there_is_noticed():
+    programs = [
+        (lambda x, h: (x * 2, h.v), Holder(1), Holder.__new__(Holder), AttributeError),
+        (lambda x, h: (x * 2, h.v), Slots(1), Slots.__new__(Slots), AttributeError),
+        (lambda x, d: (x * 2, d["v"]), {"v": 1}, {}, KeyError),
+        (lambda x, t: (x * 2, t[1]), (1, 2), (1,), IndexError),
+        (lambda x, t: (x * 2, t[-2]), [1, 2], [1], IndexError),
+    ]
+    for program, there, gone, error in programs:
+        compiled = minidynamo.compile(program, backend="eager")
+        check(compiled, program, X, there)
+        with pytest.raises(error):
+            compiled(X, gone)
+        check(compiled, program, X, there)
+
+
+def test_a_value_that_is_written_over_is_handed_on_as_it_was():
+    def swaps(x, holder, other):
+        old, holder.v = holder.v, other.v
+        other.v = old
+        return x * 2, old, holder.v
+
+    compiled = minidynamo.compile(swaps, backend="eager")
+    for first, second in itertools.pairwise(VALUES):
+        one, two = Holder(first), Holder(second)
+        made = compiled(X, one, two)
+        assert made[1] is first and made[2] is second and one.v is second and two.v is first
+    assert compiled.stats.compiles == 1
+
+
+def test_a_value_that_is_looked_at_later_is_guarded():
+    def late(x, holder):
+        kept_back = holder.v
+        holder.v = None
+        return x * kept_back, kept_back
+
+    compiled = minidynamo.compile(late, backend="eager", dynamic=False)
+    for value in (2, 3, torch.ones(4), torch.full((4,), 5.0), 2.5):
+        assert torch.equal(compiled(X, Holder(value))[0], X * value)
+
+
+def test_the_same_object_under_two_names_is_one():
+    def adds(x, a, b):
+        moved = a.v
+        b.v.append(1)
+        return x * 2, moved
+
+    compiled = minidynamo.compile(adds, backend="eager")
+    for shared in (False, True, False):
+        items: list[int] = []
+        first, second = Holder(items), Holder(items if shared else [7])
+        assert compiled(X, first, second)[1] is items and items == [1] * shared
+
+
+def test_none_or_not_is_all_that_is_asked():
+    values = [torch.relu, torch.tanh, X, X.double(), types, torch, int, Holder(1), 1, 2.5, "a", [1], {}, Holder]
+    for program in (
+        lambda x, v: x * 2 if v is None else x,
+        lambda x, v: x * 2 if v is not None else x,
+        lambda x, v: x * (1 + (v is None)),
+        lambda x, v: x * (1 + (None is not v)),
+    ):
+        compiled = minidynamo.compile(program, backend="eager")
+        for value in (*values, None, *values, None):
+            assert torch.equal(compiled(X, value), program(X, value))
+        assert compiled.stats.compiles == 2
+
+
+def test_truth_of_a_function_asks_for_its_class():
+    def doubles(x, v):
+        return x * 2 if v else x * (1 + (not v))
+
+    compiled = minidynamo.compile(doubles, backend="eager")
+    for value in (same, kept, None, torch, types, int, Holder, None, same):
+        assert torch.equal(compiled(X, value), doubles(X, value))
+    assert compiled.stats.compiles == 4  # functions, None, Python modules, classes
+
+
+def test_a_class_whose_metaclass_gives_truth_is_asked():
+    class Empty(type):
+        def __bool__(cls):
+            return cls.full
+
+    class Box(metaclass=Empty):
+        full = True
+
+    def doubles(x, v):
+        return x * 2 if v else x
+
+    compiled = minidynamo.compile(doubles, backend="eager")
+    for Box.full in (True, False, True):
+        assert torch.equal(compiled(X, Box), doubles(X, Box))
+
+
+def test_a_module_keeps_what_it_gets():
+    module = Stores()
+    compiled = minidynamo.compile(lambda x, v: module(x, v), backend="eager")
+    for value in (1, "a", None, X, [1]):
+        assert compiled(X, value)[1] is value and module.last is value
