@@ -126,6 +126,15 @@ def require(tx: Tracer, template: str, answer: bool, *operands: VariableTracker 
     return True
 
 
+def refuse_nan(tx: Tracer, left: VariableTracker, right: VariableTracker) -> None:
+    """Guard that two floats that differ are not both the same NaN, which is found as the object that it is."""
+    may_be_nan = [
+        v for v in (left, right) if v.python_type is float and (isinstance(v, NumberVariable) or is_unread(v))
+    ]
+    if len(may_be_nan) == 2 and not require(tx, "{0} == {0}", True, left):
+        as_constant(left)
+
+
 def floating(tx: Tracer, value: Any, source: Source | None) -> VariableTracker | None:
     """The float that Python computes at `source`, `value` in this call; None when it cannot."""
     if source is None or type(value) is not float:

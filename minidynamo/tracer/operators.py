@@ -328,7 +328,10 @@ def _same_or_equal(tx: Tracer, left: VariableTracker, right: VariableTracker, /)
         return ConstantVariable(tx.truth(tx.call(operator.eq, [left, right])))
     if is_nan(left) or is_nan(right):  # which equals nothing, and is found as the object that it is
         return ConstantVariable(_is_the_same(tx, left, right))
-    return ConstantVariable(is_same(left, right) or tx.truth(tx.call(operator.eq, [left, right])))
+    if is_same(left, right) or tx.truth(tx.call(operator.eq, [left, right])):
+        return ConstantVariable(True)
+    numbers.refuse_nan(tx, left, right)
+    return ConstantVariable(False)
 
 
 @registry.method(object, "__eq__")

@@ -97,3 +97,40 @@ def test_a_nan_is_found_as_the_object_that_it_is(program, dynamic):
     compiled = minidynamo.compile(program, backend="eager", dynamic=dynamic, recompile_limit=20)
     for a in (0.5, 1.5, NAN, float("nan"), 2.5, NAN):
         assert str(compiled(torch.ones(2), a)) == str(program(torch.ones(2), a))
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x, a, b: (x * a, (a,) == (b,), [1, a] != [1, b], {"k": a} == {"k": b}, ((a,),) == ((b,),)),
+        lambda x, a, b: (x * a, a in [b], a not in (b, 1.5), [a].count(b), (a, 1) < (b, 2), a == b),
+        lambda x, a, b: (x * a, (a * 1,) == (a * 1,), [a, b].count(a), (a,) == (b,)),
+    ],
+)
+def test_two_floats_that_become_one_nan(program, dynamic):
+    compiled = minidynamo.compile(program, backend="eager", dynamic=dynamic, recompile_limit=20)
+    for a, b in ((0.5, 1.5), (1.25, 3.5), (2.0, 7.0), (NAN, NAN), (NAN, float("nan")), (3.0, 3.0), (NAN, 2.0)):
+        assert str(compiled(torch.ones(2), a, b)) == str(program(torch.ones(2), a, b))
+
+
+def of_a_sum(x, n=7000):
+    return x + 1, id(n + 1000) == id(n + 1000)
+
+
+def of_a_sum_of_floats(x, n=7000.5):
+    return x + 1, id(n + 1000) == id(n + 1000)
+
+
+def of_one_that_is_gone(x, n=7000.5):
+    m = (n + 1000) * 2
+    first = id(n + 1000)
+    return x + m, first == id(n + 1000)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("fn", [of_a_sum, of_a_sum_of_floats, of_one_that_is_gone])
+def test_where_numbers_are_made_of_a_default_is_left_to_python(fn, dynamic):
+    compiled = minidynamo.compile(fn, backend="eager", dynamic=dynamic)
+    for keywords in ({}, {}, {"n": 900.5}):
+        assert compiled(torch.ones(2), **keywords)[1] is fn(torch.ones(2), **keywords)[1]

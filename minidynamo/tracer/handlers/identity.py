@@ -14,7 +14,7 @@ from minidynamo.guards.source import Constant, Result
 from minidynamo.tracer import registry
 from minidynamo.tracer.handlers.values import hash_of, is_constant
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.reachable import needed_by, parts
+from minidynamo.tracer.reachable import is_outside, needed_by, parts
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import FunctionVariable
 from minidynamo.variables.constants import ConstantVariable
@@ -55,9 +55,7 @@ def _refuse_reused_places(tx: Tracer, asked: VariableTracker) -> None:
 
     A number or text is asked by Python itself, behind a break; until then it must not have been kept for that.
     """
-    is_made = (
-        isinstance(asked, ConstantVariable | NumberVariable) and asked.source is None and not _is_shared(tx, asked)
-    )
+    is_made = isinstance(asked, ConstantVariable | NumberVariable) and not (is_outside(asked) or _is_shared(tx, asked))
     if not is_made and not tx.graph.identity_keys:
         return
     kept, ids = _kept(tx)
@@ -79,7 +77,8 @@ def _kept(tx: Tracer) -> tuple[set[VariableTracker], list[IdVariable]]:
             ids.append(value)
         elif value not in kept:
             kept.add(value)
-            todo.extend(parts(value, tx.side_effects))
+            if not isinstance(value, NumberVariable):  # which does not keep what it was computed of
+                todo.extend(parts(value, tx.side_effects))
     return kept, ids
 
 
