@@ -53,6 +53,12 @@ def training_step(call: Callable[..., Tensor], x: Tensor, model: nn.Module) -> N
     model.zero_grad(set_to_none=True)
 
 
+def saliency(call: Callable[..., Tensor], x: Tensor, model: nn.Module) -> None:
+    """The gradient by the batch alone."""
+    x.requires_grad_()
+    torch.autograd.grad(call(x).square().mean(), x)
+
+
 def inference(call: Callable[..., Tensor], x: Tensor, model: nn.Module) -> None:
     """A call without gradients."""
     with torch.no_grad():
@@ -82,6 +88,7 @@ def measure(quick: bool) -> Iterator[Result]:
     """Peaks of training steps and of inference, and how well the peaks were predicted."""
     jobs = [(f"peak memory of a step: {n}", *job, training_step, LIMITS) for n, job in MODELS.items()]
     jobs += [(f"peak memory of a micro-batch: {n}", *job, accumulation, LIMITS) for n, job in ACCUMULATED.items()]
+    jobs += [(f"peak memory of a gradient by x: {n}", *job, saliency, LIMITS) for n, job in ACCUMULATED.items()]
     jobs += [(f"peak memory of inference: {n}", *job, inference, INFERENCE) for n, job in POINTWISE.items()]
     for name, make, shape, run, limits in jobs:
         samples, predicted = measured(make, shape, run)

@@ -67,6 +67,11 @@ class MemoryPlan:
         """The tensors that the graph is given."""
         return [buffer for buffer in self.buffers if buffer.born < 0]
 
+    @property
+    def input_names(self) -> list[str]:
+        """Their names."""
+        return [buffer.name for buffer in self.inputs]
+
     def __str__(self) -> str:
         rows = [("buffer", "bytes", "born", "dies", "memory", "made by")]
         for buffer in self.buffers:
@@ -108,21 +113,24 @@ class MemoryReport(list[MemoryPlan]):
 
     def _peak(self, accumulating: bool) -> int:
         level = peak = 0
-        pending: list[tuple[MemoryPlan, set[str]]] = []
+        pending: list[tuple[list[MemoryPlan], set[str]]] = []
         given: set[str] = set()
         for plan in self:
             if plan.stage == "backward":
-                pending.append((plan, given))
+                if pending and pending[-1][0][0].input_names == plan.input_names:  # another part of the same backward
+                    pending[-1][0].append(plan)
+                else:
+                    pending.append(([plan], given))
                 continue
-            given = {buffer.name for buffer in plan.inputs}
+            given = {*plan.input_names}
             usage = plan.usage()
             peak = max(peak, level + plan.peak())
             level += usage[-1]
-        for plan, known in reversed(pending):
-            owned = {buffer.name: buffer.bytes for buffer in plan.inputs if buffer.name not in known}
+        for parts, known in reversed(pending):
+            owned = {buffer.name: buffer.bytes for buffer in parts[0].inputs if buffer.name not in known}
             level += sum(size for name, size in owned.items() if name.startswith("tangents_"))
-            peak = max(peak, level + plan.peak(owned, accumulating))
-            level += plan.usage(owned, accumulating)[-1]
+            peak = max(peak, *(level + plan.peak(owned, accumulating) for plan in parts))
+            level += max(plan.usage(owned, accumulating)[-1] for plan in parts)
         return peak
 
     def __str__(self) -> str:

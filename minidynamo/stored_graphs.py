@@ -6,9 +6,10 @@ wrong here costs a compile and never more.
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch.fx
 from minidynamo import artifacts
 from minidynamo.autograd import call_plan
 from minidynamo.autograd.call_plan import CallPlan, CompiledCall
+from minidynamo.autograd.parts import WHOLE, Part, part_of
 from minidynamo.boxed import BoxedCallable
 from minidynamo.codegen import stored
 from minidynamo.codegen.compile_graph import CompiledGraph
@@ -88,6 +90,11 @@ def _tell_why_there_are_no_kernels() -> None:
         notice(missing.diagnostic)
 
 
+def _what(program: str, stages: Iterable[str]) -> str:
+    """What an entry has, for people."""
+    return f"{program}, {' and '.join(dict.fromkeys(stage.partition(',')[0] for stage in stages))}"
+
+
 def _not_kept(args: list[Any]) -> tuple[Any, ...]:
     raise AssertionError("a compiled graph that was noted is not called")
 
@@ -132,15 +139,38 @@ class StoredGraph:
             stages = {stage: self._load_stage(stage, form) for stage, form in content["stages"].items()}
             if "inference" in stages:
                 return CompiledCall(plan, stages["inference"])
-            if "backward" in stages:
-                return CompiledCall(plan, stages["forward"], lambda: stages["backward"])
-            late = read_graph(content["backward"], self.key, inputs=len(plan.expected))
-            return CompiledCall(plan, stages["forward"], lambda: self._complete(content, compile_backward(late)))
+            return CompiledCall(plan, stages["forward"], self._backward(plan, content, stages, compile_backward))
         except BackendError:
             return None  # a kernel cannot be built; compiling the graph will tell
         except Exception as error:
             files.discard(self.key.name, f"{type(error).__name__}: {error}")
             return None
+
+    def _backward(
+        self, plan: CallPlan, content: Json, stages: dict[str, BoxedCallable], compile_backward: CompileBackward
+    ) -> Callable[[Part], BoxedCallable | None]:
+        """What gives each part of backward: one of `stages`, or compiled from the graph of the whole, and stored."""
+
+        @functools.cache
+        def graph() -> torch.fx.GraphModule:
+            return read_graph(content["backward"], self.key, inputs=len(plan.expected))
+
+        if WHOLE.stage not in stages:
+            graph()  # which has to be right by now
+
+        def find(part: Part) -> BoxedCallable | None:
+            if part.stage not in stages:
+                try:
+                    whole = graph()
+                except Damaged as reason:
+                    publish("cache", "skip", key=self.key.name, reason=f"no part of backward can be compiled: {reason}")
+                    return None
+                made = compile_backward(whole if part == WHOLE else part_of(whole, len(plan.saved), part))
+                stages[part.stage] = made
+                self._complete(content, part.stage, made)
+            return stages[part.stage]
+
+        return find
 
     def _load_stage(self, stage: str, form: Json) -> BoxedCallable:
         if form.get("target") == "aten":
@@ -162,33 +192,39 @@ class StoredGraph:
     ) -> None:
         """Store what the graph was compiled to; an event says why that is not possible.
 
-        `backward` is the graph of a stage that is still to be compiled, perhaps by another process. What is stored by
-        then may have that stage.
+        `backward` is the graph of what is still to be compiled, perhaps by another process.
         """
-        if backward is not None and files.exists(self.key.name):
-            return
+        if backward is not None and len(stages) == 1 and files.exists(self.key.name):
+            return  # it may have more
 
         def content(codec: Codec) -> Json:
             return {
                 "key": self.key.text,
-                "what": f"{self.key.what}, {' and '.join(stages)}",
+                "what": _what(self.key.what, stages),
                 "decisions": self.key.symbols.decided(),
                 "plan": call_plan.write_plan(plan, codec),
                 "stages": {stage: self._form(call, codec) for stage, call in stages.items()},
-                "backward": None if backward is None else write_graph(backward, self.key),
+                "backward": self._graph_form(backward, is_needed=WHOLE.stage not in stages),
             }
 
         self._store(content)
 
-    def _complete(self, content: Json, backward: BoxedCallable) -> BoxedCallable:
-        """Store an entry again, with the stage that it lacked."""
+    def _graph_form(self, backward: torch.fx.GraphModule | None, is_needed: bool) -> Json:
+        try:
+            return None if backward is None else write_graph(backward, self.key)
+        except NotStorable:
+            if is_needed:
+                raise
+            return None  # parts of it cannot be compiled by other processes
+
+    def _complete(self, content: dict[str, Json], stage: str, backward: BoxedCallable) -> None:
+        """Store an entry again, with a stage that it lacked."""
 
         def completed(codec: Codec) -> Json:
-            stages = {**content["stages"], "backward": self._form(backward, codec)}
-            return {**content, "what": f"{content.get('what')} and backward", "stages": stages, "backward": None}
+            content["stages"] = {**content["stages"], stage: self._form(backward, codec)}
+            return {**content, "what": _what(self.key.what, content["stages"])}
 
         self._store(completed)
-        return backward
 
     def _store(self, content: Callable[[Codec], Json]) -> None:
         try:

@@ -82,6 +82,22 @@ def test_memory_that_is_used_further_on_is_not_gone_when_it_is_handed_over():
     assert recorder.plan().buffers[0].taken == 1
 
 
+def test_parts_of_one_backward_are_no_two_backwards():
+    def plan(stage, name, size):
+        recorder = PlanRecorder(stage)
+        recorder.make(name, 8)
+        recorder.step("step")
+        recorder.make("made", size)
+        return recorder.plan()
+
+    forward, whole, part, other = (
+        plan(*args)
+        for args in (("forward", "x", 4), ("backward", "s", 40), ("backward", "s", 16), ("backward", "t", 16))
+    )
+    assert MemoryReport([forward, whole]).peak == MemoryReport([forward, part, whole]).peak == 44
+    assert MemoryReport([forward, other, forward, whole]).peak == 64
+
+
 def test_the_table():
     text = str(MemoryReport([recorded()]))
     assert text.splitlines()[0] == "forward graph, 5 steps"

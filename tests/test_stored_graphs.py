@@ -112,6 +112,34 @@ def test_training_graphs_are_kept_before_anybody_differentiates_them(events):
     assert files.entries()[0].hits == 2
 
 
+def test_parts_of_backward_are_kept_as_the_whole_is(events):
+    x, y = (torch.randn(4, 4, requires_grad=True) for _ in range(2))
+    wanted = torch.autograd.grad(pointwise(x, y).sum(), (x, y))
+    compiled = minidynamo.compile(pointwise)
+
+    def ask(*asked):
+        found = torch.autograd.grad(compiled(x, y).sum(), [(x, y)[i] for i in asked])
+        assert all(torch.equal(one, wanted[i]) for one, i in zip(found, asked, strict=True))
+        return names(events)
+
+    assert ask(0) == ["miss", "store", "store"]
+    for asked, found in (((0, 1), ["hit", "store"]), ((1,), ["hit", "store"]), ((0,), ["hit"]), ((1,), ["hit"])):
+        compiled.reset()
+        assert ask(*asked) == found
+        assert ask(*asked) == []
+    (entry,) = files.entries()
+    assert len(files.read(entry.name)["stages"]) == 4
+    files.write(entry.name, {**files.read(entry.name), "backward": "nonsense", "stages": first_two(entry)})
+    compiled.reset()
+    assert ask(1) == ["hit", "skip"]
+
+
+def first_two(entry):
+    """The compiled graphs of an entry without those of parts of backward."""
+    stages = files.read(entry.name)["stages"]
+    return {stage: stages[stage] for stage in ("forward", "backward")}
+
+
 def test_each_process_is_told_that_there_is_no_compiler(events, tmp_path):
     x, y = torch.randn(2, 4, 4)
     compiled = minidynamo.compile(pointwise)
@@ -349,10 +377,10 @@ def used_as_they_are(damaged):
 def test_a_whole_file_with_nonsense_in_it_is_compiled_again():
     gradients(pointwise, X, Y)
     content = files.read(files.entries()[0].name)
-    unread = ("what", "backward")  # what is only for people; nothing is left to be compiled
+    unread = ("what", "backward")  # what is only for people; what is read for parts of backward alone
     read = {key: value for key, value in content.items() if key not in unread}
     forms = [*damages(read), [], 3, *({**content, "stages": d} for d in damages(content["stages"]))]
-    assert used_as_they_are(forms) == 1  # there are no "decisions"
+    assert used_as_they_are(forms) == 2  # there are no "decisions"; backward is compiled again where it is left out
 
 
 def test_a_whole_file_with_nonsense_for_a_backward_graph_is_compiled_again():

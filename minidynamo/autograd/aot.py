@@ -26,6 +26,7 @@ from minidynamo.autograd.joint import Trace, trace_joint
 from minidynamo.autograd.numbers import is_number
 from minidynamo.autograd.outputs import Results, plan_outputs
 from minidynamo.autograd.partition import Partition, ancestors, exposed, forward_graph, partition
+from minidynamo.autograd.parts import WHOLE, Part, part_of
 from minidynamo.autograd.redraws import draw_from_states
 from minidynamo.autograd.saving import SavePolicy
 from minidynamo.autograd.segments import compile_segments, has_cuts
@@ -65,7 +66,8 @@ class Place(Protocol):
     def write(
         self, plan: CallPlan, stages: Mapping[str, BoxedCallable], backward: fx.GraphModule | None = None
     ) -> None:
-        """Keep what was made: "inference", or "forward" and "backward", or "forward" and the graph of backward."""
+        """Keep what was made: "inference", or "forward", the graph of backward, and by their names (`Part.stage`) what
+        parts of it were compiled to."""
         ...
 
 
@@ -150,14 +152,16 @@ def _compile_graphs(
     saved, expected = tuple(graphs.partition.sources), tuple(_examples(late))
     plan = CallPlan(graphs.layout, graphs.signature, saved=saved, expected=expected, higher=graphs.higher)
 
+    stages = {"forward": compiled}
     if place is not None:
-        place.write(plan, {"forward": compiled}, late)
+        place.write(plan, stages, late)
 
-    def compile_backward() -> BoxedCallable:
-        made = backward(late, expected)
+    def compile_backward(part: Part) -> BoxedCallable:
+        graph = late if part == WHOLE else part_of(late, len(saved), part)
+        stages[part.stage] = backward(graph, _examples(graph))
         if place is not None:
-            place.write(plan, {"forward": compiled, "backward": made})
-        return made
+            place.write(plan, stages, late)
+        return stages[part.stage]
 
     return CompiledCall(plan, compiled, compile_backward)
 

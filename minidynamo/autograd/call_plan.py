@@ -16,6 +16,7 @@ from minidynamo.autograd.double_backward import HigherOrder
 from minidynamo.autograd.inputs import InputLayout
 from minidynamo.autograd.layouts import WrittenLayout, written_layout
 from minidynamo.autograd.numbers import hint
+from minidynamo.autograd.parts import Part
 from minidynamo.autograd.signature import (
     GraphSignature,
     InputMutation,
@@ -50,11 +51,12 @@ class CallPlan:
 
 @dataclass(frozen=True)
 class CompiledCall:
-    """A plan with compiled graphs. `forward` is the inference graph when there is no `compile_backward`."""
+    """A plan with compiled graphs. `forward` is the inference graph when there is no `compile_backward`, which compiles
+    a part of backward; it may return None when there is only the whole."""
 
     plan: CallPlan
     forward: BoxedCallable
-    compile_backward: Callable[[], BoxedCallable] | None = None
+    compile_backward: Callable[[Part], BoxedCallable | None] | None = None
 
 
 RECORDS = (

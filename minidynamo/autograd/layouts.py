@@ -82,6 +82,10 @@ class GradientLayout:
             return gradient
         return torch.empty_strided(shape, stride, dtype=self.dtype, device=self.device).copy_(gradient)
 
+    def nothing(self, shape: Sequence[int] | None) -> torch.Tensor:
+        """Zeros of that shape in the memory of one."""
+        return torch.zeros((), dtype=self.dtype, device=self.device).expand(self.shape if shape is None else shape)
+
 
 def _dense_order(like: torch.Tensor) -> tuple[int, ...]:
     """The dimensions of a tensor without gaps, from the innermost to the outermost. Raises GraphRefused for another."""

@@ -100,7 +100,7 @@ def forward_graph(
     `backward`, in the same order, with `inputs` as placeholders. New data of `copies` is copied into their placeholders
     behind everything else; what is returned lies in the memory of none of `overwritten`. `kept` is returned behind
     `returned`, and what only it needs is computed as soon as possible, so that what it is computed from can die."""
-    behind = _tangent_dependent(graph, set(inputs))
+    behind = tangent_dependent(graph, set(inputs))
     effects = [node for node in graph.nodes if is_effect(node) and node not in behind]
     needed = ancestors([*returned, *(new for _, new in copies), *effects])
     early = ancestors(kept) - needed
@@ -144,7 +144,7 @@ def _memory(node: fx.Node) -> Any:
     return value.untyped_storage()._cdata
 
 
-def _tangent_dependent(graph: fx.Graph, inputs: set[fx.Node]) -> set[fx.Node]:
+def tangent_dependent(graph: fx.Graph, inputs: set[fx.Node]) -> set[fx.Node]:
     """Placeholders that are not among `inputs`, and what is computed from them."""
     behind: set[fx.Node] = set()
     for node in graph.nodes:
@@ -174,7 +174,7 @@ def partition(
     is kept, and so has `config.activation_budget`. `also` are values that backward must be able to compute although it
     may not read them: derivatives of its results do.
     """
-    behind = _tangent_dependent(graph, set(inputs))
+    behind = tangent_dependent(graph, set(inputs))
     wanted = ancestors(node for node in gradients if node is not None)
     forward_roots = [
         *results,
@@ -207,7 +207,7 @@ def partition(
     sources = [(kind, places[kind].index(n)) for kind, n in placed]
     made = Partition(fx.Graph(), fx.Graph(), saved, sources)
     made.forward = forward_graph(graph, inputs, results, copies, overwritten, rest, wanted)
-    made.backward = _backward_graph(graph, saved, tangents, gradients, behind)
+    made.backward = backward_graph(graph, saved, tangents, gradients, behind)
     tensors = [node for node in saved if not is_number(node)]
     made.values = [_record(n, n in required, n in overwritten, n in network.recomputable, wishes) for n in tensors]
     return made
@@ -359,13 +359,15 @@ def _bytes(value: torch.Tensor) -> int:
     return hint(value.numel()) * value.element_size()
 
 
-def _backward_graph(
+def backward_graph(
     graph: fx.Graph,
     saved: list[fx.Node],
     tangents: list[fx.Node],
     gradients: list[fx.Node | None],
     behind: set[fx.Node],
 ) -> fx.Graph:
+    """What computes `gradients`: what is in `behind`, which tangents go into, in the order of `graph`, and all else as
+    late as possible."""
     made = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
     for node in (*saved, *tangents):

@@ -4,10 +4,12 @@ It decides nothing: a `GraphSignature` says what to do. Every function here take
 tensor is held while a graph runs, except inputs that are needed behind it.
 
 Backward is compiled at the first backward call, under a lock: a graph that is never differentiated never pays for it.
+Where some gradients are not asked for, or results not used, a graph without what they take is compiled beside it.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -18,11 +20,15 @@ from minidynamo.autograd.accumulation import accumulating, not_asked_for
 from minidynamo.autograd.batches import has_batches
 from minidynamo.autograd.double_backward import DoubleBackward, linked
 from minidynamo.autograd.layouts import GradientLayout, Layout
+from minidynamo.autograd.parts import WHOLE, Part
 from minidynamo.autograd.signature import GraphSignature, OutputPlan
 from minidynamo.boxed import BoxedCallable, HandOver, hands_over, mark_boxed
 from minidynamo.locks import ForkSafeLock
 
 Saved = Sequence[tuple[str, int]]
+
+MOST_PARTS = 8
+"""How many parts of one backward graph are compiled."""
 
 
 def inference_call(signature: GraphSignature, compiled: BoxedCallable, without_grad: bool) -> BoxedCallable:
@@ -36,7 +42,7 @@ def training_call(
     signature: GraphSignature,
     forward: BoxedCallable,
     saved: Saved,
-    compile_backward: Callable[[], BoxedCallable],
+    compile_backward: Callable[[Part], BoxedCallable | None],
     expected: Sequence[torch.Tensor],
     again: DoubleBackward,
 ) -> BoxedCallable:
@@ -46,7 +52,9 @@ def training_call(
     backward takes comes from. `expected` are fake values like those that backward takes: what was saved, then
     gradients. `again` is for callers who differentiate the gradients.
     """
-    function = _make_function(signature, _settling(signature, forward), saved, _Lazy(compile_backward), expected, again)
+    function = _make_function(
+        signature, _settling(signature, forward), saved, _Parts(compile_backward), expected, again
+    )
     apply = compat.raw_apply(function)
     gradients = signature.gradients
     unreached = [place for place, i in enumerate(gradients) if i in signature.unreached and i not in again.plan.linked]
@@ -108,8 +116,8 @@ class _BackwardCall:
     """Calls the compiled backward on saved tensors and tangents, both of which are given up. `expected` are like the
     tangents; `symbolic` are the results whose sizes must be known for theirs."""
 
-    def __init__(self, signature: GraphSignature, graph: _Lazy, expected: Sequence[torch.Tensor]) -> None:
-        self.graph = graph
+    def __init__(self, signature: GraphSignature, parts: _Parts, expected: Sequence[torch.Tensor]) -> None:
+        self.parts = parts
         self.results = signature.differentiable_results
         self.sources = signature.gradient_sources
         self.fits = [GradientLayout(value) for value in expected]
@@ -120,29 +128,40 @@ class _BackwardCall:
         ctx: Any,
         args: list[Any],
         tangents: list[torch.Tensor | None],
+        unwanted: Collection[int],
         links: Sequence[torch.Tensor | None] = (),
     ) -> Sequence[torch.Tensor | None]:
-        """The gradients; None for those that were added to `.grad` of `links`."""
+        """The gradients; None for those in `unwanted`, and for those that were added to `.grad` of `links`."""
         unused = {place for place, tangent in enumerate(tangents) if tangent is None}
-        unwanted = not_asked_for(ctx, links)
         if unused:
-            unwanted.update(place for place, s in enumerate(self.sources) if s and unused.issuperset(s))
+            idle = (place for place, sources in enumerate(self.sources) if sources and unused.issuperset(sources))
+            unwanted = {*unwanted, *idle}
+        part = WHOLE
+        graph: Callable[..., Any] = self.parts.whole
+        if unused or unwanted:
+            part, graph = self.parts.find(Part(frozenset(unused), frozenset(unwanted)))
         args += ctx.numbers
-        args += [fit(tangent, ctx.shapes.get(i)) for fit, tangent, i in zip(self.fits, tangents, self.results)]
+        shapes = map(ctx.shapes.get, self.results)
+        args += [
+            fit.nothing(shape) if place in part.unused else fit(tangent, shape)
+            for place, (fit, tangent, shape) in enumerate(zip(self.fits, tangents, shapes))
+        ]
         tangents.clear()
-        made: Sequence[torch.Tensor | None] = self.graph(args, accumulating(ctx, links, args, unwanted))
+        made: Sequence[torch.Tensor | None] = graph(args, accumulating(ctx, links, args, unwanted))
         return [None if place in unwanted else g for place, g in enumerate(made)] if unwanted else made
 
-    def keeping(self, ctx: Any, args: Sequence[Any]) -> Callable[[Sequence[torch.Tensor | None]], Any]:
+    def keeping(
+        self, ctx: Any, args: Sequence[Any], unwanted: Collection[int]
+    ) -> Callable[[Sequence[torch.Tensor | None]], Any]:
         """The same call as a function of the tangents, which gives nothing up."""
-        return lambda tangents: self(ctx, list(args), list(tangents))
+        return lambda tangents: self(ctx, list(args), list(tangents), unwanted)
 
 
 def _make_function(
     signature: GraphSignature,
     forward_graph: BoxedCallable,
     saved: Saved,
-    backward_graph: _Lazy,
+    backward: _Parts,
     expected: Sequence[torch.Tensor],
     again: DoubleBackward,
 ) -> type[torch.autograd.Function]:
@@ -150,7 +169,7 @@ def _make_function(
     differentiable = signature.differentiable_results
     places = _Places(saved, expected, results)
     unreached = set(signature.unreached)
-    run_backward = _BackwardCall(signature, backward_graph, expected[len(saved) :])
+    run_backward = _BackwardCall(signature, backward, expected[len(saved) :])
     others = [i for i in range(results) if i not in differentiable and i not in signature.number_results]
     runs_once = bool(signature.runs_once or places.inputs or places.made or again.plan.held or again.plan.random)
 
@@ -191,10 +210,11 @@ def _make_function(
                 args = [layout.restored(value) for layout, value in zip(ctx.layouts, args)]
             tangents = [gradients[i] for i in differentiable]
             gradients.clear()
+            unwanted = not_asked_for(ctx, kept.links)
             if torch.is_grad_enabled() or has_batches(tangents):
-                return (None, *again.gradients(kept, args, tangents, run_backward.keeping(ctx, tuple(args))))
+                return (None, *again.gradients(kept, args, tangents, run_backward.keeping(ctx, tuple(args), unwanted)))
             links, kept = kept.links, None
-            return (None, *run_backward(ctx, args, tangents, links))
+            return (None, *run_backward(ctx, args, tangents, unwanted, links))
 
     return CompiledFunction
 
@@ -224,9 +244,35 @@ class _Lazy:
             with self.lock:
                 if self.compiled is None:
                     self.compiled = self.compile_it()
-        if hand_over is None or not hands_over(self.compiled):
-            return self.compiled(args)
-        return self.compiled(args, hand_over)  # type: ignore[call-arg]
+        return _run(self.compiled, args, hand_over)
+
+
+class _Parts:
+    """The compiled backward graph, and those of its parts, each compiled when it is called first.
+
+    `compile_it` may have None for a part. The whole takes the place of such a part, and of those beyond MOST_PARTS.
+    """
+
+    def __init__(self, compile_it: Callable[[Part], BoxedCallable | None]) -> None:
+        self.compile_it = compile_it
+        self.whole = _Lazy(functools.partial(compile_it, WHOLE))  # type: ignore[arg-type]
+        self.lock = ForkSafeLock()
+        self.known: dict[Part, BoxedCallable | None] = {}
+
+    def find(self, part: Part) -> tuple[Part, Callable[..., Any]]:
+        """The part, or the whole, and what computes it."""
+        if part not in self.known and len(self.known) < MOST_PARTS:
+            with self.lock:
+                if part not in self.known:
+                    self.known[part] = self.compile_it(part)
+        graph = self.known.get(part)
+        return (WHOLE, self.whole) if graph is None else (part, functools.partial(_run, graph))
+
+
+def _run(graph: BoxedCallable, args: list[Any], hand_over: HandOver | None = None) -> Any:
+    if hand_over is None or not hands_over(graph):
+        return graph(args)
+    return graph(args, hand_over)  # type: ignore[call-arg]
 
 
 def _settling(signature: GraphSignature, graph: BoxedCallable) -> BoxedCallable:

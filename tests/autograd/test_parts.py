@@ -1,0 +1,157 @@
+"""Tests of minidynamo/autograd/parts.py: backward graphs without what nobody takes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from minidynamo.autograd.parts import WHOLE, Part, part_of
+from tests.autograd.programs import compile_program, graphs, inputs, interpret, targets
+
+ATEN = torch.ops.aten
+
+
+def part(program, args, unused=(), unwanted=(), dynamic=False):
+    """The graph of a part of the backward of `program`, and how many values forward saves."""
+    made = graphs(program, args, dynamic=dynamic)
+    saved = len(made.partition.sources)
+    return part_of(made.backward, saved, Part(frozenset(unused), frozenset(unwanted))), saved
+
+
+def chain(x, v, w):
+    return (((x @ v).tanh() @ w).sin(),)
+
+
+def square():
+    return inputs((4, 4), (4, 4), (4, 4))()[0]
+
+
+def results(gm):
+    (output,) = gm.graph.find_nodes(op="output")
+    return output.args[0]
+
+
+def test_what_is_not_wanted_is_not_computed():
+    assert WHOLE.stage == "backward"
+    whole = targets(part(chain, square())[0])
+    for unwanted, products in (((), 4), ((0,), 3), ((1, 2), 2), ((0, 1), 1), ((0, 1, 2), 0)):
+        gm, _ = part(chain, square(), unwanted=unwanted)
+        assert [node is None for node in results(gm)] == [place in unwanted for place in range(3)]
+        assert targets(gm).count("aten.mm.default") == products
+        assert len(targets(gm)) <= len(whole)
+    assert targets(gm) == []
+
+
+def test_what_one_operator_computes_is_masked():
+    def program(x, weight, bias):
+        return (F.conv2d(x, weight, bias),)
+
+    args = inputs((1, 2, 4, 4), (2, 2, 3, 3), (2,))()[0]
+    for place in range(3):
+        gm, _ = part(program, args, unwanted={0, 1, 2} - {place})
+        (node,) = gm.graph.find_nodes(op="call_function", target=ATEN.convolution_backward.default)
+        assert node.args[-1] == [place == i for i in range(3)]
+        assert [value is not None for value in node.meta["val"]] == node.args[-1]
+
+
+def two(x, v):
+    h = x.sin()
+    return h @ v, h.sqrt()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_what_comes_from_an_unused_result_alone_is_left_out(dynamic):
+    args = inputs((4, 3), (3, 5))()[0]
+    gm, saved = part(two, args, unused={1}, dynamic=dynamic)
+    assert not any("sqrt" in target or "add" in target for target in targets(gm))
+    unused = gm.graph.find_nodes(op="placeholder")[saved + 1]
+    assert not unused.users and unused.meta["val"].stride() == (0, 0)
+    gm, _ = part(two, args, unused={0}, unwanted={1}, dynamic=dynamic)
+    assert "aten.mm.default" not in targets(gm)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("used", [0, 1])
+def test_an_unused_result_has_no_say_in_gradients(used, dynamic):
+    """Zeros in the place of its gradient would make NaN of what is infinite."""
+
+    def program(x, v):
+        return ((x * v).sum(), x.sqrt() / v) if used == 0 else (x.log() * v, (x + v).sum())
+
+    x, v = torch.zeros(3, requires_grad=True), torch.ones(3, requires_grad=True)
+    call = compile_program(program, [x, v], dynamic=dynamic)
+    got = torch.autograd.grad(call([x, v])[used], (x, v))
+    wanted = torch.autograd.grad(program(x, v)[used], (x, v))
+    assert all(map(torch.equal, got, wanted))
+    assert got[0].isfinite().all()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("used", [[0], [1], [2], [0, 2], [0, 1, 2]])
+def test_gradients_of_some_results(used, dynamic):
+    """The parts of one tensor: what comes in for one of them is joined with zeros."""
+
+    def program(x, v):
+        a, b = (x @ v).t().split([2, 3])
+        return a.exp(), torch.cat([b * 2, x.t() * 3]), (a.sum(1).unsqueeze(1) * b[:1]).t()
+
+    leaves = inputs((4, 3), (3, 5))()[0]
+    call = compile_program(program, leaves, dynamic=dynamic)
+    for asked in (leaves, leaves[:1], leaves[1:]):
+        outcomes = []
+        for function in (lambda *args: call([*args]), program):
+            made = function(*leaves)
+            loss = sum(made[i].square().sum() for i in used)
+            outcomes.append(torch.autograd.grad(loss, asked))
+        for got, wanted in zip(*outcomes, strict=True):
+            torch.testing.assert_close(got, wanted)
+
+
+def counting():
+    """A compiler of backward graphs, and the operators of what it was given."""
+    made = []
+
+    def compiler(gm, examples):
+        made.append(targets(gm))
+        return interpret(gm, examples)
+
+    return compiler, made
+
+
+def test_each_part_is_compiled_once_and_a_retained_graph_may_be_asked_for_several():
+    compiler, made = counting()
+    leaves = square()
+    call = compile_program(chain, leaves, backward=compiler)
+    wanted = torch.autograd.grad(chain(*leaves)[0].sum(), leaves)
+    loss = call(list(leaves))[0].sum()
+    for asked in ([0], [1], [0], [1, 2], [0, 1, 2], [1]):
+        got = torch.autograd.grad(loss, [leaves[i] for i in asked], retain_graph=True)
+        torch.testing.assert_close(got, tuple(wanted[i] for i in asked))
+    assert [operators.count("aten.mm.default") for operators in made] == [2, 2, 3, 4]
+    loss.backward(inputs=leaves[:1])
+    torch.testing.assert_close(leaves[0].grad, wanted[0])
+    assert leaves[1].grad is None and len(made) == 4
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+
+
+def test_a_plain_backward_compiles_the_whole_alone():
+    compiler, made = counting()
+    leaves = square()
+    compile_program(chain, leaves, backward=compiler)(list(leaves))[0].sum().backward()
+    assert len(made) == 1
+
+
+@pytest.mark.parametrize("asked", [[0], [1], [0, 2]])
+def test_gradients_that_are_differentiated_again(asked):
+    compiler, made = counting()
+    leaves = square()
+    call = compile_program(chain, leaves, backward=compiler)
+    outcomes = []
+    for function in (lambda *args: call([*args]), chain):
+        first = torch.autograd.grad(function(*leaves)[0].sum(), [leaves[i] for i in asked], create_graph=True)
+        outcomes.append([*first, *torch.autograd.grad(sum(g.square().sum() for g in first), leaves)])
+    for got, wanted in zip(*outcomes, strict=True):
+        torch.testing.assert_close(got, wanted)
+    assert made[0].count("aten.mm.default") < 4
