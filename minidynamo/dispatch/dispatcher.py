@@ -143,6 +143,8 @@ class Dispatcher:
                 self._body_names = {}
                 function = types.FunctionType(self._generate(namespace), namespace)
                 self._frame.finish(function)
+                if isinstance(self._frame, RootFrame):
+                    self._frame.mark_defaults(function)
                 self._function = weakref.ref(function)
                 self._kept = function if self._keeps_function else None
             return function
@@ -235,11 +237,13 @@ class Dispatcher:
 
     def _start_anew(self, old: RootFrame, values: list[Any]) -> Any:
         """Serve a call that finds other code or other defaults in the user's function than `old` was made for."""
+        args, kwargs = old.given(values)
+        del values
+        if old.is_current():  # but for a keyword that has no default any more: Python says so
+            return old.fn(*args, **kwargs)
         with _compiling:
             if self._frame is old:
                 self._replace_frame(RootFrame(old.fn, old.name))
-        args, kwargs = old.given(values)
-        del values
         return self.function(*args, **kwargs)
 
     def _replace_frame(self, frame: RootFrame) -> None:
@@ -248,7 +252,7 @@ class Dispatcher:
         function = self._function()
         if function is not None:
             function.__globals__.update(self._own_names())
-            frame.take_defaults(function)
+            frame.mark_defaults(function)
         self.reset()
 
     def time_guards(self, boxed: list[Any]) -> None:
@@ -302,8 +306,9 @@ class Dispatcher:
             self.install(outcome)
             return _driven(outcome.body) if outcome.steps else outcome.body
         self.stats.native_runs += 1
-        if outcome.for_good:
-            self.entries = []
+        if outcome.for_good and self.entries:  # what was compiled for other ways through the frame still holds
+            self.stop_compiling()
+        elif outcome.for_good:
             self._native_for_good = True
             self._regenerate()
         return self._frame.native

@@ -47,6 +47,7 @@ class OwnNames:
     keyword_defaults: str
     start_anew: str
     changed: str
+    left_out: str
 
     @classmethod
     def beside(cls, parameters: Sequence[str]) -> OwnNames:
@@ -60,12 +61,23 @@ def _beside(name: str, parameters: Sequence[str]) -> str:
     return name
 
 
+class LeftOut:
+    """Stands in the generated function for the default of a parameter: a call that leaves the argument out is told
+    from one that gives the default itself."""
+
+    def __init__(self, parameter: str) -> None:
+        self.parameter = parameter
+
+    def __repr__(self) -> str:
+        return f"<default of {self.parameter}>"
+
+
 class Frame(Protocol):
     """A frame that can be entered again and again.
 
     `parameters` are its values in order, `signature` is the text between the parentheses of its function, `arrive` the
-    first lines. `still_true` are lines that leave when the user's function is no longer what the frame was made for;
-    `facts` has what they name.
+    first lines. `still_true` are lines that leave when the user's function is no longer what the frame was made for,
+    and put its defaults where arguments are left out; `facts` has what they name.
     """
 
     name: str
@@ -119,8 +131,15 @@ class RootFrame:
         self.arrive: tuple[str, ...] = ()
         known = {name: getattr(fn, attribute) for attribute, name in self._definition()}
         # A name that the globals of no other function have: code that is copied to one does not find it.
-        self.mark = f"{self.names.code}_{next(_marks)}"
-        self.facts: dict[str, Any] = {self.names.function: fn, self.mark: True, **known}
+        number = next(_marks)
+        self.mark = f"{self.names.code}_{number}"
+        # In-place changes give the dict of a function other keys: each parameter that is in no tuple may be left out.
+        keywords = self.keywords if fn.__kwdefaults__ is not None else ()
+        optional = (*self.positional[len(self.positional) - len(self.defaults) :], *keywords)
+        self.left_out = {name: LeftOut(name) for name in optional}
+        self._left_out_names = {name: f"{self.names.left_out}_{number}_{name}" for name in optional}
+        marks = {self._left_out_names[name]: mark for name, mark in self.left_out.items()}
+        self.facts: dict[str, Any] = {self.names.function: fn, self.mark: True, **known, **marks}
         self.still_true = self._still_true()
 
     def _signature(self) -> str:
@@ -151,25 +170,30 @@ class RootFrame:
         return (
             *("try:", f"    {names.changed} = {self.mark} and ({changed})"),
             *("except NameError:", f"    raise {refuse} from None"),
-            *(f"if {names.changed}:", f"    return {names.start_anew}([{', '.join(self.parameters)}])"),
+            *(f"if {names.changed}:", f"    {self._start_anew()}"),
+            *(line for name in self.left_out for line in self._default(name)),
         )
 
-    def given(self, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments of the call that has put `values` into the parameters, for a function with other defaults.
+    def _start_anew(self) -> str:
+        return f"return {self.names.start_anew}([{', '.join(self.parameters)}])"
 
-        What is the default itself counts as not given: nobody can tell.
-        """
+    def _default(self, name: str) -> list[str]:
+        """The lines that give a parameter its default where the argument is left out."""
+        lines = [f"if {name} is {self._left_out_names[name]}:"]
+        if name in self.positional:
+            place = self.positional.index(name) - len(self.positional) + len(self.defaults)
+            return [*lines, f"    {name} = {self.names.defaults}[{place}]"]
+        found = self.names.keyword_defaults
+        missing = [f"    if {name!r} not in {found}:", f"        {self._start_anew()}"]
+        return [*lines, *missing, f"    {name} = {found}[{name!r}]"]
+
+    def given(self, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments of the call that has put `values` into the parameters, for a function with other defaults."""
         by_name = dict(zip(self.parameters, values))
-        defaults = dict(zip(reversed(self.positional), reversed(self.defaults))) | self.keyword_defaults
-        left_out = {name for name, default in defaults.items() if by_name[name] is default}
+        left_out = {name for name, mark in self.left_out.items() if by_name[name] is mark}
+        in_order = [*itertools.takewhile(lambda name: name not in left_out, self.positional)]
         starred = [item for name in self.star for item in by_name[name]]
-        firm = max((k + 1 for k, name in enumerate(self.nameless) if name not in left_out), default=0)
-        firm = len(self.positional) if starred else firm
-        in_order = [
-            *self.positional[:firm],
-            *itertools.takewhile(lambda name: name not in left_out, self.positional[firm:]),
-        ]
-        named = [name for name in (*self.positional, *self.keywords) if name not in left_out and name not in in_order]
+        named = [name for name in (*self.positional[len(in_order) :], *self.keywords) if name not in left_out]
         kwargs = {name: by_name[name] for name in named}
         return [*(by_name[name] for name in in_order), *starred], kwargs | by_name.get("".join(self.star_star), {})
 
@@ -201,13 +225,17 @@ class RootFrame:
         return artifacts.load("native", self.name, "\n".join(source), {"__name__": self.module}, "bind")
 
     def finish(self, function: types.FunctionType) -> None:
-        self.take_defaults(function)
-        functools.update_wrapper(function, self.fn)
-
-    def take_defaults(self, function: types.FunctionType) -> None:
-        """Give a function the defaults of the user's."""
         function.__defaults__ = self.fn.__defaults__
         function.__kwdefaults__ = self.fn.__kwdefaults__
+        functools.update_wrapper(function, self.fn)
+
+    def mark_defaults(self, function: types.FunctionType) -> None:
+        """Give a function that begins with `still_true` what it knows left out arguments by, and the user's looks."""
+        marks = self.left_out
+        function.__defaults__ = tuple(marks[name] for name in self.positional if name in marks) or None
+        function.__kwdefaults__ = {name: marks[name] for name in self.keywords if name in marks} or None
+        if marks and vars(self.fn).keys().isdisjoint(("__signature__", "__wrapped__")):
+            function.__dict__["__signature__"] = inspect.signature(self.fn)
 
 
 class ResumeFrame:

@@ -10,6 +10,10 @@ It keeps no state; `dispatcher.py` decides which entries there are and executes 
             raise __import__("minidynamo.dispatch.frames", fromlist=["refuse_copy"]).refuse_copy('f') from None
         if changed:
             return start_anew([x, args, k])
+        if k is left_out_7_k:
+            if 'k' not in keyword_defaults:
+                return start_anew([x, args, k])
+            k = keyword_defaults['k']
         if count() & 1023 == 16:
             time_guards([x, args, k])
         try:

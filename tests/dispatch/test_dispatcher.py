@@ -112,9 +112,9 @@ def test_function_looks_like_the_original():
     compiled = root_dispatcher(original, never).function
     assert type(compiled) is types.FunctionType
     assert inspect.signature(compiled) == inspect.signature(original)
-    assert compiled.__defaults__ is original.__defaults__
-    assert compiled.__kwdefaults__ == original.__kwdefaults__
-    assert compiled.__kwdefaults__["z"] is original.__kwdefaults__["z"]
+    assert inspect.signature(compiled, follow_wrapped=False) == inspect.signature(original)
+    assert inspect.getfullargspec(compiled) == inspect.getfullargspec(original)
+    assert repr((compiled.__defaults__, compiled.__kwdefaults__)) == "((<default of y>,), {'z': <default of z>})"
     names = ("__name__", "__qualname__", "__doc__", "__module__", "__annotations__", "mark")
     assert [getattr(compiled, n) for n in names] == [getattr(original, n) for n in names]
     assert compiled.__wrapped__ is original
@@ -155,7 +155,7 @@ def test_generated_source_is_this():
     compiled = dispatcher.function
     dispatcher.install(entry(echo, "a is None"))
     assert (
-        re.sub(r"code_\d+", "code_7", dispatcher.source())
+        re.sub(r"(code|left_out)_\d+", r"\1_7", dispatcher.source())
         == """\
 def everything(a, /, b=None, *args, k=None, **kw):
     try:
@@ -165,6 +165,12 @@ function.__kwdefaults__ is not keyword_defaults)
         raise __import__("minidynamo.dispatch.frames", fromlist=["refuse_copy"]).refuse_copy('everything') from None
     if changed:
         return start_anew([a, b, args, k, kw])
+    if b is left_out_7_b:
+        b = defaults[0]
+    if k is left_out_7_k:
+        if 'k' not in keyword_defaults:
+            return start_anew([a, b, args, k, kw])
+        k = keyword_defaults['k']
     if count() & 1023 == 16:
         time_guards([a, b, args, k, kw])
     try:
@@ -231,6 +237,18 @@ def test_native_for_good_asks_once():
     dispatcher.reset()
     assert compiled(3) == 4
     assert asked == [1, 3]
+
+
+def test_a_call_that_cannot_be_compiled_leaves_the_entries_of_others():
+    asked = []
+
+    def compile_entry(dispatcher, values):
+        asked.append(values[0])
+        return Native(for_good=True) if values[0] < 0 else entry(returning("compiled"), "x > 0")
+
+    compiled = root_dispatcher(lambda x: x, compile_entry).function
+    assert [compiled(x) for x in (1, -1, 2, -2)] == ["compiled", -1, "compiled", -2]
+    assert asked == [1, -1]
 
 
 def test_reset_forgets_entries():

@@ -25,6 +25,8 @@ def f(x, n=None):
         raise __import__("minidynamo.dispatch.frames", fromlist=["refuse_copy"]).refuse_copy('f') from None
     if changed:
         return start_anew([x, n])
+    if n is left_out_7_n:
+        n = defaults[0]
 """
 
 

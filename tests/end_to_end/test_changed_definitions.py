@@ -65,6 +65,30 @@ def code_and_defaults_of_the_function_itself(compiled):
 
 
 @histories
+def old_defaults_that_are_given(compiled):
+    """In the call behind the change, too, what is given counts as given."""
+
+    def f(x, a=2, /, b=None, *rest, c=4, d, **others):
+        return x + 1, a, b, rest, c, d, others
+
+    g = compiled(f)
+    yield g(vector(), d=1), isinstance(attempt(lambda: g(vector())), TypeError)
+    for arguments in ((2, None), (2,), (), (2, None, 3)):
+        f.__defaults__ = (f.__defaults__[0] + 100, 7) if arguments else (2, None)
+        yield g(vector(), *arguments, d=1)
+        f.__defaults__ = (2, None)
+        yield g(vector(), *arguments, b=None, d=1) if len(arguments) < 2 else g(vector(), *arguments, d=1)
+    f.__kwdefaults__["d"] = 5
+    yield g(vector()), g(vector(), c=4)
+    f.__kwdefaults__ = {"c": 9}
+    yield g(vector(), c=4, d=1), g(vector(), d=1)
+    del f.__kwdefaults__["c"]
+    yield isinstance(attempt(lambda: g(vector(), d=1)), TypeError), g(vector(), c=1, d=1)
+    g.__defaults__, g.__kwdefaults__ = (70, 80), {"c": 1, "d": 2}
+    yield g(vector()), g(vector(), 2, None, c=4)
+
+
+@histories
 def code_of_a_method(compiled):
     class Scale:
         def by(self, x):
