@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import gc
 import importlib
 import inspect
 import logging
@@ -335,6 +336,19 @@ def saved_by(function: torch.autograd.graph.Node) -> list[torch.Tensor]:
     """The tensors that a gradient function has saved."""
     saved = [getattr(function, name) for name in dir(function) if name.startswith("_saved_")]
     return [value for value in saved if isinstance(value, torch.Tensor)]
+
+
+@functools.cache
+def _saved_names(cls: typing.Hashable) -> list[str]:
+    return [name for name in dir(cls) if name.startswith("_raw_saved_")]
+
+
+def kept_by(function: typing.Any) -> list[typing.Any]:
+    """What Python can see of what a gradient function holds, besides others of its kind. No hook runs."""
+    kind: typing.Any = type(function)
+    parts = [getattr(function, name) for name in _saved_names(kind)]
+    raw = [saved for part in parts for saved in (part if isinstance(part, tuple) else (part,))]
+    return [*(getattr(saved, "data", None) for saved in raw), leaf_of(function), *gc.get_referents(function)]
 
 
 def leaf_of(node: torch.autograd.graph.Node | None) -> torch.Tensor | None:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from minidynamo import artifacts, compat
+from minidynamo.guards.deaths import Lost
 from minidynamo.guards.guard import GlobalState, Guard, GuardKind
 from minidynamo.guards.native_walk import WalkSlot
 from minidynamo.guards.reader import Reader
@@ -23,7 +24,7 @@ from minidynamo.guards.source import Local, Source, is_passed
 from minidynamo.guards.state import KernelSettings, current
 from minidynamo.guards.tensors import attribute_checks, batched_checker
 from minidynamo.guards.walk import Walk, plan_walk
-from minidynamo.guards.writers import WRITERS, lost_reference, unnoticed_deaths
+from minidynamo.guards.writers import WRITERS, earlier_end, lost_reference, unnoticed_deaths
 from minidynamo.names import Namespace
 
 
@@ -72,7 +73,8 @@ def write_condition(
     def written(suffix: str) -> tuple[Namespace, list[str], list[str], list[str]]:
         reader = Reader(guards, Namespace(reserved, suffix), found)
         texts = reader.finished(_conjuncts_of_all(guards, inputs, walk, reader, settings))
-        return reader.names, texts, _deaths(all_guards, reader.names), reader.temporaries()
+        own = 0 if suffix else 1  # a function of its own holds the arguments once more
+        return reader.names, texts, _deaths(all_guards, reader.names, own), reader.temporaries()
 
     names, texts, deaths, temporaries = written("")
     if not (temporaries or walk):  # it is short, and its names stand among those of other entries
@@ -109,7 +111,14 @@ _STAGES = {GuardKind.BACKEND: 0, GuardKind.GLOBAL_STATE: 3, GuardKind.SAME_OBJEC
 _STAGES |= {GuardKind.RELATION: 8}
 _HELD = 4  # from this stage on it is about what objects hold
 _ABOUT_THE_DICTIONARY = (GuardKind.NO_INSTANCE_ATTR, GuardKind.MISSING_ATTR)  # of the object at the source
-_FIRST_OF_A_VALUE = (GuardKind.PRESENT, GuardKind.NOT_NONE, GuardKind.TYPE, GuardKind.IDENTITY, GuardKind.EQUALS, GuardKind.LENGTH)
+_FIRST_OF_A_VALUE = (
+    GuardKind.PRESENT,
+    GuardKind.NOT_NONE,
+    GuardKind.TYPE,
+    GuardKind.IDENTITY,
+    GuardKind.EQUALS,
+    GuardKind.LENGTH,
+)
 
 
 def ordered(guards: Sequence[Guard]) -> list[Guard]:
@@ -243,14 +252,20 @@ def _roots_of_expected(guards: Sequence[Guard]) -> set[Source]:
     return {source.root() for source in others}
 
 
-def _deaths(guards: Sequence[Guard], names: Namespace) -> list[str]:
-    """The checks that nobody is told of what is lost. They count references: each place is read anew."""
+def _deaths(guards: Sequence[Guard], names: Namespace, own: int) -> list[str]:
+    """The checks that nobody is told of what is lost. They count references: each place is read anew.
+
+    A function for the checks has `own` references to each argument.
+    """
     texts: list[str] = []
     losses: list[str] = []
     for guard in guards:
         if guard.kind is not GuardKind.UNNOTICED_DEATH:
             continue
         reader = Reader(guards, names)
+        if guard.expected and isinstance(guard.expected[0], Lost):
+            texts.append(earlier_end(reader, guard, own))
+            continue
         (loss,) = reader.finished([lost_reference(reader, guard)])
         if guard.expected is None and reader.class_of(guard.source) is torch.Tensor:  # tensors hold nothing
             (value,) = reader.finished([reader.read(guard.source)])

@@ -18,11 +18,13 @@ from typing import Any
 
 import torch
 
+from minidynamo import compat
+
 _LASTING = (type, types.ModuleType, types.BuiltinFunctionType, enum.Enum)
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
-# The ids of classes without `__del__` whose instances hold nothing that is looked at. A class itself, asked whether it
-# is in a set, might run code of its metaclass.
-_SIMPLE = {*map(id, (type(None), bool, int, float, complex, str, bytes, torch.Tensor))}
+# The ids of classes without `__del__` whose instances hold nothing. A class itself, asked whether it is in a set, might
+# run code of its metaclass.
+_SIMPLE = {*map(id, (type(None), bool, int, float, complex, str, bytes))}
 _count_references = weakref.getweakrefcount
 _LIBRARIES = ("torch", "minidynamo")
 # So many objects that hold others are followed; of more it is assumed that somebody is told.
@@ -35,6 +37,9 @@ class Lost(enum.Enum):
     ITSELF = "the owner, whatever else refers to it"
     KEY = "the owner, which is a key of a dict, or an item of a set"
     EVERYTHING = "all that the owner holds"
+    EARLIER = "the owner, before the end of its frame, unless others hold it, too"
+    EARLIER_WITHOUT_HISTORY = "the same of a tensor that has none"
+    EARLIER_BUT_HISTORY = "the same of a tensor, whose history lives on in that of a result"
 
 
 def is_noticed(value: object) -> bool:
@@ -74,6 +79,7 @@ def any_dying(
     """
     references: dict[int, int] = defaultdict(int)
     dead: set[int] = set()
+    seen: set[Any] = set()
     kept, room = [], _MOST
     while values:
         kept.append(values)
@@ -87,20 +93,50 @@ def any_dying(
                 batch.append(part)
         if are_such(batch):
             return True
-        holders = [part for part in batch if id(type(part)) not in _SIMPLE]
+        holders = [part for part in batch if not holds_nothing(part)]
         room -= len(holders)
-        if room < 0:
-            return True
         values = gc.get_referents(*holders) if holders else []
-        gradients = [part.grad for part in holders if type(part) is torch.nn.Parameter and part.is_leaf]
-        if gradients and are_such(gradients):
+        tensors = [part for part in holders if issubclass(type(part), torch.Tensor)]
+        values += [part.grad for part in tensors if has_gradient(part) and part.grad is not None]
+        functions = [part.grad_fn for part in tensors if _has_history(part)]
+        if functions:
+            values += _held_by_history(functions, seen, room)
+            room -= len(seen)
+        if room < 0:
             return True
     return False
 
 
-def holds_nothing(value: object) -> bool:
-    """Whether nothing that is looked at dies with a value."""
-    return id(type(value)) in _SIMPLE
+def _held_by_history(functions: list[Any], seen: set[Any], most: int) -> list[Any]:
+    """What gradient functions hold, and those behind them, each once; behind more than `most` it is not complete.
+
+    What is `seen`, all that come behind join.
+    """
+    found: dict[int, Any] = {}
+    todo = [*functions]
+    while todo and len(seen) <= most:
+        function = todo.pop()
+        if function is not None and function not in seen:
+            seen.add(function)
+            todo += [after for after, _ in function.next_functions]
+            found |= {id(part): part for part in compat.kept_by(function) if part is not None}
+    return [*found.values()]
+
+
+def holds_nothing(value: Any) -> bool:
+    """Whether nothing dies with a value."""
+    cls = type(value)
+    return id(cls) in _SIMPLE or (cls is torch.Tensor and _is_bare(value))
+
+
+def _is_bare(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has no attributes of its own, no gradient, and no part in autograd."""
+    return not (tensor.__dict__ or tensor.requires_grad or tensor.grad is not None)
+
+
+def _has_history(tensor: torch.Tensor) -> bool:
+    """Whether `tensor.grad_fn` can be looked at: that runs no code, and there is one."""
+    return type(tensor) in _TENSORS and not tensor.is_leaf
 
 
 def are_noticed(values: list[Any]) -> bool:
@@ -108,6 +144,22 @@ def are_noticed(values: list[Any]) -> bool:
     classes = {id(cls): cls for cls in map(type, values)}
     finalized = any(hasattr(cls, "__del__") for place, cls in classes.items() if place not in _SIMPLE)
     return (finalized or any(map(weakref.getweakrefcount, values))) and any(map(is_noticed, values))
+
+
+def are_watched(values: list[Any]) -> bool:
+    """Whether somebody can see that one of the values is alive."""
+    return are_noticed(values) or any(_count_references(value) and _is_referred_to(value) for value in values)
+
+
+def _is_referred_to(value: object) -> bool:
+    return not isinstance(value, _LASTING) and bool(watchers(value))
+
+
+def ends_unseen(value: Any) -> bool:
+    """Whether nobody can see that a value dies now, rather than later."""
+    if _is_plain(value):
+        return True
+    return not any_dying([value], are_watched, lambda part: part is value)
 
 
 def loses_unnoticed(*losses: Any) -> bool:
@@ -124,7 +176,7 @@ def loses_unnoticed(*losses: Any) -> bool:
     lost = _lost(losses)
     if are_noticed(lost):
         return False
-    if {*map(id, map(type, lost))} <= _SIMPLE:
+    if all(map(holds_nothing, lost)):
         return True
     surely = {id(owner) for owner, key in zip(losses[::2], losses[1::2], strict=True) if key is Lost.ITSELF}
     return not any_dying(lost, are_noticed, lambda part: id(part) in surely, Counter(map(id, losses)))
@@ -147,13 +199,15 @@ def _are_simple(losses: tuple[Any, ...]) -> bool:
 def _is_plain(value: Any) -> bool:
     """Whether it is seen at once that nobody is told when a value dies: it holds nothing, or what holds nothing."""
     cls = type(value)
+    if cls is torch.Tensor:
+        return not _count_references(value) and _is_bare(value)
     if id(cls) in _SIMPLE:
-        return not _count_references(value)
+        return True
     if cls is dict:
         value = [*value, *value.values()]
     elif cls is not tuple and cls is not list:
         return False
-    return {*map(id, map(type, value))} <= _SIMPLE and not any(map(_count_references, value))
+    return all(map(holds_nothing, value)) and not any(map(_count_references, value))
 
 
 def _lost(losses: tuple[Any, ...]) -> list[Any]:

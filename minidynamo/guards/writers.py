@@ -9,13 +9,15 @@ from __future__ import annotations
 import collections
 import datetime
 import math
+import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
-from minidynamo.guards.deaths import Lost, loses_unnoticed
+from minidynamo.guards.deaths import Lost, ends_unseen, loses_unnoticed
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import HOOK_TABLES, TENSOR_FACTS, Attr, InstanceAttr, Referent, Source, key_expression
@@ -269,7 +271,31 @@ def _cell_empty(reader: Reader, guard: Guard) -> list[str]:
 
 
 def _unnoticed_death(reader: Reader, guard: Guard) -> list[str]:
+    if guard.expected and isinstance(guard.expected[0], Lost):
+        return [earlier_end(reader, guard, None)]
     return [unnoticed_deaths(reader.names, [lost_reference(reader, guard)])]
+
+
+# What else than attributes a tensor may hold that dies with it.
+_HELD_BY_TENSORS = {Lost.EARLIER_WITHOUT_HISTORY: "{}.grad is not None", Lost.EARLIER_BUT_HISTORY: "{}.retains_grad"}
+
+
+def earlier_end(reader: Reader, guard: Guard, own: int | None) -> str:
+    """The check that nobody sees whether a value ends before its frame, or that others hold it, too.
+
+    The frame has one reference to it, or as many more as expected; the checks have `own`, unless nobody counts.
+    """
+    lost, more = guard.expected
+    names, value = reader.names, reader.read(guard.source)
+    text = f"{names.constant(ends_unseen, 'ends_unseen')}({value})"
+    if own is None:
+        return text
+    references = names.constant(sys.getrefcount, "references")
+    texts = [f"{references}({value}) > {2 + own + more}", text]
+    if lost in _HELD_BY_TENSORS:
+        count = names.constant(weakref.getweakrefcount, "count_references")
+        texts.insert(1, f"not ({count}({value}) or {value}.__dict__ or {_HELD_BY_TENSORS[lost].format(value)})")
+    return f"({' or '.join(texts)})"
 
 
 def unnoticed_deaths(names: Namespace, losses: Iterable[str]) -> str:

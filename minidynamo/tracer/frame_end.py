@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from minidynamo.bytecode.analysis import group_of, sees_deaths
 from minidynamo.errors import Diagnostic, SkipFrame
-from minidynamo.guards.deaths import is_noticed
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, InstanceAttr, Source
 from minidynamo.switches import settings, way_to
@@ -19,6 +18,7 @@ from minidynamo.tracer.frame_request import FrameRequest
 from minidynamo.tracer.generators import cannot_go_on
 from minidynamo.tracer.handlers.pull_backs import spoilt
 from minidynamo.tracer.interpreter import Frame
+from minidynamo.tracer.lifetimes import held_to_the_end
 from minidynamo.tracer.opcodes.calls import callable_position
 from minidynamo.tracer.reachable import reachable, target_of, would_differ
 from minidynamo.tracer.side_effects import ContentsChanged
@@ -48,6 +48,7 @@ def finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) 
     stolen = _stolen_lists(tx, request)
     graph, inputs = tx.graph.finish(outputs, [v for v in changed if isinstance(v, ListVariable)])
     lent = _empty(tx, stolen, found if isinstance(end, Break) else (), inputs)
+    lasting = _lasting(request, frame, end, found)
     return TracedFrame(
         request.title,
         tuple(tx.graph.guards),
@@ -59,8 +60,18 @@ def finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) 
         tx.chain.emits_in_try,
         tx.graph.shapes,
         lent,
-        lasting=sees_deaths(request.code) or any(map(is_noticed, frame.arrived.values())),
+        lasting=lasting,
     )
+
+
+def _lasting(
+    request: FrameRequest, frame: Frame, end: Return | Break, found: Iterable[VariableTracker]
+) -> frozenset[Source]:
+    """What must not die before the end of the frame: not what the caller gave up."""
+    if sees_deaths(request.code):
+        return frozenset(frame.arrived)
+    resumed, returns = request.index > 0, isinstance(end, Return)
+    return held_to_the_end(frame, found, resumed=resumed, returns=returns) - request.steal.keys()
 
 
 def _refuse_what_only_python_makes(

@@ -12,10 +12,13 @@ from typing import Any
 
 import torch
 
-from minidynamo.guards.deaths import are_noticed, watchers
+from minidynamo.compat import leaf_of
+from minidynamo.errors import Diagnostic, SkipFrame
+from minidynamo.guards.deaths import Lost, are_noticed, are_watched
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Local, Source
 from minidynamo.tracer.constants import is_constant_value
+from minidynamo.tracer.graph.dead_code import is_pure
 from minidynamo.tracer.interpreter import Frame
 from minidynamo.tracer.losses import dies_any
 from minidynamo.tracer.protocol import Tracer
@@ -33,17 +36,10 @@ _LASTING = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionTyp
 _VALUES = (ConstantVariable, NumberVariable)
 
 
-def _is_referable(value: object) -> bool:
-    plain = is_constant_value(value) or issubclass(type(value), (*_LASTING, torch.Tensor))
-    return not plain and type(value).__weakrefoffset__ != 0
-
-
 def lives_on(frame: Frame, variable: VariableTracker) -> bool:
     """Whether somebody can see that a local of the frame is alive although the frame needs it no more."""
     held = [_real(frame, value) for value in _held_by([variable], frame.tx.side_effects)]
-    return dies_any(
-        frame.tx.graph, held, (), lambda dying: any(_is_referable(part) and watchers(part) for part in dying)
-    )
+    return dies_any(frame.tx.graph, held, (), are_watched)
 
 
 def _real(frame: Frame, variable: VariableTracker) -> object:
@@ -85,6 +81,77 @@ def gives_up(frame: Frame) -> bool:
         if _tells(frame, source, real):
             return True
     return False
+
+
+def held_to_the_end(
+    frame: Frame, left: Iterable[VariableTracker], *, resumed: bool, returns: bool
+) -> frozenset[Source]:
+    """What a root frame was entered with and does not let go of before its end.
+
+    Of everything else that it does not leave behind, it is guarded that nobody can see that it dies earlier: tensors in
+    the graph, all others behind a break.
+    """
+    graph = frame.tx.graph
+    told = (guard for guard in graph.guards if guard.kind is GuardKind.UNNOTICED_DEATH and guard.expected is None)
+    kept = {value.source for value in left} | {guard.source for guard in told}
+    lasting = set[Source]()
+    history = _history(value.fake for value in left if isinstance(value, TensorVariable))
+    quiet = returns and not frame.tx.side_effects.journal
+    for source, value in frame.arrived.items():
+        variable = graph.known(source)
+        if source in kept or is_constant_value(value):
+            continue
+        emptied = variable is not None and frame.tx.side_effects.is_changed(variable)  # the dict of keywords, for one
+        if returns and not emptied and not isinstance(value, torch.Tensor):
+            lasting.add(source)
+            continue
+        if quiet and isinstance(variable, TensorVariable) and not _reads_more_than(variable):
+            continue
+        lost = _how_lost(variable, history)
+        watched = dies_any(graph, [value], (), are_watched)
+        if watched and emptied:
+            what = f"{frame.code.co_name} runs as written: what it takes out of its arguments is watched"
+            raise SkipFrame(Diagnostic("MD206", what, why="When it dies is a part of what the program does."))
+        if watched or lost is None:
+            lasting.add(source)
+        else:
+            frame.tx.guard(source, GuardKind.UNNOTICED_DEATH, (lost, int(resumed)))
+    return frozenset(lasting)
+
+
+def _reads_more_than(tensor: TensorVariable) -> bool:
+    """Whether the graph may look at something from outside when a tensor is dead: at what its callback writes to.
+
+    What computes with results alone, or with the tensor as well, does not, in whichever order it is compiled.
+    """
+    nodes = tensor.node.graph.nodes
+    if not all(is_pure(node) for node in nodes if node.op.startswith("call")):
+        return True
+    others = (node for node in nodes if node.op == "placeholder" and node is not tensor.node)
+    return any(tensor.node not in user.all_input_nodes for other in others for user in other.users)
+
+
+def _how_lost(variable: VariableTracker | None, history: set[object]) -> Lost | None:
+    """What is to be looked at of a value that dies early; None if of a tensor nobody could tell at a glance."""
+    if not isinstance(variable, TensorVariable):
+        return Lost.EARLIER
+    fake = variable.fake
+    if not fake.requires_grad:
+        return Lost.EARLIER_WITHOUT_HISTORY
+    joins = id(fake) in history if fake.is_leaf else fake.grad_fn in history
+    return Lost.EARLIER_BUT_HISTORY if joins else None
+
+
+def _history(results: Iterable[torch.Tensor]) -> set[object]:
+    """The gradient functions behind some tensors, and the ids of the leaves there."""
+    found = set[object]()
+    todo = [tensor.grad_fn for tensor in results]
+    while todo:
+        function = todo.pop()
+        if function is not None and function not in found:
+            found |= {function, id(leaf_of(function))}
+            todo += [after for after, _ in function.next_functions]
+    return found
 
 
 def _is_held(frame: Frame, real: object) -> bool:

@@ -26,7 +26,7 @@ from minidynamo.autograd_calls import replace_data
 from minidynamo.boxed import mark_boxed
 from minidynamo.bytecode.layout import FramePoint
 from minidynamo.guards.reader import Reader
-from minidynamo.guards.source import Constant, Source, is_passed
+from minidynamo.guards.source import Constant, Local, Source, is_passed
 from minidynamo.names import Namespace
 from minidynamo.tracer.constants import can_be_two
 from minidynamo.tracer.reachable import is_outside, needed_by, reachable, target_of
@@ -188,10 +188,10 @@ class _Program:
             return []
         names = ", ".join(self.parameters) + "," * (len(self.parameters) == 1)
         lines = [f"{names} = {self.boxed}", f"{self.boxed}.clear()"]
-        if not self.traced.lasting:
+        on_stack = [name for name in self.parameters if name.startswith("stack_")]
+        if not on_stack or not self.traced.lasting:
             return lines
         # Python lets go of locals in the order in which they are bound first: temporaries are bound to later ones.
-        on_stack = [name for name in self.parameters if name.startswith("stack_")]
         order = [*(name for name in self.parameters if name not in on_stack), *on_stack]
         return [f"{' = '.join(order)} = None", *lines]
 
@@ -214,7 +214,8 @@ class _Program:
             lines += self.read_inputs(reader, inputs, names)
         if self.recovers and self.writes:
             lines.append(self.count_writes())
-        kept = {*self.known.values(), *(self.parameters if self.traced.lasting else ())}
+        lasting = (name for name in self.parameters if Local(name) in self.traced.lasting)
+        kept = {*self.known.values(), *lasting}
         self.bound += [name for name in names if name in kept]
         dead = [name for name in names if name not in kept]
         return [*lines, f"del {', '.join(dead)}"] if dead else lines

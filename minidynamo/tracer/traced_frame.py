@@ -77,7 +77,7 @@ class TracedFrame:
     `outputs` are the tensors, and handles of their hooks, that the graph returns, in order: those that the exit or the
     journal need. `graph` is None when no operation was captured. `emits_in_try`: an operation has a `try` or `with`
     around it, here or in a callee.
-    `lasting`: what the frame is entered with must not die earlier than in the frame as written.
+    `lasting` is what the frame is entered with that must not die earlier than in the frame as written.
     `lent` are lists that were given up and travel on behind a break; whoever drives the steps empties them in the end.
     """
 
@@ -91,7 +91,7 @@ class TracedFrame:
     emits_in_try: bool = False
     shapes: Shapes | None = None
     lent: tuple[ListVariable, ...] = ()
-    lasting: bool = False
+    lasting: frozenset[Source] = frozenset()
 
     def all_guards(self) -> Sequence[Guard]:
         """The guards, with what the tracer and, by now, the backend have decided on sizes and numbers."""
