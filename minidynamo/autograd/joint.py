@@ -1,7 +1,7 @@
 """Owns the tracing of the joint graph: the forward as the user wrote it and, behind it, the gradients.
 
 The graph still holds in-place and view operations; `functionalize` removes them. Which outputs share memory with which
-inputs or with each other is found out here, while the traced tensors are at hand.
+inputs or with each other is found out by `families.py`, while the traced tensors are at hand.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import functools
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import fx
@@ -24,6 +24,7 @@ from torch.fx.experimental.proxy_tensor import (
 
 from minidynamo import compat, fake_strides
 from minidynamo.autograd.checks import assert_values
+from minidynamo.autograd.families import Family, TracedOutput, classify
 from minidynamo.autograd.inputs import InputLayout
 from minidynamo.autograd.locations import LocatingInterpreter, LocationRecorder
 from minidynamo.autograd.mutation import write_unseen
@@ -32,41 +33,6 @@ from minidynamo.autograd.opaque import CHOOSES_BY_DATA, NotOpaque, run_opaque
 from minidynamo.compat import FakeTensor, FakeTensorMode, OpOverload
 from minidynamo.errors import Diagnostic, GraphRefused, MinidynamoError
 from minidynamo.switches import is_switch, preserved, restore, settings
-
-
-@dataclass
-class TracedOutput:
-    """One output of the user's graph. `index` counts inputs or families, by `kind`:
-
-    "constant" (`value`), "number" (that is only known when the graph runs), "input" (that very object), "view" (shares
-    memory with some input), "member" (of a family of outputs that share memory among themselves).
-    """
-
-    kind: Literal["constant", "number", "input", "view", "member"]
-    index: int = 0
-    value: Any = None
-    requires_grad: bool = False
-    has_history: bool = False
-    is_view: bool = True
-    node: fx.Node | None = None
-
-    @property
-    def no_grad(self) -> bool:
-        """Whether it is a view that was made with the grad mode off: it requires grad, but no gradient flows."""
-        return self.requires_grad and not self.has_history
-
-
-@dataclass
-class Family:
-    """Outputs that share memory with each other and with no input. `root` is the tensor all of them are, or are views
-    of; None when autograd knows none and the members are several. `writes`: how often torch counts their memory
-    as written; `is_view`: torch knows the root as a view of yet another tensor."""
-
-    root: torch.Tensor | None
-    requires_grad: bool
-    writes: int | None = 0
-    is_view: bool = True
-    node: fx.Node | None = None
 
 
 @dataclass
@@ -286,7 +252,8 @@ class _Tracing:
             restore(before)
             mutated = {i: v for i, v in inputs.items() if v.grad_fn is not histories[i]}
             self.result.writes = {i: inputs[i]._version - count for i, count in versions.items()}
-            families = self.classify(outputs, inputs)
+            self.result.outputs, families = classify(outputs, inputs)
+            self.result.families = families
             targets = [*mutated.values(), *(f.root for f in families if f.requires_grad and f.root is not None)]
             sources = {i: leaf for i, leaf in wanted.items() if leaf.requires_grad} if targets else {}
             functions = _functions_behind(targets)
@@ -376,36 +343,6 @@ class _Tracing:
         track_tensor_tree(tangent, proxy, constant=None, tracer=self.tracer)
         return tangent
 
-    def classify(self, outputs: list[Any], inputs: dict[int, torch.Tensor]) -> list[Family]:
-        """Fill `result.outputs`, and return the families of outputs that share memory."""
-        objects = {id(value): i for i, value in inputs.items()}
-        owners = {_storage(value): i for i, value in inputs.items()}
-        members: dict[Any, list[torch.Tensor]] = {}
-        for value in outputs:
-            if is_symbolic(value):
-                entry = TracedOutput("number")
-            elif not isinstance(value, torch.Tensor):
-                entry = TracedOutput("constant", value=known(value))
-            elif id(value) in objects:
-                entry = TracedOutput("input", objects[id(value)])
-            elif _is_cut_off(value):
-                raise _cannot_rebuild("an output is a view of one that was made with the grad mode off")
-            elif (owner := owners.get(_storage(value))) is not None:
-                entry = _traced("view", owner, value)
-                self.check_history(value, inputs[owner])
-            else:
-                family = members.setdefault(_storage(value), [])
-                family.append(value)
-                index = list(members).index(_storage(value))
-                entry = _traced("member", index, value)
-            self.result.outputs.append(entry)
-        self.result.families = [_family(group) for group in members.values()]
-        return self.result.families
-
-    def check_history(self, view: torch.Tensor, owner: torch.Tensor) -> None:
-        if view.requires_grad and not owner.requires_grad:
-            raise _cannot_rebuild("an output shares memory with an input, but not its gradient history")
-
 
 def _kept_for_derivatives(functions: Iterable[torch.autograd.graph.Node]) -> list[torch.Tensor]:
     """What `functions` have saved where higher derivatives read more of it than backward: of matrix decompositions, and
@@ -464,12 +401,6 @@ def _call_method(name: str, owner: Any, *args: Any, **kwargs: Any) -> Any:
     return getattr(owner, name)(*args, **kwargs)
 
 
-def _traced(kind: Literal["view", "member"], index: int, value: torch.Tensor) -> TracedOutput:
-    has_history = value.grad_fn is not None
-    is_view = value._is_view() or value.is_inference()
-    return TracedOutput(kind, index, None, value.requires_grad, has_history, is_view)
-
-
 def _as_fake(mode: FakeTensorMode, value: Any) -> Any:
     if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor):
         return value
@@ -478,65 +409,6 @@ def _as_fake(mode: FakeTensorMode, value: Any) -> Any:
 
 def _as_leaf(value: torch.Tensor) -> torch.Tensor:
     return value.detach().requires_grad_(value.requires_grad)
-
-
-def _storage(value: torch.Tensor) -> Any:
-    return value.untyped_storage()._cdata if value.layout is torch.strided else id(value)
-
-
-def _family(members: list[torch.Tensor]) -> Family:
-    writes = compat.version_of(members[0])
-    root = _root_of(members)
-    if root is None:
-        return Family(None, False, writes)
-    return Family(root, root.requires_grad, writes, root._is_view() or root.is_inference())
-
-
-def _root_of(members: list[torch.Tensor]) -> torch.Tensor | None:
-    """The tensor that `members` of one memory are, or are views of; None when torch knows none."""
-    if len({id(member) for member in members}) == 1 and not is_differentiable_view(members[0]):
-        return members[0]
-    roots = [_autograd_root(member) for member in members]
-    if differentiable := {id(root): root for root in roots if root.requires_grad}:
-        if len(differentiable) > 1:
-            raise _cannot_rebuild("outputs share memory, but each has a gradient history of its own")
-        return next(iter(differentiable.values()))
-    if any(member.is_inference() for member in members):  # torch does not note there what a view is of
-        return None
-    return next((root for root, member in zip(roots, members) if root is not member), roots[0])
-
-
-def is_differentiable_view(value: torch.Tensor) -> bool:
-    """Whether autograd follows writes to `value` to what it is a view of; a compiled graph must return the latter."""
-    base = value._base
-    return value.grad_fn is not None and base is not None and base.requires_grad
-
-
-def _is_cut_off(value: torch.Tensor) -> bool:
-    """Whether gradients of a view do not reach what it is a view of: with the grad mode off a view was made between."""
-    function, base = value.grad_fn, value._base
-    if function is None or base is None or not base.requires_grad:
-        return False
-    while function is not None and function is not base.grad_fn:
-        if not function.next_functions:
-            return False
-        function = function.next_functions[0][0]
-    return function is None
-
-
-def _autograd_root(value: torch.Tensor) -> torch.Tensor:
-    return value if value._base is None else value._base
-
-
-def _cannot_rebuild(what: str) -> GraphRefused:
-    return GraphRefused(
-        Diagnostic(
-            "MD404",
-            what,
-            why="A compiled graph gives its outputs one gradient function, so it cannot return such tensors.",
-            fix="Return a copy: `return x, x.detach().clone()`.",
-        )
-    )
 
 
 @contextlib.contextmanager

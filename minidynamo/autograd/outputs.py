@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from minidynamo.autograd.families import Family, TracedOutput
 from minidynamo.autograd.functional_graph import FunctionalGraph, Value
-from minidynamo.autograd.joint import Family, Trace, TracedOutput
+from minidynamo.autograd.joint import Trace
 from minidynamo.autograd.mutation import is_view
 from minidynamo.autograd.signature import InputMutation, OutputPlan, ResultNumber, ViewStep
 from minidynamo.compat import OpOverload

@@ -1,0 +1,148 @@
+"""Owns what the outputs of a traced program are: inputs, views of inputs, or members of families that share memory.
+
+It looks at tensors that are still part of autograd's graph, so `joint.py` asks while it traces. How outputs are made
+from what a compiled graph returns is planned in `outputs.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import fx
+
+from minidynamo import compat
+from minidynamo.autograd.numbers import is_symbolic, known
+from minidynamo.errors import Diagnostic, GraphRefused
+
+
+@dataclass
+class TracedOutput:
+    """One output of the user's graph. `index` counts inputs or families, by `kind`:
+
+    "constant" (`value`), "number" (that is only known when the graph runs), "input" (that very object), "view" (shares
+    memory with some input), "member" (of a family of outputs that share memory among themselves).
+    """
+
+    kind: Literal["constant", "number", "input", "view", "member"]
+    index: int = 0
+    value: Any = None
+    requires_grad: bool = False
+    has_history: bool = False
+    is_view: bool = True
+    node: fx.Node | None = None
+
+    @property
+    def no_grad(self) -> bool:
+        """Whether it is a view that was made with the grad mode off: it requires grad, but no gradient flows."""
+        return self.requires_grad and not self.has_history
+
+
+@dataclass
+class Family:
+    """Outputs that share memory with each other and with no input. `root` is the tensor all of them are, or are views
+    of; None when autograd knows none and the members are several. `writes`: how often torch counts their memory
+    as written; `is_view`: torch knows the root as a view of yet another tensor."""
+
+    root: torch.Tensor | None
+    requires_grad: bool
+    writes: int | None = 0
+    is_view: bool = True
+    node: fx.Node | None = None
+
+
+def classify(outputs: Sequence[Any], inputs: Mapping[int, torch.Tensor]) -> tuple[list[TracedOutput], list[Family]]:
+    """What each output is, given the tensor inputs by number, and the families of those that share memory.
+
+    Raises GraphRefused MD404 for outputs that cannot be made from what one compiled graph returns.
+    """
+    objects = {id(value): i for i, value in inputs.items()}
+    owners = {_storage(value): i for i, value in inputs.items()}
+    members: dict[Any, list[torch.Tensor]] = {}
+    entries = []
+    for value in outputs:
+        if is_symbolic(value):
+            entry = TracedOutput("number")
+        elif not isinstance(value, torch.Tensor):
+            entry = TracedOutput("constant", value=known(value))
+        elif id(value) in objects:
+            entry = TracedOutput("input", objects[id(value)])
+        elif _is_cut_off(value):
+            raise _cannot_rebuild("an output is a view of one that was made with the grad mode off")
+        elif (owner := owners.get(_storage(value))) is not None:
+            entry = _traced("view", owner, value)
+            if value.requires_grad and not inputs[owner].requires_grad:
+                raise _cannot_rebuild("an output shares memory with an input, but not its gradient history")
+        else:
+            family = members.setdefault(_storage(value), [])
+            family.append(value)
+            entry = _traced("member", list(members).index(_storage(value)), value)
+        entries.append(entry)
+    return entries, [_family(group) for group in members.values()]
+
+
+def _traced(kind: Literal["view", "member"], index: int, value: torch.Tensor) -> TracedOutput:
+    has_history = value.grad_fn is not None
+    is_view = value._is_view() or value.is_inference()
+    return TracedOutput(kind, index, None, value.requires_grad, has_history, is_view)
+
+
+def _storage(value: torch.Tensor) -> Any:
+    return value.untyped_storage()._cdata if value.layout is torch.strided else id(value)
+
+
+def _family(members: list[torch.Tensor]) -> Family:
+    writes = compat.version_of(members[0])
+    root = _root_of(members)
+    if root is None:
+        return Family(None, False, writes)
+    return Family(root, root.requires_grad, writes, root._is_view() or root.is_inference())
+
+
+def _root_of(members: list[torch.Tensor]) -> torch.Tensor | None:
+    """The tensor that `members` of one memory are, or are views of; None when torch knows none."""
+    if len({id(member) for member in members}) == 1 and not is_differentiable_view(members[0]):
+        return members[0]
+    roots = [_autograd_root(member) for member in members]
+    if differentiable := {id(root): root for root in roots if root.requires_grad}:
+        if len(differentiable) > 1:
+            raise _cannot_rebuild("outputs share memory, but each has a gradient history of its own")
+        return next(iter(differentiable.values()))
+    if any(member.is_inference() for member in members):  # torch does not note there what a view is of
+        return None
+    return next((root for root, member in zip(roots, members) if root is not member), roots[0])
+
+
+def is_differentiable_view(value: torch.Tensor) -> bool:
+    """Whether autograd follows writes to `value` to what it is a view of; a compiled graph must return the latter."""
+    base = value._base
+    return value.grad_fn is not None and base is not None and base.requires_grad
+
+
+def _is_cut_off(value: torch.Tensor) -> bool:
+    """Whether gradients of a view do not reach what it is a view of: with the grad mode off a view was made between."""
+    function, base = value.grad_fn, value._base
+    if function is None or base is None or not base.requires_grad:
+        return False
+    while function is not None and function is not base.grad_fn:
+        if not function.next_functions:
+            return False
+        function = function.next_functions[0][0]
+    return function is None
+
+
+def _autograd_root(value: torch.Tensor) -> torch.Tensor:
+    return value if value._base is None else value._base
+
+
+def _cannot_rebuild(what: str) -> GraphRefused:
+    return GraphRefused(
+        Diagnostic(
+            "MD404",
+            what,
+            why="A compiled graph gives its outputs one gradient function, so it cannot return such tensors.",
+            fix="Return a copy: `return x, x.detach().clone()`.",
+        )
+    )
