@@ -16,29 +16,48 @@ from minidynamo.compat import OpOverload
 
 aten = torch.ops.aten
 
-Rule = Callable[[torch.Tensor, Sequence[torch.Tensor]], torch.Tensor]
-"""Makes a result anew, from the one that torch foretells and the tensors among the arguments."""
+Rule = Callable[[torch.Tensor, Sequence[Any]], torch.Tensor]
+"""Makes a result anew, from the one that torch foretells and the arguments."""
 
 
-def _elementwise(result: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Tensor:
+def _elementwise(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
     """Laid out like the arguments together, the first one deciding; tensors of one number have no say."""
-    operands = [t.expand(result.shape) for t in given if t.dim()]
+    operands = [t.expand(result.shape) for t in given if isinstance(t, torch.Tensor) and t.dim()]
     strides = compat.elementwise_strides(*operands)
     return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
 
 
-def _row_major(result: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Tensor:
+def _row_major(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
     return torch.empty(result.shape, dtype=result.dtype, device=result.device)
 
 
-def _like_the_first(result: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Tensor:
+def _like_the_first(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
     return torch.empty_like(given[0], dtype=result.dtype)
 
 
-def _channels_last_or_not(result: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Tensor:
+def _channels_last_or_not(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
     """Row-major, unless channels come last in the first argument."""
     wanted = compat.suggest_memory_format(given[0])
     return torch.empty(result.shape, dtype=result.dtype, device=result.device, memory_format=wanted)
+
+
+def _scaled_by_a_power(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
+    """A product with a power of two, which is row-major if the exponent is a float."""
+    x, exponent = given
+    power = exponent.new_empty(exponent.shape) if exponent.dtype.is_floating_point else exponent
+    return _elementwise(result, [x, power])
+
+
+def _pooled_volumes(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
+    """As foretold, but channels come last where they do in the first argument, also without a batch."""
+    if result.dim() == 4 and given[0].movedim(0, -1).is_contiguous():
+        return result.new_empty(result.movedim(0, -1).shape).movedim(-1, 0)
+    return result
+
+
+def _rolled(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
+    """Parts of the first argument that are joined; without dimensions, those of one long row."""
+    return _channels_last_or_not(result, given) if len(given) > 2 and given[2] else result
 
 
 def _on_cpu(rule: Rule) -> Rule:
@@ -64,12 +83,16 @@ RULES: dict[OpOverload, Rule] = {
         _elementwise,
     ),
     aten.binary_cross_entropy.default: _like_the_first,
+    aten.ldexp.Tensor: _scaled_by_a_power,
     aten.log_sigmoid_forward.default: _on_cpu(_row_major),
+    aten.max_pool3d_with_indices.default: _on_cpu(_pooled_volumes),
     aten.max_unpool2d.default: _channels_last_or_not,
     aten.native_batch_norm.default: _on_cpu(_channels_last_or_not),
     aten._native_batch_norm_legit_functional.default: _on_cpu(_channels_last_or_not),
     aten.nll_loss2d_forward.default: _row_major,
     aten.normal.Tensor_Tensor: _row_major,
+    aten.pow.Scalar: _row_major,
+    aten.roll.default: _on_cpu(_rolled),
 }
 """What eager lays out in another way than torch foretells. It holds for all results as large as the first."""
 
@@ -98,4 +121,4 @@ class FakeTensorMode(compat.FakeTensorMode):
         if result.dim() < 2:
             return result
         with self:
-            return rule(result, [arg for arg in args if isinstance(arg, torch.Tensor)])
+            return rule(result, args)

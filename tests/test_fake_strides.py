@@ -73,8 +73,12 @@ OTHERS = {
     aten.native_batch_norm.default: lambda: (IMAGES, None, None, None, None, True, 0.1, 1e-5),
     aten._native_batch_norm_legit_functional.default: lambda: (IMAGES, None, None, *STATISTICS, True, 0.1, 1e-5),
     aten.native_dropout_backward.default: lambda: (MATRIX, MATRIX > 0, 2.0),
+    aten.ldexp.Tensor: lambda: (MATRIX[:, :1], MATRIX.expand(3, 4)),
+    aten.max_pool3d_with_indices.default: lambda: (laid_out((2, 3, 4, 4), (0, 3, 2, 1)), [2, 2, 2]),
     aten.nll_loss2d_forward.default: lambda: (IMAGES, torch.zeros(2, 2, 2, dtype=torch.int64).mT, None, 0, -100),
     aten.normal.Tensor_Tensor: lambda: (MATRIX, MATRIX),
+    aten.pow.Scalar: lambda: (2.0, MATRIX),
+    aten.roll.default: lambda: (LAST, [1], [3]),
 }
 
 
@@ -83,10 +87,15 @@ def test_every_other_rule_says_what_eager_does():
     for op, arguments in OTHERS.items():
         real, foretold = of_eager_and_foretold(op, *arguments())
         assert real == foretold, op
-    real, foretold = of_eager_and_foretold(
-        aten.native_batch_norm.default, LAST, None, None, None, None, True, 0.1, 1e-5
-    )
-    assert real == foretold
+    others = [
+        (aten.native_batch_norm.default, (LAST, None, None, None, None, True, 0.1, 1e-5)),
+        (aten.ldexp.Tensor, (torch.ones(()), MATRIX.int())),
+        (aten.roll.default, (LAST, [1], [])),
+        (aten.max_pool3d_with_indices.default, (torch.rand(2, 3, 4, 4), [2, 2, 2])),
+    ]
+    for op, given in others:
+        real, foretold = of_eager_and_foretold(op, *given)
+        assert real == foretold, op
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)])
@@ -95,7 +104,7 @@ def test_results_have_eagers_strides_and_programs_see_them(backend):
         signed, quotient, both = torch.copysign(x, y), torch.floor_divide(x, y), torch.logical_and(x, y)
         sigmoid, normal = F.logsigmoid(x), F.batch_norm(images, None, None, training=True)
         loss = F.nll_loss(images, torch.zeros(2, 2, 2, dtype=torch.int64).mT, reduction="none")
-        made = [signed, quotient, both, sigmoid, normal, loss]
+        made = [signed, quotient, both, sigmoid, normal, loss, 2.0**x, images.roll(1, -1), torch.ldexp(x, y)]
         return made, [t.stride() for t in made], [t.is_contiguous() for t in made]
 
     x, y = laid_out((3, 1, 4), (0, 1, 2)), laid_out((2, 4), (0, 1))

@@ -47,8 +47,9 @@ class Row:
     """`formula` gets the arguments of the ATen call: tensors as V, everything else as it is.
 
     Tensors arrive in the dtype that eager computes in: `compute` says whether that follows from the "result", from
-    the "promoted" arguments (comparisons), or whether each keeps its "own". `rounds` says that eager rounds numbers
-    and 0-dim tensors to a half type before it computes. `half` is False where it rounds to the half type in the
+    the "promoted" arguments (comparisons), or whether each keeps its "own". `rounds` says that eager rounds numbers to
+    a half type before it computes, as it does with 0-dim tensors of other dtypes, except where they are the argument
+    at the place `wide`. `half` is False where it rounds to the half type in the
     middle of the operation; half types are then left to torch. `numbers` allows numbers that are known at run time
     only: a V in the dtype that is computed in. Without, the formula computes with numbers or looks at them. `bools` is
     False where eager raises an error for bools among the arguments; that is left to torch, too.
@@ -57,6 +58,7 @@ class Row:
     formula: Callable[..., V]
     compute: str = "result"
     rounds: bool = False
+    wide: int | None = None
     half: bool = True
     numbers: bool = False
     bools: bool = True
@@ -140,7 +142,7 @@ ROWS: dict[str, Row] = {
         numbers=True,
         bools=False,
     ),
-    "mul": Row(binary("mul"), numbers=True),
+    "mul": Row(binary("mul"), numbers=True, wide=1),
     "floor_divide": Row(_whole_division("floordiv"), half=False),
     "remainder": Row(_whole_division("remainder"), rounds=True),
     "fmod": Row(_whole_division("fmod"), rounds=True),
@@ -255,13 +257,13 @@ def lower_row(row: Row, builder: Builder, *args: Any, **kwargs: Any) -> Value:
     if row.compute == "promoted":
         common = promoted([a for a in args if isinstance(a, (Value, V, bool, int, float, Size))])
 
-    def operand(arg: Any, at: Coordinates) -> Any:
+    def operand(arg: Any, at: Coordinates, place: int | None = None) -> Any:
         if isinstance(arg, Value):
             value = V(arg.broadcast_load(at))
             if row.compute == "own":
                 return value
-            exact = row.rounds or arg.shape != ()
-            return (value.to(common) if exact else value).to(opmath(common))
+            is_wide = place is not None and place == row.wide and arg.shape == ()
+            return (value if is_wide else value.to(common)).to(opmath(common))
         if isinstance(arg, (Size, V)):
             return const(arg, common if row.rounds else opmath(common)).to(opmath(common))
         if row.rounds and isinstance(arg, float) and common.is_floating_point:
@@ -270,7 +272,7 @@ def lower_row(row: Row, builder: Builder, *args: Any, **kwargs: Any) -> Value:
 
     def body(at: Coordinates) -> V:
         named = {key: operand(arg, at) for key, arg in kwargs.items()}
-        return row.formula(*(operand(arg, at) for arg in args), **named)
+        return row.formula(*(operand(arg, at, place) for place, arg in enumerate(args)), **named)
 
     return builder.compute(shape, body, builder.out.dtype)
 
@@ -295,7 +297,7 @@ for _name, _row in ROWS.items():
 
 
 DIVISIONS = {
-    None: Row(binary("div"), numbers=True),
+    None: Row(binary("div"), numbers=True, wide=1),
     "floor": ROWS["floor_divide"],
     "trunc": Row(_whole_division("truncdiv"), half=False),
 }

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from minidynamo.codegen.ir.index import as_index, flatten, row_major
-from minidynamo.codegen.ir.size import Extent, known_at_least, product
+from minidynamo.codegen.ir.size import Extent, known_at_least, known_less, product
 from minidynamo.codegen.lowering.builder import Builder
-from minidynamo.codegen.lowering.formula import NotLowered, Number, V, apply, number, opmath, where
+from minidynamo.codegen.lowering.formula import NotLowered, Number, V, apply, const, number, opmath, where
 from minidynamo.codegen.lowering.registry import lowering
 from minidynamo.codegen.lowering.values import Value
 
@@ -87,9 +87,46 @@ def lower_amin(builder: Builder, x: Value, dim: Dims = (), keepdim: bool = False
 def _extreme_or_pair(combine: str, builder: Builder, x: Value, *args: Any) -> Value | tuple[Value, ...]:
     if not args:
         return extreme(builder, combine, x, folded(x, None), False)
-    dims, keepdim = folded(x, args[0]), len(args) > 1 and bool(args[1])
-    position = builder.reduce(f"arg{combine}", lambda v: v, x, dims=dims, keepdim=keepdim, dtype=torch.int64)
-    return extreme(builder, combine, x, dims, keepdim), position
+    return _extreme_with_position(combine, builder, x, folded(x, args[0]), len(args) > 1 and bool(args[1]))
+
+
+def _extreme_with_position(
+    combine: str, builder: Builder, x: Value, dims: Sequence[int], keepdim: bool
+) -> tuple[Value, Value]:
+    """The first of the elements that are equal to the extreme one, with its position.
+
+    Of zeros the sign says which one it is. So the second fold looks for the first position where the extreme value
+    stands, and takes the sign of what is there along as its lowest bit.
+    """
+    value = extreme(builder, combine, x, dims, True)
+    if not x.shape:
+        return value, builder.reduce(f"arg{combine}", lambda v: v, x, dims=dims, keepdim=keepdim, dtype=torch.int64)
+    n = count(x, dims)
+    dtype = torch.int32 if known_less(n, 2**30) else torch.int64
+    place = builder.compute(x.shape, lambda at: number(at[dims[0]], dtype))
+
+    def found(v: V, m: V, i: V) -> V:
+        if not v.dtype.is_floating_point:
+            return where(v.eq(m), i * 2, 2 * n)
+        return where(v.eq(m) | v.ne(v), where(_is_negative(v), i * 2 + 1, i * 2), 2 * n)
+
+    key = builder.reduce("min", found, x, value, place, dims=dims, keepdim=keepdim, dtype=dtype)
+    position = builder.map(lambda k: apply("shr", k.to(torch.int64), 1), key)
+    flat = value.reshape(key.shape)
+    if x.dtype.is_floating_point:
+        return builder.map(_with_sign, flat, key, dtype=x.dtype), position
+    return builder.map(lambda m: m, flat), position
+
+
+def _with_sign(m: V, key: V) -> V:
+    """`m`, and if it is zero that with the sign in the lowest bit of `key`."""
+    zero = where(apply("and", key, 1).ne(0), const(-0.0, m.dtype), 0.0)
+    return where(m.eq(0), zero, m)
+
+
+def _is_negative(v: V) -> V:
+    """Whether it has a minus sign, as the negative zero has, too."""
+    return apply("copysign", 1.0, v) < 0
 
 
 @lowering("max")
@@ -157,7 +194,7 @@ def _deviations(builder: Builder, x: Value, mean: Value, dims: Sequence[int], ke
 def _running_mean(builder: Builder, x: Value, dims: Sequence[int], dtype: torch.dtype) -> Value:
     """The mean in `dtype`, dimensions kept, as eager has it, which corrects the mean with each element: behind an
     infinity, the next one makes it NaN."""
-    n = count(x, dims)
+    n, dims = count(x, dims), dims if x.shape else []
     if not known_at_least(n, 1):
         total = builder.reduce("sum", lambda v: v.to(dtype), x, dims=dims, keepdim=True)
         return builder.map(lambda s: s / n, total)

@@ -197,7 +197,10 @@ def test_casts():
 @pytest.mark.cpp
 def test_zero_dim_tensors_act_like_numbers():
     half = torch.randn(SIZE).bfloat16()
-    check(lambda x, s: (x * s, x / s, x + s, x < s), half, torch.tensor(0.123456789), exact=True)
+    number = torch.tensor(0.123456789)
+    check(lambda x, s: (x * s, x / s, x + s, x < s), half, number, exact=True)
+    check(lambda x, s: (s * x, s / x, s - x, x - s), half, number, exact=True)
+    check(lambda x, s: (torch.addcmul(s, x, x), torch.addcmul(x, s, x), torch.addcdiv(s, x, x + 9)), half, number)
 
 
 def test_integer_division_by_a_tensor_is_left_to_torch():

@@ -73,9 +73,21 @@ def test_first_of_equals_wins():
     check(lambda x: (x.argmax(), x.argmin()), transposed / 0, exact=True)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_first_of_zeros_wins(dtype):
+    """A quotient shows the sign of a zero."""
+    x = torch.tensor([[0.0, -0.0, 0.0], [-0.0, 0.0, -1.0], [-0.0, -0.0, 0.0], [1.0, 0.0, -0.0]], dtype=dtype)
+    x = x.repeat(1, 9)[:, :26]
+    check(lambda x: [1 / found for d in (0, 1) for found in (x.max(d)[0], x.min(d)[0], x.t().max(d)[0])], x, exact=True)
+    check(lambda x: (*x.max(1), *x.min(0), *x.int().max(0), *x.bool().max(1)), x, exact=True)
+    x[1, 4] = x[2, 7] = x[2, 3] = torch.nan
+    check(lambda x: (*x.max(1), *x.min(0)), x, exact=True)
+
+
 def test_dimensions_of_size_one_and_scalars():
     check(lambda x: (x.sum(0), x.amax(0), x.argmax(0), *x.max(0), x.mean()), X[:1])
     check(lambda x: (x.sum(), x.amax(), x.argmax(), *x.max(0), x.mean(), x.prod()), X[0, 0, 0])
+    check(lambda x: (x.std(0, correction=0), *torch.var_mean(x, -1, correction=0)), X[0, 0, 0])
 
 
 def test_what_is_computed_from_folds_of_one_element():
