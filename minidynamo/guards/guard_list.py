@@ -48,8 +48,8 @@ class GuardList:
         source = guard.source
         if guard.kind is GuardKind.PRESENT and isinstance(source, Item) and self._has_key(source):
             return True
-        if guard.kind in (GuardKind.PRESENT, GuardKind.NOT_NONE):
-            return any((source, kind) in self._guards for kind in _TELL_MORE[guard.kind])
+        if any((source, kind) in self._guards for kind in _TELL_MORE.get(guard.kind, ())):
+            return True
         if isinstance(source, Computed) and len(source.operands) == 1:  # a part of a fact
             (source,) = source.operands
         return isinstance(source, TENSOR_FACTS) and (source.of, GuardKind.TENSOR) in self._guards

@@ -116,8 +116,8 @@ def _compiled_callee(frame: Frame, index: int) -> int | None:
     if position is None:
         return None
     callee = frame.stack[position]
-    if isinstance(callee, UnreadVariable):
-        return position
+    if isinstance(callee, UnreadVariable):  # which function is called, the program does read
+        callee = frame.look_at(callee)
     function = callee.function if isinstance(callee, MethodVariable) else callee
     own = isinstance(function, FunctionVariable) and not _is_library(function.value)
     nested = isinstance(function, NestedFunctionVariable)

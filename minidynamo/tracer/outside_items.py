@@ -152,19 +152,22 @@ class OutsideItems(MutableSequence[VariableTracker]):
         place = self._place(index.__index__())
         return self._tracker(self._read()[index]) if place is None else self._reader.element(place)
 
-    def _place(self, index: int) -> int | None:
+    def _place(self, index: int, *, alone: bool = False) -> int | None:
         """Where an element of a list that is as long as it was can be read, so that its length need not be known.
 
-        What is guarded of the element fails where there is none.
+        What is guarded of the element fails where there is none. `alone`: also where all are tracked at once later.
         """
-        if self._slots is not None or self._reader.together is not None or (self._added and self._maxlen is not None):
+        if self._reader.together is not None and not alone:
+            return None
+        if self._slots is not None or (self._added and self._maxlen is not None):
             return None
         place = index if index >= 0 else index + len(self._added)
         return place if -self._length <= place < self._length else None
 
     def unread_at(self, index: int) -> VariableTracker | None:
         """The element at an index, for who only moves it; None where it takes more to find it."""
-        place = None if self._is_new(index) else self._place(index)
+        alone = not self._graph.inputs.is_stolen(self._source)
+        place = None if self._is_new(index) else self._place(index, alone=alone)
         return None if place is None else self._graph.unread(self._reader.real(place), self._reader.place(place))
 
     def _is_new(self, index: SupportsIndex) -> bool:

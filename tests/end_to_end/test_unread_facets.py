@@ -49,6 +49,15 @@ class Slots:
         self.a, self.b = a, b
 
 
+class Held:
+    def __init__(self, value):
+        self.value = value
+
+    @property
+    def held(self):
+        return self.value
+
+
 class Net(torch.nn.Module):
     def __init__(self, first=4, second=4, width=4, act=torch.relu, mask=None):
         super().__init__()
@@ -80,6 +89,10 @@ def handed(x, space):
 def stores(x, space, other):
     space.kept = other.v
     return x * 2
+
+
+def is_missing(value):
+    return value is None
 
 
 def loops(x, numbers):
@@ -127,7 +140,27 @@ TENSORS = {
     "a size that is compared": (chosen(lambda t: t.shape[0] > 3), F, [torch.ones(3), WIDE, D], [TALL]),
     "numel": (by(lambda t: t.numel()), F, [D, GRAD, TURNED], [WIDE]),
     "is_floating_point()": (chosen(lambda t: t.is_floating_point()), F, [WIDE, D, CUBE, GRAD], [LONG]),
-    "torch.is_floating_point": (chosen(torch.is_floating_point), F, [WIDE, CUBE, GRAD], [LONG]),
+    "torch.is_floating_point": (chosen(torch.is_floating_point), F, [WIDE, D, CUBE, GRAD], [LONG]),
+    "is_complex()": (chosen(lambda t: t.is_complex()), F, [WIDE, D, LONG, GRAD], [F.cfloat()]),
+    "torch.is_complex": (chosen(torch.is_complex), F, [WIDE, D, LONG, GRAD], [F.cfloat()]),
+    "is_signed()": (chosen(lambda t: t.is_signed()), F, [WIDE, D, LONG, GRAD], [F.bool()]),
+    "torch.is_signed": (chosen(torch.is_signed), F, [WIDE, D, LONG], [F.bool()]),
+    "a dtype's kind": (chosen(lambda t: t.dtype.is_floating_point), F, [WIDE, D, GRAD], [LONG]),
+    "a dtype's size": (by(lambda t: t.dtype.itemsize), F, [WIDE, F.int(), GRAD], [D]),
+    "itemsize": (by(lambda t: t.itemsize), F, [WIDE, F.int(), GRAD], [D, F.half()]),
+    "nbytes": (by(lambda t: t.nbytes), F, [TURNED, torch.ones(6), torch.ones(3).double()], [WIDE]),
+    "nelement()": (by(lambda t: t.nelement()), F, [D, GRAD, torch.ones(6)], [WIDE]),
+    "torch.numel": (by(torch.numel), F, [D, GRAD, torch.ones(6)], [WIDE]),
+    "all strides": (by(lambda t: t.stride()[0]), F, [D, GRAD, TALL], [TURNED]),
+    "is_conj": (chosen(lambda t: t.is_conj()), F, [WIDE, D, LONG, F.cfloat()], [F.cfloat().conj()]),
+    "is_neg": (chosen(lambda t: t.is_neg()), F, [WIDE, D, LONG], [F.cfloat().conj().imag]),
+    "ndimension()": (by(lambda t: t.ndimension()), F, [WIDE, D, GRAD, TURNED], [CUBE]),
+    "is_sparse": (chosen(lambda t: t.is_sparse), F, [WIDE, D, LONG], [F.to_sparse()]),
+    "the first one's size": (by(lambda xs: xs[0].shape[0]), [F], [[WIDE], [D, FLAT], [F] * 3, [GRAD]], [[TALL]]),
+    "the last one's size": (by(lambda xs: xs[-1].shape[1]), [F, F], [[F], [WIDE, D], [F] * 3], [[F, WIDE]]),
+    "a dtype in a list": (chosen(lambda xs: xs[1].dtype is torch.float32), [F, F], [[F] * 3, [D, WIDE]], [[F, D]]),
+    "None among tensors": (chosen(lambda xs: xs[0] is None), [F, F], [[D], [WIDE, F, F]], [[None, F]]),
+    "number of tensors": (by(len), [F, F], [[D, WIDE]], [[F]]),
     "torch.is_tensor": (chosen(torch.is_tensor), F, [WIDE, D, META], [1]),
     "element_size": (by(lambda t: t.element_size()), F, [WIDE, CUBE, GRAD], [D]),
     "is None": (chosen(lambda t: t is None), F, [WIDE, D, CUBE, GRAD], [None]),
@@ -151,6 +184,9 @@ TENSORS = {
     ),
 }
 UNTOUCHED = {
+    "handed on from an attribute": (handed, a(1), [a("a"), a(None), a(F), a([1]), a(len), a(Config())], []),
+    "through a callee": (through, a(1), [a("a"), a(None), a(F), a([1]), a(len), a(Config())], []),
+    "behind a property": (lambda x, p: (x * 2, p.held), Held(1), [Held("a"), Held(None), Held(F), Held(len)], []),
     "ignored by a callee": (ignores, 1, ["a", None, F, [1], Config()], []),
     "packed and returned": (keeps, 1, ["a", None, F, [1], Config()], []),
     "a tensor returned": (lambda x, t: (x * 2, t), F, [WIDE, D, CUBE, GRAD, 1], []),
@@ -207,6 +243,20 @@ VALUES = {
     "a character": (chosen(lambda s: s[0] == "a"), "abc", ["axy", "a"], ["xab"]),
     "a text that is compared": (chosen(lambda s: s == "sum"), "abc", ["axy", "a"], ["sum"]),
     "length of bytes": (by(len), b"abc", [b"xyz"], [b"ab"]),
+    "a number among others": (by(lambda xs: xs[1]), [1, 2, "a"], [[F, 2], [None, 2, 3]], [[1, 3, "a"]]),
+    "a key that is a tuple": (by(lambda d: d[1, 2]), {(1, 2): 2}, [{(1, 2): 2, "a": 1}], [{(1, 2): 3}]),
+    "none in an attribute": (chosen(lambda s: s.v is None), a(F), [a(D), a(1), a("t"), a(len), a([1])], [a(None)]),
+    "not none in a branch": (lambda x, s: x if s.v is None else x * 2, a(1), [a(D), a(len), a([1])], [a(None)]),
+    "none in a dict": (chosen(lambda d: d["a"] is None), {"a": 1}, [{"a": F}, {"a": len, "b": 1}], [{"a": None}]),
+    "none in a tuple": (chosen(lambda t: t[1] is None), (1, 2), [(F, len), ("a", "b", 3)], [(1, None)]),
+    "none in a field": (chosen(lambda c: c.extra is None), Config(), [Config(1, F), Config(2, len)], [Config(2, None)]),
+    "none in a slot": (chosen(lambda s: s.a is None), Slots(2, 3), [Slots(F, 1), Slots(len, 1)], [Slots(None, 3)]),
+    "none through a function": (chosen(lambda s: is_missing(s.v)), a(1), [a(F), a(len)], [a(None)]),
+    "truth of a function": (chosen(lambda s: bool(s.v) if s.v is None else not s.v), a(len), [a(abs)], [a(None)]),
+    "an attribute that is there": (chosen(lambda s: hasattr(s, "v")), a(1), [a(F), a(len), a(None)], [Space()]),
+    "class of an attribute": (chosen(lambda s: isinstance(s.v, int)), a(1), [a(2)], [a("t"), a(F)]),
+    "a default of getattr": (by(lambda s: getattr(s, "w", 3)), a(1), [a(F), a(None)], [Space(w=2)]),
+    "an attribute of an attribute": (by(lambda s: s.v.a), a(Slots(2, 3)), [a(Slots(2, F))], [a(Slots(3, 3))]),
     "a number's sign": (chosen(lambda n: n > 0), 3, [4, 5], [-1]),
     "a float's class": (chosen(lambda n: isinstance(n, float)), 0.5, [1.5, float("nan")], [1]),
     "real of a complex": (by(lambda c: c.real), 1 + 2j, [1 + 3j], [2 + 2j]),
@@ -272,3 +322,56 @@ def test_what_is_read_is_guarded(name):
         before = compiled.stats.compiles
         check(compiled, program, (X, other))
         assert compiled.stats.compiles > before
+
+
+SIZES = {
+    "a size": (by(lambda t: t.shape[0]), 1),
+    "len": (by(len), 1),
+    "size(-1)": (by(lambda t: t.size(-1)), 1),
+    "numel()": (by(lambda t: t.numel()), 1),
+    "nbytes": (by(lambda t: t.nbytes), 2),
+    "stride(0)": (by(lambda t: t.stride(0)), 1),
+    "numel of the shape": (by(lambda t: t.shape.numel()), 1),
+    "is_contiguous()": (by(lambda t: 1 + t.is_contiguous()), 1),
+    "a size in a list": (by(lambda t: [t][0].shape[1]), 1),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_that_vary_are_all_that_is_guarded(name):
+    program, versions = SIZES[name]
+    compiled = minidynamo.compile(program, backend="eager", dynamic=True)
+    others = [torch.ones(9, 3).double(), torch.ones(7, 8, requires_grad=True), torch.ones(5, 6).long()]
+    for value in (torch.ones(5, 6), torch.ones(6, 7), *others):
+        check(compiled, program, (X, value))
+    assert compiled.stats.compiles <= versions and "tensor `v`" not in str(compiled.guards())
+    check(compiled, program, (X, torch.ones(1, 1)))
+    check(compiled, program, (X, torch.ones(0, 3)))
+
+
+def test_a_size_that_is_not_there_is_noticed():
+    compiled = minidynamo.compile(by(lambda t: t.shape[1]), backend="eager", dynamic=True)
+    assert torch.equal(compiled(X, WIDE), X * 5)
+    with pytest.raises(IndexError):
+        compiled(X, FLAT)
+
+
+def first_then_all(x, xs):
+    count = xs[0].shape[0]
+    return x * count + xs[1].sum() + xs[0].sum()
+
+
+def first_then_pop(x, xs):
+    count = xs[-1].shape[0]
+    return x * count + xs.pop().sum()
+
+
+@pytest.mark.parametrize("program", [first_then_all, first_then_pop])
+def test_a_list_whose_tensors_are_used_comes_as_one(program):
+    compiled = minidynamo.compile(program, backend="eager", dynamic=False)
+    for lists in ([F, WIDE], [F, F], [F, WIDE, D]):
+        mine, others = [*lists], [*lists]
+        assert torch.equal(compiled(X, mine), program(X, others)) and len(mine) == len(others)
+    assert compiled.stats.graph_breaks == 0
+    names = [node.target for node in compiled.graphs[0].graph.nodes if node.op == "placeholder"]
+    assert sorted(names) == ["x", "xs"]

@@ -10,9 +10,10 @@ from minidynamo.tracer.attributes.instances import (
     guard_missing,
 )
 from minidynamo.tracer.attributes.lookup import (
-    find_attribute,
+    find_unread,
     raise_no_attribute,
     read_attribute,
+    read_unread,
     write_attribute,
 )
 from minidynamo.tracer.attributes.objects import find_usual, write_plain
@@ -41,7 +42,7 @@ def _getattr(
     tx: Tracer, obj: VariableTracker, name: VariableTracker, default: VariableTracker | None = None, /
 ) -> VariableTracker:
     if default is None:
-        return read_attribute(tx, obj, _name(tx, name))
+        return read_unread(tx, obj, _name(tx, name))
     return _attribute_or_none(tx, obj, _name(tx, name)) or default
 
 
@@ -53,7 +54,7 @@ def _hasattr(tx: Tracer, obj: VariableTracker, name: VariableTracker, /) -> Vari
 def _attribute_or_none(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker | None:
     """The attribute; None also when the program's own `__getattr__` or property raises AttributeError."""
     missing: list[VariableTracker] = []
-    found = caught(AttributeError, lambda: find_attribute(tx, obj, name), missing.append)
+    found = caught(AttributeError, lambda: find_unread(tx, obj, name), missing.append)
     return None if missing else found
 
 

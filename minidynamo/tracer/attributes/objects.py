@@ -39,10 +39,12 @@ from minidynamo.tracer.attributes.lookup import (
     writes,
 )
 from minidynamo.tracer.exceptions import caught, unsaid
+from minidynamo.tracer.inlining import inline_function
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.unread import looked_at
+from minidynamo.tracer.unread import looked_at, passes_on
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
+    FunctionVariable,
     MethodVariable,
 )
 from minidynamo.variables.constants import ConstantVariable
@@ -124,7 +126,10 @@ def find_usual(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | 
 def _read_descriptor(tx: Tracer, obj: ObjectVariable, name: str, found: Any, owner: type) -> VariableTracker | None:
     source = class_source(owner, name)
     if isinstance(found, property):
-        return tx.call(tx.wrap(found.fget, Attr(source, "fget")), [obj])
+        getter = tx.wrap(found.fget, Attr(source, "fget"))
+        if isinstance(getter, FunctionVariable) and passes_on(getter):
+            return inline_function(tx, getter, [obj], {})
+        return tx.call(getter, [obj])
     if name == "__dict__" and not isinstance(type(found).__get__, types.FunctionType):
         return namespace_of(tx, obj)
     if obj.storage is not None and issubclass(obj.storage.python_type, owner):

@@ -72,6 +72,7 @@ class Arguments:
 
     def node(self, tensor: TensorVariable) -> torch.fx.Node:
         """What stands for a tensor in a node, whatever is asked of the tensor."""
+        self._inputs.bring_home(tensor)
         if not self._open.holds(tensor.node):
             raise NotInGraph("tensor that a branch of cond has computed")
         return self._open.node_of(tensor)

@@ -5,6 +5,7 @@ Which values become inputs is decided in `wrap.py`.
 
 from __future__ import annotations
 
+import functools
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Set
@@ -18,7 +19,7 @@ from minidynamo.errors import UserLocation
 from minidynamo.guards.guard import GuardKind, TensorFacts
 from minidynamo.guards.guard_list import GuardList
 from minidynamo.guards.shapes import Layout, Shapes
-from minidynamo.guards.source import Constant, Item, Local, Source
+from minidynamo.guards.source import Constant, Item, Local, Size, Source
 from minidynamo.guards.tensors import facts_of
 from minidynamo.tracer.graph.fake_tensors import FakeTensors, same_numbers
 from minidynamo.tracer.graph.known_values import KnownValues
@@ -66,6 +67,8 @@ class GraphInputs:
         self._unguarded: dict[TensorVariable, TensorFacts] = {}
         self._single_facts: dict[TensorVariable, list[ConstantVariable]] = {}  # of tensors that are not guarded
         self._numbers: dict[Source, torch.fx.Node] = {}
+        self._lists: set[ListVariable] = set()  # those that are handed over as one
+        self._homes: dict[TensorVariable, ListVariable] = {}  # of tensors in them that were only asked for facts
 
     def is_argument(self, source: Source) -> bool:
         """Whether a value at `source` was handed to the frame as it is, on its own or among `*args` and `**kwargs`."""
@@ -82,7 +85,20 @@ class GraphInputs:
         node = self._placeholder(source)
         variable = self._tensor(value, source, node)
         self._placeholders.append((node, variable))
+        owner = self._values.at(source.of) if isinstance(source, Item) else None
+        if isinstance(owner, ListVariable) and owner.original is None and owner in self._lists:
+            self._homes[variable] = owner
         return variable
+
+    def may_come_as_one(self, variable: ListVariable) -> None:
+        """The list becomes one placeholder when the graph needs it, or one of the tensors in it."""
+        self._lists.add(variable)
+
+    def bring_home(self, tensor: TensorVariable) -> None:
+        """The graph is about to use a tensor: one that was found in a list becomes an item of that, as the others."""
+        owner = self._homes.pop(tensor, None)
+        if owner is not None:
+            len(owner.items)  # which tracks all of them
 
     def list_of_tensors(
         self, value: list[Any], variable: ListVariable, constants: Mapping[int, VariableTracker]
@@ -98,13 +114,21 @@ class GraphInputs:
         items: list[VariableTracker] = []
         for position, item in enumerate(value):
             known = constants.get(position) or self._values.of(item)
-            if known is None:
+            if known is None or (isinstance(known, TensorVariable) and self._is_at(known, variable)):
                 getitem = self._graph.call_function(operator.getitem, (node, position))
                 getitem.meta["user_location"] = self._where()
-                known = self._tensor(item, Item(source, position), getitem)
+                if isinstance(known, TensorVariable):
+                    getitem.meta["example_value"], known.node = known.fake, getitem
+                else:
+                    known = self._tensor(item, Item(source, position), getitem)
             items.append(known)
         node.meta["example_value"] = [v.fake if isinstance(v, TensorVariable) else c for v, c in zip(items, value)]
         return items
+
+    def _is_at(self, tensor: TensorVariable, owner: ListVariable) -> bool:
+        """Whether nobody has used a tensor that was found in this list."""
+        is_item = isinstance(tensor.source, Item) and tensor.source.of == owner.source
+        return is_item and tensor.node.op == "placeholder" and not tensor.node.users
 
     def _tensor(self, value: torch.Tensor, source: Source, node: torch.fx.Node) -> TensorVariable:
         layout = self._shapes.layout(source, value)
@@ -172,6 +196,7 @@ class GraphInputs:
     ) -> tuple[GraphInput, ...]:
         """The inputs that the graph needs. Lists are given up by the user, or because the program takes elements from
         them. `identity_keys` are the trackers whose identity was asked for."""
+        self._read_sizes_alone()
         emptied = {variable for variable in changed_lists if _lost_elements(variable)}
         inputs = []
         for node, variable in self._placeholders:
@@ -188,6 +213,21 @@ class GraphInputs:
             inputs.append(GraphInput(node, source, variable, given_up))
         self._guard_distinct(inputs, identity_keys)
         return tuple(inputs)
+
+    def _read_sizes_alone(self) -> None:
+        """Of a tensor of which the graph takes nothing but sizes, these become its inputs, and are all that matters."""
+        for node, tensor in [*self._placeholders]:
+            if not isinstance(tensor, TensorVariable) or self.is_guarded(tensor) or tensor.source is None:
+                continue
+            if not all(user.op == "call_method" and user.target == "size" for user in node.users):
+                continue
+            for user in [*node.users]:
+                size = user.meta["example_value"]
+                dim = user.args[1]
+                assert isinstance(dim, int)
+                number = NumberVariable(size, int, functools.partial(int, size), source=Size(tensor.source, dim))
+                user.replace_all_uses_with(self.number(number))
+                self._graph.erase_node(user)
 
     def _restore_example(self, node: torch.fx.Node, variable: VariableTracker) -> None:
         """An example shows an input as it arrives; the fake one may have been given another shape or history since."""
@@ -228,7 +268,8 @@ class GraphInputs:
 
     def forget_values(self) -> None:
         """Let go of the user's objects."""
-        self._arrivals.clear()
+        for table in (self._arrivals, self._homes, self._lists):
+            table.clear()
         for node, _ in self._placeholders:
             node.meta.pop("source", None)
 

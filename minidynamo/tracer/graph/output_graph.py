@@ -260,6 +260,7 @@ class OutputGraph:
             if dim < 0:
                 dim += len(tensor.fake.shape)
                 self.guard(TensorFact(source, "shape"), GuardKind.LENGTH, len(tensor.fake.shape))
+            self.guard(Size(source, dim), GuardKind.PRESENT, None)
             self.shapes.use_size(Size(source, dim))
         if not isinstance(size, torch.SymInt) or not self.takes_numbers:
             return ConstantVariable(int(size))

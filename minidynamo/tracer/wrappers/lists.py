@@ -56,6 +56,8 @@ def _list(graph: OutputGraph, value: list[Any], source: Source) -> VariableTrack
     graph.values.remember(value, variable)
     at_once = graph.inputs.is_argument(source) and _is_list_of_tensors(value, graph.inputs.is_stolen(source))
     together = functools.partial(_list_input, graph, value, variable, source) if at_once else None
+    if at_once and not graph.inputs.is_stolen(source):
+        graph.inputs.may_come_as_one(variable)
     variable.items = _elements(graph, value, source, list, together)
     return variable
 
