@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from minidynamo.guards.check import conjuncts, ordered
@@ -96,7 +97,7 @@ def expectation(guard: Guard) -> str:
 def brief(value: object) -> str:
     """A short text for any value; the `repr` of constants, the type's name for everything else."""
     cls = type(value)
-    if cls in _CONSTANTS:
+    if cls in _CONSTANTS or issubclass(cls, np.number | np.bool_):
         return reprlib.repr(value) if cls in (str, bytes) else repr(value)
     if cls in (tuple, list, set, frozenset, dict):
         return f"{cls.__name__} of {len(value)}"  # type: ignore[arg-type]

@@ -104,3 +104,22 @@ def test_the_result_is_over_the_memory_of_the_array():
 def test_what_to_write_instead(program, value, advice):
     with pytest.raises(minidynamo.errors.Unsupported, match=advice):
         minidynamo.compile(program, backend="eager", fullgraph=True)(value, torch.ones(3))
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.int64])
+def test_a_number_of_numpy_has_a_version_for_each_value_and_a_plain_number_two(kind):
+    def scale(x, factor):
+        return x * factor
+
+    x = torch.ones(2)
+    compiled = minidynamo.compile(scale, backend="eager")
+    for value in (2, 3, 4):
+        assert torch.equal(compiled(x, kind(value)), x * kind(value))
+    assert compiled.stats.compiles == 3
+    told = compiled.why()
+    assert f"value of `factor`: expected {kind(3)!r}, got {kind(4)!r}" in told
+    assert "pass float(x) or int(x)" in told
+    compiled.reset()
+    for value in (2, 3, 4, 5):
+        assert torch.equal(compiled(x, kind(value).item()), x * kind(value))
+    assert compiled.stats.compiles == 2
