@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from minidynamo import artifacts
+from minidynamo.boxed import LeftOut
 from minidynamo.bytecode.breaks import make_continue
 from minidynamo.bytecode.instructions import location
 from minidynamo.bytecode.layout import FramePoint
@@ -59,17 +60,6 @@ def _beside(name: str, parameters: Sequence[str]) -> str:
     while any(parameter.startswith(name) for parameter in parameters):
         name = f"_{name}"
     return name
-
-
-class LeftOut:
-    """Stands in the generated function for the default of a parameter: a call that leaves the argument out is told
-    from one that gives the default itself."""
-
-    def __init__(self, parameter: str) -> None:
-        self.parameter = parameter
-
-    def __repr__(self) -> str:
-        return f"<default of {self.parameter}>"
 
 
 class Frame(Protocol):

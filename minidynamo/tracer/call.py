@@ -17,6 +17,7 @@ from minidynamo.guards.source import Attr
 from minidynamo.steering import IN_GRAPH, own_mark
 from minidynamo.tracer import number_functions, numbers, parts, registry
 from minidynamo.tracer.advice import INSTEAD
+from minidynamo.tracer.attributes.functions import original_of
 from minidynamo.tracer.attributes import bind, guard_class_attribute, lookup_on_class
 from minidynamo.tracer.constants import CONSTANT_TYPES, NotConstant, as_constant
 from minidynamo.tracer.construct import construct
@@ -92,10 +93,8 @@ def _call_real(tx: Tracer, function: FunctionVariable | BuiltinVariable, args: A
     if rule.action is Action.FOLD:
         return _fold(tx, value, args, kwargs)
     if rule.action is Action.UNWRAP:
-        wrapped = tx.wrap(
-            value.__dict__["__wrapped__"], Attr(function.source, "__wrapped__") if function.source else None
-        )
-        return tx.call(wrapped, args, kwargs)
+        assert isinstance(function, FunctionVariable)
+        return tx.call(original_of(tx, function), args, kwargs)
     return _call_unknown(tx, value, args, kwargs, rule)
 
 

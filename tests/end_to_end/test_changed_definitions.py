@@ -89,6 +89,23 @@ def old_defaults_that_are_given(compiled):
 
 
 @histories
+def defaults_of_a_compiled_function_that_is_called(compiled):
+    @compiled
+    def scale(x, by=2, *, plus=3):
+        return x * by + plus
+
+    @compiled
+    def f(x):
+        return scale(x), scale(x, 2), scale(x, plus=3), scale.__defaults__, scale.__kwdefaults__["plus"]
+
+    yield f(vector())
+    scale.__defaults__ = (5,)
+    yield f(vector())
+    scale.__kwdefaults__ = {"plus": 7}
+    yield f(vector()), scale(vector(), 2)
+
+
+@histories
 def code_of_a_method(compiled):
     class Scale:
         def by(self, x):

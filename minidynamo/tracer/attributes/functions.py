@@ -5,9 +5,11 @@ Calls of them are `call.py`'s.
 
 from __future__ import annotations
 
+from minidynamo.boxed import are_followed
 from minidynamo.compat import OpOverloadPacket
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, Item
+from minidynamo.steering import COMPILED, own_mark
 from minidynamo.tracer.attributes.binding import (
     built_in,
 )
@@ -47,11 +49,37 @@ _READABLE = frozenset(
 )
 
 
+_DEFAULTS = ("__defaults__", "__kwdefaults__")
+
+
+def original_of(tx: Tracer, function: FunctionVariable) -> VariableTracker:
+    """The function that a call of a compiled one runs, and what else only wraps its original."""
+    if own_mark(function.value, COMPILED) is not None and not all(_follows(tx, function, name) for name in _DEFAULTS):
+        what, why = f"{function.value.__name__}() has defaults of its own", "They were set on the compiled function."
+        tx.break_graph("MD207", what, why=why, fix="set those of `__wrapped__`, which it follows")
+    return _wrapped(tx, function)
+
+
+def _wrapped(tx: Tracer, function: FunctionVariable) -> VariableTracker:
+    source = Attr(function.source, "__wrapped__") if function.source else None
+    return tx.wrap(function.value.__dict__["__wrapped__"], source)
+
+
+def _follows(tx: Tracer, function: FunctionVariable, name: str) -> bool:
+    """Whether these defaults of a compiled function are those of its original, which is guarded."""
+    defaults = getattr(function.value, name)
+    if function.source is not None:
+        tx.guard(Attr(function.source, name), GuardKind.IDENTITY, defaults)
+    return are_followed(defaults)
+
+
 @looks_up(FunctionVariable)
 def _function(tx: Tracer, obj: FunctionVariable, name: str) -> VariableTracker | None:
     pending = tx.side_effects.attr(obj, name)
     if isinstance(pending, VariableTracker):
         return pending
+    if name in _DEFAULTS and own_mark(obj.value, COMPILED) is not None and _follows(tx, obj, name):
+        return tx.getattr(_wrapped(tx, obj), name)
     if name in _READABLE:
         return tx.wrap(getattr(obj.value, name), Attr(obj.source, name) if obj.source else None)
     if name in obj.value.__dict__ and pending is not DELETED:
