@@ -24,7 +24,7 @@ from minidynamo.guards.source import Local, Source, is_passed
 from minidynamo.guards.state import KernelSettings, current
 from minidynamo.guards.tensors import attribute_checks, batched_checker
 from minidynamo.guards.walk import Walk, plan_walk
-from minidynamo.guards.writers import WRITERS, earlier_end, lost_reference, unnoticed_deaths
+from minidynamo.guards.writers import WRITERS, last_reference, lost_reference, unnoticed_deaths
 from minidynamo.names import Namespace
 
 
@@ -264,7 +264,7 @@ def _deaths(guards: Sequence[Guard], names: Namespace, own: int) -> list[str]:
             continue
         reader = Reader(guards, names)
         if guard.expected and isinstance(guard.expected[0], Lost):
-            texts.append(earlier_end(reader, guard, own))
+            texts.append(last_reference(reader, guard, own))
             continue
         (loss,) = reader.finished([lost_reference(reader, guard)])
         if guard.expected is None and reader.class_of(guard.source) is torch.Tensor:  # tensors hold nothing

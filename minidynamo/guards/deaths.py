@@ -37,9 +37,8 @@ class Lost(enum.Enum):
     ITSELF = "the owner, whatever else refers to it"
     KEY = "the owner, which is a key of a dict, or an item of a set"
     EVERYTHING = "all that the owner holds"
-    EARLIER = "the owner, before the end of its frame, unless others hold it, too"
-    EARLIER_WITHOUT_HISTORY = "the same of a tensor that has none"
-    EARLIER_BUT_HISTORY = "the same of a tensor, whose history lives on in that of a result"
+    WITHOUT_HISTORY = "the owner, a tensor without history in autograd"
+    BUT_HISTORY = "the owner, a tensor, whose history lives on in that of a result"
 
 
 def is_noticed(value: object) -> bool:
@@ -62,7 +61,8 @@ def _keeps_books(reference: weakref.ref[Any]) -> bool:
     if isinstance(told, weakref.finalize):
         found = told.peek()
         told = None if found is None else found[1]
-    return str(getattr(told, "__module__", "")).partition(".")[0] in _LIBRARIES
+    own = str(getattr(told, "__module__", "")).partition(".")[0] in _LIBRARIES
+    return own and not isinstance(told, types.BuiltinFunctionType)  # `torch.rand` is what a user asks for
 
 
 def any_dying(
@@ -155,7 +155,7 @@ def _is_referred_to(value: object) -> bool:
     return not isinstance(value, _LASTING) and bool(watchers(value))
 
 
-def ends_unseen(value: Any) -> bool:
+def ends_unseen(value: Any, _: Lost = Lost.ITSELF) -> bool:
     """Whether nobody can see that a value dies now, rather than later."""
     if _is_plain(value):
         return True

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from minidynamo.guards.deaths import Lost, ends_unseen, loses_unnoticed
+from minidynamo.guards.deaths import Lost, loses_unnoticed
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import HOOK_TABLES, TENSOR_FACTS, Attr, InstanceAttr, Referent, Source, key_expression
@@ -272,22 +272,22 @@ def _cell_empty(reader: Reader, guard: Guard) -> list[str]:
 
 def _unnoticed_death(reader: Reader, guard: Guard) -> list[str]:
     if guard.expected and isinstance(guard.expected[0], Lost):
-        return [earlier_end(reader, guard, None)]
+        return [last_reference(reader, guard, None)]
     return [unnoticed_deaths(reader.names, [lost_reference(reader, guard)])]
 
 
 # What else than attributes a tensor may hold that dies with it.
-_HELD_BY_TENSORS = {Lost.EARLIER_WITHOUT_HISTORY: "{}.grad is not None", Lost.EARLIER_BUT_HISTORY: "{}.retains_grad"}
+_HELD_BY_TENSORS = {Lost.WITHOUT_HISTORY: "{}.grad is not None", Lost.BUT_HISTORY: "{}.retains_grad"}
 
 
-def earlier_end(reader: Reader, guard: Guard, own: int | None) -> str:
-    """The check that nobody sees whether a value ends before its frame, or that others hold it, too.
+def last_reference(reader: Reader, guard: Guard, own: int | None) -> str:
+    """The check of a value that a frame lets go of: others hold it, too, or its death passes the expected check.
 
     The frame has one reference to it, or as many more as expected; the checks have `own`, unless nobody counts.
     """
-    lost, more = guard.expected
+    lost, more, check = guard.expected
     names, value = reader.names, reader.read(guard.source)
-    text = f"{names.constant(ends_unseen, 'ends_unseen')}({value})"
+    text = f"{names.constant(check, check.__name__)}({value}, {names.constant(Lost.ITSELF, 'itself')})"
     if own is None:
         return text
     references = names.constant(sys.getrefcount, "references")

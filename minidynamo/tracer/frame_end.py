@@ -70,6 +70,10 @@ def _lasting(
     """What must not die before the end of the frame: not what the caller gave up."""
     if sees_deaths(request.code):
         return frozenset(frame.arrived)
+    if isinstance(end, Break):  # what lies on the stack, the next instruction takes; a local is held behind it, too
+        arrived = {request.local(slot.name) for slot in request.stack if slot is not None}
+        on_stack = [v for v in end.stack if isinstance(v, VariableTracker) and v.source in arrived]
+        found, _ = reachable([*on_stack, *end.local_variables.values(), *end.cells.values()], frame.tx.side_effects)
     resumed, returns = request.index > 0, isinstance(end, Return)
     return held_to_the_end(frame, found, resumed=resumed, returns=returns) - request.steal.keys()
 

@@ -14,7 +14,7 @@ import torch
 
 from minidynamo.compat import leaf_of
 from minidynamo.errors import Diagnostic, SkipFrame
-from minidynamo.guards.deaths import Lost, are_noticed, are_watched
+from minidynamo.guards.deaths import Lost, are_noticed, are_watched, ends_unseen, loses_unnoticed
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Local, Source
 from minidynamo.tracer.constants import is_constant_value
@@ -91,9 +91,9 @@ def held_to_the_end(
     Of everything else that it does not leave behind, it is guarded that nobody can see that it dies earlier: tensors in
     the graph, all others behind a break.
     """
-    graph = frame.tx.graph
-    told = (guard for guard in graph.guards if guard.kind is GuardKind.UNNOTICED_DEATH and guard.expected is None)
-    kept = {value.source for value in left} | {guard.source for guard in told}
+    graph, own = frame.tx.graph, int(resumed)
+    told = {guard.source for guard in graph.guards if guard.kind is GuardKind.UNNOTICED_DEATH and not guard.expected}
+    kept = {value.source for value in left} - told
     lasting = set[Source]()
     history = _history(value.fake for value in left if isinstance(value, TensorVariable))
     quiet = returns and not frame.tx.side_effects.journal
@@ -101,21 +101,26 @@ def held_to_the_end(
         variable = graph.known(source)
         if source in kept or is_constant_value(value):
             continue
+        if source in told:
+            if isinstance(variable, TensorVariable):
+                lost = _how_lost(variable, history) or Lost.ITSELF
+                frame.tx.guard(source, GuardKind.UNNOTICED_DEATH, (lost, own, loses_unnoticed))
+            continue
         emptied = variable is not None and frame.tx.side_effects.is_changed(variable)  # the dict of keywords, for one
         if returns and not emptied and not isinstance(value, torch.Tensor):
             lasting.add(source)
             continue
         if quiet and isinstance(variable, TensorVariable) and not _reads_more_than(variable):
             continue
-        lost = _how_lost(variable, history)
+        found = _how_lost(variable, history)
         watched = dies_any(graph, [value], (), are_watched)
         if watched and emptied:
             what = f"{frame.code.co_name} runs as written: what it takes out of its arguments is watched"
             raise SkipFrame(Diagnostic("MD206", what, why="When it dies is a part of what the program does."))
-        if watched or lost is None:
+        if watched or (found is None and returns):
             lasting.add(source)
         else:
-            frame.tx.guard(source, GuardKind.UNNOTICED_DEATH, (lost, int(resumed)))
+            frame.tx.guard(source, GuardKind.UNNOTICED_DEATH, (found or Lost.ITSELF, own, ends_unseen))
     return frozenset(lasting)
 
 
@@ -134,12 +139,12 @@ def _reads_more_than(tensor: TensorVariable) -> bool:
 def _how_lost(variable: VariableTracker | None, history: set[object]) -> Lost | None:
     """What is to be looked at of a value that dies early; None if of a tensor nobody could tell at a glance."""
     if not isinstance(variable, TensorVariable):
-        return Lost.EARLIER
+        return Lost.ITSELF
     fake = variable.fake
     if not fake.requires_grad:
-        return Lost.EARLIER_WITHOUT_HISTORY
+        return Lost.WITHOUT_HISTORY
     joins = id(fake) in history if fake.is_leaf else fake.grad_fn in history
-    return Lost.EARLIER_BUT_HISTORY if joins else None
+    return Lost.BUT_HISTORY if joins else None
 
 
 def _history(results: Iterable[torch.Tensor]) -> set[object]:

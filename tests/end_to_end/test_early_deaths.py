@@ -260,3 +260,65 @@ def keywords_that_are_taken_out(compiled):
     for is_watched in PATTERN:
         log.clear()
         yield f(log, x=told(vector, log, is_watched)), list(log)
+
+
+def with_history(log, is_watched):
+    return told(vector, log, is_watched) * torch.ones(3, requires_grad=True)
+
+
+def with_attribute(log, is_watched):
+    made = vector()
+    made.tag = told(Holder, log, is_watched)
+    return made
+
+
+def with_gradient(log, is_watched):
+    made = torch.ones(3, requires_grad=True)
+    made.grad = told(vector, log, is_watched)
+    return made
+
+
+def with_hook(log, is_watched):
+    made, part = torch.ones(3, requires_grad=True), told(Holder, log, is_watched)
+    made.register_hook(lambda gradient: part)
+    return made
+
+
+def of_a_subclass(log, is_watched):
+    class Own(torch.Tensor):
+        pass
+
+    return told(lambda: vector().as_subclass(Own), log, is_watched)
+
+
+def bound_anew(x, log):
+    x = x.detach() * 2
+    log.append("written")
+    return x + len(log)
+
+
+def deleted(x, log):
+    y = x.detach() * 2
+    del x
+    return y + len(log)
+
+
+def broken(x, log):
+    y = x.detach() * 2
+    minidynamo.graph_break()
+    log.append("written")
+    return y + len(log)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("make", [with_history, with_attribute, with_gradient, with_hook, of_a_subclass])
+@pytest.mark.parametrize("program", [bound_anew, deleted, broken])
+def test_what_only_a_tensor_holds(program, make):
+    def history(compiled):
+        log = []
+        fn = compiled(program)
+        for is_watched in PATTERN:
+            log.clear()
+            yield fn(make(log, is_watched), log).as_subclass(torch.Tensor), list(log)
+
+    compare(history, "eager")
