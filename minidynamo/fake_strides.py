@@ -42,10 +42,11 @@ def _channels_last_or_not(result: torch.Tensor, given: Sequence[Any]) -> torch.T
 
 
 def _scaled_by_a_power(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
-    """A product with a power of two, which is row-major if the exponent is a float."""
+    """A product with a power of two, which has a kernel of its own or, of float32, is two operations: a power that is
+    row-major, and a product."""
     x, exponent = given
-    power = exponent.new_empty(exponent.shape) if exponent.dtype.is_floating_point else exponent
-    return _elementwise(result, [x, power])
+    in_two = x.dtype == torch.float32 and exponent.dtype.is_floating_point
+    return _elementwise(result, [x, exponent.new_empty(exponent.shape) if in_two else exponent])
 
 
 def _pooled_volumes(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:

@@ -90,6 +90,7 @@ def test_every_other_rule_says_what_eager_does():
     others = [
         (aten.native_batch_norm.default, (LAST, None, None, None, None, True, 0.1, 1e-5)),
         (aten.ldexp.Tensor, (torch.ones(()), MATRIX.int())),
+        (aten.ldexp.Tensor, (MATRIX[:, :1].double(), MATRIX)),
         (aten.roll.default, (LAST, [1], [])),
         (aten.max_pool3d_with_indices.default, (torch.rand(2, 3, 4, 4), [2, 2, 2])),
     ]
