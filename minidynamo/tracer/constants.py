@@ -86,7 +86,9 @@ def can_be_two(value: object) -> bool:
     """Whether equal values of this class can be one object or two."""
     if type(value) not in (int, float, complex, str, bytes):
         return False
-    return len(value) > 1 if isinstance(value, str | bytes) else not (type(value) is int and -5 <= value <= 256)
+    if isinstance(value, str | bytes):
+        return len(value) > 0  # letters in code are not those that `chr` gives
+    return not (type(value) is int and -5 <= value <= 256)
 
 
 def given_back(result: object, operands: Iterable[VariableTracker], values: Iterable[object]) -> VariableTracker | None:
@@ -128,6 +130,18 @@ def from_constant(value: Any) -> VariableTracker:
     if isinstance(value, type):
         return ClassVariable(value)
     raise NotConstant(type(value).__name__)
+
+
+def from_result(value: Any, operands: Sequence[VariableTracker], values: Sequence[object]) -> VariableTracker:
+    """`from_constant` of what a function has given for `values`, those of the operands, which may be among it."""
+    unchanged = given_back(value, operands, values)
+    if unchanged is not None:
+        return unchanged
+    if type(value) is tuple:
+        return TupleVariable([from_result(item, operands, values) for item in value])
+    if type(value) is list:
+        return ListVariable([from_result(item, operands, values) for item in value])
+    return from_constant(value)
 
 
 # Functions of torch that take a numpy scalar's dtype, too, and not its value alone.

@@ -55,7 +55,10 @@ def involves_number(variable: VariableTracker) -> bool:
 
 def pinned(variable: VariableTracker) -> VariableTracker:
     """The variable; a number as the constant that it is in this call, which is guarded."""
-    return ConstantVariable(variable.pin()) if isinstance(variable, NumberVariable) else variable
+    if not isinstance(variable, NumberVariable):
+        return variable
+    is_read = not variable.made.text and not isinstance(variable.source, Computed)
+    return ConstantVariable(variable.pin(), source=variable.source if is_read else None)
 
 
 def is_int_number(variable: VariableTracker) -> bool:

@@ -22,8 +22,7 @@ from minidynamo.tracer.constants import (
     NotConstant,
     as_constant,
     can_be_two,
-    from_constant,
-    given_back,
+    from_result,
     has_own,
     involves_own_operators,
     is_nan,
@@ -93,11 +92,8 @@ def folded(
         result = function(*args, **kwargs)
     except Exception as error:
         tx.raises(tracked(error, exact=says(error)))
-    unchanged = given_back(result, operands, args)
-    if unchanged is not None:
-        return unchanged
     try:
-        return from_constant(result)
+        return from_result(result, operands, args)
     except NotConstant:
         return None
 

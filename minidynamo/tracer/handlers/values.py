@@ -14,9 +14,8 @@ from minidynamo.guards.source import Constant
 from minidynamo.tracer.constants import (
     NotConstant,
     as_constant,
-    can_be_two,
     from_constant,
-    given_back,
+    from_result,
     has_own,
     is_nan,
     key_of,
@@ -60,8 +59,7 @@ def none() -> VariableTracker:
 
 def constant(value: Any, *operands: VariableTracker) -> VariableTracker:
     """The tracker of a value that is made of constants: the operand whose object it is, if it is one of these."""
-    unchanged = given_back(value, operands, map(as_constant, operands)) if can_be_two(value) else None
-    return from_constant(value) if unchanged is None else unchanged
+    return from_result(value, operands, [as_constant(operand) for operand in operands])
 
 
 def class_has(cls: type, name: str) -> bool:

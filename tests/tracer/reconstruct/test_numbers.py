@@ -58,6 +58,7 @@ NUMBERS = {
     "the same": lambda x, n: (x + n, +n, int(n) if type(n) is int else float(n), n.real, n.conjugate()),
     "absolute": lambda x, n: (x + n, abs(n), abs(-n), abs(abs(n)), n.__abs__(), n.__pos__()),
     "chosen": lambda x, n: (x + n, max(n, 1), min(n, 10**15), sorted([n, 1])[-1]),
+    "keys": lambda x, n: (x * n, *{n}, *{n: 1}),
     "stored": stored,
     "crossing": crossing,
 }
@@ -72,6 +73,7 @@ TEXTS = {
     "methods": lambda x, s: (x * len(s), s.strip(), s.lower(), s.replace("q", ""), s.removeprefix("q"), s.ljust(1)),
     "slices": lambda x, s: (x * len(s), s + "", "" + s, s[:], s * 1, s[0:99], s[0:2]),
     "formats": lambda x, s: (x * len(s), str(s), f"{s}", "".join(["", s]), format(s), "".join([s]), f"{s}!"),
+    "parts": lambda x, s: (x * len(s), s.partition("#")[0], s.split("#")[0], s.rpartition("#")[2], s.splitlines()[0]),
 }
 
 
@@ -107,4 +109,4 @@ def test_several_that_are_equal(program):
 
 @pytest.mark.parametrize("program", TEXTS.values(), ids=TEXTS)
 def test_texts(program):
-    compare(program, ("ab c", "ab c", "def"), None)
+    compare(program, ("ab c", "ab c", "def", "d"), None)
