@@ -18,6 +18,7 @@ import torch.fx
 from minidynamo import artifacts, compat
 from minidynamo.autograd.aot import aot_compile
 from minidynamo.autograd.decompositions import masked, splittable
+from minidynamo.autograd.in_place import write_in_place
 from minidynamo.autograd.numbers import has_symbols
 from minidynamo.autograd.saving import SavePolicy
 from minidynamo.autograd.segments import compile_segments
@@ -94,6 +95,8 @@ def aot_eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callab
             _show(stage, graph)
             for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.mkldnn_rnn_layer.default):
                 node.target = compat.called_by(node)
+            if stage == "backward":
+                write_in_place(graph.graph)
             return _one_by_one(graph, stage)
 
         return run_stage

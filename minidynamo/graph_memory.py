@@ -52,7 +52,7 @@ class _Walk:
         for node in nodes:
             if node.op not in ("placeholder", "output"):
                 self.recorder.step(_label(node))
-                self.note(node, shares=_may_share(node))
+                self.note(node, shares=may_share(node))
                 self.free(dying.get(node, []))
                 self.hand_over(node)
         return self.recorder.plan()
@@ -84,7 +84,7 @@ def _label(node: fx.Node) -> str:
     return str(node.target) if isinstance(node.target, (str, compat.OpOverload)) else node.name.rstrip("_0123456789")
 
 
-def _may_share(node: fx.Node) -> bool:
+def may_share(node: fx.Node) -> bool:
     """Whether results may lie in memory that is there. Fake values alone do not tell: some stand for several nodes."""
     if not isinstance(node.target, compat.OpOverload) or node.target is operator.getitem:
         return True

@@ -165,7 +165,7 @@ class StoredGraph:
                 except Damaged as reason:
                     publish("cache", "skip", key=self.key.name, reason=f"no part of backward can be compiled: {reason}")
                     return None
-                made = compile_backward(whole if part == WHOLE else part_of(whole, len(plan.saved), part))
+                made = compile_backward(part_of(whole, len(plan.saved), part))
                 stages[part.stage] = made
                 self._complete(content, part.stage, made)
             return stages[part.stage]

@@ -26,7 +26,7 @@ from minidynamo.autograd.joint import Trace, trace_joint
 from minidynamo.autograd.numbers import is_number
 from minidynamo.autograd.outputs import Results, plan_outputs
 from minidynamo.autograd.partition import Partition, ancestors, exposed, forward_graph, partition
-from minidynamo.autograd.parts import WHOLE, Part, part_of
+from minidynamo.autograd.parts import Part, part_of
 from minidynamo.autograd.redraws import draw_from_states
 from minidynamo.autograd.saving import SavePolicy
 from minidynamo.autograd.segments import compile_segments, has_cuts
@@ -157,7 +157,7 @@ def _compile_graphs(
         place.write(plan, stages, late)
 
     def compile_backward(part: Part) -> BoxedCallable:
-        graph = late if part == WHOLE else part_of(late, len(saved), part)
+        graph = part_of(late, len(saved), part)
         stages[part.stage] = backward(graph, _examples(graph))
         if place is not None:
             place.write(plan, stages, late)

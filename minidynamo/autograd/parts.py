@@ -48,12 +48,14 @@ WHOLE = Part()
 def part_of(gm: fx.GraphModule, saved: int, part: Part) -> fx.GraphModule:
     """The graph of a part of the backward graph `gm`, which takes so many values that forward has saved, then tangents.
 
-    It takes the same inputs, but for each unused result one zero that is expanded to the shape of its gradient; in the
-    places of unwanted gradients it returns None.
+    The whole is a copy: whoever compiles it may change it. A part takes the same inputs, but for each unused result one
+    zero that is expanded to the shape of its gradient; in the places of unwanted gradients it returns None.
     """
     graph = fx.Graph()
     gradients: Any = graph.graph_copy(gm.graph, {})
     output = graph.output(gradients)
+    if part == WHOLE:
+        return fx.GraphModule(torch.nn.Module(), graph)
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     kept, tangents = inputs[:saved], inputs[saved:]
     unused = [tangents[place] for place in sorted(part.unused)]
