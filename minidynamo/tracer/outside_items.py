@@ -157,9 +157,9 @@ class OutsideItems(MutableSequence[VariableTracker]):
 
         What is guarded of the element fails where there is none. `alone`: also where all are tracked at once later.
         """
-        if self._reader.together is not None and not alone:
-            return None
         if self._slots is not None or (self._added and self._maxlen is not None):
+            return None
+        if self._reader.together is not None and not alone:
             return None
         place = index if index >= 0 else index + len(self._added)
         return place if -self._length <= place < self._length else None
