@@ -259,6 +259,7 @@ def _deaths(guards: Sequence[Guard], names: Namespace, own: int) -> list[str]:
     """
     texts: list[str] = []
     losses: list[str] = []
+    going_on: list[str] = []  # what is lost with a history that lives on
     for guard in guards:
         if guard.kind is not GuardKind.UNNOTICED_DEATH:
             continue
@@ -272,7 +273,9 @@ def _deaths(guards: Sequence[Guard], names: Namespace, own: int) -> list[str]:
             count = names.constant(weakref.getweakrefcount, "count_references")
             texts.append(f"(not {count}({value}) or {unnoticed_deaths(names, [loss])})")
         else:
-            losses.append(loss)
+            (going_on if guard.expected and guard.expected[1:] else losses).append(loss)
+    if going_on:
+        texts.append(unnoticed_deaths(names, [*going_on, names.constant(Lost.BUT_HISTORY, "but_history")]))
     return [*texts, unnoticed_deaths(names, losses)] if losses else texts
 
 

@@ -70,6 +70,7 @@ def any_dying(
     are_such: Callable[[list[Any]], bool],
     surely: Callable[[object], bool] = lambda _: False,
     others: Mapping[int, int] = types.MappingProxyType({}),
+    histories: bool = True,
 ) -> bool:
     """Whether, of what dies when one reference to each of `values` goes, some objects are such.
 
@@ -98,7 +99,7 @@ def any_dying(
         values = gc.get_referents(*holders) if holders else []
         tensors = [part for part in holders if issubclass(type(part), torch.Tensor)]
         values += [part.grad for part in tensors if has_gradient(part) and part.grad is not None]
-        functions = [part.grad_fn for part in tensors if _has_history(part)]
+        functions = [part.grad_fn for part in tensors if histories and _has_history(part)]
         if functions:
             values += _held_by_history(functions, seen, room)
             room -= len(seen)
@@ -166,8 +167,11 @@ def loses_unnoticed(*losses: Any) -> bool:
     """Whether nobody is told when references go; `losses` are owners, each with the key under which it holds one.
 
     An owner may be a container, a closure cell, a tensor with its gradient, or an object with slots. It need not hold
-    anything there. Instead of a key there may be a `Lost`.
+    anything there. Instead of a key there may be a `Lost`. With BUT_HISTORY behind them, histories live on.
     """
+    goes_on = losses[-1] is Lost.BUT_HISTORY
+    if goes_on:
+        losses = losses[:-1]
     if len(losses) == 2 and type(losses[0]) is dict and type(losses[1]) is str:  # nearly always
         if _is_plain(losses[0].get(losses[1])):
             return True
@@ -179,7 +183,8 @@ def loses_unnoticed(*losses: Any) -> bool:
     if all(map(holds_nothing, lost)):
         return True
     surely = {id(owner) for owner, key in zip(losses[::2], losses[1::2], strict=True) if key is Lost.ITSELF}
-    return not any_dying(lost, are_noticed, lambda part: id(part) in surely, Counter(map(id, losses)))
+    held = Counter(map(id, losses))
+    return not any_dying(lost, are_noticed, lambda part: id(part) in surely, held, not goes_on)
 
 
 def _are_simple(losses: tuple[Any, ...]) -> bool:

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from minidynamo.compat import leaf_of
 from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.deaths import Lost, are_noticed, are_watched, ends_unseen, loses_unnoticed
 from minidynamo.guards.guard import GuardKind
@@ -20,7 +19,7 @@ from minidynamo.guards.source import Local, Source
 from minidynamo.tracer.constants import is_constant_value
 from minidynamo.tracer.graph.dead_code import is_pure
 from minidynamo.tracer.interpreter import Frame
-from minidynamo.tracer.losses import dies_any
+from minidynamo.tracer.losses import dies_any, history_of, joins
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.reachable import needed_by, parts, target_of
 from minidynamo.tracer.side_effects import AttrSet, Called, CellSet, Effect, GlobalSet, SideEffects
@@ -95,7 +94,7 @@ def held_to_the_end(
     told = {guard.source for guard in graph.guards if guard.kind is GuardKind.UNNOTICED_DEATH and not guard.expected}
     kept = {value.source for value in left} - told
     lasting = set[Source]()
-    history = _history(value.fake for value in left if isinstance(value, TensorVariable))
+    history = history_of(value.fake for value in left if isinstance(value, TensorVariable))
     quiet = returns and not frame.tx.side_effects.journal
     for source, value in frame.arrived.items():
         variable = graph.known(source)
@@ -143,20 +142,7 @@ def _how_lost(variable: VariableTracker | None, history: set[object]) -> Lost | 
     fake = variable.fake
     if not fake.requires_grad:
         return Lost.WITHOUT_HISTORY
-    joins = id(fake) in history if fake.is_leaf else fake.grad_fn in history
-    return Lost.BUT_HISTORY if joins else None
-
-
-def _history(results: Iterable[torch.Tensor]) -> set[object]:
-    """The gradient functions behind some tensors, and the ids of the leaves there."""
-    found = set[object]()
-    todo = [tensor.grad_fn for tensor in results]
-    while todo:
-        function = todo.pop()
-        if function is not None and function not in found:
-            found |= {function, id(leaf_of(function))}
-            todo += [after for after, _ in function.next_functions]
-    return found
+    return Lost.BUT_HISTORY if joins(fake, history) else None
 
 
 def _is_held(frame: Frame, real: object) -> bool:

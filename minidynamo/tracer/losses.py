@@ -11,7 +11,10 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from minidynamo.guards.deaths import any_dying, are_noticed, has_gradient, holds_nothing, is_noticed
+import torch
+
+from minidynamo.compat import leaf_of
+from minidynamo.guards.deaths import Lost, any_dying, are_noticed, has_gradient, holds_nothing, is_noticed
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, CellContents, Constant, InstanceAttr, Referent, Source, global_source
 from minidynamo.tracer.attributes import instance_dict
@@ -58,15 +61,23 @@ class Losses:
         if many or any(loss.key is EVERYTHING for loss in new):
             self._graph.guard(owner, GuardKind.UNNOTICED_DEATH, ())
         else:
-            self._guard_each(owner, new)
+            self._guard_each(owner, new, effect)
         return False
 
-    def _guard_each(self, owner: Source, losses: Iterable[Loss]) -> None:
+    def _guard_each(self, owner: Source, losses: Iterable[Loss], effect: Effect) -> None:
         for loss in losses:
             if loss.place is not None:
-                self._graph.guard(owner, GuardKind.UNNOTICED_DEATH, (loss.key,))
+                goes_on = (Lost.BUT_HISTORY,) if self._history_goes_on(loss.place, effect) else ()
+                self._graph.guard(owner, GuardKind.UNNOTICED_DEATH, (loss.key, *goes_on))
             if isinstance(loss.key, Referent):
                 self._graph.guard(loss.key, GuardKind.UNNOTICED_DEATH, None)
+
+    def _history_goes_on(self, place: Source, effect: Effect) -> bool:
+        """Whether the history of the tensor that was there lives on in that of the one which is put there."""
+        old, new = self._graph.known(place), effect.value if isinstance(effect, AttrSet) else None
+        if not isinstance(old, TensorVariable) or not isinstance(new, TensorVariable):
+            return False
+        return old.fake.requires_grad and joins(old.fake, history_of([new.fake]))
 
     def _is_plain(self, place: Source | None) -> bool:
         """Whether the guards say that there is a number, text or the like."""
@@ -104,6 +115,23 @@ def dies_any(
         return id(part) in surely or (source is not None and not sources.isdisjoint(source.bases()))
 
     return any_dying(values, are_such, dies)
+
+
+def history_of(results: Iterable[torch.Tensor]) -> set[object]:
+    """The gradient functions behind some tensors, and the ids of the leaves there."""
+    found = set[object]()
+    todo = [tensor.grad_fn for tensor in results]
+    while todo:
+        function = todo.pop()
+        if function is not None and function not in found:
+            found |= {function, id(leaf_of(function))}
+            todo += [after for after, _ in function.next_functions]
+    return found
+
+
+def joins(tensor: torch.Tensor, history: set[object]) -> bool:
+    """Whether the history of a tensor is a part of another one."""
+    return id(tensor) in history if tensor.is_leaf else tensor.grad_fn in history
 
 
 def _losses(graph: OutputGraph, effect: Effect) -> tuple[Source | None, list[Loss]]:
