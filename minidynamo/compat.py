@@ -346,9 +346,17 @@ def _saved_names(cls: typing.Hashable) -> list[str]:
 def kept_by(function: typing.Any) -> list[typing.Any]:
     """What Python can see of what a gradient function holds, besides others of its kind. No hook runs."""
     kind: typing.Any = type(function)
-    parts = [getattr(function, name) for name in _saved_names(kind)]
+    parts = [_unless_freed(function, name) for name in _saved_names(kind)]
     raw = [saved for part in parts for saved in (part if isinstance(part, tuple) else (part,))]
-    return [*(getattr(saved, "data", None) for saved in raw), leaf_of(function), *gc.get_referents(function)]
+    return [*(_unless_freed(saved, "data") for saved in raw), leaf_of(function), *gc.get_referents(function)]
+
+
+def _unless_freed(owner: object, name: str) -> typing.Any:
+    """An attribute of what autograd keeps; None where there is none, or when backward has freed it."""
+    try:
+        return getattr(owner, name)
+    except (AttributeError, RuntimeError):
+        return None
 
 
 def leaf_of(node: torch.autograd.graph.Node | None) -> torch.Tensor | None:
