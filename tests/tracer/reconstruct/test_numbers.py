@@ -72,7 +72,7 @@ TEXTS = {
     "read": lambda x, s: (x * len(s), s, [s]),
     "methods": lambda x, s: (x * len(s), s.strip(), s.lower(), s.replace("q", ""), s.removeprefix("q"), s.ljust(1)),
     "slices": lambda x, s: (x * len(s), s + "", "" + s, s[:], s * 1, s[0:99], s[0:2]),
-    "formats": lambda x, s: (x * len(s), str(s), f"{s}", "".join(["", s]), format(s), "".join([s]), f"{s}!"),
+    "formats": lambda x, s: (x * len(s), str(s), f"{s}", format(s), "".join([s]), f"{s}!"),
     "parts": lambda x, s: (x * len(s), s.partition("#")[0], s.split("#")[0], s.rpartition("#")[2], s.splitlines()[0]),
 }
 
