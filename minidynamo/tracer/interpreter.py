@@ -133,7 +133,12 @@ class Frame:
         """The bound plain locals, and the contents of filled cells, by name."""
         contents = {name: self.read_cell(cell) for name, cell in self.cells.items()}
         filled = {name: value for name, value in contents.items() if value is not None}
-        return {**self.local_slots, **filled}
+        return {**{name: self._as_read(value) for name, value in self.local_slots.items()}, **filled}
+
+    def _as_read(self, value: VariableTracker) -> VariableTracker:
+        """The tracker of a value that was unread when it was put here, if it has been read since."""
+        known = self.tx.graph.known(value.source) if isinstance(value, UnreadVariable) and value.source else None
+        return value if known is None else known
 
     def held(self) -> list[VariableTracker]:
         """What is on the stack, in locals and in cells, unread values included."""
