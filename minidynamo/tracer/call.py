@@ -13,12 +13,11 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from minidynamo.guards.source import Attr
 from minidynamo.steering import IN_GRAPH, own_mark
 from minidynamo.tracer import number_functions, numbers, parts, registry
 from minidynamo.tracer.advice import INSTEAD
-from minidynamo.tracer.attributes.functions import original_of
 from minidynamo.tracer.attributes import bind, guard_class_attribute, lookup_on_class
+from minidynamo.tracer.attributes.functions import original_of
 from minidynamo.tracer.constants import CONSTANT_TYPES, NotConstant, as_constant
 from minidynamo.tracer.construct import construct
 from minidynamo.tracer.inlining import inline_function, inline_nested, trusted_source
