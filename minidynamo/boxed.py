@@ -313,20 +313,3 @@ def _constant_hint(value: Any) -> str:
     if isinstance(value, float):
         return {"inf": "inf", "-inf": "minus_inf"}.get(str(value), "nan")
     return f"constant_{type(value).__name__}"
-
-
-class LeftOut:
-    """Stands in the generated function for the default of a parameter: a call that leaves the argument out is told
-    from one that gives the default itself."""
-
-    def __init__(self, parameter: str) -> None:
-        self.parameter = parameter
-
-    def __repr__(self) -> str:
-        return f"<default of {self.parameter}>"
-
-
-def are_followed(defaults: tuple[Any, ...] | dict[str, Any] | None) -> bool:
-    """Whether these defaults of a compiled function stand for those of the function that it follows."""
-    values = defaults.values() if isinstance(defaults, dict) else defaults or ()
-    return all(isinstance(default, LeftOut) for default in values)

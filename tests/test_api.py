@@ -212,7 +212,7 @@ def test_a_function_behind_a_cache_is_told_where_the_cache_goes():
 def test_a_function_keeps_its_looks():
     f = eager(plain)
     assert type(f) is type(plain) and f.__wrapped__ is plain and f.py_func is plain
-    for name in ("__name__", "__qualname__", "__doc__", "__module__"):
+    for name in ("__name__", "__qualname__", "__doc__", "__module__", "__defaults__", "__kwdefaults__"):
         assert getattr(f, name) == getattr(plain, name)
     assert f.__annotations__ == plain.__annotations__
     assert inspect.getfullargspec(f) == inspect.getfullargspec(plain)

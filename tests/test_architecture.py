@@ -28,6 +28,7 @@ FOUNDATION = {
     "events",
     "names",
     "boxed",
+    "defaults",
     "branching",
     "graph_memory",
     "graph_text",

@@ -184,10 +184,3 @@ def test_results_are_handed_over_as_soon_as_they_are_final():
     assert [position for position, _ in handed] == [1, 5, 0]  # what is returned twice is not handed over
     assert gone == [[True, False]]  # `second` is still needed
     assert call([torch.ones(3), torch.ones(3)])[1].tolist() == [2.0, 2.0, 2.0]
-
-
-def test_defaults_are_followed_where_all_of_them_stand_for_others():
-    left_out = boxed.LeftOut("a")
-    assert boxed.are_followed((left_out,)) and boxed.are_followed({"a": left_out}) and boxed.are_followed(None)
-    assert not boxed.are_followed((left_out, 1)) and not boxed.are_followed({"a": 1})
-    assert repr(left_out) == "<default of a>"

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from minidynamo import artifacts
-from minidynamo.boxed import LeftOut
 from minidynamo.bytecode.breaks import make_continue
 from minidynamo.bytecode.instructions import location
 from minidynamo.bytecode.layout import FramePoint
+from minidynamo.defaults import Defaults, KeywordDefaults, LeftOut
 from minidynamo.errors import CodeCopied, Diagnostic
 
 Boxed = Callable[[list[Any]], Any]
@@ -220,12 +220,11 @@ class RootFrame:
         functools.update_wrapper(function, self.fn)
 
     def mark_defaults(self, function: types.FunctionType) -> None:
-        """Give a function that begins with `still_true` what it knows left out arguments by, and the user's looks."""
+        """Give a function that begins with `still_true` what it knows left out arguments by."""
         marks = self.left_out
-        function.__defaults__ = tuple(marks[name] for name in self.positional if name in marks) or None
-        function.__kwdefaults__ = {name: marks[name] for name in self.keywords if name in marks} or None
-        if marks and vars(self.fn).keys().isdisjoint(("__signature__", "__wrapped__")):
-            function.__dict__["__signature__"] = inspect.signature(self.fn)
+        function.__defaults__ = Defaults.of(self.fn, [marks[name] for name in self.positional if name in marks])
+        keywords = {name: marks[name] for name in self.keywords if name in marks}
+        function.__kwdefaults__ = KeywordDefaults.of(self.fn, keywords)
 
 
 class ResumeFrame:

@@ -5,8 +5,8 @@ Calls of them are `call.py`'s.
 
 from __future__ import annotations
 
-from minidynamo.boxed import are_followed
 from minidynamo.compat import OpOverloadPacket
+from minidynamo.defaults import are_followed
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, Item
 from minidynamo.steering import COMPILED, own_mark
