@@ -38,12 +38,8 @@ def test_who_looks_finds_the_values(marked):
     assert shown == (1, "two") and not operator.ne((1, "two"), shown) and tuple(shown) == (*shown,) == (1, "two")
     assert repr(shown) == "(1, 'two')" and shown[-1] == "two" and len(shown) == 2 and hash(shown) == hash((1, "two"))
     assert operator.add(shown, (3,)) == (1, "two", 3) and "two" in shown and shown.index("two") == 1 and shown < (2,)
-    assert (
-        named == {"c": 3.0, "d": None}
-        and not operator.ne({"c": 3.0, "d": None}, named)
-       
+    assert named == {"c": 3.0, "d": None} and not operator.ne({"c": 3.0, "d": None}, named)
     assert dict(named) == {**named} == named
-    )
     assert repr(named) == "{'c': 3.0, 'd': None}" and list(named.items()) == [("c", 3.0), ("d", None)]
     assert named["c"] == named.get("c") == 3.0 and len(named) == 2 and named | {"e": 1} == {"c": 3.0, "d": None, "e": 1}
     for kept in (shown, named):
