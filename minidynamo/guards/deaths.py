@@ -44,9 +44,9 @@ class Lost(enum.Enum):
 def is_noticed(value: object) -> bool:
     """Whether code runs when a value dies: its own, or that of a weak reference."""
     has_finalizer = hasattr(type(value), "__del__")
-    if (not has_finalizer and not weakref.getweakrefcount(value)) or isinstance(value, _LASTING):
+    if (not has_finalizer and not weakref.getweakrefcount(value)) or issubclass(type(value), _LASTING):
         return False
-    if isinstance(value, types.GeneratorType):
+    if type(value) is types.GeneratorType:
         has_finalizer = value.gi_suspended  # what waits behind its `yield`, in `finally` and `with`, is run
     return has_finalizer or any(reference.__callback__ is not None for reference in watchers(value))
 
@@ -153,7 +153,7 @@ def are_watched(values: list[Any]) -> bool:
 
 
 def _is_referred_to(value: object) -> bool:
-    return not isinstance(value, _LASTING) and bool(watchers(value))
+    return not issubclass(type(value), _LASTING) and bool(watchers(value))
 
 
 def ends_unseen(value: Any, _: Lost = Lost.ITSELF) -> bool:

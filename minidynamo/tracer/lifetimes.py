@@ -106,7 +106,7 @@ def held_to_the_end(
                 frame.tx.guard(source, GuardKind.UNNOTICED_DEATH, (lost, own, loses_unnoticed))
             continue
         emptied = variable is not None and frame.tx.side_effects.is_changed(variable)  # the dict of keywords, for one
-        if returns and not emptied and not isinstance(value, torch.Tensor):
+        if returns and not emptied and not issubclass(type(value), torch.Tensor):
             lasting.add(source)
             continue
         if quiet and isinstance(variable, TensorVariable) and not _reads_more_than(variable):
@@ -200,11 +200,11 @@ def _places(source: Source) -> tuple[Source, ...]:
 
 def _may_hold(value: object, is_tensor: bool) -> bool:
     """Whether a value can be all that keeps another object (a tensor?) alive, or be that object."""
-    if is_constant_value(value) or isinstance(value, (*_LASTING, *_VALUES)):
+    if is_constant_value(value) or issubclass(type(value), (*_LASTING, *_VALUES)):
         return False
     if type(value) in (dict, tuple) and not value:
         return False
-    return is_tensor or not isinstance(value, (torch.Tensor, TensorVariable))
+    return is_tensor or not issubclass(type(value), (torch.Tensor, TensorVariable))
 
 
 def _replaced(tx: Tracer) -> Iterator[Any]:

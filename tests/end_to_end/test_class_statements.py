@@ -53,7 +53,7 @@ def decorated_with_bases(x):
     return Table().act()
 
 
-@programs(graphs=2, breaks=3)
+@programs(graphs=2, breaks=2)
 def super_and_class_cell(x):
     class Base:
         def act(self):
