@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from minidynamo import compat
+from minidynamo.autograd.locations import KEPT
 from minidynamo.autograd.numbers import is_dense_in, is_symbolic, key, keys, known
 from minidynamo.compat import FakeTensorMode, OpOverload
 
@@ -41,7 +42,7 @@ class Emitter:
     def replacing(self, node: fx.Node) -> Iterator[None]:
         """Nodes emitted inside stand for `node`: they carry its user location."""
         before = self.meta
-        self.meta = {key: node.meta[key] for key in ("user_location", "checkpoint") if key in node.meta}
+        self.meta = {key: node.meta[key] for key in KEPT if key in node.meta}
         try:
             yield
         finally:

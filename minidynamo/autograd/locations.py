@@ -1,5 +1,5 @@
-"""Owns the user's lines on ATen nodes: which torch-level node, and so which line, a traced operation belongs to; and
-which checkpoint, whose values backward computes again.
+"""Owns the user's lines on ATen nodes: which torch-level node, and so which line, a traced operation belongs to; which
+checkpoint, whose values backward computes again; and which call of a backward that the user wrote.
 
 Forward operations belong to the torch-level node that is being run; backward operations to the node whose gradient
 function autograd is calling, and so do those of higher derivatives.
@@ -16,6 +16,12 @@ from torch import fx
 from minidynamo.autograd.hooks import register
 from minidynamo.recomputing import CHECKPOINTS
 
+USERS_BACKWARD = "users_backward"
+"""What nodes note of the call of a backward that the user wrote, of an autograd.Function, in which they were made."""
+
+KEPT = ("user_location", "checkpoint", USERS_BACKWARD)
+"""What is noted, and holds for all that a node is replaced by."""
+
 
 class LocationRecorder:
     """Marks the nodes of a growing `graph` with the location of the torch-level node, `current`, that makes them.
@@ -28,20 +34,22 @@ class LocationRecorder:
         self.again = again
         self.marked = self.newest()
         self.current: fx.Node | None = None
+        self.marks: dict[str, Any] = {}
         self.known: dict[torch.autograd.graph.Node, fx.Node] = {}
 
     def newest(self) -> fx.Node | None:
         return next(iter(reversed(self.graph.nodes)), None)
 
-    def enter(self, current: fx.Node | None) -> None:
-        """Nodes made from now on belong to `current`; those made since the last call to the one before."""
+    def enter(self, current: fx.Node | None, **marks: Any) -> None:
+        """Nodes made from now on belong to `current`, and get `marks`; those made since the last call to the one
+        before."""
         node = newest = self.newest()
-        marks = {} if self.current is None else _marks(self.current)
-        while marks and node is not None and node is not self.marked and node.op != "root":
-            node.meta |= {key: value for key, value in marks.items() if key not in node.meta}
+        while self.marks and node is not None and node is not self.marked and node.op != "root":
+            node.meta |= {key: value for key, value in self.marks.items() if key not in node.meta}
             node = node.prev
         self.marked = newest
         self.current = current
+        self.marks = {} if current is None else _marks(current) | marks
 
     def follow_backward(self, result: Any, maker: fx.Node) -> None:
         """When autograd calls a gradient function that `result` brought into being, enter `maker`."""
@@ -52,13 +60,17 @@ class LocationRecorder:
             if function in self.known:
                 continue
             self.known[function] = maker
-            register(function.register_prehook, functools.partial(self._called, maker))
+            marks: dict[str, Any] = {}
+            if isinstance(function, torch.autograd.function.BackwardCFunction):
+                marks[USERS_BACKWARD] = f"{maker.name}, {len(self.known)}"
+                register(function.register_hook, functools.partial(self._called, maker))
+            register(function.register_prehook, functools.partial(self._called, maker, **marks))
             if self.again:
                 register(function.register_hook, functools.partial(self._returned, maker))
             pending += [after for after, _ in function.next_functions if after is not None]
 
-    def _called(self, maker: fx.Node, gradients: Any) -> None:
-        self.enter(maker)
+    def _called(self, maker: fx.Node, *gradients: Any, **marks: Any) -> None:
+        self.enter(maker, **marks)
 
     def _returned(self, maker: fx.Node, made: Any, gradients: Any) -> None:
         self.follow_backward(made, maker)

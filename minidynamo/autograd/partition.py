@@ -17,6 +17,7 @@ import torch
 from torch import fx
 
 from minidynamo.autograd.checks import unused_checks
+from minidynamo.autograd.locations import USERS_BACKWARD
 from minidynamo.autograd.numbers import hint, is_number
 from minidynamo.autograd.recomputation import (
     Checkpoints,
@@ -145,11 +146,11 @@ def _memory(node: fx.Node) -> Any:
 
 
 def tangent_dependent(graph: fx.Graph, inputs: set[fx.Node]) -> set[fx.Node]:
-    """Placeholders that are not among `inputs`, and what is computed from them."""
+    """Placeholders that are not among `inputs`, what is computed from them, and what the user's backward draws."""
     behind: set[fx.Node] = set()
     for node in graph.nodes:
         late = node not in inputs if node.op == "placeholder" else any(i in behind for i in node.all_input_nodes)
-        if late:
+        if late or (USERS_BACKWARD in node.meta and is_random(node)):
             behind.add(node)
     return behind
 

@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from minidynamo import compat
+from minidynamo.autograd.locations import USERS_BACKWARD
 from minidynamo.autograd.numbers import dense_strides, has_symbols, hint, is_number, keys
 from minidynamo.autograd.partition import backward_graph, tangent_dependent
 from minidynamo.compat import OpOverload
@@ -72,13 +73,27 @@ def part_of(gm: fx.GraphModule, saved: int, part: Part) -> fx.GraphModule:
 
 def _leave_out(graph: fx.Graph, nothing: set[fx.Node], behind: set[fx.Node]) -> None:
     """Leave summands out that come from gradients in `nothing` alone: eager does not compute them. `behind` is what is
-    computed from any gradient."""
+    computed from any gradient.
+
+    A backward that the user wrote is not called for nothing alone; otherwise it gets zeros, and may compute anything.
+    """
+    given: dict[str, set[fx.Node]] = {}
+    for node in graph.nodes:
+        for source in node.all_input_nodes:
+            call = node.meta.get(USERS_BACKWARD)
+            if call is not None and source in behind and source.meta.get(USERS_BACKWARD) != call:
+                given.setdefault(call, set()).add(source)
     for node in graph.nodes:
         if node.op != "call_function" or is_number(node):
             continue
         late = [source for source in node.all_input_nodes if source in behind and not is_number(source)]
+        call = node.meta.get(USERS_BACKWARD)
+        if call is not None:
+            late = [*given.get(call, ())]
         if late and nothing.issuperset(late):
             nothing.add(node)
+        elif call is not None:
+            continue
         elif node.target is aten.add.Tensor and not node.kwargs and not nothing.isdisjoint(late):
             (rest,) = (source for source in late if source not in nothing)
             if _layout(rest) == _layout(node):

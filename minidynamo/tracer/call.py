@@ -116,7 +116,10 @@ def _works_on_storage(receiver: VariableTracker, cls: type) -> bool:
 def _call_unknown(tx: Tracer, value: Any, args: Args, kwargs: Kwargs, rule: Rule) -> VariableTracker:
     """A C function without a rule: a method looked up on a class, or a graph break."""
     if isinstance(value, _METHODS_OF_CLASSES) and args:
-        return call_built_in(tx, args[0], value.__name__, args[1:], kwargs, value.__objclass__)
+        cls, given = value.__objclass__, args[0].python_type
+        if not issubclass(given, cls):
+            tx.raises(TypeError(f"`{value.__name__}` of {cls.__name__} is called with a {given.__name__}"))
+        return call_built_in(tx, args[0], value.__name__, args[1:], kwargs, cls)
     owner = getattr(value, "__self__", None)
     if isinstance(value, types.BuiltinFunctionType) and isinstance(owner, type):
         handler = registry.find_method(owner, value.__name__)

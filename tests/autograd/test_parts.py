@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import minidynamo
 from minidynamo.autograd.parts import WHOLE, Part, part_of
 from tests.autograd.programs import compile_program, graphs, inputs, interpret, targets
 
@@ -155,3 +156,58 @@ def test_gradients_that_are_differentiated_again(asked):
     for got, wanted in zip(*outcomes, strict=True):
         torch.testing.assert_close(got, wanted)
     assert made[0].count("aten.mm.default") < 4
+
+
+class Both(torch.autograd.Function):
+    """Its backward is called for one of two results as well, with zeros for the other, and makes something of these."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * 2, x * 3
+
+    @staticmethod
+    def backward(ctx, first, second):
+        return first + (second + 1) * ctx.saved_tensors[0]
+
+
+class One(torch.autograd.Function):
+    """Its backward is not called for nothing; it makes something of zeros, and draws."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return (gradient + 1) * torch.rand(3)
+
+
+class Aside(torch.autograd.Function):
+    """Its backward does not look at the gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.square().sum()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return ctx.saved_tensors[0] * 2
+
+
+@pytest.mark.parametrize("used", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize(
+    "fn",
+    [lambda x: Both.apply(x.sin()), lambda x: (One.apply(x), x.sin()), lambda x: (Aside.apply(x), x.sin())],
+    ids=["both", "one", "aside"],
+)
+def test_a_backward_of_the_users_is_called_as_in_eager(fn, used):
+    def run(function):
+        torch.manual_seed(0)
+        x = torch.arange(1.0, 4.0, requires_grad=True)
+        results = function(x)
+        sum(results[i].sum() for i in used).backward()
+        return x.grad, torch.rand(1)
+
+    torch.testing.assert_close(run(minidynamo.compile(fn, backend="aot_eager")), run(fn))

@@ -7,10 +7,11 @@ change nothing outside. What autograd makes of the node is torch's own business,
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import torch
+from torch import fx
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from minidynamo import compat
@@ -63,7 +64,9 @@ def _apply(tx: Tracer, cls: VariableTracker, *args: VariableTracker, **kwargs: V
     with tx.graph.open_subgraph(tensors) as trial, changing_nothing(tx, refuse, may_write=True), _without_grad(tx):
         ctx, result = _forward(tx, cls, args)
         if any(tx.graph.use(tensor).requires_grad for tensor in tensors):
-            _backward(tx, cls, ctx, result)
+            made, given = _backward(tx, cls, ctx, result)
+            if not all(_is_computed_from(given, gradient) for gradient in made):
+                refuse("its backward returns what does not depend on the gradient that it gets")
         if trial.changed_facts() is not None:
             refuse("it changes the shape of a tensor")
     return tx.emit(applier(cls.value), args)
@@ -107,12 +110,38 @@ def _forward(
     return ctx, result
 
 
-def _backward(tx: Tracer, cls: ClassVariable, ctx: VariableTracker, result: VariableTracker) -> None:
+def _backward(
+    tx: Tracer, cls: ClassVariable, ctx: VariableTracker, result: VariableTracker
+) -> tuple[list[TensorVariable], list[TensorVariable]]:
+    """The gradients that the user's backward returns, and those that it is given."""
     assert issubclass(cls.value, Function)
     name = "vjp" if cls.value.backward is Function.backward else "backward"
-    outputs = result.items if isinstance(result, SequenceVariable) else [result]
+    outputs = _items(result)
     gradients = [tx.emit(torch.zeros_like, [out]) if isinstance(out, TensorVariable) else none() for out in outputs]
-    tx.call(tx.getattr(cls, name), [ctx, *gradients])
+    made = _items(tx.call(tx.getattr(cls, name), [ctx, *gradients]))
+    return _tensors(made), _tensors(gradients)
+
+
+def _items(value: VariableTracker) -> Sequence[VariableTracker]:
+    return value.items if isinstance(value, SequenceVariable) else [value]
+
+
+def _tensors(values: Iterable[VariableTracker]) -> list[TensorVariable]:
+    return [value for value in values if isinstance(value, TensorVariable)]
+
+
+def _is_computed_from(given: list[TensorVariable], made: TensorVariable) -> bool:
+    """Whether a gradient depends on those that backward is given. Otherwise nobody could tell that it is not called,
+    as when its results are not used."""
+    sought, seen, todo = {value.node for value in given}, set[fx.Node](), [made.node]
+    while todo:
+        node = todo.pop()
+        if node in sought:
+            return True
+        if node not in seen:
+            seen.add(node)
+            todo += node.all_input_nodes
+    return False
 
 
 @contextlib.contextmanager
