@@ -20,6 +20,18 @@ from minidynamo.memory_plan import MemoryPlan, PlanRecorder
 # Their results are parts of their argument, which their schemas do not say.
 _UNDECLARED = frozenset(("unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk", "_unsafe_view"))
 
+aten = torch.ops.aten
+
+FILLING = {
+    aten.index_put.default: aten.index_put_.default,
+    aten.index_add.default: aten.index_add_.default,
+    aten.index_copy.default: aten.index_copy_.default,
+    aten.scatter.src: aten.scatter_.src,
+    aten.scatter.value: aten.scatter_.value,
+    aten.scatter_add.default: aten.scatter_add_.default,
+}
+"""Operators that put something into a copy of their first argument, with those that put it into the argument itself."""
+
 
 def graph_plan(gm: fx.GraphModule, stage: str, *, handing_over: bool = False) -> MemoryPlan:
     """The plan of a graph whose nodes carry fake values; each value dies behind its last use."""

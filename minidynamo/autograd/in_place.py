@@ -14,19 +14,11 @@ from torch import fx
 from minidynamo.autograd.numbers import keys
 from minidynamo.autograd.partition import maker_of
 from minidynamo.compat import OpOverload
-from minidynamo.graph_memory import may_share
+from minidynamo.graph_memory import FILLING, may_share
 
 aten = torch.ops.aten
 
-_IN_PLACE = {
-    aten.add.Tensor: aten.add_.Tensor,
-    aten.index_put.default: aten.index_put_.default,
-    aten.index_add.default: aten.index_add_.default,
-    aten.index_copy.default: aten.index_copy_.default,
-    aten.scatter.src: aten.scatter_.src,
-    aten.scatter.value: aten.scatter_.value,
-    aten.scatter_add.default: aten.scatter_add_.default,
-}
+_IN_PLACE = {aten.add.Tensor: aten.add_.Tensor} | FILLING
 
 
 def write_in_place(graph: fx.Graph) -> None:

@@ -94,6 +94,19 @@ class Encoder(nn.Module):
         return self.head(self.layer(self.embed(x)).mean(1))
 
 
+class Picks(nn.Module):
+    """Parts of parameters, whose gradients are put into zeros."""
+
+    def __init__(self):
+        super().__init__()
+        tables = (nn.Parameter(torch.rand(512, 64)) for _ in range(2))
+        (self.table, self.ranked), self.head = tables, nn.Linear(64, 10)
+
+    def forward(self, x):
+        picked = self.table[x % 512] * self.ranked[x % 7]
+        return self.head(picked + self.ranked.topk(8, 0)[0].sum(0))
+
+
 MODELS = {
     "perceptron": perceptron,
     "relu and max pool": lambda: convolutions(nn.ReLU, nn.MaxPool2d),
@@ -103,6 +116,7 @@ MODELS = {
     "cells": lambda: (Cells(), torch.rand(32, 4, 16)),
     "residual": lambda: (Residual(), torch.rand(64, 64)),
     "in parts": lambda: (InParts(), torch.rand(256, 64)),
+    "picks": lambda: (Picks(), torch.randint(1000, (64,))),
     "encoder": lambda: (Encoder(), torch.randint(50, (16, 8))),
 }
 

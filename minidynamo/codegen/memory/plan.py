@@ -101,6 +101,8 @@ class HostProgram:
                     current += hint(step.buffer.nbytes)
                 case Reuse():
                     alive[step.buffer.name] = alive.pop(step.source)
+                case Extern() if step.out in step.mutates:
+                    pass
                 case Extern() | GetItem():
                     size = 0 if step.aliases or step.layout is None else hint(step.layout.nbytes)
                     alive[step.out] = size

@@ -7,6 +7,7 @@ once; nothing is held back for later.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from minidynamo.codegen.ir.expr import Scalar, loads
 from minidynamo.codegen.ir.loops import Buffer, Compute, Extern, GetItem, Kernel, LoopProgram, Name, Store
@@ -14,6 +15,7 @@ from minidynamo.codegen.ir.size import Size, size_of, symbols_of
 from minidynamo.codegen.memory.liveness import Call, analyze
 from minidynamo.codegen.memory.plan import Allocate, Free, HandOver, HostProgram, Launch, Return, Reuse, Step
 from minidynamo.compat import OpOverload
+from minidynamo.graph_memory import FILLING
 
 
 def plan_memory(
@@ -114,8 +116,10 @@ class Planner:
                 if isinstance(call, Extern) and not call.is_view:
                     self._free(self.waiting)
                     self.waiting = []
-                self.steps.append(call)
-                if self._is_new(call) and call.layout is not None:
+                taken = self._take_over(call, k)
+                if not taken:
+                    self.steps.append(call)
+                if (taken or self._is_new(call)) and call.layout is not None:
                     self.own[call.out] = call.layout
             dead = [n for n in self.live.dying(k) if n not in taken and n not in self.program.constants]
             self.waiting += [n for n in dead if self._is_reusable(n, k)]
@@ -124,6 +128,20 @@ class Planner:
         self._free(self.waiting)
         self.steps.append(Return(self.program.outputs))
         return self.steps
+
+    def _take_over(self, call: Extern | GetItem, position: int) -> set[str]:
+        """Let a call that fills a copy of its first argument fill the argument itself, where that dies; its name."""
+        if not isinstance(call, Extern) or call.op not in FILLING or call.layout is None:
+            return set()
+        first, *rest = call.args
+        if not isinstance(first, Name) or first.name not in self.own or first.name in _mentioned(rest):
+            return set()
+        dies = self.live.last_use[first.name] == position and self._is_reusable(first.name, position)
+        if not dies or not same_layout(self.own[first.name], call.layout):
+            return set()
+        filled = replace(call, op=FILLING[call.op], args=(Name(call.out), *rest), mutates=(call.out,))
+        self.steps += [Reuse(replace(call.layout, name=call.out), first.name), filled]
+        return {first.name}
 
     def _is_new(self, call: Extern | GetItem) -> bool:
         """Whether the result lies in memory that nothing else knows. Torch's own operators declare what they alias;

@@ -34,6 +34,8 @@ def memory_plan(program: HostProgram) -> MemoryPlan:
                 recorder.step(f"kernel {step.kernel.name}")
             case Extern() | GetItem():
                 recorder.step(f"{step.op if isinstance(step, Extern) else f'item of {step.source}'}")
+                if isinstance(step, Extern) and step.out in step.mutates:
+                    continue
                 if step.aliases:
                     recorder.view(step.out, step.aliases[0])
                 elif step.layout is not None:

@@ -148,6 +148,8 @@ class _HostPrinter:
         operation as it was built for this device."""
         if step.layout is None or step.aliases or step.out not in self.addressed or step.layout.stride in ((), (1,)):
             return
+        if isinstance(step, Extern) and step.out in step.mutates:
+            return
         relaid = self.names.constant(with_strides, "with_strides")
         strides = _sizes(step.layout.stride)
         self.lines(f"if {step.out}.stride() != {strides}:")

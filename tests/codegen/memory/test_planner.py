@@ -5,6 +5,7 @@ import torch
 from minidynamo.codegen.ir.loops import Extern, Kernel
 from minidynamo.codegen.memory.plan import Allocate, Free, HandOver, Launch, Return, Reuse
 from minidynamo.codegen.memory.planner import may_overwrite, plan_memory, same_layout
+from minidynamo.codegen.memory.report import memory_plan
 from minidynamo.codegen.scheduling.schedule import schedule
 from tests.codegen.graphs import kernels, lower
 
@@ -182,3 +183,28 @@ def test_a_result_is_handed_over_behind_its_last_use():
 def test_what_is_returned_twice_is_not_handed_over():
     program, steps = schedule(lower(lambda x: (y := x.sin(), x.cos(), y), X), join=True, verify=True)
     assert [s.position for s in steps_of(HandOver, plan_memory(steps, program, "test", handing_over=True))] == [1]
+
+
+def test_what_is_put_into_a_dead_tensor_of_ours_takes_no_copy_of_it():
+    v, i = torch.ones(2, 4), torch.tensor([0, 2])
+    put = plan(lambda x, v, i: (x + 1).index_put((i,), v, accumulate=True) * 2, X, v, i)
+    assert names(put) == [
+        ("Allocate", "add"), ("Launch",), ("Free", "x_1"), ("Reuse", "index_put"), ("Extern", "index_put"),
+        ("Free", "v_1", "i_1"), ("Reuse", "mul"), ("Launch",), ("Return",),
+    ]  # fmt: skip
+    assert put.peak_bytes() == 4 * (16 + 16 + 8) + 8 * 2 and memory_plan(put).peak() == 4 * 16
+    (call,) = steps_of(Extern, put)
+    assert call.op is torch.ops.aten.index_put_.default
+
+    def read_later(x, v, i):
+        y = x + 1
+        return y.index_put((i,), v) + y
+
+    def given(x, v, i):
+        return x.index_put((i,), v)
+
+    def window(x, v, i):
+        return (x + 1).t().index_put((i,), v)
+
+    for copied in (read_later, given, window):
+        assert not any(call.mutates for call in steps_of(Extern, plan(copied, X, v, i)))
