@@ -250,7 +250,8 @@ class _Lazy:
 class _Parts:
     """The compiled backward graph, and those of its parts, each compiled when it is called first.
 
-    `compile_it` may have None for a part. The whole takes the place of such a part, and of those beyond MOST_PARTS.
+    `compile_it` may have None for a part: the whole takes its place. Beyond MOST_PARTS, unwanted gradients are
+    computed. Unused results are always left out: zeros are not nothing, since zero times infinity is no number.
     """
 
     def __init__(self, compile_it: Callable[[Part], BoxedCallable | None]) -> None:
@@ -260,8 +261,10 @@ class _Parts:
         self.known: dict[Part, BoxedCallable | None] = {}
 
     def find(self, part: Part) -> tuple[Part, Callable[..., Any]]:
-        """The part, or the whole, and what computes it."""
-        if part not in self.known and len(self.known) < MOST_PARTS:
+        """The part, or one that has more, and what computes it."""
+        if part not in self.known and len(self.known) >= MOST_PARTS:
+            part = Part(part.unused)
+        if part not in self.known and part != WHOLE:
             with self.lock:
                 if part not in self.known:
                     self.known[part] = self.compile_it(part)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -211,3 +213,20 @@ def test_a_backward_of_the_users_is_called_as_in_eager(fn, used):
         return x.grad, torch.rand(1)
 
     torch.testing.assert_close(run(minidynamo.compile(fn, backend="aot_eager")), run(fn))
+
+
+def test_however_many_parts_there_are_an_unused_result_is_left_out():
+    def program(x, y):
+        return x.sum(), (x * 2).sum(), (x * y).sum(), (y * 4).sum(), x.sqrt()
+
+    def run(function, used, wanted):
+        args = [torch.zeros(3, requires_grad=True) for _ in range(2)]
+        results = function(*args)
+        loss = sum(results[i] for i in used)
+        return torch.autograd.grad(loss, [args[i] for i in wanted], allow_unused=True)
+
+    compiled = minidynamo.compile(program, backend="aot_eager")
+    subsets = [used for n in (1, 2, 3, 4) for used in itertools.combinations(range(4), n)]
+    for wanted in ([0, 1], [0], [1]):
+        for used in subsets:
+            torch.testing.assert_close(run(compiled, used, wanted), run(program, used, wanted))
