@@ -224,3 +224,14 @@ def test_every_operator_of_torch(part):
             if unexpected and not op.name.startswith(NOT_CAPTURED):
                 problems.append(f"{name}: breaks {unexpected}")
     assert not problems, "\n".join(problems)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_one_hot_is_row_major_whatever_the_layout_of_the_index(backend):
+    def program(index):
+        result = F.one_hot(index, 5)
+        return result, result.stride(), F.one_hot(index.contiguous(), num_classes=6)
+
+    index = torch.tensor([[0, 4, 1], [2, 3, 0]]).t()
+    result, strides, _ = minidynamo.compile(program, backend=backend, fullgraph=True)(index)
+    assert strides == result.stride() == program(index)[1] and torch.equal(result, program(index)[0])

@@ -102,6 +102,14 @@ def _group_tensors(tx: Tracer, lists: VariableTracker, with_indices: VariableTra
     return DictVariable(groups)
 
 
+@registry.function(torch.nn.functional.one_hot)
+def _one_hot(tx: Tracer, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
+    """Without data, the result would be laid out like the index; with data, it is row-major."""
+    if args and isinstance(args[0], TensorVariable) and not tx.graph.use(args[0]).is_contiguous():
+        args = (tx.call_method(args[0], "contiguous", []), *args[1:])
+    return tx.emit(torch.nn.functional.one_hot, args, kwargs)
+
+
 @registry.function(torch.is_tensor)
 def _is_tensor(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
     return ConstantVariable(isinstance(obj, TensorVariable))
