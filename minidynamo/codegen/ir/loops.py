@@ -146,6 +146,11 @@ class Extern:
         """Whether the call computes nothing: its result is a window on the storage of an argument."""
         return bool(self.aliases) and not self.mutates
 
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the result is an argument, written to."""
+        return self.out in self.mutates
+
 
 @dataclass(frozen=True)
 class GetItem:

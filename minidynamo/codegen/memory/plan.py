@@ -101,7 +101,7 @@ class HostProgram:
                     current += hint(step.buffer.nbytes)
                 case Reuse():
                     alive[step.buffer.name] = alive.pop(step.source)
-                case Extern() if step.out in step.mutates:
+                case Extern(is_in_place=True):
                     pass
                 case Extern() | GetItem():
                     size = 0 if step.aliases or step.layout is None else hint(step.layout.nbytes)

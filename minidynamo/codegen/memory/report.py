@@ -34,7 +34,7 @@ def memory_plan(program: HostProgram) -> MemoryPlan:
                 recorder.step(f"kernel {step.kernel.name}")
             case Extern() | GetItem():
                 recorder.step(f"{step.op if isinstance(step, Extern) else f'item of {step.source}'}")
-                if isinstance(step, Extern) and step.out in step.mutates:
+                if isinstance(step, Extern) and step.is_in_place:
                     continue
                 if step.aliases:
                     recorder.view(step.out, step.aliases[0])

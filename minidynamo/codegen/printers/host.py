@@ -148,7 +148,7 @@ class _HostPrinter:
         operation as it was built for this device."""
         if step.layout is None or step.aliases or step.out not in self.addressed or step.layout.stride in ((), (1,)):
             return
-        if isinstance(step, Extern) and step.out in step.mutates:
+        if isinstance(step, Extern) and step.is_in_place:
             return
         relaid = self.names.constant(with_strides, "with_strides")
         strides = _sizes(step.layout.stride)
