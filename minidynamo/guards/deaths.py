@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import enum
 import gc
+import math
 import sys
 import types
 import weakref
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -113,15 +114,19 @@ def _held_by_history(functions: list[Any], seen: set[Any], most: int) -> list[An
 
     What is `seen`, all that come behind join.
     """
-    found: dict[int, Any] = {}
+    parts = (part for function in history_behind(functions, seen, most) for part in compat.kept_by(function))
+    return [*{id(part): part for part in parts if part is not None}.values()]
+
+
+def history_behind(functions: Iterable[Any], seen: set[Any], most: float = math.inf) -> Iterator[Any]:
+    """Gradient functions and those behind them that are not `seen`, each once: they join, up to about `most`."""
     todo = [*functions]
     while todo and len(seen) <= most:
         function = todo.pop()
         if function is not None and function not in seen:
             seen.add(function)
             todo += [after for after, _ in function.next_functions]
-            found |= {id(part): part for part in compat.kept_by(function) if part is not None}
-    return [*found.values()]
+            yield function
 
 
 def holds_nothing(value: Any) -> bool:

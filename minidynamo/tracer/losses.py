@@ -14,7 +14,15 @@ from typing import Any
 import torch
 
 from minidynamo.compat import leaf_of
-from minidynamo.guards.deaths import Lost, any_dying, are_noticed, has_gradient, holds_nothing, is_noticed
+from minidynamo.guards.deaths import (
+    Lost,
+    any_dying,
+    are_noticed,
+    has_gradient,
+    history_behind,
+    holds_nothing,
+    is_noticed,
+)
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, CellContents, Constant, InstanceAttr, Referent, Source, global_source
 from minidynamo.tracer.attributes import instance_dict
@@ -119,14 +127,9 @@ def dies_any(
 
 def history_of(results: Iterable[torch.Tensor]) -> set[object]:
     """The gradient functions behind some tensors, and the ids of the leaves there."""
-    found = set[object]()
-    todo = [tensor.grad_fn for tensor in results]
-    while todo:
-        function = todo.pop()
-        if function is not None and function not in found:
-            found |= {function, id(leaf_of(function))}
-            todo += [after for after, _ in function.next_functions]
-    return found
+    functions = set[object]()
+    leaves = {id(leaf_of(function)) for function in history_behind((t.grad_fn for t in results), functions)}
+    return functions | leaves
 
 
 def joins(tensor: torch.Tensor, history: set[object]) -> bool:
