@@ -207,13 +207,9 @@ class CompiledFunction:
             return family.called_at_break(target)
         if target in self._callees and is_current(self._callees[target]):
             return self._callees[target]
-        same_code = [other for other in self._callees if other.__code__ is target.__code__]
-        if _takes_cells(target) and (same_code or target.__code__ in self._fresh):
-            # A function that is made anew in each call: what it captured must not be kept, nor compiled each time.
-            for other in same_code:
-                del self._callees[other]
+        if _takes_cells(target):  # it may be made anew in each call: what it captured must die, and be compiled once
             return self._closure(target)
-        if len(same_code) >= _MOST_CALLEES_PER_CODE:
+        if sum(other.__code__ is target.__code__ for other in self._callees) >= _MOST_CALLEES_PER_CODE:
             return target
         self._callees[target] = compile_function(target, self.options.for_callee(), family=self)
         return self._callees[target]

@@ -259,11 +259,14 @@ def _deaths(guards: Sequence[Guard], names: Namespace, own: int) -> list[str]:
     """
     texts: list[str] = []
     losses: list[str] = []
-    going_on: list[str] = []  # what is lost with a history that lives on
+    living: list[str] = []  # tensors whose histories are not lost
     for guard in guards:
         if guard.kind is not GuardKind.UNNOTICED_DEATH:
             continue
         reader = Reader(guards, names)
+        if guard.expected == (Lost.NO_HISTORY,):
+            living += reader.finished([lost_reference(reader, guard)])
+            continue
         if guard.expected and isinstance(guard.expected[0], Lost):
             texts.append(last_reference(reader, guard, own))
             continue
@@ -273,10 +276,8 @@ def _deaths(guards: Sequence[Guard], names: Namespace, own: int) -> list[str]:
             count = names.constant(weakref.getweakrefcount, "count_references")
             texts.append(f"(not {count}({value}) or {unnoticed_deaths(names, [loss])})")
         else:
-            (going_on if guard.expected and guard.expected[1:] else losses).append(loss)
-    if going_on:
-        texts.append(unnoticed_deaths(names, [*going_on, names.constant(Lost.BUT_HISTORY, "but_history")]))
-    return [*texts, unnoticed_deaths(names, losses)] if losses else texts
+            losses.append(loss)
+    return [*texts, unnoticed_deaths(names, [*losses, *living])] if losses else texts
 
 
 def _function(

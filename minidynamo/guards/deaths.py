@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import enum
 import gc
+import heapq
+import itertools
 import math
 import sys
 import types
@@ -40,6 +42,7 @@ class Lost(enum.Enum):
     EVERYTHING = "all that the owner holds"
     WITHOUT_HISTORY = "the owner, a tensor without history in autograd"
     BUT_HISTORY = "the owner, a tensor, whose history lives on in that of a result"
+    NO_HISTORY = "whatever goes, the history of the owner, a tensor, lives on in that of a result"
 
 
 def is_noticed(value: object) -> bool:
@@ -71,17 +74,17 @@ def any_dying(
     are_such: Callable[[list[Any]], bool],
     surely: Callable[[object], bool] = lambda _: False,
     others: Mapping[int, int] = types.MappingProxyType({}),
-    histories: bool = True,
+    living: Iterable[Any] = (),
 ) -> bool:
     """Whether, of what dies when one reference to each of `values` goes, some objects are such.
 
     What dies is what nothing else refers to, in Python at least, and that of which `surely` says so. The caller must
-    hold the values in this list alone, but for so many times as `others` says, by their ids. Of more than can be
-    followed it is said that there are some.
+    hold the values in this list alone, but for so many times as `others` says, by their ids. Gradient functions that
+    are `living`, and those behind them, do not die. Of more than can be followed it is said that there are some.
     """
     references: dict[int, int] = defaultdict(int)
     dead: set[int] = set()
-    seen: set[Any] = set()
+    history = _DyingHistory(living)
     kept, room = [], _MOST
     while values:
         kept.append(values)
@@ -100,22 +103,50 @@ def any_dying(
         values = gc.get_referents(*holders) if holders else []
         tensors = [part for part in holders if issubclass(type(part), torch.Tensor)]
         values += [part.grad for part in tensors if has_gradient(part) and part.grad is not None]
-        functions = [part.grad_fn for part in tensors if histories and _has_history(part)]
+        functions = [part.grad_fn for part in tensors if _has_history(part)]
         if functions:
-            values += _held_by_history(functions, seen, room)
-            room -= len(seen)
-        if room < 0:
+            parts = [*chain.from_iterable(map(compat.kept_by, history.dies_with(functions, room)))]
+            values += {id(part): part for part in parts if part is not None}.values()
+            del parts
+        if room < len(history.seen):
             return True
     return False
 
 
-def _held_by_history(functions: list[Any], seen: set[Any], most: int) -> list[Any]:
-    """What gradient functions hold, and those behind them, each once; behind more than `most` it is not complete.
+class _DyingHistory:
+    """The gradient functions that die with some, unless they are behind others that live on.
 
-    What is `seen`, all that come behind join.
+    A function is younger than those behind it. So both kinds are followed at once, the youngest first, and no further
+    than to where nothing dies any more: not through all that lives on from earlier calls. Where that order does not
+    hold, between threads, more seems to die.
     """
-    parts = (part for function in history_behind(functions, seen, most) for part in compat.kept_by(function))
-    return [*{id(part): part for part in parts if part is not None}.values()]
+
+    def __init__(self, living: Iterable[Any]) -> None:
+        self.seen: set[Any] = set()
+        self._count = itertools.count()
+        self._todo: list[tuple[int, bool, int, Any]] = []
+        self._dying = 0  # of those to do
+        for function in living:
+            self._add(function, dies=False)
+
+    def _add(self, function: Any, *, dies: bool) -> None:
+        if function is not None and function not in self.seen:
+            heapq.heappush(self._todo, (-function._sequence_nr(), dies, next(self._count), function))
+            self._dying += dies
+
+    def dies_with(self, functions: Iterable[Any], most: int) -> Iterator[Any]:
+        """Gradient functions and those behind them that die, each once, while no more than `most` were looked at."""
+        for function in functions:
+            self._add(function, dies=True)
+        while self._dying and len(self.seen) <= most:
+            _, dies, _, function = heapq.heappop(self._todo)
+            self._dying -= dies
+            if function not in self.seen:
+                self.seen.add(function)
+                for after, _ in function.next_functions:
+                    self._add(after, dies=dies)
+                if dies:
+                    yield function
 
 
 def history_behind(functions: Iterable[Any], seen: set[Any], most: float = math.inf) -> Iterator[Any]:
@@ -172,11 +203,8 @@ def loses_unnoticed(*losses: Any) -> bool:
     """Whether nobody is told when references go; `losses` are owners, each with the key under which it holds one.
 
     An owner may be a container, a closure cell, a tensor with its gradient, or an object with slots. It need not hold
-    anything there. Instead of a key there may be a `Lost`. With BUT_HISTORY behind them, histories live on.
+    anything there. Instead of a key there may be a `Lost`.
     """
-    goes_on = losses[-1] is Lost.BUT_HISTORY
-    if goes_on:
-        losses = losses[:-1]
     if len(losses) == 2 and type(losses[0]) is dict and type(losses[1]) is str:  # nearly always
         if _is_plain(losses[0].get(losses[1])):
             return True
@@ -187,9 +215,12 @@ def loses_unnoticed(*losses: Any) -> bool:
         return False
     if all(map(holds_nothing, lost)):
         return True
-    surely = {id(owner) for owner, key in zip(losses[::2], losses[1::2], strict=True) if key is Lost.ITSELF}
+    pairs = [*zip(losses[::2], losses[1::2], strict=True)]
+    surely = {id(owner) for owner, key in pairs if key is Lost.ITSELF}
+    living = [owner.grad_fn for owner, key in pairs if key is Lost.NO_HISTORY and _has_history(owner)]
+    del pairs
     held = Counter(map(id, losses))
-    return not any_dying(lost, are_noticed, lambda part: id(part) in surely, held, not goes_on)
+    return not any_dying(lost, are_noticed, lambda part: id(part) in surely, held, living)
 
 
 def _are_simple(losses: tuple[Any, ...]) -> bool:
@@ -199,6 +230,8 @@ def _are_simple(losses: tuple[Any, ...]) -> bool:
             value = owner.get(key)
         elif type(key) is str and key == "grad" and type(owner) in _TENSORS and owner.is_leaf:
             value = owner.grad
+        elif key is Lost.NO_HISTORY:
+            continue
         else:
             return False
         if not _is_plain(value):
@@ -226,6 +259,8 @@ def _lost(losses: tuple[Any, ...]) -> list[Any]:
     for owner, key in zip(losses[::2], losses[1::2], strict=True):
         if key is Lost.ITSELF or key is Lost.KEY:
             found.append(owner)
+        elif key is Lost.NO_HISTORY:
+            continue
         elif key is Lost.EVERYTHING:
             found += chain(owner, owner.values()) if isinstance(owner, Mapping) else owner
         else:

@@ -130,10 +130,14 @@ _BUILT_IN = (types.BuiltinFunctionType, types.MethodDescriptorType, types.Wrappe
 _DESCRIBED = (torch.Tensor, type, enum.Enum, types.FunctionType, types.ModuleType, *_BUILT_IN)
 
 
-def _dying(keys: tuple[object, ...] | None) -> str:
+def _unnoticed(keys: tuple[object, ...] | None) -> str:
+    if keys == (Lost.NO_HISTORY,):
+        return "a history that lives on in that of a result"
     if keys is None or (keys and isinstance(keys[0], Lost)):
-        return "it"
-    return f"what is at {keys[0]!r}" if keys else "what it holds"
+        dying = "it"
+    else:
+        dying = f"what is at {keys[0]!r}" if keys else "what it holds"
+    return f"nobody to be told when {dying} dies"
 
 
 def _settings(state: GlobalState | None) -> str:
@@ -190,7 +194,7 @@ _EXPECTED: dict[GuardKind, Callable[[Any], str]] = {
     GuardKind.CLASS_ATTR: lambda pair: f"`{pair[0]}` to be {brief(pair[1])}",
     GuardKind.CLASS_NAMES: lambda made_of: f"the {len(made_of[0])} it had",
     GuardKind.CELL_EMPTY: lambda _: "no value yet",
-    GuardKind.UNNOTICED_DEATH: lambda keys: f"nobody to be told when {_dying(keys)} dies",
+    GuardKind.UNNOTICED_DEATH: _unnoticed,
     GuardKind.SAME_OBJECT: lambda other: f"the same object as `{other.display()}`",
     GuardKind.DISTINCT_OBJECTS: lambda others: f"another object than {', '.join(f'`{o.display()}`' for o in others)}",
     GuardKind.GLOBAL_STATE: _settings,

@@ -271,6 +271,8 @@ def _cell_empty(reader: Reader, guard: Guard) -> list[str]:
 
 
 def _unnoticed_death(reader: Reader, guard: Guard) -> list[str]:
+    if guard.expected == (Lost.NO_HISTORY,):
+        return []  # it says something to the others
     if guard.expected and isinstance(guard.expected[0], Lost):
         return [last_reference(reader, guard, None)]
     return [unnoticed_deaths(reader.names, [lost_reference(reader, guard)])]
@@ -305,7 +307,9 @@ def unnoticed_deaths(names: Namespace, losses: Iterable[str]) -> str:
 
 def lost_reference(reader: Reader, guard: Guard) -> str:
     """The owner and the key of what an UNNOTICED_DEATH guard is about."""
-    if guard.expected:
+    if guard.expected == (Lost.NO_HISTORY,):
+        key = reader.constant(Lost.NO_HISTORY, "no_history")
+    elif guard.expected:
         key = key_expression(guard.expected[0], reader.names)
     else:
         here = Lost.KEY if isinstance(guard.source, Referent) else Lost.ITSELF

@@ -18,7 +18,7 @@ from minidynamo.tracer.frame_request import FrameRequest
 from minidynamo.tracer.generators import cannot_go_on
 from minidynamo.tracer.handlers.pull_backs import spoilt
 from minidynamo.tracer.interpreter import Frame
-from minidynamo.tracer.lifetimes import held_to_the_end
+from minidynamo.tracer.lifetimes import held_to_the_end, keep_histories
 from minidynamo.tracer.opcodes.calls import callable_position
 from minidynamo.tracer.reachable import reachable, target_of, would_differ
 from minidynamo.tracer.side_effects import ContentsChanged
@@ -49,6 +49,7 @@ def finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) 
     graph, inputs = tx.graph.finish(outputs, [v for v in changed if isinstance(v, ListVariable)])
     lent = _empty(tx, stolen, found if isinstance(end, Break) else (), inputs)
     lasting = _lasting(request, frame, end, found)
+    keep_histories(tx.graph, end.values(), tx.side_effects)
     return TracedFrame(
         request.title,
         tuple(tx.graph.guards),

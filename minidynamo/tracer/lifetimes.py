@@ -18,6 +18,7 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Local, Source
 from minidynamo.tracer.constants import is_constant_value
 from minidynamo.tracer.graph.dead_code import is_pure
+from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.interpreter import Frame
 from minidynamo.tracer.losses import dies_any, history_of, joins
 from minidynamo.tracer.protocol import Tracer
@@ -121,6 +122,28 @@ def held_to_the_end(
         else:
             frame.tx.guard(source, GuardKind.UNNOTICED_DEATH, (found or Lost.ITSELF, own, ends_unseen))
     return frozenset(lasting)
+
+
+def keep_histories(graph: OutputGraph, left: Iterable[VariableTracker], effects: SideEffects) -> None:
+    """Tell the guards which histories are not lost whatever else is: those that what the frame leaves behind joins.
+
+    What is left holds them, and before it was made, what it was made from did.
+    """
+    if all(guard.kind is not GuardKind.UNNOTICED_DEATH for guard in graph.guards):
+        return
+    given = [v for v in graph.values.outside() if isinstance(v, TensorVariable) and _has_history(graph, v)]
+    if given:
+        written = (value for effect in effects.journal if effects.is_last(effect) for value in needed_by(effect))
+        held = [v for v in _held_by((*left, *written), effects) if isinstance(v, TensorVariable)]
+        history = history_of(value.fake for value in held)
+        for tensor in given:
+            if tensor.source is not None and (tensor in held or joins(tensor.fake, history)):
+                graph.guard(tensor.source, GuardKind.UNNOTICED_DEATH, (Lost.NO_HISTORY,))
+
+
+def _has_history(graph: OutputGraph, tensor: TensorVariable) -> bool:
+    real = graph.real(tensor)
+    return real is not None and not real.is_leaf
 
 
 def _reads_more_than(tensor: TensorVariable) -> bool:

@@ -15,7 +15,6 @@ import torch
 
 from minidynamo.compat import leaf_of
 from minidynamo.guards.deaths import (
-    Lost,
     any_dying,
     are_noticed,
     has_gradient,
@@ -69,23 +68,15 @@ class Losses:
         if many or any(loss.key is EVERYTHING for loss in new):
             self._graph.guard(owner, GuardKind.UNNOTICED_DEATH, ())
         else:
-            self._guard_each(owner, new, effect)
+            self._guard_each(owner, new)
         return False
 
-    def _guard_each(self, owner: Source, losses: Iterable[Loss], effect: Effect) -> None:
+    def _guard_each(self, owner: Source, losses: Iterable[Loss]) -> None:
         for loss in losses:
             if loss.place is not None:
-                goes_on = (Lost.BUT_HISTORY,) if self._history_goes_on(loss.place, effect) else ()
-                self._graph.guard(owner, GuardKind.UNNOTICED_DEATH, (loss.key, *goes_on))
+                self._graph.guard(owner, GuardKind.UNNOTICED_DEATH, (loss.key,))
             if isinstance(loss.key, Referent):
                 self._graph.guard(loss.key, GuardKind.UNNOTICED_DEATH, None)
-
-    def _history_goes_on(self, place: Source, effect: Effect) -> bool:
-        """Whether the history of the tensor that was there lives on in that of the one which is put there."""
-        old, new = self._graph.known(place), effect.value if isinstance(effect, AttrSet) else None
-        if not isinstance(old, TensorVariable) or not isinstance(new, TensorVariable):
-            return False
-        return old.fake.requires_grad and joins(old.fake, history_of([new.fake]))
 
     def _is_plain(self, place: Source | None) -> bool:
         """Whether the guards say that there is a number, text or the like."""

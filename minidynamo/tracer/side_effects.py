@@ -188,6 +188,19 @@ class SideEffects:
         """Report a write to a closure cell; the caller also stores it in the tracker."""
         self._record(CellSet(cell, value))
 
+    def is_last(self, effect: Effect) -> bool:
+        """Whether what an effect in the journal has written is what the program leaves there."""
+        match effect:
+            case AttrSet(ClassVariable(value=cls), name, value):
+                return self.class_attr(cls, name) is value
+            case AttrSet(obj, name, value):
+                return self.attr(obj, name) is value
+            case GlobalSet(namespace, name, value):
+                return self.read_global(namespace, name) is value
+            case CellSet(cell, value):
+                return cell.contents is value
+        return isinstance(effect, ContentsChanged)
+
     def is_written(self, cell: CellVariable) -> bool:
         """Whether `set_cell` was reported for it."""
         return any(isinstance(effect, CellSet) and effect.cell is cell for effect in self.journal)

@@ -272,6 +272,7 @@ class GraphInputs:
             table.clear()
         for node, _ in self._placeholders:
             node.meta.pop("source", None)
+        self._placeholders.clear()
 
 
 def _lost_elements(variable: ListVariable) -> bool:
