@@ -266,6 +266,18 @@ increment_version: typing.Callable[[typing.Sequence[torch.Tensor]], None] = torc
 NATIVE_LIBRARY: str = torch._C.__file__
 
 
+def address_of(tensor: torch.Tensor) -> int:
+    """The address of torch's object behind a Python tensor."""
+    address: int = tensor._cdata
+    return address
+
+
+def raw_dispatch_keys(tensor: torch.Tensor) -> int:
+    """The dispatch keys of a tensor as torch keeps them: a bit for each."""
+    keys: int = dispatch_keys(tensor).raw_repr()
+    return keys
+
+
 def version_of(tensor: torch.Tensor) -> int | None:
     """How often torch counts the memory of a tensor as written; None for inference tensors, which it does not count."""
     return None if tensor.is_inference() else tensor._version

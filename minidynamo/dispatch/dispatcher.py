@@ -258,15 +258,14 @@ class Dispatcher:
     def time_guards(self, boxed: list[Any]) -> None:
         """Note how long it takes to find the entry that serves a call with these values.
 
-        What is called so often that it comes here gets its walks as machine code.
+        What is called so often that it comes here gets its checks as machine code.
         """
         if not _compiling.acquire(blocking=False):  # another thread compiles: no call waits for that
             return
         try:
             entries = self.in_use()
             for entry in entries:
-                if entry.written.walk is not None:
-                    entry.written.walk.make_native()
+                entry.written.make_native()
             self._timed = timed = self._timed or timed_function(self._frame, entries)
         finally:
             _compiling.release()

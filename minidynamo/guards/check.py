@@ -18,6 +18,7 @@ import torch
 from minidynamo import artifacts, compat
 from minidynamo.guards.deaths import Lost
 from minidynamo.guards.guard import GlobalState, Guard, GuardKind
+from minidynamo.guards.native_tensors import TensorSlot, is_worthwhile
 from minidynamo.guards.native_walk import WalkSlot
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import Local, Source, is_passed
@@ -36,7 +37,7 @@ class Condition:
     are weak references to the objects it compares by identity: when one is dead the condition never holds again.
     `settings` are the interpreter-wide ones that it checks beyond the guards; `function_source` is the text of the
     functions that `text` calls, empty when the guards stand in `text` themselves. `gives_inputs`: when it holds, its
-    value is the list of what the graph is called with. `walk` is the part that can become machine code.
+    value is the list of what the graph is called with. `walk` and `tensors` are the parts that can become machine code.
     """
 
     text: str
@@ -46,6 +47,14 @@ class Condition:
     function_source: str = ""
     gives_inputs: bool = False
     walk: WalkSlot | None = None
+    tensors: tuple[TensorSlot, ...] = ()
+
+    def make_native(self) -> None:
+        """Turn into machine code what can be; the first time in a process this may wait for a compiler."""
+        if self.walk is not None:
+            self.walk.make_native()
+        for slot in self.tensors:
+            slot.make_native()
 
 
 def write_condition(
@@ -69,10 +78,11 @@ def write_condition(
     walk = plan_walk(guards, inputs, parameters, name)
     found = None if walk is None else walk.found
     reserved = [*parameters, *([] if found is None else [found.name])]
+    held: list[TensorSlot] = []
 
     def written(suffix: str) -> tuple[Namespace, list[str], list[str], list[str]]:
         reader = Reader(guards, Namespace(reserved, suffix), found)
-        texts = reader.finished(_conjuncts_of_all(guards, inputs, walk, reader, settings))
+        texts = reader.finished(_conjuncts_of_all(guards, inputs, walk, reader, settings, held))
         own = 0 if suffix else 1  # a function of its own holds the arguments once more
         return reader.names, texts, _deaths(all_guards, reader.names, own), reader.temporaries()
 
@@ -92,17 +102,22 @@ def write_condition(
     source = f"{walk.source}\n\n{source}" if walk else source
     text = f"{function}({', '.join(used)})"
     slot = None if walk is None else WalkSlot(walk, names.values, names.constant(walk.function, "walk"))
-    return Condition(text, {function: check}, watched, settings, source, bool(walk and inputs), slot)
+    return Condition(text, {function: check}, watched, settings, source, bool(walk and inputs), slot, tuple(held))
 
 
 def _conjuncts_of_all(
-    guards: Sequence[Guard], inputs: Sequence[Source], walk: Walk | None, reader: Reader, settings: KernelSettings
+    guards: Sequence[Guard],
+    inputs: Sequence[Source],
+    walk: Walk | None,
+    reader: Reader,
+    settings: KernelSettings,
+    held: list[TensorSlot],
 ) -> list[str]:
     """The conditions of all guards; with a walk, and behind them the list of inputs, if any."""
     if walk is None:
-        return conjuncts(guards, reader, settings)
+        return conjuncts(guards, reader, settings, held=held)
     call = f"{reader.constant(walk.function, 'walk')}({', '.join(walk.arguments)})"
-    texts = conjuncts(walk.rest, reader, settings, f"({walk.found.name} := {call}) is not None")
+    texts = conjuncts(walk.rest, reader, settings, f"({walk.found.name} := {call}) is not None", held)
     return [*texts, f"[{reader.listed(inputs)}]"] if inputs else texts
 
 
@@ -152,11 +167,16 @@ def _rank(guard: Guard, tensors: set[Source]) -> tuple[int, int, int]:
 
 
 def conjuncts(
-    guards: Sequence[Guard], reader: Reader, settings: KernelSettings | None = None, walk: str = ""
+    guards: Sequence[Guard],
+    reader: Reader,
+    settings: KernelSettings | None = None,
+    walk: str = "",
+    held: list[TensorSlot] | None = None,
 ) -> list[str]:
     """The conditions of the guards, in their order; equal texts once. Tensors next to each other share one check.
 
-    `walk` is a condition that comes in front of all that concerns what objects hold.
+    `walk` is a condition that comes in front of all that concerns what objects hold. The checks of tensors among that
+    are added to `held`.
     """
     here = all(guard.expected == current() for guard in guards if guard.kind is GuardKind.GLOBAL_STATE)
     texts: list[str] = []
@@ -172,7 +192,8 @@ def conjuncts(
             following = guards[position + 1] if position + 1 < len(guards) else guard
             same = following.kind is GuardKind.TENSOR and is_passed(following.source) is is_passed(guard.source)
             if following is guard or not same:
-                checks = _tensor_conjuncts(pending, reader, here)
+                slots = None if is_passed(guard.source) else held
+                checks = _tensor_conjuncts(pending, reader, here, slots)
                 apart += [{tensor.source for tensor in pending}] * (len(checks) == 1)
                 texts += checks
                 pending = []
@@ -204,12 +225,18 @@ def _may_be_one(guard: Guard, guards: Sequence[Guard], apart: Sequence[set[Sourc
     return [tuple(group) for group in groups.values() if not any(batch.issuperset(group) for batch in apart)]
 
 
-def _tensor_conjuncts(guards: Sequence[Guard], reader: Reader, batched: bool) -> list[str]:
-    """The check of several tensors at once where torch can do it, else attribute by attribute."""
+def _tensor_conjuncts(
+    guards: Sequence[Guard], reader: Reader, batched: bool, slots: list[TensorSlot] | None
+) -> list[str]:
+    """The check of several tensors at once where torch can do it, added to `slots`; else attribute by attribute."""
     guards = reader.as_found(guards)
-    check = batched_checker([guard.expected for guard in guards]) if batched else None
+    facts = tuple(guard.expected for guard in guards)
+    check = batched_checker(facts) if batched else None
     if check is not None:
-        return [f"{reader.constant(check, 'check_tensors')}({reader.listed([guard.source for guard in guards])})"]
+        name = reader.constant(check, "check_tensors")
+        if slots is not None and is_worthwhile(facts):
+            slots.append(TensorSlot(reader.names.values, name, facts, check))
+        return [f"{name}({reader.listed([guard.source for guard in guards])})"]
     texts: list[str] = []
     for guard in guards:
         texts += attribute_checks(partial(reader.read, guard.source), guard.expected, reader.constant)

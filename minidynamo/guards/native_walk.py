@@ -30,16 +30,16 @@ _build: list[Build] = []
 def build_with(build: Build) -> None:
     """Compile with this function from now on."""
     _build[:] = [build]
-    _walker.cache_clear()
+    built.cache_clear()
 
 
 @functools.cache
-def _walker() -> Callable[..., Any] | None:
-    """The compiled function; None where there is no compiler, or where objects lie in memory in another way."""
+def built(source: Path, name: str) -> Callable[..., Any] | None:
+    """A compiled function; None where there is no compiler, or where objects lie in memory in another way."""
     if not _build or object.__basicsize__ != struct.calcsize("qP") or _lengths() != [1, 2]:
         return None
     with contextlib.suppress(MinidynamoError, OSError):
-        return _build[0](_SOURCE.read_text(), ["walk"])["walk"]
+        return _build[0](source.read_text(), [name])[name]
     return None
 
 
@@ -128,7 +128,7 @@ def _address_at(place: int) -> int | None:
 
 def native_walk(walk: Walk, otherwise: Callable[..., Any] | None = None) -> Callable[..., Any] | None:
     """A function like the walk's text, or None. Where it is not sure it asks `otherwise`, which is the text."""
-    walker = _walker()
+    walker = built(_SOURCE, "walk")
     if walker is None:
         return None
     instances = itertools.count()
