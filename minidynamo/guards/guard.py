@@ -42,6 +42,9 @@ class GuardKind(enum.Enum):
     GLOBAL_STATE = "global state"  # GlobalState; the source is ignored
     BACKEND = "backend"  # the backend (and code-changing options) this entry was compiled for; the source is ignored
 
+    # Members are compared by identity, so this will do. Enum's own is a Python function, and tables ask all the time.
+    __hash__ = object.__hash__
+
 
 @dataclass(frozen=True)
 class TensorFacts:

@@ -25,10 +25,13 @@ _SEVERAL_PER_SOURCE = {
 }
 
 # Kinds that hold for values of one class only, unless the class of an object can be replaced.
-_TELL_CLASS = (GuardKind.IDENTITY, GuardKind.EQUALS)
-_TELL_MORE: dict[GuardKind, tuple[GuardKind, ...]] = {
-    GuardKind.NOT_NONE: (GuardKind.TYPE, GuardKind.TENSOR, *_TELL_CLASS),
-    GuardKind.PRESENT: (GuardKind.NOT_NONE, GuardKind.LENGTH, GuardKind.TYPE, GuardKind.TENSOR, *_TELL_CLASS),
+_TELL_CLASS = frozenset({GuardKind.IDENTITY, GuardKind.EQUALS})
+_OF_CONSTANTS = frozenset({GuardKind.IDENTITY, GuardKind.TYPE})  # what cannot change of a constant
+_TELL_MORE: dict[GuardKind, frozenset[GuardKind]] = {
+    GuardKind.NOT_NONE: frozenset({GuardKind.TYPE, GuardKind.TENSOR, *_TELL_CLASS}),
+    GuardKind.PRESENT: frozenset(
+        {GuardKind.NOT_NONE, GuardKind.LENGTH, GuardKind.TYPE, GuardKind.TENSOR, *_TELL_CLASS}
+    ),
 }
 _IMMUTABLE_TYPE = 1 << 8  # set for classes that are built into Python; their instances keep them, but for modules
 
@@ -38,7 +41,8 @@ class GuardList:
 
     def __init__(self, where: Callable[[], UserLocation | None]) -> None:
         self._where = where
-        self._guards: dict[tuple[Any, ...], Guard] = {}
+        self._guards: dict[int, Guard] = {}  # in the order of installation, by their addresses
+        self._at: dict[Source, dict[Any, Guard]] = {}  # of each source, by kind, or by kind and what is expected
 
     def __iter__(self) -> Iterator[Guard]:
         return (guard for guard in self._guards.values() if not self._is_settled(guard))
@@ -48,32 +52,35 @@ class GuardList:
         source = guard.source
         if guard.kind is GuardKind.PRESENT and isinstance(source, Item) and self._has_key(source):
             return True
-        if any((source, kind) in self._guards for kind in _TELL_MORE.get(guard.kind, ())):
+        more = _TELL_MORE.get(guard.kind)
+        if more is not None and not more.isdisjoint(self._at[source]):
             return True
         if isinstance(source, Computed) and len(source.operands) == 1:  # a part of a fact
             (source,) = source.operands
-        return isinstance(source, TENSOR_FACTS) and (source.of, GuardKind.TENSOR) in self._guards
+        return isinstance(source, TENSOR_FACTS) and GuardKind.TENSOR in self._at.get(source.of, ())
 
     def _has_key(self, place: Item) -> bool:
-        return (place.of, GuardKind.HAS_KEY, place.key) in self._guards
+        return (GuardKind.HAS_KEY, place.key) in self._at.get(place.of, ())
 
     def install(self, source: Source, kind: GuardKind, expected: object) -> None:
         """Install a guard, once. A constant's own identity and class cannot change and need none."""
-        if isinstance(source, Constant) and kind in (GuardKind.IDENTITY, GuardKind.TYPE):
+        if kind in _OF_CONSTANTS and isinstance(source, Constant):
             return
-        exact = any((source, kind) in self._guards for kind in _TELL_CLASS)
-        if kind is GuardKind.TYPE and exact and _is_for_good(expected):
+        here = self._at.setdefault(source, {})
+        if kind is GuardKind.TYPE and not _TELL_CLASS.isdisjoint(here) and _is_for_good(expected):
             return
-        known = self._guards.get((source, GuardKind.TYPE))
-        if kind in _TELL_CLASS and known is not None and _is_for_good(known.expected):
-            del self._guards[source, GuardKind.TYPE]
-        key: tuple[Any, ...] = (source, kind)
+        if kind in _TELL_CLASS:
+            known = here.get(GuardKind.TYPE)
+            if known is not None and _is_for_good(known.expected):
+                del here[GuardKind.TYPE], self._guards[id(known)]
+        key: Any = kind
         if kind in _SEVERAL_PER_SOURCE:
-            key = (*key, expected)
+            key = (kind, expected)
         elif kind is GuardKind.CLASS_ATTR:
-            key = (*key, expected[0])  # type: ignore[index]
-        if key not in self._guards:
-            self._guards[key] = Guard(source, kind, expected, self._where())
+            key = (kind, expected[0])  # type: ignore[index]
+        if key not in here:
+            here[key] = guard = Guard(source, kind, expected, self._where())
+            self._guards[id(guard)] = guard
 
 
 def _is_for_good(cls: Any) -> bool:

@@ -52,11 +52,14 @@ class Source:
 
     def depth(self) -> int:
         """How many reads away from its root the value is."""
-        return sum(1 for _ in self.bases())
+        return len(tuple(self.bases()))
 
     def root(self) -> Source:
         """The outermost source of the chain."""
-        return next((source for source in self.bases() if source.base is None), self)
+        source: Source = self
+        while (base := source.base) is not None:
+            source = base
+        return source
 
     def roots(self) -> Iterator[Source]:
         """The outermost sources of all that is read."""
@@ -146,13 +149,15 @@ def hash_once(cls: type[S]) -> type[S]:
     """Keep the hash of each instance: it goes through the whole chain of reads, and tables are asked all the time."""
     computed = cls.__hash__
 
-    def __hash__(self: S) -> int:
-        kept: int | None = self.__dict__.get("_hash")
+    def __hash__(self: Any) -> int:
+        kept: int | None = self._hash
         if kept is None:
-            kept = self.__dict__["_hash"] = computed(self)
+            kept = computed(self)
+            object.__setattr__(self, "_hash", kept)
         return kept
 
-    cls.__hash__ = __hash__  # type: ignore[assignment,method-assign]
+    cls.__hash__ = __hash__  # type: ignore[method-assign]
+    cls._hash = None  # type: ignore[attr-defined]
     return cls
 
 
@@ -457,6 +462,11 @@ class Computed(Source):
     def roots(self) -> Iterator[Source]:
         for operand in self.operands:
             yield from operand.roots()
+
+
+def is_read_anew(source: Source | None) -> bool:
+    """Whether a look at the source may give another object each time, as one at a size of a tensor does."""
+    return isinstance(source, Size | TensorFact | Computed)
 
 
 def key_expression(key: object, names: Names) -> str:
