@@ -15,6 +15,7 @@ import torch
 
 from minidynamo import compat
 from minidynamo.autograd.foreach import foreach_table
+from minidynamo.autograd.formulas import as_kernels_do
 from minidynamo.compat import OpOverload
 from minidynamo.config import config
 
@@ -68,7 +69,8 @@ def decomposition_table(keep: Collection[OpOverload] = ()) -> dict[OpOverload, C
         table[op] = _unless_mixed(table[op])
     for op in (aten.log_sigmoid_forward.default, aten.nll_loss2d_forward.default):
         table[op] = _row_major(table[op])
-    parts = {op: split for op, split in table.items() if isinstance(op, OpOverload)} | foreach_table()
+    parts = {op: as_kernels_do(op, split) for op, split in table.items() if isinstance(op, OpOverload)}
+    parts |= foreach_table()
     return {op: split for op, split in parts.items() if op not in keep}
 
 
