@@ -88,8 +88,19 @@ RULES: dict[OpOverload, Rule] = {
     aten.log_sigmoid_forward.default: _on_cpu(_row_major),
     aten.max_pool3d_with_indices.default: _on_cpu(_pooled_volumes),
     aten.max_unpool2d.default: _channels_last_or_not,
-    aten.native_batch_norm.default: _on_cpu(_channels_last_or_not),
-    aten._native_batch_norm_legit_functional.default: _on_cpu(_channels_last_or_not),
+    **dict.fromkeys(
+        (
+            aten.native_batch_norm.default,
+            aten._batch_norm_no_update.default,
+            aten._batch_norm_with_update.default,
+            aten._batch_norm_with_update_functional.default,
+            aten._native_batch_norm_legit.default,
+            aten._native_batch_norm_legit.no_stats,
+            aten._native_batch_norm_legit_functional.default,
+            aten._native_batch_norm_legit_no_training.default,
+        ),
+        _on_cpu(_channels_last_or_not),
+    ),
     aten.nll_loss2d_forward.default: _row_major,
     aten.normal.Tensor_Tensor: _row_major,
     aten.pow.Scalar: _row_major,
@@ -97,7 +108,10 @@ RULES: dict[OpOverload, Rule] = {
 }
 """What eager lays out in another way than torch foretells. It holds for all results as large as the first."""
 
-COPIES: dict[OpOverload, dict[int, int]] = {aten._native_batch_norm_legit_functional.default: {3: 3, 4: 4}}
+COPIES: dict[OpOverload, dict[int, int]] = {
+    aten._batch_norm_with_update_functional.default: {4: 3, 5: 4},
+    aten._native_batch_norm_legit_functional.default: {3: 3, 4: 4},
+}
 """Results that are like an argument, whatever torch foretells: running statistics of half types stay what they are."""
 
 

@@ -66,12 +66,19 @@ IMAGES = laid_out((2, 3, 2, 2), (0, 1, 2, 3))
 LAST = torch.rand(2, 3, 2, 2).to(memory_format=torch.channels_last)
 STATISTICS = torch.zeros(3), torch.ones(3)
 MATRIX = laid_out((3, 4), (0, 1))
+NORMAL = (IMAGES, torch.ones(3), torch.zeros(3), *STATISTICS)
 OTHERS = {
     aten.binary_cross_entropy.default: lambda: (MATRIX, laid_out((3, 4), (1, 0)), None, 0),
     aten.log_sigmoid_forward.default: lambda: (MATRIX,),
     aten.max_unpool2d.default: lambda: (LAST, torch.zeros(2, 3, 2, 2, dtype=torch.int64), [4, 4]),
     aten.native_batch_norm.default: lambda: (IMAGES, None, None, None, None, True, 0.1, 1e-5),
+    aten._batch_norm_no_update.default: lambda: (*NORMAL, 0.1, 1e-5),
+    aten._batch_norm_with_update.default: lambda: (*NORMAL, 0.1, 1e-5),
+    aten._batch_norm_with_update_functional.default: lambda: (*NORMAL, 0.1, 1e-5),
+    aten._native_batch_norm_legit.default: lambda: (IMAGES, None, None, *STATISTICS, True, 0.1, 1e-5),
+    aten._native_batch_norm_legit.no_stats: lambda: (IMAGES, None, None, True, 0.1, 1e-5),
     aten._native_batch_norm_legit_functional.default: lambda: (IMAGES, None, None, *STATISTICS, True, 0.1, 1e-5),
+    aten._native_batch_norm_legit_no_training.default: lambda: (IMAGES, None, None, *STATISTICS, 0.1, 1e-5),
     aten.native_dropout_backward.default: lambda: (MATRIX, MATRIX > 0, 2.0),
     aten.ldexp.Tensor: lambda: (MATRIX[:, :1], MATRIX.expand(3, 4)),
     aten.max_pool3d_with_indices.default: lambda: (laid_out((2, 3, 4, 4), (0, 3, 2, 1)), [2, 2, 2]),
@@ -127,5 +134,14 @@ def test_running_statistics_of_half_types(backend, dtype):
     expected, made = ([t.to(dtype, copy=True) for t in STATISTICS] for _ in range(2))
     result = F.batch_norm(images, *expected, training=True)
     found = minidynamo.compile(F.batch_norm, backend=backend)(images, *made, training=True)
+    assert found.stride() == result.stride()
+    torch.testing.assert_close([found, *made], [result, *expected], rtol=0, atol=0)
+    weights = torch.ones(3, dtype=dtype), torch.zeros(3, dtype=dtype)
+
+    def updating(images, *given):
+        return aten._batch_norm_with_update(images, *weights, *given, 0.1, 1e-5)[0]
+
+    result = updating(images, *expected)
+    found = minidynamo.compile(updating, backend=backend)(images, *made)
     assert found.stride() == result.stride()
     torch.testing.assert_close([found, *made], [result, *expected], rtol=0, atol=0)
