@@ -235,3 +235,21 @@ def test_one_hot_is_row_major_whatever_the_layout_of_the_index(backend):
     index = torch.tensor([[0, 4, 1], [2, 3, 0]]).t()
     result, strides, _ = minidynamo.compile(program, backend=backend, fullgraph=True)(index)
     assert strides == result.stride() == program(index)[1] and torch.equal(result, program(index)[0])
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_max_pool1d_has_eagers_layouts(backend):
+    def program(x, y):
+        pooled = F.max_pool1d(x, 2), torch.max_pool1d(input=x, kernel_size=3), torch.nn.MaxPool1d(2)(x)
+        trained, with_indices = F.max_pool1d(y, 2), F.max_pool1d(x, 2, return_indices=True)
+        made = [*pooled, trained, *with_indices]
+        with torch.no_grad():
+            made.append(F.max_pool1d(y, 2))
+        return made, [t.stride() for t in made]
+
+    x = torch.rand(2, 8, 3).mT
+    y = x.detach().requires_grad_()
+    made, strides = minidynamo.compile(program, backend=backend, fullgraph=True)(x, y)
+    expected, of_eager = program(x, y)
+    assert strides == of_eager == [t.stride() for t in made] and strides[0] != strides[3]
+    torch.testing.assert_close(made, expected, rtol=0, atol=0)

@@ -5,7 +5,9 @@ Grad mode, autocast and everything that becomes a graph node are in the tracer.
 
 from __future__ import annotations
 
+import functools
 import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +110,26 @@ def _one_hot(tx: Tracer, *args: VariableTracker, **kwargs: VariableTracker) -> V
     if args and isinstance(args[0], TensorVariable) and not tx.graph.use(args[0]).is_contiguous():
         args = (tx.call_method(args[0], "contiguous", []), *args[1:])
     return tx.emit(torch.nn.functional.one_hot, args, kwargs)
+
+
+def _max_pool1d(
+    function: Callable[..., Any], tx: Tracer, *args: VariableTracker, **kwargs: VariableTracker
+) -> VariableTracker:
+    """On a CPU, where neither gradients nor indices are wanted, it has a kernel of its own, which makes row-major
+    results; without data, the one that also gives indices would tell the layout."""
+    given = args[0] if args else kwargs.get("input")
+    indices = args[6] if len(args) > 6 else kwargs.get("return_indices")
+    if isinstance(given, TensorVariable) and (indices is None or not tx.truth(indices)):
+        fake = tx.graph.use(given)
+        differentiated = fake.requires_grad and torch.is_grad_enabled()
+        if not differentiated and fake.device.type == "cpu" and not fake.is_contiguous():
+            made = tx.call_method(given, "contiguous", [])
+            args, kwargs = ((made, *args[1:]), kwargs) if args else (args, {**kwargs, "input": made})
+    return tx.emit(function, args, kwargs)
+
+
+for _function in (torch.max_pool1d, torch.nn.functional.max_pool1d):
+    registry.function(_function)(functools.partial(_max_pool1d, _function))
 
 
 @registry.function(torch.is_tensor)
