@@ -80,15 +80,17 @@ class Reader:
 
     def read(self, source: Source) -> str:
         """Text of the value at `source`, with marks."""
-        if source in self._found.places:
-            return self._found.part(self._found.places[source], 1)
-        if not isinstance(source, Derived | Computed):
+        place = self._found.places.get(source)
+        if place is not None:
+            return self._found.part(place, 1)
+        if not isinstance(source, (Derived, Computed)):
             return source.expression(self.names)
-        if source not in self._numbers:
+        number = self._numbers.get(source)
+        if number is None:
             way = self._text(source)
-            self._numbers[source] = len(self._ways)
+            number = self._numbers[source] = len(self._ways)
             self._ways.append(way)
-        return f"\0{self._numbers[source]}\0"
+        return f"\0{number}\0"
 
     def finished(self, texts: Sequence[str]) -> list[str]:
         """Texts without marks, to be evaluated in this order."""

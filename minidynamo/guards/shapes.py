@@ -376,23 +376,26 @@ def _named(source: Source) -> Any:
 
 def stable_name(source: Source) -> str:
     """The name of a place, the same in each process: `L['x'].weight.size()[0]`."""
+    if isinstance(source, Derived):
+        return _name_of_part(source, stable_name(source.of))
     if isinstance(source, Local):
         return f"L[{source.name!r}]"
     if isinstance(source, Constant):
         return source.name
     if isinstance(source, Computed):
         return source.template.format(*map(stable_name, source.operands))
-    if not isinstance(source, Derived):
-        return source.display()
-    base = stable_name(source.of)
+    return source.display()
+
+
+def _name_of_part(source: Derived, base: str) -> str:
+    if isinstance(source, (Item, StorageItem)):
+        key = source.key
+        text = repr(key) if isinstance(key, (str, int, tuple, type(None))) else type(key).__name__
+        return f"{base}[{text}]"
+    if isinstance(source, (Attr, InstanceAttr)):
+        return f"{base}.{source.name}"
     if isinstance(source, Size):
         return f"{base}.size()[{source.dim}]"
     if isinstance(source, Stride):
         return f"{base}.stride()[{source.dim}]"
-    if isinstance(source, Item | StorageItem):
-        key = source.key
-        text = repr(key) if isinstance(key, str | int | tuple | None) else type(key).__name__
-        return f"{base}[{text}]"
-    if isinstance(source, Attr | InstanceAttr):
-        return f"{base}.{source.name}"
     return f"{base}.cell_contents" if isinstance(source, CellContents) else f"{type(source).__name__}({base})"

@@ -178,10 +178,12 @@ class _Tree:
         """What is checked, in the order of the steps."""
         return [guard for _, visit in self._in_order(self.starts) for guard, _ in visit.checks]
 
-    def _in_order(self, visits: Mapping[Source, _Visit]) -> Iterator[tuple[Source, _Visit]]:
-        for source, visit in visits.items():
+    def _in_order(self, visits: dict[Source, _Visit]) -> Iterator[tuple[Source, _Visit]]:
+        todo = [*reversed(visits.items())]
+        while todo:
+            source, visit = todo.pop()
             yield source, visit
-            yield from self._in_order(visit.below)
+            todo += reversed(visit.below.items())
 
 
 def _base(source: Source) -> Source | None:
