@@ -205,10 +205,16 @@ class Mode(compat.TorchDispatchMode):
         raise AssertionError("seen")
 
 
+class QuietMode(Mode):
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
+
 @pytest.mark.parametrize(
     "state",
-    [lambda: torch.autocast("cpu"), torch.inference_mode, _vmapped, Mode, torch.no_grad],
-    ids=["autocast", "inference", "vmap", "mode", "no_grad"],
+    [lambda: torch.autocast("cpu"), torch.inference_mode, _vmapped, Mode, QuietMode, torch.no_grad],
+    ids=["autocast", "inference", "vmap", "mode", "quiet mode", "no_grad"],
 )
 def test_the_state_of_the_thread_counts_as_it_does_for_torch(state: Callable[[], Any]) -> None:
     checked = _settled()
@@ -231,6 +237,9 @@ def test_what_memory_does_not_tell_torch_is_asked_about() -> None:
     base.add_(torch.ones(8, requires_grad=True))  # the view requires gradients now
     assert checked.says() == NOTICED
     base.detach_()
+    checked = _settled([*_tensors(), torch.randn(1, 2, 1, 3, 1, 2)])
+    checked.tensors[-1].resize_(1, 3, 1, 2, 1, 2)  # the sizes of many dimensions lie elsewhere
+    assert checked.says() == NOTICED
 
 
 def test_what_is_replaced_with_each_call_does_not_make_the_others_slow() -> None:
