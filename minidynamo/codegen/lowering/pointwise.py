@@ -127,6 +127,13 @@ def _elu(x: V, alpha: Known = 1, scale: Known = 1, input_scale: Known = 1) -> V:
     return where(x > 0, x * scale, apply("expm1", x * input_scale) * (alpha * scale))
 
 
+def _dropout_backward(grad: V, mask: V, scale: Number) -> V:
+    if not grad.dtype.is_floating_point:
+        raise NotLowered  # where nothing is kept, whole numbers have no negative zero
+    wide = opmath(grad.dtype)
+    return grad.to(wide) * mask.to(wide) * scale
+
+
 ROWS: dict[str, Row] = {
     # arithmetic
     "add": Row(_add, rounds=True, numbers=True),
@@ -237,7 +244,7 @@ ROWS: dict[str, Row] = {
         lambda grad, x, negative_slope, self_is_result: where(x > 0, grad, grad * negative_slope)
     ),
     "hardtanh_backward": Row(lambda grad, x, low, high: where((x <= low) | (x >= high), 0, grad)),
-    "native_dropout_backward": Row(lambda grad, mask, scale: grad * mask * scale),
+    "native_dropout_backward": Row(_dropout_backward, "own"),
 }
 """ATen name -> formula. To add an operation, add a row."""
 

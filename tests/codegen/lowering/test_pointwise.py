@@ -238,6 +238,7 @@ def test_infinities_become_the_largest_numbers_of_the_dtype(dtype):
         lambda x: x.half().masked_fill(x > 1, 1e6),
         lambda x: x.float().masked_fill(x > 1, 1e39),
         lambda x: x.clamp(-5, 300),
+        lambda x: aten.native_dropout_backward(x, x > 1, 2.0),
         lambda x: torch.nn.functional.pad(x, (1, 1), value=float("inf")),
         lambda x: (x > 1) - True,
         lambda x: 1 - (x > 1),
