@@ -237,8 +237,8 @@ def test_what_memory_does_not_tell_torch_is_asked_about() -> None:
     base.add_(torch.ones(8, requires_grad=True))  # the view requires gradients now
     assert checked.says() == NOTICED
     base.detach_()
-    checked = _settled([*_tensors(), torch.randn(1, 2, 1, 3, 1, 2)])
-    checked.tensors[-1].resize_(1, 3, 1, 2, 1, 2)  # the sizes of many dimensions lie elsewhere
+    checked = _settled([torch.randn(1, 2, 1, 3, 1, 2), *_tensors()])
+    checked.tensors[0].resize_(1, 3, 1, 2, 1, 2)  # the sizes of many dimensions lie elsewhere
     assert checked.says() == NOTICED
 
 
