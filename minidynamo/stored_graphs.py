@@ -155,8 +155,8 @@ class StoredGraph:
         def graph() -> torch.fx.GraphModule:
             return read_graph(content["backward"], self.key, inputs=len(plan.expected))
 
-        if WHOLE.stage not in stages:
-            graph()  # which has to be right by now
+        if WHOLE.stage not in stages or plan.signature.kept_for:
+            graph()  # which has to be right by now: the whole may need what is gone
 
         def find(part: Part) -> BoxedCallable | None:
             if part.stage not in stages:
@@ -165,7 +165,7 @@ class StoredGraph:
                 except Damaged as reason:
                     publish("cache", "skip", key=self.key.name, reason=f"no part of backward can be compiled: {reason}")
                     return None
-                made = compile_backward(part_of(whole, len(plan.saved), part))
+                made = compile_backward(part_of(whole, len(plan.saved), part, plan.signature.kept_for))
                 stages[part.stage] = made
                 self._complete(content, part.stage, made)
             return stages[part.stage]
@@ -204,7 +204,9 @@ class StoredGraph:
                 "decisions": self.key.symbols.decided(),
                 "plan": call_plan.write_plan(plan, codec),
                 "stages": {stage: self._form(call, codec) for stage, call in stages.items()},
-                "backward": self._graph_form(backward, is_needed=WHOLE.stage not in stages),
+                "backward": self._graph_form(
+                    backward, is_needed=WHOLE.stage not in stages or bool(plan.signature.kept_for)
+                ),
             }
 
         self._store(content)

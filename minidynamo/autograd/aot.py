@@ -26,7 +26,7 @@ from minidynamo.autograd.joint import Trace, trace_joint
 from minidynamo.autograd.numbers import is_number
 from minidynamo.autograd.outputs import Results, plan_outputs
 from minidynamo.autograd.partition import Partition, ancestors, exposed, forward_graph, partition
-from minidynamo.autograd.parts import Part, part_of
+from minidynamo.autograd.parts import KeptFor, Part, part_of, read_for
 from minidynamo.autograd.redraws import draw_from_states
 from minidynamo.autograd.saving import SavePolicy
 from minidynamo.autograd.segments import compile_segments, has_cuts
@@ -157,7 +157,7 @@ def _compile_graphs(
         place.write(plan, stages, late)
 
     def compile_backward(part: Part) -> BoxedCallable:
-        graph = part_of(late, len(saved), part)
+        graph = part_of(late, len(saved), part, graphs.signature.kept_for)
         stages[part.stage] = backward(graph, _examples(graph))
         if place is not None:
             place.write(plan, stages, late)
@@ -180,7 +180,12 @@ def _callable(
     else:
         flat = plan.layout.flatten(example_inputs)
         derivatives = Derivatives(
-            gm, plan.layout, flat, functools.partial(decomposition_table, keep), plan.higher.saved
+            gm,
+            plan.layout,
+            flat,
+            functools.partial(decomposition_table, keep),
+            plan.higher.saved,
+            plan.signature.kept_for,
         )
         again = DoubleBackward(plan.higher, derivatives, plan.signature.gradients)
         call = runtime.training_call(
@@ -279,7 +284,28 @@ def _split(
     )
     written = [mutation.index for mutation in results.mutations]
     higher = plan_higher_order(trace, functional, parts, gradients, written, layout.given_up())
-    return AotGraphs(layout, signature, _module(parts.forward), _module(parts.backward), parts, higher=higher)
+    forward, backward = _module(parts.forward), _module(parts.backward)
+    if len(results.differentiable) > 1 and not higher.strays:
+        signature = _kept_apart(signature, parts, read_for(backward, len(parts.saved)))
+    return AotGraphs(layout, signature, forward, backward, parts, higher=higher)
+
+
+def _kept_apart(signature: GraphSignature, parts: Partition, read: KeptFor) -> GraphSignature:
+    """`signature` with what is kept for some results alone, unless that saves nothing: parameters live anyway."""
+    values = [node for node in parts.saved if not is_number(node)]
+    if not any(places and not _lives_anyway(node) for node, places in zip(values, read)):
+        return signature
+    saved = [
+        replace(value, reason=f"{value.reason}; dies with {len(places)} of the results") if places else value
+        for value, places in zip(signature.saved, read)
+    ]
+    return replace(signature, saved=tuple(saved), kept_for=tuple(read[: len(values)]))
+
+
+def _lives_anyway(node: fx.Node) -> bool:
+    """Whether autograd holds `node` as long as the graph: a leaf to whose `.grad` it may add."""
+    value = node.meta["val"]
+    return node.op == "placeholder" and bool(value.requires_grad) and bool(value.is_leaf)
 
 
 def _tangents_of(gradient: fx.Node | None, tangents: list[fx.Node]) -> tuple[int, ...]:

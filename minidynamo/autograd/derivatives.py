@@ -43,7 +43,7 @@ class Values:
     """What one call has: `kept` by position; an `input` by number, or NotAvailable; `numbers` by symbol; `tangents` by
     order; the state that the `random` numbers began with, by device, if it is needed."""
 
-    kept: Sequence[torch.Tensor]
+    kept: Sequence[torch.Tensor | None]
     input: Callable[[int], torch.Tensor]
     numbers: Mapping[Any, Any]
     tangents: Sequence[Sequence[torch.Tensor | None]]
@@ -53,7 +53,8 @@ class Values:
 class Derivatives:
     """The derivatives of one captured graph, under the settings that are in force now.
 
-    They are traced on the fake values `flat`. `kept` are names of what calls have kept.
+    They are traced on the fake values `flat`. `kept` are names of what calls have kept, `kept_for` what each of them
+    was kept for, as in a `GraphSignature`: what only results need for which no gradient comes in may be gone.
     """
 
     def __init__(
@@ -63,12 +64,14 @@ class Derivatives:
         flat: Sequence[Any],
         decompositions: Callable[[], dict[OpOverload, Callable[..., Any]]],
         kept: tuple[str, ...],
+        kept_for: tuple[tuple[int, ...], ...] = (),
     ) -> None:
         self.gm = gm
         self.layout = layout
         self.flat = flat
         self.decompositions = decompositions
         self.kept = kept
+        self.kept_for = kept_for
         self.entry: Settings = settings()
         self.symbols: Symbols = symbols_of(flat)
         self.env = mode_of(gm, flat).shape_env if self.symbols else None
@@ -98,7 +101,13 @@ class Derivatives:
                     draw_from_states(functional)
         except Exception as error:
             raise NotAvailable(f"Tracing it failed: {str(error).splitlines()[0]}") from error
-        return Derivative(trace, functional, self.symbols, self.kept)
+        return Derivative(trace, functional, self.symbols, self.kept_by_then(orders[0]))
+
+    def kept_by_then(self, given: Given) -> dict[str, int]:
+        """The place of each value that is there when gradients like `given` come in, by its name."""
+        used = {place for place, tangent in enumerate(given) if tangent is not None}
+        gone = {i for i, places in enumerate(self.kept_for) if places and used.isdisjoint(places)}
+        return {name: i for i, name in enumerate(self.kept) if i not in gone}
 
 
 @contextlib.contextmanager
@@ -113,7 +122,7 @@ def _own_saved_tensors() -> Iterator[None]:
 class Derivative:
     """One derivative. `differentiable` says for each result whether it has a derivative itself."""
 
-    def __init__(self, trace: Trace, functional: FunctionalGraph, symbols: Symbols, kept: tuple[str, ...]) -> None:
+    def __init__(self, trace: Trace, functional: FunctionalGraph, symbols: Symbols, kept: Mapping[str, int]) -> None:
         self.trace = trace
         self.functional = functional
         self.symbols = symbols
@@ -142,7 +151,7 @@ class Program:
         self.places = dict(zip(functional.tangents, derivative.trace.handed_in))
         self.graph = functional.emitter.graph
         self.keys = value_keys(functional, derivative.symbols)
-        self.kept = {name: i for i, name in enumerate(derivative.kept)}
+        self.kept = derivative.kept
         self.results = derivative.results
         roots = [node for node in self.results if node is not None]
         self.live = ancestors(roots, self.sources)

@@ -33,7 +33,8 @@ class HigherOrder:
 
     `saved` are names of the tensors that backward saves (see `value_keys.py`), `held` inputs that are kept beside them.
     `linked` are the inputs with derivatives. `random` are devices whose random numbers are drawn again. `missing` are
-    inputs that would be needed and cannot be kept, each with the reason.
+    inputs that would be needed and cannot be kept, each with the reason. `strays`: a function of the user's has kept
+    what lies on no way from the results.
     """
 
     saved: tuple[str, ...] = ()
@@ -41,6 +42,7 @@ class HigherOrder:
     linked: tuple[int, ...] = ()
     random: tuple[str, ...] = ()
     missing: tuple[tuple[int, str], ...] = ()
+    strays: bool = False
 
 
 def plan_higher_order(
@@ -82,6 +84,7 @@ def plan_higher_order(
         tuple(i for i, node in trace.gradients.items() if node is not None or strays),
         tuple(sorted({device for node in again for device in _devices(node)})),
         tuple((i, lost[i].format(functional.placeholders[i])) for i in needed if i in lost),
+        bool(strays),
     )
 
 
@@ -167,12 +170,13 @@ class DoubleBackward:
     def gradients(
         self,
         kept: Kept,
-        saved: Sequence[torch.Tensor],
+        saved: Sequence[torch.Tensor | None],
         tangents: Sequence[torch.Tensor | None],
         compiled: Compiled,
     ) -> Sequence[torch.Tensor | None]:
         """The gradients of the inputs, which can be differentiated if the grad mode is on. `compiled` computes them."""
-        return _gradients(_Call(self, kept, [value.detach() for value in saved], compiled=compiled), tangents)
+        values = [None if value is None else value.detach() for value in saved]
+        return _gradients(_Call(self, kept, values, compiled=compiled), tangents)
 
 
 Compiled = Callable[[Sequence[torch.Tensor | None]], Sequence[torch.Tensor | None]]
@@ -185,7 +189,7 @@ class _Call:
 
     again: DoubleBackward
     kept: Kept
-    saved: Sequence[torch.Tensor]
+    saved: Sequence[torch.Tensor | None]
     earlier: tuple[tuple[torch.Tensor | None, ...], ...] = ()
     orders: tuple[Given, ...] = ()
     compiled: Compiled | None = None

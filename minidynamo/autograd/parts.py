@@ -6,21 +6,25 @@ found out in `runtime.py`; nothing is compiled here.
 
 from __future__ import annotations
 
+import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import fx
 
 from minidynamo import compat
 from minidynamo.autograd.locations import USERS_BACKWARD
-from minidynamo.autograd.numbers import dense_strides, has_symbols, hint, is_number, keys
+from minidynamo.autograd.numbers import dense_strides, has_symbols, hint, is_dense_in, is_number, keys
 from minidynamo.autograd.partition import backward_graph, tangent_dependent
 from minidynamo.compat import OpOverload
 
 aten = torch.ops.aten
+
+KeptFor: TypeAlias = Sequence[tuple[int, ...]]
+"""For each value that forward has saved the results that it is kept for, by their positions; () for all of them."""
 
 # Arguments of operators that compute several gradients: which of them.
 _MASKS = frozenset(("output_mask", "grad_input_mask"))
@@ -46,11 +50,12 @@ class Part:
 WHOLE = Part()
 
 
-def part_of(gm: fx.GraphModule, saved: int, part: Part) -> fx.GraphModule:
+def part_of(gm: fx.GraphModule, saved: int, part: Part, kept_for: KeptFor = ()) -> fx.GraphModule:
     """The graph of a part of the backward graph `gm`, which takes so many values that forward has saved, then tangents.
 
     The whole is a copy: whoever compiles it may change it. A part takes the same inputs, but for each unused result one
-    zero that is expanded to the shape of its gradient; in the places of unwanted gradients it returns None.
+    zero that is expanded to the shape of its gradient, and something empty for each value that was kept for unused
+    results alone, as `kept_for` says; in the places of gradients that are unwanted, or nothing, it returns None.
     """
     graph = fx.Graph()
     gradients: Any = graph.graph_copy(gm.graph, {})
@@ -60,20 +65,53 @@ def part_of(gm: fx.GraphModule, saved: int, part: Part) -> fx.GraphModule:
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     kept, tangents = inputs[:saved], inputs[saved:]
     unused = [tangents[place] for place in sorted(part.unused)]
-    _leave_out(graph, set(unused), tangent_dependent(graph, {*kept}))
+    nothing = _leave_out(graph, tangents, part.unused, tangent_dependent(graph, {*kept}))
     for tangent in unused:
         _read_zeros(graph, tangent)
     results: Any = output.args[0]
-    wanted = [None if place in part.unwanted else node for place, node in enumerate(results)]
+    wanted = [None if place in part.unwanted or node in nothing else node for place, node in enumerate(results)]
     made = backward_graph(graph, kept, tangents, wanted, tangent_dependent(graph, {*kept, *unused}))
     for node in made.nodes:
         _compute_what_is_read(node)
+    for node, places in zip(made.nodes, kept_for):
+        if places and part.unused.issuperset(places):
+            assert not node.users, f"{node} was kept for results that are not used"
+            node.meta["val"] = node.meta["val"].new_empty(0)
     return fx.GraphModule(torch.nn.Module(), made)
 
 
-def _leave_out(graph: fx.Graph, nothing: set[fx.Node], behind: set[fx.Node]) -> None:
-    """Leave summands out that come from gradients in `nothing` alone: eager does not compute them. `behind` is what is
-    computed from any gradient.
+def read_for(gm: fx.GraphModule, saved: int) -> list[tuple[int, ...]]:
+    """For each value that forward has saved the results, counted among the differentiable ones, for whose gradients a
+    part of the backward graph `gm` reads it; () for all, and for a value that it does not read."""
+    inputs = gm.graph.find_nodes(op="placeholder")
+    kept, tangents = inputs[:saved], inputs[saved:]
+    behind = tangent_dependent(gm.graph, {*kept})
+    used = _used_for(gm.graph, tangents, behind)
+    read: dict[fx.Node, int] = {}
+    # By node the results for which it is computed, of zeros, though it comes from none of them.
+    idle: dict[fx.Node, int] = {}
+    for node in reversed(gm.graph.nodes):
+        if node.op == "output":
+            read.update({gradient: used.get(gradient, _ALWAYS) for gradient in node.all_input_nodes})
+        elif node in read:
+            needed = used[node] | idle.get(node, 0) if node in used else read[node]
+            for source in node.all_input_nodes:
+                read[source] = read.get(source, 0) | needed
+                if source in used and node in used:
+                    more = 0 if _is_left_out(source, node, behind) else used[node] & ~used[source]
+                    idle[source] = idle.get(source, 0) | idle.get(node, 0) | more
+    everything = (2 << len(tangents)) - 2
+    found = [read.get(node, 0) for node in kept]
+    found = [0 if bits & _ALWAYS or bits == everything else bits for bits in found]
+    return [tuple(place for place in range(len(tangents)) if bits & 2 << place) for bits in found]
+
+
+# Results as bits: the first stands for what is computed whichever of them is used.
+_ALWAYS = 1
+
+
+def _used_for(graph: fx.Graph, tangents: Sequence[fx.Node], behind: set[fx.Node]) -> dict[fx.Node, int]:
+    """The results whose gradients each node of `behind` comes from: it is nothing if none of them is used.
 
     A backward that the user wrote is not called for nothing alone; otherwise it gets zeros, and may compute anything.
     """
@@ -83,26 +121,77 @@ def _leave_out(graph: fx.Graph, nothing: set[fx.Node], behind: set[fx.Node]) -> 
             call = node.meta.get(USERS_BACKWARD)
             if call is not None and source in behind and source.meta.get(USERS_BACKWARD) != call:
                 given.setdefault(call, set()).add(source)
+    used = {tangent: 2 << place for place, tangent in enumerate(tangents)}
     for node in graph.nodes:
-        if node.op != "call_function" or is_number(node):
+        if node.op != "call_function" or is_number(node) or node not in behind:
             continue
-        late = [source for source in node.all_input_nodes if source in behind and not is_number(source)]
         call = node.meta.get(USERS_BACKWARD)
-        if call is not None:
-            late = [*given.get(call, ())]
-        if late and nothing.issuperset(late):
-            nothing.add(node)
-        elif call is not None:
+        late = _late(node, behind) if call is None else given.get(call, ())
+        used[node] = functools.reduce(operator.or_, (used.get(source, _ALWAYS) for source in late), 0) or _ALWAYS
+    return used
+
+
+def _late(node: fx.Node, behind: set[fx.Node]) -> list[fx.Node]:
+    return [source for source in node.all_input_nodes if source in behind and not is_number(source)]
+
+
+def _summands(node: fx.Node, behind: set[fx.Node]) -> list[fx.Node]:
+    """The two gradients whose sum `node` is, each of which can take its place; empty if it is no such sum."""
+    if node.target is not aten.add.Tensor or node.kwargs or USERS_BACKWARD in node.meta:
+        return []
+    late = _late(node, behind)
+    alike = len(late) == 2 and all(_layout(source)[0] == _layout(node)[0] for source in late)
+    return late if alike else []
+
+
+def _is_left_out(source: fx.Node, node: fx.Node, behind: set[fx.Node]) -> bool:
+    """Whether `node`, when it is computed, can do without a gradient that is nothing."""
+    return source.op != "placeholder" and (bool(_summands(node, behind)) or _is_plain(source.meta["val"]))
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether zeros like `value` can be made of nothing else: its sizes are known, and it has no gaps."""
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or has_symbols(value):
+        return False
+    order = sorted(range(value.ndim), key=lambda dim: (value.stride(dim), value.shape[dim], -dim))
+    return is_dense_in(order, value.shape, value.stride())
+
+
+def _leave_out(
+    graph: fx.Graph, tangents: Sequence[fx.Node], unused: Collection[int], behind: set[fx.Node]
+) -> set[fx.Node]:
+    """Leave out, and return, what comes from gradients of `unused` results alone, which eager does not compute either:
+    summands are dropped, what else is joined with other gradients becomes zeros. `behind` is what is computed from
+    gradients."""
+    bits = sum(2 << place for place in unused)
+    nothing = {node for node, used in _used_for(graph, tangents, behind).items() if not used & ~bits}
+    for node in graph.nodes:
+        lacking = [source for source in _late(node, behind) if source in nothing]
+        if node.op != "call_function" or node in nothing or is_number(node) or not lacking:
             continue
-        elif node.target is aten.add.Tensor and not node.kwargs and not nothing.isdisjoint(late):
-            (rest,) = (source for source in late if source not in nothing)
-            if _layout(rest) == _layout(node):
-                node.replace_all_uses_with(rest)
-            elif _layout(rest)[0] == _layout(node)[0]:
+        if summands := _summands(node, behind):
+            (rest,) = (source for source in summands if source not in nothing)
+            if _layout(rest) != _layout(node):
                 with graph.inserting_before(node):
-                    copy = _laid_out(graph, rest, node.meta["val"])
-                behind.add(copy)
-                node.replace_all_uses_with(copy)
+                    rest = _laid_out(graph, rest, node.meta["val"])
+                behind.add(rest)
+            node.replace_all_uses_with(rest)
+            continue
+        for source in lacking:
+            if _is_left_out(source, node, behind):
+                with graph.inserting_before(node):
+                    node.replace_input_with(source, _zeros(graph, source.meta["val"]))
+    return nothing
+
+
+def _zeros(graph: fx.Graph, like: torch.Tensor) -> fx.Node:
+    """Zeros in the layout of `like`, whose sizes are known."""
+    facts: dict[str, Any] = {"dtype": like.dtype, "device": like.device, "pin_memory": False}
+    zero = graph.call_function(aten.full.default, ([], 0), facts)
+    zero.meta["val"] = _empty(like, (), ())
+    expanded = graph.call_function(aten.expand.default, (zero, list(like.shape)))
+    expanded.meta["val"] = _empty(like, range(like.ndim), [0] * like.ndim)
+    return _laid_out(graph, expanded, like)
 
 
 def _layout(node: fx.Node) -> Any:

@@ -19,6 +19,7 @@ from minidynamo import compat
 from minidynamo.autograd.accumulation import accumulating, not_asked_for
 from minidynamo.autograd.batches import has_batches
 from minidynamo.autograd.double_backward import DoubleBackward, linked
+from minidynamo.autograd.holders import NOTHING, Holders
 from minidynamo.autograd.layouts import GradientLayout, Layout
 from minidynamo.autograd.parts import WHOLE, Part
 from minidynamo.autograd.signature import GraphSignature, OutputPlan
@@ -52,10 +53,11 @@ def training_call(
     backward takes comes from. `expected` are fake values like those that backward takes: what was saved, then
     gradients. `again` is for callers who differentiate the gradients.
     """
+    holders = Holders(signature.kept_for, signature.differentiable_results) if signature.kept_for else None
     function = _make_function(
-        signature, _settling(signature, forward), saved, _Parts(compile_backward), expected, again
+        signature, _settling(signature, forward), saved, _Parts(compile_backward), expected, again, holders
     )
-    apply = compat.raw_apply(function)
+    apply = compat.raw_apply(function) if holders is None else _joining(holders, function)
     gradients = signature.gradients
     unreached = [place for place, i in enumerate(gradients) if i in signature.unreached and i not in again.plan.linked]
     if len(unreached) == len(gradients):
@@ -74,6 +76,11 @@ def training_call(
         return apply(args, *links)
 
     return _finishing(signature, _with_constants(signature, run_detached if unreached else run))
+
+
+def _joining(holders: Holders, function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    apply = compat.raw_apply(function)
+    return lambda args, *links: holders.joined(apply(args, *links), args)
 
 
 def checking_memory(
@@ -119,6 +126,7 @@ class _BackwardCall:
     def __init__(self, signature: GraphSignature, parts: _Parts, expected: Sequence[torch.Tensor]) -> None:
         self.parts = parts
         self.results = signature.differentiable_results
+        self.apart = bool(signature.kept_for)
         self.sources = signature.gradient_sources
         self.fits = [GradientLayout(value) for value in expected]
         self.symbolic = [i for fit, i in zip(self.fits, self.results) if fit.is_symbolic]
@@ -140,6 +148,8 @@ class _BackwardCall:
         graph: Callable[..., Any] = self.parts.whole
         if unused or unwanted:
             part, graph = self.parts.find(Part(frozenset(unused), frozenset(unwanted)))
+        if self.apart:
+            args[:] = [NOTHING if value is None else value for value in args]
         args += ctx.numbers
         shapes = map(ctx.shapes.get, self.results)
         args += [
@@ -164,6 +174,7 @@ def _make_function(
     backward: _Parts,
     expected: Sequence[torch.Tensor],
     again: DoubleBackward,
+    holders: Holders | None,
 ) -> type[torch.autograd.Function]:
     results = signature.results
     differentiable = signature.differentiable_results
@@ -189,14 +200,15 @@ def _make_function(
             ctx.again = again.keep(args, links, hooked)
             made = forward_graph(args)
             kept += [made[i] for i in places.made]
-            ctx.save_for_backward(*kept)
+            returned = list(made[:results])
+            ctx.layouts = [Layout(value) for value in kept] if hooked else None
+            ctx.save_for_backward(*(holders.set_apart(ctx, kept, returned, args) if holders else kept))
             ctx.numbers = numbers + [made[i] for i in places.numbers_made]
             ctx.shapes = {i: made[i].shape for i in run_backward.symbolic}
             ctx.set_materialize_grads(False)
-            ctx.layouts = [Layout(value) for value in kept] if hooked else None
             if others:
                 ctx.mark_non_differentiable(*[made[i] for i in others])
-            return tuple(made[:results])
+            return tuple(returned)
 
         @staticmethod
         def backward(ctx: Any, *given: Any) -> tuple[torch.Tensor | None, ...]:
@@ -205,11 +217,9 @@ def _make_function(
             if signature.all_gradients:
                 compat.check_reentrant_backward()
             kept = ctx.again
-            args = _saved(ctx) if runs_once else []
-            if ctx.layouts is not None:
-                args = [layout.restored(value) for layout, value in zip(ctx.layouts, args)]
             tangents = [gradients[i] for i in differentiable]
             gradients.clear()
+            args = _saved(ctx, holders, tangents) if runs_once else []
             unwanted = not_asked_for(ctx, kept.links)
             if torch.is_grad_enabled() or has_batches(tangents):
                 return (None, *again.gradients(kept, args, tangents, run_backward.keeping(ctx, tuple(args), unwanted)))
@@ -219,13 +229,17 @@ def _make_function(
     return CompiledFunction
 
 
-def _saved(ctx: Any) -> list[Any]:
+def _saved(ctx: Any, holders: Holders | None, tangents: Sequence[torch.Tensor | None]) -> list[Any]:
     """What was saved; raises the second time. Unless the user retains the graph, autograd lets go now, and each value
-    dies at its last use."""
+    dies at its last use. None for what only results need for which no gradient comes in."""
     saved = list(ctx.saved_tensors)
     ctx.maybe_clear_saved_tensors()
     if not compat.retains_graph():
         ctx.again = None
+    if holders is not None:
+        saved = holders.gathered(ctx, saved, tangents)
+    if ctx.layouts is not None:
+        return [value if value is None else fit.restored(value) for fit, value in zip(ctx.layouts, saved)]
     return saved
 
 
@@ -279,17 +293,20 @@ def _run(graph: BoxedCallable, args: list[Any], hand_over: HandOver | None = Non
 
 
 def _settling(signature: GraphSignature, graph: BoxedCallable) -> BoxedCallable:
-    """`graph`, whose results torch knows, before anything is saved of them, as what they are in eager: as often
-    written, and no views of what only the graph has seen."""
-    if not signature.result_writes and not signature.no_views:
+    """`graph`, whose results, and the inputs that it writes to, torch knows, before anything is saved of them, as what
+    they are in eager: as often written, and no views of what only the graph has seen."""
+    inputs = [(m.index, m.writes) for m in signature.mutations if m.result is None and m.writes is not None]
+    if not signature.result_writes and not signature.no_views and not inputs:
         return graph
     positions, counts = zip(*signature.result_writes) if signature.result_writes else ((), ())
 
     def settled(args: list[Any]) -> list[Any]:
+        written = [args[i] for i, _ in inputs]
+        versions = [args[i]._version + count for i, count in inputs]
         made = list(graph(args))
         for i in signature.no_views:
             made[i] = made[i].detach()
-        compat.set_versions([made[i] for i in positions], counts)
+        compat.set_versions([*written, *(made[i] for i in positions)], [*versions, *counts])
         return made
 
     return settled
@@ -319,7 +336,7 @@ def _finishing(signature: GraphSignature, run: BoxedCallable) -> BoxedCallable:
     """`run`, followed by what only real tensors allow: writing to inputs under autograd, and making views."""
     plain = [OutputPlan("graph", i) for i in range(signature.results)]
     pending = [(m.index, m.result) for m in signature.mutations if m.result is not None]
-    counted = {m.index: m.writes for m in signature.mutations if m.writes is not None}
+    counted = {m.index: m.writes for m in signature.mutations if m.writes is not None and m.result is not None}
     if not pending and not counted and list(signature.outputs) == plain:
         return run if getattr(run, "_boxed_call", False) else mark_boxed(run)
     from_inputs = {plan.index for plan in signature.outputs if plan.origin == "input"}
@@ -335,7 +352,7 @@ def _finishing(signature: GraphSignature, run: BoxedCallable) -> BoxedCallable:
         made = run(args)
         for index, result in writes:
             kept[index].copy_(made[result])
-        if versions:  # generated code does not count what it writes
+        if versions:
             compat.set_versions([kept[index] for index, _ in counts], versions)
         return tuple([make(kept, made) for make in makers])
 

@@ -99,7 +99,9 @@ class GraphSignature:
     `constants` are tensors of the user's code that are appended to the inputs, `given_up` the
     inputs whose lists were given up, `number_results` the results that are numbers. What backward takes of numbers is
     no part of `saved`: they are no tensors. `all_gradients`: backward refuses to compute some gradients only;
-    `runs_once`: it runs once, unless the user retains the graph.
+    `runs_once`: it runs once, unless the user retains the graph. `kept_for` are, for each of `saved`, the positions in
+    `differentiable_results` of those that it is kept for, () for all of them; it is empty where nothing is kept for
+    some of them alone.
     """
 
     inputs: tuple[str, ...]
@@ -118,6 +120,7 @@ class GraphSignature:
     number_results: tuple[int, ...] = ()
     all_gradients: bool = False
     runs_once: bool = True
+    kept_for: tuple[tuple[int, ...], ...] = ()
 
     @property
     def saved_bytes(self) -> int:

@@ -229,3 +229,40 @@ def saliency_peak(make, backend):
 @pytest.mark.parametrize("name", ["layers", "convolutions", "two heads"])
 def test_gradients_that_nobody_asks_for_are_not_computed(name, backend):
     assert saliency_peak(PARTIAL[name], backend) <= saliency_peak(PARTIAL[name], None)
+
+
+def first_of_two(x, w):
+    return torch.tanh(x @ w), torch.sin(x) @ w
+
+
+def first_of_three(x, w):
+    h = x @ w
+    return h.tanh(), (h.sin() @ w).sin(), [h.exp().cumsum(0)]
+
+
+def first_of_parts(x, w):
+    one, other = (x @ w).chunk(2)
+    return one.sin(), other.sin().cumsum(0).sin()
+
+
+def unused_results(function, backend):
+    """The gradient from the first result, and the peak of a step that lets go of the others before backward."""
+    torch.manual_seed(0)
+    x, w = torch.randn(128, 128), torch.randn(128, 128).div_(12).requires_grad_()
+    call = function if backend is None else minidynamo.compile(function, backend=backend, fullgraph=True)
+
+    def step():
+        made = call(x, w)[0]
+        return torch.autograd.grad((made * made).mean(), w)[0]
+
+    gradient = step()
+    return gradient, peak_bytes(step)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("function", [first_of_two, first_of_three, first_of_parts])
+def test_what_an_unused_result_needs_dies_with_it(function, backend):
+    gradient, peak = unused_results(function, None)
+    got, got_peak = unused_results(function, backend)
+    torch.testing.assert_close(got, gradient, rtol=1e-4, atol=1e-6)
+    assert got_peak <= peak

@@ -1,0 +1,213 @@
+"""Tests of minidynamo/autograd/holders.py: what is kept for one result alone dies with that."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+
+import pytest
+import torch
+
+from minidynamo.autograd.holders import Holders
+from minidynamo.boxed import mark_boxed
+from tests.autograd.programs import compile_program, inputs, interpret
+
+
+def two(x, w):
+    return torch.tanh(x @ w), torch.sin(x) @ w
+
+
+def chain(x, w):
+    """Each result takes what the ones before it take."""
+    one = (x @ w).sin()
+    two = (one @ w).sin()
+    return one, two, (two @ w).sin()
+
+
+def halves(x, w):
+    """Parts of one tensor, whose gradients are joined."""
+    one, other = (x @ w).chunk(2)
+    return one.sin() @ w, other.sin().cumsum(0).sin()
+
+
+def separate(x, w):
+    return (x @ w).sin(), (w * 2).sin().cumsum(0)
+
+
+PROGRAMS = [two, chain, halves, separate]
+
+
+def square():
+    return [leaf.detach().double().requires_grad_() for leaf in inputs((4, 4), (4, 4))()[0]]
+
+
+class Watched:
+    """A program whose forward graph notes what it makes for backward."""
+
+    def __init__(self, program, args):
+        self.kept = []
+        self.call = compile_program(program, args, forward=self.compiler)
+        self.signature = self.call.signature
+
+    def compiler(self, gm, examples):
+        run = interpret(gm, examples)
+
+        def noting(args):
+            made = run(args)
+            self.kept = [weakref.ref(value) for value in made[self.signature.results :]]
+            return made
+
+        return mark_boxed(noting)
+
+    def alive(self):
+        return sum(value() is not None for value in self.kept)
+
+
+@pytest.fixture(autouse=True)
+def without_collector():
+    """What dies must die at once."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_results_with_the_same_values_share_a_node():
+    holders = Holders(((0,), (), (0, 2), (3,)), (0, 1, 4, 5))
+    assert holders.common == [1]
+    assert holders.groups == [((0, 1), [0]), ((1,), [4]), ((2,), [5])]
+
+
+def test_what_a_result_needs_alone_dies_with_it():
+    watched = Watched(chain, square())
+    one, two, three = watched.call(square())
+    before = watched.alive()
+    assert before >= 2
+    del three
+    after = watched.alive()
+    assert after < before
+    del one
+    assert watched.alive() == after  # the second takes all that the first does
+    del two
+    assert watched.alive() == 0
+
+
+def test_what_is_computed_of_a_result_holds_what_it_needs():
+    x, w = leaves = square()
+    watched = Watched(two, leaves)
+    one, other = watched.call([x, w])
+    loss = other.exp().sum()
+    del other, one
+    assert watched.alive() == 1
+    wanted = torch.autograd.grad(two(x, w)[1].exp().sum(), leaves)
+    for got, expected in zip(torch.autograd.grad(loss, leaves), wanted, strict=True):
+        torch.testing.assert_close(got, expected)
+    assert watched.alive() == 0
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_gradients_with_results_that_died(program, dynamic):
+    """Backward of some results, once and again, and of their gradients; nothing is left but by `retain_graph`."""
+    leaves = square()
+    call = compile_program(program, leaves, dynamic=dynamic)
+    assert any(call.signature.kept_for)
+    for used in range(len(program(*leaves))):
+        outcomes = []
+        for function in (lambda *args: call([*args]), program):
+            result = function(*leaves)[used]
+            gradients = torch.autograd.grad(result.square().sum(), leaves, create_graph=True, allow_unused=True)
+            penalty = sum(g.square().sum() for g in gradients if g is not None)
+            second = torch.autograd.grad(penalty, leaves, allow_unused=True)
+            result = function(*leaves)[used].square().sum()
+            once = torch.autograd.grad(result, leaves, retain_graph=True, allow_unused=True)
+            again = torch.autograd.grad(result, leaves, allow_unused=True)
+            with pytest.raises(RuntimeError, match="a second time"):
+                torch.autograd.grad(result, leaves, allow_unused=True)
+            outcomes.append([*gradients, *second, *once, *again])
+        for got, wanted in zip(*outcomes, strict=True):
+            if wanted is not None and got is not None:
+                torch.testing.assert_close(got, wanted)
+            else:
+                assert got is None or not got.any()
+                assert wanted is None or not wanted.any()
+
+
+def test_writes_are_noticed_wherever_a_value_is_kept():
+    x, w = square()
+    x.requires_grad_(False)
+    call = compile_program(two, [x, w])
+    one, other = call([x, w])
+    one.detach().mul_(2)
+    torch.autograd.grad(other.sum(), w)  # which does not read it
+    one, other = call([x, w])
+    one.detach().mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        one.sum().backward()
+    one, other = call([x, w])
+    assert not other._is_view() and other._base is None
+    other.mul_(2)
+    other.sum().backward()
+    torch.testing.assert_close(w.grad, torch.autograd.grad(two(x, w)[1].sum() * 2, w)[0])
+
+
+def test_hooks_of_the_user_see_each_value_once():
+    x, w = leaves = square()
+    call = compile_program(two, leaves)
+    packed, unpacked = [], []
+
+    def pack(value):
+        packed.append(value.shape)
+        return value.clone()
+
+    def unpack(value):
+        unpacked.append(value.shape)
+        return value
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        other = call([x, w])[1]
+    assert len(packed) == len(call.signature.saved)
+    got = torch.autograd.grad(other.sum(), leaves)
+    assert 0 < len(unpacked) < len(packed)
+    for gradient, wanted in zip(got, torch.autograd.grad(two(x, w)[1].sum(), leaves), strict=True):
+        torch.testing.assert_close(gradient, wanted)
+    seen = []
+    other = call([x, w])[1]
+    other.register_hook(lambda gradient: seen.append(gradient.sum().item()))
+    other.retain_grad()
+    other.sum().backward()
+    assert seen == [16.0] and other.grad.sum() == 16
+    names = [type(node).__name__ for node in (other.grad_fn, other.grad_fn.next_functions[0][0])]
+    assert names == ["CompiledResultBackward", "CompiledFunctionBackward"]
+
+
+def test_a_program_whose_results_share_all_values_has_one_node():
+    x = torch.randn(4, requires_grad=True)
+
+    def shared(x):
+        y = x.exp()
+        return y * 2, y * 3
+
+    call = compile_program(shared, [x])
+    assert call.signature.kept_for == ()
+    assert {type(y.grad_fn).__name__ for y in call([x])} == {"CompiledFunctionBackward"}
+
+
+def test_backward_from_several_threads():
+    x, w = leaves = square()
+    call = compile_program(two, leaves)
+    results = call([x, w])
+    wanted = [torch.autograd.grad(result.sum(), leaves) for result in two(x, w)]
+    outcomes = []
+
+    def work(which):
+        for _ in range(10):
+            got = torch.autograd.grad(results[which].sum(), leaves, retain_graph=True)
+            outcomes.append(all(map(torch.allclose, got, wanted[which])))
+
+    threads = [threading.Thread(target=work, args=(i % 2,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcomes == [True] * 40
