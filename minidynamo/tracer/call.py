@@ -21,11 +21,12 @@ from minidynamo.tracer.attributes.functions import original_of
 from minidynamo.tracer.constants import CONSTANT_TYPES, NotConstant, as_constant
 from minidynamo.tracer.construct import construct
 from minidynamo.tracer.inlining import inline_function, inline_nested, trusted_source
+from minidynamo.tracer.moved_items import as_moved, entries_as_moved
 from minidynamo.tracer.operators import folded, involves_tensor
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.tensors import call_tensor_method
 from minidynamo.tracer.trace_rules import Action, Rule, rule_for
-from minidynamo.tracer.unread import looked_at
+from minidynamo.tracer.unread import all_looked_at, looked_at
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
     BoundBuiltin,
@@ -55,7 +56,9 @@ _CODE = (FunctionVariable, NestedFunctionVariable, MethodVariable, PartialVariab
 
 
 def call(tx: Tracer, function: VariableTracker, args: Args, kwargs: Kwargs) -> VariableTracker:
-    """Call any tracked callable. What it gives may be unread, and so may what it is given where it `passes_on` that."""
+    """Call any tracked callable. What it is given may be unread, until it gets to who works with it, and so may what
+    it gives.
+    """
     act = _CALLS.get(type(function))
     if act is None:
         handler = registry.find_method(function.python_type, "__call__")
@@ -71,12 +74,18 @@ def call(tx: Tracer, function: VariableTracker, args: Args, kwargs: Kwargs) -> V
 
 def _call_real(tx: Tracer, function: FunctionVariable | BuiltinVariable, args: Args, kwargs: Kwargs) -> VariableTracker:
     value = function.value
+    rule = rule_for(value)
+    if rule.action not in _TRACED or number_functions.is_known(value):
+        handler = rule.function if rule.action is Action.HANDLER else None
+        if handler not in registry.TAKES_UNREAD:
+            args, kwargs = all_looked_at(tx, args, kwargs)
+    if isinstance(value, _METHODS_OF_CLASSES) and args:
+        args = [looked_at(tx, args[0]), *args[1:]]
     if isinstance(value, _METHODS_OF_CLASSES) and args and _works_on_storage(args[0], value.__objclass__):
         return call_built_in(tx, args[0], value.__name__, args[1:], kwargs, value.__objclass__)
     number = number_functions.call(tx, value, args, kwargs)
     if number is not None:
         return number
-    rule = rule_for(value)
     if rule.takes_itself:
         args = [function, *args]
     if rule.action is Action.HANDLER:
@@ -104,6 +113,8 @@ def _takes_code(value: Any, args: Args, kwargs: Kwargs) -> bool:
     return any(isinstance(arg, _CODE) for arg in (*args, *kwargs.values()))
 
 
+# What is done by tracing Python code, whose instructions look at what they use.
+_TRACED = (Action.INLINE, Action.POLYFILL, Action.UNWRAP)
 _METHODS_OF_CLASSES = (types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
@@ -142,6 +153,8 @@ def _call_unknown(tx: Tracer, value: Any, args: Args, kwargs: Kwargs, rule: Rule
 
 def call_handler(tx: Tracer, handler: Callable[..., VariableTracker], args: Args, kwargs: Kwargs) -> VariableTracker:
     """Call a handler; a call with wrong arguments raises TypeError in the program."""
+    if handler not in registry.TAKES_UNREAD:
+        args, kwargs = all_looked_at(tx, args, kwargs)
     least, most = _arity(handler)
     if kwargs or not least <= len(args) <= most:
         try:
@@ -197,6 +210,8 @@ def call_built_in(
     tx: Tracer, receiver: VariableTracker, name: str, args: Args, kwargs: Kwargs, cls: type
 ) -> VariableTracker:
     """Call the built-in method that `cls` has under `name`, with `receiver` as its self."""
+    if registry.find_method(cls, name) not in registry.TAKES_UNREAD:
+        args, kwargs = all_looked_at(tx, args, kwargs)
     if isinstance(receiver, OpaqueVariable) and lookup_on_class(cls, name)[1] is not object:
         why = "minidynamo passes objects of this class on but cannot look into them."
         tx.break_graph("MD206", f"{cls.__name__}.{name} is used", why=why, fix=INSTEAD.get(cls.__name__, ""))
@@ -235,7 +250,7 @@ def _call_on_storage(
 
 
 def call_method(tx: Tracer, obj: VariableTracker, name: str, args: Args, kwargs: Kwargs) -> VariableTracker:
-    """Call a special method: looked up on the class alone."""
+    """Call a special method: looked up on the class alone. What it gives may be unread."""
     if isinstance(obj, TensorVariable):
         return call_built_in(tx, obj, name, args, kwargs, obj.python_type)
     cls = obj.python_type
@@ -246,7 +261,7 @@ def call_method(tx: Tracer, obj: VariableTracker, name: str, args: Args, kwargs:
         guard_class_attribute(tx, cls, owner, name, found)
     bound = bind(tx, found, owner, obj, cls, name)
     assert bound is not None
-    return tx.call(bound, args, kwargs)
+    return call(tx, bound, args, kwargs)
 
 
 # Other callables
@@ -257,7 +272,8 @@ def _call_method_variable(tx: Tracer, method: MethodVariable, args: Args, kwargs
 
 
 def _call_partial(tx: Tracer, partial: PartialVariable, args: Args, kwargs: Kwargs) -> VariableTracker:
-    return call(tx, partial.function, [*partial.args.items, *args], {**partial.named, **kwargs})
+    named = {str(key.token): value for key, value in entries_as_moved(partial.keywords.items).items()}
+    return call(tx, partial.function, [*as_moved(partial.args.items), *args], {**named, **kwargs})
 
 
 def _call_object(tx: Tracer, obj: ObjectVariable | ContextVariable, args: Args, kwargs: Kwargs) -> VariableTracker:
@@ -267,18 +283,21 @@ def _call_object(tx: Tracer, obj: ObjectVariable | ContextVariable, args: Args, 
 
 
 def _call_class(tx: Tracer, cls: ClassVariable, args: Args, kwargs: Kwargs) -> VariableTracker:
+    rule = rule_for(cls.value)
+    plain = rule.action is Action.FOLD or cls.value in CONSTANT_TYPES
+    if rule.action not in (Action.HANDLER, Action.POLYFILL) and not plain:
+        return construct(tx, cls, args, kwargs)
+    if rule.function not in registry.TAKES_UNREAD:
+        args, kwargs = all_looked_at(tx, args, kwargs)
     number = number_functions.call(tx, cls.value, args, kwargs)
     if number is not None:
         return number
-    rule = rule_for(cls.value)
     if rule.action is Action.HANDLER:
         assert rule.function is not None
         return call_handler(tx, rule.function, args, kwargs)
     if rule.action is Action.POLYFILL:
         return _call_class_twin(tx, cls.value, rule.function, args, kwargs)
-    if rule.action is Action.FOLD or cls.value in CONSTANT_TYPES:
-        return _fold(tx, cls.value, args, kwargs)
-    return construct(tx, cls, args, kwargs)
+    return _fold(tx, cls.value, args, kwargs)
 
 
 def _call_class_twin(tx: Tracer, cls: type, twin: object, args: Args, kwargs: Kwargs) -> VariableTracker:

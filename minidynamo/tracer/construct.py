@@ -21,8 +21,10 @@ from minidynamo.tracer.advice import MAKE_OUTSIDE
 from minidynamo.tracer.attributes import bind, class_source, guard_class_attribute, lookup_on_class
 from minidynamo.tracer.constants import NotConstant, as_constant, from_constant
 from minidynamo.tracer.exceptions import can_make
+from minidynamo.tracer.moved_items import hold, unpack_moved
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.trace_rules import is_trusted_class
+from minidynamo.tracer.unread import looked_at
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable, ListVariable, SetVariable, TupleVariable, storage_class
@@ -130,10 +132,11 @@ def _class_of(tx: Tracer, cls: VariableTracker) -> type:
 
 
 @registry.function(object.__new__, types.SimpleNamespace.__new__)
+@registry.takes_unread
 def _new_object(
     tx: Tracer, cls: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker
 ) -> VariableTracker:
-    value = _class_of(tx, cls)
+    value = _class_of(tx, looked_at(tx, cls))
     if value.__flags__ & _ABSTRACT:
         try:
             object.__new__(value)
@@ -145,7 +148,7 @@ def _new_object(
 @registry.function(tuple.__new__)
 def _new_tuple(tx: Tracer, cls: VariableTracker, items: VariableTracker | None = None, /) -> VariableTracker:
     value = _class_of(tx, cls)
-    unpacked = [] if items is None else tx.unpack(items)
+    unpacked = [] if items is None else hold(tx, unpack_moved(tx, items))
     if value is tuple or hasattr(value, "_fields"):
         return TupleVariable(unpacked, value)
     return ObjectVariable(None, value, TupleVariable(unpacked))

@@ -109,6 +109,6 @@ class _Sizes(OutsideTuple):
             tx.graph, shape, TupleReader((*tensor.fake.shape,), length, lambda dim: Size(shape.of, dim), size)
         )
 
-    def unread(self) -> list[VariableTracker]:
-        """All sizes; nothing is guarded of those that nobody reads."""
-        return [self[dim] for dim in range(len(self))]
+    def moved_at(self, place: int) -> VariableTracker:
+        """A size; nothing is guarded of one that nobody reads."""
+        return self[place]

@@ -16,6 +16,7 @@ from minidynamo.guards.source import Attr, Constant, Item, Source
 from minidynamo.tracer.constants import NotConstant, from_constant, key_of
 from minidynamo.tracer.generators import GeneratorVariable
 from minidynamo.tracer.interpreter import Frame
+from minidynamo.tracer.moved_items import hold, hold_named
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.trace_rules import is_trusted_module
 from minidynamo.variables.base import VariableTracker
@@ -130,12 +131,13 @@ def bind_arguments(
     starred = iter(code.co_varnames[count + code.co_kwonlyargcount :])
     bound = dict(zip(positional, args))
     if code.co_flags & inspect.CO_VARARGS:
-        bound[next(starred)] = TupleVariable(args[count:])
+        bound[next(starred)] = TupleVariable(hold(tx, args[count:]))
     elif len(args) > count:
         tx.raises(TypeError(f"{title}() takes {count} positional arguments but {len(args)} were given"))
     extra = _bind_keywords(tx, title, bound, kwargs, {*positional[code.co_posonlyargcount :], *keyword_only})
     if code.co_flags & inspect.CO_VARKEYWORDS:
-        bound[next(starred)] = DictVariable({key_of(ConstantVariable(key)): value for key, value in extra.items()})
+        named = {key_of(ConstantVariable(key)): value for key, value in extra.items()}
+        bound[next(starred)] = DictVariable(hold_named(tx, named))
     elif extra:
         tx.raises(TypeError(f"{title}() got an unexpected keyword argument {next(iter(extra))!r}"))
     first_default = count - default_count

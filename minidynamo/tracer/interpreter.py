@@ -26,9 +26,6 @@ from minidynamo.variables.exceptions import ExceptionVariable
 from minidynamo.variables.objects import UnreadVariable
 
 NULL = Null()
-# Instructions that put values together without looking at them.
-_PASS_ON = {"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_LOAD_FAST", "LOAD_CONST"}
-_PASS_ON |= {"LOAD_ATTR", "LOAD_GLOBAL", "LOAD_DEREF", "BUILD_TUPLE", "BUILD_LIST", "BUILD_MAP", "BUILD_CONST_KEY_MAP"}
 # Since 3.12 the exhausted iterator of a `yield from` stays below the value until END_SEND.
 _HAS_END_SEND = "END_SEND" in dis.opmap
 STEP_LIMIT = 500_000
@@ -277,16 +274,6 @@ class Frame:
     def pop_many(self, count: int) -> list[VariableTracker]:
         """Take the top `count` values, the lowest first."""
         return [self.look_at(variable) for variable in self.move_many(count)]
-
-    def only_returns(self) -> bool:
-        """Whether the root frame is about to put values together and return them, without looking at any."""
-        following = (instruction.opname for instruction in self.instructions[self.next_index :])
-        then = next(opname for opname in following if opname not in _PASS_ON)
-        return then == "RETURN_VALUE" and len(self.chain.frames) == 1
-
-    def take_many(self, count: int) -> list[VariableTracker]:
-        """Like `pop_many`, for a new container; when that is only returned, its items are not looked at."""
-        return self.move_many(count) if self.only_returns() else self.pop_many(count)
 
     def move_many(self, count: int) -> list[VariableTracker]:
         """Take the top `count` values, the lowest first, without looking at them."""

@@ -99,6 +99,11 @@ def call(
     return None if known is None else known(tx, args[0])
 
 
+def is_known(function: Any) -> bool:
+    """Whether it is a function of one number, whatever it is written in."""
+    return getattr(function, "__hash__", None) is not None and function in _ONE_NUMBER
+
+
 def call_method(
     tx: Tracer, number: NumberVariable, name: str, args: Sequence[VariableTracker]
 ) -> VariableTracker | None:

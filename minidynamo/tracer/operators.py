@@ -32,6 +32,7 @@ from minidynamo.tracer.operator_table import BINARY, COMPARISONS, IN_PLACE, UNAR
 from minidynamo.tracer.polyfills.lists import same_or_equal
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.trace_rules import is_trusted_class
+from minidynamo.tracer.unread import looked_at
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, FunctionVariable
 from minidynamo.variables.constants import ConstantVariable
@@ -229,9 +230,11 @@ def _type_argument(tx: Tracer, key: VariableTracker) -> Any:
 
 
 @registry.function(operator.setitem)
+@registry.takes_unread
 def _setitem(tx: Tracer, obj: VariableTracker, key: VariableTracker, value: VariableTracker, /) -> VariableTracker:
+    obj, key = looked_at(tx, obj), looked_at(tx, key)
     if isinstance(obj, TensorVariable):
-        return tx.emit(operator.setitem, [obj, key, value])
+        return tx.emit(operator.setitem, [obj, key, looked_at(tx, value)])
     _subscript(tx, obj, "__setitem__", key, value)
     return ConstantVariable(None)
 

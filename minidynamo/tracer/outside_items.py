@@ -17,6 +17,7 @@ from minidynamo.guards.source import Computed, Source, stand_in
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import DictKey
+from minidynamo.variables.objects import UnreadVariable
 
 _NOWHERE = object()
 EVERYTHING = object()
@@ -59,7 +60,7 @@ class ListReader:
     size: Computed  # where the length can be read
     real: Callable[[int], object]
     place: Callable[[int], Source]
-    element: Callable[[int], VariableTracker]
+    wrap: Callable[[object, Source], VariableTracker]
     together: Callable[[], list[VariableTracker]] | None = None
 
 
@@ -133,7 +134,9 @@ class OutsideItems(MutableSequence[VariableTracker]):
         return found
 
     def _tracker(self, slot: Slot) -> VariableTracker:
-        return self._reader.element(slot) if isinstance(slot, int) else slot
+        if isinstance(slot, int):
+            return self._reader.wrap(self._reader.real(slot), self._reader.place(slot))
+        return _read_now(self._reader, slot)
 
     def __len__(self) -> int:
         return len(self._read())
@@ -148,9 +151,9 @@ class OutsideItems(MutableSequence[VariableTracker]):
         if isinstance(index, slice):
             return [self._tracker(slot) for slot in self._read()[index]]
         if self._is_new(index):
-            return self._added[index]
+            return self._tracker(self._added[index])
         place = self._place(index.__index__())
-        return self._tracker(self._read()[index]) if place is None else self._reader.element(place)
+        return self._tracker(self._read()[index] if place is None else place)
 
     def _place(self, index: int, *, alone: bool = False) -> int | None:
         """Where an element of a list that is as long as it was can be read, so that its length need not be known.
@@ -169,6 +172,13 @@ class OutsideItems(MutableSequence[VariableTracker]):
         alone = not self._graph.inputs.is_stolen(self._source)
         place = None if self._is_new(index) else self._place(index, alone=alone)
         return None if place is None else self._graph.unread(self._reader.real(place), self._reader.place(place))
+
+    def moved_at(self, index: int) -> VariableTracker:
+        """The element at an index, for who only moves it, of a list that is known to be as long as it is."""
+        slot = self._read()[index]
+        if isinstance(slot, int):
+            return self._graph.unread(self._reader.real(slot), self._reader.place(slot), is_there=True)
+        return slot
 
     def _is_new(self, index: SupportsIndex) -> bool:
         """Whether it counts from the end, and no further than to what was added to a list that was not looked at."""
@@ -236,7 +246,7 @@ class TableReader:
     real: Callable[[Any], object]
     place: Callable[[Any], Source | None]
     key: Callable[[Any], DictKey]
-    value: Callable[[Any], Any]
+    wrap: Callable[[object, Source], VariableTracker]
     has: Callable[[Any], bool]
     kind: GuardKind  # that guards all keys
 
@@ -290,14 +300,28 @@ class OutsideTable(MutableMapping[DictKey, Any]):
 
     def __getitem__(self, key: DictKey) -> Any:
         if key in self.written:
-            return self.written[key]
+            value = self.written[key]
+            return value if value is None else _read_now(self._reader, value)
         if key not in self:
             raise KeyError(key.token)
-        return self._reader.value(key.token if self._keys is None else self._keys[key])
+        real = self._real_key(key)
+        place = self._reader.place(real)
+        return None if place is None else self._reader.wrap(self._reader.real(real), place)
+
+    def moved_at(self, key: DictKey) -> Any:
+        """What is under a key that is there, for who only moves it; None for an element of a set."""
+        if key in self.written:
+            return self.written[key]
+        real = self._real_key(key)
+        place = self._reader.place(real)
+        return None if place is None else self._graph.unread(self._reader.real(real), place, is_there=True)
 
     def unread_at(self, key: DictKey) -> VariableTracker | None:
         """What is under a key, for who only moves it; None where it takes more to find it."""
-        if self._keys is not None or not _is_plain(key.token) or key in self.written or key not in self:
+        if key in self.written:
+            written: VariableTracker | None = self.written[key]
+            return written
+        if self._keys is not None or not _is_plain(key.token) or key not in self:
             return None
         place = self._reader.place(key.token)
         return None if place is None else self._graph.unread(self._reader.real(key.token), place)
@@ -389,6 +413,13 @@ def _is_plain(token: Hashable) -> bool:
 
 
 Reader = ListReader | TableReader
+
+
+def _read_now(reader: Reader, value: VariableTracker) -> VariableTracker:
+    """The tracker of what was put into a container, maybe as it came: an unread value is looked at now."""
+    if isinstance(value, UnreadVariable) and value.source is not None:
+        return reader.wrap(value.value, value.source)
+    return value
 
 
 def reader_at(graph: OutputGraph, number: int) -> object:

@@ -72,9 +72,17 @@ class OutsideTuple(Sequence[VariableTracker]):
         """The length as a number that can be read."""
         return Length(self._reader.size, self._length, 0)
 
+    def moved_at(self, place: int) -> VariableTracker:
+        """The item at a place, for who only moves it, of a tuple that is known to be as long as it is."""
+        if place in self._items:
+            return self._items[place]
+        unread = self._unread(place)
+        assert unread.source is not None
+        return self._graph.unread(unread.value, unread.source, is_there=True)
+
     def unread(self) -> list[VariableTracker]:
         """All items; those that were not looked at stay so."""
-        return [self._items.get(place) or self._unread(place) for place in range(len(self))]
+        return [self.moved_at(place) for place in range(len(self))]
 
     @overload
     def __getitem__(self, index: SupportsIndex) -> VariableTracker: ...

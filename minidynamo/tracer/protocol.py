@@ -106,8 +106,11 @@ class GraphView(Protocol):
         """The tracker of a real object, if there is one already."""
         ...
 
-    def unread(self, value: object, source: Source) -> VariableTracker:
-        """A value that the program has come to: its tracker if there is one; else it is unread, and must be there."""
+    def unread(self, value: object, source: Source, *, is_there: bool = False) -> VariableTracker:
+        """A value that the program has come to: its tracker if there is one; else it is unread, and must be there.
+
+        `is_there`: other guards say so.
+        """
         ...
 
     def place_of(self, value: object) -> Source | None:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from minidynamo.tracer.generators import GeneratorVariable, parts_of_generator
-from minidynamo.tracer.outside_items import OutsideTable, known_parts
+from minidynamo.tracer.moved_items import as_moved, entries_as_moved
+from minidynamo.tracer.outside_items import OutsideItems, OutsideTable, known_parts
 from minidynamo.tracer.outside_tuples import OutsideTuple
 from minidynamo.tracer.set_order import arrangement
 from minidynamo.tracer.side_effects import AttrSet, Called, CellSet, ContentsChanged, Effect, GlobalSet, SideEffects
@@ -169,7 +170,7 @@ def _keys_and_values(variable: DictVariable) -> Iterator[VariableTracker | None]
         yield from known_parts(variable.items)
         yield variable.default_factory
         return
-    for key, value in variable.items.items():
+    for key, value in entries_as_moved(variable.items).items():
         yield key.variable
         yield value
     yield variable.default_factory
@@ -181,7 +182,7 @@ def _members(variable: SetVariable) -> Iterable[VariableTracker]:
 
 
 def _sequence_iterator(variable: SequenceIterator) -> Iterable[VariableTracker]:
-    return (variable.sequence,) if isinstance(variable.sequence, ListVariable) else variable.sequence
+    return (variable.sequence,) if isinstance(variable.sequence, ListVariable) else as_moved(variable.sequence)
 
 
 def _function(variable: NestedFunctionVariable) -> Iterable[VariableTracker | None]:
@@ -190,8 +191,8 @@ def _function(variable: NestedFunctionVariable) -> Iterable[VariableTracker | No
 
 
 _PARTS: dict[type[VariableTracker], Callable[[Any], Iterable[VariableTracker | None]]] = {
-    ListVariable: lambda v: known_parts(v.items),
-    TupleVariable: lambda v: () if isinstance(v.items, OutsideTuple) else v.items,
+    ListVariable: lambda v: known_parts(v.items) if isinstance(v.items, OutsideItems) else as_moved(v.items),
+    TupleVariable: lambda v: () if isinstance(v.items, OutsideTuple) else as_moved(v.items),
     DictVariable: _keys_and_values,
     SetVariable: _members,
     DictViewVariable: lambda v: (v.mapping,),

@@ -39,6 +39,8 @@ CODE_POLYFILLS: dict[CodeType, Callable[..., Any]] = {}
 INSTANCES: dict[type, Handler] = {}
 FOLDABLE_TYPES: set[type] = set()
 
+TAKES_UNREAD: set[Handler] = set()
+
 ATTRIBUTES: dict[type[VariableTracker], AttributeHandler] = {}
 ADVANCE: dict[type[VariableTracker], Advance] = {}
 
@@ -70,6 +72,12 @@ def _identities(callables: Iterable[Callable[..., Any]]) -> list[int]:
 def function(*callables: Callable[..., Any]) -> Callable[[F], F]:
     """Handle calls of these functions or classes: `handler(tx, *args, **kwargs)`."""
     return _registers(FUNCTIONS, _identities(callables))
+
+
+def takes_unread(handler: F) -> F:
+    """Let a handler have its arguments as they are: those that the program has only moved are unread."""
+    TAKES_UNREAD.add(handler)
+    return handler
 
 
 def late_function(module: str, qualname: str) -> Callable[[F], F]:
@@ -128,7 +136,7 @@ def polyfill(*originals: Callable[..., Any]) -> Callable[[F], F]:
     methods = [(one.__objclass__, one.__name__) for one in originals if hasattr(one, "__objclass__")]
 
     def register(twin: F) -> F:
-        _registers(METHODS, methods)(lambda tx, /, *args, **kwargs: tx.call(twin, args, kwargs))
+        _registers(METHODS, methods)(takes_unread(lambda tx, /, *args, **kwargs: tx.call(twin, args, kwargs)))
         return _registers(POLYFILLS, identities)(twin)
 
     return register

@@ -16,7 +16,7 @@ from minidynamo.errors import Diagnostic, GraphBreak, UserLocation
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.profile import FrameProfile
 from minidynamo.guards.source import Source
-from minidynamo.tracer import facts, registry, scalars
+from minidynamo.tracer import facts, scalars
 from minidynamo.tracer.advice import INSTEAD, instead_of_values
 from minidynamo.tracer.attributes import read_attribute
 from minidynamo.tracer.call import call, call_method
@@ -27,14 +27,14 @@ from minidynamo.tracer.graph.fake_tensors import CallFailed
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.interpreter import Frame, FrameChain
 from minidynamo.tracer.losses import NOTICED_DEATH, Losses
+from minidynamo.tracer.moved_items import next_moved
 from minidynamo.tracer.operators import truth_of
-from minidynamo.tracer.side_effects import Advanced, Effect, SideEffects, Written
+from minidynamo.tracer.side_effects import Effect, SideEffects, Written
 from minidynamo.tracer.unread import looked_at
 from minidynamo.tracer.wrap import wrap
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import SequenceVariable
 from minidynamo.variables.exceptions import ExceptionVariable
-from minidynamo.variables.objects import ObjectVariable
 
 _NO_FAKE_FORM = (UnsupportedOperator, UnsupportedFakeTensor, NotImplementedError)
 _NEEDS_VALUES = (DataDependentOutput, DynamicOutputShape)
@@ -104,8 +104,7 @@ class Trace:
     ) -> VariableTracker:
         """Call anything. A real callable stands for itself, trusted and unguarded."""
         tracked = function if isinstance(function, VariableTracker) else wrap(self.graph, function, None)
-        given = {key: looked_at(self, value) for key, value in (kwargs or {}).items()}
-        return looked_at(self, call(self, tracked, [looked_at(self, arg) for arg in args], given))
+        return looked_at(self, call(self, tracked, list(args), dict(kwargs or {})))
 
     def call_method(
         self,
@@ -115,7 +114,7 @@ class Trace:
         kwargs: Mapping[str, VariableTracker] | None = None,
     ) -> VariableTracker:
         """Call a special method, found on the class."""
-        return call_method(self, obj, name, list(args), dict(kwargs or {}))
+        return looked_at(self, call_method(self, obj, name, list(args), dict(kwargs or {})))
 
     def getattr(self, obj: VariableTracker, name: str) -> VariableTracker:
         """`obj.name`."""
@@ -199,13 +198,5 @@ class Trace:
 
     def next_item(self, iterator: VariableTracker) -> VariableTracker | None:
         """The next item of an iterator; None when it is exhausted."""
-        advance = registry.ADVANCE.get(type(iterator))
-        hidden = isinstance(iterator, ObjectVariable) and iterator.source is not None
-        if advance is None or hidden:
-            self.break_graph(
-                "MD217",
-                f"iteration over a {iterator.python_type.__name__} that was made elsewhere",
-                why="An iterator hides its position; each step runs as written and the loop's body is captured once.",
-            )
-        self.side_effects.on_effect(Advanced(iterator))
-        return advance(self, iterator)
+        item = next_moved(self, iterator)
+        return None if item is None else looked_at(self, item)

@@ -6,26 +6,31 @@ with one looks at it first. That makes its tracker, with guards.
 
 from __future__ import annotations
 
-import inspect
 import types
+from collections.abc import Iterable, Mapping
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.trace_rules import Action, rule_for
 from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.callables import FunctionVariable, MethodVariable, NestedFunctionVariable
+from minidynamo.variables.callables import FunctionVariable
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.objects import UnreadVariable
 
 # Classes whose instances are all true.
 _TRUE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, type)
-_COLLECTS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
-_SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 def looked_at(tx: Tracer, variable: VariableTracker) -> VariableTracker:
     """The tracker to work with."""
     return tx.wrap(variable.value, variable.source) if isinstance(variable, UnreadVariable) else variable
+
+
+def all_looked_at(
+    tx: Tracer, args: Iterable[VariableTracker], kwargs: Mapping[str, VariableTracker]
+) -> tuple[list[VariableTracker], dict[str, VariableTracker]]:
+    """The trackers to work with, of the arguments of a call."""
+    return [looked_at(tx, arg) for arg in args], {name: looked_at(tx, value) for name, value in kwargs.items()}
 
 
 def is_none(tx: Tracer, variable: VariableTracker) -> bool:
@@ -45,14 +50,7 @@ def truth(tx: Tracer, variable: VariableTracker) -> bool:
     return tx.truth(looked_at(tx, variable))
 
 
-def passes_on(function: VariableTracker) -> bool:
-    """Whether a call traces a body that gets the arguments as they are."""
-    if isinstance(function, MethodVariable):
-        return passes_on(function.function)
-    if isinstance(function, NestedFunctionVariable):
-        return not function.code.co_flags & (_COLLECTS | _SUSPENDS)
-    if not isinstance(function, FunctionVariable):
-        return False
+def passes_on(function: FunctionVariable) -> bool:
+    """Whether a call traces the function's own body, which gets the arguments as they are."""
     rule = rule_for(function.value)
-    flags = function.value.__code__.co_flags
-    return rule.action is Action.INLINE and not rule.takes_itself and not flags & (_COLLECTS | _SUSPENDS)
+    return rule.action is Action.INLINE and not rule.takes_itself

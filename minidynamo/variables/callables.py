@@ -99,11 +99,6 @@ class PartialVariable(VariableTracker):
     keywords: DictVariable
 
     @property
-    def named(self) -> dict[str, VariableTracker]:
-        """The keyword arguments by name."""
-        return {str(key.token): value for key, value in self.keywords.items.items()}
-
-    @property
     def python_type(self) -> type:
         return functools.partial
 

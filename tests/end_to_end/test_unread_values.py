@@ -129,7 +129,7 @@ CASES = {
     "what is passed on": (
         passed_on,
         [(X, {"note": 0.5, "rest": 1, "count": 2}), (X, {"count": 5, "note": 1.5, "rest": 7})],
-        (X, {"count": 1, "note": ONE, "rest": 7}),
+        (X.double(), {"count": 1, "note": ONE, "rest": 7}),
     ),
     "what is stored": (stored, [(X, Space(), 1), (X, Space(), 5)], (X.double(), Space(), 5)),
     "which number it is": (lambda x, n: x * 2 if n > 3 else x, [(X, 5), (X, 7)], (X, 3)),

@@ -18,6 +18,7 @@ from minidynamo.compat import VERSION_INFO
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, Item, Source
 from minidynamo.tracer.constants import is_constant_value
+from minidynamo.tracer.moved_items import MovedItems
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.trace_rules import is_library_value, is_trusted_class
 from minidynamo.variables.base import VariableTracker
@@ -156,5 +157,6 @@ def read_built_in_descriptor(
         plain: Any = cls(positions) if fields is None else tuple.__new__(cls, positions)
         position = found.__get__(plain, cls)
         if isinstance(position, int):
-            return receiver.items[position]
+            items = receiver.items
+            return items.moved_at(position) if isinstance(items, MovedItems) else items[position]
     tx.break_graph("MD206", f"the attribute `{name}` of a {cls.__name__} cannot be captured")

@@ -104,13 +104,17 @@ class OutputGraph:
         """The tracker of a real object, if there is one already."""
         return self.values.of(value)
 
-    def unread(self, value: object, source: Source) -> VariableTracker:
-        """A value that the program has come to: its tracker if there is one; else it is unread, and must be there."""
+    def unread(self, value: object, source: Source, *, is_there: bool = False) -> VariableTracker:
+        """A value that the program has come to: its tracker if there is one; else it is unread, and must be there.
+
+        `is_there`: other guards say so.
+        """
         known = self.values.at(source)
         if known is not None:
             return known
         self.values.note_unread(value, source)
-        self.guard(source, GuardKind.PRESENT, None)
+        if not is_there:
+            self.guard(source, GuardKind.PRESENT, None)
         return UnreadVariable(value, source=source)
 
     def place_of(self, value: object) -> Source | None:

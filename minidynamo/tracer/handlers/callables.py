@@ -18,9 +18,11 @@ from minidynamo.tracer import registry
 from minidynamo.tracer.constants import as_constant, key_of
 from minidynamo.tracer.handlers.objects import ABC_REGISTRATIONS
 from minidynamo.tracer.handlers.values import expect_constant
+from minidynamo.tracer.moved_items import as_moved, entries_as_moved, hold, hold_named
 from minidynamo.tracer.polyfills.functools import best_match
 from minidynamo.tracer.polyfills.operator import call_a_method, get_attributes, get_items
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.unread import looked_at
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
     BuiltinVariable,
@@ -35,14 +37,17 @@ from minidynamo.variables.objects import ClassVariable
 
 
 @registry.function(functools.partial)
+@registry.takes_unread
 def _partial(
     tx: Tracer, function: VariableTracker, /, *args: VariableTracker, **keywords: VariableTracker
 ) -> VariableTracker:
+    function = looked_at(tx, function)
     if isinstance(function, PartialVariable):  # functools flattens these too
         inner = function
-        return _partial(tx, inner.function, *inner.args.items, *args, **{**inner.named, **keywords})
+        given = {str(key.token): value for key, value in entries_as_moved(inner.keywords.items).items()}
+        return _partial(tx, inner.function, *as_moved(inner.args.items), *args, **{**given, **keywords})
     named = {key_of(ConstantVariable(name)): value for name, value in keywords.items()}
-    return PartialVariable(function, TupleVariable(list(args)), DictVariable(named))
+    return PartialVariable(function, TupleVariable(hold(tx, [*args])), DictVariable(hold_named(tx, named)))
 
 
 @registry.function(types.MethodType)

@@ -18,6 +18,7 @@ from minidynamo.tracer.constants import key_of
 from minidynamo.tracer.exceptions import made
 from minidynamo.tracer.handlers.lists import length_of, storage_of
 from minidynamo.tracer.handlers.values import expect_key, none, not_implemented
+from minidynamo.tracer.moved_items import entries_as_moved, hold_named, to_store
 from minidynamo.tracer.polyfills.dicts import dict_equal, dict_update, ordered_dict_equal
 from minidynamo.tracer.polyfills.lists import sequence_contains
 from minidynamo.tracer.polyfills.objects import own_attributes
@@ -30,6 +31,7 @@ from minidynamo.tracer.polyfills.sets import (
 )
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.side_effects import DELETED
+from minidynamo.tracer.unread import looked_at
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictKey, DictVariable, DictViewVariable, SetVariable, TupleVariable
@@ -98,7 +100,7 @@ def _get(
 @mapping_method("copy")
 def _copy(tx: Tracer, self: DictVariable) -> VariableTracker:
     cls = dict if self.cls is mappingproxy else self.cls
-    return DictVariable(dict(self.items), cls, self.default_factory)
+    return DictVariable(hold_named(tx, {**entries_as_moved(self.items)}), cls, self.default_factory)
 
 
 registry.method(defaultdict, "__copy__")(_copy)
@@ -123,8 +125,10 @@ def _items(tx: Tracer, self: DictVariable) -> VariableTracker:
 
 
 @mapping_method("__setitem__")
+@registry.takes_unread
 def _setitem(tx: Tracer, self: DictVariable, key: VariableTracker, value: VariableTracker) -> VariableTracker:
-    self.items[expect_key(tx, key)] = value
+    value = to_store(tx, self, value)
+    self.items[expect_key(tx, looked_at(tx, key))] = value
     tx.side_effects.contents_changed(self)
     return none()
 

@@ -16,6 +16,7 @@ from minidynamo.tracer import registry
 from minidynamo.tracer.exceptions import caught, unsaid
 from minidynamo.tracer.generators import GeneratorVariable
 from minidynamo.tracer.handlers.values import class_has, expect_constant
+from minidynamo.tracer.moved_items import hold, moved_at, moved_under, next_moved
 from minidynamo.tracer.polyfills.itertools import tee, until
 from minidynamo.tracer.polyfills.objects import items_by_index, reversed_by_index
 from minidynamo.tracer.protocol import Tracer
@@ -74,7 +75,7 @@ def _next(tx: Tracer, iterator: VariableTracker, default: VariableTracker | None
         tx.raises(TypeError(f"'{iterator.python_type.__name__}' object is not an iterator"), exact=True)
     if default is None and isinstance(iterator, (GeneratorVariable, ObjectVariable)):
         return tx.call_method(iterator, "__next__")  # its StopIteration may carry a value
-    item = tx.next_item(iterator)
+    item = next_moved(tx, iterator)
     if item is not None:
         return item
     return default if default is not None else tx.raises(StopIteration(), exact=True)
@@ -204,7 +205,7 @@ def _next_of_sequence(tx: Tracer, iterator: SequenceIterator) -> VariableTracker
     if not 0 <= iterator.position < len(items):
         iterator.sequence = ()  # an exhausted iterator stays exhausted, whatever happens to the list
         return None
-    item = items[iterator.position]
+    item = moved_at(items, iterator.position)
     iterator.position += -1 if live and iterator.cls is LIST_REVERSED else 1
     return item
 
@@ -223,20 +224,21 @@ def _next_of_dict(tx: Tracer, iterator: DictIterator) -> VariableTracker | None:
     iterator.position += 1
     if iterator.kind == "keys" or isinstance(mapping, SetVariable):
         return key.variable
-    return mapping.items[key] if iterator.kind == "values" else TupleVariable([key.variable, mapping.items[key]])
+    value = moved_under(mapping.items, key)
+    return value if iterator.kind == "values" else TupleVariable(hold(tx, [key.variable, value]))
 
 
 @registry.advance(ZipIterator)
 def _next_of_zip(tx: Tracer, iterator: ZipIterator) -> VariableTracker | None:
     row: list[VariableTracker] = []
     for position, column in enumerate(iterator.iterators):
-        item = tx.next_item(column)
+        item = next_moved(tx, column)
         if item is None:
             if iterator.strict and (position or _any_left(tx, iterator.iterators[1:])):
                 tx.raises(ValueError("zip() arguments have different lengths"))
             return None
         row.append(item)
-    return TupleVariable(row) if row else None
+    return TupleVariable(hold(tx, row)) if row else None
 
 
 def _any_left(tx: Tracer, columns: list[VariableTracker]) -> bool:
@@ -251,7 +253,7 @@ def _next_of_chain(tx: Tracer, chain: ChainIterator) -> VariableTracker | None:
             if iterable is None:
                 return None
             chain.current = tx.call(iter, [iterable])
-        item = tx.next_item(chain.current)
+        item = next_moved(tx, chain.current)
         if item is not None:
             return item
         chain.current = None
@@ -260,14 +262,14 @@ def _next_of_chain(tx: Tracer, chain: ChainIterator) -> VariableTracker | None:
 @registry.advance(LibraryIterator)
 def _next_of_library(tx: Tracer, iterator: LibraryIterator) -> VariableTracker | None:
     iterator.started = True
-    return tx.next_item(iterator.iterator)
+    return next_moved(tx, iterator.iterator)
 
 
 @registry.advance(SliceIterator)
 def _next_of_slice(tx: Tracer, part: SliceIterator) -> VariableTracker | None:
     # Like the original it passes over what lies before `stop`, and takes nothing behind it.
     while part.iterator is not None and (part.stop is None or part.position < part.stop):
-        item = tx.next_item(part.iterator)
+        item = next_moved(tx, part.iterator)
         if item is None:
             break
         part.position += 1
@@ -280,11 +282,11 @@ def _next_of_slice(tx: Tracer, part: SliceIterator) -> VariableTracker | None:
 
 @registry.advance(EnumerateIterator)
 def _next_of_enumerate(tx: Tracer, iterator: EnumerateIterator) -> VariableTracker | None:
-    item = tx.next_item(iterator.iterator)
+    item = next_moved(tx, iterator.iterator)
     if item is None:
         return None
     iterator.count += 1
-    return TupleVariable([ConstantVariable(iterator.count - 1), item])
+    return TupleVariable(hold(tx, [ConstantVariable(iterator.count - 1), item]))
 
 
 @registry.advance(MapIterator)
@@ -292,7 +294,7 @@ def _next_of_map(tx: Tracer, iterator: MapIterator) -> VariableTracker | None:
     while True:
         present: list[VariableTracker] = []
         for column in iterator.iterators:
-            item = tx.next_item(column)
+            item = next_moved(tx, column)
             if item is None:
                 return None
             present.append(item)

@@ -26,11 +26,13 @@ from minidynamo.tracer.handlers.values import (
     none,
     not_implemented,
 )
+from minidynamo.tracer.moved_items import MovedItems, as_moved, hold, to_store, unpack_moved
 from minidynamo.tracer.numbers import is_int_number, pinned
 from minidynamo.tracer.outside_items import OutsideItems, OutsideTable
 from minidynamo.tracer.outside_tuples import OutsideTuple
 from minidynamo.tracer.polyfills.lists import sequence_compare, sequence_equal
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.unread import looked_at
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable, SequenceVariable, TupleVariable
@@ -62,14 +64,14 @@ def storage_of(variable: VariableTracker) -> VariableTracker:
     return variable
 
 
-def like(sequence: SequenceVariable, items: list[VariableTracker]) -> SequenceVariable:
+def like(sequence: SequenceVariable, items: MutableSequence[VariableTracker]) -> SequenceVariable:
     """A new sequence of the kind that slicing and arithmetic of `sequence` give."""
     if isinstance(sequence, ListVariable):
         return ListVariable(_within(sequence.maxlen, items), sequence.cls, maxlen=sequence.maxlen)
     return TupleVariable(items, torch.Size if sequence.cls is torch.Size else tuple)
 
 
-def _within(maxlen: int | None, items: list[VariableTracker]) -> list[VariableTracker]:
+def _within(maxlen: int | None, items: MutableSequence[VariableTracker]) -> MutableSequence[VariableTracker]:
     """What is left of the items in a deque of that length: the last ones."""
     return items if maxlen is None else items[max(len(items) - maxlen, 0) :]
 
@@ -115,6 +117,8 @@ def _getitem(tx: Tracer, self: SequenceVariable, key: VariableTracker) -> Variab
     if isinstance(index, slice):
         if self.cls is deque:
             tx.raises(TypeError("sequence index must be integer, not 'slice'"))
+        if isinstance(self.items, MovedItems):
+            return like(self, hold(tx, self.items.as_moved()[index]))
         return like(self, list(self.items[index]))
     try:
         return self.items[index]
@@ -125,7 +129,7 @@ def _getitem(tx: Tracer, self: SequenceVariable, key: VariableTracker) -> Variab
 
 @method(MUTABLE, "copy", "__copy__")
 def _copy(tx: Tracer, self: ListVariable) -> VariableTracker:
-    return like(self, list(self.items))
+    return like(self, hold(tx, [*as_moved(self.items)]))
 
 
 @method((tuple,), "__hash__")
@@ -256,7 +260,7 @@ def _setitem(
     index = expect_index(tx, key, "list")
     try:
         if isinstance(index, slice):
-            items[index] = tx.unpack(value)
+            items[index] = tx.unpack(looked_at(tx, value))
         else:
             items[index] = value
     except (IndexError, ValueError) as error:
@@ -290,6 +294,9 @@ def _changing(change: Callable[..., VariableTracker | None]) -> Callable[..., Va
     def changed(tx: Tracer, self: ListVariable, /, *args: VariableTracker) -> VariableTracker:
         if change is _insert and self.maxlen is not None and len(self.items) >= self.maxlen:
             tx.raises(IndexError("deque already at its maximum size"), exact=True)
+        if change in _STORES and args:
+            *places, value = args
+            args = (*(looked_at(tx, place) for place in places), to_store(tx, self, value))
         result = change(tx, self.items, *args)
         unread = isinstance(self.items, OutsideItems) and not self.items.is_read  # it will keep its length itself
         if self.maxlen is not None and not unread and len(self.items) > self.maxlen:
@@ -297,8 +304,11 @@ def _changing(change: Callable[..., VariableTracker | None]) -> Callable[..., Va
         tx.side_effects.contents_changed(self)
         return none() if result is None else result
 
-    return changed
+    return registry.takes_unread(changed) if change in _STORES else changed
 
+
+# Those that put their last argument into the list.
+_STORES = (_append, _appendleft, _insert, _setitem)
 
 for _cls, _changes in _CHANGES.items():
     for _name, _change in {**_changes, "__setitem__": _setitem, "__delitem__": _delitem}.items():
@@ -355,7 +365,7 @@ def _sort(
 
 @registry.function(list)
 def _list(tx: Tracer, iterable: VariableTracker | None = None, /) -> VariableTracker:
-    return ListVariable([] if iterable is None else list(tx.unpack(iterable)))
+    return ListVariable([] if iterable is None else hold(tx, unpack_moved(tx, iterable)))
 
 
 @registry.function(deque)
@@ -380,7 +390,7 @@ def _maxlen(tx: Tracer, obj: ListVariable, name: str) -> VariableTracker | None:
 def _tuple(tx: Tracer, iterable: VariableTracker | None = None, /) -> VariableTracker:
     if isinstance(iterable, TupleVariable) and iterable.cls is tuple:
         return iterable
-    return TupleVariable([] if iterable is None else list(tx.unpack(iterable)))
+    return TupleVariable([] if iterable is None else hold(tx, unpack_moved(tx, iterable)))
 
 
 @registry.function(torch.Size)

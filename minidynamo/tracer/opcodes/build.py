@@ -13,9 +13,18 @@ from minidynamo.tracer import set_order
 from minidynamo.tracer.constants import as_constant
 from minidynamo.tracer.handlers.values import expect_key
 from minidynamo.tracer.interpreter import Frame
+from minidynamo.tracer.moved_items import (
+    as_moved,
+    hold,
+    hold_named,
+    moved_at,
+    next_moved,
+    to_store,
+    unpack_mapping,
+    unpack_moved,
+)
 from minidynamo.tracer.opcodes.exceptions_with import stop_iteration_error
 from minidynamo.tracer.opcodes.table import opcode
-from minidynamo.tracer.outside_tuples import OutsideTuple
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import (
@@ -36,12 +45,12 @@ def hash_key(frame: Frame, variable: VariableTracker) -> DictKey:
 
 @opcode("BUILD_TUPLE")
 def build_tuple(frame: Frame, instruction: Instruction) -> None:
-    frame.push(TupleVariable(frame.take_many(instruction.argval)))
+    frame.push(TupleVariable(hold(frame.tx, frame.move_many(instruction.argval))))
 
 
 @opcode("BUILD_LIST")
 def build_list(frame: Frame, instruction: Instruction) -> None:
-    frame.push(ListVariable(frame.take_many(instruction.argval)))
+    frame.push(ListVariable(hold(frame.tx, frame.move_many(instruction.argval))))
 
 
 @opcode("BUILD_SET")
@@ -52,24 +61,25 @@ def build_set(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("BUILD_MAP")
 def build_map(frame: Frame, instruction: Instruction) -> None:
-    values = frame.take_many(2 * instruction.argval)
+    values = frame.move_many(2 * instruction.argval)
     keys = [hash_key(frame, frame.look_at(key)) for key in values[::2]]
-    frame.push(DictVariable(dict(zip(keys, values[1::2]))))
+    frame.push(DictVariable(hold_named(frame.tx, dict(zip(keys, values[1::2])))))
 
 
 @opcode("BUILD_CONST_KEY_MAP")
 def build_const_key_map(frame: Frame, instruction: Instruction) -> None:
     keys = frame.pop()
     assert isinstance(keys, SequenceVariable)
-    values = frame.take_many(instruction.argval)
-    frame.push(DictVariable({hash_key(frame, key): value for key, value in zip(keys.items, values)}))
+    values = frame.move_many(instruction.argval)
+    items = {hash_key(frame, key): value for key, value in zip(keys.items, values)}
+    frame.push(DictVariable(hold_named(frame.tx, items)))
 
 
 @opcode("LIST_TO_TUPLE")
 def list_to_tuple(frame: Frame, instruction: Instruction) -> None:
     items = frame.pop()
     assert isinstance(items, ListVariable)
-    frame.push(TupleVariable([*items.items]))
+    frame.push(TupleVariable(hold(frame.tx, [*as_moved(items.items)])))
 
 
 @opcode("CALL_INTRINSIC_1", "CALL_INTRINSIC_2")
@@ -100,14 +110,18 @@ def under_construction(frame: Frame, depth: int) -> Any:
 
 @opcode("LIST_APPEND")
 def list_append(frame: Frame, instruction: Instruction) -> None:
-    item = frame.pop()
-    under_construction(frame, instruction.argval).items.append(item)
+    item = frame.move()
+    container = under_construction(frame, instruction.argval)
+    item = to_store(frame.tx, container, item)
+    container.items.append(item)
 
 
 @opcode("LIST_EXTEND")
 def list_extend(frame: Frame, instruction: Instruction) -> None:
-    items = frame.tx.unpack(frame.pop())
-    under_construction(frame, instruction.argval).items.extend(items)
+    items = unpack_moved(frame.tx, frame.pop())
+    container = under_construction(frame, instruction.argval)
+    items = [to_store(frame.tx, container, item) for item in items]
+    container.items.extend(items)
 
 
 @opcode("SET_ADD")
@@ -124,18 +138,20 @@ def set_update(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("MAP_ADD")
 def map_add(frame: Frame, instruction: Instruction) -> None:
-    key, value = frame.pop_many(2)
-    under_construction(frame, instruction.argval).items[hash_key(frame, key)] = value
+    value, key = frame.move(), frame.pop()
+    container = under_construction(frame, instruction.argval)
+    value = to_store(frame.tx, container, value)
+    container.items[hash_key(frame, key)] = value
 
 
 @opcode("DICT_UPDATE", "DICT_MERGE")
 def dict_update(frame: Frame, instruction: Instruction) -> None:
-    other = frame.tx.call(dict, [frame.pop()])
-    assert isinstance(other, DictVariable)
+    other = unpack_mapping(frame.tx, frame.pop())
     target: DictVariable = under_construction(frame, instruction.argval)
-    for key, value in other.items.items():
+    for key, value in other.items():
         if instruction.opname == "DICT_MERGE" and key in target.items:
             frame.tx.raises(TypeError(f"got multiple values for keyword argument {key.token!r}"))
+        value = to_store(frame.tx, target, value)
         target.items[key] = value
 
 
@@ -193,13 +209,11 @@ def unpack_sequence(frame: Frame, instruction: Instruction) -> None:
 
 def _first_items(frame: Frame, iterable: VariableTracker, count: int) -> list[VariableTracker]:
     """At most `count` items; an iterator is not asked for more."""
-    if isinstance(iterable, TupleVariable) and isinstance(iterable.items, OutsideTuple):
-        return iterable.items.unread()
     if isinstance(iterable, SequenceVariable):
-        return list(iterable.items[:count])
+        return [moved_at(iterable.items, place) for place in range(min(count, len(iterable.items)))]
     iterator = frame.tx.call(iter, [iterable])
     items: list[VariableTracker] = []
-    while len(items) < count and (item := frame.tx.next_item(iterator)) is not None:
+    while len(items) < count and (item := next_moved(frame.tx, iterator)) is not None:
         items.append(item)
     return items
 
@@ -207,11 +221,11 @@ def _first_items(frame: Frame, iterable: VariableTracker, count: int) -> list[Va
 @opcode("UNPACK_EX")
 def unpack_ex(frame: Frame, instruction: Instruction) -> None:
     before, after = instruction.argval & 0xFF, instruction.argval >> 8
-    items = frame.tx.unpack(frame.pop())
+    items = unpack_moved(frame.tx, frame.pop())
     if len(items) < before + after:
         words = f"not enough values to unpack (expected at least {before + after}, got {len(items)})"
         frame.tx.raises(ValueError(words), exact=True)
     last = len(items) - after
     frame.stack.extend(reversed(items[last:]))
-    frame.push(ListVariable(items[before:last]))
+    frame.push(ListVariable(hold(frame.tx, items[before:last])))
     frame.stack.extend(reversed(items[:before]))

@@ -9,13 +9,13 @@ from minidynamo.bytecode.instructions import NULL_ABOVE_CALLABLE, Instruction
 from minidynamo.tracer.call import call
 from minidynamo.tracer.constants import as_constant
 from minidynamo.tracer.interpreter import Frame
+from minidynamo.tracer.moved_items import unpack_mapping, unpack_moved
 from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.tracer.traced_frame import Null
-from minidynamo.tracer.unread import passes_on
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable, NestedFunctionVariable
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import DictVariable, TupleVariable
+from minidynamo.variables.containers import TupleVariable
 
 
 def pop_callable(frame: Frame) -> tuple[VariableTracker, list[VariableTracker]]:
@@ -43,8 +43,6 @@ def callable_position(frame: Frame, instruction: Instruction) -> int | None:
 def _call(frame: Frame, count: int, names: tuple[str, ...]) -> None:
     values = frame.move_many(count)
     function, receiver = pop_callable(frame)
-    if not passes_on(function):
-        values = [frame.look_at(value) for value in values]
     positional = count - len(names)
     kwargs = dict(zip(names, values[positional:]))
     frame.push(call(frame.tx, function, [*receiver, *values[:positional]], kwargs))
@@ -70,15 +68,13 @@ def call_kw(frame: Frame, instruction: Instruction) -> None:
 def call_function_ex(frame: Frame, instruction: Instruction) -> None:
     kwargs: dict[str, VariableTracker] = {}
     if instruction.argval & 1:
-        mapping = frame.tx.call(dict, [frame.pop()])
-        assert isinstance(mapping, DictVariable)
-        for key, value in mapping.items.items():
+        for key, value in unpack_mapping(frame.tx, frame.pop()).items():
             if type(key.token) is not str:
                 frame.tx.raises(TypeError("keywords must be strings"))
             kwargs[key.token] = value
-    args = frame.tx.unpack(frame.pop())
+    args = unpack_moved(frame.tx, frame.pop())
     function, receiver = pop_callable(frame)
-    frame.push(frame.tx.call(function, [*receiver, *args], kwargs))
+    frame.push(call(frame.tx, function, [*receiver, *args], kwargs))
 
 
 # Making functions

@@ -10,6 +10,7 @@ import inspect
 from minidynamo.bytecode.instructions import Instruction
 from minidynamo.tracer.constants import from_constant
 from minidynamo.tracer.interpreter import Frame
+from minidynamo.tracer.moved_items import next_moved
 from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.tracer.unread import is_none, truth
 
@@ -65,7 +66,7 @@ def get_iter(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("FOR_ITER")
 def for_iter(frame: Frame, instruction: Instruction) -> None:
-    item = frame.tx.next_item(frame.peek())
+    item = next_moved(frame.tx, frame.peek())
     if item is None:
         frame.pop()
         frame.jump(instruction.target)

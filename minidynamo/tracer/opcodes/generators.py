@@ -11,6 +11,7 @@ import types
 from minidynamo.bytecode.instructions import Instruction
 from minidynamo.tracer.generators import GeneratorVariable, send
 from minidynamo.tracer.interpreter import Frame
+from minidynamo.tracer.moved_items import next_moved
 from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
@@ -25,7 +26,7 @@ def return_generator(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("YIELD_VALUE")
 def yield_value(frame: Frame, instruction: Instruction) -> None:
-    frame.yielded = frame.pop()
+    frame.yielded = frame.move()
 
 
 @opcode("GET_YIELD_FROM_ITER")
@@ -53,7 +54,7 @@ def _send(
         item = send(frame.tx, iterator, value)
         return item, iterator.returned or nothing
     if isinstance(value, ConstantVariable) and value.value is None:
-        return frame.tx.next_item(iterator), nothing
+        return next_moved(frame.tx, iterator), nothing
     return frame.tx.call_method(iterator, "send", [value]), nothing
 
 

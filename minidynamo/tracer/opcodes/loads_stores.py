@@ -159,7 +159,7 @@ def _keep_if_noticed(frame: Frame, name: str) -> None:
 @opcode("MAKE_CELL")
 def make_cell(frame: Frame, instruction: Instruction) -> None:
     name = instruction.argval
-    frame.cells[name] = CellVariable(frame.read_local(name))
+    frame.cells[name] = CellVariable(frame.local_slots.get(name))
     frame.write_local(name, None)
 
 
@@ -178,7 +178,7 @@ def load_deref(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("STORE_DEREF")
 def store_deref(frame: Frame, instruction: Instruction) -> None:
-    write_cell(frame, frame.cells[instruction.argval], frame.pop())
+    write_cell(frame, frame.cells[instruction.argval], frame.move())
 
 
 @opcode("DELETE_DEREF")
@@ -235,7 +235,7 @@ def namespace_source(namespace: dict[str, Any]) -> Source:
 
 @opcode("STORE_GLOBAL")
 def store_global(frame: Frame, instruction: Instruction) -> None:
-    frame.tx.side_effects.set_global(frame.namespace, instruction.argval, frame.pop())
+    frame.tx.side_effects.set_global(frame.namespace, instruction.argval, frame.move())
 
 
 @opcode("DELETE_GLOBAL")

@@ -13,6 +13,7 @@ from minidynamo.bytecode.instructions import NULL_ABOVE_CALLABLE, Instruction
 from minidynamo.tracer.attributes import read_unread, write_attribute
 from minidynamo.tracer.constants import is_constant_value, key_of
 from minidynamo.tracer.interpreter import NULL, Frame
+from minidynamo.tracer.moved_items import MovedItems, MovedTable, moved_at, moved_under
 from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.tracer.operator_table import ARITHMETIC, AUGMENTED, BITWISE, COMPARISONS
 from minidynamo.tracer.outside_items import OutsideItems, OutsideTable
@@ -110,12 +111,16 @@ def _unread_item(container: VariableTracker, key: VariableTracker) -> VariableTr
         return items.unread_at(key_of(key)) if key.python_type is str else None
     if isinstance(items, OutsideTuple | OutsideItems) and key.python_type is int:
         return items.unread_at(key.value)
+    if isinstance(items, MovedItems) and key.python_type is int and -len(items) <= key.value < len(items):
+        return moved_at(items, key.value)
+    if isinstance(items, MovedTable) and key.python_type is str and key_of(key) in items:
+        return moved_under(items, key_of(key))
     return None
 
 
 @opcode("STORE_SUBSCR")
 def store_subscr(frame: Frame, instruction: Instruction) -> None:
-    value, container, key = frame.pop_many(3)
+    value, container, key = frame.move_many(3)
     frame.tx.call(operator.setitem, [container, key, value])
 
 

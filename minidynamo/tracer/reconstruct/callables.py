@@ -10,6 +10,7 @@ import types
 from collections.abc import Iterable
 
 from minidynamo.tracer.generators import GeneratorVariable, finished, maker_of, suspended, suspension
+from minidynamo.tracer.moved_items import as_moved
 from minidynamo.tracer.reconstruct.builders import builds, fills, hint_of
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder, tuple_literal
 from minidynamo.transforming import PullBack
@@ -87,7 +88,7 @@ def _bound_builtin(rebuild: Rebuilder, variable: BoundBuiltin) -> str:
 
 @builds(PartialVariable)
 def _partial(rebuild: Rebuilder, variable: PartialVariable) -> str:
-    arguments = [rebuild.value(part) for part in (variable.function, *variable.args.items)]
+    arguments = [rebuild.value(part) for part in (variable.function, *as_moved(variable.args.items))]
     arguments += [f"**{rebuild.value(variable.keywords)}"] * bool(variable.keywords.items)
     return f"{rebuild.constant(functools.partial)}({', '.join(arguments)})"
 

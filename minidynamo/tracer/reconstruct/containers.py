@@ -9,6 +9,7 @@ import collections
 from collections.abc import Mapping, Sequence
 
 from minidynamo.guards.writers import CONTAINERS
+from minidynamo.tracer.moved_items import as_moved, entries_as_moved
 from minidynamo.tracer.outside_items import OutsideItems, OutsideTable, Slot
 from minidynamo.tracer.reconstruct.builders import builds, fills
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder, cannot_rebuild, tuple_literal
@@ -27,7 +28,7 @@ from minidynamo.variables.containers import (
 
 @builds(ListVariable, hint="items")
 def _list(rebuild: Rebuilder, variable: ListVariable) -> str:
-    items = f"[{rebuild.values(variable.items)}]"
+    items = f"[{rebuild.values(as_moved(variable.items))}]"
     if variable.cls is list:
         return items
     return f"{rebuild.constant(variable.cls)}({items}{'' if variable.maxlen is None else f', {variable.maxlen}'})"
@@ -39,12 +40,12 @@ def _empty_list(rebuild: Rebuilder, variable: ListVariable) -> str:
 
 @fills(ListVariable, empty=_empty_list)
 def _fill_list(rebuild: Rebuilder, variable: ListVariable, name: str) -> None:
-    rebuild.lines.append(f"{name}.extend([{rebuild.values(variable.items)}])")
+    rebuild.lines.append(f"{name}.extend([{rebuild.values(as_moved(variable.items))}])")
 
 
 @builds(TupleVariable, hint="group")
 def _tuple(rebuild: Rebuilder, variable: TupleVariable) -> str:
-    items = tuple_literal([rebuild.value(item) for item in variable.items])
+    items = tuple_literal([rebuild.value(item) for item in as_moved(variable.items)])
     if variable.cls is tuple:
         return items
     cls = rebuild.constant(variable.cls)
@@ -54,7 +55,8 @@ def _tuple(rebuild: Rebuilder, variable: TupleVariable) -> str:
 
 
 def _pairs(rebuild: Rebuilder, variable: DictVariable) -> str:
-    pairs = [f"{rebuild.value(key.variable)}: {rebuild.value(value)}" for key, value in variable.items.items()]
+    entries = entries_as_moved(variable.items).items()
+    pairs = [f"{rebuild.value(key.variable)}: {rebuild.value(value)}" for key, value in entries]
     return f"{{{', '.join(pairs)}}}"
 
 
@@ -126,9 +128,9 @@ def refill(rebuild: Rebuilder, variable: VariableTracker, name: str, *, is_empty
     owner = _owner(rebuild, variable)
     lines = [] if is_empty else [f"{owner}.clear({name})"]
     if isinstance(variable, DictVariable):
-        return lines + _set_items(rebuild, variable, name, variable.items)
+        return lines + _set_items(rebuild, variable, name, entries_as_moved(variable.items))
     if isinstance(variable, ListVariable):
-        return lines + [f"{owner}.extend({name}, [{rebuild.values(variable.items)}])"] * bool(variable.items)
+        return lines + [f"{owner}.extend({name}, [{rebuild.values(as_moved(variable.items))}])"] * bool(variable.items)
     assert isinstance(variable, SetVariable)
     return lines + [f"{owner}.update({name}, {set_items(rebuild, variable)})"] * bool(variable.items)
 

@@ -14,6 +14,7 @@ import weakref
 import numpy as np
 
 from minidynamo.tracer.exceptions import native_base
+from minidynamo.tracer.moved_items import as_moved
 from minidynamo.tracer.reconstruct.builders import builds, fills, hint_of
 from minidynamo.tracer.reconstruct.containers import refill, set_items
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder, cannot_rebuild, tuple_literal
@@ -39,7 +40,7 @@ def _bare_object(rebuild: Rebuilder, variable: ObjectVariable) -> str:
     builtin = next(b for b in variable.cls.__mro__ if isinstance(b.__dict__.get("__new__"), types.BuiltinFunctionType))
     contents = ""
     if isinstance(variable.storage, TupleVariable):
-        contents = f", {tuple_literal([rebuild.value(item) for item in variable.storage.items])}"
+        contents = f", {tuple_literal([rebuild.value(item) for item in as_moved(variable.storage.items)])}"
     elif isinstance(variable.storage, ConstantVariable):
         contents = f", {rebuild.value(variable.storage)}"
     elif isinstance(variable.storage, SetVariable) and variable.storage.cls is frozenset:
@@ -52,7 +53,7 @@ def _bare_exception(rebuild: Rebuilder, variable: ExceptionVariable) -> str:
     if variable.is_raised or variable.args is None:
         raise cannot_rebuild(variable)
     native = rebuild.constant(native_base(variable.cls))
-    args = [rebuild.value(item) for item in variable.args.items]
+    args = [rebuild.value(item) for item in as_moved(variable.args.items)]
     made = f"{native}.__new__({', '.join([rebuild.constant(variable.cls), *args])})"
     if not issubclass(variable.cls, StopIteration):
         return made

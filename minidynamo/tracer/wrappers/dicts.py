@@ -66,14 +66,11 @@ def _entries(
     """The contents of a dict, to be tracked when the program asks for them."""
     read = value.__getitem__ if owner is None else functools.partial(dict.__getitem__, value)
     place = places_in(source, owner or dict, exact or owner is None)
-
-    def entry(key: Any) -> VariableTracker:
-        return wrap(graph, read(key), place(key))
-
     has = value.__contains__ if owner is None else functools.partial(dict.__contains__, value)
     key_of_raw = functools.partial(dict_key, graph)
     size = size_of(source, dict, exact or owner is None)
-    reader = TableReader((*raw,), size, read, place, key_of_raw, entry, has, GuardKind.DICT_KEYS)
+    tracker = functools.partial(wrap, graph)
+    reader = TableReader((*raw,), size, read, place, key_of_raw, tracker, has, GuardKind.DICT_KEYS)
     return OutsideTable(graph, source, reader)
 
 

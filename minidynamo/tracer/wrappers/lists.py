@@ -36,14 +36,9 @@ def _elements(
     """The elements of a list or deque, to be tracked when the program asks for them."""
     exact = type(value) is owner
     read = functools.partial(owner.__getitem__, value)
-
-    place = places_in(source, owner, exact)
-
-    def element(position: int) -> VariableTracker:
-        return wrap(graph, read(position), place(position))
-
+    place, size = places_in(source, owner, exact), size_of(source, owner, exact)
     maxlen = object.__getattribute__(value, "maxlen") if owner is collections.deque else None
-    reader = ListReader(owner.__len__(value), size_of(source, owner, exact), read, place, element, together)
+    reader = ListReader(owner.__len__(value), size, read, place, functools.partial(wrap, graph), together)
     return OutsideItems(graph, source, reader, maxlen)
 
 

@@ -14,6 +14,7 @@ from minidynamo.guards.source import Source
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.outside_items import OutsideTable, TableReader
 from minidynamo.tracer.registry import subclass_wrapper, wrapper
+from minidynamo.tracer.wrap import wrap
 from minidynamo.tracer.wrappers.contents import dict_key, is_key, size_of
 from minidynamo.tracer.wrappers.objects import instance_of_subclass, opaque
 from minidynamo.variables.base import VariableTracker
@@ -49,7 +50,6 @@ def _members(
     has = functools.partial(owner.__contains__, value)
     key_of_raw = functools.partial(dict_key, graph)
     size = size_of(source, owner, type(value) is owner)
-    reader = TableReader(
-        items, size, lambda key: key, lambda _: None, key_of_raw, lambda _: None, has, GuardKind.SET_ITEMS
-    )
+    tracker = functools.partial(wrap, graph)
+    reader = TableReader(items, size, lambda key: key, lambda _: None, key_of_raw, tracker, has, GuardKind.SET_ITEMS)
     return OutsideTable(graph, source, reader)
