@@ -95,12 +95,16 @@ def _is_deep() -> bool:
     return True
 
 
+def _may_be_fresh(fn: types.FunctionType) -> bool:
+    """Whether the function may be made anew in each call of another one: what it holds must die with it."""
+    code = fn.__code__
+    return bool(code.co_flags & inspect.CO_NESTED or set(code.co_freevars) - {"__class__"})
+
+
 def _takes_cells(fn: types.FunctionType) -> bool:
     """Whether the frame of a call can be entered with the function's cells as values."""
-    code = fn.__code__
     suspends = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-    captures = set(code.co_freevars) - {"__class__"}
-    return bool(captures) and not code.co_cellvars and not code.co_flags & suspends
+    return not fn.__code__.co_cellvars and not fn.__code__.co_flags & suspends
 
 
 def _parameters(code: types.CodeType) -> tuple[str, ...]:
@@ -207,8 +211,8 @@ class CompiledFunction:
             return family.called_at_break(target)
         if target in self._callees and is_current(self._callees[target]):
             return self._callees[target]
-        if _takes_cells(target):  # it may be made anew in each call: what it captured must die, and be compiled once
-            return self._closure(target)
+        if _may_be_fresh(target):
+            return self._closure(target) if _takes_cells(target) else target
         if sum(other.__code__ is target.__code__ for other in self._callees) >= _MOST_CALLEES_PER_CODE:
             return target
         self._callees[target] = compile_function(target, self.options.for_callee(), family=self)

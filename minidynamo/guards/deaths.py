@@ -29,7 +29,6 @@ _TENSORS = (torch.Tensor, torch.nn.Parameter)
 # run code of its metaclass.
 _SIMPLE = {*map(id, (type(None), bool, int, float, complex, str, bytes))}
 _count_references = weakref.getweakrefcount
-_LIBRARIES = ("torch", "minidynamo")
 # So many objects that hold others are followed; of more it is assumed that somebody is told.
 _MOST = 10_000
 
@@ -56,7 +55,10 @@ def is_noticed(value: object) -> bool:
 
 
 def watchers(value: object) -> list[weakref.ref[Any]]:
-    """The weak references to a value, without those by which torch keeps its own books, of all modules, for example."""
+    """The weak references to a value, without those by which torch keeps its own books.
+
+    Their callbacks are made inside functions of its private modules, so that no program can have registered them.
+    """
     return [reference for reference in weakref.getweakrefs(value) if not _keeps_books(reference)]
 
 
@@ -65,8 +67,9 @@ def _keeps_books(reference: weakref.ref[Any]) -> bool:
     if isinstance(told, weakref.finalize):
         found = told.peek()
         told = None if found is None else found[1]
-    own = str(getattr(told, "__module__", "")).partition(".")[0] in _LIBRARIES
-    return own and not isinstance(told, types.BuiltinFunctionType)  # `torch.rand` is what a user asks for
+    if type(told) is not types.FunctionType or "<locals>" not in told.__qualname__:
+        return False
+    return str(told.__module__).startswith("torch._")
 
 
 def any_dying(

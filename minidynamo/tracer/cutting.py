@@ -89,14 +89,17 @@ def break_before(frame: Frame, title: str, diagnostic: Diagnostic, *, in_callee:
         what = f"{title} runs as written: it cannot be cut at a graph break"
         raise SkipFrame(Diagnostic("MD220", what, why=reason.capitalize() + ".", where=diagnostic.where))
     live = live_locals(code, index)
+    cells = {name: CellVariable() for name in code.co_cellvars} | frame.cells
     dead = ((name, value) for name, value in frame.local_slots.items() if name not in live)
     lasting = frozenset(name for name, value in dead if lives_on(frame, value))
+    own = ((name, cells[name]) for name in code.co_cellvars)
+    lasting |= {name for name, cell in own if cell.cell is not None or cell.contents is not None}
     live |= lasting
     return Break(
         index,
         tuple(value if isinstance(value, Null) else _known(frame, value) for value in frame.stack),
         {name: _known(frame, value) for name, value in frame.local_slots.items() if name in live},
-        {name: CellVariable() for name in code.co_cellvars} | frame.cells,
+        {name: cell for name, cell in cells.items() if name in live},
         diagnostic,
         _compiled_callee(frame, index) if in_callee else None,
         lasting,

@@ -99,6 +99,8 @@ def _root_frame(tx: Trace, request: FrameRequest) -> Frame:
         for source, value in frame.arrived.items()
         if not issubclass(type(value), torch.Tensor) or (isinstance(source, Local) and source.name in on_stack)
     }
+    if request.index:  # the cells are the frame's own
+        frame.arrived |= {request.local(name): cell for name, cell in request.cells.items()}
     return frame
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import torch
@@ -212,7 +213,8 @@ def may_be_gone(tx: Tracer, is_tensor: bool) -> bool:
     """Whether something that held an object when the frame was entered may have let go of it."""
     root = tx.frames[0]
     assert isinstance(root, Frame)
-    held = {place for frame in tx.frames for value in frame.held() if value.source for place in _places(value.source)}
+    values = chain(root.cells.values(), *(frame.held() for frame in tx.frames))
+    held = {place for value in values if value.source for place in _places(value.source)}
     consumed = [real for place, real in root.arrived.items() if place not in held]
     return any(_may_hold(value, is_tensor) for value in (*root.lost, *consumed, *_replaced(tx)))
 
