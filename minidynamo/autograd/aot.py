@@ -31,6 +31,7 @@ from minidynamo.autograd.redraws import draw_from_states
 from minidynamo.autograd.saving import SavePolicy
 from minidynamo.autograd.segments import compile_segments, has_cuts
 from minidynamo.autograd.signature import GraphSignature
+from minidynamo.autograd.written_inputs import holds_in_the_end
 from minidynamo.autograd_calls import differentiates_again
 from minidynamo.boxed import BoxedCallable, as_boxed, make_boxed, mark_boxed
 from minidynamo.compat import OpOverload
@@ -255,23 +256,24 @@ def _split(
     inputs = [*functional.placeholders, *functional.constants]
     overwritten = {functional.placeholders[mutation.index] for mutation in results.mutations}
     if not trace.training:
-        made = forward_graph(graph, inputs, results.nodes, results.copies, overwritten)
+        made = forward_graph(graph, inputs, results.nodes, results.input_writes, overwritten)
         without_grad = torch.is_grad_enabled() and any(trace.requires_grad.values())
         return AotGraphs(layout, _signature(layout, functional, results), _module(made), None, None, without_grad)
     gradients = [
         None if node is None else functional.read(functional.values[node]) for node in trace.gradients.values()
     ]
     again = read_again(trace, functional)
+    held = [*inputs, *results.nodes, *holds_in_the_end(results.input_writes)]
     parts = partition(
         graph,
         inputs,
         functional.tangents,
         results.nodes,
-        results.copies,
+        results.input_writes,
         gradients,
         overwritten,
         save_policy,
-        exposed(graph, functional.made_forward, [*inputs, *results.nodes], again),
+        exposed(graph, functional.made_forward, held, again),
         again,
     )
     sources = tuple(_tangents_of(node, functional.tangents) for node in gradients)

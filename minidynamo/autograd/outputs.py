@@ -17,6 +17,7 @@ from minidynamo.autograd.functional_graph import FunctionalGraph, Value
 from minidynamo.autograd.joint import Trace
 from minidynamo.autograd.mutation import is_view
 from minidynamo.autograd.signature import InputMutation, OutputPlan, ResultNumber, ViewStep
+from minidynamo.autograd.written_inputs import InputWrite
 from minidynamo.compat import OpOverload
 from minidynamo.errors import Diagnostic, GraphRefused
 
@@ -27,14 +28,14 @@ _ALIAS = ViewStep(aten.alias.default)
 @dataclass
 class Results:
     """`nodes` are what the graph returns to the runtime; those in `differentiable` get a tangent each, in order.
-    `copies` are (placeholder, new data) of inputs that the graph itself writes at its end; `writes` is how often torch
-    counts a result as written; those in `no_views` are views in the graph, but not for the user."""
+    `input_writes` are those that the graph itself carries out; `writes` is how often torch counts a result as written;
+    those in `no_views` are views in the graph, but not for the user."""
 
     nodes: list[fx.Node] = field(default_factory=list)
     differentiable: list[int] = field(default_factory=list)
     outputs: list[OutputPlan] = field(default_factory=list)
     mutations: list[InputMutation] = field(default_factory=list)
-    copies: list[tuple[fx.Node, fx.Node]] = field(default_factory=list)
+    input_writes: list[InputWrite] = field(default_factory=list)
     writes: dict[int, int] = field(default_factory=dict)
     no_views: list[int] = field(default_factory=list)
 
@@ -66,7 +67,9 @@ class _Planner:
         for index, value in self.functional.inputs.items():
             if value.base.version and index not in self.trace.mutated_with_grad:
                 self.results.mutations.append(InputMutation(index, None, self.writes(index)))
-                self.add_copy(index, self.functional.read(value))
+        for index, new, behind in self.functional.writes:
+            if index not in self.trace.mutated_with_grad:
+                self.results.input_writes.append(InputWrite(self.functional.placeholders[index], new, behind))
         for index, family in enumerate(self.trace.families):
             self.add_family(index, family)
         self.results.outputs = [self.output(output) for output in self.trace.outputs]
@@ -76,12 +79,6 @@ class _Planner:
         """How often torch counts an input as written; None if it does not count."""
         traced = self.trace.writes.get(index)
         return None if traced is None else traced + self.functional.inputs[index].base.uncounted
-
-    def add_copy(self, index: int, new: fx.Node) -> None:
-        """Write `new` to an input at the end. What lies in the memory of an input may be overwritten by then."""
-        if _memory(new) in self.memory:
-            new = self.emitter.emit(aten.clone.default, new)
-        self.results.copies.append((self.functional.placeholders[index], new))
 
     def add(self, node: fx.Node, like: torch.Tensor, differentiable: bool) -> int:
         """Return `node`, in memory of its own and with the strides of `like`."""

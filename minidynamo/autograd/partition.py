@@ -9,7 +9,7 @@ does not compile anything.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,7 @@ from minidynamo.autograd.recomputation import (
     uses_generator,
 )
 from minidynamo.autograd.saving import SavePolicy, Wishes, ask, by_cost, within_budget
+from minidynamo.autograd.written_inputs import InputWrite, WrittenInputs, holds_in_the_end, last_writes
 from minidynamo.compat import OpOverload
 from minidynamo.config import config
 from minidynamo.redrawing import random_state
@@ -92,57 +93,40 @@ def forward_graph(
     graph: fx.Graph,
     inputs: list[fx.Node],
     returned: list[fx.Node],
-    copies: list[tuple[fx.Node, fx.Node]],
+    writes: Sequence[InputWrite],
     overwritten: Iterable[fx.Node] = (),
     kept: Collection[fx.Node] = (),
     backward: Collection[fx.Node] = (),
 ) -> fx.Graph:
-    """What `returned` and `copies` need of `graph`, plus random operations and what may raise and is not left to
-    `backward`, in the same order, with `inputs` as placeholders. New data of `copies` is copied into their placeholders
-    behind everything else; what is returned lies in the memory of none of `overwritten`. `kept` is returned behind
-    `returned`, and what only it needs is computed as soon as possible, so that what it is computed from can die."""
+    """What `returned` and `writes` need of `graph`, plus random operations and what may raise and is not left to
+    `backward`, in the same order, with `inputs` as placeholders. What is returned lies in the memory of none of
+    `overwritten`. `kept` is returned behind `returned`, and what only it needs is computed as soon as possible, so that
+    what it is computed from can die."""
     behind = tangent_dependent(graph, set(inputs))
     effects = [node for node in graph.nodes if is_effect(node) and node not in behind]
-    needed = ancestors([*returned, *(new for _, new in copies), *effects])
+    needed = ancestors([*returned, *(write.new for write in last_writes(writes)), *effects])
     early = ancestors(kept) - needed
     needed |= ancestors(unused_checks(graph, {*needed, *early, *behind, *backward}))
     made = fx.Graph()
     env: dict[fx.Node, fx.Node] = {node: made.node_copy(node) for node in inputs}
+    results = [*returned, *kept]
+    written = WrittenInputs(made, env, writes, overwritten, needed | early, {*results})
 
     def emit(node: fx.Node) -> None:
         pending = [node]
         while pending:
             ready = pending.pop()
             env[ready] = made.node_copy(ready, env.__getitem__)
+            written.note(ready)
             unlocked = [user for user in ready.users if user in early and user not in env]
             pending += [user for user in reversed(unlocked) if all(i in env for i in user.all_input_nodes)]
 
     for node in graph.nodes:
         if (node in needed or node in early) and node not in env:
             emit(node)
-    occupied = {_memory(placeholder) for placeholder in overwritten}
-    outputs = [_kept(made, env[node], node, occupied) for node in (*returned, *kept)]
-    for placeholder, new in copies:
-        made.call_function(aten.copy_.default, (env[placeholder], env[new])).meta["val"] = placeholder.meta["val"]
-    made.output(tuple(outputs))
+        written.pass_by(node)
+    made.output(tuple(written.finish(results)))
     return made
-
-
-def _kept(made: fx.Graph, node: fx.Node, joint: fx.Node, occupied: set[Any]) -> fx.Node:
-    """`node`, or a copy of it when it lies in the memory of an input that is about to be overwritten."""
-    memory = _memory(joint)
-    if memory is None or memory not in occupied:
-        return node
-    copy = made.call_function(aten.clone.default, (node,))
-    copy.meta.update(node.meta)
-    return copy
-
-
-def _memory(node: fx.Node) -> Any:
-    value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
-        return None
-    return value.untyped_storage()._cdata
 
 
 def tangent_dependent(graph: fx.Graph, inputs: set[fx.Node]) -> set[fx.Node]:
@@ -160,7 +144,7 @@ def partition(
     inputs: list[fx.Node],
     tangents: list[fx.Node],
     results: list[fx.Node],
-    copies: list[tuple[fx.Node, fx.Node]],
+    writes: Sequence[InputWrite],
     gradients: list[fx.Node | None],
     overwritten: set[fx.Node],
     save_policy: SavePolicy | None = None,
@@ -170,34 +154,36 @@ def partition(
     """Split a functional joint graph.
 
     `inputs` are forward's placeholders, `results` what it returns to the runtime, `gradients` what backward returns.
-    `overwritten` are inputs whose memory holds other data by the time backward runs: keeping them means a copy.
-    `exposed` are inputs and results that the caller may write to before backward runs. `save_policy` has a say in what
-    is kept, and so has `config.activation_budget`. `also` are values that backward must be able to compute although it
-    may not read them: derivatives of its results do.
+    `overwritten` are inputs whose memory holds other data by the time backward runs: keeping them means a copy. What
+    `writes` give them in the end lies there, as good as free. `exposed` are inputs, results and new data of inputs that
+    the caller may write to before backward runs. `save_policy` has a say in what is kept, and so has
+    `config.activation_budget`. `also` are values that backward must be able to compute although it may not read them:
+    derivatives of its results do.
     """
     behind = tangent_dependent(graph, set(inputs))
     wanted = ancestors(node for node in gradients if node is not None)
     forward_roots = [
         *results,
-        *(new for _, new in copies),
+        *(write.new for write in last_writes(writes)),
         *(n for n in graph.nodes if is_effect(n) and n not in behind),
     ]
     required = ancestors(forward_roots)
+    held = {new: place for new, place in holds_in_the_end(writes).items() if new not in {*exposed, *results}}
     network = _Network(
         graph,
         wanted | ancestors(also),
         behind,
         required,
         overwritten,
-        set(results),
+        {*results, *held},
         {g for g in gradients if g is not None},
-        frozenset(exposed) - overwritten,
+        frozenset(exposed).intersection([*inputs, *results]) - overwritten,
         also,
         checkpoints(graph, {*forward_roots}),
     )
     wishes = Wishes() if save_policy is None else network.wishes(save_policy)
     cut = network.cut_within(config.activation_budget, wishes)
-    placed = [("input", n) for n in cut if n.op == "placeholder" and n not in overwritten]
+    placed = [("input", n) for n in cut if n in held or (n.op == "placeholder" and n not in overwritten)]
     placed += [("result", n) for n in cut if n in results and n not in overwritten]
     rest = [n for n in cut if n not in {n for _, n in placed}]
     # Tensors come first: numbers are kept apart from them.
@@ -205,9 +191,9 @@ def partition(
     placed.sort(key=lambda place: is_number(place[1]))
     saved = [n for _, n in placed]
     places = {"input": inputs, "result": results, "extra": rest}
-    sources = [(kind, places[kind].index(n)) for kind, n in placed]
+    sources = [(kind, places[kind].index(held.get(n, n))) for kind, n in placed]
     made = Partition(fx.Graph(), fx.Graph(), saved, sources)
-    made.forward = forward_graph(graph, inputs, results, copies, overwritten, rest, wanted)
+    made.forward = forward_graph(graph, inputs, results, writes, overwritten, rest, wanted)
     made.backward = backward_graph(graph, saved, tangents, gradients, behind)
     tensors = [node for node in saved if not is_number(node)]
     made.values = [_record(n, n in required, n in overwritten, n in network.recomputable, wishes) for n in tensors]

@@ -293,17 +293,20 @@ def _run(graph: BoxedCallable, args: list[Any], hand_over: HandOver | None = Non
 
 
 def _settling(signature: GraphSignature, graph: BoxedCallable) -> BoxedCallable:
-    """`graph`, whose results torch knows, before anything is saved of them, as what they are in eager: as often
-    written, and no views of what only the graph has seen."""
-    if not signature.result_writes and not signature.no_views:
+    """`graph`, whose results, and the inputs that it writes to, torch knows, before anything is saved of them, as what
+    they are in eager: as often written, and no views of what only the graph has seen."""
+    inputs = [(m.index, m.writes) for m in signature.mutations if m.result is None and m.writes is not None]
+    if not signature.result_writes and not signature.no_views and not inputs:
         return graph
     positions, counts = zip(*signature.result_writes) if signature.result_writes else ((), ())
 
     def settled(args: list[Any]) -> list[Any]:
+        written = [args[i] for i, _ in inputs]
+        versions = [args[i]._version + count for i, count in inputs]
         made = list(graph(args))
         for i in signature.no_views:
             made[i] = made[i].detach()
-        compat.set_versions([made[i] for i in positions], counts)
+        compat.set_versions([*written, *(made[i] for i in positions)], [*versions, *counts])
         return made
 
     return settled
@@ -333,7 +336,7 @@ def _finishing(signature: GraphSignature, run: BoxedCallable) -> BoxedCallable:
     """`run`, followed by what only real tensors allow: writing to inputs under autograd, and making views."""
     plain = [OutputPlan("graph", i) for i in range(signature.results)]
     pending = [(m.index, m.result) for m in signature.mutations if m.result is not None]
-    counted = {m.index: m.writes for m in signature.mutations if m.writes is not None}
+    counted = {m.index: m.writes for m in signature.mutations if m.writes is not None and m.result is not None}
     if not pending and not counted and list(signature.outputs) == plain:
         return run if getattr(run, "_boxed_call", False) else mark_boxed(run)
     from_inputs = {plan.index for plan in signature.outputs if plan.origin == "input"}
@@ -349,7 +352,7 @@ def _finishing(signature: GraphSignature, run: BoxedCallable) -> BoxedCallable:
         made = run(args)
         for index, result in writes:
             kept[index].copy_(made[result])
-        if versions:  # generated code does not count what it writes
+        if versions:
             compat.set_versions([kept[index] for index, _ in counts], versions)
         return tuple([make(kept, made) for make in makers])
 

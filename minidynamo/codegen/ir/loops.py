@@ -183,7 +183,8 @@ class Compute:
 class LoopProgram:
     """A whole graph. `buffers` has every tensor whose layout is known; `outputs` are Names and constants.
 
-    Nodes are in program order. A `Loops` whose `out` is an input stores into the caller's tensor (a trailing copy_).
+    Nodes are in program order. A `Loops` whose `out` is an input stores into the caller's tensor (a copy_), once; what
+    reads the input behind it reads the new data.
     `constants` are tensors that belong to the graph. `numbers` are those inputs that are Python numbers, `prelude` the
     numbers made of inputs; both are known everywhere.
     """

@@ -38,6 +38,8 @@ from minidynamo.compat import SYMBOLIC_NUMBERS, OpOverload, called_by
 from minidynamo.errors import Diagnostic, InternalError
 from minidynamo.redrawing import FUNCTIONS
 
+_COPY = torch.ops.aten.copy_.default
+
 
 def lower_graph(gm: fx.GraphModule, *, kernels: bool = True) -> LoopProgram:
     """The loop program of a functional ATen graph with fake tensors in `meta["val"]`.
@@ -97,6 +99,9 @@ class GraphLowering:
         self.constants: dict[str, Any] = {}
         self.names: set[str] = set()
         self.mutated: set[str] = set()
+        # Inputs that have just been written, by the nodes that they are from there on.
+        self.stored: dict[fx.Node, Value] = {}
+        self.last_writes = {n.args[0]: n for n in gm.graph.find_nodes(op="call_function", target=_COPY)}
         self.positions = {node: k for k, node in enumerate(gm.graph.nodes)}
 
     def run(self) -> LoopProgram:
@@ -300,6 +305,9 @@ class GraphLowering:
         aliases, mutates = self._aliases(node), self._mutates(node)
         extern = Extern(name, called_by(node), args, kwargs, aliases, mutates, layout, self._origins(node))
         self.builder.nodes.append(extern)
+        if not extern.is_view:  # kernels behind it read what was written from the input
+            self.values.update(self.stored)
+            self.stored.clear()
 
     def materialize(self, node: fx.Node, *, output: bool = False) -> str:
         """The host name of the tensor that `node` is; a view that nobody needed so far is made now."""
@@ -365,14 +373,19 @@ class GraphLowering:
     # Writing into inputs
 
     def _store_into_input(self, node: fx.Node) -> bool:
-        """A trailing `copy_` into a placeholder, as a loop nest that stores into the caller's tensor."""
-        if node.target is not torch.ops.aten.copy_.default or not self.kernels or not self._is_supported(node):
+        """A `copy_` into a placeholder, as a loop nest that stores into the caller's tensor; only the last one has to
+        be carried out. Readers in the same kernel take the value, not the input."""
+        if node.target is not _COPY or not self.kernels or not self._is_supported(node):
             return False
         target, source = node.args[:2]
         if not isinstance(target, fx.Node) or not isinstance(source, fx.Node) or target.op != "placeholder":
             return False
         layout, value = self.values[target], self.values[source]
         assert isinstance(layout, Value) and isinstance(value, Value)
+        if self.last_writes[target] is not node and value.buffer.shape == layout.buffer.shape and value.is_whole:
+            self.values[node] = value
+            self.real[node] = self.materialize(source)
+            return True
         buffer = layout.buffer
         again = buffer.name in self.mutated or value.buffer.name in {buffer.name, *self.mutated}
         self.mutated.add(buffer.name)
@@ -382,5 +395,8 @@ class GraphLowering:
         at = tuple(as_index(v) for v in axes)
         body = V(value.broadcast_load(at)).to(buffer.dtype)
         self.builder.nodes.append(Loops(buffer, axes, at, body.expr, origins=self._origins(node)))
-        self.values[node] = layout
+        self.real[node] = buffer.name
+        self.values[node], self.stored[node] = layout, layout
+        if value.is_whole and value.buffer.dtype == buffer.dtype and value.buffer.stride == buffer.stride:
+            self.values[node] = value
         return True

@@ -14,7 +14,7 @@ from minidynamo.codegen.ir.expr import loads
 from minidynamo.codegen.ir.loops import Extern, LoopProgram, Loops, Node
 from minidynamo.codegen.ir.size import hint
 from minidynamo.codegen.scheduling.domain import Domain, Placed, domain_of, place_all, size
-from minidynamo.codegen.scheduling.lifetimes import Lifetimes, made, reads
+from minidynamo.codegen.scheduling.lifetimes import Lifetimes, made, reads, stores
 
 MOST_NODES = 64
 MOST_BUFFERS = 40
@@ -61,14 +61,22 @@ class Fusion:
                 self.readers.setdefault(name, []).append(k)
             if made(node) not in program.inputs:
                 self.maker[made(node)] = k
+        self.stores = stores(program)
+        # What reads the memory of an input that is stored into, views included.
+        self.touching: dict[str, list[int]] = {name: [] for name in self.stores}
+        for k, names in enumerate(self.reads):
+            for name in {*map(self.lifetimes.root, names)} & self.stores.keys():
+                self.touching[name].append(k)
         self.before = [self._predecessors(k) for k in range(len(self.nodes))]
 
     def _predecessors(self, k: int) -> set[int]:
-        """Nodes that must run before node k: those it reads, and readers of an input that it overwrites."""
-        node = self.nodes[k]
+        """Nodes that must run before node k: those it reads, what stored into an input that it reads, and readers of
+        an input that it overwrites."""
         found = {self.maker[name] for name in self.reads[k] if name in self.maker}
-        if isinstance(node, Loops) and node.out.name in self.program.inputs:
-            found |= {r for r in self.readers.get(node.out.name, ()) if r < k}
+        roots = {*map(self.lifetimes.root, self.reads[k])}
+        found |= {self.stores[name] for name in roots & self.stores.keys() if self.stores[name] < k}
+        if self.stores.get(made(self.nodes[k])) == k:
+            found |= {r for r in self.touching[made(self.nodes[k])] if r < k}
         return found
 
     def segment(self, members: Iterable[int]) -> int:
@@ -83,7 +91,7 @@ class Fusion:
             return False
         joined = sorted(self.members[a] + self.members[b])
         nodes = [n for n in (self.nodes[k] for k in joined) if isinstance(n, Loops)]
-        if len(nodes) != len(joined) or not self._keeps_time(joined):
+        if len(nodes) != len(joined) or not self._keeps_time(joined) or self._reads_a_store(joined):
             return False
         if self._is_reached(a, b) or self._is_reached(b, a):
             return False
@@ -116,6 +124,11 @@ class Fusion:
                     return False
         return True
 
+    def _reads_a_store(self, joined: list[int]) -> bool:
+        """Whether one of these nodes reads an input behind the store of another: a kernel knows old values only."""
+        stored = {name: k for name, k in self.stores.items() if k in joined}
+        return any(r in joined and r > k for name, k in stored.items() for r in self.touching[name])
+
     def _keeps_time(self, joined: list[int]) -> bool:
         """No read moves to where it keeps memory alive, and no reader outside comes too early."""
         segment = self.segment(joined)
@@ -127,7 +140,7 @@ class Fusion:
                 if self.maker.get(name) not in inside and not allowed:
                     return False
             for r in self.readers.get(made(node), ()):
-                if r not in inside and self.segment(self.members[self.group[r]]) < segment:
+                if r > k and r not in inside and self.segment(self.members[self.group[r]]) < segment:
                     return False
         return True
 

@@ -7,12 +7,13 @@ place where it would keep memory alive.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 
 from minidynamo.codegen.ir.expr import EXPENSIVE, Expr, Load, cost, loads, mask, rewrite, walk
 from minidynamo.codegen.ir.loops import LoopProgram, Loops, Node, merge, names_in
 from minidynamo.codegen.ir.size import hint, product
 from minidynamo.codegen.scheduling.dead import remove_unused
-from minidynamo.codegen.scheduling.lifetimes import Lifetimes, made, reads
+from minidynamo.codegen.scheduling.lifetimes import Lifetimes, made, reads, stores
 
 CHEAP = 2
 """Up to this cost a value is computed once per reader, and once per element of a broadcast."""
@@ -27,7 +28,7 @@ def inline(program: LoopProgram) -> LoopProgram:
     nodes: list[Node | None] = list(program.nodes)
     needed = set(names_in(program.outputs)) | set(program.inputs)
     needed |= {name for n in program.nodes if not isinstance(n, Loops) for name in reads(n)}
-    mutated = {n.out.name for n in program.nodes if isinstance(n, Loops) and n.out.name in program.inputs}
+    mutated = stores(program)
     folds = {n.out.name for n in program.nodes if isinstance(n, Loops) and n.combine is not None}
     readers: dict[str, list[int]] = {}
     for k, node in enumerate(program.nodes):
@@ -55,7 +56,13 @@ def inline(program: LoopProgram) -> LoopProgram:
 
 
 def _may_inline(
-    producer: Loops, k: int, u: int, nodes: list[Node | None], lifetimes: Lifetimes, mutated: set[str], users: int
+    producer: Loops,
+    k: int,
+    u: int,
+    nodes: list[Node | None],
+    lifetimes: Lifetimes,
+    mutated: dict[str, int],
+    users: int,
 ) -> bool:
     user = nodes[u]
     if not isinstance(user, Loops):
@@ -79,10 +86,14 @@ def _may_inline(
     here, there = lifetimes.segments[k], lifetimes.segments[u]
     if not all(lifetimes.may_read_later(load.buffer, here, there) for load in read):
         return False
+    if any(k < mutated.get(lifetimes.root(load.buffer), k) < u for load in read):
+        return False
     return _keeps_write_order(producer, user, read, uses, mutated)
 
 
-def _keeps_write_order(producer: Loops, user: Loops, read: list[Load], uses: list[Load], mutated: set[str]) -> bool:
+def _keeps_write_order(
+    producer: Loops, user: Loops, read: list[Load], uses: list[Load], mutated: Collection[str]
+) -> bool:
     """A store into an input may read that input only where it writes it, and no other input that is written."""
     if user.out.name not in mutated:
         return True

@@ -31,6 +31,14 @@ def made(node: Node) -> str:
     return node.out.name if isinstance(node, Loops) else node.out
 
 
+def stores(program: LoopProgram) -> dict[str, int]:
+    """The inputs that loop nests store into, and where in the program."""
+    inputs = frozenset(program.inputs)
+    return {
+        node.out.name: k for k, node in enumerate(program.nodes) if isinstance(node, Loops) and made(node) in inputs
+    }
+
+
 class Lifetimes:
     """Segments and last reads of a program, in its original order."""
 
@@ -46,6 +54,8 @@ class Lifetimes:
             for name in reads(node):
                 self._touch(name, segment)
             match node:
+                case Loops() if node.out.name in program.inputs:
+                    self.writes.setdefault(node.out.name, []).append(segment)
                 case Extern() | GetItem():
                     for name in node.aliases[:1]:
                         self._root[node.out] = self.root(name)
