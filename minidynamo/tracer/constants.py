@@ -6,6 +6,7 @@ It knows no sources and installs no guards: a constant's guard was installed whe
 from __future__ import annotations
 
 import collections
+import contextlib
 import datetime
 import enum
 import re
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from minidynamo.tracer.copies import NUMPY_SCALARS, can_be_two
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, FunctionVariable
 from minidynamo.variables.constants import ConstantVariable
@@ -31,9 +33,6 @@ from minidynamo.variables.containers import (
 )
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ClassVariable, IdVariable, ObjectVariable, PythonModuleVariable
-
-# Numpy's scalars but those of dates and records.
-NUMPY_SCALARS: frozenset[type] = frozenset(np.dtype(letter).type for letter in "?bhilqBHILQefdFD")
 
 # Immutable classes without parts that need tracking of their own.
 CONSTANT_TYPES: frozenset[type] = frozenset(
@@ -82,15 +81,6 @@ def is_constant_value(value: object) -> bool:
     return type(value) in CONSTANT_TYPES or issubclass(type(value), enum.Enum)
 
 
-def can_be_two(value: object) -> bool:
-    """Whether equal values of this class can be one object or two."""
-    if type(value) not in (int, float, complex, str, bytes):
-        return False
-    if isinstance(value, str | bytes):
-        return len(value) > 0  # letters in code are not those that `chr` gives
-    return not (type(value) is int and -5 <= value <= 256)
-
-
 def given_back(result: object, operands: Iterable[VariableTracker], values: Iterable[object]) -> VariableTracker | None:
     """The operand whose very object a function has given as its result, as `+n` and `s.strip()` may do."""
     if not can_be_two(result):
@@ -111,15 +101,17 @@ def is_nan(variable: VariableTracker) -> bool:
     return isinstance(value, float | complex) and value != value
 
 
-def from_constant(value: Any) -> VariableTracker:
+def from_constant(value: Any, *, lasting: bool = False) -> VariableTracker:
     """The tracker of a value made of constants, tuples, lists, dicts, sets and slices; raises NotConstant.
 
-    Lists, dicts and sets become new ones: use it for results of folded calls and for `co_consts`.
+    Lists, dicts and sets become new ones: use it for results of folded calls and for `co_consts`. What is immutable is
+    another object at each call unless it is `lasting`: a literal, or held by something that lives on.
     """
     if is_constant_value(value):
-        return ConstantVariable(value)
+        return ConstantVariable(value, lasting=lasting)
     if isinstance(value, tuple):
-        return TupleVariable([from_constant(item) for item in value], type(value))
+        items = [from_constant(item, lasting=lasting) for item in value]
+        return TupleVariable(items, type(value), value if lasting and type(value) is tuple else None)
     if type(value) is list:
         return ListVariable([from_constant(item) for item in value])
     if type(value) in (set, frozenset):
@@ -141,7 +133,17 @@ def from_result(value: Any, operands: Sequence[VariableTracker], values: Sequenc
         return TupleVariable([from_result(item, operands, values) for item in value])
     if type(value) is list:
         return ListVariable([from_result(item, operands, values) for item in value])
+    if type(value) is range and all(operand.python_type is int for operand in operands):
+        return ConstantVariable(value, made_of=tuple(operands))
     return from_constant(value)
+
+
+def slice_of(*parts: VariableTracker) -> VariableTracker:
+    """The slice with this start, stop and step. It gives back the objects that it was made of."""
+    if all(isinstance(part, ConstantVariable) and not can_be_two(part.here) for part in parts):
+        with contextlib.suppress(NotConstant):
+            return from_constant(slice(*map(as_constant, parts)))
+    return SliceVariable(*parts)
 
 
 # Functions of torch that take a numpy scalar's dtype, too, and not its value alone.

@@ -14,6 +14,7 @@ import torch
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant, Size, Source, TensorFact
 from minidynamo.tracer.constants import from_constant
+from minidynamo.tracer.copies import anew
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.outside_tuples import OutsideTuple, TupleReader
 from minidynamo.tracer.protocol import Tracer
@@ -37,7 +38,7 @@ def attribute(tx: Tracer, tensor: TensorVariable, name: str) -> VariableTracker:
     """An attribute that tells a fact."""
     if name in _NUMBERS:
         return _single(tx, tensor, name) or tx.emit(getattr, [tensor, ConstantVariable(name)])
-    return _single(tx, tensor, name) or from_constant(getattr(tx.graph.use(tensor), name))
+    return _single(tx, tensor, name) or from_constant(anew(getattr(tx.graph.use(tensor), name)))
 
 
 def answer(tx: Tracer, target: Callable[..., Any] | str, args: Sequence[VariableTracker]) -> VariableTracker | None:

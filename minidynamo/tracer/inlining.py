@@ -81,7 +81,7 @@ def inline_function(tx: Tracer, function: FunctionVariable, args: Args, kwargs: 
 def _default(tx: Tracer, value: object, source: Source, trusted: bool) -> VariableTracker:
     if trusted:
         try:
-            return from_constant(value)
+            return from_constant(value, lasting=True)
         except NotConstant:
             pass
     return tx.wrap(value, source)

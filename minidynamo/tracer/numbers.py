@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from minidynamo.guards.source import Computed, Constant, Source
+from minidynamo.guards.source import Computed, Constant, Source, is_read_anew
 from minidynamo.tracer.constants import as_constant
+from minidynamo.tracer.copies import anew
 from minidynamo.tracer.operator_table import ARITHMETIC, BITWISE, COMPARISONS
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
@@ -57,8 +58,13 @@ def pinned(variable: VariableTracker) -> VariableTracker:
     """The variable; a number as the constant that it is in this call, which is guarded."""
     if not isinstance(variable, NumberVariable):
         return variable
-    is_read = not variable.made.text and not isinstance(variable.source, Computed)
-    return ConstantVariable(variable.pin(), source=variable.source if is_read else None)
+    if variable.pinned is None:
+        value = variable.pin()
+        if variable.made.text or isinstance(variable.source, Computed):
+            variable.pinned = ConstantVariable(anew(value))
+        else:
+            variable.pinned = ConstantVariable(value, source=variable.source, read_anew=is_read_anew(variable.source))
+    return variable.pinned
 
 
 def is_int_number(variable: VariableTracker) -> bool:

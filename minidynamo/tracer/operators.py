@@ -21,12 +21,13 @@ from minidynamo.tracer.attributes import MISSING, lookup_on_class
 from minidynamo.tracer.constants import (
     NotConstant,
     as_constant,
-    can_be_two,
     from_result,
     has_own,
     involves_own_operators,
+    is_constant_value,
     is_nan,
 )
+from minidynamo.tracer.copies import can_be_two
 from minidynamo.tracer.exceptions import says, tracked
 from minidynamo.tracer.operator_table import BINARY, COMPARISONS, IN_PLACE, UNARY
 from minidynamo.tracer.polyfills.lists import same_or_equal
@@ -217,7 +218,7 @@ def _generic_alias(tx: Tracer, cls: type, key: VariableTracker) -> VariableTrack
     except (NotConstant, TypeError):
         what = f"making the generic alias {cls.__name__}[...]"
         tx.break_graph("MD241", what, why="Types are not made while tracing.", fix="make it outside")
-    return tx.wrap(alias, Constant(alias, "alias"))
+    return ConstantVariable(alias) if is_constant_value(alias) else tx.wrap(alias, Constant(alias, "alias"))
 
 
 def _type_argument(tx: Tracer, key: VariableTracker) -> Any:
@@ -263,6 +264,8 @@ def is_same(left: VariableTracker, right: VariableTracker) -> bool:
         return left.python_type is right.python_type and left.value is right.value
     if isinstance(left, IdVariable) and isinstance(right, IdVariable):
         return left.of is right.of
+    if isinstance(left, TupleVariable) and isinstance(right, TupleVariable) and left.real is not None:
+        return left.real is right.real
     return left is right or _are_empty_tuples(left, right)
 
 
@@ -305,6 +308,8 @@ def _is_the_same_plain_value(tx: Tracer, left: VariableTracker, right: VariableT
             raise SkipFrame(Diagnostic("MD230", what, why=why, fix="compare with `==`", where=tx.frames[0].location))
         tx.break_graph("MD230", what, why=why, fix="compare with `==`")
     same = is_same(left, right)
+    if any(isinstance(each, ConstantVariable) and each.read_anew for each in operands):
+        return same
     outside, other = operands if left.source is not None else (right, left)
     if outside.source is not None:
         place = other.source or Constant(as_constant(other), "constant")

@@ -47,7 +47,7 @@ def attribute(tx: Tracer, whole: ConstantVariable, name: str) -> VariableTracker
     place, value = Computed(f"{{0}}.{name}", (whole.source,)), getattr(whole.here, name)
     if whole.python_type in _OF_ANY_CLASS and type(value) in _SMALL:
         tx.guard(place, GuardKind.TYPE, type(value))
-    return _part(tx, place, value)
+    return _part(tx, place, value, is_kept=getattr(whole.here, name) is value)
 
 
 def answer(
@@ -72,12 +72,14 @@ def answer(
     return None if "{" in shown or "}" in shown else _part(tx, Computed(template.format(shown), (whole.source,)), value)
 
 
-def _part(tx: Tracer, place: Source, value: object) -> VariableTracker | None:
+def _part(tx: Tracer, place: Source, value: object, *, is_kept: bool = False) -> VariableTracker | None:
+    """What is read at `place`; unless the whole keeps it, another object each time."""
     if type(value) not in _SMALL:
         return None
     if type(value) is int and tx.graph.shapes.varies(place, value):
         return tx.graph.integer(value, place)
-    return ConstantVariable(value, source=place, on_read=tx.graph.guard_when_asked(place, GuardKind.EQUALS, value))
+    read = tx.graph.guard_when_asked(place, GuardKind.EQUALS, value)
+    return ConstantVariable(value, source=place, on_read=read, read_anew=not is_kept)
 
 
 def truth(tx: Tracer, whole: ConstantVariable) -> bool:

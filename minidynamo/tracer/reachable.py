@@ -25,6 +25,7 @@ from minidynamo.variables.callables import (
     PartialVariable,
     SuperVariable,
 )
+from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import (
     DictVariable,
     DictViewVariable,
@@ -197,6 +198,7 @@ _PARTS: dict[type[VariableTracker], Callable[[Any], Iterable[VariableTracker | N
     SetVariable: _members,
     DictViewVariable: lambda v: (v.mapping,),
     SliceVariable: lambda v: (v.start, v.stop, v.step),
+    ConstantVariable: lambda v: v.made_of,
     CellVariable: lambda v: (v.contents,),
     NestedFunctionVariable: _function,
     MethodVariable: lambda v: (v.function, v.receiver),

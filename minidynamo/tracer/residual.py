@@ -26,9 +26,9 @@ from minidynamo.autograd_calls import replace_data
 from minidynamo.boxed import mark_boxed
 from minidynamo.bytecode.layout import FramePoint
 from minidynamo.guards.reader import Reader
-from minidynamo.guards.source import Constant, Local, Source, is_passed
+from minidynamo.guards.source import Constant, Local, Source, is_passed, is_read_anew
 from minidynamo.names import Namespace
-from minidynamo.tracer.constants import can_be_two
+from minidynamo.tracer.copies import can_be_two
 from minidynamo.tracer.reachable import is_outside, needed_by, reachable, target_of
 from minidynamo.tracer.reconstruct.effects import lost_effects, replay
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder
@@ -41,6 +41,7 @@ from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable
 from minidynamo.variables.iterators import DictIterator
+from minidynamo.variables.numbers import NumberVariable
 
 Boxed = Callable[[list[Any]], Any]
 
@@ -102,6 +103,7 @@ def print_residual(
     source = program.text()
     namespace = program.names.values
     body = artifacts.load("residual", traced.name, source, namespace, program.function)
+    program.pins.put_into(body)
     del namespace[program.function]  # a function that its own globals hold would be a reference cycle
     mark_boxed(body)
     inputs = tuple(program.inputs) if program.takes_inputs else ()
@@ -161,6 +163,7 @@ class _Program:
         loads = self.load()
         call = self.call_graph()
         rebuild = Rebuilder(self.names, self.traced.side_effects, self.known, self.needed())
+        self.pins = rebuild.pins
         for variable in self.found:
             if isinstance(variable, DictIterator):
                 rebuild.value(variable)
@@ -202,14 +205,20 @@ class _Program:
         """
         outside = [(v, v.source) for v in self.found if v.source is not None and is_outside(v) and not _is_constant(v)]
         reader = Reader((), self.names)
+        looks: dict[Source, VariableTracker] = {}
+        copies: dict[str, str] = {}  # of what the program has read again, as another object
         for variable, source in outside:
-            self.known[variable] = reader.name(source, source.display())
+            self.known[variable] = name = reader.name(source, source.display())
+            if is_read_anew(source) and not _is_one_look(looks.setdefault(source, variable), variable):
+                self.known[variable] = copy = self.names.fresh(name)
+                copies[copy] = source.expression(self.names)
         inputs = ", ".join(map(reader.read, self.inputs))
         reader.count([*(reader.read(source) for _, source in outside), inputs])
         lines = [line for _, source in outside if (line := reader.assignment(source)) is not None]
+        lines += [f"{copy} = {text}" for copy, text in copies.items()]
         if self.recovers:
             lines.append(self.hold_arguments())
-        names = [*self.parameters, *reader.temporaries()]
+        names = [*self.parameters, *reader.temporaries(), *copies]
         if self.graph is not None:
             lines += self.read_inputs(reader, inputs, names)
         if self.recovers and self.writes:
@@ -347,6 +356,12 @@ class _Program:
         """The place of a stack slot among the values that travel."""
         cells = len(leave.cells if self.around.point is None else self.around.point.cells)
         return cells + sum(not isinstance(value, Null) for value in leave.stack[:slot])
+
+
+def _is_one_look(first: VariableTracker, other: VariableTracker) -> bool:
+    """Whether two trackers with one source stand for one object."""
+    pinned = [v.pinned for v in (first, other) if isinstance(v, NumberVariable)]
+    return first is other or first in pinned or other in pinned
 
 
 def _is_constant(variable: VariableTracker) -> bool:

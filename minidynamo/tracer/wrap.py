@@ -9,20 +9,23 @@ from __future__ import annotations
 import datetime
 import enum
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Computed, Constant, PlainValue, Source
-from minidynamo.tracer.constants import NUMPY_SCALARS, is_constant_value
+from minidynamo.guards.source import Computed, Constant, PlainValue, Source, is_read_anew
+from minidynamo.tracer.constants import is_constant_value
+from minidynamo.tracer.copies import NUMPY_SCALARS
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.registry import INSTANCES, SUBCLASS_WRAPPERS, WRAPPERS, Wrapper
 from minidynamo.tracer.trace_rules import is_trusted_class
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, FunctionVariable
 from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ClassVariable, PythonModuleVariable
 
 _DATES = (datetime.date, datetime.datetime, datetime.timedelta, datetime.timezone)
@@ -48,7 +51,7 @@ def wrap(graph: OutputGraph, value: Any, source: Source | None) -> VariableTrack
     if source is not None:
         known = graph.known(source)
         if known is not None:
-            return known
+            return replace(known) if isinstance(known, NumberVariable) and is_read_anew(source) else known
     _refuse_compared_classes(value)
     if is_constant_value(value):
         return constant(graph, value, source)
@@ -107,7 +110,7 @@ def constant(graph: OutputGraph, value: Any, source: Source | None) -> VariableT
     if isinstance(value, enum.Enum):
         guard_names(graph, type(value))
     if source is None:
-        return ConstantVariable(value)
+        return ConstantVariable(value, lasting=True)
     kind = GuardKind.EQUALS if type(value) in _BY_VALUE else GuardKind.IDENTITY
     read = (
         None

@@ -16,15 +16,27 @@ class ConstantVariable(VariableTracker):
     """An immutable value known now: numbers, text, None, dtypes, devices, enum members, ranges, slices of constants.
 
     One from outside may be passed on, stored and asked for its type before anybody needs its `value`: `on_read` is
-    called when somebody does.
+    called when somebody does. One without a source was computed by the program, as the object that Python has made
+    in this call, unless it is `lasting`: a literal, or held by something that lives on. `read_anew`: each look at its
+    source gives another object, as at the size of a tensor. `made_of` are the objects that a range gives back.
     """
 
     __match_args__ = ("value",)
 
     def __init__(
-        self, value: Any, *, source: Source | None = None, on_read: Callable[[], object] | None = None
+        self,
+        value: Any,
+        *,
+        source: Source | None = None,
+        on_read: Callable[[], object] | None = None,
+        lasting: bool = False,
+        read_anew: bool = False,
+        made_of: tuple[VariableTracker, ...] = (),
     ) -> None:
         super().__init__(source=source)
+        self.read_anew = read_anew
+        self.made_of = made_of
+        self.lasting = lasting
         self.here = value
         self._on_read = on_read
 

@@ -40,9 +40,10 @@ class ListVariable(SequenceVariable):
 
 @dataclass(eq=False)
 class TupleVariable(SequenceVariable):
-    """A tuple, torch.Size or namedtuple."""
+    """A tuple, torch.Size or namedtuple. `real` is the object, where it is a literal or lives on otherwise."""
 
     cls: type = tuple
+    real: tuple[Any, ...] | None = None
 
 
 @dataclass(frozen=True)

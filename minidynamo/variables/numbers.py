@@ -12,6 +12,7 @@ from typing import Any
 import torch.fx
 
 from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class NumberVariable(VariableTracker):
 
     `value` is a torch.SymInt, or the float of this call. `pin()` makes a constant of it: it guards the value, which it
     gives. `node` computes it in the graph; None until the graph needs it. `made` says how the program has computed
-    it: the same number may be found elsewhere, but as another object.
+    it: the same number may be found elsewhere, but as another object. `pinned` is the constant that it has become.
     """
 
     value: Any
@@ -40,6 +41,7 @@ class NumberVariable(VariableTracker):
     pin: Callable[[], Any]
     node: torch.fx.Node | None = None
     made: Made = Made()
+    pinned: ConstantVariable | None = None
 
     @property
     def python_type(self) -> type:

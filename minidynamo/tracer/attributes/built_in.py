@@ -31,6 +31,7 @@ from minidynamo.tracer.attributes.lookup import (
     writes,
 )
 from minidynamo.tracer.constants import NotConstant, from_constant, given_back
+from minidynamo.tracer.copies import is_made_anew
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.side_effects import DELETED
 from minidynamo.tracer.trace_rules import is_trusted_class
@@ -47,11 +48,18 @@ from minidynamo.variables.objects import (
 from minidynamo.variables.tensors import TensorVariable
 
 
+def _bound(obj: ConstantVariable, name: str) -> VariableTracker | None:
+    """The int that was given to the range that the program has made."""
+    order = ("stop",) if len(obj.made_of) == 1 else ("start", "stop", "step")
+    return dict(zip(order, obj.made_of)).get(name)
+
+
 def _folded(tx: Tracer, obj: ConstantVariable, name: str) -> VariableTracker:
     value = getattr(obj.value, name)
-    unchanged = given_back(value, [obj], [obj.value])
+    unchanged = _bound(obj, name) or given_back(value, [obj], [obj.value])
+    lasting = getattr(obj.value, name) is value and not is_made_anew(obj.value)
     try:
-        return from_constant(value) if unchanged is None else unchanged
+        return from_constant(value, lasting=lasting) if unchanged is None else unchanged
     except NotConstant:
         tx.break_graph("MD206", f"the attribute `{name}` of a {type(obj.value).__name__} cannot be captured")
 

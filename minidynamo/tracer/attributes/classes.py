@@ -72,9 +72,9 @@ def _of_metaclass(tx: Tracer, obj: ClassVariable, name: str, found: Any, owner: 
     if isinstance(found, property) and isinstance(found.fget, types.FunctionType):
         return tx.call(tx.wrap(found.fget, Attr(class_source(owner, name), "fget")), [obj])
     if owner is type and name in ("__name__", "__qualname__", "__module__", "__doc__"):
-        return ConstantVariable(getattr(cls, name))
+        return ConstantVariable(found := getattr(cls, name), lasting=getattr(cls, name) is found)
     if owner is type and name in ("__mro__", "__bases__"):
-        return from_constant(getattr(cls, name))
+        return from_constant(getattr(cls, name), lasting=True)
     if owner is type and name == "__dict__":
         items: Any = ClassItems(tx, cls)
         source = Attr(Constant(cls, cls.__name__), name)

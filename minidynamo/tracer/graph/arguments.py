@@ -11,7 +11,8 @@ from typing import Any
 import torch
 import torch.fx
 
-from minidynamo.tracer.constants import NUMPY_SCALARS, NotConstant, as_constant
+from minidynamo.tracer.constants import NotConstant, as_constant
+from minidynamo.tracer.copies import NUMPY_SCALARS
 from minidynamo.tracer.graph.inputs import GraphInputs
 from minidynamo.tracer.graph.open_graphs import OpenGraphs
 from minidynamo.variables.base import VariableTracker
@@ -60,8 +61,10 @@ class Arguments:
             nodes, fakes = self.all(variable.items)
             return cls(nodes), cls(fakes)
         if isinstance(variable, SliceVariable):
-            nodes, fakes = self.all((variable.start, variable.stop, variable.step))
-            return slice(*nodes), slice(*fakes)
+            bounds = (variable.start, variable.stop, variable.step)
+            if not all(isinstance(bound, ConstantVariable) for bound in bounds):
+                nodes, fakes = self.all(bounds)
+                return slice(*nodes), slice(*fakes)
         try:
             if isinstance(variable, DictVariable) and variable.cls is dict:
                 return self.named({as_constant(key.variable): value for key, value in variable.items.items()})

@@ -11,6 +11,7 @@ import operator
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,10 +24,11 @@ from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.guard_list import GuardList
 from minidynamo.guards.profile import FrameProfile
 from minidynamo.guards.shapes import Shapes
-from minidynamo.guards.source import Size, Source, TensorFact
+from minidynamo.guards.source import Size, Source, TensorFact, is_read_anew
 from minidynamo.structure import leaves
 from minidynamo.switches import settings, way_to
 from minidynamo.tracer.constants import NotConstant, from_constant
+from minidynamo.tracer.copies import anew
 from minidynamo.tracer.graph.arguments import Arguments, NotInGraph
 from minidynamo.tracer.graph.dead_code import remove_dead_code
 from minidynamo.tracer.graph.fake_tensors import FakeTensors, Versions, has_symbols, tensors_in, without_symbols
@@ -136,9 +138,10 @@ class OutputGraph:
     def fact(self, tensor: TensorVariable, place: Source, value: Any) -> ConstantVariable:
         """One fact about a tensor, which is at `place`. It is guarded when somebody reads it, unless the tensor is."""
         if self.inputs.is_guarded(tensor):
-            return ConstantVariable(value)
+            return ConstantVariable(anew(value))
         kind = GuardKind.EQUALS if type(value) in (int, torch.device) else GuardKind.IDENTITY
-        fact = ConstantVariable(value, source=place, on_read=self.guard_when_asked(place, kind, value))
+        read = self.guard_when_asked(place, kind, value)
+        fact = ConstantVariable(anew(value), source=place, on_read=read, read_anew=True)
         self.inputs.note_fact(tensor, fact)
         return fact
 
@@ -229,7 +232,7 @@ class OutputGraph:
         """Track an int that Python reads or computes, with a symbol of its own."""
         known = self.values.at(source)
         if isinstance(known, NumberVariable):
-            return known
+            return replace(known) if is_read_anew(source) else known
         symbol = self.shapes.integer(source, value)
 
         def pin() -> int:
@@ -267,7 +270,7 @@ class OutputGraph:
             self.guard(Size(source, dim), GuardKind.PRESENT, None)
             self.shapes.use_size(Size(source, dim))
         if not isinstance(size, torch.SymInt) or not self.takes_numbers:
-            return ConstantVariable(int(size))
+            return ConstantVariable(anew(int(size)))
         return self._record("size", (self._arguments.node(tensor), dim), {}, size)
 
     # Subgraphs

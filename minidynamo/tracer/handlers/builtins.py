@@ -15,7 +15,7 @@ from typing import Any
 
 from minidynamo.guards.source import Computed
 from minidynamo.tracer import registry
-from minidynamo.tracer.constants import as_constant, has_own
+from minidynamo.tracer.constants import as_constant, has_own, slice_of
 from minidynamo.tracer.handlers.lists import storage_of
 from minidynamo.tracer.handlers.local_texts import is_local, refuse_local_text
 from minidynamo.tracer.handlers.values import class_has, constant, expect_constant, is_constant
@@ -249,8 +249,7 @@ def _slice(
 ) -> VariableTracker:
     nothing = ConstantVariable(None)
     start, stop = (nothing, first) if second is None else (first, second)
-    made = SliceVariable(start, stop, step or nothing)
-    return ConstantVariable(as_constant(made)) if is_constant(made) else made
+    return slice_of(start, stop, step or nothing)
 
 
 @registry.attributes(SliceVariable)

@@ -45,7 +45,10 @@ def _partial(
     if isinstance(function, PartialVariable):  # functools flattens these too
         inner = function
         given = {str(key.token): value for key, value in entries_as_moved(inner.keywords.items).items()}
-        return _partial(tx, inner.function, *as_moved(inner.args.items), *args, **{**given, **keywords})
+        made = _partial(tx, inner.function, *as_moved(inner.args.items), *args, **{**given, **keywords})
+        assert isinstance(made, PartialVariable)
+        made.args = made.args if args else inner.args
+        return made
     named = {key_of(ConstantVariable(name)): value for name, value in keywords.items()}
     return PartialVariable(function, TupleVariable(hold(tx, [*args])), DictVariable(hold_named(tx, named)))
 

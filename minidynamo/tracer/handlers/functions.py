@@ -29,7 +29,7 @@ def _field(tx: Tracer, function: NestedFunctionVariable, name: str) -> VariableT
     if name == "__annotations__":
         return annotations_of(function)
     if name == "__doc__":
-        return ConstantVariable(docstring(function.code))
+        return ConstantVariable(docstring(function.code), lasting=True)
     if name == "__code__":
         return ConstantVariable(function.code)
     if name == "__closure__":

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Computed
 from minidynamo.tracer import registry
 from minidynamo.tracer.constants import as_constant
 from minidynamo.tracer.exceptions import Raised, unsaid
@@ -117,6 +118,8 @@ def _getitem(tx: Tracer, self: SequenceVariable, key: VariableTracker) -> Variab
     if isinstance(index, slice):
         if self.cls is deque:
             tx.raises(TypeError("sequence index must be integer, not 'slice'"))
+        if self.cls is tuple and (whole := _tuple_slice(self, index)) is not None:
+            return whole
         if isinstance(self.items, MovedItems):
             return like(self, hold(tx, self.items.as_moved()[index]))
         return like(self, list(self.items[index]))
@@ -125,6 +128,19 @@ def _getitem(tx: Tracer, self: SequenceVariable, key: VariableTracker) -> Variab
     except IndexError:
         name = "tuple" if issubclass(self.cls, tuple) else self.cls.__name__
         tx.raises(IndexError(f"{name} index out of range"), exact=True)
+
+
+def _tuple_slice(self: SequenceVariable, index: slice) -> SequenceVariable | None:
+    """A slice that is the whole tuple, and so the tuple itself, or may be at the next call; None for others."""
+    length = self.items.unread_length() if isinstance(self.items, OutsideTuple) else None
+    places = range(len(self.items) if length is None else length.there)
+    if places[index] == places and len(self.items) == len(places):
+        return self
+    if length is None or self.source is None:
+        return None
+    bounds = [None if bound is None else operator.index(bound) for bound in (index.start, index.stop, index.step)]
+    text = ":".join("" if bound is None else str(bound) for bound in bounds)
+    return TupleVariable(list(self.items[index]), source=Computed(f"{{0}}[{text}]", (self.source,)))
 
 
 @method(MUTABLE, "copy", "__copy__")
@@ -157,6 +173,8 @@ def _add(tx: Tracer, self: SequenceVariable, other: VariableTracker) -> Variable
     other = storage_of(other)
     if not isinstance(other, SequenceVariable) or _family(self) is not _family(other):
         return not_implemented()
+    if self.cls is other.cls is tuple and not (self.items and other.items):
+        return self if self.items else other
     sized = self if self.cls is torch.Size else other
     return like(sized if sized.cls is torch.Size else self, [*self.items, *other.items])
 
@@ -173,6 +191,8 @@ def _mul(tx: Tracer, self: SequenceVariable, other: VariableTracker) -> Variable
     other = pinned(other)
     if not isinstance(other, ConstantVariable) or not isinstance(other.value, int):
         return not_implemented()
+    if self.cls is tuple and other.value == 1:
+        return self
     return like(self, [*self.items] * other.value)
 
 

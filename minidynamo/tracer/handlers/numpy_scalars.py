@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from minidynamo.tracer import registry
-from minidynamo.tracer.constants import NUMPY_SCALARS
+from minidynamo.tracer.copies import NUMPY_SCALARS
 from minidynamo.tracer.handlers.numpy_arrays import run
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker

@@ -83,4 +83,4 @@ def return_value(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("RETURN_CONST")
 def return_const(frame: Frame, instruction: Instruction) -> None:
-    frame.result = from_constant(instruction.argval)
+    frame.result = from_constant(instruction.argval, lasting=True)

@@ -53,7 +53,7 @@ def push_null(frame: Frame, instruction: Instruction) -> None:
 def load_const(frame: Frame, instruction: Instruction) -> None:
     value = instruction.argval
     # A code object is on its way to MAKE_FUNCTION.
-    frame.push(ConstantVariable(value) if isinstance(value, type(frame.code)) else from_constant(value))
+    frame.push(ConstantVariable(value) if isinstance(value, type(frame.code)) else from_constant(value, lasting=True))
 
 
 @opcode("LOAD_ASSERTION_ERROR")

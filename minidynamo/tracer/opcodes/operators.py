@@ -11,7 +11,7 @@ from typing import Any
 
 from minidynamo.bytecode.instructions import NULL_ABOVE_CALLABLE, Instruction
 from minidynamo.tracer.attributes import read_unread, write_attribute
-from minidynamo.tracer.constants import is_constant_value, key_of
+from minidynamo.tracer.constants import key_of, slice_of
 from minidynamo.tracer.interpreter import NULL, Frame
 from minidynamo.tracer.moved_items import MovedItems, MovedTable, moved_at, moved_under
 from minidynamo.tracer.opcodes.table import opcode
@@ -21,7 +21,7 @@ from minidynamo.tracer.outside_tuples import OutsideTuple
 from minidynamo.tracer.unread import is_none, truth
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import DictVariable, ListVariable, SliceVariable, TupleVariable
+from minidynamo.variables.containers import DictVariable, ListVariable, TupleVariable
 from minidynamo.variables.objects import ObjectVariable
 
 BINARY = ARITHMETIC | BITWISE | AUGMENTED
@@ -83,17 +83,10 @@ def contains_op(frame: Frame, instruction: Instruction) -> None:
 # Subscripts
 
 
-def make_slice(parts: list[VariableTracker]) -> VariableTracker:
-    if all(isinstance(part, ConstantVariable) and is_constant_value(part.value) for part in parts):
-        return ConstantVariable(slice(*(part.value for part in parts if isinstance(part, ConstantVariable))))
-    start, stop, step = parts
-    return SliceVariable(start, stop, step)
-
-
 @opcode("BUILD_SLICE")
 def build_slice(frame: Frame, instruction: Instruction) -> None:
     parts = frame.pop_many(instruction.argval)
-    frame.push(make_slice([*parts, ConstantVariable(None)][:3]))
+    frame.push(slice_of(*[*parts, ConstantVariable(None)][:3]))
 
 
 @opcode("BINARY_SUBSCR")
@@ -132,13 +125,13 @@ def delete_subscr(frame: Frame, instruction: Instruction) -> None:
 @opcode("BINARY_SLICE")
 def binary_slice(frame: Frame, instruction: Instruction) -> None:
     container, start, stop = frame.pop_many(3)
-    frame.push(frame.tx.call(operator.getitem, [container, make_slice([start, stop, ConstantVariable(None)])]))
+    frame.push(frame.tx.call(operator.getitem, [container, slice_of(start, stop, ConstantVariable(None))]))
 
 
 @opcode("STORE_SLICE")
 def store_slice(frame: Frame, instruction: Instruction) -> None:
     value, container, start, stop = frame.pop_many(4)
-    frame.tx.call(operator.setitem, [container, make_slice([start, stop, ConstantVariable(None)]), value])
+    frame.tx.call(operator.setitem, [container, slice_of(start, stop, ConstantVariable(None)), value])
 
 
 # Attributes

@@ -5,6 +5,7 @@ It does not build instances of the user's subclasses; `objects.py` does, and has
 
 from __future__ import annotations
 
+import ast
 import collections
 from collections.abc import Mapping, Sequence
 
@@ -45,13 +46,25 @@ def _fill_list(rebuild: Rebuilder, variable: ListVariable, name: str) -> None:
 
 @builds(TupleVariable, hint="group")
 def _tuple(rebuild: Rebuilder, variable: TupleVariable) -> str:
-    items = tuple_literal([rebuild.value(item) for item in as_moved(variable.items)])
+    texts = [rebuild.value(item) for item in as_moved(variable.items)]
+    items = tuple_literal(texts)
     if variable.cls is tuple:
-        return items
+        return f"{rebuild.constant(tuple)}([{items[1:-1]}])" if _is_literal(texts) else items
     cls = rebuild.constant(variable.cls)
     if hasattr(variable.cls, "_fields"):  # a namedtuple, whose __new__ may be the user's
         return f"{rebuild.constant(tuple)}.__new__({cls}, {items})"
     return f"{cls}({items})"
+
+
+def _is_literal(items: Sequence[str]) -> bool:
+    """Whether Python would make one object of a tuple of these texts, for all calls."""
+    if not items or any(item.isidentifier() and item not in ("True", "False", "None") for item in items):
+        return False
+    try:
+        ast.literal_eval(tuple_literal(items))
+    except ValueError:
+        return False
+    return True
 
 
 def _pairs(rebuild: Rebuilder, variable: DictVariable) -> str:

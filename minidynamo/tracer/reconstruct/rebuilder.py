@@ -7,7 +7,6 @@ referred to several times is built once.
 
 from __future__ import annotations
 
-import math
 import sys
 import types
 from collections import Counter
@@ -21,10 +20,13 @@ from minidynamo.guards.source import Constant, Referent
 from minidynamo.names import Namespace, module_of, name_of
 from minidynamo.tracer.reachable import is_outside, parts
 from minidynamo.tracer.reconstruct.builders import BUILDERS, FILLERS, Build, hint_of
+from minidynamo.tracer.reconstruct.constants import Pins, is_new
 from minidynamo.tracer.side_effects import SideEffects
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, CellVariable, FunctionVariable
 from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import TupleVariable
+from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ClassVariable, PythonModuleVariable
 
 # Trackers of objects that live on, which are always named.
@@ -39,6 +41,7 @@ class Rebuilder:
 
     `lines` are the statements so far; `late` those that must come after all effects; `entering` those that enter
     context managers, last of all. `refilled` are the containers from outside that have their new contents already.
+    `pins` has the objects that literals in the statements stand for.
     """
 
     def __init__(
@@ -54,8 +57,10 @@ class Rebuilder:
         self.late: list[str] = []
         self.entering: list[str] = []
         self.bound: list[str] = []
+        self.pins = Pins()
         self._known = dict(known)
-        self._uses = Counter(needed)
+        self._trackers = {id(v.here): v for v in known if isinstance(v, ConstantVariable)}
+        self._uses = Counter(map(self._one_of, needed))
         self._cyclic: set[VariableTracker] = set()
         self._unfilled: list[tuple[VariableTracker, str]] = []
         self.refilled: set[VariableTracker] = set()
@@ -73,18 +78,31 @@ class Rebuilder:
                 continue
             seen.add(variable)
             graph[variable] = list(parts(variable, self.side_effects))
-            self._uses.update(graph[variable])
+            self._uses.update(map(self._one_of, graph[variable]))
             todo += graph[variable]
         for variable in graph:
             if type(variable) in FILLERS and _contains_itself(variable, graph):
                 self._cyclic.add(variable)
 
+    def _one_of(self, variable: VariableTracker) -> VariableTracker:
+        """The first of the trackers of one object, for what is made anew."""
+        if isinstance(variable, NumberVariable) and variable.made.text and variable.pinned is not None:
+            variable = variable.pinned
+        if not is_new(variable):
+            return variable
+        assert isinstance(variable, ConstantVariable)
+        return self._trackers.setdefault(id(variable.here), variable)
+
     def value(self, variable: VariableTracker) -> str:
         """An expression for the value: a name, a literal, or the construction of what is used only here."""
+        if isinstance(variable, ConstantVariable | NumberVariable) and variable not in self._known:
+            variable = self._one_of(variable)
         if variable in self._known:
             return self._known[variable]
-        if isinstance(variable, ConstantVariable):
+        if isinstance(variable, ConstantVariable) and not is_new(variable):
             return self.literal(variable.value)
+        if isinstance(variable, TupleVariable) and variable.real is not None:
+            return self.literal(variable.real)
         if isinstance(variable.source, Referent):
             return variable.source.expression(self.names)
         if isinstance(variable.source, Constant):
@@ -139,12 +157,9 @@ class Rebuilder:
 
     def literal(self, value: object) -> str:
         """Python text for a constant: a literal where there is one, else a readable path or a named constant."""
-        if value is None or type(value) in (bool, int, str, bytes):
-            return repr(value)
-        if type(value) is float and math.isfinite(value):
-            return repr(value)
-        if type(value) is tuple:
-            return f"({''.join(self.literal(part) + ', ' for part in value)})"
+        spelled = self.pins.literal(value)
+        if spelled is not None:
+            return spelled
         if isinstance(value, torch.dtype):
             return f"{self.names.constant(torch, 'torch')}.{str(value).removeprefix('torch.')}"
         return self.constant(value)

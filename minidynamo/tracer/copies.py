@@ -1,0 +1,70 @@
+"""Owns how an immutable object is made once more: a constant that the program computes is a new object at each call.
+
+Which constants leave a frame is found in `reconstruct/`, where a value comes from is known to its tracker.
+"""
+
+from __future__ import annotations
+
+import datetime
+import sys
+import types
+from collections.abc import Callable
+from operator import neg
+from typing import Any
+
+import numpy as np
+import torch
+
+# Numpy's scalars but those of dates and records.
+NUMPY_SCALARS: frozenset[type] = frozenset(np.dtype(letter).type for letter in "?bhilqBHILQefdFD")
+
+
+def _limits(limits: torch.finfo | torch.iinfo) -> torch.finfo | torch.iinfo:
+    return type(limits)(getattr(torch, limits.dtype))
+
+
+_COPIES: dict[type, Callable[[Any], Any]] = {
+    **dict.fromkeys((int, float, complex, datetime.timedelta), lambda value: neg(neg(value))),
+    str: lambda value: "".join((value, "")),
+    bytes: lambda value: bytes(bytearray(value)),
+    range: lambda value: range(value.start, value.stop, value.step),
+    slice: lambda value: slice(value.start, value.stop, value.step),
+    torch.device: lambda value: torch.device(str(value)),
+    torch.finfo: _limits,
+    torch.iinfo: _limits,
+    datetime.date: lambda value: value.replace(),
+    datetime.datetime: lambda value: value.replace(),
+    types.GenericAlias: lambda value: types.GenericAlias(value.__origin__, value.__args__),
+    **dict.fromkeys(NUMPY_SCALARS, lambda value: value.copy()),
+}
+
+
+def can_be_two(value: object) -> bool:
+    """Whether equal values of this class can be one object or two."""
+    if type(value) not in _COPIES:
+        return False
+    if isinstance(value, str | bytes):
+        return len(value) > 0  # letters in code are not those that `chr` gives
+    return not (type(value) is int and -5 <= value <= 256)
+
+
+def anew(value: Any) -> Any:
+    """An object that equals `value` and is made now; `value` itself where there is no other."""
+    copy = _COPIES.get(type(value))
+    return value if copy is None else copy(value)
+
+
+def is_interned(text: str) -> bool:
+    """Whether the text is the object of which Python says that it stands for all that are equal."""
+    return sys.intern(anew(text)) is text
+
+
+def is_made_anew(value: object) -> bool:
+    """Whether an operation that gives `value`, the very object, gives another object each time."""
+    if not can_be_two(value):
+        return False
+    if isinstance(value, str):
+        is_kept = any(value is kept for kept in (repr(True), repr(False), chr(ord(value[0])))) or is_interned(value)
+    else:
+        is_kept = isinstance(value, bytes) and (value + value)[:1] is value
+    return not is_kept and anew(value) is not value

@@ -1,0 +1,80 @@
+"""Owns which object a constant is in a residual program: the one that it is where the program runs as written.
+
+A literal stays one object in all calls: the text shows its value, and the object itself is pinned into the code. What
+the program computes is another object at each call, made by `anew`.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+from typing import Any
+
+from minidynamo.tracer.copies import anew, can_be_two, is_interned, is_made_anew
+from minidynamo.tracer.reconstruct.builders import builds
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
+
+_LONGEST_INT = 10_000  # bits; Python refuses to write down longer ones
+
+
+def is_new(variable: VariableTracker) -> bool:
+    """Whether it is a constant for which the program makes another object at each call."""
+    if not isinstance(variable, ConstantVariable) or variable.lasting or variable.source is not None:
+        return False
+    return is_made_anew(variable.here)
+
+
+@builds(ConstantVariable, hint="value")
+def _constant(rebuild: Any, variable: ConstantVariable) -> str:
+    """Only those that are new are built."""
+    if variable.made_of:
+        return f"{rebuild.constant(variable.python_type)}({rebuild.values(variable.made_of)})"
+    spelled = spelling(variable.here)
+    return f"{rebuild.names.constant(anew, 'anew')}({spelled or rebuild.constant(variable.here)})"
+
+
+def spelling(value: object) -> str | None:
+    """A literal that equals `value`; None where there is none."""
+    if value is None or type(value) in (bool, str, bytes):
+        return repr(value)
+    if (type(value) is int and value.bit_length() < _LONGEST_INT) or (type(value) is float and math.isfinite(value)):
+        return repr(value)
+    if type(value) is not tuple:
+        return None
+    parts = [spelling(part) for part in value]
+    return None if None in parts else f"({''.join(f'{part}, ' for part in parts)})"
+
+
+class Pins:
+    """The objects that the literals of a text stand for: Python makes equal literals of one text one object."""
+
+    def __init__(self) -> None:
+        self._objects: dict[tuple[type, str], object] = {}
+
+    def literal(self, value: object) -> str | None:
+        """A literal that is `value` itself; None where there is none, or it stands for another object."""
+        spelled = spelling(value)
+        if spelled is None or not (can_be_two(value) or type(value) is tuple):
+            return spelled
+        if isinstance(value, str) and _is_like_a_name(value):
+            return spelled if is_interned(value) else None
+        return spelled if self._objects.setdefault((type(value), repr(value)), value) is value else None
+
+    def put_into(self, function: types.FunctionType) -> None:
+        """Have the literals in the code of `function` be the objects."""
+        if self._objects:
+            code = function.__code__
+            function.__code__ = code.replace(co_consts=tuple(map(self._object, code.co_consts)))
+
+    def _object(self, literal: Any) -> Any:
+        if type(literal) in (int, float, str, bytes, tuple):
+            pinned = self._objects.get((type(literal), repr(literal)))
+            if pinned is not None:
+                return pinned
+        return tuple(map(self._object, literal)) if type(literal) is tuple else literal
+
+
+def _is_like_a_name(text: str) -> bool:
+    """Whether Python interns the text where it is a literal."""
+    return text.isascii() and text.replace("_", "a").isalnum()
