@@ -29,7 +29,7 @@ from minidynamo.autograd.inputs import InputLayout
 from minidynamo.autograd.locations import LocatingInterpreter, LocationRecorder
 from minidynamo.autograd.mutation import write_unseen
 from minidynamo.autograd.numbers import is_empty, is_symbolic, known
-from minidynamo.autograd.opaque import CHOOSES_BY_DATA, NotOpaque, run_opaque
+from minidynamo.autograd.opaque import CHOOSES_BY_DATA, REFUSES_BY_DATA, NotOpaque, run_opaque
 from minidynamo.compat import FakeTensor, FakeTensorMode, OpOverload
 from minidynamo.errors import Diagnostic, GraphRefused, MinidynamoError
 from minidynamo.switches import is_switch, preserved, restore, settings
@@ -314,7 +314,7 @@ class _Tracing:
             return [None] * len(slots)
         if self.orders:
             _raise_delayed_errors(targets)
-            self.refuse_choices()
+        self.refuse_choices()
         sources = [source for source in slots if source is not None]
         again = bool(self.orders)
         try:
@@ -327,12 +327,18 @@ class _Tracing:
         return [None if source is None else next(made) for source in slots]
 
     def refuse_choices(self) -> None:
-        """Have derivatives that choose a formula by data run as calls."""
+        """Have derivatives that look into data, but would not say so, run as calls."""
         known = self.recorder.known.items()
-        choosing = [(function, maker) for function, maker in known if function.name() in CHOOSES_BY_DATA]
-        nodes = {maker for function, maker in choosing if _has_data(compat.saved_by(function))}
+        nodes = {maker for function, maker in known if self.looks_unnoticed(function)}
         if nodes - {*self.opaque}:
             raise _Untraceable(nodes, RuntimeError("a formula is chosen by data"))
+
+    def looks_unnoticed(self, function: torch.autograd.graph.Node) -> bool:
+        """Whether a gradient function takes another formula, or raises no error, where there is no data."""
+        saved = compat.saved_by(function)
+        if function.name() in REFUSES_BY_DATA:  # eigenvectors of what is real and symmetric have all their gradients
+            return _has_data(saved) and any(value.is_complex() for value in saved)
+        return bool(self.orders) and function.name() in CHOOSES_BY_DATA and _has_data(saved)
 
     def tangent(self, name: str, target: torch.Tensor, differentiable: bool) -> torch.Tensor:
         """A gradient that autograd hands in for `target`."""

@@ -25,6 +25,9 @@ Tensors = Sequence[torch.Tensor]
 # derivatives of what was not chosen may be no numbers, or others than eager's.
 CHOOSES_BY_DATA = frozenset({"LinalgDetBackward0", "ProdBackward0", "ProdBackward1"})
 
+# Gradient functions that raise an error for gradients that have no answer, which they see where there is data alone.
+REFUSES_BY_DATA = frozenset({"LinalgEigBackward0", "LinalgEighBackward0", "LinalgSvdBackward0"})
+
 
 class NotOpaque(Exception):
     """An operation that cannot be run a second time from what it was given."""

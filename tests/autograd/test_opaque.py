@@ -51,6 +51,33 @@ def test_derivatives_that_decide_on_data(name):
     assert compiled.stats.graphs == 1
 
 
+@pytest.mark.parametrize("name", ["eig", "eigh", "svd"])
+def test_gradients_that_have_no_answer_are_refused(name):
+    """Eigenvectors are known up to a phase: the gradients of what depends on it are none."""
+    decompose = getattr(torch.linalg, name)
+    values = torch.polar(torch.arange(1.0, 10).cos(), torch.arange(9.0) ** 2).to(torch.complex128).reshape(3, 3)
+    values = values + values.mH if name == "eigh" else values
+
+    def asks(x):
+        vectors = decompose(x)[1 if name != "svd" else 0]
+        return vectors.real.sum() + vectors.imag.sum()
+
+    def asks_not(x):
+        return decompose(x)[1 if name != "svd" else 0].abs().sum()
+
+    compiled = minidynamo.compile(asks, backend="aot_eager", fullgraph=True)
+    for function in (asks, compiled):
+        with pytest.raises(RuntimeError, match="specified up to"):
+            function(values.clone().requires_grad_()).backward()
+    compiled = minidynamo.compile(asks_not, backend="aot_eager", fullgraph=True)
+    found = []
+    for function in (asks_not, compiled):
+        x = values.clone().requires_grad_()
+        function(x).backward()
+        found.append(x.grad)
+    torch.testing.assert_close(*found)
+
+
 def test_eager_refuses_and_so_do_we():
     """Two zeros of one product: torch has no second derivative of that."""
 
