@@ -29,7 +29,7 @@ from minidynamo.autograd.inputs import InputLayout
 from minidynamo.autograd.locations import LocatingInterpreter, LocationRecorder
 from minidynamo.autograd.mutation import write_unseen
 from minidynamo.autograd.numbers import is_empty, is_symbolic, known
-from minidynamo.autograd.opaque import CHOOSES_BY_DATA, REFUSES_BY_DATA, NotOpaque, run_opaque
+from minidynamo.autograd.opaque import CHOOSES_BY_DATA, CHOOSES_LATER, REFUSES_BY_DATA, NotOpaque, run_opaque
 from minidynamo.compat import FakeTensor, FakeTensorMode, OpOverload
 from minidynamo.errors import Diagnostic, GraphRefused, MinidynamoError
 from minidynamo.switches import is_switch, preserved, restore, settings
@@ -261,7 +261,7 @@ class _Tracing:
             kept = [] if self.orders else _kept_for_derivatives(functions)
             with compat.without_autocast():  # which holds for what the program computes forward
                 gradients = self.run_backward(targets, list(sources.values()))
-            recorder.enter(None)
+            recorder.end()
         self.result.mutated_with_grad = dict.fromkeys(mutated)
         self.result.requires_grad = {i: value.requires_grad for i, value in inputs.items()}
         self.result.gradients = dict.fromkeys(sources)
@@ -338,7 +338,7 @@ class _Tracing:
         saved = compat.saved_by(function)
         if function.name() in REFUSES_BY_DATA:  # eigenvectors of what is real and symmetric have all their gradients
             return _has_data(saved) and any(value.is_complex() for value in saved)
-        return bool(self.orders) and function.name() in CHOOSES_BY_DATA and _has_data(saved)
+        return function.name() in (CHOOSES_LATER if self.orders else CHOOSES_BY_DATA) and _has_data(saved)
 
     def tangent(self, name: str, target: torch.Tensor, differentiable: bool) -> torch.Tensor:
         """A gradient that autograd hands in for `target`."""
@@ -353,7 +353,7 @@ class _Tracing:
 def _kept_for_derivatives(functions: Iterable[torch.autograd.graph.Node]) -> list[torch.Tensor]:
     """What `functions` have saved where higher derivatives read more of it than backward: of matrix decompositions, and
     where formulas are chosen by data."""
-    chosen = [f for f in functions if f.name().startswith("Linalg") or f.name() in CHOOSES_BY_DATA]
+    chosen = [f for f in functions if f.name().startswith("Linalg") or f.name() in CHOOSES_LATER]
     return [value for function in chosen for value in compat.saved_by(function)]
 
 

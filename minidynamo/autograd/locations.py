@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from minidynamo.autograd import gradients
 from minidynamo.autograd.hooks import register
 from minidynamo.recomputing import CHECKPOINTS
 
@@ -36,6 +37,7 @@ class LocationRecorder:
         self.current: fx.Node | None = None
         self.marks: dict[str, Any] = {}
         self.known: dict[torch.autograd.graph.Node, fx.Node] = {}
+        self.chosen: list[torch.autograd.graph.Node] = []
 
     def newest(self) -> fx.Node | None:
         return next(iter(reversed(self.graph.nodes)), None)
@@ -67,13 +69,25 @@ class LocationRecorder:
             register(function.register_prehook, functools.partial(self._called, maker, **marks))
             if self.again:
                 register(function.register_hook, functools.partial(self._returned, maker))
+            elif function.name() in gradients.FORMULAS:
+                self.chosen.append(function)
+                register(function.register_hook, functools.partial(self._corrected, len(self.chosen) - 1))
             pending += [after for after, _ in function.next_functions if after is not None]
 
-    def _called(self, maker: fx.Node, *gradients: Any, **marks: Any) -> None:
+    def _called(self, maker: fx.Node, *_: Any, **marks: Any) -> None:
         self.enter(maker, **marks)
 
-    def _returned(self, maker: fx.Node, made: Any, gradients: Any) -> None:
+    def _returned(self, maker: fx.Node, made: Any, _: Any) -> None:
         self.follow_backward(made, maker)
+
+    def _corrected(self, index: int, made: Any, given: Any) -> Any:
+        return gradients.corrected(self.chosen[index], made, given)
+
+    def end(self) -> None:
+        """Nothing is followed any more. Gradient functions hold their hooks, which hold this recorder."""
+        self.enter(None)
+        self.known.clear()
+        self.chosen.clear()
 
 
 def _marks(maker: fx.Node) -> dict[str, Any]:

@@ -21,9 +21,10 @@ from minidynamo.switches import preserved, restore, settings
 
 Tensors = Sequence[torch.Tensor]
 
-# Gradient functions that choose a formula by data, and of tensors without data compute each and choose by `where`:
-# derivatives of what was not chosen may be no numbers, or others than eager's.
-CHOOSES_BY_DATA = frozenset({"LinalgDetBackward0", "ProdBackward0", "ProdBackward1"})
+# Gradient functions that choose a formula by data, and of tensors without data compute each and choose by `where`, or
+# take a slower one: infinite values, and derivatives of what was not chosen, may be no numbers, or others than eager's.
+CHOOSES_BY_DATA = frozenset({"CumprodBackward0", "ProdBackward0", "ProdBackward1"})
+CHOOSES_LATER = CHOOSES_BY_DATA | {"LinalgDetBackward0"}  # for derivatives of gradients
 
 # Gradient functions that raise an error for gradients that have no answer, which they see where there is data alone.
 REFUSES_BY_DATA = frozenset({"LinalgEigBackward0", "LinalgEighBackward0", "LinalgSvdBackward0"})

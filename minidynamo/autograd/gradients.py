@@ -1,0 +1,34 @@
+"""Owns the gradients that torch computes otherwise where there is no data, and the formulas that it has for data.
+
+While a graph is traced its tensors have no data. Which value a formula of these works on is in the graph instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def _shared_by_equals(function: Any, gradient: Tensor) -> Tensor:
+    """Of a value chosen among all: the gradient in equal parts for each element that is the value. The others get none,
+    whatever the gradient is."""
+    values, chosen = function._saved_self, function._saved_result
+    is_chosen = (values == chosen) | (values.isnan() & chosen.isnan())
+    zeros = torch.zeros(values.shape, dtype=values.dtype, device=values.device)
+    return zeros.masked_fill(is_chosen, gradient / is_chosen.sum())
+
+
+FORMULAS: dict[str, Callable[[Any, Tensor], Tensor]] = dict.fromkeys(
+    ("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0"), _shared_by_equals
+)
+"""By the name of a gradient function: what it returns first, of itself and the gradient that it is given."""
+
+
+def corrected(function: Any, made: tuple[Any, ...], given: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """What a gradient function returns that has `made` gradients of those `given`; None where it is right."""
+    if function.name() not in FORMULAS or made[0] is None or given[0] is None:
+        return None
+    return (FORMULAS[function.name()](function, given[0]), *made[1:])
