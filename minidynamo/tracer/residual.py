@@ -29,6 +29,7 @@ from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import Constant, Local, Source, is_passed, is_read_anew
 from minidynamo.names import Namespace
 from minidynamo.tracer.copies import can_be_two
+from minidynamo.tracer.moved_items import as_moved
 from minidynamo.tracer.reachable import is_outside, needed_by, reachable, target_of
 from minidynamo.tracer.reconstruct.effects import lost_effects, replay
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder
@@ -123,7 +124,7 @@ class _Program:
         self.boxed = self.names.fresh("boxed")
         self.leaving = self._leaving()
         restored = self._restored_lists()
-        items = [item for container in restored for item in container.items]
+        items = [item for container in restored for item in as_moved(container.items)]
         self.lent = traced.lent if surroundings.root else ()
         is_driven = surroundings.driven_outside and isinstance(traced.exit, Break) and not self.lent
         self.hands_on = is_driven or not surroundings.root
