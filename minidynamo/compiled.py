@@ -14,7 +14,7 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -101,14 +101,19 @@ def _may_be_fresh(fn: types.FunctionType) -> bool:
     return bool(code.co_flags & inspect.CO_NESTED or set(code.co_freevars) - {"__class__"})
 
 
-def _takes_cells(fn: types.FunctionType) -> bool:
-    """Whether the frame of a call can be entered with the function's cells as values."""
+def _runs_at_once(fn: types.FunctionType) -> bool:
+    """Whether a call of the function is one frame, from its head to its end."""
     suspends = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-    return not fn.__code__.co_cellvars and not fn.__code__.co_flags & suspends
+    return not fn.__code__.co_flags & suspends
 
 
-def _parameters(code: types.CodeType) -> tuple[str, ...]:
-    return (*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount], *starred_parameters(code))
+def _parameters(code: types.CodeType) -> set[str]:
+    return {*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount], *starred_parameters(code)}
+
+
+def _new_cell(values: Mapping[str, Any], name: str) -> types.CellType:
+    """The cell of a variable that nested functions share: of an argument with its value, else empty."""
+    return types.CellType(values[name]) if name in values else types.CellType()
 
 
 def _entered(target: types.FunctionType, point: FramePoint, step: Callable[[list[Any]], Any]) -> Callable[..., Any]:
@@ -126,8 +131,9 @@ def _entered(target: types.FunctionType, point: FramePoint, step: Callable[[list
         bound.apply_defaults()
         del args, kwargs
         values = bound.arguments
-        boxed = [*(cells[name] for name in point.cells), *(values[name] for name in point.locals)]
-        del bound, values
+        taken = [cells[name] if name in cells else _new_cell(values, name) for name in point.cells]
+        boxed = [*taken, *(values[name] for name in point.locals)]
+        del bound, values, taken
         return drive(step, boxed)
 
     return call
@@ -212,7 +218,7 @@ class CompiledFunction:
         if target in self._callees and is_current(self._callees[target]):
             return self._callees[target]
         if _may_be_fresh(target):
-            return self._closure(target) if _takes_cells(target) else target
+            return self._closure(target) if _runs_at_once(target) else target
         if sum(other.__code__ is target.__code__ for other in self._callees) >= _MOST_CALLEES_PER_CODE:
             return target
         self._callees[target] = compile_function(target, self.options.for_callee(), family=self)
@@ -225,7 +231,8 @@ class CompiledFunction:
             empty = tuple(types.CellType() for _ in code.co_freevars)
             template = types.FunctionType(code, target.__globals__, code.co_name, closure=empty)
             self._fresh[code] = CompiledFunction(template, self.options.for_callee(), self)
-        point = frame_point(code, first_index(code), (), _parameters(code), code.co_freevars)
+        cells = {*code.co_freevars, *code.co_cellvars}
+        point = frame_point(code, first_index(code), (), _parameters(code) - cells, cells)
         return _entered(target, point, self._fresh[code].resume_at(point))
 
     def _stealing_forward(self, forward: Any) -> Any:

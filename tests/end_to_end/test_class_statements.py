@@ -69,7 +69,7 @@ def super_and_class_cell(x):
     return Child().act(), Child().name()
 
 
-@programs(graphs=3, breaks=3)
+@programs(graphs=3, breaks=2)
 def made_in_a_callee(x):
     def make(n):
         class Scale:

@@ -54,7 +54,7 @@ def cell_across(x):
     return f(), n, inc()
 
 
-@programs(graphs=5, breaks=6)
+@programs(graphs=3, breaks=4)
 def break_in_inner(x):
     n = 1
 
@@ -91,7 +91,7 @@ def comp_break(x):
     return [s(x * i) for i in range(3)], {i: s(x) for i in range(2)}
 
 
-@programs(breaks=4)
+@programs(breaks=3)
 def star_break(x):
     def s(*a, **k):
         minidynamo.graph_break()
@@ -241,7 +241,7 @@ def closure_escape(x):
     return get(), get, put
 
 
-@programs(graphs=4, breaks=7)
+@programs(graphs=2, breaks=4)
 def recursion_break(x):
     def f(n):
         if n == 0:
@@ -283,7 +283,7 @@ def starred_assign_break(x):
     return a, b, c, d, e
 
 
-@programs(graphs=2, breaks=4)
+@programs(graphs=1, breaks=3)
 def decorators_break(x):
     def deco(f):
         minidynamo.graph_break()
