@@ -18,10 +18,11 @@ from minidynamo.tracer import number_functions, numbers, parts, registry
 from minidynamo.tracer.advice import INSTEAD
 from minidynamo.tracer.attributes import bind, guard_class_attribute, lookup_on_class
 from minidynamo.tracer.attributes.functions import original_of
-from minidynamo.tracer.constants import CONSTANT_TYPES, NotConstant, as_constant
+from minidynamo.tracer.constants import CONSTANT_TYPES, NotConstant, as_constant, below
 from minidynamo.tracer.construct import construct
 from minidynamo.tracer.inlining import inline_function, inline_nested, trusted_source
 from minidynamo.tracer.moved_items import as_moved, entries_as_moved
+from minidynamo.tracer.operator_table import BINARY
 from minidynamo.tracer.operators import folded, involves_tensor
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.tensors import call_tensor_method
@@ -201,6 +202,9 @@ def _inline_twin(tx: Tracer, twin: object, args: Args, kwargs: Kwargs) -> Variab
 
 # Methods of built-in classes
 
+# Those that operators call, without the one by which texts format any object.
+_OPERATORS = {*itertools.chain(*BINARY.values())} - {"__mod__"}
+
 
 def _call_bound(tx: Tracer, method: BoundBuiltin, args: Args, kwargs: Kwargs) -> VariableTracker:
     return call_built_in(tx, method.receiver, method.name, args, kwargs, method.receiver.python_type)
@@ -224,6 +228,8 @@ def call_built_in(
         if number is not None:
             return number
         receiver = numbers.pinned(receiver)
+    if isinstance(receiver, ConstantVariable) and name in _OPERATORS:
+        args = [*map(below, args)]
     part = None if kwargs else parts.answer(tx, receiver, name, args)
     if part is not None:
         return part

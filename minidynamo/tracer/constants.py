@@ -260,6 +260,12 @@ def _plain_value(variable: ObjectVariable) -> Any:
     return variable.storage.value
 
 
+def below(variable: VariableTracker) -> VariableTracker:
+    """What the operators of numbers and texts see of an operand: of an instance of a subclass the number or text."""
+    storage = variable.storage if isinstance(variable, ObjectVariable) else None
+    return storage if isinstance(storage, ConstantVariable) else variable
+
+
 def _redefines_operations(cls: type) -> bool:
     names = (name for base in cls.__mro__ for name, found in vars(base).items() if isinstance(found, FunctionType))
     return any(name.startswith("__") and name != "__init__" for name in names)

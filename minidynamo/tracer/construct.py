@@ -24,7 +24,7 @@ from minidynamo.tracer.exceptions import can_make
 from minidynamo.tracer.moved_items import hold, unpack_moved
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.trace_rules import is_trusted_class
-from minidynamo.tracer.unread import looked_at
+from minidynamo.tracer.unread import all_looked_at, looked_at
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable, ListVariable, SetVariable, TupleVariable, storage_class
@@ -66,7 +66,7 @@ def _make_instance(
     value = cls.value
     reason = _cannot_make(value)
     if issubclass(value, enum.Enum):
-        return _enum_member(tx, value, args)
+        return _enum_member(tx, value, *all_looked_at(tx, args, kwargs))
     if reason is not None:
         tx.break_graph("MD211", f"a {value.__name__} is made", why=reason, fix=MAKE_OUTSIDE)
     if lookup_on_class(value, "__del__")[1] is not None:
@@ -114,9 +114,12 @@ def _leave_finalizer(tx: Tracer, cls: type) -> NoReturn:
     tx.break_graph("MD211", what, why=why)
 
 
-def _enum_member(tx: Tracer, cls: type[enum.Enum], args: list[VariableTracker]) -> VariableTracker:
+def _enum_member(
+    tx: Tracer, cls: type[enum.Enum], args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+) -> VariableTracker:
     try:
-        return from_constant(cls(*(as_constant(arg) for arg in args)))
+        named = {name: as_constant(value) for name, value in kwargs.items()}
+        return from_constant(cls(*map(as_constant, args), **named))
     except NotConstant:
         tx.break_graph("MD208", f"{cls.__name__}() is called with a value that is only known when the program runs")
     except ValueError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import operator
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from minidynamo.tracer.attributes import MISSING, lookup_on_class
 from minidynamo.tracer.constants import (
     NotConstant,
     as_constant,
+    below,
     from_result,
     has_own,
     involves_own_operators,
@@ -114,8 +116,8 @@ def _attempt(tx: Tracer, left: VariableTracker, name: str, right: VariableTracke
         return None
     result: VariableTracker | None
     if isinstance(left, ConstantVariable) and name != "__mod__" and not has_own(left.python_type, name):
-        # Numbers and text know nothing of what is not a constant.
-        result = _fold(tx, getattr(left.python_type, name), left, right)
+        # Numbers and text know nothing of what is neither.
+        result = _fold(tx, getattr(left.python_type, name), left, below(right))
     else:
         result = tx.call_method(left, name, [right])
     return None if isinstance(result, ConstantVariable) and result.value is NotImplemented else result
@@ -125,7 +127,7 @@ def _binary(function: Callable[..., Any], name: str, reflected: str) -> None:
     @registry.function(function)
     def binary(tx: Tracer, left: VariableTracker, right: VariableTracker, /) -> VariableTracker:
         if isinstance(left, TensorVariable) or isinstance(right, TensorVariable):
-            answer = _answer_of_an_object(tx, left, name, right) or _answer_of_an_object(tx, right, reflected, left)
+            answer = _answer_of_an_object(tx, left, name, right) or _answer_behind(tx, left, reflected, right)
             return answer or tx.emit(function, [left, right])
         number = numbers.binary(tx, function, left, right)
         if number is not None:
@@ -152,10 +154,20 @@ def _binary(function: Callable[..., Any], name: str, reflected: str) -> None:
 def _answer_of_an_object(
     tx: Tracer, obj: VariableTracker, name: str, tensor: VariableTracker
 ) -> VariableTracker | None:
-    """What a user's object beside a tensor makes of the operator: a tensor itself knows nothing of such objects."""
-    if not isinstance(obj, ObjectVariable) or obj.storage is not None or hasattr(obj.python_type, "__torch_function__"):
+    """What a user's object beside a tensor makes of the operator."""
+    cls = obj.python_type
+    if isinstance(obj, TensorVariable) or hasattr(cls, "__torch_function__"):
         return None
-    return _attempt(tx, obj, name, tensor)
+    is_plain = isinstance(obj, ObjectVariable) and obj.storage is None
+    is_own = isinstance(lookup_on_class(cls, name)[0], types.FunctionType)  # in a subclass of list or int, say
+    return _attempt(tx, obj, name, tensor) if is_plain or is_own else None
+
+
+def _answer_behind(tx: Tracer, left: VariableTracker, reflected: str, right: VariableTracker) -> VariableTracker | None:
+    """The same of an object on the right: numbers, whatever their class, the tensor takes itself."""
+    if issubclass(right.python_type, (int, float, complex)):
+        return None
+    return _answer_of_an_object(tx, right, reflected, left)
 
 
 def _overrides(cls: type, base: type, name: str) -> bool:
@@ -167,7 +179,7 @@ def _in_place(function: Callable[..., Any], name: str, fallback: Callable[..., A
     def in_place(tx: Tracer, left: VariableTracker, right: VariableTracker, /) -> VariableTracker:
         if isinstance(left, TensorVariable):
             _, reflected = BINARY[fallback]
-            return _answer_of_an_object(tx, right, reflected, left) or tx.emit(function, [left, right])
+            return _answer_behind(tx, left, reflected, right) or tx.emit(function, [left, right])
         result = None if _is_scalar(left) else _attempt(tx, left, name, right)
         return tx.call(fallback, [left, right]) if result is None else result
 
@@ -330,10 +342,13 @@ def _same_or_equal(tx: Tracer, left: VariableTracker, right: VariableTracker, /)
     """Equal numbers need not be looked at for being one object."""
     if numbers.is_unread(left) and left.python_type is not float:  # not a NaN, which equals itself in no other way
         return ConstantVariable(tx.truth(tx.call(operator.eq, [left, right])))
-    if is_nan(left) or is_nan(right):  # which equals nothing, and is found as the object that it is
+    are_plain = all(isinstance(each, ConstantVariable | NumberVariable) for each in (left, right))
+    if are_plain and (is_nan(left) or is_nan(right)):  # which equals nothing, and is found as the object that it is
         return ConstantVariable(_is_the_same(tx, left, right))
     if is_same(left, right) or tx.truth(tx.call(operator.eq, [left, right])):
         return ConstantVariable(True)
+    if not are_plain:  # one object is found whatever its `__eq__` says
+        return ConstantVariable(_is_the_same(tx, left, right))
     numbers.refuse_nan(tx, left, right)
     return ConstantVariable(False)
 

@@ -12,7 +12,7 @@ import operator
 import torch
 import torch.fx
 
-from minidynamo.compat import OPERATOR_NAMESPACES
+from minidynamo.compat import OPERATOR_NAMESPACES, OpOverloadPacket
 from minidynamo.switches import is_switch
 
 # Operations that use a random number generator or update statistics without saying so in their schema.
@@ -82,9 +82,9 @@ def _cannot_raise(name: str, node: torch.fx.Node) -> bool:
 @functools.cache
 def _is_elementwise(name: str) -> bool:
     """Whether torch calls the operation pointwise or a reduction."""
-    packet = getattr(torch.ops.aten, name, None)
-    overloads = [getattr(packet, overload) for overload in packet.overloads()] if packet is not None else []
-    return any(tag.name in ("pointwise", "reduction") for overload in overloads for tag in overload.tags)
+    packet = getattr(torch.ops.aten, name, None)  # which has methods of Python's as well: `__eq__`
+    overloads = packet.overloads() if isinstance(packet, OpOverloadPacket) else ()
+    return any(tag.name in ("pointwise", "reduction") for overload in overloads for tag in getattr(packet, overload).tags)
 
 
 def _gives_integers(node: torch.fx.Node) -> bool:

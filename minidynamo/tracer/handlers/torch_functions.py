@@ -28,6 +28,7 @@ from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictKey, DictVariable, ListVariable, TupleVariable
+from minidynamo.variables.objects import ClassVariable
 from minidynamo.variables.tensors import TensorVariable
 
 # What these answer while a program is captured.
@@ -134,7 +135,7 @@ for _function in (torch.max_pool1d, torch.nn.functional.max_pool1d):
 
 @registry.function(torch.is_tensor)
 def _is_tensor(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
-    return ConstantVariable(isinstance(obj, TensorVariable))
+    return tx.call(isinstance, [obj, ClassVariable(torch.Tensor)])
 
 
 @registry.function(torch.is_floating_point)

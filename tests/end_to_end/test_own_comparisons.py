@@ -1,0 +1,117 @@
+"""Values that say themselves what they equal, in containers, beside tensors and below other classes: as in eager."""
+
+import dataclasses
+
+import pytest
+import torch
+
+import minidynamo
+
+
+class Unequal:
+    __hash__ = None
+
+    def __eq__(self, other):
+        return False
+
+
+class UnequalInt(int):
+    __hash__ = int.__hash__
+
+    def __eq__(self, other):
+        return False
+
+
+class UnequalText(str):
+    __hash__ = str.__hash__
+
+    def __eq__(self, other):
+        return False
+
+
+class Next(int):
+    """An int that equals the one behind it, but for `!=`."""
+
+    __hash__ = int.__hash__
+
+    def __eq__(self, other):
+        return int(self) + 1 == int(other)
+
+
+class Half(float):
+    __hash__ = float.__hash__
+
+    def __eq__(self, other):
+        return super().__eq__(other * 2)
+
+
+class EqualList(list):
+    __hash__ = None
+
+    def __eq__(self, other):
+        return True
+
+
+class Tensor(torch.Tensor):
+    pass
+
+
+@dataclasses.dataclass
+class Box:
+    value: object
+
+
+def moved(a, b):
+    together = [a, b]
+    first, second = together
+    return [first] == [second]
+
+
+QUESTIONS = {
+    "moved": moved,
+    "lists": lambda a, b: [a] == [b],
+    "tuples": lambda a, b: (a, 1) != (b, 1),
+    "among": lambda a, b: a in [b],
+    "counted": lambda a, b: [b].count(a),
+    "dicts": lambda a, b: {1: a} == {1: b},
+    "fields": lambda a, b: Box(a) == Box(b),
+    "equal": lambda a, b: a == b,
+    "unequal": lambda a, b: a != b,
+    "by name": lambda a, b: (a.__ne__(b), a.__eq__(b)),
+    "tensors": lambda a, b: (torch.is_tensor(a), torch.is_tensor(b)),
+}
+NAN, PAIR = float("nan"), torch.tensor([1.0, 2.0])
+
+
+def twice(make):
+    one, other = make(), make()
+    return [(one, other), (one, one), (other, one)]
+
+
+CALLS = {
+    "objects": twice(Unequal),
+    "one object first": twice(Unequal)[1:],
+    "ints": twice(lambda: UnequalInt(3)),
+    "texts": twice(lambda: UnequalText("a")),
+    "not a number": [(NAN, NAN), (NAN, float("nan")), (NAN, PAIR), (PAIR, NAN), (NAN, Unequal()), (NAN, UnequalInt(1))],
+    "the next": [(Next(1), Next(1)), (Next(1), Next(2)), (Next(1), 2), (2, Next(1)), (2, Next(2))],
+    "the half": [(Half(1.0), Half(1.0)), (Half(2.0), 1.0), (1.0, Half(2.0))],
+    "a list": [(PAIR, EqualList([1])), (EqualList([1]), PAIR)],
+    "tensors": [(PAIR.as_subclass(Tensor), 1), (torch.nn.Parameter(PAIR), 1)],
+}
+
+
+def answer(function, *args):
+    try:
+        return repr(function(*args))
+    except (RuntimeError, ValueError) as error:
+        return type(error)
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+@pytest.mark.parametrize("name", CALLS)
+def test_same_as_eager(name, question):
+    ask = QUESTIONS[question]
+    compiled = minidynamo.compile(lambda a, b: ask(a, b), backend="eager")
+    for args in CALLS[name]:
+        assert answer(compiled, *args) == answer(ask, *args), args
