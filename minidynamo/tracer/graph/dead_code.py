@@ -83,8 +83,9 @@ def _cannot_raise(name: str, node: torch.fx.Node) -> bool:
 def _is_elementwise(name: str) -> bool:
     """Whether torch calls the operation pointwise or a reduction."""
     packet = getattr(torch.ops.aten, name, None)  # which has methods of Python's as well: `__eq__`
-    overloads = packet.overloads() if isinstance(packet, OpOverloadPacket) else ()
-    return any(tag.name in ("pointwise", "reduction") for overload in overloads for tag in getattr(packet, overload).tags)
+    names = packet.overloads() if isinstance(packet, OpOverloadPacket) else ()
+    overloads = [getattr(packet, each) for each in names]
+    return any(tag.name in ("pointwise", "reduction") for overload in overloads for tag in overload.tags)
 
 
 def _gives_integers(node: torch.fx.Node) -> bool:
