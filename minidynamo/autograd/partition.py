@@ -218,7 +218,7 @@ def exposed(
 def _viewed(node: fx.Node) -> list[fx.Node]:
     """`node` and all that it is a view of: they share their memory, and the count of writes to it."""
     found = [node]
-    while is_free(found[-1]):
+    while is_free(found[-1]) and found[-1].all_input_nodes:  # a constant is a view of nothing
         found.append(found[-1].all_input_nodes[0])
     return (
         found if found[-1].op == "placeholder" or not isinstance(found[-1].meta["val"], (tuple, list)) else found[:-1]

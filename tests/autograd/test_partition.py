@@ -258,3 +258,13 @@ def test_a_gradient_may_be_what_was_saved(shape):
     (out,) = compile_program(lambda x: (torch.linalg.det(x),), [x])([x])
     out.sum().backward()
     assert x.grad.shape == shape
+
+
+def test_a_constant_that_gradients_read_is_a_view_of_nothing():
+    def program(x):
+        return (torch.view_as_real(torch.view_as_complex(x.view(4, 3, 2)) * 1j),)
+
+    x = torch.arange(24.0, requires_grad=True)
+    (out,) = compile_program(program, [x])([x])
+    out[..., 1].sum().backward()
+    assert torch.equal(out, program(x)[0]) and x.grad.tolist() == [1.0, 0.0] * 12
