@@ -322,14 +322,14 @@ def test_gradient_functions_that_are_left_to_torch(program):
 # What is not captured
 
 
-@programs(lambda: (matrix(),), graphs=0, breaks=3)
+@programs(lambda: (matrix(),), graphs=0, breaks=2)
 def functions_with_effects(x):
     seen = []
     y = vmap(lambda row: (seen.append(row.shape), row * 2)[1])(x)
     return y, seen
 
 
-@programs(vector, graphs=0, breaks=3)
+@programs(vector, graphs=0, breaks=2)
 def functions_that_write(x):
     return grad(lambda y: y.mul_(2).sum())(x)
 
