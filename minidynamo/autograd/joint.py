@@ -292,7 +292,7 @@ class _Tracing:
             for order, given in enumerate(self.orders or [(False,) * len(targets)] * bool(targets)):
                 tangents = self.tangents(order, made, given)
                 asked = {i: value for i, value in enumerate(made) if i in tangents and value is not None}
-                made = self.differentiated(list(asked.values()), slots, list(tangents.values()))
+                made = self.differentiated(list(asked.values()), slots, list(tangents.values()), first=order == 0)
                 slots += [tangents[i] if differs and i in tangents else None for i, differs in enumerate(given)]
         self.result.differentiable = tuple(value is not None and value.requires_grad for value in made)
         return made
@@ -307,14 +307,19 @@ class _Tracing:
         return found
 
     def differentiated(
-        self, targets: list[torch.Tensor], slots: list[torch.Tensor | None], tangents: list[torch.Tensor]
+        self,
+        targets: list[torch.Tensor],
+        slots: list[torch.Tensor | None],
+        tangents: list[torch.Tensor],
+        *,
+        first: bool,
     ) -> list[torch.Tensor | None]:
         """The gradients by what is in `slots`."""
         if not targets:
             return [None] * len(slots)
         if self.orders:
             _raise_delayed_errors(targets)
-        self.refuse_choices()
+        self.refuse_choices(targets, first=first)
         sources = [source for source in slots if source is not None]
         again = bool(self.orders)
         try:
@@ -326,19 +331,19 @@ class _Tracing:
             raise _Untraceable({self.recorder.current}, error) from error
         return [None if source is None else next(made) for source in slots]
 
-    def refuse_choices(self) -> None:
+    def refuse_choices(self, targets: list[torch.Tensor], *, first: bool) -> None:
         """Have derivatives that look into data, but would not say so, run as calls."""
         known = self.recorder.known.items()
-        nodes = {maker for function, maker in known if self.looks_unnoticed(function)}
+        nodes = {maker for function, maker in known if self.chooses(function)}
+        if first:  # whose gradients are all right, those of higher orders are
+            nodes |= {maker for function, maker in known if _refuses(function, targets)}
         if nodes - {*self.opaque}:
             raise _Untraceable(nodes, RuntimeError("a formula is chosen by data"))
 
-    def looks_unnoticed(self, function: torch.autograd.graph.Node) -> bool:
-        """Whether a gradient function takes another formula, or raises no error, where there is no data."""
-        saved = compat.saved_by(function)
-        if function.name() in REFUSES_BY_DATA:  # eigenvectors of what is real and symmetric have all their gradients
-            return _has_data(saved) and any(value.is_complex() for value in saved)
-        return function.name() in (CHOOSES_LATER if self.orders else CHOOSES_BY_DATA) and _has_data(saved)
+    def chooses(self, function: torch.autograd.graph.Node) -> bool:
+        """Whether a gradient function takes another formula where there is no data."""
+        names = CHOOSES_LATER if self.orders else CHOOSES_BY_DATA
+        return function.name() in names and _has_data(compat.saved_by(function))
 
     def tangent(self, name: str, target: torch.Tensor, differentiable: bool) -> torch.Tensor:
         """A gradient that autograd hands in for `target`."""
@@ -367,6 +372,23 @@ def _functions_behind(targets: Iterable[torch.Tensor]) -> list[torch.autograd.gr
             found[function] = None
             pending += [after for after, _ in function.next_functions]
     return list(found)
+
+
+def _refuses(function: torch.autograd.graph.Node, targets: list[torch.Tensor]) -> bool:
+    """Whether a gradient function may raise an error where there is data, given gradients of `targets`."""
+    vectors = REFUSES_BY_DATA.get(function.name())
+    if vectors is None:
+        return False
+    saved = compat.saved_by(function)  # vectors of what is real and symmetric have all their gradients
+    is_complex = _has_data(saved) and any(value.is_complex() for value in saved)
+    return is_complex and not vectors.isdisjoint(_used_results(function, targets))
+
+
+def _used_results(function: torch.autograd.graph.Node, targets: list[torch.Tensor]) -> set[int]:
+    """The numbers of the results, of those that `function` gives gradients for, that `targets` hang on."""
+    edges = [(target.grad_fn, target.output_nr) for target in targets]
+    edges += (edge for behind in _functions_behind(targets) for edge in behind.next_functions)
+    return {number for after, number in edges if after == function}
 
 
 def _has_data(values: list[torch.Tensor]) -> bool:

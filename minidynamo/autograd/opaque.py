@@ -26,8 +26,9 @@ Tensors = Sequence[torch.Tensor]
 CHOOSES_BY_DATA = frozenset({"CumprodBackward0", "ProdBackward0", "ProdBackward1"})
 CHOOSES_LATER = CHOOSES_BY_DATA | {"LinalgDetBackward0"}  # for derivatives of gradients
 
-# Gradient functions that raise an error for gradients that have no answer, which they see where there is data alone.
-REFUSES_BY_DATA = frozenset({"LinalgEigBackward0", "LinalgEighBackward0", "LinalgSvdBackward0"})
+# Gradient functions that raise an error for gradients that have no answer, which they see where there is data alone, by
+# the results whose gradients they look at: vectors that are known up to a phase.
+REFUSES_BY_DATA = {"LinalgEigBackward0": {1}, "LinalgEighBackward0": {1}, "LinalgSvdBackward0": {0, 2}}
 
 
 class NotOpaque(Exception):
