@@ -24,7 +24,7 @@ def _limits(limits: torch.finfo | torch.iinfo) -> torch.finfo | torch.iinfo:
 
 
 _COPIES: dict[type, Callable[[Any], Any]] = {
-    **dict.fromkeys((int, float, complex, datetime.timedelta), lambda value: neg(neg(value))),
+    **dict.fromkeys((int, float, complex), lambda value: neg(neg(value))),
     str: lambda value: "".join((value, "")),
     bytes: lambda value: bytes(bytearray(value)),
     range: lambda value: range(value.start, value.stop, value.step),
@@ -32,6 +32,7 @@ _COPIES: dict[type, Callable[[Any], Any]] = {
     torch.device: lambda value: torch.device(str(value)),
     torch.finfo: _limits,
     torch.iinfo: _limits,
+    datetime.timedelta: lambda value: datetime.timedelta(value.days, value.seconds, value.microseconds),
     datetime.date: lambda value: value.replace(),
     datetime.datetime: lambda value: value.replace(),
     types.GenericAlias: lambda value: types.GenericAlias(value.__origin__, value.__args__),

@@ -16,6 +16,7 @@ VALUES = [
     *(range(3, 9, 2), slice(1, None), torch.device("cpu"), torch.device("cuda", 1), torch.finfo(torch.float16)),
     *(torch.iinfo(torch.int8), np.float32(0.1), np.int64(7), list[int]),
     *(datetime.date(2000, 1, 2), datetime.datetime(2000, 1, 2, fold=1), datetime.timedelta(1, 2, 3)),
+    datetime.timedelta.max,  # which has no opposite
 ]
 
 
