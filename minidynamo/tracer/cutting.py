@@ -17,6 +17,7 @@ from minidynamo.tracer.opcodes.calls import callable_position
 from minidynamo.tracer.reachable import reachable
 from minidynamo.tracer.trace_rules import is_trusted_module, runs_as_written
 from minidynamo.tracer.traced_frame import Break, Null
+from minidynamo.tracer.unread import as_known
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable, FunctionVariable, MethodVariable, NestedFunctionVariable
 from minidynamo.variables.exceptions import ExceptionVariable
@@ -97,19 +98,13 @@ def break_before(frame: Frame, title: str, diagnostic: Diagnostic, *, in_callee:
     live |= lasting
     return Break(
         index,
-        tuple(value if isinstance(value, Null) else _known(frame, value) for value in frame.stack),
-        {name: _known(frame, value) for name, value in frame.local_slots.items() if name in live},
+        tuple(value if isinstance(value, Null) else as_known(frame.tx, value) for value in frame.stack),
+        {name: as_known(frame.tx, value) for name, value in frame.local_slots.items() if name in live},
         {name: cell for name, cell in cells.items() if name in live},
         diagnostic,
         _compiled_callee(frame, index) if in_callee else None,
         lasting,
     )
-
-
-def _known(frame: Frame, value: VariableTracker) -> VariableTracker:
-    """The tracker of a value that was not read under this name, if it was read under another one."""
-    found = frame.tx.graph.known(value.source) if isinstance(value, UnreadVariable) and value.source else None
-    return value if found is None else found
 
 
 def _compiled_callee(frame: Frame, index: int) -> int | None:

@@ -19,6 +19,7 @@ from minidynamo.tracer.exceptions import Raised, set_context
 from minidynamo.tracer.opcodes.table import OPCODES, UNSUPPORTED
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.traced_frame import Null
+from minidynamo.tracer.unread import as_known, looked_at
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable
 from minidynamo.variables.constants import ConstantVariable
@@ -130,12 +131,7 @@ class Frame:
         """The bound plain locals, and the contents of filled cells, by name."""
         contents = {name: self.read_cell(cell) for name, cell in self.cells.items()}
         filled = {name: value for name, value in contents.items() if value is not None}
-        return {**{name: self._as_read(value) for name, value in self.local_slots.items()}, **filled}
-
-    def _as_read(self, value: VariableTracker) -> VariableTracker:
-        """The tracker of a value that was unread when it was put here, if it has been read since."""
-        known = self.tx.graph.known(value.source) if isinstance(value, UnreadVariable) and value.source else None
-        return value if known is None else known
+        return {**{name: as_known(self.tx, value) for name, value in self.local_slots.items()}, **filled}
 
     def held(self) -> list[VariableTracker]:
         """What is on the stack, in locals and in cells, unread values included."""
@@ -174,7 +170,7 @@ class Frame:
 
     def look_at(self, variable: VariableTracker) -> VariableTracker:
         """The tracker to work with; an unread value is wrapped, and guarded, now."""
-        return self.tx.wrap(variable.value, variable.source) if isinstance(variable, UnreadVariable) else variable
+        return looked_at(self.tx, variable)
 
     def read_local(self, name: str) -> VariableTracker | None:
         """The value of a plain local; None when it is not bound."""

@@ -14,7 +14,7 @@ from minidynamo.tracer.outside_items import OutsideItems, OutsideTable
 from minidynamo.tracer.outside_tuples import OutsideTuple
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.side_effects import Advanced
-from minidynamo.tracer.unread import looked_at
+from minidynamo.tracer.unread import as_known, looked_at
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import (
     DictKey,
@@ -49,12 +49,12 @@ class MovedItems(MutableSequence[VariableTracker]):
 
     def moved_at(self, index: int) -> VariableTracker:
         """The item at an index, for who only moves it."""
-        item = self._items[index] = _as_known(self._tx, self._items[index])
+        item = self._items[index] = as_known(self._tx, self._items[index])
         return item
 
     def as_moved(self) -> list[VariableTracker]:
         """All items; those that nobody has looked at, here or elsewhere, are unread."""
-        self._items = [_as_known(self._tx, item) for item in self._items]
+        self._items = [as_known(self._tx, item) for item in self._items]
         return self._items
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -96,19 +96,17 @@ class MovedTable(MutableMapping[DictKey, VariableTracker]):
         return key in self._items
 
     def __getitem__(self, key: DictKey) -> VariableTracker:
-        value = self._items[key]
-        if isinstance(value, UnreadVariable):
-            value = self._items[key] = looked_at(self._tx, value)
+        value = self._items[key] = looked_at(self._tx, self._items[key])
         return value
 
     def moved_at(self, key: DictKey) -> VariableTracker:
         """What is under a key, for who only moves it."""
-        value = self._items[key] = _as_known(self._tx, self._items[key])
+        value = self._items[key] = as_known(self._tx, self._items[key])
         return value
 
     def as_moved(self) -> dict[DictKey, VariableTracker]:
         """All entries; values that nobody has looked at, here or elsewhere, are unread."""
-        self._items = {key: _as_known(self._tx, value) for key, value in self._items.items()}
+        self._items = {key: as_known(self._tx, value) for key, value in self._items.items()}
         return self._items
 
     def __setitem__(self, key: DictKey, value: VariableTracker) -> None:
@@ -120,11 +118,6 @@ class MovedTable(MutableMapping[DictKey, VariableTracker]):
     def clear(self) -> None:
         """Drop everything."""
         self._items.clear()
-
-
-def _as_known(tx: Tracer, value: VariableTracker) -> VariableTracker:
-    known = tx.graph.known(value.source) if isinstance(value, UnreadVariable) and value.source else None
-    return value if known is None else known
 
 
 # Putting in

@@ -26,6 +26,12 @@ def looked_at(tx: Tracer, variable: VariableTracker) -> VariableTracker:
     return tx.wrap(variable.value, variable.source) if isinstance(variable, UnreadVariable) else variable
 
 
+def as_known(tx: Tracer, variable: VariableTracker) -> VariableTracker:
+    """The tracker of a value that was unread when it was put somewhere, if it has been read elsewhere since."""
+    known = tx.graph.known(variable.source) if isinstance(variable, UnreadVariable) and variable.source else None
+    return variable if known is None else known
+
+
 def all_looked_at(
     tx: Tracer, args: Iterable[VariableTracker], kwargs: Mapping[str, VariableTracker]
 ) -> tuple[list[VariableTracker], dict[str, VariableTracker]]:

@@ -17,10 +17,10 @@ from minidynamo.tracer.lifetimes import let_go
 from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.tracer.side_effects import DELETED
 from minidynamo.tracer.trace_rules import is_library_value
+from minidynamo.tracer.unread import as_known
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.objects import UnreadVariable
 
 
 @opcode("NOP", "RESUME", "PRECALL", "COPY_FREE_VARS")
@@ -81,10 +81,9 @@ def raise_unbound(frame: Frame, name: str) -> NoReturn:
 
 def read_local(frame: Frame, name: str) -> VariableTracker:
     value = frame.local_slots.get(name)
-    if isinstance(value, UnreadVariable) and value.source is not None:
-        value = frame.local_slots[name] = frame.tx.graph.known(value.source) or value
     if value is None:
         raise_unbound(frame, name)
+    value = frame.local_slots[name] = as_known(frame.tx, value)
     return value
 
 
