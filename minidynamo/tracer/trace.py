@@ -94,6 +94,7 @@ class Trace:
             frame.forget_values()
         for table in (self.chain.frames, self.chain.raised, self.chain.generators):
             table.clear()
+        self.side_effects = SideEffects()  # the traced frame has them; containers in them refer to this trace
         self.graph.forget_values()
 
     def call(

@@ -8,6 +8,7 @@ caught with `attempt` and compared by class and text.
 from __future__ import annotations
 
 import functools
+import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -53,7 +54,12 @@ def compare(history: History, backend: str) -> None:
 
 def _run(history: History, compiled: Callable[..., Any]) -> list[Any]:
     torch.manual_seed(0)
-    return [described(value) for value in history(compiled)]
+    gc.collect()
+    gc.disable()  # what dies must not depend on when the collector happens to run
+    try:
+        return [described(value) for value in history(compiled)]
+    finally:
+        gc.enable()
 
 
 def described(value: Any) -> Any:
