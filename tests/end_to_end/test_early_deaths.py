@@ -322,3 +322,33 @@ def test_what_only_a_tensor_holds(program, make):
             yield fn(make(log, is_watched), log).as_subclass(torch.Tensor), list(log)
 
     compare(history, "eager")
+
+
+def meets_a_type_error(x):
+    try:
+        return x + None
+    except TypeError:
+        return 1
+
+
+def meets_an_index_error(x):
+    try:
+        return x[10]
+    except IndexError:
+        return 2
+
+
+def needs_values(x):
+    return len(x.nonzero())
+
+
+@histories
+def arguments_of_calls_that_no_graph_takes(compiled):
+    for program in (meets_a_type_error, meets_an_index_error, needs_values):
+        log = []
+        fn = compiled(program)
+        for _ in range(2):
+            x = watched(vector(), log)
+            yield fn(x)
+            del x
+            yield list(log)

@@ -96,9 +96,18 @@ class FakeTensors:
             raise_unless_it_takes(target, args, kwargs)
             return result
         except Exception as error:
-            raise CallFailed(str(error)) from error
+            raise CallFailed(str(error)) from _without_frames(error)
         finally:
             fake_tensor_log.disabled = logged
+
+
+def _without_frames(error: Exception) -> Exception:
+    """The same error without tracebacks: functions of torch's hold what they have raised, and so all that called them."""
+    cause: BaseException | None = error
+    while cause is not None and cause.__traceback__ is not None:
+        cause.__traceback__ = None
+        cause = cause.__context__
+    return error
 
 
 def _inference_mode(enabled: bool) -> contextlib.AbstractContextManager[object]:
