@@ -102,7 +102,7 @@ class FakeTensors:
 
 
 def _without_frames(error: Exception) -> Exception:
-    """The same error without tracebacks: functions of torch's hold what they have raised, and so all that called them."""
+    """The same error without tracebacks: functions of torch's hold what they raise, and so all that called them."""
     cause: BaseException | None = error
     while cause is not None and cause.__traceback__ is not None:
         cause.__traceback__ = None
