@@ -1,4 +1,4 @@
-"""Owns the gradients that torch computes otherwise where there is no data, and the formulas that it has for data.
+"""Owns the gradients that torch computes or lays out otherwise where there is no data, as it has them for data.
 
 While a graph is traced its tensors have no data. Which value a formula of these works on is in the graph instead.
 """
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 
-def _shared_by_equals(function: Any, gradient: Tensor) -> Tensor:
+def _shared_by_equals(function: Any, _: Tensor, gradient: Tensor) -> Tensor:
     """Of a value chosen among all: the gradient in equal parts for each element that is the value. The others get none,
     whatever the gradient is."""
     values, chosen = function._saved_self, function._saved_result
@@ -21,14 +21,22 @@ def _shared_by_equals(function: Any, gradient: Tensor) -> Tensor:
     return zeros.masked_fill(is_chosen, gradient / is_chosen.sum())
 
 
-FORMULAS: dict[str, Callable[[Any, Tensor], Tensor]] = dict.fromkeys(
-    ("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0"), _shared_by_equals
-)
-"""By the name of a gradient function: what it returns first, of itself and the gradient that it is given."""
+def _laid_out_as_input(function: Any, made: Tensor, _: Tensor) -> Tensor:
+    """What is joined from columns where there is no data, and where there is written into a tensor like the input."""
+    given = function._saved_self if function.name() == "OrmqrBackward0" else function._saved_input
+    like = torch.empty_like(given)
+    return made if made.stride() == like.stride() else like.copy_(made)
+
+
+FORMULAS: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {
+    **dict.fromkeys(("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0"), _shared_by_equals),
+    **dict.fromkeys(("LinalgHouseholderProductBackward0", "OrmqrBackward0"), _laid_out_as_input),
+}
+"""By the name of a gradient function: what it returns first, of itself, what it does return, and the gradient given."""
 
 
 def corrected(function: Any, made: tuple[Any, ...], given: tuple[Any, ...]) -> tuple[Any, ...] | None:
     """What a gradient function returns that has `made` gradients of those `given`; None where it is right."""
     if function.name() not in FORMULAS or made[0] is None or given[0] is None:
         return None
-    return (FORMULAS[function.name()](function, given[0]), *made[1:])
+    return (FORMULAS[function.name()](function, made[0], given[0]), *made[1:])

@@ -30,6 +30,8 @@ class Builder:
         self.device = torch.device("cpu")
         # Sizes, strides and dtype of the results of the ATen call being lowered, as eager would have them.
         self.results: tuple[Buffer | None, ...] = ()
+        # And of the tensors that it is given, in the order of the node's inputs.
+        self.given: tuple[Buffer | None, ...] = ()
         # The call being lowered.
         self.origins: Origins = ()
 

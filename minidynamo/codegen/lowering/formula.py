@@ -300,6 +300,12 @@ def gelu(x: V, approximate: str = "none") -> V:
     return 0.5 * x * (1 + apply("tanh", inner))
 
 
+def gelu_by_onednn(x: V) -> V:
+    """What torch's library for dense float tensors on a CPU makes of it: it halves last, which the largest numbers
+    overflow on the way, and subtracts infinities."""
+    return where(x.eq(math.inf), math.nan, x * (1 + apply("erf", x * SQRT_HALF)) * 0.5)
+
+
 def gelu_backward(grad: V, x: V, approximate: str = "none") -> V:
     """The gradient of `gelu`."""
     if approximate == "none":

@@ -242,6 +242,7 @@ class GraphLowering:
         name = self._name(node)
         builder.prefix = name
         builder.results = tuple(self._layout(name, f) for f in fakes)
+        builder.given = tuple(self._layout(n.name, n.meta.get("val")) for n in node.all_input_nodes)
         builder.device = builder.out.device
         builder.origins = self._origins(node)
         args = fx.map_arg(node.args, self._value)

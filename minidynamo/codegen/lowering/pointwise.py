@@ -14,7 +14,9 @@ from typing import Any
 
 import torch
 
-from minidynamo.codegen.ir.size import Size
+from minidynamo.codegen.ir.index import row_major
+from minidynamo.codegen.ir.loops import Buffer
+from minidynamo.codegen.ir.size import Size, known_at_least
 from minidynamo.codegen.lowering import registry
 from minidynamo.codegen.lowering.builder import Builder
 from minidynamo.codegen.lowering.formula import (
@@ -30,6 +32,7 @@ from minidynamo.codegen.lowering.formula import (
     fma,
     gelu,
     gelu_backward,
+    gelu_by_onednn,
     lerp,
     literal,
     maximum,
@@ -205,7 +208,6 @@ ROWS: dict[str, Row] = {
     "sigmoid": Row(unary("sigmoid")),
     # activations
     "relu": Row(lambda x: at_least(x, 0), bools=False),
-    "gelu": Row(lambda x, *, approximate="none": gelu(x, approximate)),
     "silu": Row(lambda x: x / (1 + apply("exp", -x))),
     "mish": Row(lambda x: x * apply("tanh", apply("log1p", apply("exp", x)))),
     "softplus": Row(_softplus),
@@ -314,6 +316,24 @@ DIVISIONS = {
 def lower_div(builder: Builder, a: Value, b: Value | V | Number, *, rounding_mode: str | None = None) -> Value:
     """True division, or division rounded down or to zero."""
     return lower_row(DIVISIONS[rounding_mode], builder, a, b)
+
+
+@registry.lowering("gelu")
+def lower_gelu(builder: Builder, x: Value, *, approximate: str = "none") -> Value:
+    """The Gaussian error linear unit, by the formula of the kernel that eager chooses for the layout of `x`."""
+    by_onednn = approximate == "none" and _taken_by_onednn(builder.given[0])
+    return lower_row(Row(gelu_by_onednn if by_onednn else lambda x: gelu(x, approximate)), builder, x)
+
+
+def _taken_by_onednn(x: Buffer | None) -> bool:
+    """Whether eager hands `gelu` of a tensor on to oneDNN, and that has kernels for this processor."""
+    if x is None or x.device.type != "cpu" or x.dtype not in (torch.float32, torch.bfloat16):
+        return False
+    strides = zip(x.shape, x.stride, row_major(x.shape))
+    is_contiguous = all(size == 1 or stride == dense for size, stride, dense in strides)
+    if not is_contiguous or not known_at_least(math.prod(x.shape), 2):
+        return False
+    return bool(torch.nn.functional.gelu(torch.full((2,), math.inf, dtype=x.dtype)).isnan().all())
 
 
 @registry.lowering("nan_to_num")
