@@ -24,11 +24,20 @@ aten = torch.ops.aten
 
 FILLING = {
     aten.index_put.default: aten.index_put_.default,
+    aten._unsafe_index_put.default: aten.index_put_.default,
     aten.index_add.default: aten.index_add_.default,
     aten.index_copy.default: aten.index_copy_.default,
+    aten.index_fill.int_Scalar: aten.index_fill_.int_Scalar,
+    aten.index_fill.int_Tensor: aten.index_fill_.int_Tensor,
+    aten.index_reduce.default: aten.index_reduce_.default,
+    aten.put.default: aten.put_.default,
+    aten.masked_scatter.default: aten.masked_scatter_.default,
     aten.scatter.src: aten.scatter_.src,
     aten.scatter.value: aten.scatter_.value,
+    aten.scatter.reduce: aten.scatter_.reduce,
+    aten.scatter.value_reduce: aten.scatter_.value_reduce,
     aten.scatter_add.default: aten.scatter_add_.default,
+    aten.scatter_reduce.two: aten.scatter_reduce_.two,
 }
 """Operators that put something into a copy of their first argument, with those that put it into the argument itself."""
 

@@ -36,7 +36,7 @@ SPLIT = """
     smooth_l1_loss smooth_l1_loss_backward soft_margin_loss soft_margin_loss_backward softplus_backward
     softshrink_backward
     _softmax _softmax_backward_data _log_softmax _log_softmax_backward_data
-    tanh_backward threshold_backward unfold_backward
+    tanh_backward threshold_backward
 """
 
 

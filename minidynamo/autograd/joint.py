@@ -30,6 +30,7 @@ from minidynamo.autograd.locations import LocatingInterpreter, LocationRecorder
 from minidynamo.autograd.mutation import write_unseen
 from minidynamo.autograd.numbers import is_empty, is_symbolic, known
 from minidynamo.autograd.opaque import CHOOSES_BY_DATA, CHOOSES_LATER, REFUSES_BY_DATA, NotOpaque, run_opaque
+from minidynamo.autograd.vectors import without_vectors
 from minidynamo.compat import FakeTensor, FakeTensorMode, OpOverload
 from minidynamo.errors import Diagnostic, GraphRefused, MinidynamoError
 from minidynamo.switches import is_switch, preserved, restore, settings
@@ -416,13 +417,21 @@ class _CheckingInterpreter(LocatingInterpreter):
             return run_opaque(target, args, kwargs)
         before = self.recorder.newest()
         result = super().call_function(target, args, kwargs)
-        traced = itertools.takewhile(lambda node: node is not before, reversed(self.recorder.graph.nodes))
+        traced = self.traced_since(before)
+        without_vectors(traced, (args, kwargs), result)
         return kwargs["out"] if write_unseen(target, args, kwargs, traced) else result
 
     def call_method(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.recorder.current in self.opaque:
             return run_opaque(functools.partial(_call_method, target), args, kwargs)
-        return super().call_method(target, args, kwargs)
+        before = self.recorder.newest()
+        result = super().call_method(target, args, kwargs)
+        without_vectors(self.traced_since(before), (args, kwargs), result)
+        return result
+
+    def traced_since(self, before: fx.Node | None) -> list[fx.Node]:
+        """The nodes behind `before`, the newest first."""
+        return [*itertools.takewhile(lambda node: node is not before, reversed(self.recorder.graph.nodes))]
 
 
 def _call_method(name: str, owner: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,0 +1,53 @@
+"""Small programs need no more memory than in eager, where torch has one kernel for what a graph takes apart."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import minidynamo
+from benchmarks.memory import peak_bytes
+
+BACKENDS = ["aot_eager", pytest.param("native", marks=pytest.mark.cpp)]
+
+PROGRAMS = {
+    "trace": lambda x, w: (x @ w).trace(),
+    "filled rows": lambda x, w: (x @ w).sin().index_fill(0, torch.arange(4), 0.5) * w,
+    "windows": lambda x, w: x.unfold(0, 4, 2).sum() + (x @ w).unfold(1, 8, 4).square().sum(),
+    "singular values": lambda x, w: torch.linalg.svdvals(x @ w),
+    "nuclear norm": lambda x, w: torch.linalg.norm(x, "nuc"),
+    "eigenvalues": lambda x, w: torch.linalg.eigvals(x).abs(),
+    "eigenvalues of symmetric": lambda x, w: torch.linalg.eigvalsh(x + x.t()),
+    "singular values and vectors": lambda x, w: torch.linalg.svd(x)[1],
+}
+
+
+def measured(program, backend, trains):
+    """Results and gradients of a step, and its peak."""
+    torch.manual_seed(0)
+    x, w = torch.rand(64, 64, requires_grad=True), torch.rand(64, 64).div_(8).requires_grad_()
+    call = program if backend is None else minidynamo.compile(program, backend=backend, fullgraph=True)
+
+    def step():
+        torch.manual_seed(0)
+        with torch.set_grad_enabled(trains):
+            made = call(x, w)
+            made = list(made) if isinstance(made, tuple) else [made]
+            found = [value.detach() for value in made]
+            if trains:
+                sum(value.square().mean() for value in made).backward()
+        return found
+
+    values = [*step(), *(leaf.grad for leaf in (x, w) if leaf.grad is not None)]
+    x.grad = w.grad = None
+    return values, peak_bytes(step)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("trains", [True, False], ids=["training", "inference"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_peaks_are_not_above_those_of_eager(name, trains, backend):
+    values, peak = measured(PROGRAMS[name], None, trains)
+    got, got_peak = measured(PROGRAMS[name], backend, trains)
+    torch.testing.assert_close(got, values, rtol=1e-4, atol=1e-5)
+    assert got_peak <= peak
