@@ -7,6 +7,7 @@ takes the number as a constant.
 from __future__ import annotations
 
 import builtins
+import functools
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -14,9 +15,19 @@ from typing import Any
 
 import torch
 
-from minidynamo.guards.source import Constant
-from minidynamo.tracer.constants import from_constant
-from minidynamo.tracer.numbers import binary, computed_text, floating, require, unary
+from minidynamo.guards.source import Constant, Source
+from minidynamo.tracer.constants import NotConstant, as_constant, from_constant
+from minidynamo.tracer.numbers import (
+    binary,
+    bounded_power,
+    computed_text,
+    floating,
+    involves_number,
+    is_int_number,
+    require,
+    unary,
+    value_here,
+)
 from minidynamo.tracer.operator_table import BINARY, UNARY
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
@@ -48,20 +59,6 @@ def _as_float(tx: Tracer, number: NumberVariable) -> VariableTracker | None:
     )
 
 
-def _of_math(
-    function: Callable[..., Any], condition: str
-) -> Callable[[Tracer, NumberVariable], VariableTracker | None]:
-    """A function of `math` with a float result that does not raise where the condition holds."""
-
-    def call(tx: Tracer, number: NumberVariable) -> VariableTracker | None:
-        if not eval(condition.format("here"), {}, {"here": number.here}) or not require(tx, condition, True, number):
-            return None
-        text = computed_text("{0}({1})", Constant(function, function.__name__), number)
-        return floating(tx, function(number.here), text)
-
-    return call
-
-
 _POSITIVE, _ANY, _SMALL = "0 < {0} < 1e300", "-1e300 < {0} < 1e300", "-700 < {0} < 700"
 _ONE_NUMBER: dict[Callable[..., Any], Callable[[Tracer, NumberVariable], VariableTracker | None]] = {
     builtins.int: _rounds(builtins.int),
@@ -72,14 +69,147 @@ _ONE_NUMBER: dict[Callable[..., Any], Callable[[Tracer, NumberVariable], Variabl
     builtins.float: _as_float,
     torch.sym_int: _rounds(builtins.int),
     torch.sym_float: _as_float,
-    math.sqrt: _of_math(math.sqrt, "0 <= {0} < 1e300"),
-    **{f: _of_math(f, _POSITIVE) for f in (math.log, math.log2, math.log10)},
-    **{f: _of_math(f, _ANY) for f in (math.sin, math.cos, math.tan, math.tanh, math.atan, math.fabs)},
-    **{f: _of_math(f, _SMALL) for f in (math.exp, math.sinh, math.cosh)},
 }
+# Functions that give a float -> where they do not raise.
+_FLOATS_OF_ONE: dict[Callable[..., Any], str] = {
+    math.sqrt: "0 <= {0} < 1e300",
+    **dict.fromkeys((math.log, math.log2, math.log10), _POSITIVE),
+    **dict.fromkeys((math.sin, math.cos, math.tan, math.tanh, math.atan, math.asinh, math.fabs), _ANY),
+    **dict.fromkeys((math.erf, math.erfc, math.cbrt, math.radians, math.degrees), _ANY),
+    **dict.fromkeys((math.exp, math.exp2, math.expm1, math.sinh, math.cosh), _SMALL),
+    **dict.fromkeys((math.asin, math.acos), "-1 <= {0} <= 1"),
+    math.acosh: "1 <= {0} < 1e300",
+    math.atanh: "-1 < {0} < 1",
+    math.log1p: "-1 < {0} < 1e300",
+}
+_FLOATS_OF_TWO: dict[Callable[..., Any], str] = {
+    math.log: "0 < {0} < 1e300 and 0 < {1} < 1e300 and {1} != 1",
+    **dict.fromkeys((math.fmod, math.remainder), "-1e300 < {0} < 1e300 and {1} != 0"),
+    **dict.fromkeys((math.atan2, math.hypot, math.copysign), "-1e300 < {0} < 1e300 and -1e300 < {1} < 1e300"),
+    round: "-1e300 < {0} < 1e300 and -300 < {1} < 300",
+}
+# Functions of ints that give one no larger.
+_INTS_OF_ONE: dict[Callable[..., Any], str] = {
+    **dict.fromkeys((math.isqrt, int.bit_length, int.bit_count), f"0 <= {{0}} < {2**62}"),
+}
+_INTS_OF_TWO: dict[Callable[..., Any], str] = {math.gcd: f"0 < {{0}} < {2**62} and 0 < {{1}} < {2**62}"}
+# Questions about floats: the answer is guarded, not the number.
+_ANSWERS = frozenset((math.isnan, math.isinf, math.isfinite, math.isclose, float.is_integer))
+
+
+def _tensor(
+    tx: Tracer, function: Callable[..., Any], args: Sequence[VariableTracker], kwargs: Mapping[str, VariableTracker]
+) -> VariableTracker | None:
+    """A tensor of numbers: of one by `torch.full`, where that makes the same one; elsewhere of constants."""
+    full = _full(tx, args[0], kwargs) if len(args) == 1 and kwargs.keys() <= {"dtype", "device"} else None
+    if full is not None:
+        return full
+    try:
+        constants = from_constant(as_constant(args[0]))
+    except NotConstant:
+        return None
+    return tx.call(function, [constants, *args[1:]], kwargs)
+
+
+def _full(tx: Tracer, number: VariableTracker, kwargs: Mapping[str, VariableTracker]) -> VariableTracker | None:
+    if not isinstance(number, NumberVariable):
+        return None
+    given = kwargs.get("dtype", ConstantVariable(None))
+    dtype = given.value if isinstance(given, ConstantVariable) else None
+    is_int = is_int_number(number)
+    if dtype is None:
+        dtype = torch.int64 if is_int else torch.get_default_dtype()
+    if not isinstance(dtype, torch.dtype) or dtype.is_complex or dtype is torch.bool:
+        return None
+    if dtype.is_floating_point:
+        largest = min(torch.finfo(dtype).max, 2**53) if is_int else torch.finfo(dtype).max
+    else:
+        largest = min(torch.iinfo(dtype).max, 2**62) if is_int else 0
+    smallest = 0 if dtype in _UNSIGNED else -largest
+    if not smallest <= value_here(number) <= largest or not require(
+        tx, f"{smallest} <= {{0}} <= {largest}", True, number
+    ):
+        return None
+    return tx.emit(torch.full, [TupleVariable([]), number], {**kwargs, "dtype": from_constant(dtype)})
+
+
+def _computed(tx: Tracer, function: Callable[..., Any], args: Sequence[VariableTracker]) -> VariableTracker | None:
+    """What a function gives that is called by Python in front of the graph; None where it may raise."""
+    classes = [arg.python_type for arg in args]
+    track: Callable[[Any, Source], VariableTracker]
+    floats = {1: _FLOATS_OF_ONE, 2: _FLOATS_OF_TWO}.get(len(args), {})
+    ints = {1: _INTS_OF_ONE, 2: _INTS_OF_TWO}.get(len(args), {})
+    if function in floats and {*classes} <= {int, float} and (function is not round or classes == [float, int]):
+        condition, track = floats[function], tx.graph.floating
+    elif function in ints and {*classes} == {int}:
+        condition, track = ints[function], tx.graph.integer
+    else:
+        return None
+    text = computed_text(_call_text(len(args), ()), *args, Constant(function, function.__name__))
+    here = [value_here(arg) for arg in args]
+    if text is None or not eval(condition.format("here[0]", "here[-1]"), {}, {"here": here}):
+        return None
+    return track(function(*here), text) if require(tx, condition, True, *args) else None
+
+
+def _answer(
+    tx: Tracer, function: Callable[..., Any], args: Sequence[VariableTracker], kwargs: Mapping[str, VariableTracker]
+) -> VariableTracker | None:
+    """The answer to a question about floats, which is guarded."""
+    operands = [*args, *kwargs.values()]
+    if any(operand.python_type is not float for operand in operands):
+        return None
+    try:
+        answer = function(*map(value_here, args), **{name: value_here(arg) for name, arg in kwargs.items()})
+    except (TypeError, ValueError):
+        return None
+    template = _call_text(len(args), tuple(kwargs))
+    known = require(tx, template, answer, *operands, Constant(function, function.__name__))
+    return ConstantVariable(answer) if known else None
+
+
+def _call_text(count: int, names: Sequence[str]) -> str:
+    """The template of a call with `count` arguments and these keywords; the last operand is the function."""
+    taken = [f"{{{k}}}" for k in range(count)]
+    taken += [f"{name}={{{k}}}" for k, name in enumerate(names, count)]
+    return f"{{{count + len(names)}}}({', '.join(taken)})"
+
+
+def _power(tx: Tracer, args: Sequence[VariableTracker]) -> VariableTracker | None:
+    if len(args) != 2 or not {arg.python_type for arg in args} <= {int, float} or not bounded_power(tx, *args):
+        return None
+    return floating(
+        tx, math.pow(*map(value_here, args)), computed_text(_call_text(2, ()), *args, Constant(math.pow, "pow"))
+    )
+
+
+def total(tx: Tracer, numbers: Sequence[VariableTracker], start: VariableTracker) -> VariableTracker | None:
+    """`sum` of numbers, some of which are not known; None where it takes constants."""
+    operands = [*numbers, start]
+    if not numbers:
+        return start
+    if not all(isinstance(v, NumberVariable | ConstantVariable) for v in operands):
+        return None
+    classes = {operand.python_type for operand in operands}
+    if classes <= {int, bool}:
+        return functools.reduce(lambda sum_, part: tx.call(operator.add, [sum_, part]), numbers, start)
+    if not classes <= {int, bool, float}:
+        return None
+    try:
+        value = sum(map(value_here, numbers), value_here(start))
+    except ArithmeticError:
+        return None
+    # Python's own, since it adds floats with compensation from 3.12 on.
+    items = ", ".join(f"{{{k}}}" for k in range(len(numbers)))
+    template = f"{{{len(operands)}}}(({items},), {{{len(numbers)}}})"
+    return floating(tx, value, computed_text(template, *operands, Constant(sum, "sum")))
+
+
+_KNOWN = frozenset((math.pow, *_ONE_NUMBER, *_FLOATS_OF_ONE, *_FLOATS_OF_TWO, *_INTS_OF_ONE, *_INTS_OF_TWO, *_ANSWERS))
 
 # Functions that make a tensor of one element from a float. torch takes it for a constant there.
 _TENSORS = (torch.tensor, torch.as_tensor, torch.scalar_tensor)
+_UNSIGNED = (torch.uint8, torch.uint16, torch.uint32, torch.uint64)
 
 
 def call(
@@ -88,20 +218,30 @@ def call(
     """A function of numbers; None when it is not one that is known here."""
     if function is divmod and len(args) == 2 and not kwargs and any(isinstance(arg, NumberVariable) for arg in args):
         return TupleVariable([tx.call(part, args) for part in (operator.floordiv, operator.mod)])
-    if len(args) != 1 or not isinstance(args[0], NumberVariable):
+    if args and any(function is maker for maker in _TENSORS) and involves_number(args[0]):
+        return _tensor(tx, function, args, kwargs)
+    if not any(isinstance(arg, NumberVariable) for arg in (*args, *kwargs.values())):
         return None
-    if args[0].cls is float and any(function is maker for maker in _TENSORS) and kwargs.keys() <= {"dtype", "device"}:
-        default = {"dtype": from_constant(torch.get_default_dtype())}
-        return tx.emit(torch.full, [TupleVariable([]), args[0]], {**default, **kwargs})
+    if not is_known(function):
+        return None
+    operands = [*args, *kwargs.values()]
+    if not all(isinstance(v, NumberVariable | ConstantVariable) for v in operands):
+        return None
+    if function in _ANSWERS:
+        return _answer(tx, function, args, kwargs)
     if kwargs:
         return None
-    known = _ONE_NUMBER.get(function) if getattr(function, "__hash__", None) else None
-    return None if known is None else known(tx, args[0])
+    if function is math.pow:
+        return _power(tx, args)
+    known = _ONE_NUMBER.get(function) if len(args) == 1 else None
+    if known is not None and isinstance(args[0], NumberVariable):
+        return known(tx, args[0])
+    return _computed(tx, function, args)
 
 
 def is_known(function: Any) -> bool:
-    """Whether it is a function of one number, whatever it is written in."""
-    return getattr(function, "__hash__", None) is not None and function in _ONE_NUMBER
+    """Whether it is a function of numbers, whatever it is written in."""
+    return getattr(function, "__hash__", None) is not None and function in _KNOWN
 
 
 def call_method(
@@ -110,10 +250,13 @@ def call_method(
     """A special method of a number; None when it takes constants."""
     plain = _METHODS.get(name)
     if plain is None:
-        return None
+        method = getattr(number.cls, name, None)
+        return call(tx, method, [number, *args], {}) if is_known(method) else None
     function, is_reflected = plain
     if function in _ONE_NUMBER and not args:
         return call(tx, function, [number], {})
+    if function is round:
+        return call(tx, round, [number, *args], {})
     if function in UNARY:
         return unary(tx, function, number)
     if len(args) != 1:

@@ -88,7 +88,7 @@ def _without_bool(variable: VariableTracker) -> VariableTracker:
     return ConstantVariable(int(as_constant(variable))) if is_bool else variable
 
 
-def _here(variable: VariableTracker) -> Any:
+def value_here(variable: VariableTracker) -> Any:
     """The number in this call; nothing is guarded."""
     assert isinstance(variable, NumberVariable | ConstantVariable)
     return variable.here
@@ -205,7 +205,7 @@ def _floating(
     tx: Tracer, function: Callable[..., Any], left: VariableTracker, right: VariableTracker
 ) -> VariableTracker | None:
     try:
-        value = function(_here(left), _here(right))
+        value = function(value_here(left), value_here(right))
     except ArithmeticError:
         return None
     return floating(tx, value, computed_text(f"{{0}} {_SYMBOLS[function]} {{1}}", left, right))
@@ -214,25 +214,59 @@ def _floating(
 def _integer(tx: Tracer, function: Callable[..., Any], *operands: VariableTracker) -> VariableTracker | None:
     """An operation on symbols, which is a node."""
     # Beyond what fits into the integers of tensors, a known power of symbols is infinity to them.
-    if not tx.graph.takes_numbers or not abs(function(*map(_here, operands))) < 2**62:
+    if not tx.graph.takes_numbers or not abs(function(*map(value_here, operands))) < 2**62:
         return None
     values = [v.value for v in operands if isinstance(v, NumberVariable | ConstantVariable)]
     return tx.graph.number(function(*values), function, operands)
 
 
 def _power(tx: Tracer, base: VariableTracker, exponent: VariableTracker) -> VariableTracker | None:
-    power = exponent.value if isinstance(exponent, ConstantVariable) else None
-    if type(power) is int and 0 <= power <= 4 and not _is_float(base):
-        return _integer(tx, operator.pow, base, exponent)
-    # Where it could raise, or give a complex number or one of another class, the numbers become constants.
-    constant_base = base.value if isinstance(base, ConstantVariable) else None
-    if type(constant_base) is float and 0 < constant_base <= 1:
-        bounded = require(tx, "0 <= {0}", True, exponent) if _here(exponent) >= 0 else False
-    elif _here(base) > 0 and power is not None and -4 <= power <= 4 and (_is_float(base) or type(power) is float):
-        bounded = 1e-60 < _here(base) < 1e60 and require(tx, "1e-60 < {0} < 1e60", True, base)
-    else:
-        return None
-    return _floating(tx, operator.pow, base, exponent) if bounded else None
+    constant = exponent.value if isinstance(exponent, ConstantVariable) else None
+    is_exact = not (_is_float(base) or _is_float(exponent))
+    if is_exact and value_here(exponent) >= 0:
+        if type(constant) is int and constant <= 4:
+            return _integer(tx, operator.pow, base, exponent)
+        if not _guard_first(tx, _WHOLE_POWERS, base, exponent):
+            return None
+        text = computed_text("{0} ** {1}", base, exponent)
+        return None if text is None else tx.graph.integer(value_here(base) ** value_here(exponent), text)
+    return _floating(tx, operator.pow, base, exponent) if bounded_power(tx, base, exponent) else None
+
+
+def bounded_power(tx: Tracer, base: VariableTracker, exponent: VariableTracker) -> bool:
+    """Guard that a power is a real number that floats hold; whether it is."""
+    constant = exponent.value if isinstance(exponent, ConstantVariable) else None
+    conditions = [*_POWERS]
+    if exponent.python_type is int:
+        conditions = [*_OF_WHOLE_EXPONENTS, *conditions]
+    if isinstance(constant, int | float):
+        is_whole = isinstance(constant, int) or constant.is_integer()
+        conditions = [*(_OF_CONSTANT_WHOLE_EXPONENTS if is_whole else _OF_CONSTANT_EXPONENTS), *conditions]
+    return _guard_first(tx, conditions, base, exponent)
+
+
+def _guard_first(tx: Tracer, conditions: Sequence[str], left: VariableTracker, right: VariableTracker) -> bool:
+    """Guard the first of the conditions that holds in this call; whether there is one."""
+    here = {"left": value_here(left), "right": value_here(right), "log": math.log}
+    for condition in conditions:
+        if eval(condition.format("left", "right", "log"), {}, here):
+            return require(tx, condition, True, left, right, Constant(math.log, "log"))
+    return False
+
+
+# Where a power neither raises nor is complex, nor of another class.
+_WHOLE_POWERS = (f"0 <= {{1}} < 62 and -{2**62} < {{0}} ** {{1}} < {2**62}",)
+_OF_CONSTANT_WHOLE_EXPONENTS = (
+    "-1e15 < {0} < 1e15 and 0 <= {1} <= 20",
+    "1e-30 < {0} * {0} < 1e30 and -20 <= {1} < 0",
+)
+_OF_WHOLE_EXPONENTS = ("-1 <= {0} <= 1 and 0 <= {1} < 1e60",)
+_OF_CONSTANT_EXPONENTS = ("0 <= {0} < 1e15 and 0 <= {1} <= 20", "1e-15 < {0} < 1e15 and -20 <= {1} < 0")
+_POWERS = (
+    "0 <= {0} <= 1 and 0 <= {1} < 1e60",
+    "1e-60 < {0} < 1e60 and -700 < {1} * {2}({0}) < 700",
+    "1 <= {0} < 1e60 and -1e60 < {1} <= 0",
+)
 
 
 def _bits(
@@ -251,11 +285,11 @@ def _bits(
         bounds = "0 <= {1} < 62" + (
             f" and -{2**62} < ({{0}} << {{1}}) < {2**62}" if function is operator.lshift else ""
         )
-        fits = 0 <= _here(right) < 62 and abs(function(_here(left), _here(right))) < 2**62
+        fits = 0 <= value_here(right) < 62 and abs(function(value_here(left), value_here(right))) < 2**62
         if not fits or not require(tx, bounds, True, left, right):
             return None
     text = computed_text(f"{{0}} {_SYMBOLS[function]} {{1}}", left, right)
-    return None if text is None else tx.graph.integer(function(_here(left), _here(right)), text)
+    return None if text is None else tx.graph.integer(function(value_here(left), value_here(right)), text)
 
 
 def _holds(tx: Tracer, function: Callable[..., Any], left: VariableTracker, right: VariableTracker) -> bool:
@@ -267,11 +301,11 @@ def _compare(
     tx: Tracer, function: Callable[..., Any], left: VariableTracker, right: VariableTracker
 ) -> ConstantVariable | None:
     if not isinstance(left, NumberVariable) and not isinstance(right, NumberVariable):
-        return ConstantVariable(function(_here(left), _here(right)))
+        return ConstantVariable(function(value_here(left), value_here(right)))
     if not _is_float(left) and not _is_float(right):
         values = [v.value for v in (left, right) if isinstance(v, NumberVariable | ConstantVariable)]
         return ConstantVariable(bool(function(*values)))
-    answer = bool(function(_here(left), _here(right)))
+    answer = bool(function(value_here(left), value_here(right)))
     known = require(tx, f"{{0}} {_SYMBOLS[function]} {{1}}", answer, left, right)
     return ConstantVariable(answer) if known else None
 
@@ -287,7 +321,7 @@ def _compare_unread(
         return None
     if _is_answer_of_one_value(function, left, right):
         return ConstantVariable(bool(function(left.value, right.value)))
-    answer = bool(function(_here(left), _here(right)))
+    answer = bool(function(value_here(left), value_here(right)))
     known = require(tx, f"{{0}} {_SYMBOLS[function]} {{1}}", answer, left, right)
     return ConstantVariable(answer) if known else None
 
@@ -340,7 +374,7 @@ def is_among(tx: Tracer, item: VariableTracker, items: Sequence[object]) -> Vari
     listed = ", ".join(map(repr, alike))
     if any(type(other) is float and not math.isfinite(other) for other in alike) or not _BRACES.isdisjoint(listed):
         return None
-    answer = _here(item) in alike
+    answer = value_here(item) in alike
     known = require(tx, f"{{0}} in ({listed}{',' * (len(alike) == 1)})", answer, item)
     return ConstantVariable(answer) if known else None
 

@@ -20,6 +20,10 @@ ONCE_MORE: dict[str, Callable[..., Any]] = {
     "divmod": lambda a: divmod(a, 3),
     "special methods": lambda a: (a.__round__(), a.__floor__(), a.__radd__(1), a.__rsub__(1), a.__neg__(), a.__lt__(3)),
     "a tensor of one element": lambda a: torch.tensor(a),
+    "of two numbers": lambda a: (math.pow(a, 1.5), math.pow(2, a), math.fmod(a, 2), math.atan2(a, 2), math.hypot(3, a)),
+    "signs and bases": lambda a: (math.copysign(a, -0.0), math.log(a, 2), math.remainder(a, 2.5), round(a, 1)),
+    "of what is small": lambda a: (math.log1p(a), math.expm1(a), math.erf(a), math.asin(a / 10), math.degrees(a)),
+    "questions": lambda a: (math.isnan(a), math.isinf(a), math.isfinite(a), math.isclose(a, 5.0, rel_tol=0.75)),
 }
 
 
@@ -37,6 +41,47 @@ def test_functions_of_a_float_are_compiled_once_more(name: str) -> None:
 
 def test_methods_of_an_int() -> None:
     assert compiles(lambda n: (n.__index__(), n.__float__(), n.__rfloordiv__(70), n.__and__(3), float(n)), 5, 6, 7) == 2
+
+
+def test_functions_of_ints() -> None:
+    assert compiles(lambda n: (math.isqrt(n), math.gcd(n, 12), n.bit_length(), n.bit_count()), 5, 6, 7, 60) == 2
+    assert compiles(lambda n: torch.tensor(n), 5, 6, 7, 0, -(2**40)) == 2
+
+
+def test_an_answer_about_a_number_is_guarded() -> None:
+    compiled = minidynamo.compile(lambda x, a: x if math.isnan(a) or a.is_integer() else x * a, backend="eager")
+    for number in (0.5, 0.25, math.nan, 3.0, 0.75):
+        assert torch.equal(compiled(X, number), X if math.isnan(number) or number == 3.0 else X * number)
+    assert compiled.stats.compiles == 4
+
+
+EXTREME = [0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 1e308, 5e-324, 2, 0, True, 2**53 + 1, 2**64, -(10**400)]
+EXTREME_CALLS: dict[str, Callable[..., Any]] = {
+    "math.pow": lambda a: (math.pow(a, 2), math.pow(a, -0.5)),
+    "math.hypot": lambda a: (math.hypot(a, 1), math.copysign(1.0, a), math.atan2(a, -1.0)),
+    "math.log": lambda a: (math.log(a, 3), math.fmod(3.5, a)),
+    "round": lambda a: round(a, 2),
+    "questions": lambda a: (math.isnan(a), math.isclose(a, 1.0, rel_tol=0.5)),
+    "a tensor": lambda a: torch.tensor(a).item(),
+    "a tensor of half precision": lambda a: torch.tensor(a, dtype=torch.float16).item(),
+    "a tensor of ints": lambda a: torch.tensor(a, dtype=torch.uint8).item(),
+}
+
+
+@pytest.mark.parametrize("name", EXTREME_CALLS)
+def test_extreme_numbers(name: str) -> None:
+    def program(x: torch.Tensor, a: Any) -> Any:
+        return x + 1, EXTREME_CALLS[name](a)
+
+    def outcome(fn: Callable[..., Any], number: Any) -> str:
+        try:
+            return repr(fn(X, number)[1])  # which tells zeros apart, and knows NaN
+        except (ArithmeticError, ValueError, RuntimeError) as error:
+            return repr(error)
+
+    compiled = minidynamo.compile(program, backend="eager", recompile_limit=100)
+    for number in (2.5, 3.5, 2, 3, *EXTREME):
+        assert outcome(compiled, number) == outcome(program, number), number
 
 
 def test_a_method_that_does_not_know_its_operand_says_so() -> None:

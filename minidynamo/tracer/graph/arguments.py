@@ -5,6 +5,7 @@ Which calls become nodes is decided in `output_graph.py`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -81,7 +82,8 @@ class Arguments:
         return self._open.node_of(tensor)
 
     def _number(self, variable: NumberVariable) -> tuple[Any, Any]:
-        if not self._open.takes_numbers:
+        # What is asked of a symbol that is infinite, torch decides without a guard.
+        if not self._open.takes_numbers or not math.isfinite(variable.here):
             value = variable.pin()
             return value, value
         if variable.node is None or not self._open.holds(variable.node):
