@@ -82,6 +82,10 @@ class GradientLayout:
             return gradient
         return torch.empty_strided(shape, stride, dtype=self.dtype, device=self.device).copy_(gradient)
 
+    def is_repeated(self, gradient: torch.Tensor) -> bool:
+        """Whether a gradient is one number, expanded, that would have to be laid out."""
+        return gradient.dim() > 0 and not any(gradient.stride()) and gradient.numel() > 1 and not gradient.is_neg()
+
     def nothing(self, shape: Sequence[int] | None) -> torch.Tensor:
         """Zeros of that shape in the memory of one."""
         return torch.zeros((), dtype=self.dtype, device=self.device).expand(self.shape if shape is None else shape)

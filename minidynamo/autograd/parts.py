@@ -1,7 +1,8 @@
 """Owns backward graphs for a part of what backward can compute: what nobody takes is left out, as in eager.
 
 `autograd.grad(y, [x])` takes one gradient of many, and of several results a program may use one. Which part that is, is
-found out in `runtime.py`; nothing is compiled here.
+found out in `runtime.py`; nothing is compiled here. A graph also knows which gradients come in as one number repeated,
+as `y.sum()` hands them in: they take no memory until they are read.
 """
 
 from __future__ import annotations
@@ -33,18 +34,22 @@ _MASKS = frozenset(("output_mask", "grad_input_mask"))
 @dataclass(frozen=True)
 class Part:
     """What is left out of backward: `unused` are the positions of results that no gradient comes in for, counted among
-    the differentiable ones; `unwanted` those of gradients that nobody takes."""
+    the differentiable ones; `unwanted` those of gradients that nobody takes. For the results in `repeated` the gradient
+    is one number, expanded."""
 
     unused: frozenset[int] = frozenset()
     unwanted: frozenset[int] = frozenset()
+    repeated: frozenset[int] = frozenset()
 
     @property
     def stage(self) -> str:
         """The name of its compiled graph among those that are kept."""
         if self == WHOLE:
             return "backward"
-        unused, unwanted = (" ".join(map(str, sorted(places))) for places in (self.unused, self.unwanted))
-        return f"backward, results unused: {unused or 'none'}, gradients unwanted: {unwanted or 'none'}"
+        unused, unwanted, repeated = (
+            " ".join(map(str, sorted(places))) or "none" for places in (self.unused, self.unwanted, self.repeated)
+        )
+        return f"backward, results unused: {unused}, gradients unwanted: {unwanted}, repeated: {repeated}"
 
 
 WHOLE = Part()
@@ -54,8 +59,9 @@ def part_of(gm: fx.GraphModule, saved: int, part: Part, kept_for: KeptFor = ()) 
     """The graph of a part of the backward graph `gm`, which takes so many values that forward has saved, then tangents.
 
     The whole is a copy: whoever compiles it may change it. A part takes the same inputs, but for each unused result one
-    zero that is expanded to the shape of its gradient, and something empty for each value that was kept for unused
-    results alone, as `kept_for` says; in the places of gradients that are unwanted, or nothing, it returns None.
+    zero that is expanded to the shape of its gradient, for each in `part.repeated` any number that is, and something
+    empty for each value that was kept for unused results alone, as `kept_for` says; in the places of gradients that are
+    unwanted, or nothing, it returns None.
     """
     graph = fx.Graph()
     gradients: Any = graph.graph_copy(gm.graph, {})
@@ -66,8 +72,8 @@ def part_of(gm: fx.GraphModule, saved: int, part: Part, kept_for: KeptFor = ()) 
     kept, tangents = inputs[:saved], inputs[saved:]
     unused = [tangents[place] for place in sorted(part.unused)]
     nothing = _leave_out(graph, tangents, part.unused, tangent_dependent(graph, {*kept}))
-    for tangent in unused:
-        _read_zeros(graph, tangent)
+    for tangent in [*unused, *(tangents[place] for place in sorted(part.repeated))]:
+        _read_expanded(graph, tangent)
     results: Any = output.args[0]
     wanted = [None if place in part.unwanted or node in nothing else node for place, node in enumerate(results)]
     made = backward_graph(graph, kept, tangents, wanted, tangent_dependent(graph, {*kept, *unused}))
@@ -200,14 +206,17 @@ def _layout(node: fx.Node) -> Any:
     return (value.dtype, value.layout, keys(value.shape)), strides
 
 
-def _read_zeros(graph: fx.Graph, tangent: fx.Node) -> None:
-    """Let what takes a gradient that does not come in take zeros in its layout, from one that is expanded."""
+def _read_expanded(graph: fx.Graph, tangent: fx.Node) -> None:
+    """Let what takes a gradient take a copy, in its layout, of one that comes in expanded; it is made when it is first
+    read."""
     like = tangent.meta["val"]
-    users = list(tangent.users)
-    with graph.inserting_after(tangent):
-        zeros = _laid_out(graph, tangent, like)
-    for user in users:
-        user.replace_input_with(tangent, zeros)
+    users = {*tangent.users}
+    first = next((node for node in graph.nodes if node in users), None)
+    if first is not None:
+        with graph.inserting_before(first):
+            full = _laid_out(graph, tangent, like)
+        for user in users:
+            user.replace_input_with(tangent, full)
     tangent.meta["val"] = _empty(like, range(like.ndim), [0] * like.ndim)
 
 

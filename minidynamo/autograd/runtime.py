@@ -144,21 +144,28 @@ class _BackwardCall:
         if unused:
             idle = (place for place, sources in enumerate(self.sources) if sources and unused.issuperset(sources))
             unwanted = {*unwanted, *idle}
+        repeated = self.repeated(tangents) if len(tangents) > 1 else ()
         part = WHOLE
         graph: Callable[..., Any] = self.parts.whole
-        if unused or unwanted:
-            part, graph = self.parts.find(Part(frozenset(unused), frozenset(unwanted)))
+        if unused or unwanted or repeated:
+            part, graph = self.parts.find(Part(frozenset(unused), frozenset(unwanted), frozenset(repeated)))
         if self.apart:
             args[:] = [NOTHING if value is None else value for value in args]
         args += ctx.numbers
         shapes = map(ctx.shapes.get, self.results)
         args += [
-            fit.nothing(shape) if place in part.unused else fit(tangent, shape)
+            fit.nothing(shape) if place in part.unused else tangent if place in part.repeated else fit(tangent, shape)
             for place, (fit, tangent, shape) in enumerate(zip(self.fits, tangents, shapes))
         ]
         tangents.clear()
         made: Sequence[torch.Tensor | None] = graph(args, accumulating(ctx, links, args, unwanted))
         return [None if place in unwanted else g for place, g in enumerate(made)] if unwanted else made
+
+    def repeated(self, tangents: Sequence[torch.Tensor | None]) -> list[int]:
+        """Which of several gradients are one number repeated, which need not be laid out before they are read."""
+        return [
+            place for place, given in enumerate(tangents) if given is not None and self.fits[place].is_repeated(given)
+        ]
 
     def keeping(
         self, ctx: Any, args: Sequence[Any], unwanted: Collection[int]

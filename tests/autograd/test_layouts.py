@@ -27,6 +27,14 @@ def test_gradients_get_the_strides_of_the_graph():
     assert torch.equal(fit(None, None), torch.zeros(3, 4))
 
 
+def test_one_number_repeated_is_told_from_other_gradients():
+    fit = GradientLayout(torch.empty(3, 4))
+    one = torch.ones(())
+    assert fit.is_repeated(one.expand(3, 4))
+    others = [torch.ones(3, 4), torch.ones(4).expand(3, 4), one, one.expand(1, 1), one.expand(0, 4)]
+    assert not any(map(fit.is_repeated, others))
+
+
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1), (3, 2, 1, 0)])
 def test_strides_follow_from_the_sizes_of_the_call(order):
     back = [order.index(dim) for dim in range(4)]

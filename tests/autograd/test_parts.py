@@ -15,11 +15,12 @@ from tests.autograd.programs import compile_program, graphs, inputs, interpret, 
 ATEN = torch.ops.aten
 
 
-def part(program, args, unused=(), unwanted=(), dynamic=False):
+def part(program, args, unused=(), unwanted=(), repeated=(), dynamic=False):
     """The graph of a part of the backward of `program`, and how many values forward saves."""
     made = graphs(program, args, dynamic=dynamic)
     saved = len(made.partition.sources)
-    return part_of(made.backward, saved, Part(frozenset(unused), frozenset(unwanted))), saved
+    what = Part(frozenset(unused), frozenset(unwanted), frozenset(repeated))
+    return part_of(made.backward, saved, what), saved
 
 
 def chain(x, v, w):
@@ -44,6 +45,53 @@ def test_what_is_not_wanted_is_not_computed():
         assert targets(gm).count("aten.mm.default") == products
         assert len(targets(gm)) <= len(whole)
     assert targets(gm) == []
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_repeated_number_is_laid_out_where_it_is_read_first(dynamic):
+    def program(x, v, w):
+        return (x @ v).tanh(), (x.sin() @ w).t()
+
+    gm, saved = part(program, square(), repeated={0, 1}, dynamic=dynamic)
+    tangents = gm.graph.find_nodes(op="placeholder")[saved:]
+    assert [node.meta["val"].stride() for node in tangents] == [(0, 0), (0, 0)]
+    made = targets(gm)
+    assert made.count("aten.clone.default") == 2
+    first, second = (k for k, name in enumerate(made) if name == "aten.clone.default")
+    assert "aten.mm.default" in made[first:second]
+
+
+def two(x, w):
+    return (x @ w).tanh(), (x.sin() @ w).t()
+
+
+def unchanged(x, w):
+    return x * w, (x + w).to(memory_format=torch.channels_last)
+
+
+def joined(x, w):
+    y = (x * w).exp()
+    return y, y[1:].t(), y.sum(0)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("native", marks=pytest.mark.cpp)])
+@pytest.mark.parametrize(
+    "program, shape", [(two, (5, 5)), (unchanged, (2, 3, 4, 5)), (joined, (4, 4)), (lambda x, w: (x + w, x - w), (3,))]
+)
+def test_gradients_of_sums_are_those_of_eager(program, shape, backend):
+    leaves = inputs(shape, shape)()[0]
+    call = minidynamo.compile(program, backend=backend)
+    losses = (
+        lambda made: sum(value.sum() for value in made),
+        lambda made: made[0].sum() * 3 + made[1].square().sum(),
+        lambda made: made[1].sum(),
+        lambda made: sum(value.sum() * value.mean() for value in made),
+    )
+    for loss in losses:
+        wanted = torch.autograd.grad(loss(program(*leaves)), leaves)
+        got = torch.autograd.grad(loss(call(*leaves)), leaves)
+        for mine, other in zip(got, wanted, strict=True):
+            torch.testing.assert_close(mine, other)
 
 
 def test_what_one_operator_computes_is_masked():

@@ -22,7 +22,18 @@ PROGRAMS = {
 }
 
 
-def measured(program, backend, trains):
+def mean_squares(made):
+    return sum(value.square().mean() for value in made)
+
+
+def sums(made):
+    """Each result gets one number, repeated, for its gradient."""
+    sums = [value.sum() for value in made]
+    made.clear()
+    return sum(sums)
+
+
+def measured(program, backend, trains, loss=mean_squares):
     """Results and gradients of a step, and its peak."""
     torch.manual_seed(0)
     x, w = torch.rand(64, 64, requires_grad=True), torch.rand(64, 64).div_(8).requires_grad_()
@@ -33,12 +44,13 @@ def measured(program, backend, trains):
         with torch.set_grad_enabled(trains):
             made = call(x, w)
             made = list(made) if isinstance(made, tuple) else [made]
-            found = [value.detach() for value in made]
+            found[:] = found or [value.detach().clone() for value in made]
             if trains:
-                sum(value.square().mean() for value in made).backward()
-        return found
+                loss(made).backward()
 
-    values = [*step(), *(leaf.grad for leaf in (x, w) if leaf.grad is not None)]
+    found = []
+    step()
+    values = [*found, *(leaf.grad for leaf in (x, w) if leaf.grad is not None)]
     x.grad = w.grad = None
     return values, peak_bytes(step)
 
@@ -49,5 +61,21 @@ def measured(program, backend, trains):
 def test_peaks_are_not_above_those_of_eager(name, trains, backend):
     values, peak = measured(PROGRAMS[name], None, trains)
     got, got_peak = measured(PROGRAMS[name], backend, trains)
+    torch.testing.assert_close(got, values, rtol=1e-4, atol=1e-5)
+    assert got_peak <= peak
+
+
+SEVERAL = {
+    "products": lambda x, w: ((x @ w).tanh(), x.sin() @ w),
+    "four": lambda x, w: tuple((x @ w * k).sin() for k in range(1, 5)),
+    "views": lambda x, w: ((x @ w).t().exp(), (x * w)[1:]),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", SEVERAL)
+def test_gradients_of_several_results_are_laid_out_one_by_one(name, backend):
+    values, peak = measured(SEVERAL[name], None, True, sums)
+    got, got_peak = measured(SEVERAL[name], backend, True, sums)
     torch.testing.assert_close(got, values, rtol=1e-4, atol=1e-5)
     assert got_peak <= peak
