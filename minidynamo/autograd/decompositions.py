@@ -69,6 +69,8 @@ def decomposition_table(keep: Collection[OpOverload] = ()) -> dict[OpOverload, C
         table[op] = _unless_mixed(table[op])
     for op in (aten.log_sigmoid_forward.default, aten.nll_loss2d_forward.default):
         table[op] = _row_major(table[op])
+    for op in (aten.nll_loss_forward.default, aten.nll_loss2d_forward.default):
+        table[op] = _unless_half(table[op])
     parts = {op: as_kernels_do(op, split) for op, split in table.items() if isinstance(op, OpOverload)}
     parts |= foreach_table()
     return {op: split for op, split in parts.items() if op not in keep}
@@ -81,6 +83,16 @@ def _row_major(split: Callable[..., Any]) -> Callable[..., Any]:
         return tuple(made.contiguous() if made.device.type == "cpu" else made for made in split(*args, **kwargs))
 
     return contiguous
+
+
+def _unless_half(split: Callable[..., Any]) -> Callable[..., Any]:
+    """`split`, but half types on a CPU stay whole: torch's kernel rounds after each addition."""
+
+    def decide(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        is_half = x.device.type == "cpu" and x.dtype.itemsize == 2
+        return NotImplemented if is_half else split(x, *args, **kwargs)
+
+    return decide
 
 
 def _unless_mixed(split: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from minidynamo.codegen.lowering.builder import Builder
-from minidynamo.codegen.lowering.formula import NotLowered, V, apply, const, where
+from minidynamo.codegen.lowering.formula import NotLowered, V, apply, const, opmath, where
 from minidynamo.codegen.lowering.reductions import count, moments
 from minidynamo.codegen.lowering.registry import lowering
 from minidynamo.codegen.lowering.values import Value
@@ -55,8 +55,15 @@ def lower_log_softmax(builder: Builder, x: Value, dim: int, half_to_float: bool)
     """`x - max - log(sum(exp(x - max)))` along one dimension."""
     dims = _row(x, dim)
     largest = builder.reduce("max", lambda v: v, x, dims=dims, keepdim=True)
-    total = builder.reduce("sum", lambda v, m: apply("exp", v - m), x, largest, dims=dims, keepdim=True)
-    return builder.map(lambda v, m, s: v - m - apply("log", s), x, largest, total, dtype=builder.out.dtype)
+    # Of rows in memory, eager's kernel for a CPU keeps the sum, and its logarithm, in the dtype of the elements.
+    by_rows = builder.device.type == "cpu" and dims == [len(x.shape) - 1]
+    kept = x.dtype if by_rows else opmath(x.dtype)
+    total = builder.reduce("sum", lambda v, m: apply("exp", v - m), x, largest, dims=dims, keepdim=True, dtype=kept)
+
+    def formula(v: V, m: V, s: V) -> V:
+        return v - m - apply("log", s).to(kept).to(s.dtype)
+
+    return builder.map(formula, x, largest, total, dtype=builder.out.dtype)
 
 
 @lowering("_softmax_backward_data")

@@ -60,8 +60,10 @@ def lower_mean(builder: Builder, x: Value, dim: Dims = None, keepdim: bool = Fal
 
 @lowering("prod")
 def lower_prod(builder: Builder, x: Value, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
-    """The product of all elements, or along one dimension."""
+    """The product of all elements, or along one dimension. Eager rounds half types after each factor on a CPU."""
     made = builder.out.dtype
+    if builder.device.type == "cpu" and opmath(made) != made:
+        raise NotLowered
     dims = folded(x, dim)
     return builder.reduce("prod", lambda v: v.to(opmath(made)), x, dims=dims, keepdim=keepdim, dtype=made)
 
@@ -258,13 +260,20 @@ def lower_var_mean(builder: Builder, x: Value, *args: Any, **kwargs: Any) -> tup
 
 @lowering("logsumexp")
 def lower_logsumexp(builder: Builder, x: Value, dim: Dims, keepdim: bool = False) -> Value:
-    """The logarithm of the sum of exponentials, shifted by the largest element."""
+    """The logarithm of the sum of exponentials, shifted by the largest element; eager rounds after each step."""
     dims = folded(x, dim)
     if not x.dtype.is_floating_point or count(x, dims) == 0:
         raise NotLowered
     largest = builder.reduce("max", lambda v: v, x, dims=dims, keepdim=True)
     # An infinite maximum must not turn into infinity minus infinity.
     shift = builder.map(lambda m: where(apply("isinf", m), 0, m), largest)
-    total = builder.reduce("sum", lambda v, m: apply("exp", v - m), x, shift, dims=dims, keepdim=keepdim)
+
+    def rounded(v: V) -> V:
+        return v.to(x.dtype).to(v.dtype)
+
+    def exponential(v: V, m: V) -> V:
+        return rounded(apply("exp", rounded(v - m)))
+
+    total = builder.reduce("sum", exponential, x, shift, dims=dims, keepdim=keepdim, dtype=x.dtype)
     flat = shift if keepdim else shift.reshape(total.shape)
-    return builder.map(lambda s, m: apply("log", s) + m, total, flat, dtype=x.dtype)
+    return builder.map(lambda s, m: rounded(apply("log", s)) + m, total, flat, dtype=x.dtype)
