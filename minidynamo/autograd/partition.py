@@ -31,6 +31,7 @@ from minidynamo.autograd.recomputation import (
     uses_generator,
 )
 from minidynamo.autograd.saving import SavePolicy, Wishes, ask, by_cost, within_budget
+from minidynamo.autograd.writing_calls import write_to_temporaries
 from minidynamo.autograd.written_inputs import InputWrite, WrittenInputs, holds_in_the_end, last_writes
 from minidynamo.compat import OpOverload
 from minidynamo.config import config
@@ -126,6 +127,7 @@ def forward_graph(
             emit(node)
         written.pass_by(node)
     made.output(tuple(written.finish(results)))
+    write_to_temporaries(made)
     return made
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.nn import functional
 
 import minidynamo
 from benchmarks.memory import peak_bytes
@@ -14,6 +15,7 @@ PROGRAMS = {
     "trace": lambda x, w: (x @ w).trace(),
     "filled rows": lambda x, w: (x @ w).sin().index_fill(0, torch.arange(4), 0.5) * w,
     "windows": lambda x, w: x.unfold(0, 4, 2).sum() + (x @ w).unfold(1, 8, 4).square().sum(),
+    "random leaky ReLU": lambda x, w: functional.rrelu(x @ w, training=True).sin(),
     "singular values": lambda x, w: torch.linalg.svdvals(x @ w),
     "nuclear norm": lambda x, w: torch.linalg.norm(x, "nuc"),
     "eigenvalues": lambda x, w: torch.linalg.eigvals(x).abs(),
