@@ -164,6 +164,11 @@ class Shapes:
             varied = True
         return varied and (isinstance(value, float) or abs(value) < _LARGEST)
 
+    def expect_change(self, source: Source | None) -> None:
+        """Take the number at a source for one that varies, from the first value on."""
+        if source is not None:
+            self._profile.numbers[stable_name(source)] = None
+
     def integer(self, source: Source, value: int) -> Any:
         """A symbol for the int at a source, which may be any."""
         env = self.env

@@ -46,8 +46,8 @@ CASES = {
 }
 # Numbers of the program that decide what it does: from the sixth step on, RAdam divides by the second moment.
 CHANGES = {"radam": 1, "radam one by one": 1, "asgd": 2, "asgd one by one": 2}
-# Its state is made with the optimizer, and its learning rate meets the number of steps, which varies.
-THE_SAME_FROM_THE_FIRST = {"adagrad"}
+# They have no state, or it is made with the optimizer; that a schedule changes the learning rate is known.
+THE_SAME_FROM_THE_FIRST = {"adagrad", "sgd", "maximize"}
 
 
 def model():
