@@ -225,10 +225,15 @@ def _laid_out(graph: fx.Graph, source: fx.Node, like: torch.Tensor) -> fx.Node:
     inner = sorted(range(like.ndim), key=lambda dim: (hint(like.stride(dim)), hint(like.shape[dim]), -dim))
     stride = like.stride() if has_symbols(like) else dense_strides(inner, like.shape)
     outer = inner[::-1]
+    contiguous: dict[str, Any] = {"memory_format": torch.contiguous_format}
+    if outer == [*range(like.ndim)]:
+        copy = graph.call_function(aten.clone.default, (source,), contiguous)
+        copy.meta["val"] = _empty(like, outer, stride)
+        return copy
     back = graph.call_function(aten.permute.default, (source, [outer.index(dim) for dim in range(like.ndim)]))
     with graph.inserting_before(back):
         permuted = graph.call_function(aten.permute.default, (source, outer))
-        copy = graph.call_function(aten.clone.default, (permuted,), {"memory_format": torch.contiguous_format})
+        copy = graph.call_function(aten.clone.default, (permuted,), contiguous)
     back.replace_input_with(source, copy)
     permuted.meta["val"] = _empty(like, outer, source.meta["val"].stride())
     copy.meta["val"], back.meta["val"] = _empty(like, outer, stride), _empty(like, range(like.ndim), stride)
