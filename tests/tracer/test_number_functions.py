@@ -24,6 +24,7 @@ ONCE_MORE: dict[str, Callable[..., Any]] = {
     "signs and bases": lambda a: (math.copysign(a, -0.0), math.log(a, 2), math.remainder(a, 2.5), round(a, 1)),
     "of what is small": lambda a: (math.log1p(a), math.expm1(a), math.erf(a), math.asin(a / 10), math.degrees(a)),
     "questions": lambda a: (math.isnan(a), math.isinf(a), math.isfinite(a), math.isclose(a, 5.0, rel_tol=0.75)),
+    "sums": lambda a: (sum((a, 0.1, 0.2, 1)), sum([1, a], start=0.5), sum(a * k for k in range(3)), sum((), a)),
 }
 
 
@@ -61,6 +62,7 @@ EXTREME_CALLS: dict[str, Callable[..., Any]] = {
     "math.hypot": lambda a: (math.hypot(a, 1), math.copysign(1.0, a), math.atan2(a, -1.0)),
     "math.log": lambda a: (math.log(a, 3), math.fmod(3.5, a)),
     "round": lambda a: round(a, 2),
+    "sum": lambda a: sum((a, 1, 0.5)),
     "questions": lambda a: (math.isnan(a), math.isclose(a, 1.0, rel_tol=0.5)),
     "a tensor": lambda a: torch.tensor(a).item(),
     "a tensor of half precision": lambda a: torch.tensor(a, dtype=torch.float16).item(),

@@ -6,7 +6,6 @@ Pure ones over constants are in `constants.py`; `getattr` and its kin and the ma
 from __future__ import annotations
 
 import builtins
-import functools
 import operator
 import types
 import warnings
@@ -14,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minidynamo.guards.source import Computed
-from minidynamo.tracer import registry
+from minidynamo.tracer import number_functions, registry
 from minidynamo.tracer.constants import as_constant, has_own, slice_of
 from minidynamo.tracer.handlers.lists import storage_of
 from minidynamo.tracer.handlers.local_texts import is_local, refuse_local_text
@@ -88,8 +87,10 @@ def _expect_result(tx: Tracer, result: VariableTracker, special: str, kind: type
 
 @registry.function(sum_of_numbers)
 def _sum_of_numbers(tx: Tracer, numbers: TupleVariable, start: VariableTracker) -> VariableTracker:
-    if involves_number(numbers) and all(issubclass(part.python_type, int) for part in (start, *numbers.items)):
-        return functools.reduce(lambda total, part: tx.call(operator.add, [total, part]), numbers.items, start)
+    if involves_number(numbers) or involves_number(start):
+        known = number_functions.total(tx, numbers.items, start)
+        if known is not None:
+            return known
     return constant(sum(as_constant(numbers), as_constant(start)), numbers, start)
 
 
