@@ -27,6 +27,7 @@ _SEVERAL_PER_SOURCE = {
 # Kinds that hold for values of one class only, unless the class of an object can be replaced.
 _TELL_CLASS = frozenset({GuardKind.IDENTITY, GuardKind.EQUALS})
 _OF_CONSTANTS = frozenset({GuardKind.IDENTITY, GuardKind.TYPE})  # what cannot change of a constant
+_COMPARE = frozenset({GuardKind.SAME_OBJECT, GuardKind.DISTINCT_OBJECTS})
 _TELL_MORE: dict[GuardKind, frozenset[GuardKind]] = {
     GuardKind.NOT_NONE: frozenset({GuardKind.TYPE, GuardKind.TENSOR, *_TELL_CLASS}),
     GuardKind.PRESENT: frozenset(
@@ -54,6 +55,10 @@ class GuardList:
             return True
         more = _TELL_MORE.get(guard.kind)
         if more is not None and not more.isdisjoint(self._at[source]):
+            return True
+        if guard.kind is GuardKind.PRESENT and any(
+            key[0] in _COMPARE for key in self._at[source] if type(key) is tuple
+        ):
             return True
         if isinstance(source, Computed) and len(source.operands) == 1:  # a part of a fact
             (source,) = source.operands

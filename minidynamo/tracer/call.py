@@ -21,7 +21,7 @@ from minidynamo.tracer.attributes.functions import original_of
 from minidynamo.tracer.constants import CONSTANT_TYPES, NotConstant, as_constant, below
 from minidynamo.tracer.construct import construct
 from minidynamo.tracer.inlining import inline_function, inline_nested, trusted_source
-from minidynamo.tracer.moved_items import as_moved, entries_as_moved
+from minidynamo.tracer.moved_items import as_moved, entries_as_moved, hold, unpack_moved
 from minidynamo.tracer.operator_table import BINARY
 from minidynamo.tracer.operators import folded, involves_tensor
 from minidynamo.tracer.protocol import Tracer
@@ -76,10 +76,9 @@ def call(tx: Tracer, function: VariableTracker, args: Args, kwargs: Kwargs) -> V
 def _call_real(tx: Tracer, function: FunctionVariable | BuiltinVariable, args: Args, kwargs: Kwargs) -> VariableTracker:
     value = function.value
     rule = rule_for(value)
-    if rule.action not in _TRACED or number_functions.is_known(value):
+    if rule.action not in _LOOK_THEMSELVES or number_functions.is_known(value):
         handler = rule.function if rule.action is Action.HANDLER else None
-        if handler not in registry.TAKES_UNREAD:
-            args, kwargs = all_looked_at(tx, args, kwargs)
+        args, kwargs = _as_taken(tx, handler, args, kwargs, before=rule.takes_itself)
     if isinstance(value, _METHODS_OF_CLASSES) and args:
         args = [looked_at(tx, args[0]), *args[1:]]
     if isinstance(value, _METHODS_OF_CLASSES) and args and _works_on_storage(args[0], value.__objclass__):
@@ -114,8 +113,8 @@ def _takes_code(value: Any, args: Args, kwargs: Kwargs) -> bool:
     return any(isinstance(arg, _CODE) for arg in (*args, *kwargs.values()))
 
 
-# What is done by tracing Python code, whose instructions look at what they use.
-_TRACED = (Action.INLINE, Action.POLYFILL, Action.UNWRAP)
+# What is done by tracing Python code, whose instructions look at what they use, and what becomes of unknown functions.
+_LOOK_THEMSELVES = (Action.INLINE, Action.POLYFILL, Action.UNWRAP, Action.BREAK)
 _METHODS_OF_CLASSES = (types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
@@ -138,10 +137,12 @@ def _call_unknown(tx: Tracer, value: Any, args: Args, kwargs: Kwargs, rule: Rule
         if handler is not None:
             return call_handler(tx, handler, [ClassVariable(owner, source=trusted_source(owner)), *args], kwargs)
         if owner in registry.FOLDABLE_TYPES:
+            args, kwargs = all_looked_at(tx, args, kwargs)
             return _fold(tx, value, args, kwargs)
     if isinstance(value, types.BuiltinFunctionType) and type(owner) in CONSTANT_TYPES and owner is not None:
         return call_built_in(tx, ConstantVariable(owner), value.__name__, args, kwargs, type(owner))
     name = getattr(value, "__qualname__", None) or type(value).__name__
+    args, kwargs = all_looked_at(tx, args, kwargs)
     needs_value = any(involves_tensor(arg) for arg in (*args, *kwargs.values()))
     tx.break_graph(
         rule.code,
@@ -154,8 +155,7 @@ def _call_unknown(tx: Tracer, value: Any, args: Args, kwargs: Kwargs, rule: Rule
 
 def call_handler(tx: Tracer, handler: Callable[..., VariableTracker], args: Args, kwargs: Kwargs) -> VariableTracker:
     """Call a handler; a call with wrong arguments raises TypeError in the program."""
-    if handler not in registry.TAKES_UNREAD:
-        args, kwargs = all_looked_at(tx, args, kwargs)
+    args, kwargs = _as_taken(tx, handler, args, kwargs)
     least, most = _arity(handler)
     if kwargs or not least <= len(args) <= most:
         try:
@@ -163,6 +163,32 @@ def call_handler(tx: Tracer, handler: Callable[..., VariableTracker], args: Args
         except TypeError as error:
             tx.raises(error)
     return handler(tx, *args, **kwargs)
+
+
+def _as_taken(
+    tx: Tracer, handler: Callable[..., Any] | None, args: Args, kwargs: Kwargs, *, before: int = 0
+) -> tuple[Args, Kwargs]:
+    """The arguments, behind `before` others, as a handler takes them: what it only moves may be unread."""
+    if handler not in registry.MOVED:
+        return all_looked_at(tx, args, kwargs)
+    places, names, first = _moved(handler)
+    taken = [arg if place in places or place >= first else looked_at(tx, arg) for place, arg in enumerate(args, before)]
+    return taken, {name: value if names(name) else looked_at(tx, value) for name, value in kwargs.items()}
+
+
+@functools.cache
+def _moved(handler: Callable[..., Any]) -> tuple[frozenset[int], Callable[[str], bool], float]:
+    """The positions behind `tx` of what a handler only moves, whether it only moves a keyword, and from which position
+    on it only moves all.
+    """
+    moved = registry.MOVED[handler]
+    parameters = list(inspect.signature(handler).parameters.values())[1:]
+    kinds = inspect.Parameter
+    own = {p.name for p in parameters if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)}
+    others = any(p.kind is kinds.VAR_KEYWORD and p.name in moved for p in parameters)
+    rest = (k for k, p in enumerate(parameters) if p.kind is kinds.VAR_POSITIONAL and p.name in moved)
+    places = frozenset(k for k, p in enumerate(parameters) if p.name in moved)
+    return places, lambda name: name in moved if name in own else others, next(rest, float("inf"))
 
 
 @functools.cache
@@ -214,8 +240,7 @@ def call_built_in(
     tx: Tracer, receiver: VariableTracker, name: str, args: Args, kwargs: Kwargs, cls: type
 ) -> VariableTracker:
     """Call the built-in method that `cls` has under `name`, with `receiver` as its self."""
-    if registry.find_method(cls, name) not in registry.TAKES_UNREAD:
-        args, kwargs = all_looked_at(tx, args, kwargs)
+    args, kwargs = _as_taken(tx, registry.find_method(cls, name), args, kwargs, before=1)
     if isinstance(receiver, OpaqueVariable) and lookup_on_class(cls, name)[1] is not object:
         why = "minidynamo passes objects of this class on but cannot look into them."
         tx.break_graph("MD206", f"{cls.__name__}.{name} is used", why=why, fix=INSTEAD.get(cls.__name__, ""))
@@ -293,8 +318,8 @@ def _call_class(tx: Tracer, cls: ClassVariable, args: Args, kwargs: Kwargs) -> V
     plain = rule.action is Action.FOLD or cls.value in CONSTANT_TYPES
     if rule.action not in (Action.HANDLER, Action.POLYFILL) and not plain:
         return construct(tx, cls, args, kwargs)
-    if rule.function not in registry.TAKES_UNREAD:
-        args, kwargs = all_looked_at(tx, args, kwargs)
+    if rule.action is not Action.POLYFILL:
+        args, kwargs = _as_taken(tx, rule.function, args, kwargs)
     number = number_functions.call(tx, cls.value, args, kwargs)
     if number is not None:
         return number
@@ -309,13 +334,17 @@ def _call_class(tx: Tracer, cls: ClassVariable, args: Args, kwargs: Kwargs) -> V
 def _call_class_twin(tx: Tracer, cls: type, twin: object, args: Args, kwargs: Kwargs) -> VariableTracker:
     """What the twin of a class gives; an iterator keeps the class that the program asked for."""
     taken = TAKES_ALL_ITEMS.get(cls, 0)
-    args = [TupleVariable(tx.unpack(arg)) if i < taken else arg for i, arg in enumerate(args)]
+    args = [_all_items(tx, arg) if i < taken else arg for i, arg in enumerate(args)]
     if taken and "iterable" in kwargs:
-        kwargs = {**kwargs, "iterable": TupleVariable(tx.unpack(kwargs["iterable"]))}
+        kwargs = {**kwargs, "iterable": _all_items(tx, kwargs["iterable"])}
     made = looked_at(tx, _inline_twin(tx, twin, args, kwargs))
     if made.python_type is cls or not issubclass(cls, Iterator):
         return made
     return LibraryIterator(cls, made, cls, tuple(args), kwargs)
+
+
+def _all_items(tx: Tracer, iterable: VariableTracker) -> VariableTracker:
+    return TupleVariable(hold(tx, unpack_moved(tx, looked_at(tx, iterable))))
 
 
 def _leave_context(tx: Tracer, leave: ContextExitVariable, args: Args, kwargs: Kwargs) -> VariableTracker:

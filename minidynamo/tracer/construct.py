@@ -24,7 +24,7 @@ from minidynamo.tracer.exceptions import can_make
 from minidynamo.tracer.moved_items import hold, unpack_moved
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.trace_rules import is_trusted_class
-from minidynamo.tracer.unread import all_looked_at, looked_at
+from minidynamo.tracer.unread import all_looked_at
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable, ListVariable, SetVariable, TupleVariable, storage_class
@@ -135,11 +135,11 @@ def _class_of(tx: Tracer, cls: VariableTracker) -> type:
 
 
 @registry.function(object.__new__, types.SimpleNamespace.__new__)
-@registry.takes_unread
+@registry.takes_unread("args", "kwargs")
 def _new_object(
     tx: Tracer, cls: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker
 ) -> VariableTracker:
-    value = _class_of(tx, looked_at(tx, cls))
+    value = _class_of(tx, cls)
     if value.__flags__ & _ABSTRACT:
         try:
             object.__new__(value)
@@ -158,6 +158,7 @@ def _new_tuple(tx: Tracer, cls: VariableTracker, items: VariableTracker | None =
 
 
 @registry.function(list.__new__)
+@registry.takes_unread("args", "kwargs")
 def _new_list(
     tx: Tracer, cls: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker
 ) -> VariableTracker:
@@ -166,6 +167,7 @@ def _new_list(
 
 
 @registry.function(dict.__new__)
+@registry.takes_unread("args", "kwargs")
 def _new_dict(
     tx: Tracer, cls: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker
 ) -> VariableTracker:
@@ -176,6 +178,7 @@ def _new_dict(
 def _fresh_container(make: Callable[[], VariableTracker]) -> registry.Handler:
     """`__new__` of a container that its `__init__` fills."""
 
+    @registry.takes_unread("args", "kwargs")
     def new(tx: Tracer, cls: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
         made = make()
         value = _class_of(tx, cls)

@@ -11,10 +11,13 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from minidynamo.errors import Diagnostic
-from minidynamo.tracer.constants import NotConstant, as_constant, from_constant
+from minidynamo.tracer.constants import NotConstant, from_constant
+from minidynamo.tracer.moved_items import as_moved
 from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import TupleVariable
 from minidynamo.variables.exceptions import ExceptionVariable
+from minidynamo.variables.numbers import NumberVariable
 
 T = TypeVar("T")
 
@@ -62,15 +65,18 @@ def native_base(cls: type) -> type[BaseException]:
 def description(error: BaseException | ExceptionVariable) -> str:
     """What the user is told of an exception: its class and the first line of what it says."""
     if isinstance(error, ExceptionVariable):
-        try:
-            words = "" if error.args is None else ", ".join(map(str, as_constant(error.args)))
-        except NotConstant:
-            words = ""
-        name = error.cls.__name__
+        words, name = _words(error.args), error.cls.__name__
     else:
         words, name = str(error), type(error).__name__
     message = words.partition("\n")[0]
     return f"{name}: {message}" if message else name
+
+
+def _words(args: TupleVariable | None) -> str:
+    """What arguments say, as far as that is known without reading what has only been moved."""
+    items = [] if args is None else as_moved(args.items)
+    plain = [item for item in items if isinstance(item, ConstantVariable | NumberVariable)]
+    return ", ".join([str(item.here) for item in plain]) if len(plain) == len(items) else ""
 
 
 def tracked(error: BaseException, *, exact: bool) -> ExceptionVariable:

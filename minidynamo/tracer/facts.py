@@ -113,3 +113,7 @@ class _Sizes(OutsideTuple):
     def moved_at(self, place: int) -> VariableTracker:
         """A size; nothing is guarded of one that nobody reads."""
         return self[place]
+
+    def unread_at(self, index: int) -> VariableTracker | None:
+        """The same for an index of any tuple; None where there is no such dimension."""
+        return self._item(index) if -self._length <= index < self._length else None

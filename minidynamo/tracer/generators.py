@@ -18,12 +18,15 @@ from minidynamo.bytecode.layout import CELL, NULL, VALUE, FramePoint, frame_poin
 from minidynamo.tracer import registry
 from minidynamo.tracer.exceptions import Raised, caught, left_generator, made
 from minidynamo.tracer.interpreter import Frame, FrameChain
+from minidynamo.tracer.moved_items import hold
 from minidynamo.tracer.polyfills.refusal import cannot_trace
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.traced_frame import Null
+from minidynamo.tracer.unread import is_none
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable
 from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import TupleVariable
 from minidynamo.variables.contexts import ContextExitVariable
 from minidynamo.variables.exceptions import ExceptionVariable
 from minidynamo.variables.objects import ClassVariable, ObjectVariable, OpaqueVariable
@@ -56,13 +59,12 @@ class GeneratorVariable(VariableTracker):
 def send(tx: Tracer, generator: GeneratorVariable, value: VariableTracker) -> VariableTracker | None:
     """Go on with `value` as the result of the `yield`: the next item; None when the frame returned."""
     frame = generator.frame
-    is_none = isinstance(value, ConstantVariable) and value.value is None
     if generator.finished:
         generator.returned = ConstantVariable(None)
         return None
     if frame in tx.frames:
         tx.raises(ValueError("generator already executing"))
-    if not generator.started and not is_none:
+    if not generator.started and not is_none(tx, value):
         tx.raises(TypeError("can't send non-None value to a just-started generator"))
     if not generator.started:
         generator.started = True
@@ -97,6 +99,7 @@ def _iter(tx: Tracer, generator: VariableTracker, /) -> VariableTracker:
 
 
 @registry.method(types.GeneratorType, "send")
+@registry.takes_unread("value")
 def _send(tx: Tracer, generator: VariableTracker, value: VariableTracker, /) -> VariableTracker:
     assert isinstance(generator, GeneratorVariable)
     item = send(tx, generator, value)
@@ -111,8 +114,8 @@ def _next(tx: Tracer, generator: VariableTracker, /) -> VariableTracker:
 def stop(tx: Tracer, generator: GeneratorVariable) -> NoReturn:
     """Raise the StopIteration that carries what the generator returned."""
     value = generator.returned
-    is_none = value is None or (isinstance(value, ConstantVariable) and value.value is None)
-    tx.raises(made(StopIteration) if value is None or is_none else made(StopIteration, value))
+    given = [] if value is None or is_none(tx, value) else hold(tx, [value])
+    tx.raises(ExceptionVariable(None, StopIteration, args=TupleVariable(given)))
 
 
 # Exceptions from outside

@@ -16,7 +16,7 @@ from minidynamo.guards.source import Attr, Constant, Item, Source
 from minidynamo.tracer.constants import NotConstant, from_constant, key_of
 from minidynamo.tracer.generators import GeneratorVariable
 from minidynamo.tracer.interpreter import Frame
-from minidynamo.tracer.moved_items import hold, hold_named
+from minidynamo.tracer.moved_items import as_moved, entries_as_moved, hold, hold_named
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.trace_rules import is_trusted_module
 from minidynamo.variables.base import VariableTracker
@@ -40,9 +40,9 @@ def inline_nested(tx: Tracer, function: NestedFunctionVariable, args: Args, kwar
     code = function.code
     if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
         tx.break_graph("MD209", f"{code.co_name} is a coroutine", why="An event loop drives it.")
-    defaults = function.defaults.items if isinstance(function.defaults, TupleVariable) else []
+    defaults = as_moved(function.defaults.items) if isinstance(function.defaults, TupleVariable) else []
     keyword_defaults = function.kwdefaults.items if isinstance(function.kwdefaults, DictVariable) else {}
-    named = {key.token: value for key, value in keyword_defaults.items()}
+    named = {key.token: value for key, value in entries_as_moved(keyword_defaults).items()}
     local_slots = bind_arguments(
         tx, code, args, kwargs, len(defaults), defaults.__getitem__, lambda name: named.get(name)
     )
@@ -84,7 +84,7 @@ def _default(tx: Tracer, value: object, source: Source, trusted: bool) -> Variab
             return from_constant(value, lasting=True)
         except NotConstant:
             pass
-    return tx.wrap(value, source)
+    return tx.graph.unread(value, source)
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,6 +25,7 @@ from minidynamo.tracer.losses import dies_any, history_of, joins
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.reachable import needed_by, parts, target_of
 from minidynamo.tracer.side_effects import AttrSet, Called, CellSet, Effect, GlobalSet, SideEffects
+from minidynamo.tracer.unread import as_known
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable
 from minidynamo.variables.constants import ConstantVariable
@@ -54,6 +55,7 @@ def let_go(frame: Frame, name: str) -> bool:
     Only what a root frame was entered with, and parts of that, can die: everything else is held elsewhere, or new.
     """
     value = frame.local_slots.get(name)
+    value = None if value is None else as_known(frame.tx, value)
     if frame is not frame.tx.frames[0] or value is None or value.source is None:
         return False
     held = [other.source for other in frame.held()]

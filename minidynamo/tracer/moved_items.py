@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Mutable
 from typing import Any, SupportsIndex, overload
 
 from minidynamo.tracer import registry
+from minidynamo.tracer.namespaces import InstanceItems
 from minidynamo.tracer.outside_items import OutsideItems, OutsideTable
 from minidynamo.tracer.outside_tuples import OutsideTuple
 from minidynamo.tracer.protocol import Tracer
@@ -142,22 +143,56 @@ def to_store(tx: Tracer, container: ListVariable | DictVariable, value: Variable
         container.items = MovedItems(tx, container.items)
     elif kind is dict and isinstance(container, DictVariable):
         container.items = MovedTable(tx, container.items)
-    elif kind not in (MovedItems, MovedTable, OutsideItems, OutsideTable):
+    elif kind not in (MovedItems, MovedTable, OutsideItems, OutsideTable, InstanceItems):
         return looked_at(tx, value)
     return value
+
+
+def all_to_store(
+    tx: Tracer, container: ListVariable | DictVariable, values: Iterable[VariableTracker]
+) -> list[VariableTracker]:
+    """The same for many values."""
+    return [to_store(tx, container, value) for value in values]
+
+
+def store_entries(tx: Tracer, made: DictVariable, entries: Mapping[DictKey, VariableTracker]) -> None:
+    """`made.update(entries)`, of values that may be unread."""
+    for key, value in entries.items():
+        value = to_store(tx, made, value)  # which may give the dict another table
+        made.items[key] = value
 
 
 # Taking out
 
 
 def moved_at(items: Any, index: int) -> VariableTracker:
-    """The item of a sequence that is that long."""
+    """The item of a sequence that is known to be that long."""
     return items.moved_at(index) if isinstance(items, OutsideTuple | OutsideItems | MovedItems) else items[index]
+
+
+def moved_item(items: Any, index: int) -> VariableTracker:
+    """`items[index]` of any sequence; raises IndexError where it is shorter."""
+    if isinstance(items, OutsideTuple | OutsideItems):
+        item = items.unread_at(index)
+        return items[index] if item is None else item
+    return moved_at(items, index)
+
+
+def moved_slice(items: Any, index: slice) -> list[VariableTracker]:
+    """`items[index]` for a slice."""
+    return items.moved_slice(index) if isinstance(items, OutsideTuple) else [*as_moved(items)[index]]
+
+
+def take_out(items: Any, index: int) -> VariableTracker:
+    """`items.pop(index)`."""
+    item = moved_item(items, index)
+    del items[index]
+    return item
 
 
 def moved_under(items: Any, key: DictKey) -> VariableTracker:
     """What a dict that has the key holds there."""
-    return items.moved_at(key) if isinstance(items, OutsideTable | MovedTable) else items[key]
+    return items.moved_at(key) if isinstance(items, OutsideTable | MovedTable | InstanceItems) else items[key]
 
 
 def as_moved(items: Sequence[VariableTracker]) -> Sequence[VariableTracker]:
@@ -171,7 +206,7 @@ def as_moved(items: Sequence[VariableTracker]) -> Sequence[VariableTracker]:
 
 def entries_as_moved(items: Mapping[DictKey, VariableTracker]) -> Mapping[DictKey, VariableTracker]:
     """All entries of a dict."""
-    if isinstance(items, OutsideTable):
+    if isinstance(items, OutsideTable | InstanceItems):
         return {key: items.moved_at(key) for key in items}
     return items.as_moved() if isinstance(items, MovedTable) else items
 

@@ -13,7 +13,7 @@ from minidynamo.guards.source import Attr, Constant, InstanceAttr, Item, Source
 from minidynamo.tracer.constants import key_of
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.side_effects import DELETED, UNKNOWN
-from minidynamo.tracer.unread import looked_at
+from minidynamo.tracer.unread import as_known, looked_at
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictKey
@@ -64,15 +64,20 @@ class InstanceItems(MutableMapping[DictKey, VariableTracker]):
         return name in self.real
 
     def __getitem__(self, key: DictKey) -> VariableTracker:
+        return looked_at(self.tx, self.moved_at(key))
+
+    def moved_at(self, key: DictKey) -> VariableTracker:
+        """What is under a key, for who only moves it."""
         if key not in self:
             raise KeyError(key.token)
-        name = key.token
+        name, source = key.token, self.obj.source
         assert isinstance(name, str)
         pending = self.tx.side_effects.attr(self.obj, name)
         if isinstance(pending, VariableTracker):
-            return looked_at(self.tx, pending)
-        source = self.obj.source
-        return self.tx.wrap(self.real[name], InstanceAttr(source, name) if source is not None else None)
+            return as_known(self.tx, pending)
+        if source is None:
+            return self.tx.wrap(self.real[name], None)
+        return self.tx.graph.unread(self.real[name], InstanceAttr(source, name))
 
     def __setitem__(self, key: DictKey, value: VariableTracker) -> None:
         if not isinstance(key.token, str):

@@ -35,11 +35,11 @@ from minidynamo.tracer.operator_table import BINARY, COMPARISONS, IN_PLACE, UNAR
 from minidynamo.tracer.polyfills.lists import same_or_equal
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.trace_rules import is_trusted_class
-from minidynamo.tracer.unread import looked_at
+from minidynamo.tracer.unread import looked_at, same_moved
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, FunctionVariable
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import ListVariable, SequenceVariable, SliceVariable, TupleVariable
+from minidynamo.variables.containers import DictVariable, ListVariable, SequenceVariable, SliceVariable, TupleVariable
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ClassVariable, IdVariable, ObjectVariable, OpaqueVariable, PythonModuleVariable
 from minidynamo.variables.tensors import TensorVariable
@@ -243,9 +243,8 @@ def _type_argument(tx: Tracer, key: VariableTracker) -> Any:
 
 
 @registry.function(operator.setitem)
-@registry.takes_unread
+@registry.takes_unread("value")
 def _setitem(tx: Tracer, obj: VariableTracker, key: VariableTracker, value: VariableTracker, /) -> VariableTracker:
-    obj, key = looked_at(tx, obj), looked_at(tx, key)
     if isinstance(obj, TensorVariable):
         return tx.emit(operator.setitem, [obj, key, looked_at(tx, value)])
     _subscript(tx, obj, "__setitem__", key, value)
@@ -261,7 +260,7 @@ def _delitem(tx: Tracer, obj: VariableTracker, key: VariableTracker, /) -> Varia
 def _subscript(tx: Tracer, obj: VariableTracker, name: str, *args: VariableTracker) -> VariableTracker:
     if not _has_method(obj, name):
         tx.raises(TypeError(f"'{obj.python_type.__name__}' object has no {name}"))
-    return tx.call_method(obj, name, args)
+    return tx.call_method(obj, name, args, unread=True)
 
 
 # Identity, membership, truth
@@ -290,6 +289,10 @@ def _are_empty_tuples(*tuples: VariableTracker) -> bool:
 
 def _is_the_same(tx: Tracer, left: VariableTracker, right: VariableTracker) -> bool:
     """`left is right`, guarded: two objects of one class that the program is given may be one in the next call."""
+    moved = same_moved(tx, left, right)
+    if moved is not None:
+        return moved
+    left, right = looked_at(tx, left), looked_at(tx, right)
     if left is not right and left.python_type is right.python_type:  # for numbers that hangs on their values
         values = numbers.pinned(left), numbers.pinned(right)
         if _may_be_two(*values):
@@ -367,11 +370,13 @@ def _object_ne(tx: Tracer, left: VariableTracker, right: VariableTracker, /) -> 
 
 
 @registry.function(operator.is_)
+@registry.takes_unread("left", "right")
 def _is(tx: Tracer, left: VariableTracker, right: VariableTracker, /) -> VariableTracker:
     return ConstantVariable(_is_the_same(tx, left, right))
 
 
 @registry.function(operator.is_not)
+@registry.takes_unread("left", "right")
 def _is_not(tx: Tracer, left: VariableTracker, right: VariableTracker, /) -> VariableTracker:
     return ConstantVariable(not _is_the_same(tx, left, right))
 
@@ -401,7 +406,8 @@ def _contains(tx: Tracer, container: VariableTracker, item: VariableTracker, /) 
     result = None
     if items is not None:
         result = numbers.is_among(tx, item, items)
-    elif is_new or isinstance(container, ConstantVariable):  # others are not read as a whole
+    elif isinstance(container, ConstantVariable) or (is_new and not isinstance(container, DictVariable)):
+        # Containers from outside are not read as a whole, and of a dict only the keys are.
         result = parts.answer(tx, container, "__contains__", [item])
         if result is None and not numbers.involves_number(container):
             result = fold(tx, operator.contains, container, item)

@@ -169,8 +169,12 @@ class OutsideItems(MutableSequence[VariableTracker]):
 
     def unread_at(self, index: int) -> VariableTracker | None:
         """The element at an index, for who only moves it; None where it takes more to find it."""
+        if self._slots is not None:
+            return self.moved_at(index) if -len(self._slots) <= index < len(self._slots) else None
+        if self._is_new(index):
+            return self._added[index]
         alone = not self._graph.inputs.is_stolen(self._source)
-        place = None if self._is_new(index) else self._place(index, alone=alone)
+        place = self._place(index, alone=alone)
         return None if place is None else self._graph.unread(self._reader.real(place), self._reader.place(place))
 
     def moved_at(self, index: int) -> VariableTracker:
@@ -315,16 +319,6 @@ class OutsideTable(MutableMapping[DictKey, Any]):
         real = self._real_key(key)
         place = self._reader.place(real)
         return None if place is None else self._graph.unread(self._reader.real(real), place, is_there=True)
-
-    def unread_at(self, key: DictKey) -> VariableTracker | None:
-        """What is under a key, for who only moves it; None where it takes more to find it."""
-        if key in self.written:
-            written: VariableTracker | None = self.written[key]
-            return written
-        if self._keys is not None or not _is_plain(key.token) or key not in self:
-            return None
-        place = self._reader.place(key.token)
-        return None if place is None else self._graph.unread(self._reader.real(key.token), place)
 
     def hold_nothing(self, is_such: Callable[[object], bool]) -> bool:
         """Whether nothing that was there when the call began, keys included, is such a one."""

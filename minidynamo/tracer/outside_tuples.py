@@ -92,17 +92,25 @@ class OutsideTuple(Sequence[VariableTracker]):
 
     def __getitem__(self, index: SupportsIndex | slice[Any, Any, Any]) -> VariableTracker | list[VariableTracker]:
         if isinstance(index, slice):
-            return [self._item(place) for place in self._places(index)]
+            places = self._ends(index)
+            return [self._item(place) for place in (range(len(self))[index] if places is None else places)]
         place = index.__index__()
         if not -self._length <= place < self._length:
             raise IndexError(f"none of {len(self)} items is at {place}")
         return self._item(place)  # what is guarded of it fails where there is none
 
-    def _places(self, index: slice[Any, Any, Any]) -> Sequence[int]:
-        """Where the items of a slice are, by the end from which it counts; else the length matters."""
+    def moved_slice(self, index: slice[Any, Any, Any]) -> list[VariableTracker]:
+        """The items of a slice, for who only moves them."""
+        places = self._ends(index)
+        if places is None:
+            return [self.moved_at(place) for place in range(len(self))[index]]
+        return [item for item in map(self.unread_at, places) if item is not None]
+
+    def _ends(self, index: slice[Any, Any, Any]) -> Sequence[int] | None:
+        """Where the items of a slice are, by the end from which it counts; None where the length matters."""
         start = index.start or 0
         if index.step is None and index.stop is None and -self._length <= start < 0:
             return range(start, 0)
         if index.step is None and index.stop is not None and 0 <= start <= index.stop <= self._length:
             return range(start, index.stop)
-        return range(len(self))[index]
+        return None

@@ -231,8 +231,13 @@ class Tracer(Protocol):
         function: VariableTracker | Callable[..., Any],
         args: Sequence[VariableTracker] = (),
         kwargs: Mapping[str, VariableTracker] | None = None,
+        *,
+        unread: bool = False,
     ) -> VariableTracker:
-        """Call anything. A real callable (`operator.add`, a polyfill) stands for itself, trusted and unguarded."""
+        """Call anything. A real callable (`operator.add`, a polyfill) stands for itself, trusted and unguarded.
+
+        `unread`: who asks only moves the result, which may be unread.
+        """
         ...
 
     def call_method(
@@ -241,8 +246,10 @@ class Tracer(Protocol):
         name: str,
         args: Sequence[VariableTracker] = (),
         kwargs: Mapping[str, VariableTracker] | None = None,
+        *,
+        unread: bool = False,
     ) -> VariableTracker:
-        """Call a special method as Python does: found on the class, never on the instance."""
+        """Call a special method as Python does: found on the class, never on the instance. `unread` as in `call`."""
         ...
 
     def getattr(self, obj: VariableTracker, name: str) -> VariableTracker:

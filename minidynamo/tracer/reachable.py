@@ -157,7 +157,7 @@ def has_other_keys(side_effects: SideEffects, iterator: DictIterator) -> bool:
 def would_differ(side_effects: SideEffects, iterator: VariableTracker) -> bool:
     """Whether it is an iterator that would not do what it does when it is rebuilt."""
     if isinstance(iterator, SequenceIterator) and isinstance(iterator.sequence, ListVariable):
-        return iterator.begun is not None and iterator.begun != tuple(iterator.sequence.items)
+        return iterator.begun is not None and iterator.begun != iterator.sequence.changes
     if not isinstance(iterator, DictIterator):
         return False
     items = iterator.mapping

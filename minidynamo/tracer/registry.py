@@ -39,7 +39,8 @@ CODE_POLYFILLS: dict[CodeType, Callable[..., Any]] = {}
 INSTANCES: dict[type, Handler] = {}
 FOLDABLE_TYPES: set[type] = set()
 
-TAKES_UNREAD: set[Handler] = set()
+# What a handler has as it is, by the names of its parameters; the key is missing where it looks at everything.
+MOVED: dict[Handler, frozenset[str]] = {}
 
 ATTRIBUTES: dict[type[VariableTracker], AttributeHandler] = {}
 ADVANCE: dict[type[VariableTracker], Advance] = {}
@@ -74,10 +75,14 @@ def function(*callables: Callable[..., Any]) -> Callable[[F], F]:
     return _registers(FUNCTIONS, _identities(callables))
 
 
-def takes_unread(handler: F) -> F:
-    """Let a handler have its arguments as they are: those that the program has only moved are unread."""
-    TAKES_UNREAD.add(handler)
-    return handler
+def takes_unread(*parameters: str) -> Callable[[F], F]:
+    """Let a handler have what these parameters get as it is: what the program has only moved is unread."""
+
+    def register(handler: F) -> F:
+        MOVED[handler] = frozenset(parameters)
+        return handler
+
+    return register
 
 
 def late_function(module: str, qualname: str) -> Callable[[F], F]:
@@ -136,7 +141,11 @@ def polyfill(*originals: Callable[..., Any]) -> Callable[[F], F]:
     methods = [(one.__objclass__, one.__name__) for one in originals if hasattr(one, "__objclass__")]
 
     def register(twin: F) -> F:
-        _registers(METHODS, methods)(takes_unread(lambda tx, /, *args, **kwargs: tx.call(twin, args, kwargs)))
+        @_registers(METHODS, methods)
+        @takes_unread("args", "kwargs")
+        def call_twin(tx: Tracer, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
+            return tx.call(twin, args, kwargs, unread=True)
+
         return _registers(POLYFILLS, identities)(twin)
 
     return register

@@ -102,10 +102,13 @@ class Trace:
         function: VariableTracker | Callable[..., Any],
         args: Sequence[VariableTracker] = (),
         kwargs: Mapping[str, VariableTracker] | None = None,
+        *,
+        unread: bool = False,
     ) -> VariableTracker:
         """Call anything. A real callable stands for itself, trusted and unguarded."""
         tracked = function if isinstance(function, VariableTracker) else wrap(self.graph, function, None)
-        return looked_at(self, call(self, tracked, list(args), dict(kwargs or {})))
+        result = call(self, tracked, list(args), dict(kwargs or {}))
+        return result if unread else looked_at(self, result)
 
     def call_method(
         self,
@@ -113,9 +116,12 @@ class Trace:
         name: str,
         args: Sequence[VariableTracker] = (),
         kwargs: Mapping[str, VariableTracker] | None = None,
+        *,
+        unread: bool = False,
     ) -> VariableTracker:
         """Call a special method, found on the class."""
-        return looked_at(self, call_method(self, obj, name, list(args), dict(kwargs or {})))
+        result = call_method(self, obj, name, list(args), dict(kwargs or {}))
+        return result if unread else looked_at(self, result)
 
     def getattr(self, obj: VariableTracker, name: str) -> VariableTracker:
         """`obj.name`."""

@@ -10,13 +10,14 @@ import types
 from collections.abc import Iterable, Mapping
 
 from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Constant, is_read_anew
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.trace_rules import Action, rule_for
 from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.callables import FunctionVariable
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.objects import UnreadVariable
+from minidynamo.variables.objects import ObjectVariable, UnreadVariable
+from minidynamo.variables.tensors import TensorVariable
 
+_HEAP_TYPE = 1 << 9  # set for classes that programs make
 # Classes whose instances are all true.
 _TRUE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, type)
 
@@ -48,15 +49,49 @@ def is_none(tx: Tracer, variable: VariableTracker) -> bool:
     return isinstance(known, ConstantVariable) and known.python_type is type(None)
 
 
+def same_moved(tx: Tracer, left: VariableTracker, right: VariableTracker) -> bool | None:
+    """Whether two values are one object, where one has only been moved and the other arrived, too; None for others.
+
+    Nothing else is guarded.
+    """
+    left, right = as_known(tx, left), as_known(tx, right)
+    if not isinstance(left, UnreadVariable):
+        left, right = right, left
+    if not isinstance(left, UnreadVariable) or left.source is None or right.source is None:
+        return None
+    if is_read_anew(left.source) or is_read_anew(right.source):
+        return None
+    if left.source == right.source:
+        return True
+    if isinstance(right, UnreadVariable):
+        same = left.value is right.value
+    elif isinstance(right, ObjectVariable | TensorVariable) and not isinstance(right.source, Constant):
+        same = tx.graph.tracker_of(left.value) is right
+    else:
+        return None
+    if same:
+        tx.guard(left.source, GuardKind.SAME_OBJECT, right.source)
+    else:
+        tx.guard(left.source, GuardKind.DISTINCT_OBJECTS, (right.source,))
+    return same
+
+
+def class_of(tx: Tracer, variable: VariableTracker) -> type:
+    """`type(variable)`, which is all that is guarded of one that nobody looks at otherwise.
+
+    Of objects of classes that programs make more is guarded: what these classes have.
+    """
+    variable = as_known(tx, variable)
+    cls = variable.python_type
+    if not isinstance(variable, UnreadVariable) or cls.__flags__ & _HEAP_TYPE:
+        return looked_at(tx, variable).python_type
+    tx.guard(variable.source, GuardKind.TYPE, cls)
+    return cls
+
+
 def truth(tx: Tracer, variable: VariableTracker) -> bool:
     """`bool(variable)`; of a function, class or module only the class is guarded."""
     if isinstance(variable, UnreadVariable) and type(variable.value) in _TRUE:
         tx.guard(variable.source, GuardKind.TYPE, type(variable.value))
         return True
     return tx.truth(looked_at(tx, variable))
-
-
-def passes_on(function: FunctionVariable) -> bool:
-    """Whether a call traces the function's own body, which gets the arguments as they are."""
-    rule = rule_for(function.value)
-    return rule.action is Action.INLINE and not rule.takes_itself

@@ -30,12 +30,16 @@ class SequenceVariable(VariableTracker):
 
 @dataclass(eq=False)
 class ListVariable(SequenceVariable):
-    """A list (or deque). When it is an input of the graph, `original` keeps the elements it had on entry."""
+    """A list (or deque). When it is an input of the graph, `original` keeps the elements it had on entry.
+
+    `changes` counts how often elements were added or removed.
+    """
 
     items: MutableSequence[VariableTracker]
     cls: type = list
     original: tuple[VariableTracker, ...] | None = None
     maxlen: int | None = None  # of a deque
+    changes: int = 0
 
 
 @dataclass(eq=False)

@@ -21,14 +21,14 @@ _LIST_ITERATOR: type = type(iter([]))
 class SequenceIterator(VariableTracker):
     """An iterator over a sequence; it sees changes of a list while it runs, as Python's does.
 
-    `sequence` is a ListVariable, or the items of what does not change; `()` when it is exhausted. `begun` are the items
-    that a deque had when the loop began, which must stay.
+    `sequence` is a ListVariable, or the items of what does not change; `()` when it is exhausted. `begun` tells how
+    often a deque had been changed when the loop began; from then on it must not be.
     """
 
     sequence: ListVariable | Sequence[VariableTracker]
     position: int = 0
     cls: type = _LIST_ITERATOR
-    begun: tuple[VariableTracker, ...] | None = None
+    begun: int | None = None
 
     @property
     def python_type(self) -> type:

@@ -37,6 +37,15 @@ def test_what_a_constant_is_cannot_change() -> None:
     assert [guard.kind for guard in guards] == [GuardKind.CLASS_ATTR]
 
 
+def test_what_is_compared_with_other_objects_is_there() -> None:
+    for kind, expected in ((GuardKind.SAME_OBJECT, Local("y")), (GuardKind.DISTINCT_OBJECTS, (Local("y"),))):
+        guards = GuardList(lambda: None)
+        guards.install(X, GuardKind.PRESENT, None)
+        assert [guard.kind for guard in guards] == [GuardKind.PRESENT]
+        guards.install(X, kind, expected)
+        assert [guard.kind for guard in guards] == [kind]
+
+
 class Replaceable:
     """Its instances can be given another class."""
 

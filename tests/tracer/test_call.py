@@ -7,6 +7,9 @@ import pytest
 import torch
 
 from minidynamo import disable
+from minidynamo.tracer import registry
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.objects import UnreadVariable
 from tests.end_to_end.programs import Programs, two_vectors, vector
 from tests.tracer.capture import capture, guards_on, targets
 
@@ -61,6 +64,37 @@ def disabled_function(x):
 @programs(two_vectors)
 def operator_functions(x, y):
     return functools.reduce(lambda a, b: a + b, [x, y, x]), max(3, 4), divmod(7, 2)
+
+
+def test_a_handler_gets_unread_what_it_only_moves():
+    seen = {}
+
+    def kinds(name, *values):
+        seen[name] = [isinstance(value, UnreadVariable) for value in values]
+        return ConstantVariable(None)
+
+    def first(moved, read, *rest, named=None, **others):
+        raise NotImplementedError
+
+    def second(read, *rest, moved=None, **others):
+        raise NotImplementedError
+
+    @registry.function(first)
+    @registry.takes_unread("moved", "rest", "others")
+    def handle_first(tx, moved, read, *rest, named=None, **others):
+        return kinds("first", moved, read, *rest, named, *others.values())
+
+    @registry.function(second)
+    @registry.takes_unread("moved")
+    def handle_second(tx, read, *rest, moved=None, **others):
+        return kinds("second", read, *rest, moved, *others.values())
+
+    def program(a, b, c, d):
+        first(a, b, c, d, named=c, more=d)
+        second(a, b, moved=d, more=c)
+
+    capture(program, 1, 2, 3, 4)
+    assert seen == {"first": [True, False, True, True, False, True], "second": [False, False, True, False]}
 
 
 def test_a_global_function_is_guarded_by_identity():

@@ -49,8 +49,9 @@ def test_the_twin_of_a_method_serves_both_ways_to_call_it():
     called = []
 
     class Tracer:
-        def call(self, *call):
+        def call(self, *call, unread):
             called.append(call)
+            assert unread
 
     handler(Tracer(), "receiver", option=1)
     assert registry.POLYFILLS[id(bytearray.title)] is title

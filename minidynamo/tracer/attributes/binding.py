@@ -18,7 +18,7 @@ from minidynamo.compat import VERSION_INFO
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, Item, Source
 from minidynamo.tracer.constants import is_constant_value
-from minidynamo.tracer.moved_items import MovedItems
+from minidynamo.tracer.moved_items import moved_item
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.trace_rules import is_library_value, is_trusted_class
 from minidynamo.variables.base import VariableTracker
@@ -129,7 +129,8 @@ def bind(
     getter, getter_owner = lookup_on_class(type(found), "__get__")
     if isinstance(getter, types.FunctionType):
         instance = receiver or ConstantVariable(None)
-        return tx.call_method(tx.wrap(found, source), "__get__", [instance, tx.wrap(cls, Constant(cls, cls.__name__))])
+        given = [instance, tx.wrap(cls, Constant(cls, cls.__name__))]
+        return tx.call_method(tx.wrap(found, source), "__get__", given, unread=True)
     if receiver is None:
         return tx.wrap(found, source)
     if isinstance(found, _BECOME_METHODS):
@@ -141,7 +142,7 @@ def bind(
     if getter_owner is None:
         return tx.wrap(found, source)
     if isinstance(found, property):
-        return tx.call(tx.wrap(found.fget, Attr(source, "fget")), [receiver])
+        return tx.call(tx.wrap(found.fget, Attr(source, "fget")), [receiver], unread=True)
     return read_built_in_descriptor(tx, found, receiver, cls, name)
 
 
@@ -157,6 +158,5 @@ def read_built_in_descriptor(
         plain: Any = cls(positions) if fields is None else tuple.__new__(cls, positions)
         position = found.__get__(plain, cls)
         if isinstance(position, int):
-            items = receiver.items
-            return items.moved_at(position) if isinstance(items, MovedItems) else items[position]
+            return moved_item(receiver.items, position)
     tx.break_graph("MD206", f"the attribute `{name}` of a {cls.__name__} cannot be captured")

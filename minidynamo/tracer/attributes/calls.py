@@ -38,6 +38,7 @@ def _name(tx: Tracer, name: VariableTracker) -> str:
 
 
 @registry.function(getattr)
+@registry.takes_unread("default")
 def _getattr(
     tx: Tracer, obj: VariableTracker, name: VariableTracker, default: VariableTracker | None = None, /
 ) -> VariableTracker:
@@ -59,6 +60,7 @@ def _attribute_or_none(tx: Tracer, obj: VariableTracker, name: str) -> VariableT
 
 
 @registry.function(setattr)
+@registry.takes_unread("value")
 def _setattr(tx: Tracer, obj: VariableTracker, name: VariableTracker, value: VariableTracker, /) -> VariableTracker:
     write_attribute(tx, obj, _name(tx, name), value)
     return ConstantVariable(None)
@@ -71,6 +73,7 @@ def _delattr(tx: Tracer, obj: VariableTracker, name: VariableTracker, /) -> Vari
 
 
 @registry.method(object, "__setattr__", "__delattr__")
+@registry.takes_unread("value")
 def _object_setattr(
     tx: Tracer, obj: VariableTracker, name: VariableTracker, value: VariableTracker | None = None, /
 ) -> VariableTracker:

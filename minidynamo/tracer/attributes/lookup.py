@@ -23,6 +23,7 @@ from minidynamo.variables.callables import (
 )
 from minidynamo.variables.objects import (
     ClassVariable,
+    ObjectVariable,
     PythonModuleVariable,
 )
 
@@ -100,6 +101,8 @@ def find_unread(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker 
 
 def write_attribute(tx: Tracer, obj: VariableTracker, name: str, value: VariableTracker | None) -> None:
     """`obj.name = value`, or `del obj.name` for None, the class's own rules first."""
+    if value is not None and not isinstance(obj, ObjectVariable):  # objects keep what they get as it is
+        value = looked_at(tx, value)
     _WRITERS.get(type(obj), cannot_write)(tx, obj, name, value)
 
 

@@ -39,14 +39,9 @@ from minidynamo.tracer.attributes.lookup import (
     writes,
 )
 from minidynamo.tracer.exceptions import caught, unsaid
-from minidynamo.tracer.inlining import inline_function
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.unread import looked_at, passes_on
 from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.callables import (
-    FunctionVariable,
-    MethodVariable,
-)
+from minidynamo.variables.callables import MethodVariable
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.exceptions import ExceptionVariable
 from minidynamo.variables.objects import (
@@ -78,9 +73,11 @@ def _with_getattribute(
     guard_class_attribute(tx, obj.cls, owner, "__getattribute__", custom)
     function = tx.wrap(custom, class_source(owner, "__getattribute__"))
     if lookup_on_class(obj.cls, "__getattr__")[1] is None:
-        return tx.call(function, [obj, ConstantVariable(name)])
+        return tx.call(function, [obj, ConstantVariable(name)], unread=True)
     missing: list[VariableTracker] = []
-    found = caught(AttributeError, lambda: tx.call(function, [obj, ConstantVariable(name)]), missing.append)
+    found = caught(
+        AttributeError, lambda: tx.call(function, [obj, ConstantVariable(name)], unread=True), missing.append
+    )
     return _fallback(tx, obj, name) if missing else found
 
 
@@ -93,7 +90,7 @@ def _fallback(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | N
         guard_absent(tx, obj, name)
         getter = bind(tx, fallback, owner, obj, cls, "__getattr__")
         assert getter is not None
-        return tx.call(getter, [ConstantVariable(name)])
+        return tx.call(getter, [ConstantVariable(name)], unread=True)
     guard_missing(tx, obj, name)
     return None
 
@@ -127,9 +124,7 @@ def _read_descriptor(tx: Tracer, obj: ObjectVariable, name: str, found: Any, own
     source = class_source(owner, name)
     if isinstance(found, property):
         getter = tx.wrap(found.fget, Attr(source, "fget"))
-        if isinstance(getter, FunctionVariable) and passes_on(getter):
-            return inline_function(tx, getter, [obj], {})
-        return tx.call(getter, [obj])
+        return tx.call(getter, [obj], unread=True)
     if name == "__dict__" and not isinstance(type(found).__get__, types.FunctionType):
         return namespace_of(tx, obj)
     if obj.storage is not None and issubclass(obj.storage.python_type, owner):
@@ -139,7 +134,7 @@ def _read_descriptor(tx: Tracer, obj: ObjectVariable, name: str, found: Any, own
     getter, getter_owner = lookup_on_class(type(found), "__get__")
     if isinstance(getter, types.FunctionType) and getter_owner is not None:
         descriptor = tx.wrap(found, source)
-        return tx.call_method(descriptor, "__get__", [obj, class_of(tx, obj)])
+        return tx.call_method(descriptor, "__get__", [obj, class_of(tx, obj)], unread=True)
     tx.break_graph("MD206", f"the attribute `{name}` of a {obj.cls.__name__} cannot be captured")
 
 
@@ -165,7 +160,6 @@ def write_plain(tx: Tracer, obj: ObjectVariable, name: str, value: VariableTrack
         return  # what `obj.__dict__ |= ...` stores
     if owner is not None and is_data_descriptor(found) and not isinstance(found, types.MemberDescriptorType):
         guard_class_attribute(tx, obj.cls, owner, name, found)
-        value = None if value is None else looked_at(tx, value)
         method = "__set__" if value is not None else "__delete__"
         if isinstance(lookup_on_class(type(found), method)[0], types.FunctionType):
             descriptor = tx.wrap(found, class_source(owner, name))

@@ -23,6 +23,7 @@ from minidynamo.tracer.polyfills.builtins import sum_of_numbers
 from minidynamo.tracer.polyfills.objects import dict_repr, list_repr, tuple_repr
 from minidynamo.tracer.polyfills.refusal import cannot_trace
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.unread import class_of
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import SliceVariable, TupleVariable
@@ -95,8 +96,9 @@ def _sum_of_numbers(tx: Tracer, numbers: TupleVariable, start: VariableTracker) 
 
 
 @registry.function(callable)
+@registry.takes_unread("obj")
 def _callable(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
-    return ConstantVariable(class_has(obj.python_type, "__call__"))
+    return ConstantVariable(class_has(class_of(tx, obj), "__call__"))
 
 
 # --- numbers and text -----------------------------------------------------------------------------------------------

@@ -16,13 +16,13 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr
 from minidynamo.tracer import registry
 from minidynamo.tracer.constants import as_constant, key_of
+from minidynamo.tracer.exceptions import unsaid
 from minidynamo.tracer.handlers.objects import ABC_REGISTRATIONS
 from minidynamo.tracer.handlers.values import expect_constant
 from minidynamo.tracer.moved_items import as_moved, entries_as_moved, hold, hold_named
 from minidynamo.tracer.polyfills.functools import best_match
 from minidynamo.tracer.polyfills.operator import call_a_method, get_attributes, get_items
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.unread import looked_at
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
     BuiltinVariable,
@@ -37,11 +37,10 @@ from minidynamo.variables.objects import ClassVariable
 
 
 @registry.function(functools.partial)
-@registry.takes_unread
+@registry.takes_unread("args", "keywords")
 def _partial(
     tx: Tracer, function: VariableTracker, /, *args: VariableTracker, **keywords: VariableTracker
 ) -> VariableTracker:
-    function = looked_at(tx, function)
     if isinstance(function, PartialVariable):  # functools flattens these too
         inner = function
         given = {str(key.token): value for key, value in entries_as_moved(inner.keywords.items).items()}
@@ -55,6 +54,8 @@ def _partial(
 
 @registry.function(types.MethodType)
 def _method(tx: Tracer, function: VariableTracker, receiver: VariableTracker, /) -> VariableTracker:
+    if isinstance(receiver, ConstantVariable) and receiver.value is None:
+        tx.raises(unsaid(TypeError))
     return MethodVariable(function, receiver)
 
 

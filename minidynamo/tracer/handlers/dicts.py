@@ -18,7 +18,7 @@ from minidynamo.tracer.constants import key_of
 from minidynamo.tracer.exceptions import made
 from minidynamo.tracer.handlers.lists import length_of, storage_of
 from minidynamo.tracer.handlers.values import expect_key, none, not_implemented
-from minidynamo.tracer.moved_items import entries_as_moved, hold_named, to_store
+from minidynamo.tracer.moved_items import MovedTable, entries_as_moved, hold, hold_named, moved_under, store_entries
 from minidynamo.tracer.polyfills.dicts import dict_equal, dict_update, ordered_dict_equal
 from minidynamo.tracer.polyfills.lists import sequence_contains
 from minidynamo.tracer.polyfills.objects import own_attributes
@@ -31,7 +31,6 @@ from minidynamo.tracer.polyfills.sets import (
 )
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.side_effects import DELETED
-from minidynamo.tracer.unread import looked_at
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictKey, DictVariable, DictViewVariable, SetVariable, TupleVariable
@@ -75,8 +74,8 @@ def _contains(tx: Tracer, self: DictVariable, key: VariableTracker) -> VariableT
 
 @mapping_method("__getitem__")
 def _getitem(tx: Tracer, self: DictVariable, key: VariableTracker) -> VariableTracker:
-    found = self.items.get(expect_key(tx, key))
-    return found if found is not None else _missing(tx, self, key)
+    found = expect_key(tx, key)
+    return moved_under(self.items, found) if found in self.items else _missing(tx, self, key)
 
 
 @registry.method(defaultdict, "__missing__")
@@ -84,17 +83,18 @@ def _missing(tx: Tracer, self: DictVariable, key: VariableTracker) -> VariableTr
     factory = self.default_factory
     if factory is None or (isinstance(factory, ConstantVariable) and factory.value is None):
         tx.raises(made(KeyError, key))
-    value = tx.call(factory)
+    value = tx.call(factory, unread=True)
     _setitem(tx, self, key, value)
     return value
 
 
 @registry.method(mappingproxy, "get")
+@registry.takes_unread("default")
 def _get(
     tx: Tracer, self: DictVariable, key: VariableTracker, default: VariableTracker | None = None, /
 ) -> VariableTracker:
-    found = self.items.get(expect_key(tx, key))
-    return found or default or none()
+    found = expect_key(tx, key)
+    return moved_under(self.items, found) if found in self.items else default or none()
 
 
 @mapping_method("copy")
@@ -125,10 +125,9 @@ def _items(tx: Tracer, self: DictVariable) -> VariableTracker:
 
 
 @mapping_method("__setitem__")
-@registry.takes_unread
+@registry.takes_unread("value")
 def _setitem(tx: Tracer, self: DictVariable, key: VariableTracker, value: VariableTracker) -> VariableTracker:
-    value = to_store(tx, self, value)
-    self.items[expect_key(tx, looked_at(tx, key))] = value
+    store_entries(tx, self, {expect_key(tx, key): value})
     tx.side_effects.contents_changed(self)
     return none()
 
@@ -140,6 +139,7 @@ def _delitem(tx: Tracer, self: DictVariable, key: VariableTracker) -> VariableTr
 
 
 @mapping_method("pop")
+@registry.takes_unread("default")
 def _pop(
     tx: Tracer, self: DictVariable, key: VariableTracker, default: VariableTracker | None = None
 ) -> VariableTracker:
@@ -165,13 +165,14 @@ def _pop_end(tx: Tracer, self: DictVariable, *, last: bool) -> VariableTracker:
         tx.raises(KeyError(words), exact=True)
     keys = [*self.items]
     key = keys[-1 if last else 0]
-    return TupleVariable([key.variable, _take(tx, self, key)])
+    return TupleVariable(hold(tx, [key.variable, _take(tx, self, key)]))
 
 
 def _take(tx: Tracer, self: DictVariable, key: DictKey) -> VariableTracker:
     if key not in self.items:
         tx.raises(made(KeyError, key.variable))
-    taken = self.items.pop(key)
+    taken = moved_under(self.items, key)
+    del self.items[key]
     tx.side_effects.contents_changed(self)
     return taken
 
@@ -190,7 +191,7 @@ def _move_to_end(
     found = expect_key(tx, key)
     original = next((known for known in self.items if known == found), found)
     value = _take(tx, self, found)
-    rest = dict(self.items)
+    rest = {**entries_as_moved(self.items)}
     at_end = last is None or tx.truth(last)
     self.items.clear()
     self.items.update({**rest, original: value} if at_end else {original: value, **rest})
@@ -218,7 +219,8 @@ mapping_method("__ne__")(_equality(False))
 
 def _merged(tx: Tracer, first: DictVariable, second: DictVariable, cls: type) -> VariableTracker:
     factory = first.default_factory or second.default_factory
-    return DictVariable({**first.items, **second.items}, cls, factory)
+    entries = {**entries_as_moved(first.items), **entries_as_moved(second.items)}
+    return DictVariable(hold_named(tx, entries), cls, factory)
 
 
 @mapping_method("__or__")
@@ -253,19 +255,21 @@ def fill(
     for arg in args:
         plain = storage_of(arg)
         if isinstance(plain, DictVariable) and (plain is arg or _is_read_directly(arg.python_type)):
-            made.items.update(plain.items)
+            store_entries(tx, made, entries_as_moved(plain.items))
         else:
             tx.call(dict_update, [made, arg])
-    made.items.update({key_of(ConstantVariable(name)): value for name, value in kwargs.items()})
+    store_entries(tx, made, {key_of(ConstantVariable(name)): value for name, value in kwargs.items()})
     return made
 
 
 @registry.function(dict)
+@registry.takes_unread("kwargs")
 def _dict(tx: Tracer, iterable: VariableTracker | None = None, /, **kwargs: VariableTracker) -> VariableTracker:
     return fill(tx, DictVariable({}), () if iterable is None else (iterable,), kwargs)
 
 
 @registry.function(OrderedDict)
+@registry.takes_unread("kwargs")
 def _ordered_dict(tx: Tracer, iterable: VariableTracker | None = None, /, **kwargs: VariableTracker) -> VariableTracker:
     return fill(tx, DictVariable({}, OrderedDict), () if iterable is None else (iterable,), kwargs)
 
@@ -284,6 +288,7 @@ def _own_attributes(tx: Tracer, mapping: DictVariable) -> VariableTracker:
 
 
 @registry.function(defaultdict)
+@registry.takes_unread("kwargs")
 def _defaultdict(
     tx: Tracer,
     default_factory: VariableTracker | None = None,
@@ -296,6 +301,7 @@ def _defaultdict(
 
 
 @registry.method(dict, "__init__")
+@registry.takes_unread("kwargs")
 def _init(
     tx: Tracer, self: DictVariable, iterable: VariableTracker | None = None, /, **kwargs: VariableTracker
 ) -> VariableTracker:
@@ -309,6 +315,8 @@ def _mappingproxy(tx: Tracer, mapping: VariableTracker) -> VariableTracker:
     if type(mapping) is not DictVariable:
         why = "Only a plain dict is followed."
         tx.break_graph("MD241", "making a read-only view of a mapping", why=why, fix="pass the mapping itself")
+    if type(mapping.items) is dict:  # the table that both have must do for all that may come
+        mapping.items = MovedTable(tx, mapping.items)
     return NamespaceVariable(mapping.items, mappingproxy, owner=mapping)
 
 

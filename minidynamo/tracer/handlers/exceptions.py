@@ -10,6 +10,7 @@ from minidynamo.tracer import registry
 from minidynamo.tracer.attributes import lookup_on_class
 from minidynamo.tracer.constants import as_constant
 from minidynamo.tracer.exceptions import EXCEPTIONS
+from minidynamo.tracer.moved_items import hold, moved_at
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
@@ -23,16 +24,18 @@ _FILLED_BY_PYTHON = ("name", "obj")
 
 
 @registry.function(*_MAKERS.values())
+@registry.takes_unread("args")
 def _new(tx: Tracer, cls: ClassVariable, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
-    exception = ExceptionVariable(None, cls.value, args=TupleVariable(list(args)))
+    exception = ExceptionVariable(None, cls.value, args=TupleVariable(hold(tx, [*args])))
     tx.frames[-1].forget_words(exception)
     return exception
 
 
+@registry.takes_unread("args")
 def _init(tx: Tracer, self: ExceptionVariable, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
     if kwargs:
         _break(tx, self, "is made with keywords")
-    self.args = TupleVariable(list(args))
+    self.args = TupleVariable(hold(tx, [*args]))
     tx.frames[-1].forget_words(self)
     return ConstantVariable(None)
 
@@ -85,7 +88,7 @@ def _attribute(tx: Tracer, obj: ExceptionVariable, name: str) -> VariableTracker
         return _args(tx, obj)
     if name == "value" and owner is StopIteration:
         items = _args(tx, obj).items
-        return items[0] if items else ConstantVariable(None)
+        return moved_at(items, 0) if items else ConstantVariable(None)
     if name == "__cause__":
         return obj.cause or ConstantVariable(None)
     if name == "__suppress_context__":

@@ -16,7 +16,7 @@ from minidynamo.tracer import registry
 from minidynamo.tracer.exceptions import caught, unsaid
 from minidynamo.tracer.generators import GeneratorVariable
 from minidynamo.tracer.handlers.values import class_has, expect_constant
-from minidynamo.tracer.moved_items import hold, moved_at, moved_under, next_moved
+from minidynamo.tracer.moved_items import as_moved, hold, moved_at, moved_under, next_moved
 from minidynamo.tracer.polyfills.itertools import tee, until
 from minidynamo.tracer.polyfills.objects import items_by_index, reversed_by_index
 from minidynamo.tracer.protocol import Tracer
@@ -70,11 +70,12 @@ def _iter(tx: Tracer, obj: VariableTracker, sentinel: VariableTracker | None = N
 
 
 @registry.function(next)
+@registry.takes_unread("default")
 def _next(tx: Tracer, iterator: VariableTracker, default: VariableTracker | None = None, /) -> VariableTracker:
     if not class_has(iterator.python_type, "__next__"):
         tx.raises(TypeError(f"'{iterator.python_type.__name__}' object is not an iterator"), exact=True)
     if default is None and isinstance(iterator, (GeneratorVariable, ObjectVariable)):
-        return tx.call_method(iterator, "__next__")  # its StopIteration may carry a value
+        return tx.call_method(iterator, "__next__", unread=True)  # its StopIteration may carry a value
     item = next_moved(tx, iterator)
     if item is not None:
         return item
@@ -85,7 +86,7 @@ def _next(tx: Tracer, iterator: VariableTracker, default: VariableTracker | None
 def _advance_object(tx: Tracer, iterator: ObjectVariable) -> VariableTracker | None:
     """An iterator of the user's: it ends when its `__next__` raises StopIteration."""
     ended: list[VariableTracker] = []
-    return caught(StopIteration, lambda: tx.call_method(iterator, "__next__"), ended.append)
+    return caught(StopIteration, lambda: tx.call_method(iterator, "__next__", unread=True), ended.append)
 
 
 @registry.function(reversed)
@@ -103,7 +104,7 @@ def _reversed(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
             "MD242", f"`reversed` of `{obj.python_type.__name__}`", why="It has no `__reversed__`.", fix="use a list"
         )
     if isinstance(obj, TupleVariable):
-        return SequenceIterator(tuple(reversed(obj.items)), cls=reversed)
+        return SequenceIterator(hold(tx, [*as_moved(obj.items)][::-1]), cls=reversed)
     return tx.call_method(obj, "__reversed__")
 
 
@@ -199,7 +200,7 @@ for _cls in (str, bytes, range):
 def _next_of_sequence(tx: Tracer, iterator: SequenceIterator) -> VariableTracker | None:
     live = isinstance(iterator.sequence, ListVariable)
     items = iterator.sequence.items if isinstance(iterator.sequence, ListVariable) else iterator.sequence
-    if live and iterator.begun is not None and tuple(items) != iterator.begun:
+    if isinstance(iterator.sequence, ListVariable) and iterator.begun not in (None, iterator.sequence.changes):
         what = "the frame runs as written: a deque is changed while it is looped over"
         raise SkipFrame(Diagnostic("MD202", what, "RuntimeError: deque mutated during iteration"))
     if not 0 <= iterator.position < len(items):
@@ -299,7 +300,7 @@ def _next_of_map(tx: Tracer, iterator: MapIterator) -> VariableTracker | None:
                 return None
             present.append(item)
         if not iterator.filtering:
-            return tx.call(iterator.function, present)
+            return tx.call(iterator.function, present, unread=True)
         plain = isinstance(iterator.function, ConstantVariable) and iterator.function.value is None
         if tx.truth(present[0] if plain else tx.call(iterator.function, present)):
             return present[0]

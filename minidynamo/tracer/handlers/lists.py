@@ -27,7 +27,16 @@ from minidynamo.tracer.handlers.values import (
     none,
     not_implemented,
 )
-from minidynamo.tracer.moved_items import MovedItems, as_moved, hold, to_store, unpack_moved
+from minidynamo.tracer.moved_items import (
+    all_to_store,
+    as_moved,
+    hold,
+    moved_item,
+    moved_slice,
+    take_out,
+    to_store,
+    unpack_moved,
+)
 from minidynamo.tracer.numbers import is_int_number, pinned
 from minidynamo.tracer.outside_items import OutsideItems, OutsideTable
 from minidynamo.tracer.outside_tuples import OutsideTuple
@@ -65,14 +74,14 @@ def storage_of(variable: VariableTracker) -> VariableTracker:
     return variable
 
 
-def like(sequence: SequenceVariable, items: MutableSequence[VariableTracker]) -> SequenceVariable:
+def like(tx: Tracer, sequence: SequenceVariable, items: list[VariableTracker]) -> SequenceVariable:
     """A new sequence of the kind that slicing and arithmetic of `sequence` give."""
     if isinstance(sequence, ListVariable):
-        return ListVariable(_within(sequence.maxlen, items), sequence.cls, maxlen=sequence.maxlen)
-    return TupleVariable(items, torch.Size if sequence.cls is torch.Size else tuple)
+        return ListVariable(hold(tx, _within(sequence.maxlen, items)), sequence.cls, maxlen=sequence.maxlen)
+    return TupleVariable(hold(tx, items), torch.Size if sequence.cls is torch.Size else tuple)
 
 
-def _within(maxlen: int | None, items: MutableSequence[VariableTracker]) -> MutableSequence[VariableTracker]:
+def _within(maxlen: int | None, items: list[VariableTracker]) -> list[VariableTracker]:
     """What is left of the items in a deque of that length: the last ones."""
     return items if maxlen is None else items[max(len(items) - maxlen, 0) :]
 
@@ -100,7 +109,7 @@ def _len(tx: Tracer, self: SequenceVariable) -> VariableTracker:
 @method(SEQUENCES, "__iter__")
 def _iter(tx: Tracer, self: SequenceVariable) -> VariableTracker:
     cls = type(iter(self.cls())) if self.cls in SEQUENCES else type(iter(()))
-    begun = tuple(self.items) if self.cls is deque else None
+    begun = self.changes if isinstance(self, ListVariable) and self.cls is deque else None
     return SequenceIterator(self if isinstance(self, ListVariable) else self.items, cls=cls, begun=begun)
 
 
@@ -109,7 +118,7 @@ def _reversed(tx: Tracer, self: SequenceVariable) -> VariableTracker:
     if self.cls is list:
         return SequenceIterator(self, len(self.items) - 1, type(reversed([])))  # type: ignore[arg-type]
     cls = type(reversed(self.cls())) if isinstance(self, ListVariable) else reversed
-    return SequenceIterator(tuple(reversed(self.items)), cls=cls)
+    return SequenceIterator(hold(tx, [*as_moved(self.items)][::-1]), cls=cls)
 
 
 @method(SEQUENCES, "__getitem__")
@@ -118,19 +127,17 @@ def _getitem(tx: Tracer, self: SequenceVariable, key: VariableTracker) -> Variab
     if isinstance(index, slice):
         if self.cls is deque:
             tx.raises(TypeError("sequence index must be integer, not 'slice'"))
-        if self.cls is tuple and (whole := _tuple_slice(self, index)) is not None:
+        if self.cls is tuple and (whole := _tuple_slice(tx, self, index)) is not None:
             return whole
-        if isinstance(self.items, MovedItems):
-            return like(self, hold(tx, self.items.as_moved()[index]))
-        return like(self, list(self.items[index]))
+        return like(tx, self, moved_slice(self.items, index))
     try:
-        return self.items[index]
+        return moved_item(self.items, index)
     except IndexError:
         name = "tuple" if issubclass(self.cls, tuple) else self.cls.__name__
         tx.raises(IndexError(f"{name} index out of range"), exact=True)
 
 
-def _tuple_slice(self: SequenceVariable, index: slice) -> SequenceVariable | None:
+def _tuple_slice(tx: Tracer, self: SequenceVariable, index: slice) -> SequenceVariable | None:
     """A slice that is the whole tuple, and so the tuple itself, or may be at the next call; None for others."""
     length = self.items.unread_length() if isinstance(self.items, OutsideTuple) else None
     places = range(len(self.items) if length is None else length.there)
@@ -140,12 +147,13 @@ def _tuple_slice(self: SequenceVariable, index: slice) -> SequenceVariable | Non
         return None
     bounds = [None if bound is None else operator.index(bound) for bound in (index.start, index.stop, index.step)]
     text = ":".join("" if bound is None else str(bound) for bound in bounds)
-    return TupleVariable(list(self.items[index]), source=Computed(f"{{0}}[{text}]", (self.source,)))
+    items = hold(tx, moved_slice(self.items, index))
+    return TupleVariable(items, source=Computed(f"{{0}}[{text}]", (self.source,)))
 
 
 @method(MUTABLE, "copy", "__copy__")
 def _copy(tx: Tracer, self: ListVariable) -> VariableTracker:
-    return like(self, hold(tx, [*as_moved(self.items)]))
+    return like(tx, self, [*as_moved(self.items)])
 
 
 @method((tuple,), "__hash__")
@@ -176,14 +184,15 @@ def _add(tx: Tracer, self: SequenceVariable, other: VariableTracker) -> Variable
     if self.cls is other.cls is tuple and not (self.items and other.items):
         return self if self.items else other
     sized = self if self.cls is torch.Size else other
-    return like(sized if sized.cls is torch.Size else self, [*self.items, *other.items])
+    kind = sized if sized.cls is torch.Size else self
+    return like(tx, kind, [*as_moved(self.items), *as_moved(other.items)])
 
 
 @registry.method(torch.Size, "__radd__")
 def _radd(tx: Tracer, self: TupleVariable, other: VariableTracker) -> VariableTracker:
     if not isinstance(other, TupleVariable):
         return not_implemented()
-    return like(self, [*other.items, *self.items])
+    return like(tx, self, [*as_moved(other.items), *as_moved(self.items)])
 
 
 @method(SEQUENCES, "__mul__", "__rmul__")
@@ -193,7 +202,7 @@ def _mul(tx: Tracer, self: SequenceVariable, other: VariableTracker) -> Variable
         return not_implemented()
     if self.cls is tuple and other.value == 1:
         return self
-    return like(self, [*self.items] * other.value)
+    return like(tx, self, [*as_moved(self.items)] * other.value)
 
 
 @method(MUTABLE, "__imul__")
@@ -201,7 +210,8 @@ def _imul(tx: Tracer, self: ListVariable, other: VariableTracker) -> VariableTra
     other = pinned(other)
     if not isinstance(other, ConstantVariable) or not isinstance(other.value, int):
         return not_implemented()
-    self.items[:] = _within(self.maxlen, [*self.items] * other.value)
+    self.items[:] = _within(self.maxlen, [*as_moved(self.items)] * other.value)
+    self.changes += 1
     tx.side_effects.contents_changed(self)
     return self
 
@@ -249,7 +259,7 @@ def _pop(
     if isinstance(where, slice):
         tx.raises(TypeError("'slice' object cannot be interpreted as an integer"))
     try:
-        return items.pop(where)
+        return take_out(items, where)
     except IndexError:
         tx.raises(IndexError("pop index out of range" if items else "pop from empty list"), exact=True)
 
@@ -257,13 +267,13 @@ def _pop(
 def _popright(tx: Tracer, items: MutableSequence[VariableTracker], /) -> VariableTracker:
     if not items:
         tx.raises(IndexError("pop from an empty deque"), exact=True)
-    return items.pop()
+    return take_out(items, -1)
 
 
 def _popleft(tx: Tracer, items: MutableSequence[VariableTracker], /) -> VariableTracker:
     if not items:
         tx.raises(IndexError("pop from an empty deque"), exact=True)
-    return items.pop(0)
+    return take_out(items, 0)
 
 
 def _clear(tx: Tracer, items: MutableSequence[VariableTracker], /) -> None:
@@ -274,17 +284,21 @@ def _reverse(tx: Tracer, items: MutableSequence[VariableTracker], /) -> None:
     items.reverse()
 
 
-def _setitem(
-    tx: Tracer, items: MutableSequence[VariableTracker], key: VariableTracker, value: VariableTracker, /
-) -> None:
+@method(MUTABLE, "__setitem__")
+@registry.takes_unread("value")
+def _setitem(tx: Tracer, self: ListVariable, key: VariableTracker, value: VariableTracker, /) -> VariableTracker:
     index = expect_index(tx, key, "list")
+    given: Any = (
+        all_to_store(tx, self, unpack_moved(tx, looked_at(tx, value)))
+        if isinstance(index, slice)
+        else to_store(tx, self, value)
+    )
     try:
-        if isinstance(index, slice):
-            items[index] = tx.unpack(looked_at(tx, value))
-        else:
-            items[index] = value
+        self.items[index] = given
     except (IndexError, ValueError) as error:
         tx.raises(unsaid(type(error)))
+    tx.side_effects.contents_changed(self)
+    return none()
 
 
 def _delitem(tx: Tracer, items: MutableSequence[VariableTracker], key: VariableTracker, /) -> None:
@@ -315,23 +329,23 @@ def _changing(change: Callable[..., VariableTracker | None]) -> Callable[..., Va
         if change is _insert and self.maxlen is not None and len(self.items) >= self.maxlen:
             tx.raises(IndexError("deque already at its maximum size"), exact=True)
         if change in _STORES and args:
-            *places, value = args
-            args = (*(looked_at(tx, place) for place in places), to_store(tx, self, value))
+            args = (*args[:-1], to_store(tx, self, args[-1]))
         result = change(tx, self.items, *args)
+        self.changes += 1
         unread = isinstance(self.items, OutsideItems) and not self.items.is_read  # it will keep its length itself
         if self.maxlen is not None and not unread and len(self.items) > self.maxlen:
             del self.items[self.maxlen if change is _appendleft else 0]
         tx.side_effects.contents_changed(self)
         return none() if result is None else result
 
-    return registry.takes_unread(changed) if change in _STORES else changed
+    return registry.takes_unread("item")(changed)
 
 
-# Those that put their last argument into the list.
-_STORES = (_append, _appendleft, _insert, _setitem)
+# Those that put their last argument, `item`, into the list.
+_STORES = (_append, _appendleft, _insert)
 
 for _cls, _changes in _CHANGES.items():
-    for _name, _change in {**_changes, "__setitem__": _setitem, "__delitem__": _delitem}.items():
+    for _name, _change in {**_changes, "__delitem__": _delitem}.items():
         registry.method(_cls, _name)(_changing(_change))
 
 
@@ -357,10 +371,10 @@ def _sort(
 ) -> VariableTracker:
     by_item = key is None or (isinstance(key, ConstantVariable) and key.value is None)
     descending = reverse is not None and tx.truth(reverse)
-    items = list(self.items)
+    items = [*as_moved(self.items)]
     self.items.clear()  # what keys and comparisons see of the list meanwhile
     try:
-        found = [item if by_item or key is None else tx.call(key, [item]) for item in items]
+        found = [looked_at(tx, item) if by_item or key is None else tx.call(key, [item]) for item in items]
     except Raised:
         self.items[:] = items
         raise
@@ -397,8 +411,8 @@ def _deque(
         deque((), length)
     except (TypeError, ValueError, OverflowError) as error:
         tx.raises(error, exact=True)
-    items = [] if iterable is None else list(tx.unpack(iterable))
-    return ListVariable(_within(length, items), deque, maxlen=length)
+    items = [] if iterable is None else unpack_moved(tx, iterable)
+    return ListVariable(hold(tx, _within(length, items)), deque, maxlen=length)
 
 
 @registry.attributes(ListVariable)
@@ -424,6 +438,7 @@ def _size(tx: Tracer, iterable: VariableTracker | None = None, /) -> VariableTra
 
 @registry.method(list, "__init__")
 def _fill(tx: Tracer, self: ListVariable, iterable: VariableTracker | None = None, /) -> VariableTracker:
-    self.items[:] = [] if iterable is None else tx.unpack(iterable)
+    items = [] if iterable is None else all_to_store(tx, self, unpack_moved(tx, iterable))
+    self.items[:] = items
     tx.side_effects.contents_changed(self)
     return none()

@@ -23,6 +23,7 @@ from minidynamo.tracer.constants import from_constant
 from minidynamo.tracer.handlers.values import class_has, not_implemented
 from minidynamo.tracer.polyfills.objects import has_members
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.unread import class_of, looked_at
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import MethodVariable, SuperVariable
 from minidynamo.variables.constants import ConstantVariable
@@ -83,18 +84,20 @@ def _expect_honest(tx: Tracer, cls: type) -> None:
 
 
 @registry.function(isinstance)
+@registry.takes_unread("obj")
 def _isinstance(tx: Tracer, obj: VariableTracker, classinfo: VariableTracker, /) -> VariableTracker:
     protocol = classinfo.value if isinstance(classinfo, ClassVariable) else None
     if protocol is not None and inspect.getattr_static(protocol, "_is_runtime_protocol", False):
-        return _has_protocol(tx, obj, protocol)
+        return _has_protocol(tx, looked_at(tx, obj), protocol)
     classes = class_tuple(tx, classinfo)
-    return ConstantVariable(issubclass(obj.python_type, classes) or issubclass(_claimed_class(tx, obj), classes))
+    return ConstantVariable(issubclass(class_of(tx, obj), classes) or issubclass(_claimed_class(tx, obj), classes))
 
 
 def _claimed_class(tx: Tracer, obj: VariableTracker) -> type:
     """What `obj.__class__` gives, which Python asks for where the class itself does not fit."""
     if not claims_class(obj.python_type):
         return obj.python_type
+    obj = looked_at(tx, obj)
     if not isinstance(obj, ObjectVariable):
         tx.break_graph(
             "MD237",
@@ -144,11 +147,11 @@ def _no_order(tx: Tracer, self: VariableTracker, other: VariableTracker) -> Vari
 
 
 @registry.function(type)
+@registry.takes_unread("obj")
 def _type(tx: Tracer, obj: VariableTracker, /, *rest: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
     if rest or kwargs:
         tx.break_graph("MD241", "making a class", why="Classes are not made while tracing.", fix="define it outside")
-    # The exact class of every tracked value is guarded already.
-    cls = obj.python_type
+    cls = class_of(tx, obj)
     return tx.wrap(cls, Constant(cls, cls.__name__))
 
 

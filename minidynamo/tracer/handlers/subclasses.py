@@ -15,6 +15,7 @@ from minidynamo.tracer import registry
 from minidynamo.tracer.handlers.dicts import fill
 from minidynamo.tracer.handlers.lists import storage_of
 from minidynamo.tracer.handlers.values import class_has, expect_key, none, not_implemented
+from minidynamo.tracer.moved_items import moved_under
 from minidynamo.tracer.polyfills.dicts import dict_ior, dict_setdefault, dict_update
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
@@ -39,12 +40,11 @@ def _dict_below(obj: ObjectVariable) -> DictVariable:
 
 
 def _getitem(tx: Tracer, obj: ObjectVariable, key: VariableTracker) -> VariableTracker:
-    storage = _dict_below(obj)
-    found = storage.items.get(expect_key(tx, key))
-    if found is not None:
-        return found
+    storage, found = _dict_below(obj), expect_key(tx, key)
+    if found in storage.items:
+        return moved_under(storage.items, found)
     if class_has(obj.cls, "__missing__"):
-        return tx.call_method(obj, "__missing__", [key])
+        return tx.call_method(obj, "__missing__", [key], unread=True)
     return tx.call_method(storage, "__getitem__", [key])  # raises
 
 
@@ -55,8 +55,9 @@ for _cls in (dict, OrderedDict, defaultdict):
 def _on_the_instance(twin: Callable[..., Any]) -> registry.Handler:
     """OrderedDict goes through the instance's own `__setitem__` and `__getitem__`."""
 
+    @registry.takes_unread("args", "kwargs")
     def call(tx: Tracer, obj: ObjectVariable, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
-        return tx.call(twin, [obj, *args], kwargs)
+        return tx.call(twin, [obj, *args], kwargs, unread=True)
 
     return call
 
@@ -89,6 +90,7 @@ registry.subclass_method(defaultdict, "__or__")(_merged)
 
 
 @registry.method(defaultdict, "__init__")
+@registry.takes_unread("kwargs")
 def _init_default(
     tx: Tracer,
     self: DictVariable,
@@ -104,6 +106,7 @@ def _init_default(
 
 
 @registry.method(OrderedDict, "__init__")
+@registry.takes_unread("kwargs")
 def _init_ordered(
     tx: Tracer, self: DictVariable, iterable: VariableTracker | None = None, /, **kwargs: VariableTracker
 ) -> VariableTracker:

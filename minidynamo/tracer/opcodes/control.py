@@ -5,8 +5,6 @@ A condition that is a tensor breaks the graph in `tx.truth`.
 
 from __future__ import annotations
 
-import inspect
-
 from minidynamo.bytecode.instructions import Instruction
 from minidynamo.tracer.constants import from_constant
 from minidynamo.tracer.interpreter import Frame
@@ -76,9 +74,7 @@ def for_iter(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("RETURN_VALUE")
 def return_value(frame: Frame, instruction: Instruction) -> None:
-    value = frame.move()
-    # What a frame returns as it came needs no look; those who go on with what generators return do look.
-    frame.result = frame.look_at(value) if frame.code.co_flags & inspect.CO_GENERATOR else value
+    frame.result = frame.move()
 
 
 @opcode("RETURN_CONST")

@@ -13,6 +13,7 @@ from minidynamo.tracer.generators import GeneratorVariable, send
 from minidynamo.tracer.interpreter import Frame
 from minidynamo.tracer.moved_items import next_moved
 from minidynamo.tracer.opcodes.table import opcode
+from minidynamo.tracer.unread import is_none
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 
@@ -37,7 +38,7 @@ def get_yield_from_iter(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("SEND")
 def send_value(frame: Frame, instruction: Instruction) -> None:
-    value, iterator = frame.pop(), frame.peek()
+    value, iterator = frame.move(), frame.peek()
     item, returned = _send(frame, iterator, value)
     if item is not None:
         frame.push(item)
@@ -53,12 +54,12 @@ def _send(
     if isinstance(iterator, GeneratorVariable):
         item = send(frame.tx, iterator, value)
         return item, iterator.returned or nothing
-    if isinstance(value, ConstantVariable) and value.value is None:
+    if is_none(frame.tx, value):
         return next_moved(frame.tx, iterator), nothing
-    return frame.tx.call_method(iterator, "send", [value]), nothing
+    return frame.tx.call_method(iterator, "send", [value], unread=True), nothing
 
 
 @opcode("END_SEND")
 def end_send(frame: Frame, instruction: Instruction) -> None:
-    value = frame.pop()
+    value = frame.move()
     frame.stack[-1] = value

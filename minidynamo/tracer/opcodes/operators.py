@@ -11,18 +11,13 @@ from typing import Any
 
 from minidynamo.bytecode.instructions import NULL_ABOVE_CALLABLE, Instruction
 from minidynamo.tracer.attributes import read_unread, write_attribute
-from minidynamo.tracer.constants import key_of, slice_of
+from minidynamo.tracer.constants import slice_of
 from minidynamo.tracer.interpreter import NULL, Frame
-from minidynamo.tracer.moved_items import MovedItems, MovedTable, moved_at, moved_under
 from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.tracer.operator_table import ARITHMETIC, AUGMENTED, BITWISE, COMPARISONS
-from minidynamo.tracer.outside_items import OutsideItems, OutsideTable
-from minidynamo.tracer.outside_tuples import OutsideTuple
 from minidynamo.tracer.unread import is_none, truth
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import DictVariable, ListVariable, TupleVariable
-from minidynamo.variables.objects import ObjectVariable
 
 BINARY = ARITHMETIC | BITWISE | AUGMENTED
 
@@ -91,24 +86,7 @@ def build_slice(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("BINARY_SUBSCR")
 def binary_subscr(frame: Frame, instruction: Instruction) -> None:
-    container, key = frame.pop_many(2)
-    frame.push(_unread_item(container, key) or frame.tx.call(operator.getitem, [container, key]))
-
-
-def _unread_item(container: VariableTracker, key: VariableTracker) -> VariableTracker | None:
-    """What a container from outside holds at a place, as long as nobody looks at it; None where it takes a call."""
-    items = container.items if isinstance(container, TupleVariable | ListVariable | DictVariable) else None
-    if not isinstance(key, ConstantVariable) or container.python_type not in (tuple, list, dict):
-        return None
-    if isinstance(items, OutsideTable):
-        return items.unread_at(key_of(key)) if key.python_type is str else None
-    if isinstance(items, OutsideTuple | OutsideItems) and key.python_type is int:
-        return items.unread_at(key.value)
-    if isinstance(items, MovedItems) and key.python_type is int and -len(items) <= key.value < len(items):
-        return moved_at(items, key.value)
-    if isinstance(items, MovedTable) and key.python_type is str and key_of(key) in items:
-        return moved_under(items, key_of(key))
-    return None
+    frame.push(frame.tx.call(operator.getitem, frame.pop_many(2), unread=True))
 
 
 @opcode("STORE_SUBSCR")
@@ -165,8 +143,6 @@ def load_super_attr(frame: Frame, instruction: Instruction) -> None:
 @opcode("STORE_ATTR")
 def store_attr(frame: Frame, instruction: Instruction) -> None:
     obj, value = frame.pop(), frame.move()
-    # Objects keep what they get as it is; everything else looks at it.
-    value = value if isinstance(obj, ObjectVariable) else frame.look_at(value)
     write_attribute(frame.tx, obj, instruction.argval, value)
 
 

@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from minidynamo.tracer.moved_items import moved_slice
 from minidynamo.tracer.reachable import is_outside
 from minidynamo.tracer.reconstruct.builders import builds
 from minidynamo.tracer.reconstruct.containers import refill_once
@@ -47,7 +48,7 @@ def advance(iterator: Any, count: int) -> Any:
 def _sequence_iterator(rebuild: Rebuilder, variable: SequenceIterator) -> str:
     sequence = variable.sequence
     if not isinstance(sequence, ListVariable):
-        return _iterator_over(rebuild, variable.cls, sequence[variable.position :])
+        return _iterator_over(rebuild, variable.cls, moved_slice(sequence, slice(variable.position, None)))
     is_reversed = variable.cls is type(reversed([]))
     make = rebuild.constant(reversed if is_reversed else iter)
     text = f"{make}({rebuild.value(sequence)})"
