@@ -18,8 +18,9 @@ import torch.fx
 from minidynamo import artifacts, compat
 from minidynamo.autograd.aot import aot_compile
 from minidynamo.autograd.decompositions import masked, splittable
-from minidynamo.autograd.in_place import write_in_place, write_inputs_in_place
+from minidynamo.autograd.in_place import write_in_place
 from minidynamo.autograd.numbers import has_symbols
+from minidynamo.autograd.overwriting import overwrite
 from minidynamo.autograd.saving import SavePolicy
 from minidynamo.autograd.segments import compile_segments
 from minidynamo.boxed import BoxedCallable, as_boxed, make_boxed, make_boxed_func, mark_boxed
@@ -98,7 +99,7 @@ def aot_eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callab
             if stage == "backward":
                 write_in_place(graph.graph)
             else:
-                write_inputs_in_place(graph.graph)
+                overwrite(graph.graph)
             return _one_by_one(graph, stage)
 
         return run_stage

@@ -86,13 +86,15 @@ class FunctionalGraph:
         if overlaps_itself(value.node.meta["val"]):
             raise refuse(OVERLAPS)
         if value.parent is None:
+            new = self.emitter.restride(new, value.node.meta["val"])  # views rely on the strides of their base
             value.base.node = new
             value.base.version += 1
             if value.base.input is not None:
                 self.writes.append((value.base.input, new, next(reversed(self.emitter.graph.nodes))))
         else:
             self.write(*self.scattered(value, new))
-        value.node, value.version = new, value.base.version
+        if value.parent is None or value.base.input is None:  # what lies in an input is read from there
+            value.node, value.version = new, value.base.version
 
     def scattered(self, value: Value, new: fx.Node) -> tuple[Value, fx.Node]:
         """The tensor that `value` is a view of, and its data once the view has that of `new`."""

@@ -19,6 +19,7 @@ from minidynamo.autograd.emitter import Emitter, same_layout
 from minidynamo.autograd.functional_graph import OVERLAPS, Base, FunctionalGraph, Value, refuse
 from minidynamo.autograd.joint import Trace
 from minidynamo.autograd.mutation import (
+    OUT,
     UNDECLARED,
     Mutation,
     given_by_output,
@@ -198,6 +199,7 @@ class _Pass:
         source, *rest = node.args
         assert isinstance(source, fx.Node)
         parent = self.result.values[source]
+        base = parent.base
         args, kwargs = self.current(tuple(rest)), self.current(node.kwargs)
         step = ViewStep(op, args, tuple(kwargs.items()))
         viewed = self.result.read(parent)
@@ -205,7 +207,9 @@ class _Pass:
             made = self.emitter.emit_known(op, (viewed, *args), kwargs, node.meta["val"])
         else:
             made = self.emitter.emit(op, viewed, *args, **kwargs)
-        self.result.values[node] = Value(parent.base, _origin(made), parent.base.version, parent, step)
+        self.result.values[node] = Value(
+            base, _origin(made, base.node if base.input is not None else None), base.version, parent, step
+        )
 
     def metadata_mutation(self, node: fx.Node, op: OpOverload) -> None:
         self.refuse_input_metadata(node)
@@ -256,7 +260,11 @@ class _Pass:
         written = self.tensors_in([named[name] for name in mutation.arguments])
         read = self.tensors_in([value for name, value in named.items() if name not in mutation.arguments])
         twice = len({self.result.values[node].base for node in written}) < len(written)
-        if twice or any(self.is_seen(op, mutation, *pair) for pair in itertools.product(written, read)):
+        # Of lists, one tensor after the other is written: only the same one may be read where it is written.
+        crossed = len(written) > 1 and any(
+            not _is_beside(named, mutation, *pair) for pair in itertools.product(written, read) if self.shares(*pair)
+        )
+        if twice or crossed or any(self.is_seen(op, mutation, *pair) for pair in itertools.product(written, read)):
             raise refuse(f"`{op}` is given the same memory twice, and writes to it")
 
     def tensors_in(self, value: Any) -> list[fx.Node]:
@@ -264,9 +272,12 @@ class _Pass:
         fx.map_arg(value, found.append)
         return [node for node in found if node in self.result.values]
 
+    def shares(self, one: fx.Node, other: fx.Node) -> bool:
+        return self.result.values[one].base is self.result.values[other].base
+
     def is_seen(self, op: OpOverload, mutation: Mutation, written: fx.Node, read: fx.Node) -> bool:
         """Whether an argument that is read may be in memory that `op` has written to by then, or refuses to write."""
-        if self.result.values[written].base is not self.result.values[read].base:
+        if not self.shares(written, read):
             return False
         places = written.meta["val"], read.meta["val"]
         if op.namespace != "aten":  # nobody knows when it reads
@@ -297,6 +308,7 @@ class _Pass:
         except RuntimeError as error:  # `masked_scatter_` is checked when it runs, `masked_scatter` while tracing
             raise refuse(f"`{functional}` does not take what `{op}` is given: {error}") from error
         if isinstance(made.meta["val"], torch.Tensor):
+            made.meta |= {OUT: True} if mutation.dropped else {}
             return [made]
         elements = [self.emitter.element(made, i) for i in range(len(made.meta["val"]))]
         if mutation.own_results + len(mutation.arguments) == 1:  # one list in, one list out
@@ -320,7 +332,9 @@ class _Pass:
             node = self.emitter.emit(aten.scalar_tensor.default, node, dtype=exact, device=like.device)
         if keys(node.meta["val"].shape) != keys(like.shape):
             node = self.emitter.emit(aten.expand.default, node, self.emitter.sizes(self.current(target)))
-        return self.emitter.cast(node, like)
+        made = self.emitter.cast(node, like)
+        # An input is not the place where another one's data are read from here on: it may be written itself.
+        return self.emitter.emit(aten.clone.default, made) if made in self.result.placeholders else made
 
     def assign(self, target: Any, new: Any) -> None:
         if isinstance(target, (list, tuple)):
@@ -336,8 +350,7 @@ class _Pass:
         if keys(new.meta["val"].shape) != keys(like.shape) and tuple(new.meta["val"].shape) != tuple(like.shape):
             raise refuse("an operation with `out=` gives its output another shape")
         new = self.emitter.cast(new, like)
-        # Views of the base rely on its strides.
-        self.result.write(value, self.emitter.restride(new, like) if value.parent is None else new)
+        self.result.write(value, new)
 
     def refuse_lost_history(self, flat: Sequence[Any]) -> None:
         """`detach_` leaves no node behind: autograd carries it out itself, and then knows less of the input."""
@@ -358,10 +371,21 @@ class _Pass:
                 raise refuse("an input is written that shares memory with another input")
 
 
-def _origin(view: fx.Node) -> fx.Node:
-    """The node that `view` is a view of and the same window as: gradients of transposed weights are transposed back."""
+def _is_beside(named: dict[str, Any], mutation: Mutation, written: fx.Node, read: fx.Node) -> bool:
+    """Whether a tensor of a list is read only together with the one of another list that is written."""
+    lists = [value for value in named.values() if isinstance(value, (list, tuple))]
+    places = {k for name in mutation.arguments for k, one in enumerate(named[name]) if one is written}
+    readers = [value for name, value in named.items() if name not in mutation.arguments]
+    if any(value is read for value in readers):
+        return False
+    return {k for value in lists for k, one in enumerate(value) if one is read} <= places
+
+
+def _origin(view: fx.Node, end: fx.Node | None) -> fx.Node:
+    """The node that `view` is a view of and the same window as: gradients of transposed weights are transposed back.
+    It is not looked for beyond `end`."""
     value, source = view.meta["val"], view
-    while isinstance(source.target, OpOverload) and is_view(source.target):
+    while source is not end and isinstance(source.target, OpOverload) and is_view(source.target):
         source = source.all_input_nodes[0]
         old = source.meta["val"]
         # Conjugation and negation are views, too, of which the layout tells nothing.

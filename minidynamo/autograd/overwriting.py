@@ -1,0 +1,303 @@
+"""Owns which operations of a graph without writes become writes again: to memory whose data nobody reads any more.
+
+Such memory was made in the graph, or is that of an input which gets the new data soon. A result may lie there that is
+computed by the twin of its operator, one that writes to its argument, or that puts something into a part of a tensor.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from minidynamo.autograd.emitter import Emitter, fake, same_layout
+from minidynamo.autograd.memories import READING_LAYOUT, Memories, is_plain, is_window, nodes_in, same_kind
+from minidynamo.autograd.mutation import OUT, is_view
+from minidynamo.autograd.numbers import is_number
+from minidynamo.autograd.overlaps import same_elements
+from minidynamo.autograd.twins import Twin, out_variant, twin_of
+from minidynamo.compat import OpOverload
+
+aten = torch.ops.aten
+
+PARTS: dict[Any, OpOverload] = {
+    aten.slice_scatter.default: aten.slice.Tensor,
+    aten.select_scatter.default: aten.select.int,
+    aten.diagonal_scatter.default: aten.diagonal.default,
+    aten.as_strided_scatter.default: aten.as_strided.default,
+}
+"""Operators that put something into a copy of their first argument, with the view of it that this fills."""
+
+Slots = list[tuple[fx.Node, fx.Node | None]]
+"""What may be written, and the result that would lie there; None if nobody reads that."""
+
+
+def overwrite(graph: fx.Graph) -> None:
+    """Let operations write where what they read dies, as far as that can be told."""
+    if any(isinstance(node.meta.get("val"), torch.Tensor) for node in graph.nodes):
+        _Overwriting(graph).run()
+
+
+class _Overwriting:
+    """One walk over a graph. `memories` is kept true of what has been rewritten so far."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self.graph = graph
+        self.memories = Memories(graph)
+
+    def run(self) -> None:
+        for node in list(self.graph.nodes):
+            if node.op != "call_function" or not isinstance(node.target, OpOverload) or node.target.namespace != "aten":
+                continue
+            if _is_store(node):
+                self.store(node)
+            elif node.target in PARTS:
+                self.fill_part(node)
+            elif node.target is aten.full_like.default:
+                self.fill(node)
+            elif not self.by_twin(node):
+                self.to_output(node)
+
+    def store(self, copy: fx.Node) -> None:
+        """Leave out a copy into an input of what lies there already; make it of what was copied for it."""
+        place, new = copy.args
+        assert isinstance(place, fx.Node) and isinstance(new, fx.Node)
+        if self.memories.place_of(new) is place and same_elements(new.meta["val"], place.meta["val"]):
+            copy.replace_all_uses_with(place)
+            self.erase(copy)
+        elif new.target is aten.clone.default and [*new.users] == [copy] and new.next is copy:
+            source = new.args[0]
+            if place not in self.memories.places[source]:  # type: ignore[index]
+                copy.args = (place, source)
+                self.erase(new)
+
+    def fill_part(self, scatter: fx.Node) -> None:
+        """Write a part of a tensor where it is."""
+        base, source, *where = scatter.args
+        if scatter.kwargs or not isinstance(base, fx.Node) or not isinstance(source, fx.Node):
+            return
+        if self.limit(scatter, base, scatter) is None:
+            return
+        part = self.compute(PARTS[scatter.target], (base, *where))
+        place = self.memories.place_of(base)
+        if place not in self.memories.places[source]:
+            with self.graph.inserting_before(scatter):
+                view = self.graph.call_function(PARTS[scatter.target], (base, *where))
+                filled = self.graph.call_function(aten.copy_.default, (view, source))
+            for made in (view, filled):
+                made.meta = {**scatter.meta, "val": part}
+                self.memories.insert(made, scatter)
+        elif self.memories.place_of(source) is not place or not same_elements(source.meta["val"], part):
+            return
+        self.stands_for(base, scatter)
+
+    def fill(self, node: fx.Node) -> None:
+        """Fill memory with a number instead of making a tensor like it."""
+        user = next(iter(node.users), node)
+        for place in [node.args[0], user.args[0] if _is_store(user) else None]:
+            if isinstance(place, fx.Node) and self.limit(node, place, node) is not None:
+                node.target, node.args, node.kwargs = aten.fill_.Scalar, (place, node.args[1]), {}
+                self.lies_at(node, place)
+                return
+
+    def to_output(self, node: fx.Node) -> None:
+        """Let what the program writes to `out=` be written there."""
+        user = next(iter(node.users), node)
+        op = out_variant(node.target) if OUT in node.meta and _is_store(user) else None
+        place = user.args[0]
+        if op is None or not isinstance(place, fx.Node) or not same_layout(node.meta["val"], place.meta["val"]):
+            return
+        if self.is_read(node, place) or self.limit(node, place, node) is None:
+            return
+        node.target, node.kwargs = op, {**node.kwargs, "out": place}
+        self.lies_at(node, place)
+
+    def by_twin(self, node: fx.Node) -> bool:
+        """Let the twin of an operator write to its arguments; whether that can be."""
+        twin = twin_of(node.target)
+        call = twin.call(node.target, node) if twin is not None else None  # type: ignore[arg-type]
+        slots = _slots(node, twin) if twin is not None and call is not None else None
+        if not slots or twin is None or call is None:
+            return False
+        places = [self.memories.place_of(there) for there, _ in slots]
+        if len({*places}) < len(places) or any(self.is_read_late(node, twin, there) for there, _ in slots):
+            return False
+        if not all(self.may_write(node, there, made) for there, made in slots):
+            return False
+        node.target, (node.args, node.kwargs) = twin.op, call
+        for there, made in slots:
+            if made is node:
+                self.lies_at(node, there)
+            elif made is not None:
+                self.stands_for(there, made)
+        if slots[0][1] is not node:
+            _keep_own(node, twin.own)
+        return True
+
+    def may_write(self, node: fx.Node, there: fx.Node, made: fx.Node | None) -> bool:
+        """Whether `node` may write to `there` what `made` reads of it."""
+        if made is not None:
+            return self.limit(node, there, made) is not None
+        place = self.memories.place_of(there)
+        return (
+            place is not None
+            and self.memories.is_whole(there)
+            and not self.memories.readers(place, self.memories.position[node])
+        )
+
+    def limit(self, node: fx.Node, there: fx.Node, made: fx.Node) -> float | None:
+        """If `made`, a result of `node`, may lie where `there` does: the position before which it has to be read."""
+        memories = self.memories
+        place = memories.place_of(there)
+        if place is None or memories.places[made] != {made} or not _fits(there, made):
+            return None
+        readers = memories.readers(place, memories.position[node])
+        limit: float | None = None
+        if not readers:
+            whole = same_layout(there.meta["val"], made.meta["val"]) and memories.is_whole(there)
+            limit = math.inf if whole else None
+        elif readers[0].target in PARTS:
+            limit = self.limit_by_part(readers[0], there, made)
+        elif _is_store(readers[0]) and readers[0].args[0] is place:
+            limit = self.limit_by_store(readers, there, made)
+        if limit is None or (place.op == "placeholder" and not _is_soon(node, readers[0])):
+            return None
+        return limit if memories.last_read(made) < limit else None
+
+    def limit_by_part(self, scatter: fx.Node, there: fx.Node, made: fx.Node) -> float | None:
+        """The same where the next reader puts it into the tensor of which `there` is that part."""
+        base, source, *where = scatter.args
+        if scatter.kwargs or not isinstance(base, fx.Node) or not isinstance(source, fx.Node):
+            return None
+        if self.memories.places[source] != {made} or self.memories.place_of(base) != self.memories.place_of(there):
+            return None
+        part = self.compute(PARTS[scatter.target], (base, *where))
+        limit = self.limit(scatter, base, scatter) if _comes_to(source, scatter, made, there, part) else None
+        # A result of the graph shares its memory with no other.
+        return None if limit is None else min(limit, self.memories.position[self.graph.output_node()])
+
+    def limit_by_store(self, readers: Sequence[fx.Node], there: fx.Node, made: fx.Node) -> float | None:
+        """The same where the next reader copies it into the input that `there` lies in."""
+        copy, *later = readers
+        place, new = copy.args
+        assert isinstance(place, fx.Node) and isinstance(new, fx.Node)
+        if self.memories.places[new] != {made} or not _comes_to(new, copy, made, there, place.meta["val"]):
+            return None
+        start = self.memories.position[copy]
+        for other in later:
+            source = other.args[1] if _is_store(other) and other.args[0] is place else None
+            if not isinstance(source, fx.Node) or self.memories.position[source] <= start:
+                return None
+        return self.memories.position[later[0]] if later else self.memories.position[self.graph.output_node()]
+
+    def is_read(self, node: fx.Node, there: fx.Node) -> bool:
+        """Whether an argument may lie in the memory of `there`."""
+        place = self.memories.place_of(there)
+        return any(place in self.memories.places[arg] for arg in node.all_input_nodes)
+
+    def is_read_late(self, node: fx.Node, twin: Twin, there: fx.Node) -> bool:
+        """Whether another argument may be read where it has been written already."""
+        place = self.memories.place_of(there)
+        around = nodes_in((node.args, node.kwargs))
+        around.remove(there)
+        found = [arg for arg in around if place in self.memories.places[arg]]
+        op = node.target
+        if not isinstance(op, OpOverload) or torch.Tag.pointwise not in op.tags or len(twin.written) > 1:
+            return bool(found)
+        return not all(arg is there or same_elements(arg.meta["val"], there.meta["val"]) for arg in found)
+
+    def compute(self, op: OpOverload, args: tuple[Any, ...]) -> Any:
+        """The fake value of a view."""
+        with Emitter(args[0].meta["val"].fake_mode, self.graph).computing(), torch.no_grad():
+            return op(*fake(args))
+
+    def lies_at(self, node: fx.Node, there: fx.Node) -> None:
+        """`node` writes to `there`, and returns it."""
+        self.move(node, there)
+        node.meta["val"] = there.meta["val"]
+        self.renew(node)
+
+    def stands_for(self, there: fx.Node, made: fx.Node) -> None:
+        """Whoever reads `made` reads `there`."""
+        self.move(made, there)
+        made.replace_all_uses_with(there)
+        self.renew(there)
+        self.erase(made)
+
+    def move(self, made: fx.Node, there: fx.Node) -> None:
+        place = self.memories.place_of(there)
+        assert place is not None
+        self.memories.merge(made, place)
+
+    def renew(self, node: fx.Node) -> None:
+        """Compute the fake values of the views of `node`, which lies elsewhere now."""
+        for user in node.users:
+            if isinstance(user.target, OpOverload) and is_view(user.target) and user.args[0] is node:
+                user.meta["val"] = self.compute(user.target, user.args)
+                self.renew(user)
+
+    def erase(self, node: fx.Node) -> None:
+        for place in self.memories.places.pop(node):
+            self.memories.members[place].remove(node)
+        self.graph.erase_node(node)
+
+
+def _is_store(node: fx.Node) -> bool:
+    """Whether `node` gives an input new data."""
+    return node.target is aten.copy_.default and isinstance(node.args[0], fx.Node) and node.args[0].op == "placeholder"
+
+
+def _fits(there: fx.Node, made: fx.Node) -> bool:
+    old, new = there.meta.get("val"), made.meta.get("val")
+    return is_plain(old) and is_plain(new) and same_kind(old, new)  # type: ignore[arg-type]
+
+
+def _comes_to(new: fx.Node, reader: fx.Node, made: fx.Node, there: fx.Node, place: torch.Tensor) -> bool:
+    """Whether `reader` would put `new`, which is `made` or a view of it, to the elements where `made` lies already. Who
+    alone reads it does not mind its strides; but they decide which number is drawn where."""
+    if new is made and [*made.users] == [reader] and made.target is not aten.bernoulli.p:
+        return same_elements(there.meta["val"], place)
+    return same_layout(there.meta["val"], made.meta["val"]) and is_window(new, made, there.meta["val"], place)
+
+
+def _is_soon(node: fx.Node, reader: fx.Node) -> bool:
+    """Whether nothing that can fail comes between an operation and who reads it: an input that is written keeps what it
+    holds where an error comes first."""
+    while (node := node.next) is not reader:
+        moves = isinstance(node.target, OpOverload) and is_view(node.target)
+        moves = moves or node.target in (operator.getitem, aten.copy_.default, *READING_LAYOUT, *PARTS)
+        if not moves and not is_number(node):
+            return False
+    return True
+
+
+def _slots(node: fx.Node, twin: Twin) -> Slots | None:
+    """What the twin of an operation would write, with what it is now; None where that cannot be told."""
+    if any(position >= len(node.args) for position in twin.written):
+        return None
+    written: list[Any] = [node.args[position] for position in twin.written]
+    found: list[tuple[Any, list[fx.Node]]] = []
+    if isinstance(node.meta.get("val"), torch.Tensor):
+        found = [(written[0], [node])] if twin.own == 0 and len(written) == 1 else []
+    else:
+        targets = written[0] if len(written) == 1 and isinstance(written[0], (list, tuple)) else written
+        elements: dict[Any, list[fx.Node]] = {}
+        for user in node.users:
+            elements.setdefault(user.args[1], []).append(user)
+        found = [(there, elements.get(twin.own + k, [])) for k, there in enumerate(targets) if there is not None]
+    if any(len(results) > 1 or not isinstance(there, fx.Node) for there, results in found):
+        return None
+    return [(there, results[0] if results else None) for there, results in found]
+
+
+def _keep_own(node: fx.Node, own: int) -> None:
+    """A twin returns the first results alone."""
+    value = node.meta["val"]
+    node.meta["val"] = tuple(value[:own]) if own > 1 else value[0] if own else None
+    for element in list(node.users) if own == 1 else ():
+        element.replace_all_uses_with(node)
+        node.graph.erase_node(element)
