@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 import minidynamo
 from benchmarks.memory import peak_bytes
+from minidynamo.events import MinidynamoNotice
 
 
 def chain(h, g, v):
@@ -219,3 +220,25 @@ def test_sizes_that_change():
         torch.testing.assert_close(h, other)
         given = torch.rand(rows, 64)
         assert peak_bytes(lambda: call(given)) <= peak_bytes(lambda: program(given))  # noqa: B023
+
+
+def test_a_view_of_what_was_written_through_another_view():
+    def program(h, g):
+        h.t().copy_(g)
+        return h.view(-1) * 2
+
+    h, g = torch.rand(4, 4), torch.rand(4, 4)
+    expected = program(h.clone(), g)
+    assert torch.equal(minidynamo.compile(program, backend="aot_eager", fullgraph=True)(h, g), expected)
+
+
+def test_a_list_that_reads_what_it_has_written_runs_as_written():
+    def program(h, g):
+        torch._foreach_add_([h, g], [h, h])
+        return h + g
+
+    given = torch.rand(4, 4), torch.rand(4, 4)
+    expected = program(*(value.clone() for value in given))
+    with pytest.warns(MinidynamoNotice, match="MD402"):
+        made = minidynamo.compile(program, backend="aot_eager")(*given)
+    assert torch.equal(made, expected)
