@@ -15,7 +15,7 @@ import torch
 
 import minidynamo
 from minidynamo.events import MinidynamoNotice
-from tests.end_to_end.histories import Histories, compare, vector
+from tests.end_to_end.histories import Histories, attempt, compare, vector
 
 histories = Histories()
 
@@ -518,3 +518,40 @@ def test_instances_of_such_classes_may_go():
         owner = Owner()
         owner.value = value
         assert torch.equal(compiled(torch.ones(2), owner), torch.full((2,), 2.0)) and owner.value is None
+
+
+@histories
+def containers_of_classes_are_replaced(compiled):
+    class Doubled(list):
+        def __get__(self, instance, owner):
+            return [2 * item for item in self]
+
+    class Base:
+        pair = (1.0, 2.0)
+
+    class Settings(Base):
+        table = {"a": [1.0]}  # noqa: RUF012
+
+    @compiled
+    def fn(settings, x):
+        return x * settings.pair[0] + Settings.table["a"][-1], settings.pair, len(Settings.table)
+
+    settings = Settings()
+    yield fn(settings, vector())
+    Base.pair = (3.0, 4.0)
+    yield fn(settings, vector())
+    Base.pair = [5.0, 6.0, 7.0]
+    yield fn(settings, vector())
+    Base.pair = Doubled([8.0, 9.0])
+    yield fn(settings, vector())
+    Settings.pair = (1.5,)
+    yield fn(settings, vector())
+    settings.pair = (2.5,)
+    yield fn(settings, vector())
+    del settings.pair, Settings.pair
+    Settings.table["a"].append(9.0)
+    yield fn(settings, vector())
+    Settings.table = {"a": [4.0], "b": 1}
+    yield fn(settings, vector())
+    Settings.table = property(lambda self: {"a": [4.0]})
+    yield attempt(fn, settings, vector())

@@ -133,6 +133,8 @@ class Settings:
 
 class Held:
     rate = 0.0
+    betas = (0.0, 0.0)
+    options = {"eps": [0.0]}  # noqa: RUF012
 
 
 class Model(nn.Module):
@@ -187,10 +189,10 @@ def _defaults():
 
 def _class_attributes():
     def program(x, rate, count):
-        return x * Held.rate + Held().rate
+        return x * Held.rate + Held().rate - Held.betas[1] * Held().options["eps"][0]
 
     def change(rate, count):
-        Held.rate = rate
+        Held.rate, Held.betas, Held.options = rate, (rate, 1 - rate), {"eps": [rate]}
 
     return program, change
 

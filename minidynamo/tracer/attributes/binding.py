@@ -9,6 +9,7 @@ import functools
 import inspect
 import types
 import weakref
+from collections import deque
 from collections.abc import Collection
 from typing import Any
 
@@ -37,6 +38,7 @@ TYPE_OF = object.__dict__["__class__"]
 FUNCTIONS = (FunctionVariable, NestedFunctionVariable)
 # Functions, and functions behind a cache.
 _BECOME_METHODS = (types.FunctionType, type(functools.lru_cache(int)))
+_CONTAINERS = (tuple, list, dict, set, frozenset, deque)
 
 
 def lookup_on_class(cls: type, name: str, passed: Collection[type] = ()) -> tuple[Any, type | None]:
@@ -73,9 +75,9 @@ def guard_class_attribute(tx: Tracer, cls: type, owner: type, name: str, value: 
 
 
 def guard_found_on_class(tx: Tracer, cls: type, owner: type, name: str, found: object) -> None:
-    """Guard that an attribute is found where it was. The names in all classes are guarded, and the value of a constant
+    """Guard that an attribute is found where it was. The names in all classes are guarded, and a constant or a container
     is where it is read: here it matters only that it does not become a descriptor."""
-    if not is_constant_value(found):
+    if not is_constant_value(found) and type(found) not in _CONTAINERS:
         guard_class_attribute(tx, cls, owner, name, found)
     elif not is_trusted_class(owner):
         tx.guard(class_source(owner, name), GuardKind.TYPE, type(found))
