@@ -75,8 +75,8 @@ def guard_class_attribute(tx: Tracer, cls: type, owner: type, name: str, value: 
 
 
 def guard_found_on_class(tx: Tracer, cls: type, owner: type, name: str, found: object) -> None:
-    """Guard that an attribute is found where it was. The names in all classes are guarded, and a constant or a container
-    is where it is read: here it matters only that it does not become a descriptor."""
+    """Guard that an attribute is found where it was. The names in all classes are guarded, and the value of a constant
+    or a container is where it is read: here it matters only that it does not become a descriptor."""
     if not is_constant_value(found) and type(found) not in _CONTAINERS:
         guard_class_attribute(tx, cls, owner, name, found)
     elif not is_trusted_class(owner):
