@@ -6,9 +6,11 @@ Which constants leave a frame is found in `reconstruct/`, where a value comes fr
 from __future__ import annotations
 
 import datetime
+import re
 import sys
 import types
 from collections.abc import Callable
+from itertools import chain
 from operator import neg
 from typing import Any
 
@@ -23,6 +25,17 @@ def _limits(limits: torch.finfo | torch.iinfo) -> torch.finfo | torch.iinfo:
     return type(limits)(getattr(torch, limits.dtype))
 
 
+def _match(match: re.Match[Any]) -> re.Match[Any]:
+    """The same match of the same text; the one given if neither a search nor a match of the whole text finds it."""
+    pattern, where = match.re, (match.string, match.pos, match.endpos)
+    again = chain(pattern.finditer(*where), (pattern.fullmatch(*where),))
+    return next((other for other in again if other is not None and _groups(other) == _groups(match)), match)
+
+
+def _groups(match: re.Match[Any]) -> tuple[object, ...]:
+    return match.regs, match.lastindex
+
+
 _COPIES: dict[type, Callable[[Any], Any]] = {
     **dict.fromkeys((int, float, complex), lambda value: neg(neg(value))),
     str: lambda value: "".join((value, "")),
@@ -33,8 +46,10 @@ _COPIES: dict[type, Callable[[Any], Any]] = {
     torch.finfo: _limits,
     torch.iinfo: _limits,
     datetime.timedelta: lambda value: datetime.timedelta(value.days, value.seconds, value.microseconds),
+    datetime.timezone: lambda value: datetime.timezone(*value.__getinitargs__()),
     datetime.date: lambda value: value.replace(),
     datetime.datetime: lambda value: value.replace(),
+    re.Match: _match,
     types.GenericAlias: lambda value: types.GenericAlias(value.__origin__, value.__args__),
     **dict.fromkeys(NUMPY_SCALARS, lambda value: value.copy()),
 }

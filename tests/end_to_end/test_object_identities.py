@@ -6,7 +6,9 @@ Each operation of the table goes to each place; then all objects that can be see
 from __future__ import annotations
 
 import collections
+import datetime
 import math
+import re
 import types
 
 import pytest
@@ -58,6 +60,9 @@ OPERATIONS = {
     "torch": lambda n, s: [torch.device("cpu"), X.device, X.dtype, str(X.dtype), torch.finfo(torch.float32)],
     "names": lambda n, s: [Pair.__name__, type(n).__name__, len.__doc__, list[int]],
     "named tuples": lambda n, s: [Pair(n, 1), Pair(1, 2), Pair(n, s) == Pair(n, s)],
+    "matches": lambda n, s: (lambda m: [m, m, re.match("a", s), m is re.search("b", s), m.group()])(re.search("b", s)),
+    "found matches": lambda n, s: [*re.finditer("[ab]", s), re.fullmatch("a|abc", s).span()],
+    "zones": lambda n, s: [datetime.UTC, *[datetime.timezone(datetime.timedelta(hours=h)) for h in (0, 1, 1)]],
     "converted": lambda n, s: [int(str(n)), int(float(n)), float(str(n)), len([0] * n)],
 }
 
