@@ -7,6 +7,7 @@ that dtype. The functions here are named like the rows of OPS; nothing here know
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -265,8 +266,9 @@ def integer_power(x: V, exponent: int) -> V:
     return const(1, x.dtype) if result is None else result
 
 
-def power(x: V, exponent: V | Number) -> V:
-    """`x ** exponent` with eager's shortcuts for the exponents that have one."""
+def power(x: V, exponent: V | Number, squares: torch.dtype | None = None, roots: bool = True) -> V:
+    """`x ** exponent` with eager's shortcuts for the exponents that have one: `roots` says whether square roots are
+    among them, `squares` is the dtype that squares are rounded to where they are computed with further."""
     if isinstance(exponent, V):
         return apply("pow", x, exponent)
     if isinstance(exponent, Size):  # eager computes some exponents in other ways
@@ -275,16 +277,18 @@ def power(x: V, exponent: V | Number) -> V:
         if exponent < 0:  # eager raises an error
             raise NotLowered
         return integer_power(x, int(exponent))
-    shortcut = {
+    square = (x * x).to(squares or x.dtype).to(x.dtype)
+    shortcuts: dict[float, Callable[[], V]] = {
         0.0: lambda: const(1, x.dtype),
         1.0: lambda: x,
         2.0: lambda: x * x,
-        3.0: lambda: x * x * x,
-        0.5: lambda: apply("sqrt", x),
-        -0.5: lambda: apply("rsqrt", x),
+        3.0: lambda: square * x,
         -1.0: lambda: apply("reciprocal", x),
-        -2.0: lambda: apply("reciprocal", x * x),
-    }.get(float(exponent))
+        -2.0: lambda: apply("reciprocal", square),
+    }
+    if roots:
+        shortcuts |= {0.5: lambda: apply("sqrt", x), -0.5: lambda: apply("rsqrt", x)}
+    shortcut = shortcuts.get(float(exponent))
     return shortcut() if shortcut is not None else apply("pow", x, exponent)
 
 

@@ -116,12 +116,6 @@ def _logical(name: str) -> Callable[..., V]:
     return lambda *operands: apply(name, *(x.to(torch.bool) for x in operands))
 
 
-def _power(a: V | Number, b: V | Number) -> V:
-    if isinstance(a, V) and isinstance(b, V) and not a.dtype.is_floating_point:
-        raise NotLowered
-    return power(a, b) if isinstance(a, V) else apply("pow", a, b)
-
-
 def _softplus(x: V, beta: Number = 1, threshold: Number = 20) -> V:
     return where(x * beta > threshold, x, apply("log1p", apply("exp", x * beta)) / beta)
 
@@ -156,7 +150,6 @@ ROWS: dict[str, Row] = {
     "floor_divide": Row(_whole_division("floordiv"), half=False),
     "remainder": Row(_whole_division("remainder"), rounds=True),
     "fmod": Row(_whole_division("fmod"), rounds=True),
-    "pow": Row(_power, rounds=True),
     "square": Row(lambda x: x * x),
     "neg": Row(unary("neg")),
     "abs": Row(unary("abs")),
@@ -316,6 +309,23 @@ DIVISIONS = {
 def lower_div(builder: Builder, a: Value, b: Value | V | Number, *, rounding_mode: str | None = None) -> Value:
     """True division, or division rounded down or to zero."""
     return lower_row(DIVISIONS[rounding_mode], builder, a, b)
+
+
+@registry.lowering("pow")
+def lower_pow(builder: Builder, a: Value | V | Number, b: Value | V | Number) -> Value:
+    """Powers. On a CPU, eager has no roots of its own for float16, and rounds squares to bfloat16 in the middle."""
+    dtype, on_cpu = builder.out.dtype, builder.out.device.type == "cpu"
+    roots = not (on_cpu and dtype == torch.float16)
+    squares = dtype if on_cpu and dtype == torch.bfloat16 else opmath(dtype)
+
+    def formula(x: V | Number, exponent: V | Number) -> V:
+        if not isinstance(x, V):
+            return apply("pow", x, exponent)
+        if isinstance(exponent, V) and not x.dtype.is_floating_point:
+            raise NotLowered
+        return power(x, exponent, squares, roots)
+
+    return lower_row(Row(formula, rounds=True), builder, a, b)
 
 
 @registry.lowering("gelu")

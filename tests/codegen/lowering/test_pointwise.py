@@ -99,7 +99,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
 def cases(dtype: torch.dtype) -> list[tuple[str, Any, list[Any], torch.Tensor]]:
     """Every call that eager accepts: label, function of tensors only, tensors, result."""
     found = []
-    for name in (*ROWS, "div"):
+    for name in (*ROWS, "div", "pow"):
         for op in overloads(name):
             args = arguments(op, name, dtype)
             tensors = [a for a in args if isinstance(a, torch.Tensor)]
@@ -175,6 +175,19 @@ def test_every_row(dtype, target):
 @pytest.mark.parametrize("exponent", [0, 1, 2, 3, 0.5, -0.5, -1, -2])
 def test_powers_with_a_shortcut(exponent):
     check(lambda x: x**exponent, torch.rand(SIZE) + 0.1)
+
+
+@pytest.mark.cpp
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_powers_of_every_half_number(dtype):
+    x = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)
+
+    def powers(x):
+        return [x**exponent for exponent in (2, 3, 0.5, -0.5, -1, -2)]
+
+    compiled = compile_graph(trace(powers, x), [x], target="cpp")
+    for made, power in zip(compiled.call([x]), powers(x)):
+        compare([made, made.signbit() | made.isnan()], [power, power.signbit() | power.isnan()], exact=True)
 
 
 @pytest.mark.cpp
