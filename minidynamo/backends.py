@@ -20,12 +20,12 @@ from minidynamo.autograd.aot import aot_compile
 from minidynamo.autograd.decompositions import masked, splittable
 from minidynamo.autograd.in_place import write_in_place
 from minidynamo.autograd.numbers import has_symbols
-from minidynamo.autograd.overwriting import overwrite
+from minidynamo.autograd.overwriting import overwrite, overwrite_inputs
 from minidynamo.autograd.saving import SavePolicy
 from minidynamo.autograd.segments import compile_segments
 from minidynamo.boxed import BoxedCallable, as_boxed, make_boxed, make_boxed_func, mark_boxed
 from minidynamo.codegen.compile_graph import compile_graph
-from minidynamo.codegen.lowering.registry import lowered_ops
+from minidynamo.codegen.lowering.registry import find, lowered_ops
 from minidynamo.config import config, with_changes
 from minidynamo.errors import ArgumentError, BackendError, Diagnostic, GraphRefused, UnknownName, nearest
 from minidynamo.events import notice, phase
@@ -117,6 +117,8 @@ def _generated(target: str) -> Backend:
         def compiler(stage: str) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
             def compile_stage(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
                 text = _show(stage, graph)
+                if stage != "backward":
+                    overwrite_inputs(graph.graph, lambda op: find(op) is None)
                 try:
                     with phase("codegen"), config.using(settings):
                         compiled = compile_graph(

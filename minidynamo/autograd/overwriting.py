@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -42,6 +42,15 @@ def overwrite(graph: fx.Graph) -> None:
         _Overwriting(graph).run()
 
 
+def overwrite_inputs(graph: fx.Graph, is_called: Callable[[OpOverload], bool]) -> None:
+    """Let operators that are called as they stand, rather than computed by generated code, write to inputs.
+
+    What is made in the graph is placed by whoever generates the code.
+    """
+    if graph.find_nodes(op="call_function", target=aten.copy_.default):
+        _OverwritingInputs(graph, is_called).run()
+
+
 class _Overwriting:
     """One walk over a graph. `memories` is kept true of what has been rewritten so far."""
 
@@ -55,12 +64,22 @@ class _Overwriting:
                 continue
             if _is_store(node):
                 self.store(node)
+            elif not self.is_called(node.target):
+                continue
             elif node.target in PARTS:
                 self.fill_part(node)
             elif node.target is aten.full_like.default:
                 self.fill(node)
             elif not self.by_twin(node):
                 self.to_output(node)
+
+    def is_called(self, op: OpOverload) -> bool:
+        """Whether an operator is called as it stands."""
+        return True
+
+    def is_at_hand(self, there: fx.Node) -> bool:
+        """Whether `there` may be written by a call."""
+        return True
 
     def store(self, copy: fx.Node) -> None:
         """Leave out a copy into an input of what lies there already; make it of what was copied for it."""
@@ -119,9 +138,11 @@ class _Overwriting:
     def by_twin(self, node: fx.Node) -> bool:
         """Let the twin of an operator write to its arguments; whether that can be."""
         twin = twin_of(node.target)
-        call = twin.call(node.target, node) if twin is not None else None  # type: ignore[arg-type]
-        slots = _slots(node, twin) if twin is not None and call is not None else None
-        if not slots or twin is None or call is None:
+        if twin is None or not self.is_called(twin.op):
+            return False
+        call = twin.call(node.target, node)  # type: ignore[arg-type]
+        slots = _slots(node, twin) if call is not None else None
+        if not slots or call is None:
             return False
         places = [self.memories.place_of(there) for there, _ in slots]
         if len({*places}) < len(places) or any(self.is_read_late(node, twin, there) for there, _ in slots):
@@ -145,6 +166,7 @@ class _Overwriting:
         place = self.memories.place_of(there)
         return (
             place is not None
+            and self.is_at_hand(there)
             and self.memories.is_whole(there)
             and not self.memories.readers(place, self.memories.position[node])
         )
@@ -153,7 +175,7 @@ class _Overwriting:
         """If `made`, a result of `node`, may lie where `there` does: the position before which it has to be read."""
         memories = self.memories
         place = memories.place_of(there)
-        if place is None or memories.places[made] != {made} or not _fits(there, made):
+        if place is None or memories.places[made] != {made} or not _fits(there, made) or not self.is_at_hand(there):
             return None
         readers = memories.readers(place, memories.position[node])
         limit: float | None = None
@@ -244,6 +266,25 @@ class _Overwriting:
         for place in self.memories.places.pop(node):
             self.memories.members[place].remove(node)
         self.graph.erase_node(node)
+
+
+class _OverwritingInputs(_Overwriting):
+    """The same for a graph of which the rest becomes generated code. That stores into an input once, at the end: what
+    it stores there on the way is not in the memory of the input."""
+
+    def __init__(self, graph: fx.Graph, is_called: Callable[[OpOverload], bool]) -> None:
+        super().__init__(graph)
+        self._is_called = is_called
+
+    def is_called(self, op: OpOverload) -> bool:
+        """Whether no kernel computes what an operator returns."""
+        return self._is_called(op)
+
+    def is_at_hand(self, there: fx.Node) -> bool:
+        """Whether `there` is an input, or a view of one, with the data that it has in the graph."""
+        while isinstance(there.target, OpOverload) and is_view(there.target):
+            there = there.args[0]  # type: ignore[assignment]
+        return there.op == "placeholder"
 
 
 def _is_store(node: fx.Node) -> bool:

@@ -148,7 +148,7 @@ class Planner:
         what others promise is not relied on."""
         if isinstance(call, GetItem):
             return call.source in self.fresh
-        new = isinstance(call.op, OpOverload) and call.op.namespace == "aten" and not call.aliases and not call.mutates
+        new = isinstance(call.op, OpOverload) and call.op.namespace == "aten" and not call.aliases
         if new:
             self.fresh.add(call.out)
         return new
