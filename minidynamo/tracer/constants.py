@@ -192,10 +192,20 @@ def has_own(cls: type, *names: str) -> bool:
     return any(name in own if names else name.startswith("__") for name in names or own - _NO_OPERATORS)
 
 
+def has_own_missing(cls: type) -> bool:
+    """Whether the program decides for an enum what it gives for a value that none of its members has."""
+    return next((base.__module__ != "enum" for base in cls.__mro__ if "_missing_" in vars(base)), False)
+
+
+def asks_for_members(cls: type) -> bool:
+    """Whether operators run code of the program's where they give what is no member of a flag yet."""
+    return issubclass(cls, enum.Flag) and has_own_missing(cls)
+
+
 def involves_own_operators(variable: VariableTracker) -> bool:
     """Whether a member of an enum whose operators the program has written is the value, or an item of it."""
     if isinstance(variable, ConstantVariable):
-        return has_own(variable.python_type)
+        return has_own(variable.python_type) or asks_for_members(variable.python_type)
     if isinstance(variable, DictVariable | SetVariable):
         return any(involves_own_operators(key.variable) for key in variable.items)
     return isinstance(variable, SequenceVariable) and any(map(involves_own_operators, variable.items))

@@ -19,9 +19,10 @@ from minidynamo.guards.source import Attr
 from minidynamo.tracer import registry
 from minidynamo.tracer.advice import MAKE_OUTSIDE
 from minidynamo.tracer.attributes import bind, class_source, guard_class_attribute, lookup_on_class
-from minidynamo.tracer.constants import NotConstant, as_constant, from_constant
+from minidynamo.tracer.constants import NotConstant, as_constant, from_constant, has_own_missing
 from minidynamo.tracer.exceptions import can_make
 from minidynamo.tracer.moved_items import hold, unpack_moved
+from minidynamo.tracer.polyfills.enums import is_value_of, missing_member
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.trace_rules import is_trusted_class
 from minidynamo.tracer.unread import all_looked_at
@@ -66,7 +67,7 @@ def _make_instance(
     value = cls.value
     reason = _cannot_make(value)
     if issubclass(value, enum.Enum):
-        return _enum_member(tx, value, *all_looked_at(tx, args, kwargs))
+        return _enum_member(tx, cls, *all_looked_at(tx, args, kwargs))
     if reason is not None:
         tx.break_graph("MD211", f"a {value.__name__} is made", why=reason, fix=MAKE_OUTSIDE)
     if lookup_on_class(value, "__del__")[1] is not None:
@@ -115,13 +116,25 @@ def _leave_finalizer(tx: Tracer, cls: type) -> NoReturn:
 
 
 def _enum_member(
-    tx: Tracer, cls: type[enum.Enum], args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+    tx: Tracer, cls: ClassVariable, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
 ) -> VariableTracker:
+    members: type[enum.Enum] = cls.value
+    name = members.__name__
+    if not members.__members__:
+        why = "Classes are not made while tracing."
+        tx.break_graph("MD241", f"making an enum of {name}", why=why, fix="define it outside")
     try:
-        named = {name: as_constant(value) for name, value in kwargs.items()}
-        return from_constant(cls(*map(as_constant, args), **named))
+        values = [as_constant(arg) for arg in args]
+        named = {key: as_constant(value) for key, value in kwargs.items()}
     except NotConstant:
-        tx.break_graph("MD208", f"{cls.__name__}() is called with a value that is only known when the program runs")
+        tx.break_graph("MD208", f"{name}() is called with a value that is only known when the program runs")
+    if has_own_missing(members):
+        if len(args) + len(kwargs) != 1 or not {*kwargs} <= {"value"}:
+            tx.break_graph("MD211", f"a {name} is made", why="It decides by code of its own what it takes for what.")
+        if not is_value_of(members, *values, *named.values()):
+            return tx.call(missing_member, [cls, *args, *kwargs.values()])
+    try:
+        return from_constant(members(*values, **named))
     except ValueError as error:
         tx.raises(error, exact=True)
     except TypeError as error:

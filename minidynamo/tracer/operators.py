@@ -22,6 +22,7 @@ from minidynamo.tracer.attributes import MISSING, lookup_on_class
 from minidynamo.tracer.constants import (
     NotConstant,
     as_constant,
+    asks_for_members,
     below,
     from_result,
     has_own,
@@ -115,7 +116,8 @@ def _attempt(tx: Tracer, left: VariableTracker, name: str, right: VariableTracke
     if not _has_method(left, name):
         return None
     result: VariableTracker | None
-    if isinstance(left, ConstantVariable) and name != "__mod__" and not has_own(left.python_type, name):
+    is_folded = isinstance(left, ConstantVariable) and name != "__mod__" and not asks_for_members(left.python_type)
+    if is_folded and not has_own(left.python_type, name):
         # Numbers and text know nothing of what is neither.
         result = _fold(tx, getattr(left.python_type, name), left, below(right))
     else:

@@ -6,7 +6,9 @@
 import enum
 
 import pytest
+import torch
 
+import minidynamo
 from tests.end_to_end.programs import Programs, vector
 
 programs = Programs()
@@ -58,6 +60,40 @@ class Text(str, enum.Enum):
 class StrictText(enum.StrEnum):
     A = "a"
     B = "b"
+
+
+class Version(enum.Enum):
+    OLD = 1
+    NEW = [2]
+
+    @classmethod
+    def _missing_(cls, value):
+        ASKED.append(value)
+        return None if value == 0 else cls.OLD
+
+
+class Kept(enum.Enum):
+    ONE = 1
+
+    @classmethod
+    def _missing_(cls, value):
+        ASKED.append(value)
+        made = object.__new__(cls)
+        made._name_, made._value_ = "KEPT", value
+        return cls._value2member_map_.setdefault(value, made)
+
+
+class Access(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+    @classmethod
+    def _missing_(cls, value):
+        ASKED.append(value)
+        return super()._missing_(value)
+
+
+ASKED: list = []
 
 
 class Planet(enum.Enum):
@@ -148,3 +184,67 @@ def classes(x):
         Color.RED is Color(1),
         Color.__name__,
     )
+
+
+@programs()
+def look_up_by_keyword(x):
+    found = Color(value=1), Level(value=2), Mode(value=3), Planet(value=(3, 4.0)), StrictText("b")
+    try:
+        return Color(value=99), x
+    except ValueError as error:
+        return x + 1, found, str(error)
+
+
+@programs()
+def arithmetic_of_flags(x):
+    mode = Mode.X
+    mode |= Mode.Z
+    mixed = IntMode.X + IntMode.Y, IntMode.X << 1, 3 | IntMode.X, -IntMode.Y, IntMode(16), ~IntMode.X, IntMode.Y * 2
+    facts = mode is Mode(5), mode.name, len(mode), Mode.Y in mode, not Mode(0), repr(mode), [*mode]
+    return x * mode.value + (IntMode.X | IntMode.Y), mixed, facts, mode ^ Mode.X, mode & ~Mode.X
+
+
+def histories(program):
+    """What a program gives in each of three calls, as written and compiled, with what its enums were asked."""
+    for function in (program, minidynamo.compile(program, backend="eager")):
+        ASKED.clear()
+        for cls, value in ((Kept, 5), (Access, 3)):
+            cls._value2member_map_.pop(value, None)
+        yield [repr((function(torch.ones(3)), ASKED)) for _ in range(3)]
+
+
+def asked(x):
+    return x + 1, Version(1), Version([2]), Version(7), Version(value=8), Version(Version.NEW), [*ASKED]
+
+
+def asked_in_vain(x):
+    try:
+        return x, Version(0)
+    except ValueError:
+        return x + 1, len(ASKED)
+
+
+def asked_once(x):
+    return x + 1, Kept(5).value, Kept(5) is Kept(5), [*ASKED]
+
+
+def asked_by_an_operator(x):
+    return x + 1, Access(3), Access.READ | Access.WRITE, [*ASKED]
+
+
+@pytest.mark.parametrize("program", [asked, asked_in_vain, asked_once, asked_by_an_operator])
+def test_enums_that_are_asked_for_other_values(program):
+    expected, found = histories(program)
+    assert found == expected
+
+
+def test_enums_that_are_made_by_a_call():
+    @minidynamo.compile(backend="eager")
+    def made(x):
+        shape = enum.Enum("shape", "ROUND FLAT")
+        return x + shape.FLAT.value, shape
+
+    for function in (made.__wrapped__, made):
+        (y, one), (_, other) = function(torch.ones(3)), function(torch.ones(3))
+        assert torch.equal(y, torch.full((3,), 3.0))
+        assert one is not other and one.__module__ == __name__ and [*one.__members__] == ["ROUND", "FLAT"]

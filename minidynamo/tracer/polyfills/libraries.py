@@ -1,4 +1,4 @@
-"""Owns the polyfills of library functions: math, inspect, dataclasses, enum and torch.
+"""Owns the polyfills of library functions: math, inspect, dataclasses and torch.
 
 Libraries with more than a few twins have files of their own.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import enum
 import inspect
 import math
 import types
@@ -56,7 +55,7 @@ def get_annotations(obj, *, globals=None, locals=None, eval_str=False):
     return dict(found)
 
 
-# --- dataclasses and enums ----------------------------------------------------------------------------------------
+# --- dataclasses --------------------------------------------------------------------------------------------------
 
 
 def field_names(cls: type) -> tuple[str, ...]:
@@ -130,11 +129,6 @@ def _plain(value, convert):
     if isinstance(value, dict):
         return cls([(_plain(key, convert), _plain(item, convert)) for key, item in value.items()])
     return copy_deepcopy(value)
-
-
-@polyfill(enum.EnumType.__iter__)
-def enum_iter(cls):
-    return iter([cls._member_map_[name] for name in cls._member_names_])
 
 
 # --- torch --------------------------------------------------------------------------------------------------------
