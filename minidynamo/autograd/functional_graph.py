@@ -81,6 +81,13 @@ class FunctionalGraph:
             value.version = value.base.version
         return value.node
 
+    def viewed(self, value: Value) -> fx.Node:
+        """`value` as a view of its base now, also where `read` finds what was written to it, in memory of its own."""
+        if value.parent is None or value.step is None:
+            return value.base.node
+        step = value.step
+        return self.emitter.emit(step.op, self.viewed(value.parent), *step.args, **dict(step.kwargs))
+
     def write(self, value: Value, new: fx.Node) -> None:
         """Give the memory of `value` the data of `new`, which has its shape and dtype."""
         if overlaps_itself(value.node.meta["val"]):

@@ -12,10 +12,12 @@ from typing import Any
 import torch
 from torch import fx
 
+from minidynamo.autograd.emitter import same_layout
 from minidynamo.autograd.families import Family, TracedOutput
 from minidynamo.autograd.functional_graph import FunctionalGraph, Value
 from minidynamo.autograd.joint import Trace
 from minidynamo.autograd.mutation import is_view
+from minidynamo.autograd.numbers import keys
 from minidynamo.autograd.signature import InputMutation, OutputPlan, ResultNumber, ViewStep
 from minidynamo.autograd.written_inputs import InputWrite
 from minidynamo.compat import OpOverload
@@ -114,7 +116,10 @@ class _Planner:
             first = self.value_of(members[0].node)
             value = Value(first.base, first.base.node, first.base.version)
             like = first.base.node.meta["val"]
-        position = self.add(self.functional.read(value), like, family.requires_grad)
+        node = self.emitter.restride(self.functional.read(value), like)
+        if value.parent is not None and not _lies_like(node, like):  # it was written, and is what was computed
+            node = self.functional.viewed(value)
+        position = self.add(node, like, family.requires_grad)
         self.families[index] = position, value
         if not family.is_view and _is_view(self.results.nodes[position]):
             self.results.no_views.append(position)
@@ -158,6 +163,13 @@ class _Planner:
 
 def _is_view(node: fx.Node) -> bool:
     return isinstance(node.target, OpOverload) and is_view(node.target)
+
+
+def _lies_like(node: fx.Node, like: torch.Tensor) -> bool:
+    """Whether the elements of `node` lie in memory as large as that of `like`, at the same places."""
+    value = node.meta["val"]
+    places = [(t.storage_offset(), t.untyped_storage().nbytes()) for t in (value, like)]
+    return same_layout(value, like) and keys(places[0]) == keys(places[1])
 
 
 def _memory(node: fx.Node) -> Any:

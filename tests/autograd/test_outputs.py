@@ -96,3 +96,22 @@ def test_separate_histories_in_one_memory_are_refused():
     with pytest.raises(BackendError) as caught:
         graphs(program, [torch.randn(3, requires_grad=True)])
     assert caught.value.code in ("MD404", "MD401")
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.exp()[:, 1].add_(1),
+        lambda x: x.exp()[2].mul_(2),
+        lambda x: x.exp().split(2)[1].t().sin_(),
+        lambda x: x.exp().view(-1).add_(1),
+    ],
+    ids=["column", "row", "part", "whole"],
+)
+def test_views_that_were_written_lie_where_they_do_in_eager(function):
+    x = torch.rand(4, 5)
+    (made,) = compile_program(lambda x: (function(x),), [x])([x])
+    expected = function(x)
+    assert torch.equal(made, expected)
+    for fact in (torch.Tensor.stride, torch.Tensor.storage_offset, lambda t: t.untyped_storage().nbytes()):
+        assert fact(made) == fact(expected)
