@@ -109,7 +109,7 @@ def from_constant(value: Any, *, lasting: bool = False) -> VariableTracker:
     """
     if is_constant_value(value):
         return ConstantVariable(value, lasting=lasting)
-    if isinstance(value, tuple):
+    if isinstance(value, tuple) and _is_made_of_items(type(value)):
         items = [from_constant(item, lasting=lasting) for item in value]
         return TupleVariable(items, type(value), value if lasting and type(value) is tuple else None)
     if type(value) is list:
@@ -122,6 +122,11 @@ def from_constant(value: Any, *, lasting: bool = False) -> VariableTracker:
     if isinstance(value, type):
         return ClassVariable(value)
     raise NotConstant(type(value).__name__)
+
+
+def _is_made_of_items(cls: type) -> bool:
+    """Whether a class of tuples is called with the items in one sequence, or has `_fields`, and can be made again."""
+    return cls in (tuple, torch.Size) or hasattr(cls, "_fields") or hasattr(cls, "n_sequence_fields")
 
 
 def from_result(value: Any, operands: Sequence[VariableTracker], values: Sequence[object]) -> VariableTracker:

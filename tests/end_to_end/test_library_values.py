@@ -215,6 +215,12 @@ def arithmetic_of_dates(x):
     )
 
 
+@programs(breaks=3)
+def weeks_of_dates(x):
+    year, week, day = found = datetime.date(2024, 1, 1).isocalendar()
+    return x * week, year, day, found, found.week, datetime.date(2024, 1, 1).timetuple().tm_yday
+
+
 @programs(on_a_day(2024, 1, 1), on_a_day(2024, 1, 2), graphs=2)
 def a_date_as_argument(x, day):
     return x * day.toordinal(), day.weekday(), f"{day}"

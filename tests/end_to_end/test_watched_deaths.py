@@ -620,6 +620,24 @@ def in_a_function(parts, dead, x):
     return x + 1, name, before, len(dead)
 
 
+def in_defaults(parts, dead, x):
+    def read(part=parts.pop(), *, other=parts.pop()):  # noqa: B008
+        return part.name, other.name
+
+    names, before = read(), len(dead)
+    del read
+    return x + 1, names, before, len(dead)
+
+
+def in_defaults_that_are_replaced(parts, dead, x):
+    read = lambda part=parts.pop(): len(dead)  # noqa: B008, E731
+    before = read()
+    read.__defaults__ = (parts.pop(),)
+    between = read()
+    read.__defaults__ = None
+    return x + 1, before, between, read(3)
+
+
 def in_a_generator(parts, dead, x):
     def names(part):
         yield part.name
@@ -678,6 +696,8 @@ histories_of(
     (sequence, in_a_tuple),
     (sequence, in_a_closure),
     (sequence, in_a_function),
+    (sequence, in_defaults),
+    (sequence, in_defaults_that_are_replaced),
     (sequence, in_a_generator),
     (sequence, in_a_new_object),
     (sequence, in_an_exception),
