@@ -89,6 +89,8 @@ class _Overwriting:
             copy.replace_all_uses_with(place)
             self.erase(copy)
         elif new.target is aten.clone.default and [*new.users] == [copy] and new.next is copy:
+            if not self.is_called(new.target):
+                return  # kernels may read the source later
             source = new.args[0]
             if place not in self.memories.places[source]:  # type: ignore[index]
                 copy.args = (place, source)

@@ -149,7 +149,7 @@ def test_what_no_kernel_computes_is_written_in_place(program):
 
 
 @pytest.mark.cpp
-@pytest.mark.parametrize("program", [scattered, normalized_twice])
+@pytest.mark.parametrize("program", [scattered, normalized_twice, swapped])
 def test_kernels_around_what_writes_to_arguments_read_what_they_read_in_eager(program):
     torch.testing.assert_close(outcome(minidynamo.compile(program, backend="native", fullgraph=True)), outcome(program))
 
