@@ -113,8 +113,7 @@ class Emitter:
     def restride(self, node: fx.Node, like: torch.Tensor) -> fx.Node:
         """`node` with the strides of `like`: a permuted copy. Strides with gaps or overlaps cannot be had so; then
         it is `node` itself."""
-        value = node.meta["val"]
-        if keys(value.stride()) == keys(like.stride()) or _strides(value) == _strides(like) or not _is_dense(like):
+        if has_strides_of(node.meta["val"], like) or not is_dense(like):
             return node
         return self.in_memory_order(node, like, aten.clone.default, memory_format=torch.contiguous_format)
 
@@ -148,12 +147,17 @@ def same_layout(a: Any, b: Any, memory: bool = False) -> bool:
     return not memory or (same_place and a.untyped_storage()._cdata == b.untyped_storage()._cdata)
 
 
+def has_strides_of(value: torch.Tensor, like: torch.Tensor) -> bool:
+    """Whether two tensors of one shape have the same strides where these matter."""
+    return keys(value.stride()) == keys(like.stride()) or _strides(value) == _strides(like)
+
+
 def _strides(value: torch.Tensor) -> list[int]:
     """The strides that matter: those of dimensions with more than one element."""
     return [stride for size, stride in zip(value.shape, value.stride()) if size > 1]
 
 
-def _is_dense(value: torch.Tensor) -> bool:
+def is_dense(value: torch.Tensor) -> bool:
     """Whether the elements fill their memory without gaps or overlaps."""
     if is_dense_in(
         range(value.ndim - 1, -1, -1), value.shape, value.stride()

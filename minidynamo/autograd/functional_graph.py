@@ -14,10 +14,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from minidynamo.autograd.emitter import Emitter
+from minidynamo.autograd.emitter import Emitter, has_strides_of, is_dense
 from minidynamo.autograd.overlaps import overlaps_itself
 from minidynamo.autograd.signature import ViewStep
 from minidynamo.autograd.views import ELEMENT_INVERSES, INVERSES
+from minidynamo.compat import OpOverload
 from minidynamo.errors import Diagnostic, GraphRefused
 
 OVERLAPS = "a tensor is written whose elements share memory"  # as fill_, zero_ and index_fill_ do
@@ -87,6 +88,18 @@ class FunctionalGraph:
             return value.base.node
         step = value.step
         return self.emitter.emit(step.op, self.viewed(value.parent), *step.args, **dict(step.kwargs))
+
+    def to_draw(self, op: OpOverload, into: dict[str, torch.Tensor], now: dict[str, Any]) -> dict[str, fx.Node]:
+        """What `op` takes `now` of the tensors that it draws numbers `into`, laid out as those: that decides which
+        number goes where. An output is no argument of what draws instead, which fills its result row by row."""
+        laid_out = {name: self.emitter.restride(now[name], like) for name, like in into.items() if name in now}
+        for name, like in into.items():
+            made = laid_out.get(name)
+            same = like.is_contiguous() if made is None else has_strides_of(made.meta["val"], like)
+            # Where there are gaps, `normal_` draws in another way.
+            if not same or (op is torch.ops.aten.normal_.default and not is_dense(like)):
+                raise refuse(f"`{op}` draws into memory that is laid out in a way that values are not")
+        return laid_out
 
     def write(self, value: Value, new: fx.Node) -> None:
         """Give the memory of `value` the data of `new`, which has its shape and dtype."""

@@ -289,6 +289,8 @@ class _Pass:
         if functional is None:
             raise refuse(f"`{op}` writes to its arguments, and no operator is known that returns the data instead")
         call = {name: self.current(value) for name, value in named.items() if name not in mutation.dropped}
+        if torch.Tag.nondeterministic_seeded in op.tags:
+            call |= self.result.to_draw(op, {name: named[name].meta["val"] for name in mutation.arguments}, call)
         names = [arg.name for arg in compat.schema_of(functional).arguments]
         order = [arg.name for arg in compat.schema_of(op).arguments if arg.name not in mutation.dropped]
         keyword_only = {arg.name for arg in compat.schema_of(functional).arguments if arg.kwarg_only}

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import minidynamo
 from minidynamo.autograd.aot import aot_graphs
 from minidynamo.autograd.mutation import is_view, mutation_of
 from minidynamo.compat import FakeTensorMode, OpOverload
@@ -415,3 +416,26 @@ def test_conjugates_are_not_left_out():
         sum(out.abs().pow(2).sum() for out in outs).backward()
         assert leaf.grad is not None
     torch.testing.assert_close(x.grad, y.grad)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda x: x[:, ::2].normal_(),
+        lambda x: x.mul_(2)[:, 1::2].normal_(),
+        lambda x: x.t().copy_(torch.ones(8, 8)).uniform_(),
+        lambda x: x.t()[:, ::2].copy_(torch.ones(8, 4)).exponential_(),
+        lambda x: x.t().copy_(torch.ones(8, 8)).bernoulli_(0.5),
+        lambda x: torch.rand(8, 8, out=x.t()),
+        lambda x: torch.randn(8, 4, out=x[:, ::2]),
+    ],
+    ids=["gaps", "gaps_written", "transposed", "transposed_gaps", "bernoulli", "output", "output_gaps"],
+)
+@pytest.mark.filterwarnings("ignore:MD402")
+def test_numbers_are_drawn_in_the_order_of_memory(draw):
+    x, y = torch.zeros(8, 8), torch.zeros(8, 8)
+    torch.manual_seed(0)
+    draw(x)
+    torch.manual_seed(0)
+    minidynamo.compile(lambda y: draw(y).sum(), backend="aot_eager")(y)
+    assert torch.equal(x, y)
