@@ -20,7 +20,7 @@ from minidynamo.autograd.aot import aot_compile
 from minidynamo.autograd.decompositions import masked, splittable
 from minidynamo.autograd.in_place import write_in_place
 from minidynamo.autograd.numbers import has_symbols
-from minidynamo.autograd.overwriting import overwrite, overwrite_inputs
+from minidynamo.autograd.overwriting import as_new, overwrite, overwrite_inputs
 from minidynamo.autograd.saving import SavePolicy
 from minidynamo.autograd.segments import compile_segments
 from minidynamo.boxed import BoxedCallable, as_boxed, make_boxed, make_boxed_func, mark_boxed
@@ -98,9 +98,9 @@ def aot_eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callab
                 node.target = compat.called_by(node)
             if stage == "backward":
                 write_in_place(graph.graph)
-            else:
-                overwrite(graph.graph)
-            return _one_by_one(graph, stage)
+                return _one_by_one(graph, stage)
+            renewed = overwrite(graph.graph)
+            return as_new(_one_by_one(graph, stage), renewed)
 
         return run_stage
 

@@ -14,12 +14,14 @@ from typing import Any
 import torch
 from torch import fx
 
+from minidynamo import compat
 from minidynamo.autograd.emitter import Emitter, fake, same_layout
 from minidynamo.autograd.memories import READING_LAYOUT, Memories, is_plain, is_window, nodes_in, same_kind
 from minidynamo.autograd.mutation import OUT, is_view
 from minidynamo.autograd.numbers import is_number
 from minidynamo.autograd.overlaps import same_elements
 from minidynamo.autograd.twins import Twin, out_variant, twin_of
+from minidynamo.boxed import BoxedCallable, mark_boxed
 from minidynamo.compat import OpOverload
 
 aten = torch.ops.aten
@@ -35,11 +37,37 @@ PARTS: dict[Any, OpOverload] = {
 Slots = list[tuple[fx.Node, fx.Node | None]]
 """What may be written, and the result that would lie there; None if nobody reads that."""
 
+Renewed = dict[int, bool]
+"""The positions of results that lie where something else did, each with whether it was a view before that."""
 
-def overwrite(graph: fx.Graph) -> None:
-    """Let operations write where what they read dies, as far as that can be told."""
-    if any(isinstance(node.meta.get("val"), torch.Tensor) for node in graph.nodes):
-        _Overwriting(graph).run()
+
+def overwrite(graph: fx.Graph) -> Renewed:
+    """Let operations write where what they read dies, as far as that can be told. Results that were made anew lie in
+    memory that is written to, or are views of it: torch must not count that, nor tell the program."""
+    if not any(isinstance(node.meta.get("val"), torch.Tensor) for node in graph.nodes):
+        return {}
+    walk = _Overwriting(graph)
+    results = _results(graph)
+    before = {position: _is_a_view(node) for position, node in results.items()}
+    walk.run()
+    return {position: before[position] for position, node in _results(graph).items() if walk.is_renewed(node)}
+
+
+def as_new(run: BoxedCallable, renewed: Renewed) -> BoxedCallable:
+    """`run`, of whose results those that lie in memory written to are what they were before `overwrite`."""
+    if not renewed:
+        return run
+
+    def call(args: list[Any]) -> list[Any]:
+        made = list(run(args))
+        for position, was_view in renewed.items():
+            if made[position]._is_view() and not was_view:
+                made[position] = made[position].detach()
+        counted = [made[position] for position in renewed if not made[position].is_inference()]
+        compat.set_versions(counted, [0] * len(counted))
+        return made
+
+    return mark_boxed(call)
 
 
 def overwrite_inputs(graph: fx.Graph, is_called: Callable[[OpOverload], bool]) -> None:
@@ -57,6 +85,11 @@ class _Overwriting:
     def __init__(self, graph: fx.Graph) -> None:
         self.graph = graph
         self.memories = Memories(graph)
+        self.written: set[fx.Node] = set()
+
+    def is_renewed(self, node: fx.Node) -> bool:
+        """Whether a value may lie in memory made here of which something else has been overwritten."""
+        return any(place in self.written and place.op == "call_function" for place in self.memories.places[node])
 
     def run(self) -> None:
         for node in list(self.graph.nodes):
@@ -256,6 +289,7 @@ class _Overwriting:
         place = self.memories.place_of(there)
         assert place is not None
         self.memories.merge(made, place)
+        self.written.add(place)
 
     def renew(self, node: fx.Node) -> None:
         """Compute the fake values of the views of `node`, which lies elsewhere now."""
@@ -287,6 +321,20 @@ class _OverwritingInputs(_Overwriting):
         while isinstance(there.target, OpOverload) and is_view(there.target):
             there = there.args[0]  # type: ignore[assignment]
         return there.op == "placeholder"
+
+
+def _results(graph: fx.Graph) -> dict[int, fx.Node]:
+    """The tensors that a graph returns, by position."""
+    results: Any = graph.output_node().args[0]
+    return {
+        position: node
+        for position, node in enumerate(results)
+        if isinstance(node, fx.Node) and isinstance(node.meta.get("val"), torch.Tensor)
+    }
+
+
+def _is_a_view(node: fx.Node) -> bool:
+    return isinstance(node.target, OpOverload) and is_view(node.target)
 
 
 def _is_store(node: fx.Node) -> bool:
