@@ -41,7 +41,8 @@ class Memories:
                 self.add(node, frozenset((node,)))
             elif node.op == "call_function":
                 around = frozenset(place for source in _sources(node) for place in self.places[source])
-                self.add(node, frozenset((node,)) if _is_new(node) else around)
+                own: frozenset[fx.Node] = frozenset() if _is_shared(node) else frozenset((node,))
+                self.add(node, own if _is_new(node) else own | around)
 
     def add(self, node: fx.Node, places: frozenset[fx.Node]) -> None:
         """`node` lies in one of `places`."""
@@ -108,6 +109,12 @@ def _is_new(node: fx.Node) -> bool:
         return not lies_in_arguments(node)
     memory = memory_of(node)
     return not lies_in_arguments(maker) and memory is not None and _is_apart(node, maker, memory)
+
+
+def _is_shared(node: fx.Node) -> bool:
+    """Whether the operator says that its results lie in arguments."""
+    maker = maker_of(node)
+    return isinstance(maker.target, OpOverload) and any(r.alias_info for r in compat.schema_of(maker.target).returns)
 
 
 def _is_apart(node: fx.Node, maker: fx.Node, memory: int) -> bool:

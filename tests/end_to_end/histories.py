@@ -54,7 +54,6 @@ def compare(history: History, backend: str) -> None:
 
 def _run(history: History, compiled: Callable[..., Any]) -> list[Any]:
     torch.manual_seed(0)
-    gc.collect()
     gc.disable()  # what dies must not depend on when the collector happens to run
     try:
         return [described(value) for value in history(compiled)]
