@@ -8,6 +8,7 @@ import functools
 import pytest
 import torch
 
+import minidynamo
 from tests.end_to_end.programs import Programs
 
 programs = Programs()
@@ -307,3 +308,13 @@ def wrong_args(x):
         return f(x)
     except TypeError as e:
         return str(e)
+
+
+@programs(lambda: ([slice(1, 2), int], torch.ones(3)), breaks=1, graphs=2)
+def annotations_that_are_computed(values, x):
+    def scaled(v: values.pop(), n: values.pop() = 2):
+        return v * n
+
+    y = x + 1
+    minidynamo.graph_break()
+    return scaled(y), scaled.__annotations__

@@ -67,7 +67,7 @@ def _function_attributes(rebuild: Rebuilder, variable: NestedFunctionVariable) -
     if variable.kwdefaults is not None:
         yield "__kwdefaults__", rebuild.value(variable.kwdefaults)
     if isinstance(variable.annotations, TupleVariable):  # names and values in turn, as the bytecode has them
-        items = variable.annotations.items
+        items = as_moved(variable.annotations.items)
         pairs = [f"{rebuild.value(name)}: {rebuild.value(value)}" for name, value in zip(items[::2], items[1::2])]
         yield "__annotations__", f"{{{', '.join(pairs)}}}"
     elif variable.annotations is not None:
