@@ -70,8 +70,8 @@ def _entries(
     key_of_raw = functools.partial(dict_key, graph)
     size = size_of(source, dict, exact or owner is None)
     tracker = functools.partial(wrap, graph)
-    # torch's schedules note in each group of parameters with which learning rate they have begun to change it.
-    if type(value) is dict and "initial_lr" in value and type(value.get("lr")) is float:
+    # The learning rate in an optimizer's group of parameters is there to be changed.
+    if type(value) is dict and "params" in value and type(value.get("lr")) is float:
         graph.shapes.expect_change(place("lr"))
     reader = TableReader((*raw,), size, read, place, key_of_raw, tracker, has, GuardKind.DICT_KEYS)
     return OutsideTable(graph, source, reader)
