@@ -78,6 +78,8 @@ QUESTIONS = {
     "equal": lambda a, b: a == b,
     "unequal": lambda a, b: a != b,
     "by name": lambda a, b: (a.__ne__(b), a.__eq__(b)),
+    "sets": lambda a, b: (len({a, b}), a in {b}),
+    "keys": lambda a, b: (len({a: 1, b: 2}), {a: 1}.get(b), {(a, 1): 1}.get((b, 1))),
     "tensors": lambda a, b: (torch.is_tensor(a), torch.is_tensor(b)),
 }
 NAN, PAIR = float("nan"), torch.tensor([1.0, 2.0])
@@ -104,7 +106,7 @@ CALLS = {
 def answer(function, *args):
     try:
         return repr(function(*args))
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         return type(error)
 
 

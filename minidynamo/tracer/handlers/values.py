@@ -5,7 +5,6 @@ It registers nothing.
 
 from __future__ import annotations
 
-import operator
 import types
 from typing import Any
 
@@ -22,6 +21,7 @@ from minidynamo.tracer.constants import (
 )
 from minidynamo.tracer.exceptions import unsaid
 from minidynamo.tracer.numbers import involves_number, pinned
+from minidynamo.tracer.polyfills.lists import same_or_equal
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, FunctionVariable, NestedFunctionVariable
@@ -158,7 +158,7 @@ class TracedKey:
             right = other
         else:
             right = from_constant(other)
-        return self.variable is right or self.tx.truth(self.tx.call(operator.eq, [self.variable, right]))
+        return self.tx.truth(self.tx.call(same_or_equal, [self.variable, right]))
 
 
 class _Hashed:
