@@ -215,10 +215,16 @@ def arithmetic_of_dates(x):
     )
 
 
-@programs(breaks=3)
+@programs(breaks=2)
 def weeks_of_dates(x):
+    found = datetime.date(2024, 1, 1).isocalendar()
+    return x * found.week, found, datetime.date(2024, 1, 1).timetuple().tm_yday
+
+
+@programs(breaks=2 if sys.version_info >= (3, 13) else 3)  # storing a value and reading it is one instruction in 3.13
+def unpacked_weeks_of_dates(x):
     year, week, day = found = datetime.date(2024, 1, 1).isocalendar()
-    return x * week, year, day, found, found.week, datetime.date(2024, 1, 1).timetuple().tm_yday
+    return x * week, year, day, found, found.week
 
 
 @programs(on_a_day(2024, 1, 1), on_a_day(2024, 1, 2), graphs=2)
