@@ -340,7 +340,7 @@ def _call_class_twin(tx: Tracer, cls: type, twin: object, args: Args, kwargs: Kw
     made = looked_at(tx, _inline_twin(tx, twin, args, kwargs))
     if made.python_type is cls or not issubclass(cls, Iterator):
         return made
-    return LibraryIterator(cls, made, cls, tuple(args), kwargs)
+    return LibraryIterator(cls, made, cls, tuple(args), kwargs, taken=0 if taken else None)
 
 
 def _all_items(tx: Tracer, iterable: VariableTracker) -> VariableTracker:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from minidynamo.tracer.copies import NUMPY_SCALARS, can_be_two
+from minidynamo.tracer.copies import CALLABLE_ALIAS, NUMPY_SCALARS, can_be_two
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, FunctionVariable
 from minidynamo.variables.constants import ConstantVariable
@@ -57,6 +57,8 @@ CONSTANT_TYPES: frozenset[type] = frozenset(
         re.Match,
         re.Pattern,
         types.GenericAlias,
+        types.UnionType,
+        CALLABLE_ALIAS,
         datetime.date,
         datetime.timedelta,
         datetime.timezone,
@@ -81,13 +83,20 @@ def is_constant_value(value: object) -> bool:
     return type(value) in CONSTANT_TYPES or issubclass(type(value), enum.Enum)
 
 
+# Constants that give back the one object which they are made of.
+_HELD: dict[type, str] = {re.Match: "string", types.GenericAlias: "__args__", types.UnionType: "__args__"}
+
+
 def given_back(result: object, operands: Iterable[VariableTracker], values: Iterable[object]) -> VariableTracker | None:
     """The operand whose very object a function has given as its result, as `+n` and `s.strip()` may do."""
-    if not can_be_two(result):
+    if not can_be_two(result) and type(result) is not tuple:
         return None
     for operand, value in zip(operands, values):
-        if value is result and isinstance(operand, ConstantVariable | NumberVariable):
+        if value is result and isinstance(operand, ConstantVariable | NumberVariable | TupleVariable):
             return operand
+        held = _HELD.get(type(value))
+        if held and isinstance(operand, ConstantVariable) and operand.made_of and getattr(value, held) is result:
+            return operand.made_of[0]
         if isinstance(operand, SequenceVariable) and isinstance(value, list | tuple):
             found = given_back(result, operand.items, value)
             if found is not None:
@@ -140,6 +149,13 @@ def from_result(value: Any, operands: Sequence[VariableTracker], values: Sequenc
         return ListVariable([from_result(item, operands, values) for item in value])
     if type(value) is range and all(operand.python_type is int for operand in operands):
         return ConstantVariable(value, made_of=tuple(operands))
+    if type(value) is dict:
+        return DictVariable(
+            {key_of(from_constant(key)): from_result(item, operands, values) for key, item in value.items()}
+        )
+    if type(value) in _HELD:
+        with contextlib.suppress(NotConstant):
+            return ConstantVariable(value, made_of=(from_result(getattr(value, _HELD[type(value)]), operands, values),))
     return from_constant(value)
 
 

@@ -5,13 +5,16 @@ Which constants leave a frame is found in `reconstruct/`, where a value comes fr
 
 from __future__ import annotations
 
+import collections.abc
+import copy
 import datetime
+import functools
+import operator
 import re
 import sys
 import types
 from collections.abc import Callable
 from itertools import chain
-from operator import neg
 from typing import Any
 
 import numpy as np
@@ -21,15 +24,26 @@ import torch
 NUMPY_SCALARS: frozenset[type] = frozenset(np.dtype(letter).type for letter in "?bhilqBHILQefdFD")
 
 
+CALLABLE_ALIAS: type = type(collections.abc.Callable[[], None])
+
+
 def _limits(limits: torch.finfo | torch.iinfo) -> torch.finfo | torch.iinfo:
     return type(limits)(getattr(torch, limits.dtype))
 
 
-def _match(match: re.Match[Any]) -> re.Match[Any]:
-    """The same match of the same text; the one given if neither a search nor a match of the whole text finds it."""
-    pattern, where = match.re, (match.string, match.pos, match.endpos)
+def match_in(match: re.Match[Any], text: Any) -> re.Match[Any]:
+    """The same match in an equal text; the one given if neither a search nor a match of the whole text finds it."""
+    pattern, where = match.re, (text, match.pos, match.endpos)
     again = chain(pattern.finditer(*where), (pattern.fullmatch(*where),))
     return next((other for other in again if other is not None and _groups(other) == _groups(match)), match)
+
+
+def alias_of(alias: Any, args: tuple[Any, ...]) -> Any:
+    """The same generic class or union, made of these arguments."""
+    if isinstance(alias, types.UnionType):
+        return functools.reduce(operator.or_, args)
+    made = types.GenericAlias(alias.__origin__, args)
+    return next(iter(made)) if alias.__unpacked__ else made
 
 
 def _groups(match: re.Match[Any]) -> tuple[object, ...]:
@@ -37,7 +51,7 @@ def _groups(match: re.Match[Any]) -> tuple[object, ...]:
 
 
 _COPIES: dict[type, Callable[[Any], Any]] = {
-    **dict.fromkeys((int, float, complex), lambda value: neg(neg(value))),
+    **dict.fromkeys((int, float, complex), lambda value: operator.neg(operator.neg(value))),
     str: lambda value: "".join((value, "")),
     bytes: lambda value: bytes(bytearray(value)),
     range: lambda value: range(value.start, value.stop, value.step),
@@ -49,8 +63,9 @@ _COPIES: dict[type, Callable[[Any], Any]] = {
     datetime.timezone: lambda value: datetime.timezone(*value.__getinitargs__()),
     datetime.date: lambda value: value.replace(),
     datetime.datetime: lambda value: value.replace(),
-    re.Match: _match,
-    types.GenericAlias: lambda value: types.GenericAlias(value.__origin__, value.__args__),
+    re.Match: lambda value: match_in(value, value.string),
+    **dict.fromkeys((types.GenericAlias, types.UnionType), lambda value: alias_of(value, (*value.__args__, None)[:-1])),
+    CALLABLE_ALIAS: copy.copy,
     **dict.fromkeys(NUMPY_SCALARS, lambda value: value.copy()),
 }
 

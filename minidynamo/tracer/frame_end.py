@@ -110,7 +110,7 @@ def _shows_started_iterator(tx: Trace, frame: Frame, end: Return | Break) -> str
     """
     at_hand = replace(end, stack=end.stack[_first_operand(frame, end) :]) if isinstance(end, Break) else end
     found, _ = reachable(at_hand.values(), tx.side_effects)
-    started = [v.cls.__name__ for v in found if isinstance(v, LibraryIterator) and v.started]
+    started = [v.cls.__name__ for v in found if isinstance(v, LibraryIterator) and v.is_lost]
     return f"Nothing but Python itself can make a {started[0]} iterator that has started." if started else ""
 
 

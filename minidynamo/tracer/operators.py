@@ -35,7 +35,7 @@ from minidynamo.tracer.exceptions import says, tracked
 from minidynamo.tracer.operator_table import BINARY, COMPARISONS, IN_PLACE, UNARY
 from minidynamo.tracer.polyfills.lists import same_or_equal
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.trace_rules import is_trusted_class
+from minidynamo.tracer.trace_rules import is_trusted_class, is_trusted_module
 from minidynamo.tracer.unread import looked_at, same_moved
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, FunctionVariable
@@ -226,13 +226,28 @@ def _getitem(tx: Tracer, obj: VariableTracker, key: VariableTracker, /) -> Varia
 
 
 def _generic_alias(tx: Tracer, cls: type, key: VariableTracker) -> VariableTracker:
-    """`list[int]`: annotations are made of such objects, which nobody looks into."""
+    """`list[int]`: annotations are made of such objects. Most are new ones at each call; `typing` keeps its own."""
+    own, owner = lookup_on_class(cls, "__class_getitem__")
+    if (
+        owner is not None
+        and isinstance(own, classmethod)
+        and not is_trusted_module(getattr(own.__func__, "__module__", None))
+    ):
+        return tx.call(tx.getattr(tx.wrap(cls, None), "__class_getitem__"), [key], unread=True)
     try:
-        alias = cls[_type_argument(tx, key)]  # type: ignore[index]
+        argument = _type_argument(tx, key)
+        alias = cls[argument]  # type: ignore[index]
+        if is_constant_value(alias):
+            args: tuple[Any, ...] = getattr(alias, "__args__", ())
+            made_of = key if isinstance(key, TupleVariable) else TupleVariable([key])
+            held = args is argument or (len(args) == 1 and args[0] is argument)
+            return ConstantVariable(alias, made_of=(made_of,) if held and type(alias) is types.GenericAlias else ())
+        if cls[argument] is alias:  # type: ignore[index]
+            return tx.wrap(alias, Constant(alias, "alias"))
     except (NotConstant, TypeError):
-        what = f"making the generic alias {cls.__name__}[...]"
-        tx.break_graph("MD241", what, why="Types are not made while tracing.", fix="make it outside")
-    return ConstantVariable(alias) if is_constant_value(alias) else tx.wrap(alias, Constant(alias, "alias"))
+        pass
+    what = f"making the generic alias {cls.__name__}[...]"
+    tx.break_graph("MD241", what, why="Types are not made while tracing.", fix="make it outside")
 
 
 def _type_argument(tx: Tracer, key: VariableTracker) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import types
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,6 +102,20 @@ class PartialVariable(VariableTracker):
     @property
     def python_type(self) -> type:
         return functools.partial
+
+
+@dataclass(eq=False)
+class LibraryCallable(VariableTracker):
+    """The callable object of the class `cls` that `make(*args, **kwargs)` has given, an itemgetter, say."""
+
+    cls: type
+    make: Callable[..., Any]
+    args: tuple[VariableTracker, ...]
+    kwargs: dict[str, VariableTracker]
+
+    @property
+    def python_type(self) -> type:
+        return self.cls
 
 
 @dataclass(eq=False)

@@ -18,7 +18,8 @@ class ConstantVariable(VariableTracker):
     One from outside may be passed on, stored and asked for its type before anybody needs its `value`: `on_read` is
     called when somebody does. One without a source was computed by the program, as the object that Python has made
     in this call, unless it is `lasting`: a literal, or held by something that lives on. `read_anew`: each look at its
-    source gives another object, as at the size of a tensor. `made_of` are the objects that a range gives back.
+    source gives another object, as at the size of a tensor. `made_of` are the objects that it gives back: the bounds of
+    a range, the text of a match, the arguments of a generic class.
     """
 
     __match_args__ = ("value",)

@@ -128,7 +128,8 @@ class SliceIterator(VariableTracker):
 class LibraryIterator(VariableTracker):
     """An iterator of the class `cls` that `make(*args, **kwargs)` gives, played by `iterator`, which its twin gave.
 
-    It can be made again as long as it has not started.
+    It can be made again as long as it has not started, or, where nothing can tell that it is made twice, and moved to
+    its place: then `taken` counts the items that it has given.
     """
 
     cls: type
@@ -137,7 +138,13 @@ class LibraryIterator(VariableTracker):
     args: tuple[VariableTracker, ...] = ()
     kwargs: dict[str, VariableTracker] = field(default_factory=dict)
     started: bool = False
+    taken: int | None = None
 
     @property
     def python_type(self) -> type:
         return self.cls
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether nothing but what plays it is left."""
+        return self.started and self.taken is None

@@ -9,7 +9,7 @@ import abc
 import functools
 import operator
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from minidynamo.guards.guard import GuardKind
@@ -20,13 +20,14 @@ from minidynamo.tracer.exceptions import unsaid
 from minidynamo.tracer.handlers.objects import ABC_REGISTRATIONS
 from minidynamo.tracer.handlers.values import expect_constant
 from minidynamo.tracer.moved_items import as_moved, entries_as_moved, hold, hold_named
-from minidynamo.tracer.polyfills.functools import best_match
+from minidynamo.tracer.polyfills.functools import ComparedKey, best_match
 from minidynamo.tracer.polyfills.operator import call_a_method, get_attributes, get_items
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
     BuiltinVariable,
     FunctionVariable,
+    LibraryCallable,
     MethodVariable,
     NestedFunctionVariable,
     PartialVariable,
@@ -135,17 +136,70 @@ def _best_match(tx: Tracer, cls: VariableTracker, classes: VariableTracker) -> V
     return ClassVariable(best_match(as_constant(cls), registered))
 
 
-# --- itemgetter, attrgetter, methodcaller ---------------------------------------------------------------------------
+# --- cmp_to_key, itemgetter, attrgetter, methodcaller ---------------------------------------------------------------
+
+
+_KEY_MAKER: type = type(functools.cmp_to_key(max))
+
+
+@registry.function(functools.cmp_to_key)
+def _cmp_to_key(tx: Tracer, mycmp: VariableTracker) -> VariableTracker:
+    return LibraryCallable(_KEY_MAKER, functools.cmp_to_key, (mycmp,), {})
+
+
+@registry.method(_KEY_MAKER, "__call__")
+@registry.takes_unread("obj")
+def _key(tx: Tracer, maker: LibraryCallable, /, obj: VariableTracker) -> VariableTracker:
+    return tx.call(ComparedKey, [*maker.args, obj])
 
 
 def _getter(cls: type, twin: Callable[..., Any]) -> None:
+    @registry.function(cls)
+    def make(tx: Tracer, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
+        _refuse(tx, lambda: cls(*map(_stand_in, args), **kwargs))
+        return LibraryCallable(cls, cls, args, kwargs)
+
+    @registry.method(cls, "__call__")
+    @registry.takes_unread("args")
+    def call(
+        tx: Tracer, getter: LibraryCallable, /, *args: VariableTracker, **kwargs: VariableTracker
+    ) -> VariableTracker:
+        return _get(tx, getter.args, getter.kwargs, args, kwargs)
+
     @registry.instances(cls)
-    def get(tx: Tracer, getter: BuiltinVariable, obj: VariableTracker, /) -> VariableTracker:
-        make, args = getter.value.__reduce__()
-        named = make.keywords if isinstance(make, functools.partial) else {}
-        first = make.args if isinstance(make, functools.partial) else ()
-        made_of = [tx.wrap(arg, None) for arg in (*first, *args)]
-        return tx.call(twin, [obj, *made_of], {name: tx.wrap(value, None) for name, value in named.items()})
+    @registry.takes_unread("args")
+    def call_outside(
+        tx: Tracer, getter: BuiltinVariable, /, *args: VariableTracker, **kwargs: VariableTracker
+    ) -> VariableTracker:
+        made, given = getter.value.__reduce__()
+        named = made.keywords if isinstance(made, functools.partial) else {}
+        first = made.args if isinstance(made, functools.partial) else ()
+        made_of = [tx.wrap(arg, None) for arg in (*first, *given)]
+        return _get(tx, made_of, {name: tx.wrap(value, None) for name, value in named.items()}, args, kwargs)
+
+    def _get(
+        tx: Tracer,
+        made_of: Sequence[VariableTracker],
+        named: Mapping[str, VariableTracker],
+        args: Sequence[VariableTracker],
+        kwargs: Mapping[str, VariableTracker],
+    ) -> VariableTracker:
+        if kwargs or len(args) != 1:
+            _refuse(tx, lambda: cls("")(*args, **kwargs))
+        return tx.call(twin, [args[0], *made_of], named, unread=True)
+
+
+def _stand_in(arg: VariableTracker) -> object:
+    """Something of which a getter is made, or not, as of the argument itself."""
+    return "" if issubclass(arg.python_type, str) else None
+
+
+def _refuse(tx: Tracer, call: Callable[[], object]) -> None:
+    """Raise what Python raises for a call with wrong arguments."""
+    try:
+        call()
+    except TypeError as error:
+        tx.raises(error, exact=True)
 
 
 _getter(operator.itemgetter, get_items)

@@ -43,10 +43,10 @@ LONGEST = 100_000
 _DICTS: tuple[Any, ...] = ({}, collections.OrderedDict())
 _VIEWS: list[Any] = [view for d in _DICTS for view in (d.keys(), d.values(), d.items())]
 _ITERATED: list[Any] = [[], (), set(), collections.deque(), range(0), range(2**70), "", chr(233), b"", *_VIEWS]
-_CALLING: type = type(iter(int, 1))
+CALLING: type = type(iter(int, 1))
 _BRANCH: type = type(itertools.tee(())[0])
 _ITERATORS: list[type] = [
-    *(zip, enumerate, map, filter, reversed, _CALLING, _BRANCH),
+    *(zip, enumerate, map, filter, reversed, CALLING, _BRANCH),
     *(cls for cls in vars(itertools).values() if isinstance(cls, type) and issubclass(cls, Iterator)),
     *(type(iter(container)) for container in _ITERATED),
     *(type(reversed(container)) for container in ([], collections.deque(), *_VIEWS)),
@@ -59,7 +59,7 @@ def _iter(tx: Tracer, obj: VariableTracker, sentinel: VariableTracker | None = N
         if not class_has(obj.python_type, "__call__"):
             tx.raises(TypeError("iter(v, w): v must be callable"))
         played = tx.call(until, [obj, sentinel])
-        return LibraryIterator(_CALLING, played, iter, (obj, sentinel))
+        return LibraryIterator(CALLING, played, iter, (obj, sentinel))
     cls = obj.python_type
     iterable = class_has(cls, "__iter__")
     if not iterable and class_has(cls, "__getitem__"):
@@ -263,7 +263,10 @@ def _next_of_chain(tx: Tracer, chain: ChainIterator) -> VariableTracker | None:
 @registry.advance(LibraryIterator)
 def _next_of_library(tx: Tracer, iterator: LibraryIterator) -> VariableTracker | None:
     iterator.started = True
-    return next_moved(tx, iterator.iterator)
+    item = next_moved(tx, iterator.iterator)
+    if iterator.taken is not None and item is not None:
+        iterator.taken += 1
+    return item
 
 
 @registry.advance(SliceIterator)

@@ -23,11 +23,12 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant, InstanceAttr, Item
 from minidynamo.tracer import registry
 from minidynamo.tracer.constants import NotConstant, as_constant
+from minidynamo.tracer.handlers.iterators import CALLING
 from minidynamo.tracer.handlers.values import constant, expect_constant
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.iterators import SequenceIterator
+from minidynamo.variables.iterators import LibraryIterator, SequenceIterator
 from minidynamo.variables.objects import ObjectVariable
 
 registry.fold(str.maketrans, bytes.maketrans)
@@ -59,24 +60,28 @@ registry.method(str, "join")(_join(str))
 registry.method(bytes, "join")(_join(bytes))
 
 
-def _matches(tx: Tracer, find: Callable[..., Any], args: tuple[VariableTracker, ...]) -> VariableTracker:
+def _matches(
+    tx: Tracer, find: Callable[..., Any], args: tuple[VariableTracker, ...], kwargs: dict[str, VariableTracker]
+) -> VariableTracker:
+    given = (*args, *kwargs.values())
     try:
-        found = [*find(*(as_constant(arg) for arg in args))]
+        found = [*find(*map(as_constant, args), **{name: as_constant(arg) for name, arg in kwargs.items()})]
     except NotConstant as error:
         tx.break_graph("MD208", f"re.finditer() is called with a {error}", why="It is only known when it runs.")
     except (TypeError, re.error) as error:
         tx.raises(error)
-    return SequenceIterator(tuple(ConstantVariable(match) for match in found))
+    matches = SequenceIterator(tuple(constant(match, *given) for match in found))
+    return LibraryIterator(CALLING, matches, find, args, kwargs, taken=0)
 
 
 @registry.function(re.finditer)
-def _finditer(tx: Tracer, /, *args: VariableTracker) -> VariableTracker:
-    return _matches(tx, re.finditer, args)
+def _finditer(tx: Tracer, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
+    return _matches(tx, re.finditer, args, kwargs)
 
 
 @registry.method(re.Pattern, "finditer")
-def _pattern_finditer(tx: Tracer, /, *args: VariableTracker) -> VariableTracker:
-    return _matches(tx, re.Pattern.finditer, args)
+def _pattern_finditer(tx: Tracer, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
+    return _matches(tx, re.Pattern.finditer, args, kwargs)
 
 
 # --- clocks ---------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from minidynamo.guards.source import Constant, Result
 from minidynamo.tracer import registry
 from minidynamo.tracer.attributes import claims_class
 from minidynamo.tracer.constants import from_constant
-from minidynamo.tracer.handlers.values import class_has, not_implemented
+from minidynamo.tracer.handlers.values import class_has, constant, not_implemented
 from minidynamo.tracer.polyfills.objects import has_members
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.unread import class_of, looked_at
@@ -35,6 +35,8 @@ _HONEST_METACLASSES = (type, abc.ABCMeta, enum.EnumType, type(torch.nn.Parameter
 # A number that changes whenever a class is registered with an abstract one.
 ABC_REGISTRATIONS = Result(Constant(abc.get_cache_token, "abc.get_cache_token"))
 _TYPING_NAME = type(typing.List)  # noqa: UP006 (the class of typing's own names for containers)
+# Trackers of unions and names of `typing`.
+_WITH_MEMBERS = (ConstantVariable, OpaqueVariable, ObjectVariable)
 _CHECKS = ("__instancecheck__", "__subclasscheck__")
 _HONEST_CHECKS = {id(getattr(metaclass, name)) for metaclass in _HONEST_METACLASSES for name in _CHECKS}
 
@@ -46,7 +48,7 @@ def class_tuple(tx: Tracer, classinfo: VariableTracker) -> tuple[type, ...]:
     if isinstance(classinfo, ClassVariable):
         _expect_honest(tx, classinfo.value)
         return (classinfo.value,)
-    members = _members(classinfo.value) if isinstance(classinfo, OpaqueVariable | ObjectVariable) else None
+    members = _members(classinfo.value) if isinstance(classinfo, _WITH_MEMBERS) else None
     if members is None:
         tx.break_graph(
             "MD237",
@@ -54,7 +56,7 @@ def class_tuple(tx: Tracer, classinfo: VariableTracker) -> tuple[type, ...]:
             why="It is not a class, a tuple of classes or a union of them.",
             fix="check against the class itself",
         )
-    assert isinstance(classinfo, OpaqueVariable | ObjectVariable)
+    assert isinstance(classinfo, _WITH_MEMBERS)
     tx.guard(classinfo.source, GuardKind.IDENTITY, classinfo.value)
     for cls in members:
         _expect_honest(tx, cls)
@@ -132,13 +134,16 @@ def _issubclass(tx: Tracer, cls: VariableTracker, classinfo: VariableTracker, /)
     return ConstantVariable(issubclass(cls.value, class_tuple(tx, classinfo)))
 
 
-@registry.method(type, "__or__")
-def _union(tx: Tracer, self: ClassVariable, other: VariableTracker) -> VariableTracker:
-    right = other.value if isinstance(other, ClassVariable | ConstantVariable) else NotImplemented
-    if right is not None and not isinstance(right, type):
-        return not_implemented()
-    made = self.value | right
-    return tx.wrap(made, Constant(made, "union"))
+def _union(name: str) -> None:
+    @registry.method(type, name)
+    def union(tx: Tracer, self: ClassVariable, other: VariableTracker) -> VariableTracker:
+        if not isinstance(other, ClassVariable | ConstantVariable):
+            return not_implemented()
+        return constant(getattr(type, name)(self.value, other.value), self, other)
+
+
+_union("__or__")
+_union("__ror__")
 
 
 @registry.method(object, "__lt__", "__le__", "__gt__", "__ge__")

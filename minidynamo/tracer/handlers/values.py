@@ -24,7 +24,12 @@ from minidynamo.tracer.numbers import involves_number, pinned
 from minidynamo.tracer.polyfills.lists import same_or_equal
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.callables import BuiltinVariable, FunctionVariable, NestedFunctionVariable
+from minidynamo.variables.callables import (
+    BuiltinVariable,
+    FunctionVariable,
+    LibraryCallable,
+    NestedFunctionVariable,
+)
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import (
     DictKey,
@@ -45,6 +50,7 @@ _PLAIN_KEYS = (
     FunctionVariable,
     NestedFunctionVariable,
     BuiltinVariable,
+    LibraryCallable,
     PythonModuleVariable,
     TensorVariable,
     IdVariable,

@@ -1,4 +1,4 @@
-"""Owns the polyfills of functools: reduce, cmp_to_key, partialmethod, and functions that choose by class.
+"""Owns the polyfills of functools: reduce, partialmethod, what cmp_to_key makes, and functions that choose by class.
 
 `partial`, `wraps` and caches are handled in `handlers/callables.py`.
 """
@@ -53,11 +53,6 @@ class ComparedKey:
 
     def __eq__(self, other):
         return self.compare(self.obj, other.obj) == 0
-
-
-@polyfill(functools.cmp_to_key)
-def cmp_to_key(mycmp):
-    return lambda obj: ComparedKey(mycmp, obj)
 
 
 @polyfill(functools.partialmethod.__get__)

@@ -70,7 +70,7 @@ if hasattr(operator, "call"):
     polyfill(operator.call)(call)
 
 
-# --- itemgetter, attrgetter, methodcaller: made here or outside, they are called with what they were made of -------
+# --- calls of itemgetter, attrgetter and methodcaller, made here or outside, with what they were made of ------------
 
 
 def get_items(obj, item, /, *items):
@@ -92,23 +92,3 @@ def _path(obj, path):
 def call_a_method(obj, name, /, *args, **kwargs):
     """What `operator.methodcaller(name, *args, **kwargs)(obj)` gives."""
     return getattr(obj, name)(*args, **kwargs)
-
-
-@polyfill(operator.itemgetter)
-def itemgetter(item, /, *items):
-    return lambda obj, /: get_items(obj, item, *items)
-
-
-@polyfill(operator.attrgetter)
-def attrgetter(attr, /, *attrs):
-    for name in (attr, *attrs):
-        if not isinstance(name, str):
-            cannot_trace("`operator.attrgetter` of what is not a name", "it raises TypeError")
-    return lambda obj, /: get_attributes(obj, attr, *attrs)
-
-
-@polyfill(operator.methodcaller)
-def methodcaller(name, /, *args, **kwargs):
-    if not isinstance(name, str):
-        cannot_trace("`operator.methodcaller` of what is not a name", "it raises TypeError")
-    return lambda obj, /: call_a_method(obj, name, *args, **kwargs)

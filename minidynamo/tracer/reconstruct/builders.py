@@ -14,12 +14,17 @@ from minidynamo.variables.base import VariableTracker
 Build = Callable[[Any, Any], str]
 # fill(rebuild, variable, name) writes statements that put the contents into the value called `name`.
 Fill = Callable[[Any, Any, str], None]
+# keep(variable) -> the parts of a value that it gives back, by the names of the attributes that do.
+Keep = Callable[[Any], dict[str, VariableTracker]]
 B = TypeVar("B", bound=Build)
 F = TypeVar("F", bound=Fill)
+K = TypeVar("K", bound=Keep)
 
 BUILDERS: dict[type[VariableTracker], Build] = {}
 # Values that can be made first and filled later, so that they may contain themselves.
 FILLERS: dict[type[VariableTracker], tuple[Build, Fill]] = {}
+# Values that are given their parts as items and make objects of their own of these.
+KEEPERS: dict[type[VariableTracker], Keep] = {}
 _HINTS: dict[type[VariableTracker], str] = {}
 
 
@@ -42,6 +47,17 @@ def fills(*trackers: type[VariableTracker], empty: Build) -> Callable[[F], F]:
         for tracker in trackers:
             FILLERS[tracker] = (empty, fill)
         return fill
+
+    return register
+
+
+def keeps(*trackers: type[VariableTracker]) -> Callable[[K], K]:
+    """The decorated function tells which parts of these values are there when the value is, to be read from it."""
+
+    def register(keep: K) -> K:
+        for tracker in trackers:
+            KEEPERS[tracker] = keep
+        return keep
 
     return register
 

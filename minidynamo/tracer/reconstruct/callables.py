@@ -11,18 +11,21 @@ from collections.abc import Iterable
 
 from minidynamo.tracer.generators import GeneratorVariable, finished, maker_of, suspended, suspension
 from minidynamo.tracer.moved_items import as_moved
-from minidynamo.tracer.reconstruct.builders import builds, fills, hint_of
+from minidynamo.tracer.reconstruct.builders import BUILDERS, builds, fills, hint_of, keeps
+from minidynamo.tracer.reconstruct.iterators import advance
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder, tuple_literal
 from minidynamo.transforming import PullBack
+from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
     BoundBuiltin,
     CellVariable,
+    LibraryCallable,
     MethodVariable,
     NestedFunctionVariable,
     PartialVariable,
     SuperVariable,
 )
-from minidynamo.variables.containers import TupleVariable
+from minidynamo.variables.containers import DictVariable, TupleVariable
 from minidynamo.variables.iterators import LibraryIterator
 from minidynamo.variables.transforms import PullBackVariable
 
@@ -89,8 +92,18 @@ def _bound_builtin(rebuild: Rebuilder, variable: BoundBuiltin) -> str:
 @builds(PartialVariable)
 def _partial(rebuild: Rebuilder, variable: PartialVariable) -> str:
     arguments = [rebuild.value(part) for part in (variable.function, *as_moved(variable.args.items))]
-    arguments += [f"**{rebuild.value(variable.keywords)}"] * bool(variable.keywords.items)
+    arguments += [f"**{BUILDERS[DictVariable](rebuild, variable.keywords)}"] * bool(variable.keywords.items)
     return f"{rebuild.constant(functools.partial)}({', '.join(arguments)})"
+
+
+@keeps(PartialVariable)
+def _parts_of_partial(variable: PartialVariable) -> dict[str, VariableTracker]:
+    return {"args": variable.args, "keywords": variable.keywords}
+
+
+@builds(LibraryCallable)
+def _library_callable(rebuild: Rebuilder, variable: LibraryCallable) -> str:
+    return f"{rebuild.constant(variable.make)}({_arguments(rebuild, variable)})"
 
 
 @builds(SuperVariable)
@@ -114,13 +127,14 @@ def _generator(rebuild: Rebuilder, variable: GeneratorVariable) -> str:
 @builds(LibraryIterator)
 def _library_iterator(rebuild: Rebuilder, variable: LibraryIterator) -> str:
     """Made again, or, where nobody asks for its class (see `frame.py`), what plays it."""
-    if variable.started:
+    if variable.is_lost:
         return rebuild.value(variable.iterator)
-    return f"{rebuild.constant(variable.make)}({_arguments(rebuild, variable)})"
+    made = f"{rebuild.constant(variable.make)}({_arguments(rebuild, variable)})"
+    return f"{rebuild.constant(advance)}({made}, {variable.taken})" if variable.taken else made
 
 
-def _arguments(rebuild: Rebuilder, call: GeneratorVariable | LibraryIterator) -> str:
-    """The arguments of the call that made an iterator, to make it again."""
+def _arguments(rebuild: Rebuilder, call: GeneratorVariable | LibraryIterator | LibraryCallable) -> str:
+    """The arguments of the call that made something, to make it again."""
     arguments = [rebuild.value(argument) for argument in call.args]
     arguments += [f"{name}={rebuild.value(value)}" for name, value in call.kwargs.items()]
     return ", ".join(arguments)

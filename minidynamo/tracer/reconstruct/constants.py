@@ -7,13 +7,16 @@ the program computes is another object at each call, made by `anew`.
 from __future__ import annotations
 
 import math
+import re
 import types
+from collections.abc import Callable
 from typing import Any
 
-from minidynamo.tracer.copies import anew, can_be_two, is_interned, is_made_anew
-from minidynamo.tracer.reconstruct.builders import builds
+from minidynamo.tracer.copies import alias_of, anew, can_be_two, is_interned, is_made_anew, match_in
+from minidynamo.tracer.reconstruct.builders import BUILDERS, builds, keeps
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import TupleVariable
 
 _LONGEST_INT = 10_000  # bits; Python refuses to write down longer ones
 
@@ -25,13 +28,31 @@ def is_new(variable: VariableTracker) -> bool:
     return is_made_anew(variable.here)
 
 
+# What makes another one of a constant that is there, and of what that is made of.
+_MADE_LIKE: dict[type, Callable[..., Any]] = {
+    re.Match: match_in,
+    types.GenericAlias: alias_of,
+    types.UnionType: alias_of,
+}
+
+
 @builds(ConstantVariable, hint="value")
 def _constant(rebuild: Any, variable: ConstantVariable) -> str:
     """Only those that are new are built."""
     if variable.made_of:
-        return f"{rebuild.constant(variable.python_type)}({rebuild.values(variable.made_of)})"
+        parts, make = rebuild.values(variable.made_of), _MADE_LIKE.get(variable.python_type)
+        if type(variable.here) is types.UnionType:  # it makes a tuple of its own
+            parts = BUILDERS[TupleVariable](rebuild, variable.made_of[0])
+        if make is None:
+            return f"{rebuild.constant(variable.python_type)}({parts})"
+        return f"{rebuild.names.constant(make, make.__name__)}({rebuild.constant(variable.here)}, {parts})"
     spelled = spelling(variable.here)
     return f"{rebuild.names.constant(anew, 'anew')}({spelled or rebuild.constant(variable.here)})"
+
+
+@keeps(ConstantVariable)
+def _parts_of_constant(variable: ConstantVariable) -> dict[str, VariableTracker]:
+    return {"__args__": variable.made_of[0]} if type(variable.here) is types.UnionType and variable.made_of else {}
 
 
 def spelling(value: object) -> str | None:

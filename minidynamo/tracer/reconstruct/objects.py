@@ -15,7 +15,7 @@ import numpy as np
 
 from minidynamo.tracer.exceptions import native_base
 from minidynamo.tracer.moved_items import as_moved
-from minidynamo.tracer.reconstruct.builders import builds, fills, hint_of
+from minidynamo.tracer.reconstruct.builders import builds, fills, hint_of, keeps
 from minidynamo.tracer.reconstruct.containers import refill, set_items
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder, cannot_rebuild, tuple_literal
 from minidynamo.variables.arrays import ArrayVariable
@@ -82,6 +82,11 @@ def _fill_object(rebuild: Rebuilder, variable: ObjectVariable, name: str) -> Non
     for attribute, value in rebuild.side_effects.written_attrs(variable).items():
         if isinstance(value, VariableTracker):
             rebuild.lines.append(set_attribute(rebuild, variable, name, attribute, rebuild.value(value)))
+
+
+@keeps(ExceptionVariable)
+def _parts_of_exception(variable: ExceptionVariable) -> dict[str, VariableTracker]:
+    return {} if variable.args is None else {"args": variable.args}
 
 
 @builds(ExceptionVariable)

@@ -19,7 +19,7 @@ from minidynamo.errors import Diagnostic, InternalError
 from minidynamo.guards.source import Constant, Referent
 from minidynamo.names import Namespace, module_of, name_of
 from minidynamo.tracer.reachable import is_outside, parts
-from minidynamo.tracer.reconstruct.builders import BUILDERS, FILLERS, Build, hint_of
+from minidynamo.tracer.reconstruct.builders import BUILDERS, FILLERS, KEEPERS, Build, hint_of
 from minidynamo.tracer.reconstruct.constants import Pins, is_new
 from minidynamo.tracer.side_effects import SideEffects
 from minidynamo.variables.base import VariableTracker
@@ -63,6 +63,7 @@ class Rebuilder:
         self._uses = Counter(map(self._one_of, needed))
         self._cyclic: set[VariableTracker] = set()
         self._unfilled: list[tuple[VariableTracker, str]] = []
+        self._kept: dict[VariableTracker, tuple[VariableTracker, str]] = {}
         self.refilled: set[VariableTracker] = set()
         self._depth = 0
         self._survey()
@@ -83,6 +84,10 @@ class Rebuilder:
         for variable in graph:
             if type(variable) in FILLERS and _contains_itself(variable, graph):
                 self._cyclic.add(variable)
+            for name, part in KEEPERS[type(variable)](variable).items() if type(variable) in KEEPERS else ():
+                if self._uses[part] > 1 and part in graph:
+                    self._kept[part] = variable, name
+                    self._uses[variable] += 1
 
     def _one_of(self, variable: VariableTracker) -> VariableTracker:
         """The first of the trackers of one object, for what is made anew."""
@@ -111,6 +116,9 @@ class Rebuilder:
             return self.names.constant(variable.cell, "cell")
         if variable.source is None and isinstance(variable, _LIVING):
             return self.constant(variable.value)
+        if variable in self._kept:
+            keeper, name = self._kept[variable]
+            return f"{self.value(keeper)}.{name}"
         build = BUILDERS.get(type(variable))
         if build is None or is_outside(variable):
             raise cannot_rebuild(variable)

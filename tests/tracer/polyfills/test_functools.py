@@ -20,14 +20,15 @@ def test_cmp_to_key():
     def backwards(a, b):
         return b - a
 
-    assert sorted(NUMBERS, key=twins.cmp_to_key(backwards)) == sorted(NUMBERS, key=functools.cmp_to_key(backwards))
+    twin = functools.partial(twins.ComparedKey, backwards)
+    assert sorted(NUMBERS, key=twin) == sorted(NUMBERS, key=functools.cmp_to_key(backwards))
     for compare in (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne):
         for a, b in [(1, 2), (2, 1), (1, 1)]:
-            keys = [make(backwards) for make in (twins.cmp_to_key, functools.cmp_to_key)]
+            keys = [twin, functools.cmp_to_key(backwards)]
             expected, actual = (compare(key(a), key(b)) for key in keys)
             assert expected is actual
     with pytest.raises(TypeError):
-        hash(twins.cmp_to_key(backwards)(1))
+        hash(twin(1))
 
 
 class Lazy:
