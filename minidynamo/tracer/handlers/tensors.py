@@ -11,6 +11,7 @@ from minidynamo.tracer import registry
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import SequenceVariable
 from minidynamo.variables.iterators import SequenceIterator
 from minidynamo.variables.tensors import TensorVariable
 
@@ -28,6 +29,14 @@ def _iter(tx: Tracer, self: TensorVariable) -> VariableTracker:
     if not tx.graph.use(self).shape:
         tx.raises(TypeError("iteration over a 0-d tensor"))
     return SequenceIterator(tuple(tx.unpack(tx.emit("unbind", [self, ConstantVariable(0)]))), cls=type(iter(())))
+
+
+@registry.method(torch.Tensor, "new")
+def _new(tx: Tracer, self: TensorVariable, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
+    """Of a `torch.Size` it makes a tensor of that size, of any other tuple one that holds these numbers; a graph has
+    one kind of tuple."""
+    is_size = len(args) == 1 and not kwargs and isinstance(args[0], SequenceVariable) and args[0].cls is torch.Size
+    return tx.emit("new_empty" if is_size else "new", [self, *args], kwargs)
 
 
 @registry.method(torch.Tensor, "__reversed__")
