@@ -116,10 +116,17 @@ COPIES: dict[OpOverload, dict[int, int]] = {
 
 
 class FakeTensorMode(compat.FakeTensorMode):
-    """Operations on tensors without data; results have sizes, strides and dtypes as in eager."""
+    """Operations on tensors without data; results have sizes, strides and dtypes as in eager.
+
+    `draws`: whether one has come that may draw random numbers. It stays so until somebody sets it back.
+    """
+
+    draws = False
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """One operation."""
+        # What operations of others do, nobody knows.
+        self.draws |= torch.Tag.nondeterministic_seeded in func.tags or func.namespace not in ("aten", "prim", "prims")
         result: Any = super().dispatch(func, types, args, kwargs or {})
         rule, copies = RULES.get(func), COPIES.get(func, {})
         if copies:

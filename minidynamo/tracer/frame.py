@@ -1,13 +1,14 @@
 """Owns the tracing of one frame: from a `FrameRequest` to a `TracedFrame`, in at most two attempts.
 
 It compiles nothing and prints nothing. Nothing is ever undone: when the first attempt cannot go on at an instruction of
-the root frame, a second one starts afresh and ends there. Where a frame can be cut is in `cutting.py`, what it leaves
+the root frame, a second one starts afresh and ends there. When its graph checks what it must not (`expectations.py`),
+all starts afresh without checks. Where a frame can be cut is in `cutting.py`, what it leaves
 behind in `frame_end.py`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import CellType
 
 import torch
@@ -20,6 +21,7 @@ from minidynamo.guards.source import Constant, Local, Source
 from minidynamo.switches import preserved
 from minidynamo.tracer.cutting import Cut, Cuts, break_before
 from minidynamo.tracer.exceptions import Raised
+from minidynamo.tracer.expectations import Unexpected, can_run_twice
 from minidynamo.tracer.frame_end import finish
 from minidynamo.tracer.frame_request import FrameRequest, StackSlot
 from minidynamo.tracer.interpreter import NULL, Frame
@@ -55,24 +57,38 @@ def trace_frame(request: FrameRequest) -> TracedFrame:
 
     Raises SkipFrame when the frame cannot be captured or cut, and GraphBreak with `fullgraph`.
     """
+    first = 0
+    if request.expects and not request.steal:
+        try:
+            return _traced(request, first)
+        except Unexpected:
+            first = 1
+    return _traced(replace(request, expects=False), first)
+
+
+def _traced(request: FrameRequest, first: int) -> TracedFrame:
     try:
-        return _attempt(request, None)
+        return _attempt(request, None, first)
     except _Stopped as stopped:
         stop = stopped.stop
     try:
-        return _attempt(request, stop)
+        return _attempt(request, stop, 1)
     except _Stopped as again:
         raise SkipFrame(again.stop.diagnostic) from None
 
 
 @preserved()
-def _attempt(request: FrameRequest, stop: _Stop | None) -> TracedFrame:
-    tx = Trace(0 if stop is None else 1, frozenset(request.steal), request.spread(), request.profile)
+def _attempt(request: FrameRequest, stop: _Stop | None, number: int) -> TracedFrame:
+    spread, expects = request.spread(), request.expects
+    tx = Trace(number, frozenset(request.steal), spread, request.profile, expects=expects)
     try:
         tx.graph.guard(Constant(None, "global state", hidden=True), GuardKind.GLOBAL_STATE, state.current())
         frame = _root_frame(tx, request)
         _run(request, frame, stop)
-        return finish(tx, request, frame, _end(request, frame, stop))
+        traced = finish(tx, request, frame, _end(request, frame, stop))
+        if not can_run_twice(traced, tx.graph.memory_outside):
+            raise Unexpected
+        return traced
     finally:
         tx.forget_values()
 

@@ -32,7 +32,7 @@ class FrameRequest:
     called function; all cell and free variables of a resume point. `stack` is bottom first, None for NULL. `steal` are
     the lists that the caller gave up, with the places where they arrive. With `fullgraph` the first graph break is
     raised. `parameters` gives the generated program's name of a slot whose own name differs from it (not every slot is
-    called by an identifier).
+    called by an identifier). `expects`: a graph may check that the program does not raise (`expectations.py`).
     """
 
     code: CodeType
@@ -46,6 +46,7 @@ class FrameRequest:
     name: str = ""
     parameters: Mapping[str, str] = field(default_factory=dict)
     profile: FrameProfile | None = None
+    expects: bool = True
 
     @property
     def title(self) -> str:

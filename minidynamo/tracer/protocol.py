@@ -84,6 +84,11 @@ class GraphView(Protocol):
         ...
 
     @property
+    def expects(self) -> bool:
+        """Whether the graph may check that the program does not raise (`expectations.py`)."""
+        ...
+
+    @property
     def guards(self) -> Sequence[Guard]:
         """The guards installed so far, in the order of installation."""
         ...

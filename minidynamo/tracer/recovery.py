@@ -23,6 +23,13 @@ def weakly_held(value: Any) -> Any:
 
 
 Versions = list[tuple[HeldTensor, int | None]]
+RandomStates = list[tuple[torch.Generator, torch.Tensor]]
+
+
+def random_states() -> RandomStates:
+    """The states of torch's own generators of random numbers."""
+    on_gpus = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
+    return [(generator, generator.get_state()) for generator in (torch.default_generator, *on_gpus)]
 
 
 def versions_of(args: list[Any]) -> Versions:
@@ -38,8 +45,15 @@ def explain(error: BaseException, lost: str = "") -> None:
         error.add_note(note)
 
 
-def revive(error: BaseException, held: list[Any], lost: str = "", versions: Versions = []) -> list[Any]:  # noqa: B006
-    """The arguments again. When one is gone or a tensor has been written to, raises `error`, noting what is `lost`."""
+def revive(
+    error: BaseException,
+    held: list[Any],
+    lost: str = "",
+    versions: Versions = [],  # noqa: B006
+    random: RandomStates = [],  # noqa: B006
+) -> list[Any]:
+    """The arguments again, and the generators as they were. When an argument is gone or a tensor has been written to,
+    raises `error`, noting what is `lost`."""
     values = [value() if isinstance(value, HeldTensor) else value for value in held]
     reason = ""
     if any(value is None and isinstance(was, HeldTensor) for value, was in zip(values, held)):
@@ -49,6 +63,8 @@ def revive(error: BaseException, held: list[Any], lost: str = "", versions: Vers
     if compat.has_saved_tensor_hooks():
         reason = "hooks have seen the tensors that were saved"
     if not reason:
+        for generator, state in random:
+            generator.set_state(state)
         return values
     error.add_note(f"minidynamo could not run the function again as written: {reason}.")
     explain(error, lost)

@@ -29,11 +29,12 @@ from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import Constant, Local, Source, is_passed, is_read_anew
 from minidynamo.names import Namespace
 from minidynamo.tracer.copies import can_be_two
+from minidynamo.tracer.expectations import checks
 from minidynamo.tracer.moved_items import as_moved
 from minidynamo.tracer.reachable import is_outside, needed_by, reachable, target_of
 from minidynamo.tracer.reconstruct.effects import lost_effects, replay
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder
-from minidynamo.tracer.recovery import explain, revive, versions_of, weakly_held
+from minidynamo.tracer.recovery import explain, random_states, revive, versions_of, weakly_held
 from minidynamo.tracer.side_effects import (
     ContentsChanged,
 )
@@ -136,8 +137,8 @@ class _Program:
         self.args = self.names.fresh("args")
         self.inputs = [given.source for given in traced.inputs] if graph is not None else []
         self.takes_inputs = sum(not is_passed(source) for source in self.inputs) >= MANY_INPUTS
-        self.held = ""  # the names of the arguments for a second run, and of how often they had been written to
-        self.versions = ""
+        # The names of what a second run needs: the arguments, how often they had been written to, the random states.
+        self.held = self.versions = self.random = ""
 
     def _leaving(self) -> list[VariableTracker]:
         """The values with which the frame ends, in the order in which they travel."""
@@ -224,6 +225,9 @@ class _Program:
             lines += self.read_inputs(reader, inputs, names)
         if self.recovers and self.writes:
             lines.append(self.count_writes())
+        if self.recovers and self.draws:
+            self.random = self.names.fresh("random")
+            lines.append(f"{self.random} = {self.names.constant(random_states, 'random_states')}()")
         lasting = (name for name in self.parameters if Local(name) in self.traced.lasting)
         kept = {*self.known.values(), *lasting}
         self.bound += [name for name in names if name in kept]
@@ -231,8 +235,11 @@ class _Program:
         return [*lines, f"del {', '.join(dead)}"] if dead else lines
 
     def hold_arguments(self) -> str:
-        """Keep the arguments for a second run; those that the frame may give up before its end only weakly."""
+        """Keep the arguments for a second run; those that the frame may give up before its end only weakly, unless the
+        graph checks something."""
         self.held, kept = self.names.fresh("held"), self.around.kept
+        if self.checks:
+            return f"{self.held} = [{', '.join(self.parameters)}]"
         weak = self.names.constant(weakly_held, "weakly_held") if set(self.parameters).difference(kept) else ""
         held = [name if name in kept else f"{weak}({name})" for name in self.parameters]
         return f"{self.held} = [{', '.join(held)}]"
@@ -262,12 +269,22 @@ class _Program:
         gives_up = any(given.given_up for given in self.traced.inputs)
         # Nobody counts how often a tensor gets other memory.
         gives_up = gives_up or any(node.target is replace_data for node in self.graph_nodes)
-        return not gives_up and (bool(self.effects) or self.around.runs_again or self.writes)
+        return not gives_up and (bool(self.effects) or self.around.runs_again or self.writes or self.checks)
+
+    @property
+    def checks(self) -> bool:
+        """Whether the graph checks decisions of the program, so that it is nothing unusual when it raises."""
+        return checks(self.traced.graph)
 
     @property
     def writes(self) -> bool:
         """Whether the graph writes to a tensor; it may be one of its inputs."""
         return any(node.meta.get("mutates") for node in self.graph_nodes)
+
+    @property
+    def draws(self) -> bool:
+        """Whether the graph may draw random numbers, which a second run has to draw again."""
+        return any(node.meta.get("draws") for node in self.graph_nodes)
 
     @property
     def graph_nodes(self) -> Iterable[fx.Node]:
@@ -303,7 +320,7 @@ class _Program:
     def recovering(self, call: str, error: str, lost: str) -> list[str]:
         """The call of the graph; when it raises, the frame runs as written, unless that is too late."""
         arguments = [error, self.held, *[repr(lost)] * bool(lost)]
-        arguments += [f"versions={self.versions}"] if self.versions else []
+        arguments += [f"{name}={value}" for name in ("versions", "random") if (value := getattr(self, name))]
         revived = f"{self.held} = {self.names.constant(revive, 'revive')}({', '.join(arguments)})"
         native = f"{self.names.constant(self.around.replay_native, 'run_as_written')}({self.held})"
         nothing_more = "None, " if self.hands_on and self.around.root else ""

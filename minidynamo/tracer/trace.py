@@ -29,6 +29,7 @@ from minidynamo.tracer.interpreter import Frame, FrameChain
 from minidynamo.tracer.losses import NOTICED_DEATH, Losses
 from minidynamo.tracer.moved_items import next_moved
 from minidynamo.tracer.operators import truth_of
+from minidynamo.tracer.plain_arguments import with_plain_numbers
 from minidynamo.tracer.side_effects import Effect, SideEffects, Written
 from minidynamo.tracer.unread import looked_at
 from minidynamo.tracer.wrap import wrap
@@ -56,7 +57,8 @@ def _weakly(method: Callable[P, T | None]) -> Callable[P, T | None]:
 
 
 class Trace:
-    """One attempt at tracing one frame. `steal`, `spread` and `profile` are those of `OutputGraph`."""
+    """One attempt at tracing one frame. `steal`, `spread` and `profile` are those of `OutputGraph`, `expects` that of
+    `FrameRequest`."""
 
     def __init__(
         self,
@@ -64,11 +66,13 @@ class Trace:
         steal: frozenset[Source] = frozenset(),
         spread: frozenset[Source] = frozenset(),
         profile: FrameProfile | None = None,
+        *,
+        expects: bool = False,
     ) -> None:
         self.attempt = attempt
         self.side_effects = SideEffects(spread)
         self.chain = FrameChain()
-        self.graph = OutputGraph(_weakly(self.location), steal, spread, profile)
+        self.graph = OutputGraph(_weakly(self.location), steal, spread, profile, expects=expects)
         self._losses = Losses(self.graph)
         self.side_effects.on_effect = _weakly(self._expect_no_death)
 
@@ -150,7 +154,7 @@ class Trace:
         try:
             kwargs = scalars.as_numbers(self, target, kwargs or {})
             stored = scalars.written(self, target, args, kwargs)
-            made = self.graph.emit(target, *plain_numbers(target, args, kwargs))
+            made = self.graph.emit(target, *with_plain_numbers(self, target, *plain_numbers(target, args, kwargs)))
             scalars.note(self, [*stored, *scalars.made(self, target, args, made)])
             if not self.chain.emits_in_try:
                 self.chain.emits_in_try = any(is_in_try(frame.code, frame.index) for frame in self.frames)

@@ -57,8 +57,13 @@ def is_pure(node: torch.fx.Node) -> bool:
     name = getattr(node.target, "__name__", "")
     if getattr(operator, name, None) is node.target:
         return _operator_cannot_raise(name, node)
-    of_torch = any(getattr(space, name, None) is node.target for space in OPERATOR_NAMESPACES)
-    return of_torch and _cannot_raise(name, node) and not _may_be_impure(name)
+    return is_of_torch(node.target) and _cannot_raise(name, node) and not _may_be_impure(name)
+
+
+def is_of_torch(function: object) -> bool:
+    """Whether it is one of torch's functions that compute tensors, or an operator of Python."""
+    name = getattr(function, "__name__", "")
+    return any(getattr(space, name, None) is function for space in (operator, *OPERATOR_NAMESPACES))
 
 
 def _may_be_impure(name: str) -> bool:

@@ -15,6 +15,7 @@ from minidynamo.compat import SYMBOLIC_NUMBERS, fake_tensor_log, python_dispatch
 from minidynamo.fake_strides import FakeTensorMode
 from minidynamo.guards.shapes import Layout, Shapes
 from minidynamo.tracer.graph.dtype_checks import raise_unless_it_takes
+from minidynamo.tracer.graph.subgraphs import memory_of
 from minidynamo.variables.tensors import TensorVariable
 
 
@@ -48,6 +49,10 @@ class FakeTensors:
     def tracker_of(self, fake: torch.Tensor) -> TensorVariable | None:
         """The tracker that a fake tensor belongs to; None for one that an operation has just made."""
         return self._trackers.get(id(fake))
+
+    def memory_outside(self) -> frozenset[object]:
+        """The memory of all tensors that have a place outside."""
+        return frozenset(memory_of(v.fake) for v in self._trackers.values() if v.source is not None)
 
     # Imitations
 
@@ -83,6 +88,11 @@ class FakeTensors:
         return fake
 
     # Calls
+
+    def take_draws(self) -> bool:
+        """Whether a call that has run since this was asked last may draw random numbers."""
+        draws, self._mode.draws = self._mode.draws, False
+        return draws
 
     def run(self, target: Callable[..., Any] | str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Call a function, or the method of its first argument with that name."""

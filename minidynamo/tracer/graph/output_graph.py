@@ -53,7 +53,8 @@ _QUANTIZED = (torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.qui
 
 
 class OutputGraph:
-    """One trace's graph. `where` tells the user's line; `steal` and `spread` are those of `GraphInputs`."""
+    """One trace's graph. `where` tells the user's line; `steal` and `spread` are those of `GraphInputs`, `expects` that
+    of `FrameRequest`."""
 
     def __init__(
         self,
@@ -61,8 +62,11 @@ class OutputGraph:
         steal: frozenset[Source] = frozenset(),
         spread: frozenset[Source] = frozenset(),
         profile: FrameProfile | None = None,
+        *,
+        expects: bool = False,
     ) -> None:
         self._where = where
+        self.expects = expects
         self._open = OpenGraphs()
         self._guards = GuardList(where)
         self.shapes = Shapes(FrameProfile(dynamic=False) if profile is None else profile, where)
@@ -127,6 +131,10 @@ class OutputGraph:
         """The real tensor that a tracker was made from; None for one that the graph computes."""
         return self.inputs.real(tensor)
 
+    def memory_outside(self) -> frozenset[object]:
+        """The memory of the tensors that have come from outside."""
+        return self._fakes.memory_outside()
+
     def use(self, tensor: TensorVariable) -> torch.Tensor:
         """The fake tensor, whose facts are guarded from now on."""
         return self.inputs.use(tensor)
@@ -165,6 +173,7 @@ class OutputGraph:
         node_args, fake_args = self._arguments.all(args)
         node_kwargs, fake_kwargs = self._arguments.named(kwargs)
         versions = Versions((fake_args, fake_kwargs))
+        self._fakes.take_draws()
         result = self._fakes.run(target, fake_args, fake_kwargs)
         uncounted = [*_written_lists(target, fake_args), *_updated_statistics(target, fake_args, fake_kwargs)]
         written = [*versions.written(), *tensors_in(uncounted)]
@@ -172,7 +181,9 @@ class OutputGraph:
         known = not has_symbols(result) or not self.takes_numbers or isinstance(result, torch.SymBool | torch.SymFloat)
         if known and not written and not _is_made_by_the_graph(result):
             return _constant_result(without_symbols(result))
-        made = self._record(target, node_args, node_kwargs, result, mutates=bool(written))
+        draws = self._fakes.take_draws()
+        where = tuple(map(memory_of, written))
+        made = self._record(target, node_args, node_kwargs, result, mutates=bool(written), written=where, draws=draws)
         given = kwargs.get("out")
         return given if given is not None and result is fake_kwargs["out"] else made
 
@@ -191,11 +202,14 @@ class OutputGraph:
         *,
         name: str | None = None,
         mutates: bool = False,
+        written: Sequence[object] = (),
+        draws: bool = False,
     ) -> VariableTracker:
         """Put a node that gives `result` into the open graph, and track what it gives."""
         op = "call_method" if isinstance(target, str) else "call_function"
         node = self.graph.create_node(op, target, tuple(args), kwargs, name=name)
-        node.meta.update(user_location=self._where(), mutates=mutates, example_value=result)
+        node.meta.update(user_location=self._where(), mutates=mutates, draws=draws, example_value=result)
+        node.meta["written"] = written
         return self._track(result, node)
 
     def _track(self, result: Any, node: torch.fx.Node) -> VariableTracker:
@@ -314,7 +328,7 @@ class OutputGraph:
         args = (*first, *subgraphs, tuple(self._arguments.all(inputs)[0]))
         fakes = tuple(self._fakes.computed(like, requires_grad) for like, requires_grad in results)
         self.held_numbers |= dict.fromkeys(self.held_numbers, _unknown)  # the subgraphs may write to any of them
-        made = self._record(target, args, {}, fakes, name=name, mutates=True)
+        made = self._record(target, args, {}, fakes, name=name, mutates=True, draws=True)
         assert isinstance(made, TupleVariable)
         return [*made.items]
 

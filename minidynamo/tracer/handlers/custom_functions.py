@@ -84,6 +84,7 @@ def applier(cls: type[Any]) -> Callable[..., Any]:
             return tuple(_of_its_own(result, args) for result in results)
         return _of_its_own(results, args)
 
+    apply.__dict__["only_computes"] = True  # or writes to its arguments, as its trace has shown
     apply.__name__ = apply.__qualname__ = f"{cls.__name__}_apply"
     apply.__module__ = cls.__module__
     return apply

@@ -1,12 +1,13 @@
 """Owns the opcodes that decide what runs next: jumps, loops, return.
 
-A condition that is a tensor breaks the graph in `tx.truth`.
+A condition that is a tensor breaks the graph in `tx.truth`, unless one way only raises (`expectations.py`).
 """
 
 from __future__ import annotations
 
 from minidynamo.bytecode.instructions import Instruction
 from minidynamo.tracer.constants import from_constant
+from minidynamo.tracer.expectations import expected as expected_truth
 from minidynamo.tracer.interpreter import Frame
 from minidynamo.tracer.moved_items import next_moved
 from minidynamo.tracer.opcodes.table import opcode
@@ -21,7 +22,9 @@ def jump(frame: Frame, instruction: Instruction) -> None:
 def _jump_if(*names: str, expected: bool) -> None:
     @opcode(*names)
     def pop_jump(frame: Frame, instruction: Instruction) -> None:
-        if truth(frame.tx, frame.move()) is expected:
+        condition = frame.move()
+        known = expected_truth(frame, condition, instruction, expected)
+        if (truth(frame.tx, condition) if known is None else known) is expected:
             frame.jump(instruction.target)
 
 

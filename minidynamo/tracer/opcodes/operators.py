@@ -12,6 +12,7 @@ from typing import Any
 from minidynamo.bytecode.instructions import NULL_ABOVE_CALLABLE, Instruction
 from minidynamo.tracer.attributes import read_unread, write_attribute
 from minidynamo.tracer.constants import slice_of
+from minidynamo.tracer.expectations import expected
 from minidynamo.tracer.interpreter import NULL, Frame
 from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.tracer.operator_table import ARITHMETIC, AUGMENTED, BITWISE, COMPARISONS
@@ -45,7 +46,9 @@ def unary_not(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("TO_BOOL")
 def to_bool(frame: Frame, instruction: Instruction) -> None:
-    frame.push(ConstantVariable(truth(frame.tx, frame.move())))
+    condition, jump = frame.move(), frame.instructions[instruction.index + 1]
+    known = expected(frame, condition, jump, "TRUE" in jump.opname) if "_IF_" in jump.opname else None
+    frame.push(ConstantVariable(truth(frame.tx, condition) if known is None else known))
 
 
 @opcode("COMPARE_OP")

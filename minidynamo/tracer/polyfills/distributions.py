@@ -1,0 +1,41 @@
+"""Owns the polyfills of `torch.distributions`: what decides about values there in a way that a graph can say.
+
+Validation that only raises needs no twin: the graph checks it (`expectations.py`).
+"""
+
+# Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
+# mypy: allow-untyped-defs, allow-untyped-calls
+# No library function inside its own twin.
+
+from __future__ import annotations
+
+import torch
+from torch.distributions import constraints
+from torch.distributions.utils import lazy_property
+
+from minidynamo.tracer.handlers.distributions import on_the_class
+from minidynamo.tracer.polyfills.refusal import cannot_trace
+from minidynamo.tracer.registry import polyfill
+
+
+@polyfill(lazy_property.__get__)
+def lazy_property_get(self, instance, obj_type=None):
+    if instance is None:
+        return on_the_class(self)
+    with torch.enable_grad():
+        value = self.wrapped(instance)
+    setattr(instance, self.wrapped.__name__, value)
+    return value
+
+
+@polyfill(type(constraints.symmetric).check)
+def is_symmetric(self, value):
+    if value.shape[-2] != value.shape[-1]:
+        cannot_trace("a constraint on matrices that are not square", "what it gives hangs on the number of matrices")
+    return torch.isclose(value, value.mT, atol=1e-6).all(-2).all(-1)
+
+
+@polyfill(type(constraints.positive_definite).check)
+def is_positive_definite(self, value):
+    symmetric = is_symmetric(self, value)
+    return torch.where(symmetric.all(), torch.linalg.cholesky_ex(value).info.eq(0), symmetric)
