@@ -31,6 +31,7 @@ FOUNDATION = {
     "defaults",
     "branching",
     "graph_memory",
+    "unfused_memory",
     "graph_text",
 }
 FOUNDATION |= {"autograd_calls", "transforming"}
@@ -40,6 +41,7 @@ FOUNDATION |= {
     "locks",
     "memory_plan",
     "options",
+    "plain_numbers",
     "recomputing",
     "redrawing",
     "saved_tensors",

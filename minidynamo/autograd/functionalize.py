@@ -34,6 +34,7 @@ from minidynamo.autograd.overlaps import goes_element_by_element, overlaps_itsel
 from minidynamo.autograd.signature import ViewStep
 from minidynamo.autograd.unread import without_unread
 from minidynamo.compat import OpOverload
+from minidynamo.unfused_memory import WRITTEN
 
 aten = torch.ops.aten
 
@@ -310,7 +311,10 @@ class _Pass:
         except RuntimeError as error:  # `masked_scatter_` is checked when it runs, `masked_scatter` while tracing
             raise refuse(f"`{functional}` does not take what `{op}` is given: {error}") from error
         if isinstance(made.meta["val"], torch.Tensor):
-            made.meta |= {OUT: True} if mutation.dropped else {}
+            if mutation.dropped:
+                made.meta[OUT] = True
+            elif made.args and made.args[0] is call[mutation.arguments[0]]:
+                made.meta[WRITTEN] = True
             return [made]
         elements = [self.emitter.element(made, i) for i in range(len(made.meta["val"]))]
         if mutation.own_results + len(mutation.arguments) == 1:  # one list in, one list out

@@ -112,9 +112,9 @@ def _is_new(node: fx.Node) -> bool:
 
 
 def _is_shared(node: fx.Node) -> bool:
-    """Whether the operator says that its results lie in arguments."""
+    """Whether the results are known to lie in arguments."""
     maker = maker_of(node)
-    return isinstance(maker.target, OpOverload) and any(r.alias_info for r in compat.schema_of(maker.target).returns)
+    return isinstance(maker.target, OpOverload) and may_share(maker)
 
 
 def _is_apart(node: fx.Node, maker: fx.Node, memory: int) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,10 +19,11 @@ from minidynamo.autograd.emitter import Emitter, fake, same_layout
 from minidynamo.autograd.memories import READING_LAYOUT, Memories, is_plain, is_window, nodes_in, same_kind
 from minidynamo.autograd.mutation import OUT, is_view
 from minidynamo.autograd.numbers import is_number
-from minidynamo.autograd.overlaps import same_elements
+from minidynamo.autograd.overlaps import same_elements, share_elements
 from minidynamo.autograd.twins import Twin, out_variant, twin_of
 from minidynamo.boxed import BoxedCallable, mark_boxed
 from minidynamo.compat import OpOverload
+from minidynamo.unfused_memory import WRITTEN
 
 aten = torch.ops.aten
 
@@ -221,6 +222,8 @@ class _Overwriting:
             limit = self.limit_by_part(readers[0], there, made)
         elif _is_store(readers[0]) and readers[0].args[0] is place:
             limit = self.limit_by_store(readers, there, made)
+        elif made is node and WRITTEN in node.meta and node.args[0] is there and place.op == "call_function":
+            limit = self.limit_by_window(readers, there, made)
         if limit is None or (place.op == "placeholder" and not _is_soon(node, readers[0])):
             return None
         return limit if memories.last_read(made) < limit else None
@@ -251,6 +254,29 @@ class _Overwriting:
                 return None
         return self.memories.position[later[0]] if later else self.memories.position[self.graph.output_node()]
 
+    def limit_by_window(self, readers: Sequence[fx.Node], there: fx.Node, made: fx.Node) -> float | None:
+        """The same where the program has written to `there`, and the rest of that memory is read later. It lives for
+        these readers alone."""
+        place = self.memories.place_of(there)
+        for reader in readers:
+            for node in reader.all_input_nodes:
+                value = node.meta["val"]
+                if place in self.memories.places[node] and (
+                    not is_plain(value) or share_elements(value, there.meta["val"])
+                ):
+                    return None
+        if not all(self.keeps_layout(user, made, there) for user in made.users):
+            return None
+        return self.memories.position[readers[-1]] + 1
+
+    def keeps_layout(self, user: fx.Node, made: fx.Node, there: fx.Node) -> bool:
+        """Whether `user` computes the same, element by element, in the same layout, of `there` instead of `made`."""
+        op = user.target
+        if not isinstance(op, OpOverload) or torch.Tag.pointwise not in op.tags or compat.schema_of(op).is_mutable:
+            return False
+        args = fx.map_arg(user.args, lambda node: there if node is made else node)
+        return same_layout(self.compute(op, args, user.kwargs), user.meta["val"])
+
     def is_read(self, node: fx.Node, there: fx.Node) -> bool:
         """Whether an argument may lie in the memory of `there`."""
         place = self.memories.place_of(there)
@@ -267,10 +293,11 @@ class _Overwriting:
             return bool(found)
         return not all(arg is there or same_elements(arg.meta["val"], there.meta["val"]) for arg in found)
 
-    def compute(self, op: OpOverload, args: tuple[Any, ...]) -> Any:
-        """The fake value of a view."""
-        with Emitter(args[0].meta["val"].fake_mode, self.graph).computing(), torch.no_grad():
-            return op(*fake(args))
+    def compute(self, op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any] = {}) -> Any:
+        """The fake value of a view, or of another operation."""
+        first, *_ = nodes_in(args)
+        with Emitter(first.meta["val"].fake_mode, self.graph).computing(), torch.no_grad():
+            return op(*fake(args), **fake(kwargs))
 
     def lies_at(self, node: fx.Node, there: fx.Node) -> None:
         """`node` writes to `there`, and returns it."""

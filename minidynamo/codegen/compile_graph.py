@@ -6,6 +6,7 @@ runtime. Nothing is decided here but the target.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,15 +20,15 @@ from minidynamo.codegen.ir.text import kernel_text, program_text
 from minidynamo.codegen.ir.verify import verify_program
 from minidynamo.codegen.lowering.graph import lower_graph
 from minidynamo.codegen.memory.plan import HostProgram
-from minidynamo.codegen.memory.planner import plan_memory
 from minidynamo.codegen.memory.report import memory_plan
+from minidynamo.codegen.peaks import scheduled
 from minidynamo.codegen.printers import cpp, triton
 from minidynamo.codegen.printers.host import print_host
 from minidynamo.codegen.runtime import library, triton_launch
-from minidynamo.codegen.scheduling.schedule import schedule
 from minidynamo.config import config
 from minidynamo.errors import Diagnostic, ToolchainMissing, UnknownName, nearest
 from minidynamo.events import notice, phase
+from minidynamo.unfused_memory import peak_of_operations
 
 TARGETS = ("auto", "cpp", "triton", "aten")
 
@@ -82,8 +83,9 @@ def _compile(gm: fx.GraphModule, target: str, name: str, handing_over: bool) -> 
     loops = lower_graph(gm, kernels=target != "aten")
     if config.verify_ir:
         verify_program(loops)
-    loops, steps = schedule(loops, join=config.fuse, verify=config.verify_ir)
-    program = plan_memory(steps, loops, name, handing_over=handing_over)
+    limit = functools.partial(peak_of_operations, gm)
+    how = {"join": config.fuse, "verify": config.verify_ir, "handing_over": handing_over}
+    loops, steps, program = scheduled(loops, name, limit, **how)
     kernels_text = "\n".join(kernel_text(s) for s in steps if isinstance(s, Kernel))
     loops_text = program_text(loops)
     paths["loops"] = artifacts.write("loops", name, f"{loops_text}\n{kernels_text}", ".txt")

@@ -11,6 +11,9 @@ from benchmarks.memory import peak_bytes
 
 BACKENDS = ["aot_eager", pytest.param("native", marks=pytest.mark.cpp)]
 
+torch.manual_seed(0)
+lstm, gru = torch.nn.LSTMCell(64, 64), torch.nn.GRUCell(64, 64)
+
 PROGRAMS = {
     "trace": lambda x, w: (x @ w).trace(),
     "filled rows": lambda x, w: (x @ w).sin().index_fill(0, torch.arange(4), 0.5) * w,
@@ -21,6 +24,11 @@ PROGRAMS = {
     "eigenvalues": lambda x, w: torch.linalg.eigvals(x).abs(),
     "eigenvalues of symmetric": lambda x, w: torch.linalg.eigvalsh(x + x.t()),
     "singular values and vectors": lambda x, w: torch.linalg.svd(x)[1],
+    "LSTM cell": lambda x, w: lstm(x.detach(), (w.detach(), x.detach())),
+    "GRU cell": lambda x, w: gru(x @ w, x),
+    "binary cross entropy of sums": lambda x, w: functional.binary_cross_entropy_with_logits(
+        (x @ w).sum(1), torch.ones(64)
+    ),
 }
 
 

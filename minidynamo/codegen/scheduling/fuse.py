@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from minidynamo.codegen.ir.expr import loads
@@ -47,8 +47,9 @@ Item = Group | Node
 class Fusion:
     """Groups under construction: `members[g]` are positions of nodes in the program, `group[k]` is the reverse."""
 
-    def __init__(self, program: LoopProgram) -> None:
+    def __init__(self, program: LoopProgram, apart: Collection[str] = ()) -> None:
         self.program = program
+        self.apart = frozenset(apart)
         self.nodes = program.nodes
         self.lifetimes = Lifetimes(program)
         self.members: dict[int, list[int]] = {k: [k] for k in range(len(self.nodes))}
@@ -95,7 +96,11 @@ class Fusion:
             return False
         if self._is_reached(a, b) or self._is_reached(b, a):
             return False
-        names = {name for k in joined for name in (*self.reads[k], made(self.nodes[k]))}
+        read = {name for k in joined for name in self.reads[k]}
+        own = {made(node) for node in nodes}
+        if not self.apart.isdisjoint(own & read):
+            return False
+        names = own | read
         if len(joined) > MOST_NODES or len(names) > MOST_BUFFERS or not self._fits(nodes):
             return False
         self.members[a] = joined
@@ -216,9 +221,10 @@ class Fusion:
         return Group(domain, tuple(placed))
 
 
-def fuse(program: LoopProgram, *, join: bool = True) -> list[Item]:
-    """The schedule of a program: kernels-to-be and extern calls in order. `join=False` keeps one nest per kernel."""
-    fusion = Fusion(program)
+def fuse(program: LoopProgram, *, join: bool = True, apart: Collection[str] = ()) -> list[Item]:
+    """The schedule of a program: kernels-to-be and extern calls in order. `join=False` keeps one nest per kernel; what
+    is `apart` is read by other kernels than the one that makes it."""
+    fusion = Fusion(program, apart)
     if join:
         fusion.run()
     return fusion.ordered()

@@ -22,11 +22,11 @@ LARGEST = 200
 """Expressions do not grow beyond this many nodes."""
 
 
-def inline(program: LoopProgram) -> LoopProgram:
-    """The same program with fewer buffers."""
+def inline(program: LoopProgram, apart: Collection[str] = ()) -> LoopProgram:
+    """The same program with fewer buffers; what is `apart` stays."""
     lifetimes = Lifetimes(program)
     nodes: list[Node | None] = list(program.nodes)
-    needed = set(names_in(program.outputs)) | set(program.inputs)
+    needed = {*names_in(program.outputs), *program.inputs, *apart}
     needed |= {name for n in program.nodes if not isinstance(n, Loops) for name in reads(n)}
     mutated = stores(program)
     folds = {n.out.name for n in program.nodes if isinstance(n, Loops) and n.combine is not None}
@@ -41,6 +41,8 @@ def inline(program: LoopProgram) -> LoopProgram:
         if folds.intersection(reads(producer_now)):
             continue  # it belongs into the kernel of the fold, whatever order its reader has
         users = readers.get(made(producer), [])
+        if len(users) > 1 and any(_is_stored(producer.out.name, nodes[u], mutated) for u in users):
+            continue  # the others may read it from the input
         if all(_may_inline(producer_now, k, u, nodes, lifetimes, mutated, len(users)) for u in users):
             for u in users:
                 user = nodes[u]
@@ -53,6 +55,12 @@ def inline(program: LoopProgram) -> LoopProgram:
                 readers[name].remove(k)
             nodes[k] = None
     return remove_unused(dataclasses.replace(program, nodes=tuple(n for n in nodes if n is not None)))
+
+
+def _is_stored(name: str, user: Node | None, mutated: Collection[str]) -> bool:
+    """Whether a node stores a value into an input as it is."""
+    is_copy = isinstance(user, Loops) and isinstance(user.body, Load) and user.body.buffer == name
+    return is_copy and made(user) in mutated  # type: ignore[arg-type]
 
 
 def _may_inline(

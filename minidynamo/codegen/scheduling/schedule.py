@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
+from collections.abc import Collection
 
 from minidynamo.codegen.ir.loops import Extern, GetItem, Kernel, LoopProgram, Loops, Origins, merge, names_in
 from minidynamo.codegen.ir.verify import verify_kernel, verify_program
@@ -24,20 +25,23 @@ LONGEST_NAME = 48
 """Names of kernels show in profiles, which cut them; what identifies a kernel is the number at the end."""
 
 
-def optimize(program: LoopProgram, *, join: bool) -> LoopProgram:
+def optimize(program: LoopProgram, *, join: bool, apart: Collection[str] = ()) -> LoopProgram:
     """The loop program with dead nests removed, pointwise values inlined and long reductions split."""
     program = remove_unused(program)
     if join:
-        program = inline(program)
+        program = inline(program, apart)
     return split_reductions(program)
 
 
-def schedule(program: LoopProgram, *, join: bool, verify: bool) -> tuple[LoopProgram, list[Step]]:
-    """The optimized program, and its kernels and extern calls in the order in which they run."""
-    program = optimize(program, join=join)
+def schedule(
+    program: LoopProgram, *, join: bool, verify: bool, apart: Collection[str] = ()
+) -> tuple[LoopProgram, list[Step]]:
+    """The optimized program, and its kernels and extern calls in the order in which they run. Kernels that read what is
+    `apart` do not make it."""
+    program = optimize(program, join=join, apart=apart)
     if verify:
         verify_program(program)
-    items = fuse(program, join=join)
+    items = fuse(program, join=join, apart=apart)
     steps: list[Step] = []
     inputs = frozenset(program.inputs)
     returned = frozenset(names_in(program.outputs))

@@ -1,0 +1,60 @@
+"""Owns the peak that a graph without writes would have if its operations ran one by one, as the program has them.
+
+What fused code needs is compared with it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import fx
+
+from minidynamo import compat
+from minidynamo.graph_memory import may_share
+
+WRITTEN = "written"
+"""What a node notes whose result the program has written to its first argument."""
+
+
+def peak_of_operations(gm: fx.GraphModule) -> int:
+    """The most bytes that the operations hold at one time. Whether inputs die is for their owners to say."""
+    nodes = list(gm.graph.nodes)
+    last = {source: k for k, node in enumerate(nodes) for source in node.all_input_nodes}
+    memories: dict[fx.Node, list[int]] = {}  # numbers of what a node lies in
+    storages: dict[int, int] = {}
+    changes = [0] * (len(nodes) + 1)
+    size: dict[int, int] = {}
+    dies: dict[int, int] = {}
+    fresh = itertools.count()
+    for k, node in enumerate(nodes):
+        memories[node] = []
+        for storage, nbytes in _storages(node.meta.get("val")):
+            written = _written(node, memories)
+            known = written or ([storages[storage]] if may_share(node) and storage in storages else [])
+            storages[storage] = memory = known[0] if known else next(fresh)
+            memories[node].append(memory)
+            if not known and node.op != "placeholder":
+                changes[k] += nbytes
+                size[memory] = nbytes
+            dies[memory] = max(dies.get(memory, 0), last.get(node, k))
+    for memory, nbytes in size.items():
+        changes[dies[memory] + 1 if dies[memory] + 1 < len(nodes) else -1] -= nbytes
+    return max(itertools.accumulate(changes[:-1]), default=0)
+
+
+def _written(node: fx.Node, memories: dict[fx.Node, list[int]]) -> list[int]:
+    """The memory of the argument that the program has written the result to; nothing if it has not."""
+    source = node.args[0] if WRITTEN in node.meta and node.args else None
+    found = memories.get(source, []) if isinstance(source, fx.Node) else []
+    return found if len(found) == 1 else []
+
+
+def _storages(value: Any) -> Iterator[tuple[int, int]]:
+    for item in value if isinstance(value, (list, tuple)) else (value,):
+        if isinstance(item, compat.FakeTensor) and item.layout is torch.strided:
+            nbytes: Any = item.untyped_storage().nbytes()
+            hint = nbytes.node.hint if isinstance(nbytes, compat.SYMBOLIC_NUMBERS) else nbytes
+            yield item.untyped_storage()._cdata, int(hint)

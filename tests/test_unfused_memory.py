@@ -1,0 +1,35 @@
+"""The peak of a graph whose operations run one by one."""
+
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from minidynamo.unfused_memory import WRITTEN, peak_of_operations
+
+X = torch.rand(64, 64)
+SIZE = 4 * 64 * 64
+
+
+def traced(program):
+    return make_fx(program, tracing_mode="fake")(X)
+
+
+def test_values_die_behind_their_last_reader():
+    assert peak_of_operations(traced(lambda x: x.sin().cos().exp())) == 2 * SIZE
+    assert peak_of_operations(traced(lambda x: (lambda y: y + y.cos().exp())(x.sin()))) == 3 * SIZE
+
+
+def test_views_and_inputs_take_nothing():
+    assert peak_of_operations(traced(lambda x: x.t()[1:])) == 0
+    assert peak_of_operations(traced(lambda x: (x.sin().t()[1:], x.view(-1)))) == SIZE
+
+
+def test_results_stay():
+    assert peak_of_operations(traced(lambda x: (x.sin(), x.cos(), x.sum()))) == 2 * SIZE + 4
+
+
+def test_what_the_program_writes_in_place_takes_nothing():
+    gm = traced(lambda x: (x @ x).sin().cos())
+    for node in gm.graph.nodes:
+        if node.name in ("sin", "cos"):
+            node.meta[WRITTEN] = True
+    assert peak_of_operations(gm) == SIZE
