@@ -46,6 +46,13 @@ MASKED = """
 """
 
 
+# Torch's kernels for a CPU round half types after each addition, or on other ways in the last elements than in those
+# that fill vectors.
+ROUNDED_ON_THE_WAY = """
+    huber_loss_backward nll_loss_forward nll_loss2d_forward smooth_l1_loss
+"""
+
+
 def masked() -> frozenset[OpOverload]:
     """Operators that are better split even where code generation knows them whole: less is kept for backward."""
     return frozenset(getattr(aten, name).default for name in MASKED.split())
@@ -69,9 +76,10 @@ def decomposition_table(keep: Collection[OpOverload] = ()) -> dict[OpOverload, C
         table[op] = _unless_mixed(table[op])
     for op in (aten.log_sigmoid_forward.default, aten.nll_loss2d_forward.default):
         table[op] = _row_major(table[op])
-    for op in (aten.nll_loss_forward.default, aten.nll_loss2d_forward.default):
-        table[op] = _unless_half(table[op])
     parts = {op: as_kernels_do(op, split) for op, split in table.items() if isinstance(op, OpOverload)}
+    for name in ROUNDED_ON_THE_WAY.split():
+        op = getattr(aten, name).default
+        parts[op] = _unless_half(parts[op])
     parts |= foreach_table()
     return {op: split for op, split in parts.items() if op not in keep}
 
@@ -86,7 +94,7 @@ def _row_major(split: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _unless_half(split: Callable[..., Any]) -> Callable[..., Any]:
-    """`split`, but half types on a CPU stay whole: torch's kernel rounds after each addition."""
+    """`split`, but half types on a CPU stay whole."""
 
     def decide(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         is_half = x.device.type == "cpu" and x.dtype.itemsize == 2

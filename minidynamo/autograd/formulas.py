@@ -6,6 +6,8 @@ They differ where a kernel rounds half types after each step, in what becomes of
 from __future__ import annotations
 
 import functools
+import math
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +39,12 @@ def _reduced(loss: Tensor, reduction: int) -> Tensor:
     return loss.mean() if reduction == _MEAN else loss.sum() if reduction == _SUM else loss
 
 
+def _norm(x: Tensor, reduction: int, of_sum: float = 1.0) -> Tensor:
+    """What the gradient of a loss is multiplied with, in the dtype of the elements as kernels keep it."""
+    norm = of_sum / x.numel() if reduction == _MEAN else of_sum
+    return torch.full((), norm, dtype=x.dtype, device=x.device)
+
+
 def _mse_loss(x: Tensor, target: Tensor, reduction: int = _MEAN) -> Tensor:
     difference = x - target
     return _reduced(difference * difference, reduction)
@@ -48,32 +56,67 @@ def _soft_margin_loss(x: Tensor, target: Tensor, reduction: int = _MEAN) -> Tens
 
 def _soft_margin_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int = _MEAN) -> Tensor:
     z = torch.exp(-target * x)
-    return target * z * (-1.0 / x.numel() if reduction == _MEAN else -1.0) / (z + 1) * grad
+    return target * z * -_norm(x, reduction) / (z + 1) * grad
 
 
 def _mse_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int) -> Tensor:
-    norm = torch.full((), 2.0 / x.numel() if reduction == _MEAN else 2.0, dtype=x.dtype, device=x.device)
-    return norm * (x - target) * grad
+    return _norm(x, reduction, 2.0) * (x - target) * grad
 
 
 @_in_float
 def _smooth_l1_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, beta: float) -> Tensor:
     difference = x - target
-    scaled = (1.0 / x.numel() if reduction == _MEAN else 1.0) * grad
-    return torch.where(difference.abs() >= beta, scaled * torch.sign(difference), scaled * difference / beta)
+    slope = torch.where(difference.abs() >= beta, torch.sign(difference), difference / beta)
+    return slope * (1.0 / x.numel() if reduction == _MEAN else 1.0) * grad
+
+
+def _huber_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, delta: float) -> Tensor:
+    difference, norm = x - target, _norm(x, reduction)
+    return torch.clamp(difference, -delta, delta) * norm * grad
+
+
+def _binary_cross_entropy_backward(
+    grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = _MEAN
+) -> Tensor:
+    slope = grad * (x - target) / torch.clamp((1 - x) * x, min=1e-12)
+    slope = slope if weight is None else slope * weight
+    return slope / x.numel() if reduction == _MEAN else slope
+
+
+def _logit_backward(grad: Tensor, x: Tensor, eps: float | None = None) -> Tensor:
+    low, high, outside = (0.0, 1.0, math.nan) if eps is None else (eps, 1.0 - eps, 0.0)
+    return torch.where((x >= low) & (x <= high), grad / (x * (1 - x)), outside)
 
 
 def _glu_backward(grad: Tensor, x: Tensor, dim: int) -> Tensor:
     value, gate = x.chunk(2, dim)
     open_gate = torch.sigmoid(gate)
-    return torch.cat([open_gate * grad, (1 - open_gate) * open_gate * value * grad], dim)
+    return torch.cat([open_gate * grad, _through_gate(open_gate, value, grad)], dim)
+
+
+@_in_float
+def _through_gate(open_gate: Tensor, value: Tensor, grad: Tensor) -> Tensor:
+    return (1 - open_gate) * open_gate * value * grad
 
 
 @_in_float
 def _elu_backward(grad: Tensor, alpha: float, scale: float, input_scale: float, is_result: bool, x: Tensor) -> Tensor:
-    below = alpha * scale
-    slope = x + below if is_result else below * torch.exp(x * input_scale)
-    return torch.where(x > 0, grad * scale, grad * input_scale * slope)
+    below = alpha * scale if x.dtype == torch.float64 else _single(_single(alpha) * _single(scale))
+    inner = grad * input_scale
+    return torch.where(
+        x > 0, grad * scale, inner * (x + below) if is_result else inner * below * torch.exp(x * input_scale)
+    )
+
+
+def _single(number: float) -> float:
+    """`number` rounded to float32."""
+    rounded: float = struct.unpack("f", struct.pack("f", number))[0]
+    return rounded
+
+
+@_in_float
+def _hardsigmoid_backward(grad: Tensor, x: Tensor) -> Tensor:
+    return torch.where((x > -3) & (x < 3), grad * _single(1 / 6), 0.0)  # a float32 among doubles, too
 
 
 @_in_float
@@ -95,10 +138,14 @@ EVERYWHERE: dict[OpOverload, Callable[..., Any]] = {
 }
 
 ON_CPU: dict[OpOverload, Callable[..., Any]] = {
+    aten.binary_cross_entropy_backward.default: _binary_cross_entropy_backward,
     aten.elu_backward.default: _elu_backward,
     aten.glu_backward.default: _glu_backward,
+    aten.hardsigmoid_backward.default: _hardsigmoid_backward,
     aten.hardswish_backward.default: _hardswish_backward,
     aten.hardtanh_backward.default: _hardtanh_backward,
+    aten.huber_loss_backward.default: _huber_loss_backward,
+    aten.logit_backward.default: _logit_backward,
 }
 """Those whose kernels for vectors on a CPU are written otherwise than the ones for a GPU."""
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 import minidynamo
 from minidynamo.autograd.aot import aot_compile
-from minidynamo.autograd.decompositions import splittable
+from minidynamo.autograd.decompositions import ROUNDED_ON_THE_WAY, splittable
 from minidynamo.autograd.formulas import EVERYWHERE, ON_CPU
 from minidynamo.boxed import make_boxed
 from minidynamo.config import config
@@ -18,22 +18,33 @@ X[2] = 2e4
 X[3] *= 1e-5
 X[4, :4] = torch.tensor([torch.inf, -torch.inf, torch.nan, -0.0])
 Y = torch.linspace(-2, 3, 192).view(6, 32)
+REDUCTIONS = ("none", "mean", "sum")
 
 PROGRAMS = {
     "elu": (aten.elu_backward, lambda x, y: (F.elu(x, 0.7), F.selu(x), F.celu(x))),
     "elu of results": (aten.elu_backward, lambda x, y: F.elu_(x.clone())),
+    "binary_cross_entropy": (
+        aten.binary_cross_entropy_backward,
+        lambda x, y: [F.binary_cross_entropy(x[5:].sigmoid(), y[5:].sigmoid(), y[5:], reduction=r) for r in REDUCTIONS],
+    ),
     "glu": (aten.glu_backward, lambda x, y: F.glu(x)),
     "hardswish": (aten.hardswish_backward, lambda x, y: F.hardswish(x)),
+    "hardsigmoid": (aten.hardsigmoid_backward, lambda x, y: F.hardsigmoid(x)),
     "hardtanh": (aten.hardtanh_backward, lambda x, y: (F.hardtanh(x), F.relu6(x))),
-    "mse": (aten.mse_loss, lambda x, y: [F.mse_loss(x, y, reduction=r) for r in ("none", "mean", "sum")]),
+    "huber": (
+        aten.huber_loss_backward,
+        lambda x, y: [F.huber_loss(x, y, reduction=r, delta=0.7) for r in REDUCTIONS],
+    ),
+    "logit": (aten.logit_backward, lambda x, y: [(x[5] / 25 + 0.5).logit(), (x[5] / 25 + 0.5).logit(eps=0.1)]),
+    "mse": (aten.mse_loss, lambda x, y: [F.mse_loss(x, y, reduction=r) for r in REDUCTIONS]),
     "mse of small rows": (aten.mse_loss_backward, lambda x, y: F.mse_loss(x[5] * 20, y[5])),
     "smooth_l1": (
         aten.smooth_l1_loss_backward,
-        lambda x, y: [F.smooth_l1_loss(x, y, reduction=r, beta=0.5) for r in ("none", "mean", "sum")],
+        lambda x, y: [F.smooth_l1_loss(x, y, reduction=r, beta=0.5) for r in REDUCTIONS],
     ),
     "soft_margin": (
         aten.soft_margin_loss,
-        lambda x, y: [F.soft_margin_loss(x, y.sign(), reduction=r) for r in ("none", "mean", "sum")],
+        lambda x, y: [F.soft_margin_loss(x, y.sign(), reduction=r) for r in REDUCTIONS],
     ),
     "soft_margin of small rows": (aten.soft_margin_loss_backward, lambda x, y: F.soft_margin_loss(x[3], y[3])),
 }
@@ -43,7 +54,9 @@ def split(gm, example_inputs):
     """A backend that runs the parts one by one."""
 
     def run(graph, inputs):
-        assert not {node.target for node in graph.graph.nodes} & {*EVERYWHERE, *ON_CPU}
+        is_half = any(x.dtype.itemsize == 2 for x in inputs)
+        whole = {getattr(aten, name).default for name in ROUNDED_ON_THE_WAY.split() if is_half}
+        assert not {node.target for node in graph.graph.nodes} & ({*EVERYWHERE, *ON_CPU} - whole)
         return make_boxed(graph)
 
     return aot_compile(gm, example_inputs, forward=run, backward=run, inference=run)

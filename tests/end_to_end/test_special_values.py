@@ -40,8 +40,19 @@ ROUNDED = {
     "log_softmax of columns": lambda x: x.log_softmax(0),
     "logsumexp": lambda x: x.logsumexp(-1),
     "logsumexp of columns": lambda x: x.logsumexp(0, keepdim=True),
+    "softmax of columns": lambda x: x.softmax(0),
+    "softmax between": lambda x: x.view(4, 4, 9).softmax(1),
     "prod": lambda x: (x * 0.3 + 1).prod(1),
+    "rsqrt": lambda x: x.abs().rsqrt(),
+    "sums with a factor": lambda x: torch.rsub(torch.add(x, x.mT.reshape(16, 9), alpha=0.3), 1.3, alpha=0.7),
+    "sigmoid": lambda x: x.sigmoid(),
+    "logit": lambda x: x.sigmoid().logit(eps=0.1),
+    "glu": lambda x: F.glu(x[:, :8]),
     "cross_entropy": lambda x: F.cross_entropy(x, LABELS),
+    "binary_cross_entropy": lambda x: F.binary_cross_entropy(x.sigmoid(), (x + 1).sigmoid().detach()),
+    "huber_loss": lambda x: F.huber_loss(x, x.detach() * 0.9, delta=0.3),
+    "smooth_l1_loss": lambda x: F.smooth_l1_loss(x, x.detach() * 0.9, beta=0.3, reduction="none"),
+    "soft_margin_loss": lambda x: F.soft_margin_loss(x, x.detach().roll(1).sign()),
     "cross_entropy in sum": lambda x: F.cross_entropy(x.view(4, 3, 4, 3)[..., 0], LABELS.view(4, 4), reduction="sum"),
 }
 
@@ -55,5 +66,34 @@ def test_half_types_are_rounded_where_eager_rounds_them(dtype):
     def program(x):
         return {name: function(x) for name, function in ROUNDED.items()}
 
-    made, expected = minidynamo.compile(program, fullgraph=True)(x), program(x)
-    assert [name for name in ROUNDED if made[name].ne(expected[name]).float().mean() > 0.02] == []
+    def with_gradients(function):
+        given = x.clone().requires_grad_()
+        results = function(given)
+        for name, y in tuple(results.items()):
+            grad = torch.linspace(0.3, 1.7, y.numel()).view(y.shape).to(dtype)
+            results[f"gradient of {name}"] = torch.autograd.grad(y, given, grad, retain_graph=True)[0]
+        return results
+
+    made, expected = with_gradients(minidynamo.compile(program, fullgraph=True)), with_gradients(program)
+    assert [name for name in expected if made[name].ne(expected[name]).float().mean() > 0.02] == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_gradients_of_arithmetic_are_those_of_kernels_to_the_last_bit(dtype):
+    """Of 64 elements none lies behind eager's last vector."""
+    torch.manual_seed(0)
+    x, y = torch.randn(2, 64, dtype=dtype).unbind()
+
+    def program(x, y):
+        losses = [F.huber_loss(x, y, delta=0.7), F.smooth_l1_loss(x, y, beta=0.7)]
+        backward = [torch.ops.aten.tanh_backward(x.detach(), y), torch.ops.aten.sigmoid_backward(x.detach(), y)]
+        return [*losses, F.hardsigmoid(x * 3)], backward
+
+    def gradients(function):
+        given = x.clone().requires_grad_()
+        results, backward = function(given, y)
+        grads = [torch.linspace(0.3, 1.7, r.numel(), dtype=dtype).view(r.shape) for r in results]
+        return [*(torch.autograd.grad(r, given, g, retain_graph=True)[0] for r, g in zip(results, grads)), *backward]
+
+    for made, expected in zip(gradients(minidynamo.compile(program, fullgraph=True)), gradients(program), strict=True):
+        torch.testing.assert_close(made, expected, rtol=0, atol=0)

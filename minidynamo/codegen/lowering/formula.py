@@ -36,9 +36,14 @@ def kind_of(dtype: torch.dtype) -> str:
     return "f" if dtype.is_floating_point else "i"
 
 
+def is_half(dtype: torch.dtype) -> bool:
+    """Whether it is a half type, which is computed with in float32."""
+    return dtype in (torch.float16, torch.bfloat16)
+
+
 def opmath(dtype: torch.dtype) -> torch.dtype:
     """The dtype that eager computes in: float32 for half types, otherwise the dtype itself."""
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    return torch.float32 if is_half(dtype) else dtype
 
 
 def literal(value: Known, dtype: torch.dtype) -> Const:

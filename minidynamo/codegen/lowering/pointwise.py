@@ -6,6 +6,7 @@ done once, below the table.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -33,6 +34,7 @@ from minidynamo.codegen.lowering.formula import (
     gelu,
     gelu_backward,
     gelu_by_onednn,
+    is_half,
     lerp,
     literal,
     maximum,
@@ -52,17 +54,18 @@ class Row:
     Tensors arrive in the dtype that eager computes in: `compute` says whether that follows from the "result", from
     the "promoted" arguments (comparisons), or whether each keeps its "own". `rounds` says that eager rounds numbers to
     a half type before it computes, as it does with 0-dim tensors of other dtypes, except where they are the argument
-    at the place `wide`. `half` is False where it rounds to the half type in the
-    middle of the operation; half types are then left to torch. `numbers` allows numbers that are known at run time
-    only: a V in the dtype that is computed in. Without, the formula computes with numbers or looks at them. `bools` is
-    False where eager raises an error for bools among the arguments; that is left to torch, too.
+    at the place `wide`. On the devices `half_by_torch` it rounds to the half type in the middle of the operation, on a
+    CPU perhaps only in the last elements, which fill no vector; half types are then left to torch. `numbers` allows
+    numbers that are known at run time only: a V in the dtype that is computed in. Without, the formula computes with
+    numbers or looks at them. `bools` is False where eager raises an error for bools among the arguments; that is left
+    to torch, too.
     """
 
     formula: Callable[..., V]
     compute: str = "result"
     rounds: bool = False
     wide: int | None = None
-    half: bool = True
+    half_by_torch: tuple[str, ...] = ()
     numbers: bool = False
     bools: bool = True
 
@@ -147,7 +150,7 @@ ROWS: dict[str, Row] = {
         bools=False,
     ),
     "mul": Row(binary("mul"), numbers=True, wide=1),
-    "floor_divide": Row(_whole_division("floordiv"), half=False),
+    "floor_divide": Row(_whole_division("floordiv"), half_by_torch=("cpu", "cuda")),
     "remainder": Row(_whole_division("remainder"), rounds=True),
     "fmod": Row(_whole_division("fmod"), rounds=True),
     "square": Row(lambda x: x * x),
@@ -182,7 +185,7 @@ ROWS: dict[str, Row] = {
     "log10": Row(unary("log10")),
     "log1p": Row(unary("log1p")),
     "sqrt": Row(unary("sqrt")),
-    "rsqrt": Row(unary("rsqrt")),
+    "rsqrt": Row(unary("rsqrt"), half_by_torch=("cpu",)),
     "sin": Row(unary("sin")),
     "cos": Row(unary("cos")),
     "tan": Row(unary("tan")),
@@ -233,8 +236,7 @@ ROWS: dict[str, Row] = {
     "threshold_backward": Row(lambda grad, x, threshold: where(x <= threshold, 0, grad)),
     "gelu_backward": Row(lambda grad, x, *, approximate="none": gelu_backward(grad, x, approximate)),
     "silu_backward": Row(silu_backward),
-    "tanh_backward": Row(lambda grad, y: grad * (1 - y * y)),
-    "sigmoid_backward": Row(lambda grad, y: grad * (1 - y) * y),
+    "tanh_backward": Row(lambda grad, y: grad * fma(-y, y, 1)),
     "leaky_relu_backward": Row(
         lambda grad, x, negative_slope, self_is_result: where(x > 0, grad, grad * negative_slope)
     ),
@@ -250,7 +252,7 @@ def lower_row(row: Row, builder: Builder, *args: Any, **kwargs: Any) -> Value:
     tensors = [a for a in given if isinstance(a, Value)]
     if not row.bools and any(isinstance(a, bool) or (isinstance(a, Value) and a.dtype == torch.bool) for a in given):
         raise NotLowered
-    if not row.half and opmath(builder.out.dtype) != builder.out.dtype:
+    if builder.device.type in row.half_by_torch and is_half(builder.out.dtype):
         raise NotLowered
     if not row.numbers and any(isinstance(a, (Size, V)) for a in given):
         raise NotLowered
@@ -294,14 +296,21 @@ def promoted(arguments: list[Any]) -> torch.dtype:
     return torch.result_type(samples[0], samples[1])
 
 
+def lower_scaled(row: Row, builder: Builder, a: Any, b: Any, alpha: Any = 1) -> Value:
+    """Sums and differences with a factor, after which eager rounds half types on a CPU in some of the elements."""
+    if alpha == 1:
+        return lower_row(row, builder, a, b)
+    return lower_row(dataclasses.replace(row, half_by_torch=("cpu",)), builder, a, b, alpha=alpha)
+
+
 for _name, _row in ROWS.items():
-    registry.add(_name, functools.partial(lower_row, _row))
+    registry.add(_name, functools.partial(lower_scaled if _name in ("add", "sub", "rsub") else lower_row, _row))
 
 
 DIVISIONS = {
     None: Row(binary("div"), numbers=True, wide=1),
     "floor": ROWS["floor_divide"],
-    "trunc": Row(_whole_division("truncdiv"), half=False),
+    "trunc": Row(_whole_division("truncdiv"), half_by_torch=("cpu", "cuda")),
 }
 
 
@@ -326,6 +335,17 @@ def lower_pow(builder: Builder, a: Value | V | Number, b: Value | V | Number) ->
         return power(x, exponent, squares, roots)
 
     return lower_row(Row(formula, rounds=True), builder, a, b)
+
+
+@registry.lowering("sigmoid_backward")
+def lower_sigmoid_backward(builder: Builder, grad: Value, y: Value) -> Value:
+    """The gradient of a sigmoid, rounded to float16 after each step on a CPU."""
+    dtype = torch.float16 if builder.device.type == "cpu" and builder.out.dtype == torch.float16 else None
+
+    def rounded(v: V) -> V:
+        return v if dtype is None else v.to(dtype).to(v.dtype)
+
+    return lower_row(Row(lambda g, v: rounded(g * rounded(1 - v)) * v), builder, grad, y)
 
 
 @registry.lowering("gelu")
