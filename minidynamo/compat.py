@@ -345,8 +345,8 @@ def traceable_saved_tensor_hooks() -> tuple[typing.Any, typing.Any] | None:
 
 
 def saved_by(function: torch.autograd.graph.Node) -> list[torch.Tensor]:
-    """The tensors that a gradient function has saved."""
-    saved = [getattr(function, name) for name in dir(function) if name.startswith("_saved_")]
+    """The tensors that a gradient function has saved. Numbers are not read: that would fix those that are symbols."""
+    saved = [getattr(function, name.removeprefix("_raw"), None) for name in _saved_names(type(function))]
     return [value for value in saved if isinstance(value, torch.Tensor)]
 
 

@@ -23,6 +23,7 @@ from torch.fx.experimental.proxy_tensor import (
 )
 
 from minidynamo import compat, fake_strides
+from minidynamo.autograd import plain_calls
 from minidynamo.autograd.checks import assert_values
 from minidynamo.autograd.families import Family, TracedOutput, classify
 from minidynamo.autograd.inputs import InputLayout
@@ -415,6 +416,8 @@ class _CheckingInterpreter(LocatingInterpreter):
         assert_values(target, args, kwargs)
         if self.recorder.current in self.opaque:
             return run_opaque(target, args, kwargs)
+        if (made := plain_calls.call(target, args, kwargs)) is not NotImplemented:
+            return made
         before = self.recorder.newest()
         result = super().call_function(target, args, kwargs)
         traced = self.traced_since(before)
@@ -424,6 +427,8 @@ class _CheckingInterpreter(LocatingInterpreter):
     def call_method(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.recorder.current in self.opaque:
             return run_opaque(functools.partial(_call_method, target), args, kwargs)
+        if (made := plain_calls.call(target, args, kwargs)) is not NotImplemented:
+            return made
         before = self.recorder.newest()
         result = super().call_method(target, args, kwargs)
         without_vectors(self.traced_since(before), (args, kwargs), result)

@@ -1,11 +1,13 @@
 """Owns operations whose derivatives look into data: in graphs that are traced without data each derivative is one call.
 
 The call runs the operation under torch's autograd, on what the operation was given, and differentiates it; its own
-derivative is a call of the same kind. Which operations are taken that way is found out by `joint.py`.
+derivative is a call of the same kind. Which operations are taken that way is found out by `joint.py`. One that takes
+numbers which are no constants is a call itself (`plain_calls.py` knows which ones).
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -36,26 +38,46 @@ class NotOpaque(Exception):
 
 
 class Operation:
-    """A call of `function` as a function of the tensors among its arguments, `given`, under the settings of now."""
+    """A call of `function` as a function of the tensors among its arguments, `given`, under the settings of now.
 
-    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    If it `takes_numbers`, the symbolic `numbers` among its arguments follow behind the tensors, the last one first.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], takes_numbers: bool = False
+    ) -> None:
         self.function = function
+        self.takes_numbers = takes_numbers
         self.given: list[torch.Tensor] = []
+        self.numbers: list[Any] = []
         self.arguments = map_aggregate((args, kwargs), self._taken)
         self.structure: Any = None
         self.settings = settings()
         self.written: tuple[int, ...] = ()
         self.unread: frozenset[int] = frozenset()
+        self.requires_grad = tuple(value.requires_grad for value in self.given) + (False,) * len(self.numbers)
+        self.__name__ = _names(function)[-1]
+
+    @property
+    def key(self) -> str:
+        """What is the same for operations that compute the same of the same arguments."""
+        return repr((_names(self.function), self.arguments, self.settings))
+
+    def __repr__(self) -> str:
+        return self.__name__
 
     def _taken(self, value: Any) -> Any:
         if is_symbolic(value):
+            if self.takes_numbers:
+                self.numbers.append(value)
+                return _Place(-len(self.numbers))
             raise NotOpaque(f"it is given {value}, which differs from call to call")
         if not isinstance(value, torch.Tensor):
             return value
         self.given.append(value)
         return _Place(len(self.given) - 1)
 
-    def run(self, values: Tensors) -> list[torch.Tensor]:
+    def run(self, values: Sequence[Any]) -> list[torch.Tensor]:
         """The tensors that it returns for `values`, some of which it may write to."""
         args, kwargs = _filled(self.arguments, values)
         found: list[torch.Tensor] = []
@@ -91,14 +113,21 @@ class Operation:
 
     def trace(self, targets: Tensors, values: Tensors) -> list[torch.Tensor]:
         """What `run` returns while its operations are traced; `targets` are what it writes to."""
+        if self.takes_numbers:
+            return _one_node(self, values)
         written = dict(zip(self.written, targets))
         return self.run([written.get(i, value) for i, value in enumerate(values)])
 
-    def __call__(self, *values: torch.Tensor) -> list[torch.Tensor]:
+    def __call__(self, *values: Any) -> list[torch.Tensor]:
         """What it returns for real tensors, which it leaves as they are."""
+        again = torch.is_grad_enabled()
+        given = [value.clone() if i in self.written else _plain(value) for i, value in enumerate(values)]
         with preserved():
             restore(self.settings)
-            return self.run([value.clone() if i in self.written else value for i, value in enumerate(values)])
+            if again or not self.takes_numbers:
+                return self.run(given)
+            # Which kernel torch takes may hang on what requires grad.
+            return [made.detach() for made in self.run([*map(_input, given, self.requires_grad)])]
 
 
 class Gradients:
@@ -111,22 +140,21 @@ class Gradients:
         self.wanted = wanted
         self.given = given
         self.unread: frozenset[int] = function.unread
-        self.__name__ = f"gradients_of_{getattr(function, '__name__', 'operation')}"
+        self.__name__: str = f"gradients_of_{function.__name__}"
+
+    @property
+    def key(self) -> str:
+        """As for an operation."""
+        return f"{self.__name__} {self.wanted} {self.given} {self.function.key}"
 
     def __repr__(self) -> str:
         return self.__name__
 
     def trace(self, targets: Tensors, values: Tensors) -> list[torch.Tensor]:
         """One node that computes the gradients."""
-        tracer = _tracer()
-        with disable_proxy_modes_tracing():
-            made = self(*values)
-        arguments = tuple(tracer.unwrap_proxy(value) for value in values)
-        proxy = tracer.create_proxy("call_function", self, arguments, {})
-        track_tensor_tree(made, proxy, constant=None, tracer=tracer)
-        return list(made)
+        return _one_node(self, values)
 
-    def __call__(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def __call__(self, *values: Any) -> tuple[torch.Tensor, ...]:
         """The gradients, which can be differentiated if the grad mode is on."""
         arguments, gradients = values[: len(self.wanted)], values[len(self.wanted) :]
         if any(isinstance(value, FakeTensor) for value in values):
@@ -149,18 +177,20 @@ class _Opaque(torch.autograd.Function):
     """Traces a function as it is, and its derivative as one call."""
 
     @staticmethod
-    def forward(ctx: Any, function: Operation | Gradients, count: int, *values: torch.Tensor) -> Any:
+    def forward(ctx: Any, function: Operation | Gradients, count: int, *values: Any) -> Any:
         made = function.trace(values[:count], values[count:])
         ctx.function = function
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*values[count:])
+        ctx.save_for_backward(*[value for value in values[count:] if isinstance(value, torch.Tensor)])
+        ctx.others = [None if isinstance(value, torch.Tensor) else value for value in values[count:]]
         ctx.mark_dirty(*values[:count])
         ctx.mark_non_differentiable(*[value for value in made if not _is_differentiable(value)])
         return tuple(made)
 
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        values = ctx.saved_tensors
+        saved = iter(ctx.saved_tensors)
+        values = [next(saved) if other is None else other for other in ctx.others]
         wanted = ctx.needs_input_grad[-len(values) :]
         given = [tangent for tangent in tangents if tangent is not None]
         function = Gradients(ctx.function, wanted, tuple(tangent is not None for tangent in tangents))
@@ -169,7 +199,18 @@ class _Opaque(torch.autograd.Function):
         return (*skipped, *[next(found) if wants else None for wants in wanted])
 
 
-def _applied(function: Operation | Gradients, targets: Tensors, values: Tensors) -> tuple[torch.Tensor, ...]:
+def _one_node(function: Operation | Gradients, values: Sequence[Any]) -> list[torch.Tensor]:
+    """What `function` makes of fake values, traced as one node."""
+    tracer = _tracer()
+    with disable_proxy_modes_tracing():
+        made = list(function(*values))
+    arguments = tuple(tracer.unwrap_proxy(value) for value in values)
+    proxy = tracer.create_proxy("call_function", function, arguments, {})
+    track_tensor_tree(made, proxy, constant=None, tracer=tracer)
+    return made
+
+
+def _applied(function: Operation | Gradients, targets: Tensors, values: Sequence[Any]) -> tuple[torch.Tensor, ...]:
     made: tuple[torch.Tensor, ...] = _Opaque.apply(function, len(targets), *targets, *values)  # type: ignore[no-untyped-call]
     return made
 
@@ -187,11 +228,31 @@ def run_opaque(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
     return _filled(operation.structure, made)
 
 
+def run_with_numbers(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`function(*args, **kwargs)`, traced as one call that takes the symbolic numbers among the arguments. It must
+    write nothing, draw nothing, and return new memory."""
+    operation = Operation(function, args, kwargs, takes_numbers=True)
+    given, operation.given = operation.given, []
+    numbers, operation.numbers = operation.numbers[::-1], []
+    made = _applied(operation, (), [*given, *numbers])
+    return _filled(operation.structure, made)
+
+
+def _names(function: Any) -> list[str]:
+    """The name of a function; of one that calls another one, or the method with some name, both."""
+    if isinstance(function, functools.partial):
+        return [name for part in (function.func, *function.args) for name in _names(part)]
+    return [str(getattr(function, "__name__", function))]
+
+
 class _Place:
     """Stands for a tensor in a structure of arguments or results."""
 
     def __init__(self, position: int) -> None:
         self.position = position
+
+    def __repr__(self) -> str:
+        return f"<{self.position}>"
 
 
 def _filled(structure: Any, values: Tensors) -> Any:
@@ -208,8 +269,15 @@ def _tracer() -> Any:
     return mode.tracer
 
 
-def _input(value: torch.Tensor, wanted: bool) -> torch.Tensor:
-    """`value` as an input of its own, differentiable if that is `wanted`."""
+def _plain(value: Any) -> Any:
+    """A float as it is in the call that is being compiled for, in which no tensor has data; sizes are symbols there."""
+    return value.node.hint if isinstance(value, torch.SymFloat) else value
+
+
+def _input(value: Any, wanted: bool) -> Any:
+    """`value` as an input of its own, differentiable if that is `wanted`; a number as it is."""
+    if not isinstance(value, torch.Tensor):
+        return value
     if value.requires_grad:
         return value.view_as(value)
     return value.detach().requires_grad_(wanted)

@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from minidynamo import compat
+from minidynamo.autograd.plain_calls import foreseen
 from minidynamo.autograd_calls import is_autograd_call, looked_at
 from minidynamo.boxed import BoxedCallable, make_boxed, mark_boxed
 from minidynamo.branching import is_cond, run_branch, subgraphs_of
@@ -258,7 +259,10 @@ class _OnFakes(fx.Interpreter):
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if target is run_branch:
             return _run_both(args[1:3], args[3])
-        return super().call_function(target, args, kwargs)
+        return super().call_function(target, *foreseen(target, args, kwargs))
+
+    def call_method(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return super().call_method(target, *foreseen(target, args, kwargs))
 
 
 def _run_on_fakes(gm: fx.GraphModule, examples: Sequence[Any]) -> Sequence[Any]:

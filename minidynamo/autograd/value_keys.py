@@ -83,7 +83,9 @@ def _content(constant: torch.Tensor | None) -> str:
 
 
 def _function(target: Any) -> str:
-    return str(target) if isinstance(target, OpOverload) else f"{target.__module__}.{target.__name__}"
+    if isinstance(target, OpOverload):
+        return str(target)
+    return f"{target.__module__}.{target.__name__} {getattr(target, 'key', '')}".rstrip()
 
 
 def _text(value: Any, found: Mapping[fx.Node, str]) -> str:

@@ -34,6 +34,7 @@ class NumberVariable(VariableTracker):
     `value` is a torch.SymInt, or the float of this call. `pin()` makes a constant of it: it guards the value, which it
     gives. `node` computes it in the graph; None until the graph needs it. `made` says how the program has computed
     it: the same number may be found elsewhere, but as another object. `pinned` is the constant that it has become.
+    Where it is `plain`, a function takes it that must not see a symbol.
     """
 
     value: Any
@@ -42,6 +43,7 @@ class NumberVariable(VariableTracker):
     node: torch.fx.Node | None = None
     made: Made = Made()
     pinned: ConstantVariable | None = None
+    plain: bool = False
 
     @property
     def python_type(self) -> type:

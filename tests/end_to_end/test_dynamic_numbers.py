@@ -293,7 +293,7 @@ def test_shifts_that_do_not_fit_are_taken_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("program", "calls", "line"),
     [
-        (lambda x, e: torch.nn.functional.layer_norm(x, (4,), eps=e), (1e-5, 1e-6, 1e-3), "eps=e"),
+        (lambda x, p: torch.linalg.vector_norm(x, p), (1.5, 2.5, 3.5), "vector_norm"),
         (lambda x, k: torch.nn.functional.one_hot(x.long(), k), (5, 6, 7), "one_hot"),
         (lambda x, k: torch.kron(x, torch.ones(k)), (5, 6, 7), "kron"),
         (lambda x, k: x * math.lcm(k, 4), (5, 9, 17), "lcm"),

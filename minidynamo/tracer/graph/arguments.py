@@ -89,4 +89,4 @@ class Arguments:
         if variable.node is None or not self._open.holds(variable.node):
             variable.node = self._inputs.number(variable)
         node = self._open.node_of(variable)
-        return node, node.meta["example_value"]
+        return node, variable.here if variable.plain else node.meta["example_value"]

@@ -1,0 +1,222 @@
+"""Owns how calls that take varying numbers where torch takes plain ones are traced (`minidynamo/plain_numbers.py`).
+
+Most become one operation, whose derivative is another one (`opaque.py`). What draws random numbers, or writes, comes
+apart into a part that does nothing else and operations that take symbols.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from minidynamo.autograd.numbers import is_empty, is_symbolic
+from minidynamo.autograd.opaque import run_with_numbers
+from minidynamo.plain_numbers import DRAWS, plain
+
+_library = torch.library.Library("minidynamo", "FRAGMENT")
+_library.define(
+    "draw(Tensor like, str method, Scalar first, Scalar? second=None, *, Generator? generator=None) -> Tensor",
+    tags=(torch.Tag.nondeterministic_seeded,),
+)
+
+
+def _draw(
+    like: Tensor, method: str, first: Any, second: Any = None, *, generator: torch.Generator | None = None
+) -> Tensor:
+    made = like.new_empty_strided(like.size(), like.stride())
+    numbers = [n.node.hint if is_symbolic(n) else n for n in (first, second) if n is not None]
+    drawn: Tensor = getattr(made, method)(*numbers, generator=generator)
+    return drawn
+
+
+_library.impl("draw", _draw, "CompositeExplicitAutograd")
+draw = torch.ops.minidynamo.draw.default
+"""A new tensor laid out as `like`, filled by a method of tensors that draws random numbers."""
+
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+
+def takes_plain_numbers(target: Any, args: Args, kwargs: Kwargs) -> bool:
+    """Whether a call has a number that is only known when the graph runs where torch takes a plain one."""
+    known = plain(target) if any(map(is_symbolic, (*args, *kwargs.values()))) else None
+    return known is not None and any(is_symbolic(v) for k, v in known.named(args, kwargs).items() if k in known.numbers)
+
+
+def foreseen(target: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+    """The arguments with plain numbers as they are in the call that is being compiled for: no layout hangs on them."""
+    return (
+        _converted(target, args, kwargs, lambda n: n.node.hint)
+        if takes_plain_numbers(target, args, kwargs)
+        else (args, kwargs)
+    )
+
+
+def _converted(target: Any, args: Args, kwargs: Kwargs, convert: Callable[[Any], Any]) -> tuple[Args, Kwargs]:
+    """The arguments with symbolic ones converted where torch takes plain numbers."""
+    known = plain(target)
+    assert known is not None
+
+    def taken(name: str, value: Any) -> Any:
+        return convert(value) if name in known.numbers and is_symbolic(value) else value
+
+    named = [taken(name, value) for name, value in zip(known.names, args)]
+    return (*named, *args[len(named) :]), {name: taken(name, value) for name, value in kwargs.items()}
+
+
+def call(target: Any, args: Args, kwargs: Kwargs) -> Any:
+    """What the call gives, traced for any number; NotImplemented for another call, and where torch needs constants."""
+    if not takes_plain_numbers(target, args, kwargs):
+        return NotImplemented
+    args, kwargs = _converted(target, args, kwargs, torch.sym_float)
+    if target in _PARTS:
+        return _PARTS[target](*args, **kwargs)
+    function = functools.partial(_method, target) if isinstance(target, str) else target
+    return run_with_numbers(function, args, kwargs)
+
+
+def _method(name: str, owner: Tensor, /, *args: Any, **kwargs: Any) -> Any:
+    return getattr(owner, name)(*args, **kwargs)
+
+
+# Draws
+
+
+def _drawn(like: Tensor, method: str, *numbers: Any, generator: torch.Generator | None = None) -> Tensor:
+    """A tensor like another one, with random numbers. Which one goes where follows from the strides."""
+    with torch.no_grad():
+        place = torch.empty_strided(like.size(), like.stride(), dtype=like.dtype, device=like.device)
+    made: Tensor = draw(place, method, *numbers, generator=generator)
+    return made
+
+
+# What each method takes, with the defaults.
+_NUMBERS: dict[str, dict[str, Any]] = {
+    "bernoulli_": {"p": 0.5},
+    "geometric_": {"p": None},
+    "normal_": {"mean": 0.0, "std": 1.0},
+    "log_normal_": {"mean": 1.0, "std": 2.0},
+    "uniform_": {"from": 0.0, "to": 1.0},
+    "exponential_": {"lambd": 1.0},
+    "cauchy_": {"median": 0.0, "sigma": 1.0},
+}
+
+
+def _draw_into(method: str, target: Tensor, /, *args: Any, **kwargs: Any) -> Tensor:
+    generator = kwargs.pop("generator", None)
+    numbers = {**_NUMBERS[method], **dict(zip(_NUMBERS[method], args)), **kwargs}
+    return target.copy_(_drawn(target, method, *numbers.values(), generator=generator))
+
+
+def _bernoulli(x: Tensor, p: Any, *, generator: torch.Generator | None = None, out: Tensor | None = None) -> Any:
+    if out is not None or x.requires_grad:
+        return NotImplemented
+    return _drawn(torch.empty_like(x, memory_format=torch.contiguous_format), "bernoulli_", p, generator=generator)
+
+
+def _normal(mean: Any, std: Any, size: Any = None, *, generator: torch.Generator | None = None, **facts: Any) -> Any:
+    if size is None or isinstance(mean, Tensor) or isinstance(std, Tensor) or facts.get("out") is not None:
+        return NotImplemented
+    requires_grad = facts.pop("requires_grad", False)
+    made = _drawn(torch.empty(size, **facts), "normal_", mean, std, generator=generator)
+    return made.requires_grad_() if requires_grad else made
+
+
+# The fixed point of the activation that alpha dropout is made for.
+_ALPHA = 1.7580993408473766
+
+
+def _dropout(
+    of_features: bool, keeps_moments: bool, x: Tensor, /, p: Any, training: bool = True, inplace: bool = False
+) -> Tensor:
+    """Dropout of elements, or of whole features, as torch takes it apart on a CPU."""
+    if not training or is_empty(x):
+        return x
+    shape = [*x.shape[:2], *[1] * (x.dim() - 2)]
+    like = torch.empty(shape, dtype=x.dtype, device=x.device) if of_features else torch.empty_like(x)
+    kept = torch.ne(_drawn(like, "bernoulli_", 1 - p), 0).to(x.dtype)  # forward keeps a byte for each element
+    multiplied = x.mul_ if inplace else x.mul
+    if not keeps_moments:
+        return multiplied(kept.div(1 - p))
+    scale = 1 / torch.sym_sqrt((_ALPHA * _ALPHA * p + 1) * (1 - p))
+    shift = kept.add(-1).mul_(_ALPHA * scale).add_(_ALPHA * scale * p)
+    return multiplied(kept.mul(scale)).add_(shift)
+
+
+def _dropout_of_features(unbatched: int, x: Tensor, /, p: Any, training: bool = True, inplace: bool = False) -> Tensor:
+    """The same where an input of `unbatched` dimensions is a batch of one."""
+    if x.dim() != unbatched:
+        return _dropout(True, False, x, p, training, inplace)
+    made = _dropout(True, False, x.unsqueeze(0), p, training, inplace)
+    return x if inplace else made.squeeze(0)
+
+
+def _alpha_dropout(of_features: bool, x: Tensor, /, p: Any, training: bool = False, inplace: bool = False) -> Tensor:
+    return _dropout(of_features, True, x, p, training, inplace)
+
+
+# Running statistics
+
+
+def _normalized(
+    function: Callable[..., Any],
+    updates: bool,
+    x: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """A normalization, which writes to running statistics if it is told so; `updates` is the default for that."""
+    name = "training" if function is functional.batch_norm else "use_input_stats"
+    training = args[0] if args else kwargs.get(name, updates)
+    if not training or running_mean is None or running_var is None:
+        return run_with_numbers(function, (x, running_mean, running_var, weight, bias, *args), kwargs)
+    with torch.no_grad():
+        before = running_mean.clone(), running_var.clone()
+    made, *after = run_with_numbers(
+        functools.partial(_with_statistics, function), (x, *before, weight, bias, *args), kwargs
+    )
+    with torch.no_grad():
+        for statistic, new in zip((running_mean, running_var), after):
+            statistic.copy_(new)
+    return made
+
+
+def _with_statistics(
+    function: Callable[..., Any], x: Tensor, mean: Tensor, var: Tensor, *args: Any, **kwargs: Any
+) -> Any:
+    """The result, and the statistics behind it."""
+    mean, var = mean.clone(), var.clone()
+    return function(x, mean, var, *args, **kwargs), mean, var
+
+
+def _pad(x: Tensor, pad: Any, mode: str = "constant", value: Any = None) -> Any:
+    return torch.constant_pad_nd(x, pad, value) if mode == "constant" else NotImplemented
+
+
+_PARTS: dict[Any, Callable[..., Any]] = {
+    **{method: functools.partial(_draw_into, method) for method in DRAWS},
+    **dict.fromkeys((torch.bernoulli, "bernoulli"), _bernoulli),
+    torch.normal: _normal,
+    **dict.fromkeys((functional.dropout, torch.dropout), functools.partial(_dropout, False, False)),
+    torch.feature_dropout: functools.partial(_dropout, True, False),
+    functional.dropout1d: functools.partial(_dropout_of_features, 2),
+    functional.dropout2d: functools.partial(_dropout_of_features, 0),
+    functional.dropout3d: functools.partial(_dropout_of_features, 4),
+    **dict.fromkeys((functional.alpha_dropout, torch.alpha_dropout), functools.partial(_alpha_dropout, False)),
+    **dict.fromkeys(
+        (functional.feature_alpha_dropout, torch.feature_alpha_dropout), functools.partial(_alpha_dropout, True)
+    ),
+    functional.batch_norm: functools.partial(_normalized, functional.batch_norm, False),
+    functional.instance_norm: functools.partial(_normalized, functional.instance_norm, True),
+    functional.pad: _pad,
+}

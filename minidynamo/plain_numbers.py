@@ -1,0 +1,128 @@
+"""Owns the table of torch's functions that take numbers which only enter values: they decide no shape and no structure.
+
+torch takes such a number as a plain float and would fix a symbol in its place. The tracer leaves one that varies in
+the call, and the autograd stage computes the call as a whole (`autograd/plain_calls.py`). What is not listed here takes
+constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+from torch.nn import functional
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Plain:
+    """`names` of the parameters, in order, up to the last one of interest; which of them take `numbers`; for each of
+    these the condition under which the call is one and the same program, as a template. What is `fixed` has to be this
+    constant. With `on_cpu`, torch calls something else on other devices."""
+
+    names: tuple[str, ...]
+    numbers: Mapping[str, str]
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    on_cpu: bool = False
+
+    def named(self, args: Sequence[T], kwargs: Mapping[str, T]) -> dict[str, T]:
+        """The arguments that are given, by name."""
+        return {**dict(zip(self.names, args)), **kwargs}
+
+
+def plain(function: Any) -> Plain | None:
+    """What is known of a function, or of the method with this name."""
+    return _TABLE.get(function) if getattr(type(function), "__hash__", None) is not None else None
+
+
+def functions() -> list[Any]:
+    """The functions, and the names of methods, of which something is known."""
+    return [*_TABLE]
+
+
+_TABLE: dict[Any, Plain] = {}
+
+
+def _add(functions: Sequence[Callable[..., Any] | str], names: str, numbers: str, **facts: Any) -> None:
+    condition = facts.pop("condition", "")
+    made = Plain(tuple(names.split()), dict.fromkeys(numbers.split(), condition), **facts)
+    _TABLE.update(dict.fromkeys(functions, made))
+
+
+DRAWS = ("bernoulli_", "normal_", "log_normal_", "uniform_", "exponential_", "cauchy_", "geometric_")
+"""Methods that fill a tensor with random numbers."""
+
+# Draws. Where nothing, or everything, is dropped, the result is the argument itself, or no number is drawn.
+_add(
+    [
+        *(functional.dropout, functional.dropout1d, functional.dropout2d, functional.dropout3d),
+        *(functional.alpha_dropout, functional.feature_alpha_dropout),
+        *(torch.dropout, torch.feature_dropout, torch.alpha_dropout, torch.feature_alpha_dropout),
+    ],
+    "input p",
+    "p",
+    condition="0 < {0} < 1",
+    on_cpu=True,
+)
+_add(["bernoulli_", "geometric_"], "self p", "p")
+_add(["normal_", "log_normal_"], "self mean std", "mean std")
+_add(["uniform_"], "self from to", "from to")
+_add(["exponential_"], "self lambd", "lambd")
+_add(["cauchy_"], "self median sigma", "median sigma")
+_add([torch.bernoulli, "bernoulli"], "input p", "p")
+_add([torch.normal], "mean std size", "mean std")
+
+# Normalization
+_add([functional.layer_norm, torch.layer_norm], "input normalized_shape weight bias eps", "eps")
+_add([functional.rms_norm, torch.rms_norm], "input normalized_shape weight eps", "eps")
+_add([functional.group_norm, torch.group_norm], "input num_groups weight bias eps", "eps")
+_add([functional.batch_norm], "input running_mean running_var weight bias training momentum eps", "momentum eps")
+_add(
+    [functional.instance_norm],
+    "input running_mean running_var weight bias use_input_stats momentum eps",
+    "momentum eps",
+)
+_add([functional.local_response_norm], "input size alpha beta k", "alpha beta k")
+
+# Losses and distances
+_add([functional.huber_loss], "input target reduction delta", "delta")
+_add([functional.smooth_l1_loss], "input target size_average reduce reduction beta", "beta")
+_add(
+    [functional.cross_entropy],
+    "input target weight size_average ignore_index reduce reduction label_smoothing",
+    "label_smoothing",
+)
+_add([functional.margin_ranking_loss], "input1 input2 target margin", "margin")
+_add([functional.cosine_embedding_loss], "input1 input2 target margin", "margin")
+_add([functional.hinge_embedding_loss], "input target margin", "margin")
+_add([functional.multi_margin_loss], "input target p margin", "margin")
+_add([functional.triplet_margin_loss], "anchor positive negative margin p eps", "margin eps")
+_add([functional.poisson_nll_loss], "input target log_input full size_average eps", "eps")
+_add([functional.pairwise_distance, torch.pairwise_distance], "x1 x2 p eps", "eps")
+_add([functional.cosine_similarity, torch.cosine_similarity], "x1 x2 dim eps", "eps")
+
+# Attention
+_add(
+    [functional.scaled_dot_product_attention],
+    "query key value attn_mask dropout_p is_causal scale",
+    "scale",
+    fixed={"dropout_p": 0.0},
+)
+
+# Pointwise operations
+_add([functional.pad], "input pad mode value", "value")
+_add([functional.celu, torch.celu], "input alpha inplace", "alpha", fixed={"inplace": False})
+_add([functional.hardtanh], "input min_val max_val inplace", "min_val max_val", fixed={"inplace": False})
+_add([functional.softshrink, functional.hardshrink, torch.hardshrink], "input lambd", "lambd")
+_add([torch.lerp, "lerp"], "input end weight", "weight")
+_add([torch.xlogy, torch.special.xlogy, "xlogy"], "input other", "other")
+_add([torch.nan_to_num, "nan_to_num"], "input nan posinf neginf", "nan posinf neginf")
+_add([torch.logit, torch.special.logit, "logit"], "input eps", "eps")
+_add([torch.isclose, "isclose"], "input other rtol atol", "rtol atol")
+_add([torch.fake_quantize_per_tensor_affine], "input scale zero_point quant_min quant_max", "scale")
+
+# Reductions
+_add([torch.quantile, torch.nanquantile, "quantile", "nanquantile"], "input q", "q")

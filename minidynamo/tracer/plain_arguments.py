@@ -1,0 +1,56 @@
+"""Owns which numbers that differ from call to call a function of torch takes as plain numbers, and stay in its call.
+
+Which functions there are is said in `minidynamo/plain_numbers.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from minidynamo.plain_numbers import Plain, plain
+from minidynamo.tracer.numbers import require, value_here
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.numbers import NumberVariable
+from minidynamo.variables.tensors import TensorVariable
+
+Args = Sequence[VariableTracker]
+Kwargs = Mapping[str, VariableTracker]
+
+
+def with_plain_numbers(tx: Tracer, target: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+    """The arguments, with marks on the numbers that the call takes as they are. What else varies becomes constant."""
+    if not any(isinstance(arg, NumberVariable) for arg in (*args, *kwargs.values())):
+        return args, kwargs
+    known = plain(target)
+    if known is None or not _is_the_same_call(known, args, kwargs):
+        return args, kwargs
+
+    def taken(name: str, argument: VariableTracker) -> VariableTracker:
+        if not isinstance(argument, NumberVariable) or name not in known.numbers:
+            return argument
+        return replace(argument, plain=True) if _may_vary(tx, known.numbers[name], argument) else argument
+
+    named = [taken(name, argument) for name, argument in zip(known.names, args)]
+    return [*named, *args[len(named) :]], {name: taken(name, argument) for name, argument in kwargs.items()}
+
+
+def _is_the_same_call(known: Plain, args: Args, kwargs: Kwargs) -> bool:
+    """Whether nothing that is asked for besides the numbers makes another operation of it."""
+    named = known.named(args, kwargs)
+    for name, value in known.fixed.items():
+        given = named.get(name)
+        if given is not None and not (isinstance(given, ConstantVariable) and given.value == value):
+            return False
+    tensors = [v.fake for v in named.values() if isinstance(v, TensorVariable)]
+    return not known.on_cpu or all(fake.device.type == "cpu" for fake in tensors)
+
+
+def _may_vary(tx: Tracer, condition: str, number: NumberVariable) -> bool:
+    """Whether a number is one of those for which the call is the same; that they are is guarded."""
+    if not condition:
+        return True
+    return bool(eval(condition.format("n"), {}, {"n": value_here(number)})) and require(tx, condition, True, number)

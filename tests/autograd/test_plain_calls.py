@@ -1,0 +1,61 @@
+"""Calls that take plain numbers are traced for any of them, and draw what eager draws."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import minidynamo
+from minidynamo.autograd.plain_calls import draw
+
+X = torch.linspace(-1.0, 1.0, 24).view(2, 3, 4)
+
+
+@pytest.mark.parametrize("strides", [(12, 4, 1), (1, 2, 6), (24, 8, 2)])
+def test_draws_follow_the_strides(strides):
+    like = torch.empty_strided((2, 3, 4), strides)
+    torch.manual_seed(0)
+    made = draw(like, "normal_", 0.5, 2.0)
+    torch.manual_seed(0)
+    assert torch.equal(made, like.normal_(0.5, 2.0)) and made.stride() == strides
+    assert made.data_ptr() != like.data_ptr()
+
+
+def test_a_generator_of_its_own():
+    def f(x, n, generator):
+        return x * torch.empty(4).uniform_(0.0, n, generator=generator)
+
+    compiled = minidynamo.compile(f, backend="aot_eager")
+    for n in (0.1, 0.2, 0.3):
+        one, other = (g(X, n, torch.Generator().manual_seed(3)) for g in (f, compiled))
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_running_statistics_are_written(trains):
+    def f(x, mean, var, momentum):
+        if trains:
+            return F.batch_norm(x, mean, var, training=True, momentum=momentum)
+        return F.instance_norm(x, mean, var, momentum=momentum) * F.batch_norm(x, mean, var, eps=momentum)
+
+    compiled = minidynamo.compile(f, backend="aot_eager")
+    mine, theirs = ([torch.zeros(3), torch.ones(3)] for _ in range(2))
+    for momentum in (0.1, 0.2, 0.3, 0.4):
+        x, y = X.clone().requires_grad_(), X.clone().requires_grad_()
+        got, expected = compiled(x, *mine, momentum), f(y, *theirs, momentum)
+        got.square().sum().backward(), expected.square().sum().backward()
+        assert torch.equal(got, expected) and all(map(torch.equal, mine, theirs))
+        torch.testing.assert_close(x.grad, y.grad)
+    assert compiled.stats.graphs == 2
+
+
+def test_what_comes_apart_in_another_way_takes_constants():
+    def f(x, n):
+        return torch.normal(x, n) * 2
+
+    compiled = minidynamo.compile(f, backend="aot_eager")
+    for n in (0.1, 0.2, 0.3):
+        results = []
+        for g in (f, compiled):
+            torch.manual_seed(1)
+            results.append(g(X.clone().requires_grad_(), n))
+        assert torch.equal(*results) and results[0].requires_grad == results[1].requires_grad
