@@ -1,0 +1,70 @@
+"""Owns the polyfills of torch's statistics that ask for values although their results' shapes hang on sizes alone.
+
+The twins run the operations that torch runs, in its order, so that results and gradients are the same to the last bit.
+What torch refuses, or warns about, is left to it.
+"""
+
+# Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
+# mypy: allow-untyped-defs, allow-untyped-calls
+# No library function inside its own twin.
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+
+from minidynamo.tracer.polyfills.refusal import cannot_trace
+from minidynamo.tracer.registry import polyfill
+
+_MANY = 10_000  # positions that a graph holds as a constant
+
+
+@polyfill(torch.Tensor.cov)
+@polyfill(torch.cov)
+def covariance(input, *, correction=1, fweights=None, aweights=None):
+    if fweights is not None or aweights is not None:
+        cannot_trace("a covariance with weights", "torch looks into the weights")
+    if input.dim() > 2 or input.dtype == torch.bool:
+        cannot_trace("the covariance of this tensor", "torch refuses it")
+    rows = input if input.dim() == 2 else input.view(1, -1)
+    count = rows.shape[1]
+    if count - correction <= 0:
+        cannot_trace("a covariance of so few values", "torch warns about it")
+    total = torch.scalar_tensor(count, dtype=torch.int64, device=input.device)
+    mean = rows.sum(1) / total
+    centered = rows - mean.unsqueeze(1)
+    return torch.true_divide(torch.mm(centered, centered.t().conj()), total - correction).squeeze()
+
+
+@polyfill(torch.Tensor.corrcoef)
+@polyfill(torch.corrcoef)
+def correlation(input):
+    made = covariance(input)
+    if made.dim() == 0:
+        return made / made
+    diagonal = made.diag()
+    deviations = torch.sqrt(torch.real(diagonal) if diagonal.is_complex() else diagonal)
+    made = made / deviations.view(-1, 1) / deviations.view(1, -1)
+    if made.is_complex():
+        return torch.complex(torch.real(made).clip(-1, 1), torch.imag(made).clip(-1, 1))
+    return made.clip(-1, 1)
+
+
+@polyfill(torch.combinations)
+def combinations(input, r=2, with_replacement=False):
+    if input.dim() != 1 or r < 0 or len(input) ** r > _MANY:
+        cannot_trace("the combinations of this tensor", "they are refused, or too many to be a constant of the graph")
+    if r == 0:
+        return input.new_empty(0)
+    length = len(input)
+    chosen = itertools.combinations_with_replacement if with_replacement else itertools.combinations
+    positions = []
+    for places in chosen(range(length), r):
+        position = 0
+        for place in places:
+            position = position * length + place
+        positions.append(position)
+    index = torch.tensor(positions, dtype=torch.int64, device=input.device)
+    grids = torch.meshgrid([input] * r, indexing="ij")
+    return torch.stack([grid.reshape(-1)[index] for grid in grids], 1)
