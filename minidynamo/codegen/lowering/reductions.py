@@ -161,18 +161,24 @@ def lower_argmin(builder: Builder, x: Value, dim: int | None = None, keepdim: bo
     return _argument("argmin", builder, x, dim, keepdim)
 
 
+def _of_truths(combine: str, builder: Builder, x: Value, dim: Dims, keepdim: bool) -> Value:
+    """A fold of what is not zero. Unlike for other folds, an empty list of dimensions means none of them."""
+    dims = [] if isinstance(dim, (list, tuple)) and not dim else folded(x, dim)
+    if not dims:
+        return builder.map(lambda v: v.to(torch.bool), x, dtype=builder.out.dtype)
+    return builder.reduce(combine, lambda v: v.to(torch.bool), x, dims=dims, keepdim=keepdim, dtype=builder.out.dtype)
+
+
 @lowering("any")
 def lower_any(builder: Builder, x: Value, dim: Dims = None, keepdim: bool = False) -> Value:
     """Whether any element is not zero."""
-    made = builder.out.dtype
-    return builder.reduce("any", lambda v: v.to(torch.bool), x, dims=folded(x, dim), keepdim=keepdim, dtype=made)
+    return _of_truths("any", builder, x, dim, keepdim)
 
 
 @lowering("all")
 def lower_all(builder: Builder, x: Value, dim: Dims = None, keepdim: bool = False) -> Value:
     """Whether no element is zero."""
-    made = builder.out.dtype
-    return builder.reduce("all", lambda v: v.to(torch.bool), x, dims=folded(x, dim), keepdim=keepdim, dtype=made)
+    return _of_truths("all", builder, x, dim, keepdim)
 
 
 def moments(builder: Builder, x: Value, dims: Sequence[int]) -> tuple[Value, Value]:

@@ -42,7 +42,11 @@ def test_integers(dtype):
 
 
 def test_bools():
-    check(lambda x: (x.sum(), x.any(0), x.all((1, 2)), x.sum(1, dtype=torch.float32)), X > 0, exact=True)
+    check(
+        lambda x: (x.sum(), x.any(0), x.all((1, 2)), x.sum(1, dtype=torch.float32), x.any(()), x.all(())),
+        X > 0,
+        exact=True,
+    )
 
 
 def test_special_values():
