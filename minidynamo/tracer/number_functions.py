@@ -10,7 +10,7 @@ import builtins
 import functools
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,7 +23,6 @@ from minidynamo.tracer.numbers import (
     computed_text,
     floating,
     involves_number,
-    is_int_number,
     require,
     unary,
     value_here,
@@ -32,7 +31,7 @@ from minidynamo.tracer.operator_table import BINARY, UNARY
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import TupleVariable
+from minidynamo.variables.containers import SequenceVariable, TupleVariable
 from minidynamo.variables.numbers import NumberVariable
 
 
@@ -100,10 +99,11 @@ _ANSWERS = frozenset((math.isnan, math.isinf, math.isfinite, math.isclose, float
 def _tensor(
     tx: Tracer, function: Callable[..., Any], args: Sequence[VariableTracker], kwargs: Mapping[str, VariableTracker]
 ) -> VariableTracker | None:
-    """A tensor of numbers: of one by `torch.full`, where that makes the same one; elsewhere of constants."""
-    full = _full(tx, args[0], kwargs) if len(args) == 1 and kwargs.keys() <= {"dtype", "device"} else None
-    if full is not None:
-        return full
+    """A tensor of numbers: of each by `torch.full`, where that makes the same one; elsewhere of constants."""
+    if len(args) == 1 and kwargs.keys() <= {"dtype", "device"}:
+        full = _stacked(tx, args[0], kwargs) if isinstance(args[0], SequenceVariable) else _full(tx, args[0], kwargs)
+        if full is not None:
+            return full
     try:
         constants = from_constant(as_constant(args[0]))
     except NotConstant:
@@ -111,12 +111,50 @@ def _tensor(
     return tx.call(function, [constants, *args[1:]], kwargs)
 
 
+def _stacked(tx: Tracer, numbers: SequenceVariable, kwargs: Mapping[str, VariableTracker]) -> VariableTracker | None:
+    """A tensor of nested lists of ints and floats."""
+    found = [*_leaves(numbers)]
+    classes = {number.python_type for number in found}
+    if not classes <= {int, float} or len(found) > _LONGEST or _shape(numbers) is None:
+        return None
+    given = kwargs.get("dtype", ConstantVariable(None))
+    if isinstance(given, ConstantVariable) and given.value is None and float in classes:
+        kwargs = {**kwargs, "dtype": from_constant(torch.get_default_dtype())}
+    made = [_full(tx, number, kwargs) for number in found]
+    tensors = [tensor for tensor in made if tensor is not None]
+    return _nested(tx, numbers, iter(tensors)) if len(tensors) == len(found) else None
+
+
+def _leaves(nested: VariableTracker) -> Iterator[VariableTracker]:
+    if isinstance(nested, SequenceVariable):
+        for item in nested.items:
+            yield from _leaves(item)
+    else:
+        yield nested
+
+
+def _shape(nested: VariableTracker) -> tuple[int, ...] | None:
+    """The lengths of nested lists; None where they differ, or are of other classes."""
+    if not isinstance(nested, SequenceVariable):
+        return ()
+    shapes = {_shape(item) for item in nested.items}
+    if len(shapes) != 1 or None in shapes or nested.cls not in (list, tuple):
+        return None
+    return (len(nested.items), *(shapes.pop() or ()))
+
+
+def _nested(tx: Tracer, nested: VariableTracker, tensors: Iterator[VariableTracker]) -> VariableTracker:
+    if not isinstance(nested, SequenceVariable):
+        return next(tensors)
+    return tx.emit(torch.stack, [TupleVariable([_nested(tx, item, tensors) for item in nested.items])], {})
+
+
 def _full(tx: Tracer, number: VariableTracker, kwargs: Mapping[str, VariableTracker]) -> VariableTracker | None:
-    if not isinstance(number, NumberVariable):
+    if not isinstance(number, NumberVariable | ConstantVariable) or number.python_type not in (int, float):
         return None
     given = kwargs.get("dtype", ConstantVariable(None))
     dtype = given.value if isinstance(given, ConstantVariable) else None
-    is_int = is_int_number(number)
+    is_int = number.python_type is int
     if dtype is None:
         dtype = torch.int64 if is_int else torch.get_default_dtype()
     if not isinstance(dtype, torch.dtype) or dtype.is_complex or dtype is torch.bool:
@@ -126,9 +164,10 @@ def _full(tx: Tracer, number: VariableTracker, kwargs: Mapping[str, VariableTrac
     else:
         largest = min(torch.iinfo(dtype).max, 2**62) if is_int else 0
     smallest = 0 if dtype in _UNSIGNED else -largest
-    if not smallest <= value_here(number) <= largest or not require(
-        tx, f"{smallest} <= {{0}} <= {largest}", True, number
-    ):
+    if not smallest <= value_here(number) <= largest:
+        return None
+    varies = isinstance(number, NumberVariable)
+    if varies and not require(tx, f"{smallest} <= {{0}} <= {largest}", True, number):
         return None
     return tx.emit(torch.full, [TupleVariable([]), number], {**kwargs, "dtype": from_constant(dtype)})
 
@@ -209,6 +248,8 @@ _KNOWN = frozenset((math.pow, *_ONE_NUMBER, *_FLOATS_OF_ONE, *_FLOATS_OF_TWO, *_
 
 # Functions that make a tensor of one element from a float. torch takes it for a constant there.
 _TENSORS = (torch.tensor, torch.as_tensor, torch.scalar_tensor)
+# Lists of more numbers are constants: each number is an operation.
+_LONGEST = 64
 _UNSIGNED = (torch.uint8, torch.uint16, torch.uint32, torch.uint64)
 
 

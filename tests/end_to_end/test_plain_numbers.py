@@ -45,6 +45,7 @@ VALUES_ONLY: dict[str, Callable[..., Any]] = {
     "cosines": lambda x, n: F.cosine_similarity(x, Y, eps=n) + F.pairwise_distance(Y, Y.flip(0), eps=n),
     "attention": lambda x, n: F.scaled_dot_product_attention(x, Y, Y, scale=n),
     "padding": lambda x, n: F.pad(x, (1, 2), value=n) + F.pad((x * 9).long(), (1, 2), value=n),
+    "lists": lambda x, n: x * torch.tensor([n, 1.0, 2, n * 2, -1]) + torch.tensor([[n, 1], (2, n)]).sum(),
     "quantile": lambda x, n: torch.quantile(x, n) + x.nanquantile(n, dim=1),
     "replaced": lambda x, n: (
         torch.nan_to_num(x.log(), n) + torch.logit(x.sigmoid(), eps=n) + torch.isclose(x, Y, atol=n)

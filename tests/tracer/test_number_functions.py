@@ -96,3 +96,25 @@ def test_a_function_that_would_raise_does() -> None:
         assert torch.equal(compiled(X, number), X * math.sqrt(number))
     with pytest.raises(ValueError, match="math domain error"):
         compiled(X, -1.0)
+
+
+LISTS = {
+    "floats": (lambda n: torch.tensor([n, 1.0, 2, n * 2]), (0.1, 0.2, 0.3), 2),
+    "nested": (lambda n: torch.tensor([[n, 1], (2.5, n)]), (3, 4, 5), 2),
+    "ints": (lambda n: torch.tensor([[n], [2]]), (3, 4, 5), 2),
+    "half types": (lambda n: torch.as_tensor((n, 1e-3), dtype=torch.float16), (0.1, 0.2, 0.3), 2),
+    "infinity between": (lambda n: torch.tensor([n, 1]), (0.1, 0.2, float("inf"), 0.3), 3),
+    "with a bool": (lambda n: torch.tensor([n, True]), (0.1, 0.2, 0.3), 3),
+    "rounded to ints": (lambda n: torch.tensor([n, 1], dtype=torch.int32), (1.5, 2.5, 3.5), 3),
+    "many": (lambda n: torch.tensor([n] * 65), (0.1, 0.2, 0.3), 3),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_tensors_of_lists_of_numbers(name):
+    program, values, graphs = LISTS[name]
+    compiled = minidynamo.compile(lambda x, n: x.sum() * program(n), backend="eager", fullgraph=True)
+    for n in values:
+        expected, got = program(n), compiled(torch.ones((), dtype=torch.int32), n)
+        assert torch.equal(expected, got) and expected.dtype == got.dtype
+    assert compiled.stats.graphs == graphs

@@ -52,6 +52,20 @@ def test_one_number_in_two_places():
     assert g.stats.graphs == 2
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_in_branches_as_well_as_beside_operands(backend):
+    def f(x, n):
+        def normed(x):
+            return F.layer_norm(x, (3,), eps=n) + n
+
+        return minidynamo.cond(x.sum() > n, normed, lambda x: F.pad(x, (0, 0), value=n) - n, (x,))
+
+    g = minidynamo.compile(f, backend=backend, fullgraph=True)
+    for n in (0.1, 0.2, 0.3, 0.4):
+        assert torch.equal(g(X, n), f(X, n)) and torch.equal(g(-X, n), f(-X, n))
+    assert g.stats.graphs == 2
+
+
 @pytest.mark.parametrize("p", [-0.5, 1.5])
 def test_numbers_out_of_range_raise_what_eager_raises(p):
     f = minidynamo.compile(lambda x, p: F.dropout(x, p), backend="eager")

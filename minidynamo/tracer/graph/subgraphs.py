@@ -49,6 +49,9 @@ class Subgraph:
         if variable.node.graph is self.graph:
             return variable.node
         if variable not in self.inputs:
+            same = next((node for other, node in self.inputs.items() if other.node is variable.node), None)
+            if same is not None:  # a number that was read twice
+                return same
             last = next(reversed(self.inputs.values()), None)
             with self.graph.inserting_before(None) if last is None else self.graph.inserting_after(last):
                 node = self.graph.placeholder(variable.node.name)
