@@ -18,10 +18,10 @@ from minidynamo.tracer import number_functions, numbers, parts, registry
 from minidynamo.tracer.advice import INSTEAD
 from minidynamo.tracer.attributes import bind, guard_class_attribute, lookup_on_class
 from minidynamo.tracer.attributes.functions import original_of
-from minidynamo.tracer.constants import CONSTANT_TYPES, NotConstant, as_constant, below
+from minidynamo.tracer.constants import CONSTANT_TYPES, NotConstant, as_constant, below, from_result
 from minidynamo.tracer.construct import construct
 from minidynamo.tracer.inlining import inline_function, inline_nested, trusted_source
-from minidynamo.tracer.moved_items import as_moved, entries_as_moved, hold, unpack_moved
+from minidynamo.tracer.moved_items import as_moved, entries_as_moved, exact_copy, hold, unpack_moved
 from minidynamo.tracer.operator_table import BINARY
 from minidynamo.tracer.operators import folded, involves_tensor
 from minidynamo.tracer.protocol import Tracer
@@ -38,7 +38,7 @@ from minidynamo.variables.callables import (
     PartialVariable,
 )
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import TupleVariable
+from minidynamo.variables.containers import ListVariable, SequenceVariable, TupleVariable
 from minidynamo.variables.contexts import ContextExitVariable, ContextVariable
 from minidynamo.variables.iterators import LibraryIterator
 from minidynamo.variables.numbers import NumberVariable
@@ -277,7 +277,41 @@ def _call_on_storage(
     if handler is not None:
         return call_handler(tx, handler, [obj, *args], kwargs)
     result = call_built_in(tx, storage, name, args, kwargs, cls)
-    return obj if result is storage else result
+    if isinstance(storage, ConstantVariable) and _holds(result, storage.here):
+        return _of_subclass(tx, obj, storage, name, args, kwargs) or exact_copy(tx, storage)
+    if result is not storage:
+        return result
+    plain = exact_copy(tx, storage)
+    return obj if plain is storage else plain
+
+
+def _holds(result: VariableTracker, value: object) -> bool:
+    """Whether it is this very object, or a sequence with it."""
+    if isinstance(result, SequenceVariable):
+        return any(_holds(item, value) for item in result.items)
+    return isinstance(result, ConstantVariable) and result.here is value
+
+
+def _of_subclass(
+    tx: Tracer, obj: VariableTracker, storage: ConstantVariable, name: str, args: Args, kwargs: Kwargs
+) -> VariableTracker | None:
+    """What a method gives for a number or text of a subclass, which may be the object itself; None where it takes more
+    than constants."""
+    cls = storage.python_type
+    stand_in = type(cls.__name__, (cls,), {})(storage.value)
+    try:
+        plain, named = [as_constant(arg) for arg in args], {key: as_constant(arg) for key, arg in kwargs.items()}
+    except NotConstant:
+        return None
+
+    def track(result: Any) -> VariableTracker:
+        if result is stand_in:
+            return obj
+        if type(result) is tuple:
+            return TupleVariable([*map(track, result)])
+        return ListVariable([*map(track, result)]) if type(result) is list else from_result(result, args, plain)
+
+    return track(getattr(cls, name)(stand_in, *plain, **named))
 
 
 def call_method(tx: Tracer, obj: VariableTracker, name: str, args: Args, kwargs: Kwargs) -> VariableTracker:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from minidynamo.tracer.copies import CALLABLE_ALIAS, NUMPY_SCALARS, can_be_two
+from minidynamo.tracer.copies import CALLABLE_ALIAS, NUMPY_SCALARS, anew, can_be_two
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, FunctionVariable
 from minidynamo.variables.constants import ConstantVariable
@@ -95,8 +95,11 @@ def given_back(result: object, operands: Iterable[VariableTracker], values: Iter
         if value is result and isinstance(operand, ConstantVariable | NumberVariable | TupleVariable):
             return operand
         held = _HELD.get(type(value))
-        if held and isinstance(operand, ConstantVariable) and operand.made_of and getattr(value, held) is result:
-            return operand.made_of[0]
+        if held and isinstance(operand, ConstantVariable) and getattr(value, held) is result:
+            if operand.made_of:
+                return operand.made_of[0]
+            with contextlib.suppress(NotConstant):
+                return from_constant(result, lasting=operand.lasting or operand.source is not None)
         if isinstance(operand, SequenceVariable) and isinstance(value, list | tuple):
             found = given_back(result, operand.items, value)
             if found is not None:
@@ -288,13 +291,13 @@ def _plain_value(variable: ObjectVariable) -> Any:
     """The number or text that an instance of a subclass is, if the class means nothing else by any operation."""
     if not isinstance(variable.storage, ConstantVariable) or _redefines_operations(variable.cls):
         raise NotConstant(variable.cls.__name__)
-    return variable.storage.value
+    return anew(variable.storage.value)
 
 
 def below(variable: VariableTracker) -> VariableTracker:
     """What the operators of numbers and texts see of an operand: of an instance of a subclass the number or text."""
     storage = variable.storage if isinstance(variable, ObjectVariable) else None
-    return storage if isinstance(storage, ConstantVariable) else variable
+    return ConstantVariable(anew(storage.value)) if isinstance(storage, ConstantVariable) else variable
 
 
 def _redefines_operations(cls: type) -> bool:

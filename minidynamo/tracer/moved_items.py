@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Mutable
 from typing import Any, SupportsIndex, overload
 
 from minidynamo.tracer import registry
+from minidynamo.tracer.copies import anew
 from minidynamo.tracer.namespaces import InstanceItems
 from minidynamo.tracer.outside_items import OutsideItems, OutsideTable
 from minidynamo.tracer.outside_tuples import OutsideTuple
@@ -17,11 +18,14 @@ from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.side_effects import Advanced
 from minidynamo.tracer.unread import as_known, looked_at
 from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import (
     DictKey,
     DictVariable,
     ListVariable,
     SequenceVariable,
+    SetVariable,
+    TupleVariable,
 )
 from minidynamo.variables.objects import ObjectVariable, UnreadVariable
 
@@ -209,6 +213,20 @@ def entries_as_moved(items: Mapping[DictKey, VariableTracker]) -> Mapping[DictKe
     if isinstance(items, OutsideTable | InstanceItems):
         return {key: items.moved_at(key) for key in items}
     return items.as_moved() if isinstance(items, MovedTable) else items
+
+
+def exact_copy(tx: Tracer, storage: VariableTracker) -> VariableTracker:
+    """What an operation gives that changes nothing of an instance of a subclass: another object, of the class below.
+
+    What can be changed gives itself instead.
+    """
+    if isinstance(storage, ConstantVariable):
+        return ConstantVariable(anew(storage.value))
+    if isinstance(storage, TupleVariable):
+        return TupleVariable(hold(tx, [*as_moved(storage.items)]), storage.cls)
+    if isinstance(storage, SetVariable) and storage.cls is frozenset:
+        return SetVariable({**storage.items}, frozenset)
+    return storage
 
 
 def unpack_mapping(tx: Tracer, obj: VariableTracker) -> Mapping[DictKey, VariableTracker]:

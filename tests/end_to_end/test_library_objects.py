@@ -2,6 +2,7 @@
 
 import collections
 import collections.abc
+import datetime
 import functools
 import itertools
 import operator
@@ -189,4 +190,20 @@ def test_nothing_breaks(name):
     compiled = minidynamo.compile(whole, backend="eager", fullgraph=True)
     for n in (5000, 5000):
         compiled(X, n, "abc", PROGRAMS[name])
+    assert compiled.stats.compiles == 1
+
+
+def parts_given(x, day, match, alias):
+    return x + 1, day, day.tzinfo, day.day, match.string, match.group(), typing.get_args(alias), alias.__args__, alias
+
+
+def test_parts_of_what_is_given():
+    def zone():
+        return datetime.timezone(datetime.timedelta(hours=1))
+
+    compiled = minidynamo.compile(parts_given, backend="eager", fullgraph=True)
+    match, alias = re.match(".*", "".join(["a", "bc"])), dict[str, int]
+    for day in [datetime.datetime(2024, 5, 6, tzinfo=zone()) for _ in range(3)]:
+        expected, actual = parts_given(X, day, match, alias), compiled(X, day, match, alias)
+        assert all(one is other for one, other in zip(expected[1:], actual[1:]))
     assert compiled.stats.compiles == 1

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from minidynamo.autograd_calls import replace_data
 from minidynamo.compat import OPERATOR_NAMESPACES
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Constant, InstanceAttr
+from minidynamo.guards.source import Computed, Constant, InstanceAttr
 from minidynamo.tracer import parts
 from minidynamo.tracer.advice import INSTEAD
 from minidynamo.tracer.attributes.binding import (
@@ -31,7 +31,7 @@ from minidynamo.tracer.attributes.lookup import (
     writes,
 )
 from minidynamo.tracer.constants import NotConstant, from_constant, given_back
-from minidynamo.tracer.copies import is_made_anew
+from minidynamo.tracer.copies import can_be_two, is_made_anew
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.side_effects import DELETED
 from minidynamo.tracer.trace_rules import is_trusted_class
@@ -57,7 +57,10 @@ def _bound(obj: ConstantVariable, name: str) -> VariableTracker | None:
 def _folded(tx: Tracer, obj: ConstantVariable, name: str) -> VariableTracker:
     value = getattr(obj.value, name)
     unchanged = _bound(obj, name) or given_back(value, [obj], [obj.value])
-    lasting = getattr(obj.value, name) is value and not is_made_anew(obj.value)
+    is_held = getattr(obj.value, name) is value
+    if unchanged is None and is_held and obj.source is not None and can_be_two(value) and is_made_anew(obj.value):
+        return ConstantVariable(value, source=Computed(f"{{0}}.{name}", (obj.source,)))  # of what was given this time
+    lasting = is_held and not is_made_anew(obj.value)
     try:
         return from_constant(value, lasting=lasting) if unchanged is None else unchanged
     except NotConstant:

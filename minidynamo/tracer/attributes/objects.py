@@ -39,6 +39,7 @@ from minidynamo.tracer.attributes.lookup import (
     writes,
 )
 from minidynamo.tracer.exceptions import caught, unsaid
+from minidynamo.tracer.moved_items import exact_copy
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import MethodVariable
@@ -128,7 +129,8 @@ def _read_descriptor(tx: Tracer, obj: ObjectVariable, name: str, found: Any, own
     if name == "__dict__" and not isinstance(type(found).__get__, types.FunctionType):
         return namespace_of(tx, obj)
     if obj.storage is not None and issubclass(obj.storage.python_type, owner):
-        return find_attribute(tx, obj.storage, name)  # what the built-in class says of the container
+        found_below = find_attribute(tx, obj.storage, name)  # what the built-in class says of the container
+        return exact_copy(tx, obj.storage) if found_below is obj.storage else found_below
     if isinstance(found, types.MemberDescriptorType):
         return read_slot(tx, obj, name)
     getter, getter_owner = lookup_on_class(type(found), "__get__")

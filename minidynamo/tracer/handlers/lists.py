@@ -30,6 +30,7 @@ from minidynamo.tracer.handlers.values import (
 from minidynamo.tracer.moved_items import (
     all_to_store,
     as_moved,
+    exact_copy,
     hold,
     moved_item,
     moved_slice,
@@ -178,11 +179,11 @@ def _family(sequence: VariableTracker) -> type | None:
 
 @method(SEQUENCES, "__add__")
 def _add(tx: Tracer, self: SequenceVariable, other: VariableTracker) -> VariableTracker:
-    other = storage_of(other)
+    given, other = other, storage_of(other)
     if not isinstance(other, SequenceVariable) or _family(self) is not _family(other):
         return not_implemented()
     if self.cls is other.cls is tuple and not (self.items and other.items):
-        return self if self.items else other
+        return self if self.items else other if other is given else exact_copy(tx, other)
     sized = self if self.cls is torch.Size else other
     kind = sized if sized.cls is torch.Size else self
     return like(tx, kind, [*as_moved(self.items), *as_moved(other.items)])
