@@ -23,13 +23,14 @@ from minidynamo.autograd.numbers import has_symbols
 from minidynamo.autograd.overwriting import as_new, overwrite, overwrite_inputs
 from minidynamo.autograd.saving import SavePolicy
 from minidynamo.autograd.segments import compile_segments
+from minidynamo.autograd.twins import in_place
 from minidynamo.boxed import BoxedCallable, as_boxed, make_boxed, make_boxed_func, mark_boxed
 from minidynamo.codegen.compile_graph import compile_graph
 from minidynamo.codegen.lowering.registry import find, lowered_ops
 from minidynamo.config import config, with_changes
 from minidynamo.errors import ArgumentError, BackendError, Diagnostic, GraphRefused, UnknownName, nearest
 from minidynamo.events import notice, phase
-from minidynamo.graph_memory import graph_plan
+from minidynamo.graph_memory import IN_PLACE, graph_plan
 from minidynamo.graph_text import graph_text
 from minidynamo.options import GraphCompiler
 from minidynamo.stored_graphs import StoredGraphs
@@ -119,6 +120,8 @@ def _generated(target: str) -> Backend:
                 text = _show(stage, graph)
                 if stage != "backward":
                     overwrite_inputs(graph.graph, lambda op: find(op) is None)
+                for node in graph.graph.nodes:
+                    node.meta[IN_PLACE] = in_place(node)
                 try:
                     with phase("codegen"), config.using(settings):
                         compiled = compile_graph(

@@ -42,6 +42,10 @@ FILLING = {
 """Operators that put something into a copy of their first argument, with those that put it into the argument itself."""
 
 
+IN_PLACE = "in_place"
+"""Where the `meta` of a node names the operator that writes its result over its first argument."""
+
+
 def graph_plan(gm: fx.GraphModule, stage: str, *, handing_over: bool = False) -> MemoryPlan:
     """The plan of a graph whose nodes carry fake values; each value dies behind its last use."""
     nodes = list(gm.graph.nodes)

@@ -53,6 +53,14 @@ def twin_of(functional: OpOverload) -> Twin | None:
     return None
 
 
+def in_place(node: fx.Node) -> OpOverload | None:
+    """The operator that takes what `node` is called with, and writes its one result over its first argument."""
+    twin = twin_of(node.target) if isinstance(node.target, OpOverload) else None
+    if twin is None or twin.own or twin.written != (0,) or not isinstance(node.meta.get("val"), torch.Tensor):
+        return None
+    return twin.op if twin.call(node.target, node) == (node.args, node.kwargs) else None  # type: ignore[arg-type]
+
+
 def _overloads(name: str) -> Iterator[OpOverload]:
     stem = name.removesuffix("_functional")
     for candidate in {f"{name}_": 0, f"{stem}_": 0} | ({} if stem == name else {stem: 0}):

@@ -15,7 +15,6 @@ import torch
 from torch import fx
 
 from minidynamo import artifacts
-from minidynamo.codegen.ir.loops import Kernel
 from minidynamo.codegen.ir.text import kernel_text, program_text
 from minidynamo.codegen.ir.verify import verify_program
 from minidynamo.codegen.lowering.graph import lower_graph
@@ -85,8 +84,8 @@ def _compile(gm: fx.GraphModule, target: str, name: str, handing_over: bool) -> 
         verify_program(loops)
     limit = functools.partial(peak_of_operations, gm)
     how = {"join": config.fuse, "verify": config.verify_ir, "handing_over": handing_over}
-    loops, steps, program = scheduled(loops, name, limit, **how)
-    kernels_text = "\n".join(kernel_text(s) for s in steps if isinstance(s, Kernel))
+    loops, _, program = scheduled(loops, name, limit, **how)
+    kernels_text = "\n".join(map(kernel_text, program.kernels))
     loops_text = program_text(loops)
     paths["loops"] = artifacts.write("loops", name, f"{loops_text}\n{kernels_text}", ".txt")
     kernel_source, launchers = build(program, target, name, paths)

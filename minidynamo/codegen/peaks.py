@@ -57,9 +57,10 @@ def _first_readers(program: LoopProgram, loops: LoopProgram, steps: Sequence[Ste
     """What the loop nests of `program` make that read what dies in the kernel at the peak; nothing where the peak is
     not that of a kernel."""
     kernel = _at_peak(host)
-    if kernel is None or kernel not in steps:
+    names = [step.name if isinstance(step, Kernel) else None for step in steps]
+    if kernel is None:
         return set()
-    dying = {*analyze(steps, loops.inputs, loops.outputs).dying(steps.index(kernel))}
+    dying = {*analyze(steps, loops.inputs, loops.outputs).dying(names.index(kernel.name))}
     dying &= {buffer.name for buffer in kernel.reads if buffer.name not in loops.inputs}
     return {made(node) for node in program.nodes if isinstance(node, Loops) and not dying.isdisjoint(reads(node))}
 

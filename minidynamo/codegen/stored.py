@@ -29,8 +29,11 @@ from minidynamo.memory_plan import MemoryPlan, PlannedBuffer
 _FUNCTIONS: dict[str, Any] = {
     "empty_cpu": compat.empty_strided_cpu,
     "empty_strided": torch.empty_strided,
+    "as_strided": torch.as_strided,
+    "count_as_new": host.count_as_new,
     "with_strides": host.with_strides,
     "bernoulli": random_numbers.bernoulli,
+    "fill_bernoulli": random_numbers.fill_bernoulli,
     **RANDOM_FUNCTIONS,
     "increment_version": compat.increment_version,
     "recurrent_layer_for_training": compat.recurrent_layer_for_training,

@@ -148,6 +148,86 @@ def test_what_no_kernel_computes_is_written_in_place(program):
     assert peak_bytes(lambda: call(*given)) <= peak_bytes(lambda: program(*given))
 
 
+def between_writes(h, g, v):
+    y = h.mul_(0.9) @ g
+    h.add_(y).mul_(2)
+    return (h @ g).add_(h.sum())
+
+
+def behind_writes(h, g, v):
+    h.mul_(v)
+    v.add_(1)
+    g.mul_(0.9).add_(h)
+    h.sub_(g, alpha=0.1)
+    return h.sum() + g.amax() + v.sum()
+
+
+def kernels_and_torch(h, g, v):
+    h.mul_(2)
+    h.scatter_(0, torch.arange(64)[None], 1.0)
+    h.add_(g)
+    h.cumsum_(1).addmm_(g, g).mul_(0.5)
+    return h.sum() + (h.t() @ g).sum()
+
+
+def dropped(h, g, v):
+    F.dropout(h, 0.5, True, inplace=True)
+    return h @ F.dropout(g.sin(), 0.5, True, inplace=True)
+
+
+def filled_copies(h, g, v):
+    made = h * 2
+    made.scatter_(0, torch.arange(64)[None], 1.0)
+    made.cumsum_(0)
+    return made.relu_()
+
+
+def in_transposed(h, g, v):
+    y = h.t().mul_(2) @ g
+    h.add_(y)
+    return h.sum()
+
+
+WITH_KERNELS = [between_writes, behind_writes, kernels_and_torch, dropped, filled_copies, in_transposed]
+
+
+@pytest.mark.cpp
+@pytest.mark.parametrize("program", WITH_KERNELS)
+def test_what_kernels_compute_is_read_from_the_argument_that_it_is_written_to(program):
+    call = minidynamo.compile(program, backend="native", fullgraph=True)
+    torch.testing.assert_close(outcome(call), outcome(program), rtol=1e-4, atol=1e-4)
+    given = torch.rand(64, 64), torch.rand(64, 64), torch.rand(64)
+    assert peak_bytes(lambda: call(*given)) <= peak_bytes(lambda: program(*given))
+
+
+@pytest.mark.cpp
+def test_an_argument_that_lies_inside_another_tensor_is_written_where_it_is():
+    call = minidynamo.compile(between_writes, backend="native", fullgraph=True)
+    for make in (lambda whole: whole[1:65, 3:67], lambda whole: whole[::2, 1:65].t()[:64, :64]):
+        wholes = [torch.rand(200, 70, generator=torch.Generator().manual_seed(0)) for _ in range(2)]
+        g, v = torch.rand(64, 64), torch.rand(64)
+        torch.testing.assert_close(call(make(wholes[0]), g, v), between_writes(make(wholes[1]), g, v))
+        torch.testing.assert_close(*wholes)
+    h = torch.rand(64, 64)
+    expected = between_writes(other := h.clone(), other, v)
+    torch.testing.assert_close(call(h, h, v), expected)
+    torch.testing.assert_close(h, other)
+
+
+@pytest.mark.cpp
+def test_an_argument_keeps_its_data_where_an_error_comes_before_the_write_of_a_kernel():
+    def program(h):
+        y = h * 2
+        torch.linalg.cholesky(-y)
+        h.copy_(y)
+        return y.sum()
+
+    h = torch.eye(3)
+    with pytest.raises(torch.linalg.LinAlgError):
+        minidynamo.compile(program, backend="native")(h)
+    assert torch.equal(h, torch.eye(3))
+
+
 @pytest.mark.cpp
 @pytest.mark.parametrize("program", [scattered, normalized_twice, swapped])
 def test_kernels_around_what_writes_to_arguments_read_what_they_read_in_eager(program):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from minidynamo.autograd.twins import out_variant, twin_of
+from minidynamo.autograd.twins import in_place, out_variant, twin_of
+from tests.codegen.graphs import trace
 
 aten = torch.ops.aten
 
@@ -28,3 +29,10 @@ def test_the_operator_that_writes(functional, writes, written, own):
 def test_an_operator_that_nothing_does_in_place():
     assert twin_of(aten.mm.default) is None and out_variant(aten.mm.default) is aten.mm.out
     assert twin_of(torch.ops.prims.sin.default) is None
+
+
+def test_what_takes_the_same_arguments_may_be_called_instead():
+    graph = trace(lambda x, y: (x.cumsum(0), x @ y, x.sort()), *torch.ones(2, 4, 4)).graph
+    found = {node.target: in_place(node) for node in graph.nodes}
+    assert found[aten.cumsum.default] is aten.cumsum_.default
+    assert found[aten.mm.default] is None and found[aten.sort.default] is None

@@ -140,6 +140,7 @@ class Extern:
     mutates: tuple[str, ...] = ()
     layout: Buffer | None = None
     origins: Origins = field(default=(), compare=False)
+    in_place: Any = None
 
     @property
     def is_view(self) -> bool:
@@ -180,13 +181,23 @@ class Compute:
 
 
 @dataclass(frozen=True)
+class Write:
+    """The program gives the input `place` the data of the buffer `value`, which has its layout, behind `calls` calls of
+    ATen. The memory of the input may hold that value from there on."""
+
+    place: str
+    value: str
+    calls: int
+
+
+@dataclass(frozen=True)
 class LoopProgram:
     """A whole graph. `buffers` has every tensor whose layout is known; `outputs` are Names and constants.
 
     Nodes are in program order. A `Loops` whose `out` is an input stores into the caller's tensor (a copy_), once; what
     reads the input behind it reads the new data.
     `constants` are tensors that belong to the graph. `numbers` are those inputs that are Python numbers, `prelude` the
-    numbers made of inputs; both are known everywhere.
+    numbers made of inputs; both are known everywhere. `writes` are those to inputs that the program makes on the way.
     """
 
     inputs: tuple[str, ...]
@@ -196,6 +207,7 @@ class LoopProgram:
     constants: Mapping[str, Any] = field(default_factory=dict)
     numbers: frozenset[str] = frozenset()
     prelude: tuple[Compute, ...] = ()
+    writes: tuple[Write, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from minidynamo.codegen.ir.index import as_index
+from minidynamo.codegen.ir.index import as_index, flatten
 from minidynamo.codegen.ir.loops import (
     Buffer,
     Compute,
@@ -25,6 +25,7 @@ from minidynamo.codegen.ir.loops import (
     Name,
     Origin,
     Origins,
+    Write,
     names_in,
 )
 from minidynamo.codegen.ir.size import Extent, Size, hint, known_at_least
@@ -36,6 +37,7 @@ from minidynamo.codegen.lowering.numbers import Numbers
 from minidynamo.codegen.lowering.values import Value, dimensions
 from minidynamo.compat import SYMBOLIC_NUMBERS, OpOverload, called_by
 from minidynamo.errors import Diagnostic, InternalError
+from minidynamo.graph_memory import IN_PLACE
 from minidynamo.redrawing import FUNCTIONS
 
 _COPY = torch.ops.aten.copy_.default
@@ -99,6 +101,7 @@ class GraphLowering:
         self.constants: dict[str, Any] = {}
         self.names: set[str] = set()
         self.mutated: set[str] = set()
+        self.writes: list[Write] = []
         # Inputs that have just been written, by the nodes that they are from there on.
         self.stored: dict[fx.Node, Value] = {}
         self.last_writes = {n.args[0]: n for n in gm.graph.find_nodes(op="call_function", target=_COPY)}
@@ -126,11 +129,9 @@ class GraphLowering:
                     what = f"an ATen graph has no {node.op} nodes ({node.target})"
                     raise InternalError(Diagnostic("MD510", what, why="Only functions are called in such a graph."))
         builder = self.builder
-        inputs, numbers = tuple(self.inputs), self.early.intersection(self.inputs)
-        prelude = tuple(self.numbers.prelude)
-        return LoopProgram(
-            inputs, tuple(builder.nodes), outputs, builder.buffers, self.constants, frozenset(numbers), prelude
-        )
+        inputs, numbers = tuple(self.inputs), frozenset(self.early.intersection(self.inputs))
+        nodes, prelude, writes = tuple(builder.nodes), tuple(self.numbers.prelude), tuple(self.writes)
+        return LoopProgram(inputs, nodes, outputs, builder.buffers, self.constants, numbers, prelude, writes)
 
     # Names
 
@@ -304,7 +305,8 @@ class GraphLowering:
             self.builder.nodes.append(GetItem(name, args[0].name, args[1], aliases, layout, self._origins(node)))
             return
         aliases, mutates = self._aliases(node), self._mutates(node)
-        extern = Extern(name, called_by(node), args, kwargs, aliases, mutates, layout, self._origins(node))
+        op, origins = called_by(node), self._origins(node)
+        extern = Extern(name, op, args, kwargs, aliases, mutates, layout, origins, node.meta.get(IN_PLACE))
         self.builder.nodes.append(extern)
         if not extern.is_view:  # kernels behind it read what was written from the input
             self.values.update(self.stored)
@@ -383,7 +385,9 @@ class GraphLowering:
             return False
         layout, value = self.values[target], self.values[source]
         assert isinstance(layout, Value) and isinstance(value, Value)
-        if self.last_writes[target] is not node and value.buffer.shape == layout.buffer.shape and value.is_whole:
+        stays = self._note_write(layout.buffer, value) and self._is_computed(value.buffer)
+        stays = stays or (value.is_whole and value.shape == layout.shape)
+        if self.last_writes[target] is not node and stays:
             self.values[node] = value
             self.real[node] = self.materialize(source)
             return True
@@ -401,3 +405,16 @@ class GraphLowering:
         if value.is_whole and value.buffer.dtype == buffer.dtype and value.buffer.stride == buffer.stride:
             self.values[node] = value
         return True
+
+    def _note_write(self, place: Buffer, value: Value) -> bool:
+        """Whether the elements of a value that is written to an input lie as they do there; such a write is noted."""
+        new, window = value.buffer, Value.whole(place)
+        alike = (new.dtype, new.numel, value.shape) == (place.dtype, place.numel, place.shape) and is_dense(place)
+        if not alike or flatten(value.index, new.stride) != flatten(window.index, place.stride):
+            return False
+        calls = sum(isinstance(node, Extern) and not node.is_view for node in self.builder.nodes)
+        self.writes.append(Write(place.name, new.name, calls))
+        return True
+
+    def _is_computed(self, buffer: Buffer) -> bool:
+        return any(isinstance(node, Loops) and node.out is buffer for node in reversed(self.builder.nodes))

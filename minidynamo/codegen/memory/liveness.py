@@ -7,7 +7,7 @@ is dead.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,13 +43,19 @@ class Liveness:
         return [name for name, last in self.last_use.items() if last == position]
 
 
-def analyze(schedule: Sequence[Call], inputs: Iterable[str], outputs: Any) -> Liveness:
-    """Last uses of all names. An input that is never read ends before the first step."""
+def analyze(
+    schedule: Sequence[Call], inputs: Iterable[str], outputs: Any, places: Mapping[str, str] | None = None
+) -> Liveness:
+    """Last uses of all names. An input that is never read ends before the first step. `places` has what must exist
+    when a value is made."""
+    places = places or {}
     last: dict[str, float] = dict.fromkeys(inputs, -1)
     root: dict[str, str] = {}
     for k, call in enumerate(schedule):
         for name in (*used(call), *defined(call)):
             last[name] = k
+            if name in places and name in defined(call):
+                last[places[name]] = k
         if not isinstance(call, Kernel) and call.aliases:
             root[call.out] = root.get(call.aliases[0], call.aliases[0])
     final = {name: last[name] for name in names_in(outputs) if name in last}

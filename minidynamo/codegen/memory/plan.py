@@ -33,6 +33,14 @@ class Reuse:
 
 
 @dataclass(frozen=True)
+class Place:
+    """`buffer.name = source`: what is computed next is written over an input, or over a value that lies in one."""
+
+    buffer: Buffer
+    source: str
+
+
+@dataclass(frozen=True)
 class Launch:
     """Run a kernel on tensors. `args[i]` is the host name for `kernel.arguments[i]`.
 
@@ -61,12 +69,13 @@ class HandOver:
 
 @dataclass(frozen=True)
 class Return:
-    """The outputs: Names, constants and None."""
+    """The outputs: Names, constants and None. Torch has written to the `counted` ones, which are new to the caller."""
 
     values: tuple[Any, ...]
+    counted: tuple[str, ...] = ()
 
 
-Step = Allocate | Reuse | Launch | Extern | GetItem | Free | HandOver | Return
+Step = Allocate | Reuse | Place | Launch | Extern | GetItem | Free | HandOver | Return
 
 
 @dataclass(frozen=True)
@@ -101,7 +110,7 @@ class HostProgram:
                     current += hint(step.buffer.nbytes)
                 case Reuse():
                     alive[step.buffer.name] = alive.pop(step.source)
-                case Extern(is_in_place=True):
+                case Place() | Extern(is_in_place=True):
                     pass
                 case Extern() | GetItem():
                     size = 0 if step.aliases or step.layout is None else hint(step.layout.nbytes)

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from minidynamo.codegen.ir.expr import Scalar, loads
-from minidynamo.codegen.ir.loops import Buffer, Compute, Extern, GetItem, Kernel, LoopProgram, Name, Store
+from minidynamo.codegen.ir.expr import Scalar
+from minidynamo.codegen.ir.loops import Buffer, Compute, Extern, GetItem, Kernel, LoopProgram, Name, names_in
 from minidynamo.codegen.ir.size import Size, size_of, symbols_of
 from minidynamo.codegen.memory.liveness import Call, analyze
-from minidynamo.codegen.memory.plan import Allocate, Free, HandOver, HostProgram, Launch, Return, Reuse, Step
+from minidynamo.codegen.memory.places import find_places
+from minidynamo.codegen.memory.plan import Allocate, Free, HandOver, HostProgram, Launch, Place, Return, Reuse, Step
+from minidynamo.codegen.memory.takeover import filled, in_place, may_overwrite, same_layout
 from minidynamo.compat import OpOverload
-from minidynamo.graph_memory import FILLING
 
 
 def plan_memory(
@@ -32,24 +33,6 @@ def plan_memory(
     return HostProgram(
         name, program.inputs, tuple(steps), launched, program.outputs, program.constants, layouts, prelude
     )
-
-
-def same_layout(a: Buffer, b: Buffer) -> bool:
-    """Whether one tensor can stand for the other."""
-    return (a.shape, a.stride, a.dtype, a.device) == (b.shape, b.stride, b.dtype, b.device)
-
-
-def may_overwrite(kernel: Kernel, read: str, written: str) -> bool:
-    """Whether the kernel may write `written` over `read`: each element is read, last, where it is written."""
-    places = {s.index for s in kernel.statements() if isinstance(s, Store) and s.buffer == written}
-    is_written = False
-    for loop in kernel.loops:
-        for s in loop.body:
-            found = [load for load in loads(s.value) if load.buffer == read]
-            if found and (is_written or any({load.index[0]} != places for load in found)):
-                return False
-        is_written = is_written or any(isinstance(s, Store) and s.buffer == written for s in loop.body)
-    return True
 
 
 def _needed(prelude: Sequence[Compute], steps: Sequence[Step]) -> tuple[Compute, ...]:
@@ -93,14 +76,16 @@ class Planner:
     """One walk over a schedule. `own` are tensors that were made here and are alive under that name."""
 
     def __init__(self, schedule: Sequence[Call], program: LoopProgram, handing_over: bool = False) -> None:
-        self.schedule = schedule
         self.program = program
         self.handing_over = handing_over
-        self.live = analyze(schedule, program.inputs, program.outputs)
+        self.schedule, self.places = find_places(schedule, program)
+        self.live = analyze(self.schedule, program.inputs, program.outputs, self.places)
         self.own: dict[str, Buffer] = {}
         # Results of extern calls, tuples among them, that share memory with nothing.
         self.fresh: set[str] = set()
         self.steps: list[Step] = []
+        # Tensors of our own that torch has written to, and counts as written.
+        self.counted: set[str] = set()
         # Dead tensors that only views have been made since; the next kernel may take them over.
         self.waiting: list[str] = []
 
@@ -119,29 +104,33 @@ class Planner:
                 taken = self._take_over(call, k)
                 if not taken:
                     self.steps.append(call)
-                if (taken or self._is_new(call)) and call.layout is not None:
+                if call.out not in self.places and (taken or self._is_new(call)) and call.layout is not None:
                     self.own[call.out] = call.layout
             dead = [n for n in self.live.dying(k) if n not in taken and n not in self.program.constants]
             self.waiting += [n for n in dead if self._is_reusable(n, k)]
             self._free([n for n in dead if n not in self.waiting])
             self._hand_over(k)
         self._free(self.waiting)
-        self.steps.append(Return(self.program.outputs))
+        roots = {name: self.live.root.get(name, name) for name in names_in(self.program.outputs)}
+        self.steps.append(Return(self.program.outputs, tuple(n for n, root in roots.items() if root in self.counted)))
         return self.steps
 
     def _take_over(self, call: Extern | GetItem, position: int) -> set[str]:
         """Let a call that fills a copy of its first argument fill the argument itself, where that dies; its name."""
-        if not isinstance(call, Extern) or call.op not in FILLING or call.layout is None:
+        first = filled(call, self.live.root) if isinstance(call, Extern) else None
+        if first is None or not isinstance(call, Extern) or call.layout is None:
             return set()
-        first, *rest = call.args
-        if not isinstance(first, Name) or first.name not in self.own or first.name in _mentioned(rest):
+        out = replace(call.layout, name=call.out)
+        filling = replace(call, op=in_place(call), args=(Name(call.out), *call.args[1:]), mutates=(call.out,))
+        if call.out in self.places:
+            self.steps += [Place(out, first), filling]
+            return {call.out}
+        dies = self.live.last_use[first] == position and self._is_reusable(first, position)
+        if not dies or not same_layout(self.own[first], call.layout):
             return set()
-        dies = self.live.last_use[first.name] == position and self._is_reusable(first.name, position)
-        if not dies or not same_layout(self.own[first.name], call.layout):
-            return set()
-        filled = replace(call, op=FILLING[call.op], args=(Name(call.out), *rest), mutates=(call.out,))
-        self.steps += [Reuse(replace(call.layout, name=call.out), first.name), filled]
-        return {first.name}
+        self.steps += [Reuse(out, first), filling]
+        self.counted.add(call.out)
+        return {first}
 
     def _is_new(self, call: Extern | GetItem) -> bool:
         """Whether the result lies in memory that nothing else knows. Torch's own operators declare what they alias;
@@ -180,6 +169,9 @@ class Planner:
         for out in kernel.writes:
             if out.name in self.program.inputs:
                 continue
+            if out.name in self.places:
+                reused.append(Place(out, self.places[out.name]))
+                continue
             self.own[out.name] = out
             old = next((n for n in self.waiting if same_layout(self.own[n], out)), None)
             if old is not None:
@@ -196,6 +188,7 @@ class Planner:
             else:
                 fresh.append(Allocate(out))
         self.steps += reused
+        self.counted.update(s.buffer.name for s in reused if isinstance(s, Reuse) and s.source in self.counted)
         self._free(self.waiting)
         self.waiting = []
         self.steps += fresh

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from minidynamo.codegen.ir.loops import Extern, GetItem, Origins
 from minidynamo.codegen.ir.size import hint
-from minidynamo.codegen.memory.plan import Allocate, Free, HandOver, HostProgram, Launch, Reuse
+from minidynamo.codegen.memory.plan import Allocate, Free, HandOver, HostProgram, Launch, Place, Reuse
 from minidynamo.codegen.memory.workspace import workspace
 from minidynamo.errors import UserLocation
 from minidynamo.memory_plan import MemoryPlan, PlanRecorder
@@ -30,6 +30,8 @@ def memory_plan(program: HostProgram) -> MemoryPlan:
                 made_by = _makers(launch.kernel.origins if launch else ())
                 source = step.source if isinstance(step, Reuse) else ""
                 recorder.make(step.buffer.name, hint(step.buffer.nbytes), *made_by, reuses=source)
+            case Place():
+                recorder.view(step.buffer.name, step.source)
             case Launch():
                 recorder.step(f"kernel {step.kernel.name}")
             case Extern() | GetItem():

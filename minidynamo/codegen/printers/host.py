@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import operator
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from minidynamo.boxed import UNBOXED
 from minidynamo.codegen.ir.expr import Scalar
 from minidynamo.codegen.ir.loops import Buffer, Compute, Extern, GetItem, Name, Origins
 from minidynamo.codegen.ir.size import Extent, Size, group
-from minidynamo.codegen.memory.plan import Allocate, Free, HandOver, HostProgram, Launch, Return, Reuse, Step
+from minidynamo.codegen.memory.plan import Allocate, Free, HandOver, HostProgram, Launch, Place, Return, Reuse, Step
 from minidynamo.codegen.printers.base import Lines
 from minidynamo.codegen.runtime import random_numbers
 from minidynamo.names import Namespace
@@ -100,6 +100,8 @@ class _HostPrinter:
     def called(self, step: Extern) -> str:
         if step.op is torch.ops.aten.bernoulli.p and not step.kwargs:
             return self.bernoulli()
+        if step.op is torch.ops.aten.bernoulli_.float and not step.kwargs:
+            return self.names.constant(random_numbers.fill_bernoulli, "fill_bernoulli")
         return self.function(step.op)
 
     def bernoulli(self) -> str:
@@ -111,12 +113,16 @@ class _HostPrinter:
                 return f"{step.buffer.name} = {self.allocation(step.buffer)}"
             case Reuse():
                 return f"{step.buffer.name} = {step.source}; del {step.source}"
+            case Place():
+                return f"{self.announced([step.source])}{step.buffer.name} = {self.laid_out(step)}"
             case Launch():
                 address = ".data_ptr()" if self.by_address else ""
                 launcher = self.names.constant(self.launchers[step.kernel.name], step.kernel.name)
                 numbers = [n.name if isinstance(n, Scalar) else str(n) for n in step.kernel.numbers]
                 args = ", ".join([*(name + address for name in step.args), *numbers])
-                return f"{self.announced(step)}{launcher}({args})"
+                stores = zip(step.kernel.writes, step.args[len(step.kernel.reads) :])
+                written = [name for buffer, name in stores if buffer.name == name]
+                return f"{self.announced(written)}{launcher}({args})"
             case Extern():
                 arguments = [self.value(a) for a in step.args]
                 arguments += [f"{key}={self.value(a)}" for key, a in step.kwargs]
@@ -131,13 +137,22 @@ class _HostPrinter:
                 return f"if {self.receiver} is not None: {name} = {self.receiver}({position}, {name})"
             case Return():
                 values = [self.value(v) for v in step.values]
+                if step.counted:
+                    self.lines(f"{self.names.constant(count_as_new, 'count_as_new')}({', '.join(step.counted)})")
                 return f"return ({', '.join(values)}{',' if len(values) == 1 else ''})"
 
-    def announced(self, step: Launch) -> str:
-        """A statement in front of a launch that tells autograd, and who may want to run the program again, about the
-        inputs that the kernel is going to write."""
-        stores = zip(step.kernel.arguments[len(step.kernel.reads) :], step.args[len(step.kernel.reads) :])
-        written = [name for buffer, name in stores if buffer.name == name and name in self.program.inputs]
+    def laid_out(self, step: Place) -> str:
+        """The memory of an input, in the layout of what is written there."""
+        old, new = self.program.input_buffers.get(step.source), step.buffer
+        if old is None or (old.shape, old.stride) == (new.shape, new.stride):
+            return step.source
+        as_strided = self.names.constant(torch.as_strided, "as_strided")
+        return f"{as_strided}({step.source}, {_sizes(new.shape)}, {_sizes(new.stride)})"
+
+    def announced(self, names: Sequence[str]) -> str:
+        """A statement in front of a write that tells autograd, and who may want to run the program again, about the
+        inputs among what is written."""
+        written = [name for name in names if name in self.program.inputs]
         if not written:
             return ""
         increment = self.names.constant(compat.increment_version, "increment_version")
@@ -203,6 +218,12 @@ def with_strides(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor
     return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
+def count_as_new(*tensors: torch.Tensor) -> None:
+    """Forget that torch has written to them."""
+    counted = [tensor for tensor in tensors if not tensor.is_inference()]
+    compat.set_versions(counted, [0] * len(counted))
+
+
 def _addressed(program: HostProgram) -> set[str]:
     """Names whose strides somebody relies on: kernels, whoever gets the results, and views for them."""
     names: set[str] = set()
@@ -212,7 +233,7 @@ def _addressed(program: HostProgram) -> set[str]:
                 names.update(step.args)
             case Return():
                 names.update(value.name for value in step.values if isinstance(value, Name))
-            case Reuse() if step.buffer.name in names:
+            case Reuse() | Place() if step.buffer.name in names:
                 names.add(step.source)
             case Extern() | GetItem() if step.out in names:
                 names.update(step.aliases)
@@ -228,7 +249,7 @@ def _names_of(program: HostProgram) -> set[str]:
     names = {*program.inputs, *(number.out for number in program.prelude)}
     for step in program.steps:
         match step:
-            case Allocate() | Reuse():
+            case Allocate() | Reuse() | Place():
                 names.add(step.buffer.name)
             case Extern() | GetItem():
                 names.add(step.out)

@@ -41,14 +41,30 @@ Draw = Callable[[torch.Generator, torch.Tensor, float], None]
 
 def bernoulli(like: torch.Tensor, p: float, generator: torch.Generator | None = None) -> torch.Tensor:
     """`aten.bernoulli.p`: a tensor in row-major order, with ones by probability `p`."""
-    plain = like.dtype == torch.float32 and like.device.type == "cpu" and 0 <= p <= 1
-    draw = _drawn_by_machine_code() if plain and like.numel() >= FEWEST else None
+    draw = _draw_for(like, p)
     if draw is None:
         drawn: torch.Tensor = aten.bernoulli.p(like, p, generator=generator)
         return drawn
     made = torch.empty(like.shape, dtype=torch.float32, device="cpu")
     draw(torch.default_generator if generator is None else generator, made, p)
     return made
+
+
+def fill_bernoulli(out: torch.Tensor, p: float) -> torch.Tensor:
+    """`aten.bernoulli_.float`: `out`, filled with ones by probability `p`."""
+    draw = _draw_for(out, p) if out.is_contiguous() else None
+    if draw is None:
+        filled: torch.Tensor = aten.bernoulli_.float(out, p)
+        return filled
+    compat.increment_version((out,))
+    draw(torch.default_generator, out, p)
+    return out
+
+
+def _draw_for(like: torch.Tensor, p: float) -> Draw | None:
+    """What draws as many numbers as `like` has elements, if that is worth it and can be had."""
+    plain = like.dtype == torch.float32 and like.device.type == "cpu" and 0 <= p <= 1
+    return _drawn_by_machine_code() if plain and like.numel() >= FEWEST else None
 
 
 @functools.cache

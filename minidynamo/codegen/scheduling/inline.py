@@ -41,7 +41,7 @@ def inline(program: LoopProgram, apart: Collection[str] = ()) -> LoopProgram:
         if folds.intersection(reads(producer_now)):
             continue  # it belongs into the kernel of the fold, whatever order its reader has
         users = readers.get(made(producer), [])
-        if len(users) > 1 and any(_is_stored(producer.out.name, nodes[u], mutated) for u in users):
+        if len(users) > 1 and any(_is_stored(made(producer), nodes[u], mutated) for u in users):
             continue  # the others may read it from the input
         if all(_may_inline(producer_now, k, u, nodes, lifetimes, mutated, len(users)) for u in users):
             for u in users:

@@ -30,6 +30,9 @@ def assert_same(a, b):
 def test_as_torch_draws():
     assert random_numbers._drawn_by_machine_code() is not None
     assert_same(drawn(random_numbers.bernoulli), drawn(torch.ops.aten.bernoulli.p))
+    assert_same(drawn(random_numbers.fill_bernoulli), drawn(torch.ops.aten.bernoulli_.float))
+    made = torch.empty(30, 40)
+    assert random_numbers.fill_bernoulli(made.t(), 0.5)._version == made._version == 1
 
 
 @pytest.mark.cpp

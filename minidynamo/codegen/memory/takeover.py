@@ -1,0 +1,46 @@
+"""Owns the question whether something may be written over what it is computed from: by a kernel, or by torch.
+
+Who else reads that memory, and when, is for others to know.
+"""
+
+from __future__ import annotations
+
+from minidynamo.codegen.ir.expr import loads
+from minidynamo.codegen.ir.loops import Buffer, Extern, Kernel, Name, Store, names_in
+from minidynamo.compat import OpOverload
+from minidynamo.graph_memory import FILLING
+
+
+def same_layout(a: Buffer, b: Buffer) -> bool:
+    """Whether one tensor can stand for the other."""
+    return (a.shape, a.stride, a.dtype, a.device) == (b.shape, b.stride, b.dtype, b.device)
+
+
+def may_overwrite(kernel: Kernel, read: str, written: str) -> bool:
+    """Whether the kernel may write `written` over `read`: each element is read, last, where it is written."""
+    places = {s.index for s in kernel.statements() if isinstance(s, Store) and s.buffer == written}
+    is_written = False
+    for loop in kernel.loops:
+        for s in loop.body:
+            found = [load for load in loads(s.value) if load.buffer == read]
+            if found and (is_written or any({load.index[0]} != places for load in found)):
+                return False
+        is_written = is_written or any(isinstance(s, Store) and s.buffer == written for s in loop.body)
+    return True
+
+
+def filled(call: Extern, root: dict[str, str]) -> str | None:
+    """The argument that a call fills a copy of, if the call could as well fill the argument itself: nothing else that
+    is given to it lies there. `root` owns the storage of a view."""
+    first = call.args[0] if call.args else None
+    if in_place(call) is None or call.layout is None or not isinstance(first, Name):
+        return None
+    rest = [*names_in(call.args[1:]), *names_in(tuple(value for _, value in call.kwargs))]
+    place = root.get(first.name, first.name)
+    return None if any(root.get(name, name) == place for name in rest) else first.name
+
+
+def in_place(call: Extern) -> OpOverload | None:
+    """The operator that does to its first argument what a call does to a copy of it."""
+    found: OpOverload | None = call.in_place or FILLING.get(call.op)
+    return found
