@@ -45,7 +45,8 @@ class Trace:
     order of each, from 0, and what it is the gradient of, counted among what that order differentiates. `derivatives`
     are what backward of the highest order returns, by inputs, then by all that was, or could have been, handed in for
     earlier orders; `differentiable` says which can be differentiated once more. `kept` are tensors that eager
-    keeps for higher derivatives, which backward may not read; `saves`: eager saves something for backward."""
+    keeps for higher derivatives, which backward may not read; `saves`: eager saves something for backward. `used_up`
+    has, for each that is differentiated, those that eager cannot differentiate behind it."""
 
     graph: fx.Graph
     mode: FakeTensorMode
@@ -66,6 +67,7 @@ class Trace:
     differentiable: tuple[bool, ...] = ()
     kept: list[fx.Node] = field(default_factory=list)
     saves: bool = False
+    used_up: tuple[tuple[int, ...], ...] = ()
 
     @property
     def training(self) -> bool:
@@ -260,6 +262,7 @@ class _Tracing:
             sources = {i: leaf for i, leaf in wanted.items() if leaf.requires_grad} if targets else {}
             functions = _functions_behind(targets)
             self.result.saves = any(map(compat.saved_by, functions))
+            self.result.used_up = _used_up(targets)
             kept = [] if self.orders else _kept_for_derivatives(functions)
             with compat.without_autocast():  # which holds for what the program computes forward
                 gradients = self.run_backward(targets, list(sources.values()))
@@ -395,6 +398,12 @@ def _used_results(function: torch.autograd.graph.Node, targets: list[torch.Tenso
 
 def _has_data(values: list[torch.Tensor]) -> bool:
     return any(value.dim() for value in values) and not any(map(is_empty, values))
+
+
+def _used_up(targets: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], ...]:
+    """For each target those that share a function with it that has saved something, which backward frees."""
+    saving = [{f for f in _functions_behind([target]) if compat.saved_by(f)} for target in targets]
+    return tuple(tuple(k for k, others in enumerate(saving) if own & others) for own in saving)
 
 
 def _raise_delayed_errors(targets: Iterable[torch.Tensor]) -> None:

@@ -190,6 +190,7 @@ def _make_function(
     run_backward = _BackwardCall(signature, backward, expected[len(saved) :])
     others = [i for i in range(results) if i not in differentiable and i not in signature.number_results]
     runs_once = bool(signature.runs_once or places.inputs or places.made or again.plan.held or again.plan.random)
+    saved_for = _saving(signature.used_up, holders, runs_once)
 
     class CompiledFunction(torch.autograd.Function):
         """One node of autograd's graph for the whole compiled graph. Its first argument is the list of all inputs; what
@@ -226,8 +227,7 @@ def _make_function(
             kept = ctx.again
             tangents = [gradients[i] for i in differentiable]
             gradients.clear()
-            args = _saved(ctx, holders, tangents) if runs_once else []
-            unwanted = not_asked_for(ctx, kept.links)
+            args, unwanted = saved_for(ctx, tangents), not_asked_for(ctx, kept.links)
             if torch.is_grad_enabled() or has_batches(tangents):
                 return (None, *again.gradients(kept, args, tangents, run_backward.keeping(ctx, tuple(args), unwanted)))
             links, kept = kept.links, None
@@ -236,13 +236,45 @@ def _make_function(
     return CompiledFunction
 
 
-def _saved(ctx: Any, holders: Holders | None, tangents: Sequence[torch.Tensor | None]) -> list[Any]:
+def _saving(
+    used_up: Sequence[tuple[int, ...]], holders: Holders | None, runs_once: bool
+) -> Callable[[Any, Sequence[torch.Tensor | None]], list[Any]]:
+    """What gives a call of backward, with its node and tangents, what was saved for it."""
+    if not runs_once:
+        return lambda ctx, tangents: []
+    if used_up:
+        return lambda ctx, tangents: _saved_apart(used_up, holders, ctx, tangents)
+    return lambda ctx, tangents: _saved(holders, ctx, tangents)
+
+
+def _saved(holders: Holders | None, ctx: Any, tangents: Sequence[torch.Tensor | None]) -> list[Any]:
     """What was saved; raises the second time. Unless the user retains the graph, autograd lets go now, and each value
     dies at its last use. None for what only results need for which no gradient comes in."""
     saved = list(ctx.saved_tensors)
     ctx.maybe_clear_saved_tensors()
     if not compat.retains_graph():
         ctx.again = None
+    return _gathered(holders, ctx, saved, tangents)
+
+
+def _saved_apart(
+    used_up: Sequence[tuple[int, ...]], holders: Holders | None, ctx: Any, tangents: Sequence[torch.Tensor | None]
+) -> list[Any]:
+    """The same where all that is saved lies in holders: raises if a gradient comes in for a result that was used up."""
+    used = [place for place, tangent in enumerate(tangents) if tangent is not None]
+    gone: frozenset[int] = getattr(ctx, "used_up", frozenset())
+    if not gone.isdisjoint(used):
+        return list(ctx.saved_tensors)  # autograd has let go of the node, and raises
+    if not compat.retains_graph():
+        ctx.used_up = gone.union(*(used_up[place] for place in used))
+        if len(ctx.used_up) == len(used_up):
+            ctx.again = None
+    return _gathered(holders, ctx, [], tangents)
+
+
+def _gathered(
+    holders: Holders | None, ctx: Any, saved: list[Any], tangents: Sequence[torch.Tensor | None]
+) -> list[Any]:
     if holders is not None:
         saved = holders.gathered(ctx, saved, tangents)
     if ctx.layouts is not None:

@@ -101,7 +101,8 @@ class GraphSignature:
     no part of `saved`: they are no tensors. `all_gradients`: backward refuses to compute some gradients only;
     `runs_once`: it runs once, unless the user retains the graph. `kept_for` are, for each of `saved`, the positions in
     `differentiable_results` of those that it is kept for, () for all of them; it is empty where nothing is kept for
-    some of them alone.
+    some of them alone. `used_up` has, for each of `differentiable_results`, those of them that backward refuses behind
+    it, unless the user retains the graph; it is empty where that is all of them.
     """
 
     inputs: tuple[str, ...]
@@ -121,6 +122,7 @@ class GraphSignature:
     all_gradients: bool = False
     runs_once: bool = True
     kept_for: tuple[tuple[int, ...], ...] = ()
+    used_up: tuple[tuple[int, ...], ...] = ()
 
     @property
     def saved_bytes(self) -> int:

@@ -9,6 +9,7 @@ import weakref
 import pytest
 import torch
 
+import minidynamo
 from minidynamo.autograd.holders import Holders
 from minidynamo.boxed import mark_boxed
 from tests.autograd.programs import compile_program, inputs, interpret
@@ -191,6 +192,45 @@ def test_a_program_whose_results_share_all_values_has_one_node():
     call = compile_program(shared, [x])
     assert call.signature.kept_for == ()
     assert {type(y.grad_fn).__name__ for y in call([x])} == {"CompiledFunctionBackward"}
+
+
+APART = {
+    "nothing in common": lambda h, w: (h.sin() * w.sum(), (w * 3).cos()),
+    "one saves nothing": lambda h, w: (w + h, w.exp() * h),
+    "one value for both": lambda h, w: (lambda y: (y * 2, y * 3))(w.exp()),
+    "a chain of two": lambda h, w: (w.exp(), w.tanh(), (w.tanh() * h).sin()),
+}
+
+
+@pytest.mark.parametrize("program", APART)
+@pytest.mark.parametrize("retained", [False, True])
+def test_backward_through_one_result_and_later_through_another(program, retained):
+    """It is refused where eager refuses it: where both pass a function that has saved something."""
+    outcomes = []
+    for function in (lambda h, w: compile_program(APART[program], [h, w])([h, w]), APART[program]):
+        h, w = torch.linspace(0, 1, 16).view(4, 4), torch.linspace(-1, 1, 16).view(4, 4).requires_grad_()
+        results, found = function(h, w), []
+        for which in (0, 1, 0, 1, -1):
+            try:
+                found += torch.autograd.grad(results[which].sum(), w, retain_graph=retained and len(found) == 0)
+            except RuntimeError as error:
+                found.append(str(error))
+        outcomes.append(found)
+    for got, wanted in zip(*outcomes, strict=True):
+        torch.testing.assert_close(got, wanted) if isinstance(wanted, torch.Tensor) else None
+        assert isinstance(wanted, torch.Tensor) or got == wanted
+
+
+@pytest.mark.parametrize("program", [lambda h, w: h.add_(w) * 2, lambda h, w: h.copy_(w).sin()], ids=["add", "copy"])
+def test_a_buffer_that_collects_history_is_walked_in_each_step(program):
+    outcomes = []
+    for eager in (True, False):
+        call = program if eager else minidynamo.compile(program, backend="aot_eager")
+        h, w = torch.linspace(0, 1, 16), torch.linspace(-1, 1, 16).requires_grad_()
+        for _ in range(3):
+            call(h, w).sum().backward()
+        outcomes.append((w.grad, h.detach()))
+    torch.testing.assert_close(*outcomes)
 
 
 def test_backward_from_several_threads():
