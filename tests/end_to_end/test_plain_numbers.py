@@ -150,6 +150,11 @@ def test_generated_code_takes_plain_numbers() -> None:
     assert compiled.stats.graphs == 2
 
 
+@pytest.mark.cpp
+def test_generated_code_pads_with_any_number() -> None:
+    assert check(VALUES_ONLY["padding"], VALUES, "native") == 2
+
+
 def test_derivatives_of_derivatives() -> None:
     def f(x, n):
         return F.layer_norm(x.sin(), (5,), eps=n) * F.layer_norm(x, (4, 5), eps=n) * F.dropout(x, n)

@@ -159,7 +159,7 @@ def lower_pad(builder: Builder, x: Value, pad: Sequence[int], value: V | Number 
             if not known_at_least(size - (high - low), 0):
                 inside = inside & (number(i) < size)
         loaded = V(mask(x.load(own), inside.expr))
-        return where(inside, loaded, value)
+        return where(inside, loaded, const(value, builder.out.dtype))
 
     return builder.compute(builder.out.shape, body)
 
