@@ -31,6 +31,7 @@ from minidynamo.variables.containers import (
     DictVariable,
     DictViewVariable,
     ListVariable,
+    SequenceVariable,
     SetVariable,
     SliceVariable,
     TupleVariable,
@@ -184,7 +185,7 @@ def _members(variable: SetVariable) -> Iterable[VariableTracker]:
 
 
 def _sequence_iterator(variable: SequenceIterator) -> Iterable[VariableTracker]:
-    return (variable.sequence,) if isinstance(variable.sequence, ListVariable) else as_moved(variable.sequence)
+    return (variable.sequence,) if isinstance(variable.sequence, SequenceVariable) else as_moved(variable.sequence)
 
 
 def _function(variable: NestedFunctionVariable) -> Iterable[VariableTracker | None]:

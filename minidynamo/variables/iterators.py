@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.containers import DictKey, DictVariable, ListVariable, SetVariable
+from minidynamo.variables.containers import DictKey, DictVariable, SequenceVariable, SetVariable
 
 _LIST_ITERATOR: type = type(iter([]))
 
@@ -21,11 +21,11 @@ _LIST_ITERATOR: type = type(iter([]))
 class SequenceIterator(VariableTracker):
     """An iterator over a sequence; it sees changes of a list while it runs, as Python's does.
 
-    `sequence` is a ListVariable, or the items of what does not change; `()` when it is exhausted. `begun` tells how
-    often a deque had been changed when the loop began; from then on it must not be.
+    `sequence` is a list or a tuple from outside, or the items of what does not change; `()` when it is exhausted.
+    `begun` tells how often a deque had been changed when the loop began; from then on it must not be.
     """
 
-    sequence: ListVariable | Sequence[VariableTracker]
+    sequence: SequenceVariable | Sequence[VariableTracker]
     position: int = 0
     cls: type = _LIST_ITERATOR
     begun: int | None = None

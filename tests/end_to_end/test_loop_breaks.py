@@ -221,3 +221,48 @@ def test_growing_list_is_the_same():
         return rows, len(rows)
 
     assert_same_as_eager(collect, lambda: torch.ones(3))  # the list is not read behind the break, so no length counts
+
+
+def given_names():
+    return torch.ones(3), ("a", "b", "c")
+
+
+def other_names():
+    return torch.ones(3), ("b", "b", "b", "a")
+
+
+@programs(given_names, other_names, graphs=None, breaks=None)
+def over_a_tuple_argument(given):
+    x, names = given
+    found = []
+    for name in names:
+        found.append(native(x) if name == "b" else x * 2)
+    return found
+
+
+@programs(graphs=None, breaks=None)
+def over_a_default(x):
+    def body(y, names=("a", "b", "c")):
+        for name in names:
+            y = native(y) * 2 if name == "b" else y + 1
+        return y
+
+    return body(x)
+
+
+NAMES = ("a", "b", "c", "d")
+
+
+@programs(graphs=None, breaks=None)
+def over_a_global_tuple(x):
+    rest = iter(NAMES)
+    first = next(rest)
+    for name, number in zip(rest, (1, 2, 3)):
+        x = native(x) * number if name == "c" else x + len(first)
+    return x, tuple(rest)
+
+
+@programs(graphs=1, breaks=0)
+def a_started_tuple_iterator_is_returned(x):
+    rest = iter(NAMES)
+    return x * len(next(rest)), type(rest).__name__, list(rest), next(iter(NAMES))

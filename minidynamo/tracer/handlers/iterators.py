@@ -23,7 +23,7 @@ from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.reachable import has_other_keys
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import ListVariable, SetVariable, TupleVariable
+from minidynamo.variables.containers import ListVariable, SequenceVariable, SetVariable, TupleVariable
 from minidynamo.variables.iterators import (
     ChainIterator,
     DictIterator,
@@ -199,7 +199,7 @@ for _cls in (str, bytes, range):
 @registry.advance(SequenceIterator)
 def _next_of_sequence(tx: Tracer, iterator: SequenceIterator) -> VariableTracker | None:
     live = isinstance(iterator.sequence, ListVariable)
-    items = iterator.sequence.items if isinstance(iterator.sequence, ListVariable) else iterator.sequence
+    items = iterator.sequence.items if isinstance(iterator.sequence, SequenceVariable) else iterator.sequence
     if isinstance(iterator.sequence, ListVariable) and iterator.begun not in (None, iterator.sequence.changes):
         what = "the frame runs as written: a deque is changed while it is looped over"
         raise SkipFrame(Diagnostic("MD202", what, "RuntimeError: deque mutated during iteration"))

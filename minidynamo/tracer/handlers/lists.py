@@ -111,13 +111,15 @@ def _len(tx: Tracer, self: SequenceVariable) -> VariableTracker:
 def _iter(tx: Tracer, self: SequenceVariable) -> VariableTracker:
     cls = type(iter(self.cls())) if self.cls in SEQUENCES else type(iter(()))
     begun = self.changes if isinstance(self, ListVariable) and self.cls is deque else None
-    return SequenceIterator(self if isinstance(self, ListVariable) else self.items, cls=cls, begun=begun)
+    # Items of a tuple that was made here may die one by one; one from outside is read as the loop comes to them.
+    is_read_later = isinstance(self, ListVariable) or isinstance(self.items, OutsideTuple)
+    return SequenceIterator(self if is_read_later else self.items, cls=cls, begun=begun)
 
 
 @method(SEQUENCES, "__reversed__")
 def _reversed(tx: Tracer, self: SequenceVariable) -> VariableTracker:
     if self.cls is list:
-        return SequenceIterator(self, len(self.items) - 1, type(reversed([])))  # type: ignore[arg-type]
+        return SequenceIterator(self, len(self.items) - 1, type(reversed([])))
     cls = type(reversed(self.cls())) if isinstance(self, ListVariable) else reversed
     return SequenceIterator(hold(tx, [*as_moved(self.items)][::-1]), cls=cls)
 

@@ -17,7 +17,7 @@ from minidynamo.tracer.reconstruct.containers import refill_once
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder, cannot_rebuild, tuple_literal
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import ListVariable
+from minidynamo.variables.containers import SequenceVariable
 from minidynamo.variables.iterators import (
     ChainIterator,
     DictIterator,
@@ -47,7 +47,7 @@ def advance(iterator: Any, count: int) -> Any:
 @builds(SequenceIterator, hint="iterator")
 def _sequence_iterator(rebuild: Rebuilder, variable: SequenceIterator) -> str:
     sequence = variable.sequence
-    if not isinstance(sequence, ListVariable):
+    if not isinstance(sequence, SequenceVariable):
         return _iterator_over(rebuild, variable.cls, moved_slice(sequence, slice(variable.position, None)))
     is_reversed = variable.cls is type(reversed([]))
     make = rebuild.constant(reversed if is_reversed else iter)
