@@ -252,6 +252,11 @@ def loads(expr: Expr) -> Iterator[Load]:
     return (e for e in walk(expr) if isinstance(e, Load))
 
 
+def checks(expr: Expr) -> set[Expr]:
+    """Every check of an index below `expr`, which raises an error for the user."""
+    return {e for e in walk(expr) if isinstance(e, Op) and e.name.startswith("check_")}
+
+
 def cost(expr: Expr) -> int:
     """A rough count of the work of evaluating `expr` once, in additions."""
     return sum(OPS[e.name].cost for e in walk(expr) if isinstance(e, Op))

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from minidynamo.codegen.ir.expr import Op, mask
+from minidynamo.codegen.ir.expr import IndexValue, Op, checks, mask
 from minidynamo.codegen.ir.index import Index, Lookup
 from minidynamo.codegen.ir.loops import Loops
 from minidynamo.codegen.ir.size import Extent, Size, known_at_least
@@ -34,6 +34,14 @@ def checked(position: V, size: Extent, *words: int, wrap: bool = False, check: s
     return Index(((Lookup(apply(check, position, size, *words).expr, size), 1),))
 
 
+def _checked_load(x: Value, at: Coordinates) -> V:
+    """The element at `at`, some of which are checked."""
+    loaded = x.load(at)
+    if not {check for index in at for check in checks(IndexValue(index, torch.int64))} <= checks(loaded):
+        raise NotLowered  # along a dimension in which the tensor is one element seen many times
+    return V(loaded)
+
+
 def _need_integers(index: Value) -> None:
     if index.dtype not in (torch.int32, torch.int64):
         raise NotLowered
@@ -46,7 +54,7 @@ def lower_embedding(builder: Builder, weight: Value, index: Value, *rest: Any) -
 
     def body(at: Coordinates) -> V:
         row = checked(V(index.load(at[:-1])), weight.shape[0])
-        return V(weight.load((row, at[-1])))
+        return _checked_load(weight, (row, at[-1]))
 
     return builder.compute(builder.out.shape, body)
 
@@ -61,7 +69,7 @@ def lower_index_select(builder: Builder, x: Value, dim: int, index: Value) -> Va
 
     def body(at: Coordinates) -> V:
         chosen = checked(V(index.load((at[along],))), x.shape[along])
-        return V(x.load((*at[:along], chosen, *at[along + 1 :])))
+        return _checked_load(x, (*at[:along], chosen, *at[along + 1 :]))
 
     return builder.compute(builder.out.shape, body)
 
@@ -78,7 +86,7 @@ def lower_gather(builder: Builder, x: Value, dim: int, index: Value, *, sparse_g
 
     def body(at: Coordinates) -> V:
         chosen = checked(V(index.load(at)), x.shape[along], *words, check=check)
-        return V(x.load((*at[:along], chosen, *at[along + 1 :])))
+        return _checked_load(x, (*at[:along], chosen, *at[along + 1 :]))
 
     return builder.compute(builder.out.shape, body)
 
@@ -104,7 +112,7 @@ def lower_index(builder: Builder, x: Value, indices: Sequence[Value | None]) -> 
         inner = at[first : first + len(shape)]
         loaded = (V(i.broadcast_load(inner)) for i in tensors)
         chosen = [subscript(own, x.shape[d], k) for k, (d, own) in enumerate(zip(given, loaded))]
-        return V(x.load((*at[:first], *chosen, *at[first + len(shape) :])))
+        return _checked_load(x, (*at[:first], *chosen, *at[first + len(shape) :]))
 
     return builder.compute(builder.out.shape, body)
 

@@ -1,7 +1,7 @@
 """Owns the first step of fusion: putting cheap or singly used pointwise values where they are read.
 
-A value that is inlined everywhere has no buffer any more. Nothing expensive is computed twice, and no read moves to a
-place where it would keep memory alive.
+A value that is inlined everywhere has no buffer any more. Nothing expensive is computed twice, no read moves to a
+place where it would keep memory alive, and no check of an index gets lost.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection
 
-from minidynamo.codegen.ir.expr import EXPENSIVE, Expr, Load, cost, loads, mask, rewrite, walk
+from minidynamo.codegen.ir.expr import EXPENSIVE, Expr, Load, checks, cost, loads, mask, rewrite, walk
+from minidynamo.codegen.ir.index import as_index, flatten, row_major
 from minidynamo.codegen.ir.loops import LoopProgram, Loops, Node, merge, names_in
 from minidynamo.codegen.ir.size import hint, product
 from minidynamo.codegen.scheduling.dead import remove_unused
@@ -43,7 +44,7 @@ def inline(program: LoopProgram, apart: Collection[str] = ()) -> LoopProgram:
         users = readers.get(made(producer), [])
         if len(users) > 1 and any(_is_stored(made(producer), nodes[u], mutated) for u in users):
             continue  # the others may read it from the input
-        if all(_may_inline(producer_now, k, u, nodes, lifetimes, mutated, len(users)) for u in users):
+        if users and all(_may_inline(producer_now, k, u, nodes, lifetimes, mutated, len(users)) for u in users):
             for u in users:
                 user = nodes[u]
                 assert isinstance(user, Loops)
@@ -96,6 +97,8 @@ def _may_inline(
         return False
     if any(k < mutated.get(lifetimes.root(load.buffer), k) < u for load in read):
         return False
+    if not all(_keeps_checks(producer, user, use) for use in uses):
+        return False
     return _keeps_write_order(producer, user, read, uses, mutated)
 
 
@@ -111,6 +114,25 @@ def _keeps_write_order(
     same = all(load.buffer == user.out.name for load in written)
     moved = [load for use in uses for load in loads(expression_at(producer, use)) if load.buffer in mutated]
     return same and all(load.index == user.index for load in moved)
+
+
+def _keeps_checks(producer: Loops, user: Loops, use: Load) -> bool:
+    """Whether all indices are still checked: those that the producer reads by, and that by which it is read."""
+    if checks(producer.body) and not (use.valid is None and _reads_all(producer, user, use)):
+        return False
+    return checks(use) <= checks(expression_at(producer, use))
+
+
+def _reads_all(producer: Loops, user: Loops, use: Load) -> bool:
+    """Whether `use` is known to come to each element: in some order of dimensions, or in the order of memory."""
+    axes = {as_index(axis): axis.extent for axis in user.axes}
+    read = [i for i, axis in zip(use.index, producer.axes) if axis.extent != 1]
+    extents = [axis.extent for axis in producer.axes if axis.extent != 1]
+    if len({*read}) == len(read) and [axes.get(i) for i in read] == extents:
+        return True
+    shapes = [[axis.extent for axis in node.axes] for node in (producer, user)]
+    there, here = flatten(use.index, row_major(shapes[0])), flatten([*axes], row_major(shapes[1]))
+    return product(shapes[0]) == product(shapes[1]) and there == here
 
 
 def _iterations(node: Loops) -> int:

@@ -50,7 +50,8 @@ def schedule(
         if isinstance(item, Group):
             made = [n.out.name for n in item.nodes]
             own = _reads(item)
-            needed = [name for name in made if name in returned or readers[name] > (name in own)]
+            # What nobody reads is there for its checks.
+            needed = [name for name in made if name in returned or readers[name] > (name in own) or not readers[name]]
             name = f"{kernel_name(merge(*(n.origins for n in item.nodes)))}_{k}"
             kernel = build_kernel(item, name, program.buffers, frozenset(needed), inputs.intersection(made))
             if verify:

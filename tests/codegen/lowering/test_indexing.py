@@ -5,6 +5,7 @@ import torch
 
 import minidynamo
 from minidynamo.codegen.ir.loops import Extern
+from minidynamo.codegen.scheduling.schedule import optimize
 from minidynamo.config import config
 from tests.codegen.graphs import check, lower
 
@@ -73,3 +74,32 @@ def test_errors_name_the_index_as_eager_does(function, threads):
             with pytest.raises(of_eager.type) as error:
                 compiled(x, rows, columns)
             assert str(error.value) == str(of_eager.value)
+
+
+UNREAD = {
+    "a constant": lambda x, i: F.embedding(i, torch.ones(3, 4)),
+    "a constant, by the end": lambda x, i: torch.zeros(3)[-1 - i],
+    "one row seen three times": lambda x, i: x[0].expand(3, 5).index_select(0, i),
+    "a part of the result": lambda x, i: x[i][:1] + 1,
+    "a sum of a part": lambda x, i: F.embedding(i, x)[:, 0][:1].sum(),
+    "a smaller result": lambda x, i: F.pad(x[i, 0], (0, -1)),
+    "through constants": lambda x, i: x[torch.zeros(3, dtype=torch.int64)[i]],
+    "the size alone": lambda x, i: x[i].new_zeros(2),
+    "nothing": lambda x, i: (torch.zeros_like(x[i]), x * 2)[1],
+    "where another is taken": lambda x, i: torch.where(i > 2, 0.0, x[i, 0]),
+}
+
+
+@pytest.mark.parametrize("function", [pytest.param(function, id=name) for name, function in UNREAD.items()])
+def test_an_index_is_checked_whether_or_not_what_it_chooses_is_read(function):
+    x, right, wrong = torch.ones(3, 5), torch.tensor([0, 2]), torch.tensor([0, 5])
+    compiled = minidynamo.compile(function, backend="native")
+    assert torch.equal(compiled(x, right), function(x, right))
+    with pytest.raises(IndexError):
+        compiled(x, wrong)
+
+
+def test_what_is_chosen_is_computed_where_all_of_it_is_read():
+    for read in (lambda t: t + 1, lambda t: t.reshape(-1) + 1, lambda t: t.transpose(0, 2) * 2, lambda t: t.flatten(1)):
+        program = lower(lambda x, i: read(F.embedding(i, x)).tanh(), X[0], I)  # noqa: B023 (called at once)
+        assert len(optimize(program, join=True).nodes) == 1
