@@ -16,7 +16,9 @@ import torch.fx
 
 from minidynamo.bytecode.analysis import successors
 from minidynamo.bytecode.instructions import Instruction, decode
-from minidynamo.compat import constant_behind
+from minidynamo.compat import constant_behind, has_saved_tensor_hooks
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Constant, Result
 from minidynamo.switches import is_switch
 from minidynamo.tracer.constants import from_constant
 from minidynamo.tracer.graph.dead_code import is_of_torch
@@ -29,6 +31,7 @@ aten = torch.ops.aten
 assert_async = aten._assert_async.msg  # of a tensor on the CPU it asserts at once
 _MESSAGE = "the program raises an error here"
 _OF_TORCH = ("torch.functional", "torch.nn.functional")
+_HOOKED = Result(Constant(has_saved_tensor_hooks, "has_saved_tensor_hooks"))
 _MANY = 200  # instructions of one way that are looked at
 
 
@@ -47,6 +50,9 @@ def expected(frame: Frame, condition: VariableTracker, jump: Instruction, jumps_
     jump_raises, going_on_raises = only_raises(frame.code, jump.target), only_raises(frame.code, jump.index + 1)
     if jump_raises is going_on_raises:
         return None
+    if has_saved_tensor_hooks():  # which cannot be told that what they have seen is saved once more
+        return None
+    frame.tx.guard(_HOOKED, GuardKind.IDENTITY, False)
     wanted = jumps_if is not jump_raises
     on_cpu = condition if fake.device.type == "cpu" else frame.tx.emit("cpu", [condition])
     holds = on_cpu if wanted else frame.tx.emit(torch.logical_not, [on_cpu])

@@ -180,3 +180,26 @@ def test_matrices_that_are_not_positive_definite_are_refused():
         with pytest.raises(ValueError) as seen:
             compiled(matrix)
         assert str(seen.value) == str(expected.value)
+
+
+def test_a_frame_whose_saved_tensors_hooks_have_seen_is_not_run_twice():
+    def checked(x):
+        y = x * x
+        if (y > 4).any():
+            raise ValueError("too large")
+        return y.sin()
+
+    def check():
+        good, bad = (torch.full((3,), value, requires_grad=True) for value in (1.0, 3.0))
+        assert torch.equal(compiled(good), checked(good))
+        with pytest.raises(ValueError, match="too large"):
+            compiled(bad)
+
+    compiled, seen = minidynamo.compile(checked, backend="eager"), []
+    for _ in range(2):
+        check()
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor: seen.append(tensor) or tensor, lambda packed: packed
+        ):
+            check()
+    assert seen and compiled.stats.graphs == 3  # one that checks, two around a break
