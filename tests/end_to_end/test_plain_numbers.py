@@ -155,6 +155,17 @@ def test_generated_code_pads_with_any_number() -> None:
     assert check(VALUES_ONLY["padding"], VALUES, "native") == 2
 
 
+def test_sizes_may_vary_beside_numbers() -> None:
+    def f(x, n):
+        return F.dropout(F.pad(x * 2, (1, 2), value=n), n)
+
+    compiled = minidynamo.compile(f, backend="aot_eager")
+    for size, n in enumerate(VALUES, 5):
+        x = torch.randn(3, size)
+        assert all(map(same, outcome(f, x, n), outcome(compiled, x, n)))
+    assert compiled.stats.graphs == 2
+
+
 def test_derivatives_of_derivatives() -> None:
     def f(x, n):
         return F.layer_norm(x.sin(), (5,), eps=n) * F.layer_norm(x, (4, 5), eps=n) * F.dropout(x, n)
