@@ -12,6 +12,15 @@ BACKENDS = ["eager", "aot_eager", "native"]
 GOOD, BAD = (1.0, 2.0, 3.0), (1.0, -1.0, float("nan"))
 
 
+@pytest.fixture(autouse=True)
+def validation():
+    """torch.compile turns it off for the whole process when it is first used."""
+    was = distributions.Distribution._validate_args
+    distributions.Distribution.set_default_validate_args(True)
+    yield
+    distributions.Distribution.set_default_validate_args(was)
+
+
 def normal(x):
     return distributions.Normal(x, x).log_prob(x)
 
