@@ -19,7 +19,7 @@ import torch.fx
 from torch.autograd.graph import saved_tensors_hooks
 
 from minidynamo import artifacts, compat
-from minidynamo.bytecode.analysis import slot_effects
+from minidynamo.bytecode.analysis import written_slots
 from minidynamo.bytecode.breaks import drive, make_break
 from minidynamo.bytecode.instructions import decode
 from minidynamo.bytecode.layout import CELL, NULL, VALUE, FramePoint, frame_point
@@ -107,7 +107,7 @@ class FrameToConvert:
         cells = {name: next(travelling) for name in point.cells}
         stack = tuple(None if kind == NULL else StackSlot(*next(travelling)) for kind in point.stack)
         slots = {name: next(travelling) for name in point.locals}
-        still_given_up = (options.steal & slots.keys()) - _written_slots(code)
+        still_given_up = (options.steal & slots.keys()) - written_slots(code)
         return FrameRequest(
             code,
             self.fn.__globals__,
@@ -121,12 +121,6 @@ class FrameToConvert:
             name=self.name,
             profile=self.profile,
         )
-
-
-def _written_slots(code: types.CodeType) -> frozenset[str]:
-    """The locals that are assigned to or deleted: they may stop holding the argument before the frame ends."""
-    effects = [effect for instruction in decode(code) for effect in slot_effects(instruction)]
-    return frozenset(name for operation, name in effects if operation.startswith(("STORE", "DELETE")))
 
 
 @dataclass(frozen=True)
@@ -236,7 +230,7 @@ def _conversion(
         drive=drive,
         driven_outside=True,
         replay_native=frame.run_as_written,
-        kept=frozenset(frame.fn.__code__.co_varnames) - _written_slots(frame.fn.__code__),
+        kept=frozenset(frame.fn.__code__.co_varnames) - written_slots(frame.fn.__code__),
         runs_again=owner.options.on_error == "eager" or handles,
         ran_again=None if handles else functools.partial(_ran_again, frame.name),
     )

@@ -194,6 +194,21 @@ def slot_effects(instruction: Instruction) -> tuple[tuple[str, str], ...]:
     return ()
 
 
+@functools.lru_cache(maxsize=1024)
+def written_slots(code: types.CodeType, start: int = 0) -> frozenset[str]:
+    """The slots that are assigned to or deleted from instruction `start` on: they may stop holding what they hold there
+    before the frame ends."""
+    instructions, pending, seen = decode(code), [start], set[int]()
+    while pending:
+        index = pending.pop()
+        if index not in seen:
+            seen.add(index)
+            handler = instructions[index].handler
+            pending += [*successors(code, index), *([handler.target] if handler else [])]
+    effects = [effect for index in seen for effect in slot_effects(instructions[index])]
+    return frozenset(name for operation, name in effects if operation.startswith(("STORE", "DELETE")))
+
+
 def starred_parameters(code: types.CodeType) -> Sequence[str]:
     """The parameters of a function that collect further arguments: those written with `*` and `**`."""
     names = code.co_varnames[code.co_argcount + code.co_kwonlyargcount :]

@@ -14,13 +14,14 @@ from types import CodeType
 import torch
 import torch.fx
 
-from minidynamo.bytecode.analysis import successors
+from minidynamo.bytecode.analysis import successors, written_slots
 from minidynamo.bytecode.instructions import Instruction, decode
 from minidynamo.compat import constant_behind, has_saved_tensor_hooks
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Result
 from minidynamo.switches import is_switch
 from minidynamo.tracer.constants import from_constant
+from minidynamo.tracer.frame_request import FrameRequest
 from minidynamo.tracer.graph.dead_code import is_of_torch
 from minidynamo.tracer.interpreter import Frame
 from minidynamo.tracer.traced_frame import TracedFrame
@@ -82,16 +83,24 @@ def checks(graph: torch.fx.GraphModule | None) -> bool:
     return graph is not None and any(node.target is assert_async for node in graph.graph.nodes)
 
 
-def can_run_twice(traced: TracedFrame, memory_outside: Callable[[], Collection[object]]) -> bool:
+def can_run_twice(request: FrameRequest, traced: TracedFrame, memory_outside: Callable[[], Collection[object]]) -> bool:
     """Whether the graph checks nothing, or its frame can run again after a failure."""
     graph = traced.graph
     if graph is None or not checks(graph):
         return True
-    if any(given.given_up for given in traced.inputs):
+    if any(given.given_up for given in traced.inputs) or _gives_up_tensors(request):
         return False
     outside = memory_outside()
     calls = [node for node in graph.graph.nodes if node.op in ("call_function", "call_method")]
     return all(_is_harmless(node, outside) for node in calls)
+
+
+def _gives_up_tensors(request: FrameRequest) -> bool:
+    """Whether a tensor that the frame was entered with may die before its end, as nothing that is to run again may."""
+    written = written_slots(request.code, request.index)
+    values = [value for name, value in request.arguments.items() if name in written]
+    values += [slot.value for slot in request.stack if slot is not None]
+    return any(isinstance(value, torch.Tensor) for value in values)
 
 
 def _is_harmless(node: torch.fx.Node, outside: Collection[object]) -> bool:

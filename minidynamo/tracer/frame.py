@@ -86,7 +86,7 @@ def _attempt(request: FrameRequest, stop: _Stop | None, number: int) -> TracedFr
         frame = _root_frame(tx, request)
         _run(request, frame, stop)
         traced = finish(tx, request, frame, _end(request, frame, stop))
-        if not can_run_twice(traced, tx.graph.memory_outside):
+        if not can_run_twice(request, traced, tx.graph.memory_outside):
             raise Unexpected
         return traced
     finally:

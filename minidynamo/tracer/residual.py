@@ -235,8 +235,8 @@ class _Program:
         return [*lines, f"del {', '.join(dead)}"] if dead else lines
 
     def hold_arguments(self) -> str:
-        """Keep the arguments for a second run; those that the frame may give up before its end only weakly, unless the
-        graph checks something."""
+        """Keep the arguments for a second run; those that the frame may give up before its end only weakly. Where the
+        graph checks something, it gives up no tensors."""
         self.held, kept = self.names.fresh("held"), self.around.kept
         if self.checks:
             return f"{self.held} = [{', '.join(self.parameters)}]"
