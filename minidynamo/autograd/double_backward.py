@@ -288,11 +288,18 @@ class _Links(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.set_materialize_grads(False)
-        return tuple(value.new_empty(()).expand(value.shape) for value in values)
+        return tuple(_without_data(value) for value in values)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         return gradients
+
+
+def _without_data(value: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same kind and shape that takes no memory."""
+    made = value.new_empty(()).expand(value.shape)
+    made.untyped_storage().resize_(0)
+    return made
 
 
 def linked(values: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:

@@ -1,8 +1,8 @@
 """Owns the lists of operators that take a tensor and never read its data.
 
 Backward operators of pooling and padding ask their forward's input for its shape alone; eager keeps the whole tensor
-for that. Here they get a stand-in of the same shape that takes the memory of one number, so forward keeps nothing. What
-is kept otherwise is `partition`'s choice.
+for that. Here they get a stand-in of the same shape in the memory of the gradient that they read, or of one number, so
+forward keeps nothing. What is kept otherwise is `partition`'s choice.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ def without_unread(emitter: Emitter, op: Any, args: tuple[Any, ...]) -> tuple[An
     if op is aten.native_batch_norm_backward.default and args[7]:
         return (*args[:3], None, None, *args[5:])  # in training it does not read the running statistics
     unread = op.unread if isinstance(op, Gradients) else {SHAPE_ONLY[op]} if op in SHAPE_ONLY else ()
-    found = {i: _stand_in(emitter, args[i]) for i in sorted(unread) if _may_be_replaced(args[i])}
+    gradient = args[-1 if isinstance(op, Gradients) else 0]
+    found = {i: _stand_in(emitter, args[i], gradient) for i in sorted(unread) if _may_be_replaced(args[i])}
     return tuple(found.get(i, arg) for i, arg in enumerate(args)) if found else args
 
 
@@ -75,7 +76,16 @@ def _may_be_replaced(node: fx.Node) -> bool:
     return value.layout is torch.strided and value.is_contiguous() and value.numel() > 1
 
 
-def _stand_in(emitter: Emitter, node: fx.Node) -> fx.Node:
-    like = node.meta["val"]
+def _stand_in(emitter: Emitter, node: fx.Node, gradient: Any) -> fx.Node:
+    like, sizes = node.meta["val"], emitter.sizes(node)
+    if _has_numbers_like(gradient, like):
+        return emitter.emit(aten.as_strided.default, gradient, sizes, [0] * like.ndim)
     number = emitter.emit(aten.full.default, [], 0, dtype=like.dtype, device=like.device)
-    return emitter.emit(aten.expand.default, number, emitter.sizes(node))
+    return emitter.emit(aten.expand.default, number, sizes)
+
+
+def _has_numbers_like(gradient: Any, like: torch.Tensor) -> bool:
+    value = gradient.meta["val"] if isinstance(gradient, fx.Node) else None
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return False
+    return value.dtype == like.dtype and value.device == like.device and bool(value.numel() > 0)
