@@ -53,14 +53,18 @@ def sum_of_numbers(numbers: tuple[complex, ...], start: complex) -> complex:
 def sum_(iterable, /, start=0):
     if isinstance(start, (str, bytes, bytearray)):
         cannot_trace("`sum` of text", "sum refuses it")
-    items = list(iterable)
-    position = 0
+    rest = iter(iterable)  # one at a time: what a generator computes shall die before it computes more
     if isinstance(start, (int, float, complex)):
         # Leading numbers are known now and go through the real sum, which adds floats with compensation from 3.12 on.
-        while position < len(items) and isinstance(items[position], (int, float, complex)):
-            position += 1
-        start = sum_of_numbers(tuple(items[:position]), start)
-    for item in items[position:]:
+        numbers = []
+        for item in rest:
+            if not isinstance(item, (int, float, complex)):
+                start = sum_of_numbers(tuple(numbers), start) + item
+                break
+            numbers.append(item)
+        else:
+            return sum_of_numbers(tuple(numbers), start)
+    for item in rest:
         start = start + item
     return start
 
