@@ -37,7 +37,7 @@ def draw_from_states(functional: FunctionalGraph) -> None:
 
 def _device(node: fx.Node) -> torch.device | None:
     """The device whose generator `node` draws from; None if it cannot be made to draw from a state."""
-    ours = isinstance(node.target, OpOverload) and node.target.namespace == "aten"
+    ours = isinstance(node.target, OpOverload) and node.target.namespace in ("aten", "minidynamo")
     named = any(isinstance(value, torch.Generator) for value in (*node.args, *node.kwargs.values()))
     devices = {value.device for value in _results(node) if isinstance(value, torch.Tensor)}
     if len(devices) > 1:  # a seed that is returned lies on the CPU

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import minidynamo
 
@@ -42,7 +43,7 @@ VALUES_ONLY: dict[str, Callable[..., Any]] = {
     "label smoothing": lambda x, n: F.cross_entropy(x, CLASSES, label_smoothing=n),
     "margins": lambda x, n: F.margin_ranking_loss(x, Y, Y.sign(), n) + F.hinge_embedding_loss(x, Y.sign(), margin=n),
     "triplets": lambda x, n: F.triplet_margin_loss(x, Y, Y + 1, margin=n, eps=n),
-    "cosines": lambda x, n: F.cosine_similarity(x, Y, eps=n) + F.pairwise_distance(Y, Y.flip(0), eps=n),
+    "cosines": lambda x, n: F.cosine_similarity(x, Y, 2, eps=n) + F.pairwise_distance(Y, Y.flip(0), eps=n),
     "attention": lambda x, n: F.scaled_dot_product_attention(x, Y, Y, scale=n),
     "padding": lambda x, n: F.pad(x, (1, 2), value=n) + F.pad((x * 9).long(), (1, 2), value=n),
     "lists": lambda x, n: x * torch.tensor([n, 1.0, 2, n * 2, -1]) + torch.tensor([[n, 1], (2, n)]).sum(),
@@ -88,6 +89,51 @@ def check(f: Callable[..., Any], values: Any, backend: str, x: torch.Tensor = X)
 @pytest.mark.parametrize("name", [*DRAWS, *VALUES_ONLY])
 def test_a_number_is_an_input(name: str, backend: str) -> None:
     assert check({**DRAWS, **VALUES_ONLY}[name], VALUES, backend) == 2
+
+
+CHECKPOINTED: dict[str, Callable[..., Any]] = {
+    **{name: DRAWS[name] for name in ("dropout", "dropout in place", "dropout of features", "bernoulli", "tails")},
+    **{name: VALUES_ONLY[name] for name in ("layer norm", "batch norm", "huber loss", "padding", "lists")},
+    "drawn again": lambda x, n: F.dropout(x.repeat(20, 10, 1).sin(), n).cos(),
+    "one in another": lambda x, n: (
+        checkpoint(lambda y: F.layer_norm(F.dropout(y.sin(), n), (5,), eps=n), x * n, use_reentrant=False) * n
+    ),
+    "reentrant": lambda x, n: checkpoint(lambda y: F.dropout(y.sin(), n).cos(), x * n, use_reentrant=True),
+    "without a state": lambda x, n: checkpoint(
+        lambda y: F.layer_norm(y * n, (5,), eps=n), x, use_reentrant=False, preserve_rng_state=False
+    ),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("name", CHECKPOINTED)
+def test_a_number_is_an_input_of_a_checkpoint(name: str, backend: str) -> None:
+    def f(x, n):
+        return checkpoint(CHECKPOINTED[name], x, n, use_reentrant=False) * n
+
+    assert check(f, VALUES, backend) == 2
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_sizes_are_inputs_of_a_checkpoint(backend: str) -> None:
+    def f(x):
+        wide = x.shape[0] * 2
+        made = checkpoint(lambda y: (y.reshape(wide, -1) * y.shape[0]).sin() / wide, x, use_reentrant=False)
+        return made * made.shape[1] * wide
+
+    compiled = minidynamo.compile(f, backend=backend)
+    for size in range(4, 9):
+        x = torch.randn(size, 6)
+        assert all(map(same, outcome(f, x), outcome(compiled, x)))
+    assert compiled.stats.graphs == 2
+
+
+def test_a_number_that_a_checkpoint_returns_is_a_constant() -> None:
+    def f(x, n):
+        made, twice = checkpoint(lambda y: (y.sin() * n, n * 2), x, use_reentrant=False)
+        return made * twice
+
+    assert check(f, VALUES, "aot_eager") == len(VALUES)
 
 
 SPECIAL = (0.1, 0.2, 0.0, 0.3, 1.0, -0.5, 1.5, 0.4, math.nan, math.inf, 0.5, 1, 0, True, 0.6)

@@ -165,7 +165,7 @@ def _trace(
     """Trace a branch whose results have to look like those of the `other` one."""
     before = settings()
     with _converted(tx, branch), tx.graph.open_subgraph(inputs, takes_numbers=True) as subgraph, _restricted(tx):
-        result = _without_numbers(tx.call(branch.function, given))
+        result = without_numbers(tx.call(branch.function, given))
         if settings() != before:
             tx.break_graph("MD224", "grad mode, autocast or another setting is a different one behind it", why=_PURE)
         if subgraph.changed_facts() is not None:
@@ -267,8 +267,8 @@ def _check_results(tx: Tracer, subgraph: Subgraph, result: VariableTracker) -> N
         seen.add(memory)
 
 
-def _without_numbers(result: VariableTracker) -> VariableTracker:
-    """The result with its numbers as constants: the program goes on with either branch."""
+def without_numbers(result: VariableTracker) -> VariableTracker:
+    """The result with its numbers as constants: what a graph inside another one gives to Python is known."""
     if not any(isinstance(leaf, NumberVariable) for leaf in leaves(result)):
         return result
     return rebuilt(result, (pinned(leaf) for leaf in leaves(result) if not isinstance(leaf, ConstantVariable)))
