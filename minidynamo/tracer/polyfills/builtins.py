@@ -56,7 +56,7 @@ def sum_(iterable, /, start=0):
     rest = iter(iterable)  # one at a time: what a generator computes shall die before it computes more
     if isinstance(start, (int, float, complex)):
         # Leading numbers are known now and go through the real sum, which adds floats with compensation from 3.12 on.
-        numbers = []
+        numbers: list[complex] = []
         for item in rest:
             if not isinstance(item, (int, float, complex)):
                 start = sum_of_numbers(tuple(numbers), start) + item
