@@ -21,6 +21,7 @@ from minidynamo.autograd.decompositions import masked, splittable
 from minidynamo.autograd.in_place import write_in_place
 from minidynamo.autograd.numbers import has_symbols
 from minidynamo.autograd.overwriting import as_new, overwrite, overwrite_inputs
+from minidynamo.autograd.postponing import postpone
 from minidynamo.autograd.saving import SavePolicy
 from minidynamo.autograd.segments import compile_segments
 from minidynamo.autograd.twins import in_place
@@ -100,6 +101,8 @@ def aot_eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callab
             if stage == "backward":
                 write_in_place(graph.graph)
                 return _one_by_one(graph, stage)
+            if stage == "forward":
+                postpone(graph.graph)
             renewed = overwrite(graph.graph)
             return as_new(_one_by_one(graph, stage), renewed)
 

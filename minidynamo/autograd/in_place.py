@@ -1,7 +1,8 @@
 """Owns which operations of a backward graph that runs operation by operation write into the memory of an argument.
 
-Autograd adds gradients up in place, and fills zeros with parts of them; in a functional graph each such step is a new
-tensor. Generated code has rules of its own for memory that is used again, so its graphs are left as they are.
+Autograd adds gradients up in place, divides them by numbers of elements, and fills zeros with parts of them; in a
+functional graph each such step is a new tensor. Generated code has rules of its own for memory that is used again, so
+its graphs are left as they are.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from minidynamo.graph_memory import FILLING, may_share
 
 aten = torch.ops.aten
 
-_IN_PLACE = {aten.add.Tensor: aten.add_.Tensor} | FILLING
+_IN_PLACE = {aten.add.Tensor: aten.add_.Tensor, aten.div.Scalar: aten.div_.Scalar} | FILLING
 
 
 def write_in_place(graph: fx.Graph) -> None:
-    """Let sums, and what is put into zeros, take over the memory of an argument that was made for them alone."""
+    """Let sums, quotients by numbers, and what is put into zeros, take over the memory of an argument that was made for
+    them alone."""
     for node in graph.nodes:
         if node.target not in _IN_PLACE:
             continue

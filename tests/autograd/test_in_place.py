@@ -36,9 +36,19 @@ def test_parts_are_put_into_zeros_of_their_own():
     assert "aten.scatter_add_.default" in operators
 
 
+def test_what_is_divided_by_a_number_of_elements_is_so_where_it_is():
+    def program(x, w):
+        return torch.nn.functional.binary_cross_entropy_with_logits(x, w.detach())
+
+    operators = backward_of(program, (4, 4), (4, 4))
+    assert "aten.div_.Scalar" in operators and "aten.div.Scalar" not in operators
+
+
 @pytest.mark.parametrize(
     "program",
     [
+        lambda x, w: torch.nn.functional.binary_cross_entropy_with_logits(x @ w, x.detach()),
+        lambda x, w: x.exp().mean() * w,  # what is divided is one number, expanded
         lambda x, w: (x + w).sin() * 2 + x,  # a gradient is a summand as well
         gathered,
         lambda x, w: x.exp() + x.t() @ w,  # what forward kept
