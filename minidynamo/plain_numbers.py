@@ -117,6 +117,12 @@ _add([functional.pad], "input pad mode value", "value")
 _add([functional.celu, torch.celu], "input alpha inplace", "alpha", fixed={"inplace": False})
 _add([functional.hardtanh], "input min_val max_val inplace", "min_val max_val", fixed={"inplace": False})
 _add([functional.softshrink, functional.hardshrink, torch.hardshrink], "input lambd", "lambd")
+_add(
+    [functional.rrelu],
+    "input lower upper training inplace",
+    "lower upper",
+    fixed={"training": False, "inplace": False},
+)
 _add([torch.lerp, "lerp"], "input end weight", "weight")
 _add([torch.xlogy, torch.special.xlogy, "xlogy"], "input other", "other")
 _add([torch.nan_to_num, "nan_to_num"], "input nan posinf neginf", "nan posinf neginf")
@@ -125,4 +131,12 @@ _add([torch.isclose, "isclose"], "input other rtol atol", "rtol atol")
 _add([torch.fake_quantize_per_tensor_affine], "input scale zero_point quant_min quant_max", "scale")
 
 # Reductions
+_add(
+    [torch.std, torch.var, torch.std_mean, torch.var_mean, "std", "var"],
+    "input dim unbiased keepdim correction",
+    "correction",
+)
 _add([torch.quantile, torch.nanquantile, "quantile", "nanquantile"], "input q", "q")
+
+# Constructors
+_add([torch.logspace], "start end steps base", "base")

@@ -47,6 +47,14 @@ VALUES_ONLY: dict[str, Callable[..., Any]] = {
     "attention": lambda x, n: F.scaled_dot_product_attention(x, Y, Y, scale=n),
     "padding": lambda x, n: F.pad(x, (1, 2), value=n) + F.pad((x * 9).long(), (1, 2), value=n),
     "lists": lambda x, n: x * torch.tensor([n, 1.0, 2, n * 2, -1]) + torch.tensor([[n, 1], (2, n)]).sum(),
+    "lists like a tensor": lambda x, n: (
+        x * x.new_tensor([n, 1.0, 2, n * 2, -1]) + x.double().new_tensor(n) + x.new_tensor([n], dtype=torch.float64)
+    ),
+    "deviations": lambda x, n: (
+        torch.std(x, 1, correction=n) + x.var(1, correction=n) + torch.std_mean(x, correction=n)[0]
+    ),
+    "rrelu as it is used": lambda x, n: F.rrelu(x, n / 4, n),
+    "bases": lambda x, n: x * torch.logspace(0, n, 5, base=n + 1),
     "quantile": lambda x, n: torch.quantile(x, n) + x.nanquantile(n, dim=1),
     "replaced": lambda x, n: (
         torch.nan_to_num(x.log(), n) + torch.logit(x.sigmoid(), eps=n) + torch.isclose(x, Y, atol=n)
@@ -139,7 +147,18 @@ def test_a_number_that_a_checkpoint_returns_is_a_constant() -> None:
 SPECIAL = (0.1, 0.2, 0.0, 0.3, 1.0, -0.5, 1.5, 0.4, math.nan, math.inf, 0.5, 1, 0, True, 0.6)
 
 
-@pytest.mark.parametrize("name", ["dropout of a tensor", "bernoulli", "padding", "label smoothing", "quantile"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "dropout of a tensor",
+        "bernoulli",
+        "padding",
+        "label smoothing",
+        "quantile",
+        "rrelu as it is used",
+        "lists like a tensor",
+    ],
+)
 def test_numbers_that_mean_something_else_come_between(name: str) -> None:
     check({**DRAWS, **VALUES_ONLY}[name], SPECIAL, "aot_eager")
 

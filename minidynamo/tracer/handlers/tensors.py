@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 
 from minidynamo.tracer import registry
+from minidynamo.tracer.numbers import involves_number
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
@@ -37,6 +38,18 @@ def _new(tx: Tracer, self: TensorVariable, *args: VariableTracker, **kwargs: Var
     one kind of tuple."""
     is_size = len(args) == 1 and not kwargs and isinstance(args[0], SequenceVariable) and args[0].cls is torch.Size
     return tx.emit("new_empty" if is_size else "new", [self, *args], kwargs)
+
+
+@registry.method(torch.Tensor, "new_tensor")
+def _new_tensor(tx: Tracer, self: TensorVariable, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
+    """Of numbers that vary it makes what `torch.tensor` makes, of the dtype and device that this tensor has."""
+    if len(args) != 1 or not involves_number(args[0]) or not kwargs.keys() <= {"dtype", "device"}:
+        return tx.emit("new_tensor", [self, *args], kwargs)
+    for name in ("dtype", "device"):
+        given = kwargs.get(name)
+        if given is None or (isinstance(given, ConstantVariable) and given.value is None):
+            kwargs[name] = tx.getattr(self, name)
+    return tx.call(torch.tensor, args, kwargs)
 
 
 @registry.method(torch.Tensor, "__reversed__")
