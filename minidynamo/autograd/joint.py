@@ -46,7 +46,7 @@ class Trace:
     are what backward of the highest order returns, by inputs, then by all that was, or could have been, handed in for
     earlier orders; `differentiable` says which can be differentiated once more. `kept` are tensors that eager
     keeps for higher derivatives, which backward may not read; `saves`: eager saves something for backward. `used_up`
-    has, for each that is differentiated, those that eager cannot differentiate behind it."""
+    has, for each of several that are differentiated, those that eager cannot differentiate behind it."""
 
     graph: fx.Graph
     mode: FakeTensorMode
@@ -262,7 +262,8 @@ class _Tracing:
             sources = {i: leaf for i, leaf in wanted.items() if leaf.requires_grad} if targets else {}
             functions = _functions_behind(targets)
             self.result.saves = any(map(compat.saved_by, functions))
-            self.result.used_up = _used_up(targets)
+            if len(targets) > 1:
+                self.result.used_up = _used_up(targets)
             kept = [] if self.orders else _kept_for_derivatives(functions)
             with compat.without_autocast():  # which holds for what the program computes forward
                 gradients = self.run_backward(targets, list(sources.values()))
@@ -402,8 +403,9 @@ def _has_data(values: list[torch.Tensor]) -> bool:
 
 def _used_up(targets: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], ...]:
     """For each target those that share a function with it that has saved something, which backward frees."""
-    saving = [{f for f in _functions_behind([target]) if compat.saved_by(f)} for target in targets]
-    return tuple(tuple(k for k, others in enumerate(saving) if own & others) for own in saving)
+    saving = {f for f in _functions_behind(targets) if compat.saved_by(f)}
+    behind = [saving.intersection(_functions_behind([target])) for target in targets]
+    return tuple(tuple(k for k, others in enumerate(behind) if not own.isdisjoint(others)) for own in behind)
 
 
 def _raise_delayed_errors(targets: Iterable[torch.Tensor]) -> None:

@@ -52,11 +52,9 @@ def takes_plain_numbers(target: Any, args: Args, kwargs: Kwargs) -> bool:
 
 def foreseen(target: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
     """The arguments with plain numbers as they are in the call that is being compiled for: no layout hangs on them."""
-    return (
-        _converted(target, args, kwargs, lambda n: n.node.hint)
-        if takes_plain_numbers(target, args, kwargs)
-        else (args, kwargs)
-    )
+    if not takes_plain_numbers(target, args, kwargs):
+        return args, kwargs
+    return _converted(target, args, kwargs, lambda n: n.node.hint)
 
 
 def _converted(target: Any, args: Args, kwargs: Kwargs, convert: Callable[[Any], Any]) -> tuple[Args, Kwargs]:

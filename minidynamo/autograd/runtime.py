@@ -242,9 +242,7 @@ def _saving(
     """What gives a call of backward, with its node and tangents, what was saved for it."""
     if not runs_once:
         return lambda ctx, tangents: []
-    if used_up:
-        return lambda ctx, tangents: _saved_apart(used_up, holders, ctx, tangents)
-    return lambda ctx, tangents: _saved(holders, ctx, tangents)
+    return functools.partial(_saved_apart, used_up, holders) if used_up else functools.partial(_saved, holders)
 
 
 def _saved(holders: Holders | None, ctx: Any, tangents: Sequence[torch.Tensor | None]) -> list[Any]:

@@ -83,24 +83,25 @@ def checks(graph: torch.fx.GraphModule | None) -> bool:
     return graph is not None and any(node.target is assert_async for node in graph.graph.nodes)
 
 
-def can_run_twice(request: FrameRequest, traced: TracedFrame, memory_outside: Callable[[], Collection[object]]) -> bool:
+def may_expect(request: FrameRequest) -> bool:
+    """Whether a graph of this frame may check something, as far as that can be told before it is traced: it gives up no
+    list, nor a variable that holds a tensor, since nothing may die before the frame's end that is to run again."""
+    written = written_slots(request.code, request.index)
+    values = [value for name, value in request.arguments.items() if name in written]
+    values += [slot.value for slot in request.stack if slot is not None]
+    return request.expects and not request.steal and not any(isinstance(value, torch.Tensor) for value in values)
+
+
+def can_run_twice(traced: TracedFrame, memory_outside: Callable[[], Collection[object]]) -> bool:
     """Whether the graph checks nothing, or its frame can run again after a failure."""
     graph = traced.graph
     if graph is None or not checks(graph):
         return True
-    if any(given.given_up for given in traced.inputs) or _gives_up_tensors(request):
+    if any(given.given_up for given in traced.inputs):
         return False
     outside = memory_outside()
     calls = [node for node in graph.graph.nodes if node.op in ("call_function", "call_method")]
     return all(_is_harmless(node, outside) for node in calls)
-
-
-def _gives_up_tensors(request: FrameRequest) -> bool:
-    """Whether a tensor that the frame was entered with may die before its end, as nothing that is to run again may."""
-    written = written_slots(request.code, request.index)
-    values = [value for name, value in request.arguments.items() if name in written]
-    values += [slot.value for slot in request.stack if slot is not None]
-    return any(isinstance(value, torch.Tensor) for value in values)
 
 
 def _is_harmless(node: torch.fx.Node, outside: Collection[object]) -> bool:
@@ -109,4 +110,4 @@ def _is_harmless(node: torch.fx.Node, outside: Collection[object]) -> bool:
     computes = computes or getattr(target, "__module__", "") in _OF_TORCH or hasattr(target, "only_computes")
     if node.op == "call_function" and not computes:
         return False
-    return not node.meta.get("mutates") or not set(node.meta.get("written", ())) & set(outside)
+    return not node.meta.get("mutates") or not set(node.meta.get("written_memory", ())) & set(outside)

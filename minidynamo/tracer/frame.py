@@ -21,7 +21,7 @@ from minidynamo.guards.source import Constant, Local, Source
 from minidynamo.switches import preserved
 from minidynamo.tracer.cutting import Cut, Cuts, break_before
 from minidynamo.tracer.exceptions import Raised
-from minidynamo.tracer.expectations import Unexpected, can_run_twice
+from minidynamo.tracer.expectations import Unexpected, can_run_twice, may_expect
 from minidynamo.tracer.frame_end import finish
 from minidynamo.tracer.frame_request import FrameRequest, StackSlot
 from minidynamo.tracer.interpreter import NULL, Frame
@@ -58,7 +58,7 @@ def trace_frame(request: FrameRequest) -> TracedFrame:
     Raises SkipFrame when the frame cannot be captured or cut, and GraphBreak with `fullgraph`.
     """
     first = 0
-    if request.expects and not request.steal:
+    if may_expect(request):
         try:
             return _traced(request, first)
         except Unexpected:
@@ -86,7 +86,7 @@ def _attempt(request: FrameRequest, stop: _Stop | None, number: int) -> TracedFr
         frame = _root_frame(tx, request)
         _run(request, frame, stop)
         traced = finish(tx, request, frame, _end(request, frame, stop))
-        if not can_run_twice(request, traced, tx.graph.memory_outside):
+        if not can_run_twice(traced, tx.graph.memory_outside):
             raise Unexpected
         return traced
     finally:

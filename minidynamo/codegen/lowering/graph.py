@@ -102,6 +102,7 @@ class GraphLowering:
         self.names: set[str] = set()
         self.mutated: set[str] = set()
         self.writes: list[Write] = []
+        self.calls = 0  # of ATen so far, views aside
         # Inputs that have just been written, by the nodes that they are from there on.
         self.stored: dict[fx.Node, Value] = {}
         self.last_writes = {n.args[0]: n for n in gm.graph.find_nodes(op="call_function", target=_COPY)}
@@ -309,6 +310,7 @@ class GraphLowering:
         extern = Extern(name, op, args, kwargs, aliases, mutates, layout, origins, node.meta.get(IN_PLACE))
         self.builder.nodes.append(extern)
         if not extern.is_view:  # kernels behind it read what was written from the input
+            self.calls += 1
             self.values.update(self.stored)
             self.stored.clear()
 
@@ -412,8 +414,7 @@ class GraphLowering:
         alike = (new.dtype, new.numel, value.shape) == (place.dtype, place.numel, place.shape) and is_dense(place)
         if not alike or flatten(value.index, new.stride) != flatten(window.index, place.stride):
             return False
-        calls = sum(isinstance(node, Extern) and not node.is_view for node in self.builder.nodes)
-        self.writes.append(Write(place.name, new.name, calls))
+        self.writes.append(Write(place.name, new.name, self.calls))
         return True
 
     def _is_computed(self, buffer: Buffer) -> bool:

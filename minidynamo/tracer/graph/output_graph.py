@@ -208,8 +208,8 @@ class OutputGraph:
         """Put a node that gives `result` into the open graph, and track what it gives."""
         op = "call_method" if isinstance(target, str) else "call_function"
         node = self.graph.create_node(op, target, tuple(args), kwargs, name=name)
-        node.meta.update(user_location=self._where(), mutates=mutates, draws=draws, example_value=result)
-        node.meta["written"] = written
+        node.meta.update(user_location=self._where(), example_value=result)
+        node.meta.update(mutates=mutates, written_memory=written, draws=draws)
         return self._track(result, node)
 
     def _track(self, result: Any, node: torch.fx.Node) -> VariableTracker:
