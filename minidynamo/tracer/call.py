@@ -214,7 +214,7 @@ def _fold(tx: Tracer, value: Callable[..., Any], args: Args, kwargs: Kwargs) -> 
             f"{name}() is called with a {error}",
             why="Its result is only known when the program runs: minidynamo runs it for constants alone.",
         )
-    result = folded(tx, value, args, plain, keywords)
+    result = folded(tx, value, [*args, *kwargs.values()], plain, keywords)
     if result is None:
         tx.break_graph("MD207", f"the result of {name}() cannot be captured")
     return result

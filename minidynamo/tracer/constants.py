@@ -1,6 +1,6 @@
 """Owns the two-way street between trackers and plain Python constants, and the keys of tracked dicts and sets.
 
-It knows no sources and installs no guards: a constant's guard was installed when it was wrapped.
+It installs no guards: a constant's guard was installed when it was wrapped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from minidynamo.tracer.copies import CALLABLE_ALIAS, NUMPY_SCALARS, anew, can_be_two
+from minidynamo.guards.source import Computed
+from minidynamo.tracer.copies import (
+    CALLABLE_ALIAS,
+    ISO_CALENDAR_DATE,
+    NUMPY_SCALARS,
+    anew,
+    can_be_two,
+    group_names,
+    is_made_anew,
+    parts_of,
+)
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, FunctionVariable
 from minidynamo.variables.constants import ConstantVariable
@@ -78,33 +88,48 @@ def is_constant_value(value: object) -> bool:
     """Whether a real value is tracked as a `ConstantVariable`."""
     if type(value) is slice:
         return all(is_constant_value(part) for part in (value.start, value.stop, value.step))
-    if type(value) is datetime.datetime:  # other time zones are objects that run code of their own
-        return value.tzinfo is None or type(value.tzinfo) is datetime.timezone
+    if isinstance(value, datetime.datetime | datetime.time):  # other time zones are objects that run code of their own
+        is_plain = type(value) in (datetime.datetime, datetime.time)
+        return is_plain and (value.tzinfo is None or type(value.tzinfo) is datetime.timezone)
     return type(value) in CONSTANT_TYPES or issubclass(type(value), enum.Enum)
 
 
-# Constants that give back the one object which they are made of.
-_HELD: dict[type, str] = {re.Match: "string", types.GenericAlias: "__args__", types.UnionType: "__args__"}
-
-
 def given_back(result: object, operands: Iterable[VariableTracker], values: Iterable[object]) -> VariableTracker | None:
-    """The operand whose very object a function has given as its result, as `+n` and `s.strip()` may do."""
+    """The operand whose very object a function has given as its result, as `+n` and `s.strip()` may do, or what an
+    operand holds, as `match.string`."""
     if not can_be_two(result) and type(result) is not tuple:
         return None
     for operand, value in zip(operands, values):
         if value is result and isinstance(operand, ConstantVariable | NumberVariable | TupleVariable):
             return operand
-        held = _HELD.get(type(value))
-        if held and isinstance(operand, ConstantVariable) and getattr(value, held) is result:
-            if operand.made_of:
-                return operand.made_of[0]
-            with contextlib.suppress(NotConstant):
-                return from_constant(result, lasting=operand.lasting or operand.source is not None)
-        if isinstance(operand, SequenceVariable) and isinstance(value, list | tuple):
+        found = _held(result, operand, value)
+        if found is None and isinstance(operand, SequenceVariable) and isinstance(value, list | tuple):
             found = given_back(result, operand.items, value)
+        if found is not None:
+            return found
+    return None
+
+
+def _held(result: object, operand: VariableTracker, value: object) -> VariableTracker | None:
+    """The tracker of what is `result`, if `value`, a constant, holds it."""
+    if not isinstance(operand, ConstantVariable):
+        return None
+    if any(name is result for name in group_names(value)):
+        return ConstantVariable(result, lasting=True)
+    for place, (template, part) in enumerate(parts_of(value)):
+        with contextlib.suppress(NotConstant):
+            found = given_back(result, [_part(operand, place, template, part)], [part])
             if found is not None:
                 return found
     return None
+
+
+def _part(whole: ConstantVariable, place: int, template: str, part: object) -> VariableTracker:
+    if whole.made_of:
+        return whole.made_of[place]
+    if whole.source is None or type(part) is tuple:
+        return from_constant(part, lasting=whole.lasting or whole.source is not None or not is_made_anew(whole.here))
+    return ConstantVariable(part, source=Computed(template, (whole.source,)))
 
 
 def is_nan(variable: VariableTracker) -> bool:
@@ -137,8 +162,8 @@ def from_constant(value: Any, *, lasting: bool = False) -> VariableTracker:
 
 
 def _is_made_of_items(cls: type) -> bool:
-    """Whether a class of tuples is called with the items in one sequence, or has `_fields`, and can be made again."""
-    return cls in (tuple, torch.Size) or hasattr(cls, "_fields") or hasattr(cls, "n_sequence_fields")
+    """Whether a class of tuples is called with its items, or has `_fields`, and can be made again."""
+    return cls in (tuple, torch.Size, ISO_CALENDAR_DATE) or hasattr(cls, "_fields") or hasattr(cls, "n_sequence_fields")
 
 
 def from_result(value: Any, operands: Sequence[VariableTracker], values: Sequence[object]) -> VariableTracker:
@@ -153,12 +178,12 @@ def from_result(value: Any, operands: Sequence[VariableTracker], values: Sequenc
     if type(value) is range and all(operand.python_type is int for operand in operands):
         return ConstantVariable(value, made_of=tuple(operands))
     if type(value) is dict:
-        return DictVariable(
-            {key_of(from_constant(key)): from_result(item, operands, values) for key, item in value.items()}
-        )
-    if type(value) in _HELD:
+        entries = ((from_result(key, operands, values), item) for key, item in value.items())
+        return DictVariable({key_of(key): from_result(item, operands, values) for key, item in entries})
+    held = parts_of(value)
+    if held and (type(value) is not datetime.timezone or is_made_anew(value)):  # `timezone.utc` is the only one
         with contextlib.suppress(NotConstant):
-            return ConstantVariable(value, made_of=(from_result(getattr(value, _HELD[type(value)]), operands, values),))
+            return ConstantVariable(value, made_of=tuple(from_result(part, operands, values) for _, part in held))
     return from_constant(value)
 
 
@@ -268,7 +293,7 @@ def _sequence(variable: SequenceVariable) -> Any:
     items = [as_constant(item) for item in variable.items]
     if variable.cls in (list, tuple, torch.Size):
         return variable.cls(items)
-    if hasattr(variable.cls, "_fields"):
+    if hasattr(variable.cls, "_fields") or variable.cls is ISO_CALENDAR_DATE:
         return variable.cls(*items)
     if isinstance(variable, ListVariable) and variable.cls is collections.deque:
         return collections.deque(items, variable.maxlen)

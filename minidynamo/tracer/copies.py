@@ -24,6 +24,8 @@ import torch
 NUMPY_SCALARS: frozenset[type] = frozenset(np.dtype(letter).type for letter in "?bhilqBHILQefdFD")
 
 
+# The class of `date.isocalendar()`: a tuple that is made of its items one by one.
+ISO_CALENDAR_DATE: Any = type(datetime.date.min.isocalendar())
 CALLABLE_ALIAS: type = type(collections.abc.Callable[[], None])
 
 
@@ -46,6 +48,44 @@ def alias_of(alias: Any, args: tuple[Any, ...]) -> Any:
     return next(iter(made)) if alias.__unpacked__ else made
 
 
+def zone_of(zone: datetime.timezone, offset: datetime.timedelta, *name: str) -> datetime.timezone:
+    """The same time zone, made of this offset and name."""
+    return datetime.timezone(offset, *name)
+
+
+def clock_in(value: datetime.datetime | datetime.time, zone: datetime.tzinfo) -> datetime.datetime | datetime.time:
+    """The same time on the clocks of this time zone."""
+    return value.replace(tzinfo=zone)
+
+
+def _held_by_zone(zone: Any) -> list[tuple[str, object]]:
+    return list(zip(("{0}.utcoffset(None)", "{0}.tzname(None)"), zone.__getinitargs__()))
+
+
+# By class, the objects that a value is made of and gives back, each with the text that reads it.
+_PARTS: dict[type, Callable[[Any], list[tuple[str, object]]]] = {
+    re.Match: lambda match: [("{0}.string", match.string)],
+    **dict.fromkeys((types.GenericAlias, types.UnionType), lambda alias: [("{0}.__args__", alias.__args__)]),
+    datetime.timezone: _held_by_zone,
+    **dict.fromkeys(
+        (datetime.datetime, datetime.time),
+        lambda value: [("{0}.tzinfo", value.tzinfo)] if value.tzinfo is not None else [],
+    ),
+}
+
+
+def parts_of(value: object) -> list[tuple[str, object]]:
+    """The objects that a value is made of and gives back, each with the text that reads it from `{0}`."""
+    find = _PARTS.get(type(value))
+    return [] if find is None else find(value)
+
+
+def group_names(value: object) -> list[str]:
+    """The names that a pattern, or that of a match, gives to groups, for good."""
+    pattern = value.re if isinstance(value, re.Match) else value
+    return [*pattern.groupindex] if isinstance(pattern, re.Pattern) else []
+
+
 def _groups(match: re.Match[Any]) -> tuple[object, ...]:
     return match.regs, match.lastindex
 
@@ -61,8 +101,7 @@ _COPIES: dict[type, Callable[[Any], Any]] = {
     torch.iinfo: _limits,
     datetime.timedelta: lambda value: datetime.timedelta(value.days, value.seconds, value.microseconds),
     datetime.timezone: lambda value: datetime.timezone(*value.__getinitargs__()),
-    datetime.date: lambda value: value.replace(),
-    datetime.datetime: lambda value: value.replace(),
+    **dict.fromkeys((datetime.date, datetime.datetime, datetime.time), lambda value: value.replace()),
     re.Match: lambda value: match_in(value, value.string),
     **dict.fromkeys((types.GenericAlias, types.UnionType), lambda value: alias_of(value, (*value.__args__, None)[:-1])),
     CALLABLE_ALIAS: copy.copy,

@@ -92,13 +92,14 @@ def folded(
     args: list[Any],
     kwargs: dict[str, Any],
 ) -> VariableTracker | None:
-    """The result of a pure function on plain values, those of `operands`; None when no tracker can stand for it."""
+    """The result of a pure function on plain values, those of `operands`, which are in the order of the call; None when
+    no tracker can stand for it."""
     try:
         result = function(*args, **kwargs)
     except Exception as error:
         tx.raises(tracked(error, exact=says(error)))
     try:
-        return from_result(result, operands, args)
+        return from_result(result, operands, [*args, *kwargs.values()])
     except NotConstant:
         return None
 

@@ -20,6 +20,7 @@ from minidynamo.variables.constants import ConstantVariable
 
 _BOUNDS = frozenset(("start", "stop", "step"))
 _DAY = frozenset(("year", "month", "day"))
+_CLOCK = frozenset(("hour", "minute", "second", "microsecond"))
 _SEQUENCE = frozenset(("__len__", "__getitem__", "__contains__"))
 _TEXT = frozenset(("startswith", "endswith", "find", "count", "isdigit", "isalpha", "isidentifier"))
 _TEXT |= {"lower", "upper", "strip", "casefold"}
@@ -31,7 +32,8 @@ _ATTRIBUTES: dict[type, frozenset[str]] = {
     torch.device: frozenset(("type", "index")),
     torch.dtype: frozenset(("is_floating_point", "is_complex", "is_signed", "itemsize")),
     datetime.date: _DAY,
-    datetime.datetime: _DAY | {"hour", "minute", "second", "microsecond"},
+    datetime.datetime: _DAY | _CLOCK,
+    datetime.time: _CLOCK,
     datetime.timedelta: frozenset(("days", "seconds", "microseconds")),
 }
 _OF_ANY_CLASS = (slice, torch.device)  # what their attributes hold may also be None

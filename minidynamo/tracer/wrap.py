@@ -28,7 +28,7 @@ from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ClassVariable, PythonModuleVariable
 
-_DATES = (datetime.date, datetime.datetime, datetime.timedelta, datetime.timezone)
+_DATES = (datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone)
 _BY_VALUE = (
     int,
     float,

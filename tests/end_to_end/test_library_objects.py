@@ -207,3 +207,70 @@ def test_parts_of_what_is_given():
         expected, actual = parts_given(X, day, match, alias), compiled(X, day, match, alias)
         assert all(one is other for one, other in zip(expected[1:], actual[1:]))
     assert compiled.stats.compiles == 1
+
+
+def dated(x, day, zone, hours):
+    name, offset = "".join(["a", str(hours)]), datetime.timedelta(hours=hours)
+    new = datetime.timezone(offset, name)
+    later, other = day + datetime.timedelta(days=1), datetime.datetime(2020, 1, 1, tzinfo=zone)
+    return x + 1, name, offset, new, later, day.replace(day=3), other, day.timetz(), zone.tzname(day), day.utcoffset()
+
+
+def parts_of_dates(day, zone, name, offset, new, later, replaced, other, clock, told, offset_of_day):
+    """Which of the results are what the arguments, or other results, hold."""
+    zones = [each.tzinfo is day.tzinfo for each in (later, replaced, clock)]
+    offsets = [each.utcoffset() is day.utcoffset() for each in (later, replaced, clock)]
+    own = [new.utcoffset(None) is offset, new.tzname(None) is name, other.tzinfo is zone]
+    return [*zones, *offsets, *own, told is zone.tzname(None), offset_of_day is day.utcoffset()]
+
+
+def test_dates_hold_the_zones_and_offsets_that_they_are_made_of():
+    compiled = minidynamo.compile(dated, backend="eager", fullgraph=True)
+    for name in ["one", "one", "two"]:
+        zone = datetime.timezone(datetime.timedelta(hours=1), "".join([name, " zone"]))
+        day = datetime.datetime(2024, 5, 6, tzinfo=zone)
+        for run in (dated, compiled):
+            _, *results = run(X, day, zone, 3)
+            assert parts_of_dates(day, zone, *results) == [True] * 11
+    assert compiled.stats.compiles == 2  # zones of other names are equal to Python
+
+
+LETTERS = re.compile("".join(["(?P<first", " letter>a)".replace(" ", "_")]))
+
+
+def grouped(x, text):
+    found = LETTERS.search(text)
+    assert found is not None
+    return x + 1, found.groupdict(), found.lastgroup
+
+
+def test_names_of_groups_are_those_of_the_pattern():
+    compiled = minidynamo.compile(grouped, backend="eager", fullgraph=True)
+    (name,) = LETTERS.groupindex
+    for _ in range(2):
+        _, groups, last = compiled(X, "xa")
+        assert last is name
+        assert next(iter(groups)) is name
+
+
+def keyed(x, numbers):
+    maker = functools.cmp_to_key(lambda a, b: b - a)
+    one, two = maker(numbers[0]), maker(obj=numbers[1])
+    errors = []
+    for wrong in (lambda: one < 1, lambda: hash(one), lambda: {one: 1}):
+        try:
+            wrong()
+        except TypeError as error:
+            errors.append((type(error), error.args))
+    shown = [one < two, one <= two, one > two, one >= two, one == two, one != two, one.obj, callable(one), type(one)]
+    return x + 1, one, shown, errors, sorted(numbers, key=maker)
+
+
+def test_what_cmp_to_key_wraps_leaves_as_it_is():
+    compiled = minidynamo.compile(keyed, backend="eager", fullgraph=True)
+    for numbers in ([1, 2, 3], [1, 2, 3], [4, 1, 2]):
+        expected, actual = keyed(X, numbers), compiled(X, numbers)
+        assert expected[2:] == actual[2:]
+        assert type(actual[1]) is type(expected[1])
+        assert actual[1].obj is numbers[0]
+        assert actual[1] > actual[1](9)

@@ -215,13 +215,13 @@ def arithmetic_of_dates(x):
     )
 
 
-@programs(breaks=2)
+@programs()
 def weeks_of_dates(x):
     found = datetime.date(2024, 1, 1).isocalendar()
     return x * found.week, found, datetime.date(2024, 1, 1).timetuple().tm_yday
 
 
-@programs(breaks=2 if sys.version_info >= (3, 13) else 3)  # storing a value and reading it is one instruction in 3.13
+@programs()
 def unpacked_weeks_of_dates(x):
     year, week, day = found = datetime.date(2024, 1, 1).isocalendar()
     return x * week, year, day, found, found.week
@@ -230,6 +230,23 @@ def unpacked_weeks_of_dates(x):
 @programs(on_a_day(2024, 1, 1), on_a_day(2024, 1, 2), graphs=2)
 def a_date_as_argument(x, day):
     return x * day.toordinal(), day.weekday(), f"{day}"
+
+
+@programs(on_a_day(2024, 12, 30), on_a_day(2024, 1, 2), graphs=2)
+def weeks_and_clocks(x, day):
+    year, week, weekday = day.isocalendar()
+    start = datetime.time(9, 30)
+    opening = datetime.datetime.combine(day, start)
+    parts = (day.isocalendar().week, opening.time() == start, start.replace(hour=week % 24), start < datetime.time(10))
+    return x * week + start.minute, year, weekday, day.isocalendar(), parts, str(start), start.isoformat(), opening
+
+
+@programs(
+    *[lambda t=t: (vector(), t) for t in (datetime.time(1), datetime.time(1, tzinfo=datetime.UTC), datetime.time(2))],
+    graphs=3,
+)
+def a_clock_as_argument(x, clock):
+    return x * clock.hour, clock.tzinfo, clock, clock.utcoffset(), clock == datetime.time(1)
 
 
 def test_the_same_moment_in_another_zone_is_noticed():
@@ -254,9 +271,10 @@ class Zone(datetime.tzinfo):
         lambda: datetime.datetime(2024, 1, 1, tzinfo=Zone()).utcoffset(),
         lambda: datetime.datetime(2024, 1, 1).timestamp(),
         lambda: datetime.date(2024, 1, 1).strftime("%A"),
+        lambda: datetime.time(1).strftime("%p"),
         lambda: datetime.date(2024, 13, 1),
     ],
-    ids=["now", "today", "own zone", "timestamp", "words", "no such date"],
+    ids=["now", "today", "own zone", "timestamp", "words", "half of the day", "no such date"],
 )
 def test_local_terms_are_not_captured(use):
     assert_same_as_eager(lambda x: (x + 1, use()), vector)

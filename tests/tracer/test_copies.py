@@ -18,6 +18,7 @@ VALUES = [
     *(torch.iinfo(torch.int8), np.float32(0.1), np.int64(7), list[int]),
     *(datetime.date(2000, 1, 2), datetime.datetime(2000, 1, 2, fold=1), datetime.timedelta(1, 2, 3)),
     *(datetime.timezone(datetime.timedelta(hours=1)), datetime.timezone(datetime.timedelta(0), "name")),
+    *(datetime.time(1, 2, fold=1), datetime.time(3, tzinfo=datetime.timezone(datetime.timedelta(hours=1)))),
     datetime.timedelta.max,  # which has no opposite
 ]
 

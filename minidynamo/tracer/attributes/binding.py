@@ -19,6 +19,7 @@ from minidynamo.compat import VERSION_INFO
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, Item, Source
 from minidynamo.tracer.constants import is_constant_value
+from minidynamo.tracer.copies import ISO_CALENDAR_DATE
 from minidynamo.tracer.moved_items import moved_item
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.trace_rules import is_library_value, is_trusted_class
@@ -157,7 +158,9 @@ def read_built_in_descriptor(
     if isinstance(receiver, TupleVariable) and issubclass(cls, tuple):
         fields = getattr(cls, "_fields", None)
         positions: Any = range(getattr(cls, "n_sequence_fields", 0) if fields is None else len(fields))
-        plain: Any = cls(positions) if fields is None else tuple.__new__(cls, positions)
+        plain: Any = tuple.__new__(cls, positions) if fields is not None else None
+        if plain is None:
+            plain = cls(0, 1, 2) if cls is ISO_CALENDAR_DATE else cls(positions)
         position = found.__get__(plain, cls)
         if isinstance(position, int):
             return moved_item(receiver.items, position)

@@ -20,7 +20,7 @@ from minidynamo.tracer.exceptions import unsaid
 from minidynamo.tracer.handlers.objects import ABC_REGISTRATIONS
 from minidynamo.tracer.handlers.values import expect_constant
 from minidynamo.tracer.moved_items import as_moved, entries_as_moved, hold, hold_named
-from minidynamo.tracer.polyfills.functools import ComparedKey, best_match
+from minidynamo.tracer.polyfills.functools import best_match, compared_key
 from minidynamo.tracer.polyfills.operator import call_a_method, get_attributes, get_items
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
@@ -148,9 +148,27 @@ def _cmp_to_key(tx: Tracer, mycmp: VariableTracker) -> VariableTracker:
 
 
 @registry.method(_KEY_MAKER, "__call__")
-@registry.takes_unread("obj")
 def _key(tx: Tracer, maker: LibraryCallable, /, obj: VariableTracker) -> VariableTracker:
-    return tx.call(ComparedKey, [*maker.args, obj])
+    return LibraryCallable(_KEY_MAKER, compared_key, (maker.args[0], obj), {})
+
+
+@registry.attributes(LibraryCallable)
+def _attribute_of_key(tx: Tracer, key: LibraryCallable, name: str) -> VariableTracker | None:
+    return key.args[1] if key.make is compared_key and name == "obj" else None
+
+
+def _compares_keys(compare: Callable[[Any, Any], Any]) -> None:
+    @registry.method(_KEY_MAKER, f"__{compare.__name__}__")
+    def handle(tx: Tracer, key: LibraryCallable, other: VariableTracker, /) -> VariableTracker:
+        if not isinstance(other, LibraryCallable) or other.cls is not _KEY_MAKER:
+            tx.raises(TypeError("other argument must be K instance"), exact=True)
+        if compared_key not in (key.make, other.make) or key.make is not other.make:
+            tx.raises(unsaid(AttributeError))
+        return tx.call(compare, [tx.call(key.args[0], [key.args[1], other.args[1]]), ConstantVariable(0)])
+
+
+for _compare in (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne):
+    _compares_keys(_compare)
 
 
 def _getter(cls: type, twin: Callable[..., Any]) -> None:

@@ -103,8 +103,8 @@ for _clock in _CLOCKS:
         registry.function(getattr(time, f"{_clock}_ns"))(_reads_the_clock)
 registry.method(datetime.datetime, "now", "utcnow")(_reads_the_clock)
 registry.method(datetime.date, "today")(_reads_the_clock)
-registry.fold(datetime.datetime)
-registry.fold_type(datetime.date, datetime.datetime, datetime.timedelta, datetime.timezone)
+registry.fold(datetime.datetime, datetime.time)
+registry.fold_type(datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone)
 
 
 # --- settings of the interpreter --------------------------------------------------------------------------------------

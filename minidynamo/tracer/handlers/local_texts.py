@@ -40,8 +40,10 @@ def reads_settings(tx: Tracer, /, *args: VariableTracker, **kwargs: VariableTrac
 
 registry.method(datetime.datetime, "astimezone", "fromtimestamp", "timestamp")(reads_settings)
 registry.method(datetime.date, "fromtimestamp", "strftime")(reads_settings)
+registry.method(datetime.time, "strftime")(reads_settings)
 
 
+@registry.method(datetime.time, "__format__")
 @registry.method(datetime.date, "__format__")
 def _format_date(tx: Tracer, self: VariableTracker, how: VariableTracker, /) -> VariableTracker:
     return tx.call(format, [self, how])

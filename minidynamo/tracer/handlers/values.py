@@ -123,7 +123,7 @@ def expect_key(tx: Tracer, variable: VariableTracker) -> DictKey:
     if isinstance(variable, TupleVariable):
         return DictKey(tuple(expect_key(tx, item).token for item in variable.items), variable)
     if isinstance(variable, _UNHASHABLE) or lookup_method(variable.python_type, "__hash__") is None:
-        tx.raises(TypeError(f"unhashable type: '{variable.python_type.__name__}'"), exact=True)
+        tx.raises(TypeError(f"unhashable type: '{_told(variable.python_type)}'"), exact=True)
     if is_nan(variable):
         tx.break_graph(
             "MD232",
@@ -185,7 +185,7 @@ def hash_of(tx: Tracer, variable: VariableTracker) -> int:
     if isinstance(variable, TupleVariable) and not by_user:
         return hash(tuple([_Hashed(hash_of(tx, item)) for item in variable.items]))
     if own is None:
-        tx.raises(TypeError(f"unhashable type: '{variable.python_type.__name__}'"), exact=True)
+        tx.raises(TypeError(f"unhashable type: '{_told(variable.python_type)}'"), exact=True)
     if by_user:
         hashed = expect_constant(tx, tx.call_method(variable, "__hash__"), "a hash")
         if not isinstance(hashed, int):
@@ -218,6 +218,12 @@ def _decides_itself(variable: VariableTracker) -> bool:
     if isinstance(variable, ClassVariable):
         return type(variable.value).__eq__ is not type.__eq__ or type(variable.value).__hash__ is not type.__hash__
     return not isinstance(variable, (*_PLAIN_KEYS, SetVariable)) and not _hashed_by_identity(variable)
+
+
+def _told(cls: type) -> str:
+    """What errors call a class: those of modules in C say where they come from."""
+    is_made_in_c = cls.__flags__ >> 8 & 1  # nobody can change its attributes
+    return f"{cls.__module__}.{cls.__qualname__}" if is_made_in_c and cls.__module__ != "builtins" else cls.__name__
 
 
 def _hashed_by_identity(variable: VariableTracker) -> bool:

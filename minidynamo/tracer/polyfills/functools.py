@@ -30,29 +30,9 @@ def reduce(function, iterable, /, *initial):
     return result
 
 
-class ComparedKey:
-    """What `cmp_to_key` wraps an object in: two are compared by a function that gives a number."""
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __init__(self, compare, obj):
-        self.compare = compare
-        self.obj = obj
-
-    def __lt__(self, other):
-        return self.compare(self.obj, other.obj) < 0
-
-    def __gt__(self, other):
-        return self.compare(self.obj, other.obj) > 0
-
-    def __le__(self, other):
-        return self.compare(self.obj, other.obj) <= 0
-
-    def __ge__(self, other):
-        return self.compare(self.obj, other.obj) >= 0
-
-    def __eq__(self, other):
-        return self.compare(self.obj, other.obj) == 0
+def compared_key(compare, obj):
+    """What `cmp_to_key(compare)` wraps an object in. Two are compared by a function that gives a number."""
+    return functools.cmp_to_key(compare)(obj)
 
 
 @polyfill(functools.partialmethod.__get__)

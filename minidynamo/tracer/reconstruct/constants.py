@@ -6,13 +6,14 @@ the program computes is another object at each call, made by `anew`.
 
 from __future__ import annotations
 
+import datetime
 import math
 import re
 import types
 from collections.abc import Callable
 from typing import Any
 
-from minidynamo.tracer.copies import alias_of, anew, can_be_two, is_interned, is_made_anew, match_in
+from minidynamo.tracer.copies import alias_of, anew, can_be_two, clock_in, is_interned, is_made_anew, match_in, zone_of
 from minidynamo.tracer.reconstruct.builders import BUILDERS, builds, keeps
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
@@ -33,6 +34,9 @@ _MADE_LIKE: dict[type, Callable[..., Any]] = {
     re.Match: match_in,
     types.GenericAlias: alias_of,
     types.UnionType: alias_of,
+    datetime.timezone: zone_of,
+    datetime.datetime: clock_in,
+    datetime.time: clock_in,
 }
 
 

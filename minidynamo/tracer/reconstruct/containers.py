@@ -10,6 +10,7 @@ import collections
 from collections.abc import Mapping, Sequence
 
 from minidynamo.guards.writers import CONTAINERS
+from minidynamo.tracer.copies import ISO_CALENDAR_DATE
 from minidynamo.tracer.moved_items import as_moved, entries_as_moved
 from minidynamo.tracer.outside_items import OutsideItems, OutsideTable, Slot
 from minidynamo.tracer.reconstruct.builders import builds, fills
@@ -53,6 +54,8 @@ def _tuple(rebuild: Rebuilder, variable: TupleVariable) -> str:
     cls = rebuild.constant(variable.cls)
     if hasattr(variable.cls, "_fields"):  # a namedtuple, whose __new__ may be the user's
         return f"{rebuild.constant(tuple)}.__new__({cls}, {items})"
+    if variable.cls is ISO_CALENDAR_DATE:
+        return f"{cls}{items}"
     return f"{cls}({items})"
 
 
