@@ -18,11 +18,16 @@ from minidynamo.graph_memory import may_share
 WRITTEN = "written"
 """What a node notes whose result the program has written to its first argument."""
 
+DIES = "dies"
+"""What an input notes that dies with its last use, as what forward has kept for backward does."""
 
-def peak_of_operations(gm: fx.GraphModule) -> int:
-    """The most bytes that the operations hold at one time. Whether inputs die is for their owners to say."""
+
+def peak_of_operations(gm: fx.GraphModule, taken: bool = False) -> int:
+    """The most bytes that the operations hold at one time. Of the inputs those count that note that they die: of others
+    it is for their owners to say. Results stay, unless they are `taken` as soon as they are final."""
     nodes = list(gm.graph.nodes)
-    last = {source: k for k, node in enumerate(nodes) for source in node.all_input_nodes}
+    ends = nodes[:-1] if taken else nodes
+    last = {source: k for k, node in enumerate(ends) for source in node.all_input_nodes}
     memories: dict[fx.Node, list[int]] = {}  # numbers of what a node lies in
     storages: dict[int, int] = {}
     changes = [0] * (len(nodes) + 1)
@@ -36,7 +41,7 @@ def peak_of_operations(gm: fx.GraphModule) -> int:
             known = written or ([storages[storage]] if may_share(node) and storage in storages else [])
             storages[storage] = memory = known[0] if known else next(fresh)
             memories[node].append(memory)
-            if not known and node.op != "placeholder":
+            if not known and (node.op != "placeholder" or DIES in node.meta):
                 changes[k] += nbytes
                 size[memory] = nbytes
             dies[memory] = max(dies.get(memory, 0), last.get(node, k))

@@ -3,7 +3,7 @@
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from minidynamo.unfused_memory import WRITTEN, peak_of_operations
+from minidynamo.unfused_memory import DIES, WRITTEN, peak_of_operations
 
 X = torch.rand(64, 64)
 SIZE = 4 * 64 * 64
@@ -25,6 +25,17 @@ def test_views_and_inputs_take_nothing():
 
 def test_results_stay():
     assert peak_of_operations(traced(lambda x: (x.sin(), x.cos(), x.sum()))) == 2 * SIZE + 4
+
+
+def test_results_are_gone_where_they_are_taken():
+    assert peak_of_operations(traced(lambda x: (x.sin(), x.cos(), x.sum())), taken=True) == SIZE
+
+
+def test_inputs_that_die_count():
+    gm = traced(lambda x: x.sin().cos().exp())
+    next(iter(gm.graph.nodes)).meta[DIES] = True
+    assert peak_of_operations(gm) == 2 * SIZE
+    assert peak_of_operations(traced(lambda x: x.sin().exp() * x)) == 2 * SIZE
 
 
 def test_what_the_program_writes_in_place_takes_nothing():

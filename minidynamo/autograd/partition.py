@@ -37,6 +37,7 @@ from minidynamo.compat import OpOverload
 from minidynamo.config import config
 from minidynamo.redrawing import random_state
 from minidynamo.saved_tensors import SavedValue
+from minidynamo.unfused_memory import DIES
 
 aten = torch.ops.aten
 
@@ -197,6 +198,10 @@ def partition(
     made = Partition(fx.Graph(), fx.Graph(), saved, sources)
     made.forward = forward_graph(graph, inputs, results, writes, overwritten, rest, wanted)
     made.backward = backward_graph(graph, saved, tangents, gradients, behind)
+    dying = {*rest, *tangents}
+    for node, given in zip(made.backward.nodes, [*saved, *tangents]):
+        if given in dying:
+            node.meta[DIES] = True
     tensors = [node for node in saved if not is_number(node)]
     made.values = [_record(n, n in required, n in overwritten, n in network.recomputable, wishes) for n in tensors]
     return made

@@ -27,7 +27,7 @@ from minidynamo.codegen.runtime import library, triton_launch
 from minidynamo.config import config
 from minidynamo.errors import Diagnostic, ToolchainMissing, UnknownName, nearest
 from minidynamo.events import notice, phase
-from minidynamo.unfused_memory import peak_of_operations
+from minidynamo.unfused_memory import DIES, peak_of_operations
 
 TARGETS = ("auto", "cpp", "triton", "aten")
 
@@ -83,8 +83,10 @@ def _compile(gm: fx.GraphModule, target: str, name: str, handing_over: bool) -> 
     if config.verify_ir:
         verify_program(loops)
     limit = functools.partial(peak_of_operations, gm)
+    inputs = zip(gm.graph.find_nodes(op="placeholder"), loops.inputs)
+    dying = frozenset(name for node, name in inputs if DIES in node.meta)
     how = {"join": config.fuse, "verify": config.verify_ir, "handing_over": handing_over}
-    loops, _, program = scheduled(loops, name, limit, **how)
+    loops, _, program = scheduled(loops, name, limit, dying=dying, **how)
     kernels_text = "\n".join(map(kernel_text, program.kernels))
     loops_text = program_text(loops)
     paths["loops"] = artifacts.write("loops", name, f"{loops_text}\n{kernels_text}", ".txt")

@@ -1,18 +1,19 @@
 """Owns the choice to compute some values in a kernel of their own, because fusing them costs memory at the peak.
 
-A kernel allocates what it writes while all that it reads is still there. Cut in two behind what reads the memory that
-dies in it, the first half often writes over that, and the second finds it gone, as in a program that is not fused.
+A kernel allocates what it writes while all that it reads is still there. Cut in two, the first half often writes over
+some of that, or lets it die, and the second finds it gone, as in a program that is not fused.
 """
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from minidynamo.codegen.ir.loops import Kernel, LoopProgram, Loops
+from minidynamo.codegen.ir.size import hint
 from minidynamo.codegen.memory.liveness import analyze
-from minidynamo.codegen.memory.plan import Allocate, HostProgram, Launch
+from minidynamo.codegen.memory.plan import Allocate, Free, HandOver, HostProgram, Launch
 from minidynamo.codegen.memory.planner import plan_memory
 from minidynamo.codegen.scheduling.lifetimes import made, reads
 from minidynamo.codegen.scheduling.schedule import Step, schedule
@@ -20,49 +21,62 @@ from minidynamo.codegen.scheduling.schedule import Step, schedule
 MOST_CUTS = 3
 """How often a program is scheduled again, at most."""
 
+MOST_TRAFFIC = 64
+"""How many bytes may be read back behind a cut for each byte by which the peak is too high: more would cost time for
+next to nothing."""
+
 Scheduled = tuple[LoopProgram, Sequence[Step], HostProgram]
 """The optimized program, its kernels and calls in order, and the host program that runs them."""
 
 
 def scheduled(
-    program: LoopProgram, name: str, limit: Callable[[], int], *, join: bool, verify: bool, handing_over: bool
+    program: LoopProgram,
+    name: str,
+    limit: Callable[[bool], int],
+    *,
+    join: bool,
+    verify: bool,
+    handing_over: bool,
+    dying: Collection[str] = (),
 ) -> Scheduled:
     """A program, scheduled and with its memory planned. With `join` as much is fused as can be; but where the peak is
-    above `limit()`, that of a program that is not fused, kernels are cut as long as this lowers it."""
+    above that of a program that is not fused, kernels are cut as long as this lowers it. Of the inputs, those in
+    `dying` die with their last use. `limit` says what a program that is not fused needs: if results stay, or if those
+    that are handed over are gone then."""
 
     def attempt(apart: frozenset[str] = frozenset()) -> Scheduled:
         loops, steps = schedule(program, join=join, verify=verify, apart=apart)
         return loops, steps, plan_memory(steps, loops, name, handing_over=handing_over)
 
     best, apart = attempt(), frozenset[str]()
+    cases = [False, True] if handing_over else [False]
     for _ in range(MOST_CUTS if join else 0):
-        peak = _peak(best[2])
-        more = _first_readers(program, *best) - apart
-        if not more or peak <= limit():
+        counted = [_counted(best[2], dying, taken) for taken in cases]
+        peaks = [_peak(host) for host in counted]
+        excess = [(peak - limit(taken), host) for taken, peak, host in zip(cases, peaks, counted)]
+        cuts = (_cut(program, *best[:2], host, above) - apart for above, host in excess if above > 0)
+        more = next(filter(None, cuts), None)
+        if more is None:
             break
-        apart |= more
-        other = attempt(apart)
-        if _peak(other[2]) >= peak:
+        other = attempt(apart | more)
+        others = [_peak(_counted(other[2], dying, taken)) for taken in cases]
+        if others == peaks or any(new > old for new, old in zip(others, peaks)):
             break
-        best = other
+        best, apart = other, apart | more
     return best
 
 
+def _counted(host: HostProgram, dying: Collection[str], taken: bool) -> HostProgram:
+    """`host` with those steps and inputs alone that count: whether other inputs die is for their owners to say. What is
+    handed over is gone then if it is `taken`."""
+    steps = tuple(Free((step.name,)) if taken and isinstance(step, HandOver) else step for step in host.steps)
+    inputs = {name: buffer for name, buffer in host.input_buffers.items() if name in dying}
+    return replace(host, input_buffers=inputs, steps=steps)
+
+
 def _peak(host: HostProgram, steps: int | None = None) -> int:
-    """The most bytes that the first steps allocate and hold. Whether inputs die is for their owners to say."""
-    return replace(host, input_buffers={}, steps=host.steps[:steps]).peak_bytes()
-
-
-def _first_readers(program: LoopProgram, loops: LoopProgram, steps: Sequence[Step], host: HostProgram) -> set[str]:
-    """What the loop nests of `program` make that read what dies in the kernel at the peak; nothing where the peak is
-    not that of a kernel."""
-    kernel = _at_peak(host)
-    names = [step.name if isinstance(step, Kernel) else None for step in steps]
-    if kernel is None:
-        return set()
-    dying = {*analyze(steps, loops.inputs, loops.outputs).dying(names.index(kernel.name))}
-    dying &= {buffer.name for buffer in kernel.reads if buffer.name not in loops.inputs}
-    return {made(node) for node in program.nodes if isinstance(node, Loops) and not dying.isdisjoint(reads(node))}
+    """The most bytes that the first steps hold."""
+    return replace(host, steps=host.steps[:steps]).peak_bytes()
 
 
 def _at_peak(host: HostProgram) -> Kernel | None:
@@ -73,3 +87,85 @@ def _at_peak(host: HostProgram) -> Kernel | None:
     if not following or not isinstance(following[0], Allocate):
         return None
     return next((step.kernel for step in following if isinstance(step, Launch)), None)
+
+
+def _cut(
+    program: LoopProgram, loops: LoopProgram, steps: Sequence[Step], host: HostProgram, excess: int
+) -> frozenset[str]:
+    """What the kernel at the peak had better read, because others have made it: where that needs least memory. Nothing
+    where the peak is not that of a kernel, no cut helps, or it costs too much for so few bytes."""
+    kernel = _at_peak(host)
+    if kernel is None:
+        return frozenset()
+    position = next(k for k, step in enumerate(steps) if isinstance(step, Kernel) and step.name == kernel.name)
+    dying = {*analyze(steps, loops.inputs, loops.outputs).dying(position)} - ({*loops.inputs} - {*host.input_buffers})
+    halves = _Halves(program, kernel, dying, loops.inputs)
+    costs = {k: halves.cost(k) for k in range(len(halves.nodes)) if halves.traffic(k) <= MOST_TRAFFIC * excess}
+    return halves.between(min(costs, key=costs.__getitem__))
+
+
+class _Halves:
+    """What a kernel computes, in the order of the program, cut at any place. `dying` is what it reads and what is gone
+    behind it; what of that is an input is not written over."""
+
+    def __init__(self, program: LoopProgram, kernel: Kernel, dying: Collection[str], inputs: Collection[str]) -> None:
+        self.inputs = inputs
+        self.nodes = list(_computed(program, kernel))
+        self.written = [buffer.name for buffer in kernel.writes if buffer.name not in inputs]
+        self.dying = [buffer.name for buffer in kernel.reads if buffer.name in dying]
+        buffers = [*kernel.reads, *(node.out for node in self.nodes)]
+        self.bytes = {buffer.name: hint(buffer.nbytes) for buffer in buffers}
+
+    def between(self, place: int) -> frozenset[str]:
+        """What is made before `place` and read behind it."""
+        return _made(self.nodes[:place]) & _read(self.nodes[place:])
+
+    def traffic(self, place: int) -> int:
+        """The bytes of what the second half reads of the first."""
+        return self._sum(self.between(place))
+
+    def cost(self, place: int) -> int:
+        """The most bytes of what dies and what is written, in the two halves."""
+        later = _read(self.nodes[place:])
+        first = [name for name in self.written if name in _made(self.nodes[:place])]
+        between = [name for name in self.between(place) if name not in first]
+        gone = [name for name in self.dying if name not in later]
+        before = self._sum(self.dying)
+        highest = before + self._new(gone, [*first, *between])
+        rest = before - self._sum(gone) + self._sum([*first, *between])
+        gone = [*(name for name in self.dying if name in later), *between]
+        return max(highest, rest + self._new(gone, [name for name in self.written if name not in first]))
+
+    def _sum(self, names: Iterable[str]) -> int:
+        return sum(self.bytes[name] for name in names)
+
+    def _new(self, gone: Iterable[str], written: Iterable[str]) -> int:
+        """The bytes of what is written, apart from what may lie where something of the same size is gone."""
+        free = [self.bytes[name] for name in gone if name not in self.inputs]
+        total = 0
+        for size in map(self.bytes.__getitem__, written):
+            if size in free:
+                free.remove(size)
+            else:
+                total += size
+        return total
+
+
+def _computed(program: LoopProgram, kernel: Kernel) -> Iterator[Loops]:
+    """The loop nests of `program` that lie between what a kernel reads and what it writes."""
+    needed = {buffer.name for buffer in kernel.writes}
+    given = {buffer.name for buffer in kernel.reads} - needed
+    found: list[Loops] = []
+    for node in reversed(program.nodes):
+        if isinstance(node, Loops) and made(node) in needed:
+            found.append(node)
+            needed.update(name for name in reads(node) if name not in given)
+    return reversed(found)
+
+
+def _made(nodes: Iterable[Loops]) -> frozenset[str]:
+    return frozenset(map(made, nodes))
+
+
+def _read(nodes: Iterable[Loops]) -> frozenset[str]:
+    return frozenset(name for node in nodes for name in reads(node))

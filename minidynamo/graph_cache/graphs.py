@@ -21,6 +21,7 @@ from minidynamo.errors import UserLocation
 from minidynamo.fake_strides import FakeTensorMode
 from minidynamo.graph_cache.encoding import Codec, Damaged, Json, NotStorable
 from minidynamo.graph_cache.key import Key
+from minidynamo.unfused_memory import DIES
 
 _ON_NUMBERS = (
     *(operator.add, operator.sub, operator.mul, operator.floordiv, operator.truediv, operator.mod, operator.neg),
@@ -92,7 +93,7 @@ class _GraphCodec(Codec):
         """What `read_node` takes."""
         place = node.meta.get("user_location")
         facts = [self.encode(node.args), self.encode(node.kwargs), self.encode(node.meta.get("val"))]
-        return [node.op, node.name, self._written_target(node), *facts, self.encode(place)]
+        return [node.op, node.name, self._written_target(node), *facts, self.encode(place), DIES in node.meta]
 
     def _written_target(self, node: fx.Node) -> Json:
         if node.op in ("placeholder", "output"):
@@ -104,7 +105,7 @@ class _GraphCodec(Codec):
 
     def read_node(self, graph: fx.Graph, op: str, name: str, *rest: Json) -> None:
         """Append a node to the graph."""
-        target, args, kwargs, value, place = rest
+        target, args, kwargs, value, place, dies = rest
         if op not in ("placeholder", "output", "call_function"):
             raise Damaged(f"it has a {op!r} node")
         if op == "call_function":
@@ -114,6 +115,8 @@ class _GraphCodec(Codec):
         where = self.decode(place)
         if isinstance(where, UserLocation):
             node.meta["user_location"] = where
+        if dies:
+            node.meta[DIES] = True
         self._nodes[name] = node
 
     @contextlib.contextmanager

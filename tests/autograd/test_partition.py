@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from minidynamo.autograd.partition import ancestors, partition
 from minidynamo.config import config
+from minidynamo.unfused_memory import DIES
 from tests.autograd.programs import compile_program, graphs, module_program, targets
 from tests.autograd.test_aot import Block, ConvNet
 
@@ -47,6 +48,17 @@ def test_inputs_and_results_that_eager_does_not_keep_are_left_to_the_caller():
     assert saved(program, [ones(3), ones(3)]) == ["arg1", "add", "sigmoid"]
     with config.patch(activation_budget=0.5):  # then the caller may not write to them
         assert "arg0" in saved(program, [ones(3), ones(3)])
+
+
+def test_what_forward_keeps_and_what_comes_in_dies_in_backward():
+    def program(x, w):
+        a = (x @ w).sin()
+        return a.exp(), a @ w
+
+    inputs = graphs(program, [ones(3, 3), ones(3, 3)]).backward.graph.find_nodes(op="placeholder")
+    dying = {node.name for node in inputs if DIES in node.meta}
+    assert dying == {"mm", "sin", "tangents_0", "tangents_1"}
+    assert {node.name for node in inputs} - dying == {"arg0", "arg1"}
 
 
 def test_expensive_values_are_saved():

@@ -23,22 +23,24 @@ def gates(x, w):
     return total[:, :32].sin(), total[:, 32:].cos()
 
 
-def planned(program, limit):
+def planned(program, limit, handing_over=False, dying=()):
     gm = trace(program, X, W)
-    return scheduled(lower_graph(gm), "graph", limit, join=True, verify=True, handing_over=False)
+    how = {"join": True, "verify": True, "handing_over": handing_over, "dying": dying}
+    return scheduled(lower_graph(gm), "graph", limit, **how)
 
 
 def kernels(found):
     return [[buffer.name for buffer in step.writes] for step in found[1] if isinstance(step, Kernel)]
 
 
-def peak(found):
-    """Of what is made, inputs being their owners' business."""
-    return dataclasses.replace(found[2], input_buffers={}).peak_bytes()
+def peak(found, dying=()):
+    """Of what is made, and of inputs that die; others are their owners' business."""
+    inputs = {name: buffer for name, buffer in found[2].input_buffers.items() if name in dying}
+    return dataclasses.replace(found[2], input_buffers=inputs).peak_bytes()
 
 
 def test_a_kernel_is_cut_behind_what_dies_in_it():
-    fused, cut = planned(gates, lambda: 1 << 30), planned(gates, lambda: 0)
+    fused, cut = planned(gates, lambda taken: 1 << 30), planned(gates, lambda taken: 0)
     assert kernels(fused) == [["sin", "cos"]] and kernels(cut) == [["add"], ["sin", "cos"]]
     assert peak(fused) == 3 * SIZE and peak(cut) == 2 * SIZE
 
@@ -47,7 +49,35 @@ def test_a_cut_that_does_not_help_is_not_made():
     def program(x, w):
         return (x @ w).sin().sum(0)
 
-    assert kernels(planned(program, lambda: 0)) == kernels(planned(program, lambda: 1 << 30))
+    assert kernels(planned(program, lambda taken: 0)) == kernels(planned(program, lambda taken: 1 << 30))
+
+
+def products(x, w):
+    """Both arguments end in one product, of which three are made."""
+    product = x.exp() * w
+    return product.sin(), product.cos(), product.tanh()
+
+
+def test_inputs_that_die_are_gone_for_the_second_half():
+    dying = {"x_1", "w_1"}
+    fused, cut = (planned(products, lambda taken, most=most: most, dying=dying) for most in (1 << 30, 0))
+    assert kernels(fused) == [["sin", "cos", "tanh"]] and kernels(cut) == [["mul"], ["sin", "cos", "tanh"]]
+    assert peak(fused, dying) == 5 * SIZE and peak(cut, dying) == 3 * SIZE
+    assert kernels(planned(products, lambda taken: 0)) == kernels(fused)  # 2 and 2
+
+
+def test_results_that_are_handed_over_do_not_hide_what_is_above():
+    def program(x, w):
+        return *gates(x, w), x @ x, w @ w
+
+    limits = {False: 1 << 30, True: 2 * SIZE}
+    assert kernels(planned(program, limits.__getitem__)) == [["sin", "cos"]]
+    assert kernels(planned(program, limits.__getitem__, handing_over=True)) == [["add"], ["sin", "cos"]]
+
+
+def test_nothing_is_cut_for_a_few_bytes():
+    above = {few: planned(gates, lambda taken, few=few: 3 * SIZE - few) for few in (4, 4 * SIZE)}
+    assert [len(kernels(found)) for found in above.values()] == [1, 2]
 
 
 def test_nothing_is_cut_where_the_operations_need_no_less():

@@ -25,6 +25,8 @@ PROGRAMS = {
     "eigenvalues of symmetric": lambda x, w: torch.linalg.eigvalsh(x + x.t()),
     "singular values and vectors": lambda x, w: torch.linalg.svd(x)[1],
     "LSTM cell": lambda x, w: lstm(x.detach(), (w.detach(), x.detach())),
+    "LSTM cell of arguments": lambda x, w: lstm(x, (w, x)),
+    "LSTM cell of one argument": lambda x, w: lstm(x.detach(), (w.detach(), x)),
     "GRU cell": lambda x, w: gru(x @ w, x),
     "binary cross entropy of sums": lambda x, w: functional.binary_cross_entropy_with_logits(
         (x @ w).sum(1), torch.ones(64)

@@ -17,6 +17,7 @@ from minidynamo.errors import UserLocation
 from minidynamo.graph_cache.encoding import Damaged, NotStorable
 from minidynamo.graph_cache.graphs import read_graph, write_graph
 from minidynamo.graph_cache.key import Key, key_of
+from minidynamo.unfused_memory import DIES
 
 LINE = UserLocation("program.py", 3, "f")
 
@@ -67,7 +68,7 @@ def test_a_graph_comes_back_as_it_was(dynamic: bool) -> None:
     for one, other in zip(backward.graph.nodes, again.graph.nodes, strict=True):
         old, new = one.meta.get("val"), other.meta.get("val")
         assert one.target == other.target and one.meta.get("user_location") == other.meta.get("user_location")
-        assert type(old) is type(new)
+        assert type(old) is type(new) and (DIES in one.meta) is (DIES in other.meta)
         if isinstance(old, torch.Tensor):
             assert [old.dtype, old.device, *map(str, (*old.shape, *old.stride()))] == [
                 *(new.dtype, new.device),
