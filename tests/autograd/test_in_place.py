@@ -44,9 +44,26 @@ def test_what_is_divided_by_a_number_of_elements_is_so_where_it_is():
     assert "aten.div_.Scalar" in operators and "aten.div.Scalar" not in operators
 
 
+def weighted(x, w):
+    weights = torch.linspace(1, 2, 4)
+    return torch.nn.functional.binary_cross_entropy_with_logits(x * w, x.detach(), pos_weight=weights)
+
+
+def test_pointwise_steps_are_written_over_what_was_made_for_them():
+    operators = backward_of(weighted, (4, 4), (4, 4))
+    assert "aten.add.Scalar" in operators  # of what is read once more
+    assert not {"aten.sub.Tensor", "aten.div.Scalar"}.intersection(operators) and "aten.sub_.Tensor" in operators
+
+
+def test_what_forward_keeps_and_what_comes_in_is_not_written_over():
+    operators = backward_of(lambda x, w: x * w + w.sin(), (4, 4), (4, 4))
+    assert operators.count("aten.mul.Tensor") == 3 and "aten.mul_.Tensor" not in operators
+
+
 @pytest.mark.parametrize(
     "program",
     [
+        weighted,
         lambda x, w: torch.nn.functional.binary_cross_entropy_with_logits(x @ w, x.detach()),
         lambda x, w: x.exp().mean() * w,  # what is divided is one number, expanded
         lambda x, w: (x + w).sin() * 2 + x,  # a gradient is a summand as well
