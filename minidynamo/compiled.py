@@ -33,7 +33,7 @@ from minidynamo.events import Event, notice, on_event, publish
 from minidynamo.explanation import Explanation, name_of_point
 from minidynamo.guards import stored_profile
 from minidynamo.guards.cache import Entry
-from minidynamo.guards.profile import FrameProfile
+from minidynamo.guards.profile import FrameProfile, Turns
 from minidynamo.guards.recompiles import Recompile, explain, limit_reached
 from minidynamo.names import weakly
 from minidynamo.options import CompileOptions
@@ -160,6 +160,7 @@ class CompiledFunction:
         self._family = (lambda: None) if family is None else weakref.ref(family)
         # Per frame point (None: the root): what has been seen to vary, and what was written for each entry.
         self.profiles: dict[FramePoint | None, FrameProfile] = {}
+        self.turns: Turns | None = family.turns if family else None if options.fullgraph else Turns()
         self._texts: dict[FramePoint | None, list[list[Artifact]]] = {}
 
     def attributes(self) -> dict[str, Any]:
@@ -279,7 +280,7 @@ class CompiledFunction:
     def _profile(self, point: FramePoint | None) -> FrameProfile:
         """What has been seen to vary at a frame point, in earlier processes of the same job, too."""
         if point not in self.profiles:
-            self.profiles[point] = FrameProfile(self.options.dynamic)
+            self.profiles[point] = FrameProfile(self.options.dynamic, turns=self.turns)
             stored_profile.recall(self.py_func, name_of_point(point), self.profiles[point])
         return self.profiles[point]
 
@@ -386,3 +387,5 @@ class CompiledFunction:
         self.stats.reset()
         for kept in (self.graphs, self.breaks, self.fallbacks, self.recompiles, self._texts, self.profiles):
             kept.clear()
+        if self.turns is not None:
+            self.turns.clear()

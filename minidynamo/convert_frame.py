@@ -177,6 +177,8 @@ def _convert(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwner) ->
     try:
         with phase("capture"):
             traced = trace_frame(frame.request(values, options))
+            if frame.profile.turns is not None and traced.shapes is not None:
+                frame.profile.turns.note(traced.shapes.unrolled)
             if traced.graph is not None:
                 artifacts.write("graph", frame.name, graph_text(traced.graph))
     except SkipFrame as skip:

@@ -17,7 +17,7 @@ from minidynamo import compat
 from minidynamo.declarations import Dimension, declared
 from minidynamo.errors import DeclaredSizeFixed, Diagnostic, UserLocation
 from minidynamo.guards.guard import Guard, GuardKind, TensorFacts
-from minidynamo.guards.profile import FrameProfile, relative_strides
+from minidynamo.guards.profile import FrameProfile, Line, Turns, relative_strides
 from minidynamo.guards.source import (
     TENSOR_FACTS,
     Attr,
@@ -73,11 +73,18 @@ class Shapes:
         self._declared: dict[Source, Any] = {}
         self._used: set[Source] = set()  # tensors, and sizes of tensors of which no more is used
         self._relations: dict[Source, Guard] = {}
+        # Per line of the program how often what is unrolled there is, where that may be another number next time.
+        self.unrolled: dict[Line, set[int]] = {}
 
     @property
     def is_symbolic(self) -> bool:
         """Whether there are symbols."""
         return self._env is not None
+
+    @property
+    def turns(self) -> Turns | None:
+        """How often what is unrolled was in earlier captures; None where all of it is to be captured."""
+        return None if self._profile.dynamic is False else self._profile.turns
 
     @property
     def env(self) -> Any:

@@ -35,6 +35,7 @@ from minidynamo.tracer.exceptions import says, tracked
 from minidynamo.tracer.operator_table import BINARY, COMPARISONS, IN_PLACE, UNARY
 from minidynamo.tracer.polyfills.lists import same_or_equal
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.tensor_indexing import WHOLE, select_numbers
 from minidynamo.tracer.trace_rules import is_trusted_class, is_trusted_module
 from minidynamo.tracer.unread import looked_at, same_moved
 from minidynamo.variables.base import VariableTracker
@@ -216,7 +217,8 @@ for _function, _name in UNARY.items():
 @registry.function(operator.getitem)
 def _getitem(tx: Tracer, obj: VariableTracker, key: VariableTracker, /) -> VariableTracker:
     if isinstance(obj, TensorVariable):
-        return tx.emit(operator.getitem, [obj, key])
+        part, left = select_numbers(tx, obj, key)
+        return part if left is WHOLE else tx.emit(operator.getitem, [part, left])
     if isinstance(obj, ConstantVariable):
         result = parts.answer(tx, obj, "__getitem__", [key]) or fold(tx, operator.getitem, obj, key)
         if result is not None:
@@ -264,7 +266,7 @@ def _type_argument(tx: Tracer, key: VariableTracker) -> Any:
 @registry.takes_unread("value")
 def _setitem(tx: Tracer, obj: VariableTracker, key: VariableTracker, value: VariableTracker, /) -> VariableTracker:
     if isinstance(obj, TensorVariable):
-        return tx.emit(operator.setitem, [obj, key, looked_at(tx, value)])
+        return tx.emit(operator.setitem, [*select_numbers(tx, obj, key), looked_at(tx, value)])
     _subscript(tx, obj, "__setitem__", key, value)
     return ConstantVariable(None)
 

@@ -66,6 +66,11 @@ class FrameView(Protocol):
         ...
 
     @property
+    def is_ours(self) -> bool:
+        """Whether it runs the twin of a library function."""
+        ...
+
+    @property
     def location(self) -> UserLocation:
         """Where the frame is now."""
         ...

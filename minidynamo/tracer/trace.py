@@ -32,6 +32,7 @@ from minidynamo.tracer.operators import truth_of
 from minidynamo.tracer.plain_arguments import with_plain_numbers
 from minidynamo.tracer.side_effects import Effect, SideEffects, Written
 from minidynamo.tracer.unread import looked_at
+from minidynamo.tracer.unrolling import unroll_lists
 from minidynamo.tracer.wrap import wrap
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import SequenceVariable
@@ -151,6 +152,7 @@ class Trace:
         if known is not None:
             return known
         name = f"Tensor.{target}()" if isinstance(target, str) else f"{getattr(target, '__name__', target)}()"
+        unroll_lists(self, name, args)
         try:
             kwargs = scalars.as_numbers(self, target, kwargs or {})
             stored = scalars.written(self, target, args, kwargs)

@@ -7,6 +7,7 @@ Iterators of containers are made by the containers' `__iter__` handlers; the res
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -17,10 +18,12 @@ from minidynamo.tracer.exceptions import caught, unsaid
 from minidynamo.tracer.generators import GeneratorVariable
 from minidynamo.tracer.handlers.values import class_has, expect_constant
 from minidynamo.tracer.moved_items import as_moved, hold, moved_at, moved_under, next_moved
+from minidynamo.tracer.operators import folded
 from minidynamo.tracer.polyfills.itertools import tee, until
 from minidynamo.tracer.polyfills.objects import items_by_index, reversed_by_index
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.reachable import has_other_keys
+from minidynamo.tracer.unrolling import unroll
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable, SequenceVariable, SetVariable, TupleVariable
@@ -34,6 +37,7 @@ from minidynamo.variables.iterators import (
     SliceIterator,
     ZipIterator,
 )
+from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ObjectVariable
 
 LIST_REVERSED: type = type(reversed([0]))
@@ -87,6 +91,19 @@ def _advance_object(tx: Tracer, iterator: ObjectVariable) -> VariableTracker | N
     """An iterator of the user's: it ends when its `__next__` raises StopIteration."""
     ended: list[VariableTracker] = []
     return caught(StopIteration, lambda: tx.call_method(iterator, "__next__", unread=True), ended.append)
+
+
+@registry.function(range)
+def _range(tx: Tracer, *bounds: VariableTracker) -> VariableTracker:
+    here = [bound.here for bound in bounds if isinstance(bound, NumberVariable | ConstantVariable)]
+    if len(here) == len(bounds):
+        with contextlib.suppress(TypeError, ValueError):
+            varies = any(isinstance(bound, NumberVariable) for bound in bounds)
+            unroll(tx, len(range(*here)), "a loop over a range", varies=varies)
+    plain = [expect_constant(tx, bound, "a bound of a range") for bound in bounds]
+    made = folded(tx, range, bounds, plain, {})
+    assert made is not None
+    return made
 
 
 @registry.function(reversed)
@@ -179,6 +196,8 @@ for _cls in dict.fromkeys(_ITERATORS):
 
 
 def _iterate_constant(tx: Tracer, self: ConstantVariable) -> VariableTracker:
+    if isinstance(self.here, range):
+        unroll(tx, len(self.here), "a loop over a range", varies=self.source is not None)
     if len(self.value) > LONGEST:
         tx.break_graph(
             "MD242",

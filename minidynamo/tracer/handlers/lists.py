@@ -44,6 +44,7 @@ from minidynamo.tracer.outside_tuples import OutsideTuple
 from minidynamo.tracer.polyfills.lists import sequence_compare, sequence_equal
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.unread import looked_at
+from minidynamo.tracer.unrolling import unroll_loop
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable, SequenceVariable, TupleVariable
@@ -109,6 +110,7 @@ def _len(tx: Tracer, self: SequenceVariable) -> VariableTracker:
 
 @method(SEQUENCES, "__iter__")
 def _iter(tx: Tracer, self: SequenceVariable) -> VariableTracker:
+    unroll_loop(tx, self)
     cls = type(iter(self.cls())) if self.cls in SEQUENCES else type(iter(()))
     begun = self.changes if isinstance(self, ListVariable) and self.cls is deque else None
     # Items of a tuple that was made here may die one by one; one from outside is read as the loop comes to them.

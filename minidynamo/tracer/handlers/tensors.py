@@ -5,11 +5,14 @@ Operators, attributes and methods of tensors are in the tracer.
 
 from __future__ import annotations
 
+import operator
+
 import torch
 
 from minidynamo.tracer import registry
 from minidynamo.tracer.numbers import involves_number
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.unrolling import size_here, unroll
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import SequenceVariable
@@ -27,9 +30,21 @@ def _len(tx: Tracer, self: TensorVariable) -> VariableTracker:
 
 @registry.method(torch.Tensor, "__iter__")
 def _iter(tx: Tracer, self: TensorVariable) -> VariableTracker:
-    if not tx.graph.use(self).shape:
+    shape = tx.graph.use(self).shape
+    if not shape:
         tx.raises(TypeError("iteration over a 0-d tensor"))
+    unroll(tx, size_here(shape[0]), "a loop over a tensor", varies=isinstance(shape[0], torch.SymInt))
     return SequenceIterator(tuple(tx.unpack(tx.emit("unbind", [self, ConstantVariable(0)]))), cls=type(iter(())))
+
+
+@registry.method(torch.Tensor, "__getitem__")
+def _getitem(tx: Tracer, self: TensorVariable, key: VariableTracker) -> VariableTracker:
+    return tx.call(operator.getitem, [self, key])
+
+
+@registry.method(torch.Tensor, "__setitem__")
+def _setitem(tx: Tracer, self: TensorVariable, key: VariableTracker, value: VariableTracker) -> VariableTracker:
+    return tx.call(operator.setitem, [self, key, value])
 
 
 @registry.method(torch.Tensor, "new")

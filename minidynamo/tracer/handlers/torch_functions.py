@@ -25,6 +25,7 @@ from minidynamo.tracer import registry
 from minidynamo.tracer.constants import key_of
 from minidynamo.tracer.handlers.values import constant
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.unrolling import size_here, unroll
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictKey, DictVariable, ListVariable, TupleVariable
@@ -131,6 +132,22 @@ def _max_pool1d(
 
 for _function in (torch.max_pool1d, torch.nn.functional.max_pool1d):
     registry.function(_function)(functools.partial(_max_pool1d, _function))
+
+
+def _recurrent(
+    function: Callable[..., Any], tx: Tracer, *args: VariableTracker, **kwargs: VariableTracker
+) -> VariableTracker:
+    """A recurrent layer: without data torch unrolls it. One that is given a packed sequence takes its sizes second."""
+    given, packed = args[0] if args else None, len(args) > 2 and isinstance(args[2], TensorVariable | TupleVariable)
+    if isinstance(given, TensorVariable) and not packed:
+        shape, batch_first = tx.graph.use(given).shape, len(args) > 8 and tx.truth(args[8])
+        steps = shape[batch_first] if len(shape) == 3 else 1
+        unroll(tx, size_here(steps), f"{function.__name__}()", varies=isinstance(steps, torch.SymInt))
+    return tx.emit(function, args, kwargs)
+
+
+for _function in (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu):
+    registry.function(_function)(functools.partial(_recurrent, _function))
 
 
 @registry.function(torch.is_tensor)

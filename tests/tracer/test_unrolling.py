@@ -1,0 +1,171 @@
+"""Loops, recurrent layers and lists whose number of turns differs from call to call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import minidynamo
+from minidynamo.errors import RecompileLimit
+from minidynamo.testing import no_recompile
+
+LENGTHS = range(5, 17)
+"""More of them than are unrolled, and enough for what is behind a cut to see that they vary."""
+LATER = (4, 17, 30)
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        layer: type[nn.RNNBase] = getattr(nn, kind)
+        self.layer = layer(4, 3, batch_first=True, bidirectional=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)[0].tanh().mean(1)
+
+
+class Cell(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gates = nn.Linear(7, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = x.new_zeros(x.shape[0], 3)
+        states = []
+        for t in range(x.shape[1]):
+            state = torch.tanh(self.gates(torch.cat([x[:, t], state], 1)))
+            states.append(state)
+        return torch.stack(states, 1).sum(1)
+
+
+class Rows(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        total = x.new_zeros(2, 4)
+        for k, row in enumerate(x.transpose(0, 1)):
+            with torch.no_grad():
+                shift = row.mean() * k
+            total = total.sin() * self.scale + row + shift
+        return total
+
+
+class Reads(nn.Module):
+    """The loop's own number is read behind it, and an item that is not there raises."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        t, y = -1, x[:, 0]
+        for t in range(1, x.shape[1], 2):
+            try:
+                y = y * self.scale + x[:, t + 1]
+            except IndexError:
+                y = y - 1
+                break
+        else:
+            y = y * 2
+        return y + t
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    **{kind: lambda kind=kind: Recurrent(kind) for kind in ("GRU", "LSTM", "RNN")},  # type: ignore[misc]
+    **{cls.__name__: cls for cls in (Cell, Rows, Reads)},
+}
+
+
+def _trained(model: nn.Module, call: Callable[[Tensor], Tensor], x: Tensor) -> list[Tensor]:
+    model.zero_grad()
+    result = call(x)
+    result.square().sum().backward()
+    return [result, *(parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None)]
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_few_versions_serve_all_lengths(name: str, backend: str) -> None:
+    torch.manual_seed(0)
+    model = MODELS[name]()
+    compiled = minidynamo.compile(lambda x: model(x), backend=backend)
+
+    def check(length: int) -> None:
+        x = torch.randn(2, length, 4)
+        torch.testing.assert_close(_trained(model, compiled, x), _trained(model, model, x))
+
+    for length in LENGTHS:
+        check(length)
+    with no_recompile():
+        for length in LATER:
+            check(length)
+
+
+def _stacked(xs: Sequence[Tensor]) -> Tensor:
+    return torch.stack(xs).sum(0)
+
+
+def _looped(xs: Sequence[Tensor]) -> Tensor:
+    total = torch.zeros(3)
+    for x in xs:
+        total = total * 0.5 + x
+    return total
+
+
+@pytest.mark.parametrize("make", [list, tuple])
+@pytest.mark.parametrize("function", [_stacked, _looped])
+def test_lists_of_tensors_may_have_any_length(function: Callable[..., Tensor], make: Callable[..., Any]) -> None:
+    compiled = minidynamo.compile(function, backend="eager")
+
+    def check(length: int) -> None:
+        xs = make(torch.randn(3) for _ in range(length))
+        torch.testing.assert_close(compiled(xs), function(xs), rtol=0, atol=0)
+
+    for length in LENGTHS:
+        check(length)
+    with no_recompile():
+        for length in LATER:
+            check(length)
+
+
+def _summed(x: Tensor) -> Tensor:
+    total = torch.zeros(())
+    for t in range(x.shape[0]):
+        total = total + x[t] * t
+    return total
+
+
+def test_lengths_that_come_back_keep_their_versions() -> None:
+    compiled = minidynamo.compile(_summed, backend="eager")
+    for length in (3, 4, 5, 6, 3, 4, 5, 6):
+        compiled(torch.ones(length))
+    assert compiled.stats.graph_breaks == 0 and compiled.stats.graphs == 4
+    assert torch.equal(compiled(torch.arange(9.0)), _summed(torch.arange(9.0)))
+    assert "MD218" in str(compiled.explain()) and compiled.stats.graph_breaks > 0
+
+
+@pytest.mark.parametrize("options", [{"fullgraph": True}, {"dynamic": False}])
+def test_who_asks_for_whole_graphs_gets_a_version_for_each_length(options: dict[str, Any]) -> None:
+    compiled = minidynamo.compile(_summed, backend="eager", recompile_limit=6, limit_policy="raise", **options)
+    for length in range(3, 9):
+        compiled(torch.ones(length))
+    assert compiled.stats.graphs == 6 and compiled.stats.graph_breaks == 0
+    with pytest.raises(RecompileLimit):
+        compiled(torch.ones(20))
+
+
+def test_a_branch_of_cond_is_unrolled() -> None:
+    def program(x: Tensor) -> Tensor:
+        return minidynamo.cond(x.sum() > 0, _summed, lambda x: x.sum(), (x,))
+
+    compiled = minidynamo.compile(program, backend="eager")
+    for length in range(3, 9):
+        x = torch.randn(length)
+        assert torch.equal(compiled(x), _summed(x) if x.sum() > 0 else x.sum())
+    assert compiled.stats.graph_breaks == 0
