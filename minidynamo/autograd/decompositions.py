@@ -15,7 +15,7 @@ import torch
 
 from minidynamo import compat
 from minidynamo.autograd.foreach import foreach_table
-from minidynamo.autograd.formulas import as_kernels_do
+from minidynamo.autograd.formulas import as_kernels_do, nll_loss_backward
 from minidynamo.compat import OpOverload
 from minidynamo.config import config
 
@@ -74,6 +74,8 @@ def decomposition_table(keep: Collection[OpOverload] = ()) -> dict[OpOverload, C
     table = compat.get_decompositions(packets)
     for op in (aten.native_batch_norm_backward.default, aten.native_group_norm_backward.default):
         table[op] = _unless_mixed(table[op])
+    table[aten.native_batch_norm_backward.default] = _unless_half_steps(table[aten.native_batch_norm_backward.default])
+    table |= dict.fromkeys((aten.nll_loss_backward.default, aten.nll_loss2d_backward.default), nll_loss_backward)
     for op in (aten.log_sigmoid_forward.default, aten.nll_loss2d_forward.default):
         table[op] = _row_major(table[op])
     parts = {op: as_kernels_do(op, split) for op, split in table.items() if isinstance(op, OpOverload)}
@@ -99,6 +101,21 @@ def _unless_half(split: Callable[..., Any]) -> Callable[..., Any]:
     def decide(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         is_half = x.device.type == "cpu" and x.dtype.itemsize == 2
         return NotImplemented if is_half else split(x, *args, **kwargs)
+
+    return decide
+
+
+def _unless_half_steps(split: Callable[..., Any]) -> Callable[..., Any]:
+    """`split`, but half types on a CPU that do not lie in order stay whole: another kernel rounds them on the way."""
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+    def decide(grad: torch.Tensor, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        def in_order(t: torch.Tensor) -> bool:
+            last = formats.get(t.dim())
+            return t.is_contiguous() or (last is not None and t.is_contiguous(memory_format=last))
+
+        steps = x.device.type == "cpu" and x.dtype.itemsize == 2 and not (in_order(x) and in_order(grad))
+        return NotImplemented if steps else split(grad, x, *args, **kwargs)
 
     return decide
 

@@ -129,6 +129,26 @@ def _hardtanh_backward(grad: Tensor, x: Tensor, low: float, high: float) -> Tens
     return torch.where((x > low) & (x < high), grad, 0.0)
 
 
+def nll_loss_backward(
+    grad: Tensor,
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignored: int,
+    total_weight: Tensor,
+) -> Tensor:
+    """Zero but at the targets, also where the gradient is negative, infinite or NaN."""
+    along = 0 if x.dim() < 2 else 1
+    shape = [-1 if d == along else 1 for d in range(x.dim())]
+    target = (target.reshape(()) if x.dim() == 1 else target).unsqueeze(along)
+    grad = grad / total_weight if reduction == _MEAN else grad
+    grad = -(grad.unsqueeze(along) if x.dim() > grad.dim() > 0 else grad)
+    grad = grad if weight is None else grad * weight.view(shape)
+    classes = torch.arange(x.shape[along], device=x.device).view(shape)
+    return torch.where((classes == target) & (target != ignored), grad, 0.0).contiguous()
+
+
 EVERYWHERE: dict[OpOverload, Callable[..., Any]] = {
     aten.mse_loss.default: _mse_loss,
     aten.mse_loss_backward.default: _mse_loss_backward,

@@ -97,3 +97,129 @@ def test_gradients_of_arithmetic_are_those_of_kernels_to_the_last_bit(dtype):
 
     for made, expected in zip(gradients(minidynamo.compile(program, fullgraph=True)), gradients(program), strict=True):
         torch.testing.assert_close(made, expected, rtol=0, atol=0)
+
+
+def zeros_with_signs(shape):
+    x = torch.zeros(shape)
+    x[..., ::3] = -0.0
+    return x
+
+
+FAR = torch.tensor(
+    [-88.7, -88.8, -89.0, -100.0, -104.0, -INF, 103.0, 110.0, INF, NAN, -0.0, 1.0, 3e-5, -2e-4, 5e-6, 0.3]
+)
+LARGE = torch.tensor([3.3e38, -3.3e38, 1e38, -2e37, 5.0, -5.0, 0.3, INF, NAN, -0.0]).repeat(8)
+TINY = torch.tensor([1e-39, -1e-39, 1e-3, -0.1, 0.5, 1e-38, 0.0, -INF, 2.0, NAN]).repeat_interleave(8)
+CHANNELS = [torch.linspace(low, high, 6) for low, high in ((-2, 3), (0.1, 2), (-1.5, 1.5), (2, -3))]
+CLASSES = torch.tensor([0, 3, -100, 2, 1])
+
+# What is computed, of what, and the gradients that it is differentiated with. All of it is what eager makes to the last
+# bit but for the values of elementary functions: NaN, infinities, zeros and their signs.
+DETERMINED = {
+    "sigmoid": (torch.sigmoid, FAR, (1.0, -2.0)),
+    "silu": (F.silu, FAR, (1.0, -INF)),
+    "mish": (F.mish, FAR, (1.0, INF, 0.0)),
+    "logsigmoid": (F.logsigmoid, FAR, (1.0,)),
+    "tanhshrink": (F.tanhshrink, FAR, ()),
+    "fmod": (lambda x: torch.fmod(x, TINY.to(x.dtype)), LARGE, ()),
+    "remainder": (lambda x: torch.remainder(x, TINY.to(x.dtype)), LARGE, ()),
+    "remainders in memory order": (lambda x: x[::2].fmod(1e-3), LARGE, ()),
+    "remainders of elements that fill no vector": (lambda x: x[:10] % -0.3, LARGE, ()),
+    "remainders by one and more": (lambda x: [x % -1.0, x.fmod(2.5)], LARGE, ()),
+    "lgamma": (torch.lgamma, torch.tensor([4.1e36, 3e36, 1e38, INF, -0.0]), ()),
+    "layer norm": (lambda x: F.layer_norm(x, (9,)), zeros_with_signs((4, 9)), ()),
+    "layer norm with a weight": (lambda x: F.layer_norm(x, (9,), -x[0] - 1), zeros_with_signs((4, 9)), ()),
+    "layer norm with a bias": (lambda x: F.layer_norm(x, (9,), None, x[0]), zeros_with_signs((4, 9)), ()),
+    "layer norm with both": (lambda x: F.layer_norm(x, (9,), -x[0] - 1, x[0]), zeros_with_signs((4, 9)), ()),
+    "batch norm in rows": (
+        lambda x: F.batch_norm(x, *(c.to(x.dtype) for c in CHANNELS)),
+        torch.tensor([3e38, -2e38, 1e37, -0.0, 2.0, INF]).repeat(5, 1),
+        (1.0, 0.3),
+    ),
+    "batch norm in columns": (
+        lambda x: F.batch_norm(x, *(c.to(x.dtype) for c in CHANNELS)),
+        torch.tensor([3e38, -2e38, 1e37, -0.0, 2.0, INF]).repeat_interleave(5).view(6, 5).t(),
+        (1.0, 0.3),
+    ),
+    "batch norm without weights": (
+        lambda x: F.batch_norm(x, CHANNELS[0].to(x.dtype) * 0, CHANNELS[1].to(x.dtype)),
+        zeros_with_signs((6, 5)).t(),
+        (),
+    ),
+    "negative log likelihoods": (
+        lambda x: F.nll_loss(x, CLASSES, reduction="none"),
+        torch.linspace(-2, 0, 20).view(5, 4),
+        (1.0, -1.0, INF, NAN),
+    ),
+    "cross entropy": (
+        lambda x: F.cross_entropy(x, CLASSES, torch.tensor([1, 0, -2, 0.5], dtype=x.dtype)),
+        torch.linspace(-200, 30, 20).view(5, 4),
+        (1.0, -1.0),
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+def test_special_values_are_those_of_eager(dtype):
+    inputs = {name: given.to(dtype) for name, (_, given, _) in DETERMINED.items()}
+
+    def program(inputs):
+        return {name: function(inputs[name]) for name, (function, _, _) in DETERMINED.items()}
+
+    def results(run):
+        given = {name: x.clone().requires_grad_(bool(DETERMINED[name][2])) for name, x in inputs.items()}
+        found = dict(run(given))
+        for name, (_, _, flows) in DETERMINED.items():
+            for flow in flows:
+                y = found[name]
+                found[f"gradient {flow} of {name}"] = torch.autograd.grad(
+                    y, given[name], torch.full_like(y, flow), retain_graph=True
+                )[0]
+        return found
+
+    made, expected = results(minidynamo.compile(program, fullgraph=True)), results(program)
+    wrong = []
+    for name, right in expected.items():
+        for a, b in zip(made[name], right) if isinstance(right, list) else [(made[name], right)]:
+            try:
+                same(a, b)
+                same(a.eq(0) & a.signbit(), b.eq(0) & b.signbit())
+            except AssertionError as error:
+                wrong.append((name, str(error)))
+    assert wrong == []
+
+
+EVERY_HALF = {
+    "erf": torch.erf,
+    "erf of columns": lambda x: x.view(256, 256).mT.erf(),
+    # oneDNN makes zeros of subnormal numbers
+    "gelu": lambda x: F.gelu(x.where(x.abs() > 1e-37, 0)),
+    "gelu of columns": lambda x: F.gelu(x.view(256, 256).mT),
+    "gelu of every other element": lambda x: F.gelu(x.view(256, 256)[:, ::2]),
+    "sigmoid": torch.sigmoid,
+    "relu": torch.relu,
+    "clamp": lambda x: [
+        x.clamp(low, high) for low, high in ((0.0, 0.0), (-0.0, 1.0), (-1.0, -0.0), (None, 0.0), (2, 1))
+    ],
+    "extremes": lambda x: [f(x, y) for f in (torch.maximum, torch.minimum) for y in (x.flip(0), -x)],
+    "extremes of rows": lambda x: [f(x.view(64, 1024), -1) for f in (torch.amax, torch.amin)],
+    "norms": lambda x: [x[:15360].view(60, 256).norm(p=p, dim=-1) for p in (0.5, 1, 1.5, 2, 3, INF)],
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_functions_of_every_half_number(dtype):
+    """Bit for bit, but for a few that lie between two numbers within the error of an elementary function."""
+    x = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)
+
+    def program(x):
+        return {name: function(x) for name, function in EVERY_HALF.items()}
+
+    made, expected = minidynamo.compile(program, fullgraph=True)(x), program(x)
+    wrong = {}
+    for name, right in expected.items():
+        for a, b in zip(made[name], right) if isinstance(right, list) else [(made[name], right)]:
+            alike = (a == b) & (a.signbit() == b.signbit()) | (a.isnan() & b.isnan())
+            if alike.float().mean() < 0.999:
+                wrong[name] = (a[~alike], b[~alike])
+    assert wrong == {}

@@ -5,6 +5,14 @@ Importing the package registers every lowering.
 
 from __future__ import annotations
 
-from minidynamo.codegen.lowering import constructors, indexing, normalization, pointwise, reductions, views
+from minidynamo.codegen.lowering import (
+    constructors,
+    indexing,
+    kernel_choices,
+    normalization,
+    pointwise,
+    reductions,
+    views,
+)
 
-__all__ = ["constructors", "indexing", "normalization", "pointwise", "reductions", "views"]
+__all__ = ["constructors", "indexing", "kernel_choices", "normalization", "pointwise", "reductions", "views"]

@@ -14,6 +14,7 @@ import torch
 
 from minidynamo.codegen.lowering.builder import Builder
 from minidynamo.codegen.lowering.formula import NotLowered, V, apply, const, is_half, opmath, where
+from minidynamo.codegen.lowering.kernel_choices import in_order
 from minidynamo.codegen.lowering.reductions import count, moments
 from minidynamo.codegen.lowering.registry import lowering
 from minidynamo.codegen.lowering.values import Value
@@ -85,9 +86,10 @@ def lower_log_softmax_backward(builder: Builder, grad: Value, y: Value, dim: int
     return builder.map(lambda g, v, s: g - apply("exp", v) * s, grad, y, total, dtype=builder.out.dtype)
 
 
-def _affine(normal: V, weight: V | None, bias: V | None) -> V:
+def _affine(normal: V, weight: V | None, bias: V | None, on_cpu: bool) -> V:
+    """Eager's kernel for a CPU adds zero for a missing bias, so nothing becomes a negative zero."""
     scaled = normal if weight is None else normal * weight
-    return scaled if bias is None else scaled + bias
+    return scaled if bias is None and not on_cpu else scaled + (0 if bias is None else bias)
 
 
 @lowering("native_layer_norm")
@@ -106,7 +108,7 @@ def lower_layer_norm(
     def formula(v: V, m: V, r: V, *rest: V) -> V:
         operands = iter(rest)
         w = None if weight is None else next(operands)
-        return _affine((v - m) * r, w, None if bias is None else next(operands))
+        return _affine((v - m) * r, w, None if bias is None else next(operands), builder.device.type == "cpu")
 
     y = builder.map(formula, x, mean, rstd, *given, dtype=x.dtype)
     # CPU keeps the statistics in the dtype of the weights, GPU in float32.
@@ -178,8 +180,9 @@ def lower_batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[Value, ...]:
-    """`x * scale + shift` by the running statistics of each channel, rounded as eager's CPU kernel does; and two empty
-    tensors. In training it is left to torch: other orders of summation would be other statistics."""
+    """`x * scale + shift` by the running statistics of each channel, rounded as eager's CPU kernel does, or, where
+    something does not lie in order, its other kernel; and two empty tensors. In training it is left to torch: other
+    orders of summation would be other statistics."""
     given = [v for v in (x, weight, bias, mean, variance) if v is not None]
     mixed = len({v.dtype for v in given}) > 1 or x.dtype.itemsize < 4
     if training or mean is None or variance is None or mixed or builder.device.type != "cpu":
@@ -189,8 +192,14 @@ def lower_batch_norm(
     named |= {name: v for name, v in (("weight", weight), ("bias", bias)) if v is not None}
     of_channels = dict(zip(named, (v.view(channels, lambda new: [new[1]]) for v in named.values())))
 
+    first, *others = builder.given
+    channels_last = (0, *range(2, len(x.shape)), 1)
+    by_steps = not (all(map(in_order, others)) and (in_order(first) or in_order(first, channels_last)))
+
     def formula(v: V, *of_channel: V) -> V:
         at = dict(zip(of_channels, of_channel))
+        if by_steps:
+            return (v - at["mean"]) * at["rstd"] * at.get("weight", 1) + at.get("bias", 0)
         scale = at["rstd"] * at["weight"] if "weight" in at else at["rstd"]
         shift = apply("fma", -at["mean"], scale, at.get("bias", const(0, x.dtype)))
         return apply("fma", v, scale, shift)

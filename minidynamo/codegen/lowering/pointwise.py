@@ -15,9 +15,7 @@ from typing import Any
 
 import torch
 
-from minidynamo.codegen.ir.index import row_major
-from minidynamo.codegen.ir.loops import Buffer
-from minidynamo.codegen.ir.size import Size, known_at_least
+from minidynamo.codegen.ir.size import Size
 from minidynamo.codegen.lowering import registry
 from minidynamo.codegen.lowering.builder import Builder
 from minidynamo.codegen.lowering.formula import (
@@ -31,9 +29,6 @@ from minidynamo.codegen.lowering.formula import (
     clamp,
     const,
     fma,
-    gelu,
-    gelu_backward,
-    gelu_by_onednn,
     is_half,
     lerp,
     literal,
@@ -100,7 +95,9 @@ def _add(a: V | Number, b: V | Number, alpha: V | Number = 1) -> V:
     return fma(const(alpha, first.dtype), b, a)
 
 
-def _whole_division(operation: str) -> Callable[[V | Number, V | Number], V]:
+def whole_division(operation: str) -> Callable[[V | Number, V | Number], V]:
+    """The formula that is one row of OPS, for divisors that neither raise nor overflow."""
+
     def formula(a: V | Number, b: V | Number) -> V:
         first = a if isinstance(a, V) else b
         # Eager raises for an integer zero, and dividing the smallest integer by -1 overflows: only known divisors.
@@ -150,9 +147,7 @@ ROWS: dict[str, Row] = {
         bools=False,
     ),
     "mul": Row(binary("mul"), numbers=True, wide=1),
-    "floor_divide": Row(_whole_division("floordiv"), half_by_torch=("cpu", "cuda")),
-    "remainder": Row(_whole_division("remainder"), rounds=True),
-    "fmod": Row(_whole_division("fmod"), rounds=True),
+    "floor_divide": Row(whole_division("floordiv"), half_by_torch=("cpu", "cuda")),
     "square": Row(lambda x: x * x),
     "neg": Row(unary("neg")),
     "abs": Row(unary("abs")),
@@ -198,9 +193,8 @@ ROWS: dict[str, Row] = {
     "asinh": Row(unary("asinh")),
     "acosh": Row(unary("acosh")),
     "atanh": Row(unary("atanh")),
-    "erf": Row(unary("erf")),
     "erfc": Row(unary("erfc")),
-    "lgamma": Row(unary("lgamma")),
+    "lgamma": Row(unary("lgamma"), half_by_torch=("cpu",)),
     "sigmoid": Row(unary("sigmoid")),
     # activations
     "relu": Row(lambda x: at_least(x, 0), bools=False),
@@ -234,7 +228,6 @@ ROWS: dict[str, Row] = {
     "bitwise_right_shift": Row(binary("shr")),
     # gradients that arrive as one operation
     "threshold_backward": Row(lambda grad, x, threshold: where(x <= threshold, 0, grad)),
-    "gelu_backward": Row(lambda grad, x, *, approximate="none": gelu_backward(grad, x, approximate)),
     "silu_backward": Row(silu_backward),
     "tanh_backward": Row(lambda grad, y: grad * fma(-y, y, 1)),
     "leaky_relu_backward": Row(
@@ -310,7 +303,7 @@ for _name, _row in ROWS.items():
 DIVISIONS = {
     None: Row(binary("div"), numbers=True, wide=1),
     "floor": ROWS["floor_divide"],
-    "trunc": Row(_whole_division("truncdiv"), half_by_torch=("cpu", "cuda")),
+    "trunc": Row(whole_division("truncdiv"), half_by_torch=("cpu", "cuda")),
 }
 
 
@@ -346,24 +339,6 @@ def lower_sigmoid_backward(builder: Builder, grad: Value, y: Value) -> Value:
         return v if dtype is None else v.to(dtype).to(v.dtype)
 
     return lower_row(Row(lambda g, v: rounded(g * rounded(1 - v)) * v), builder, grad, y)
-
-
-@registry.lowering("gelu")
-def lower_gelu(builder: Builder, x: Value, *, approximate: str = "none") -> Value:
-    """The Gaussian error linear unit, by the formula of the kernel that eager chooses for the layout of `x`."""
-    by_onednn = approximate == "none" and _taken_by_onednn(builder.given[0])
-    return lower_row(Row(gelu_by_onednn if by_onednn else lambda x: gelu(x, approximate)), builder, x)
-
-
-def _taken_by_onednn(x: Buffer | None) -> bool:
-    """Whether eager hands `gelu` of a tensor on to oneDNN, and that has kernels for this processor."""
-    if x is None or x.device.type != "cpu" or x.dtype not in (torch.float32, torch.bfloat16):
-        return False
-    strides = zip(x.shape, x.stride, row_major(x.shape))
-    is_contiguous = all(size == 1 or stride == dense for size, stride, dense in strides)
-    if not is_contiguous or not known_at_least(math.prod(x.shape), 2):
-        return False
-    return bool(torch.nn.functional.gelu(torch.full((2,), math.inf, dtype=x.dtype)).isnan().all())
 
 
 @registry.lowering("nan_to_num")

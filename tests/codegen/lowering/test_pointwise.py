@@ -99,7 +99,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
 def cases(dtype: torch.dtype) -> list[tuple[str, Any, list[Any], torch.Tensor]]:
     """Every call that eager accepts: label, function of tensors only, tensors, result."""
     found = []
-    for name in (*ROWS, "div", "pow"):
+    for name in (*ROWS, "div", "pow", "fmod", "remainder", "erf", "gelu", "gelu_backward"):
         for op in overloads(name):
             args = arguments(op, name, dtype)
             tensors = [a for a in args if isinstance(a, torch.Tensor)]

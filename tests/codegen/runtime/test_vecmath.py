@@ -15,7 +15,8 @@ FUNCTIONS = {
     "exp2": (torch.exp2, (-151, 129)),
     "expm1": (torch.expm1, (-20, 90)),
     "tanh": (torch.tanh, (-10, 10)),
-    "sigmoid": (torch.sigmoid, (-104, 30)),
+    # zero where e^-x is too large for a float
+    "sigmoid": (lambda x: torch.sigmoid(x) * torch.exp(-x).float().isfinite(), (-104, 30)),
     "log": (torch.log, (0, 3)),
     "log2": (torch.log2, (0, 3)),
     "log10": (torch.log10, (0, 12)),

@@ -313,13 +313,11 @@ INLINE float over_sum(float numerator, float a, float b) {
 INLINE float m_tanh(float x) {
   float t = expm1_inside(2.f * __builtin_fabsf(x)), result = over_sum(t, t, 2.f);
   result = __builtin_fabsf(x) > 10.f ? 1.f : result;
-  return __builtin_copysignf(result, x);
+  return __builtin_fabsf(x) < 3e-4f ? x : __builtin_copysignf(result, x);
 }
 
-INLINE float m_sigmoid(float x) {
-  float e = m_exp(-__builtin_fabsf(x));
-  return over_sum(x < 0 ? e : 1.f, e, 1.f);
-}
+// As torch writes it: zero where e^-x overflows, although subnormal numbers could tell more.
+INLINE float m_sigmoid(float x) { return 1.f / (1.f + m_exp(-x)); }
 
 // ---- logarithms ----
 // x = 2^n (1 + f), sqrt(1/2) <= 1 + f < sqrt(2), for x > 0
@@ -372,7 +370,7 @@ INLINE float m_log1p(float x) {
   float result = m_log(u) + lost / u;
   result = x == INF ? x : result;
   result = x == -1.f ? -INF : result;
-  return u == 1.f ? x : result;
+  return u == 1.f ? 2.f * (0.5f * x) : result;  // torch halves it on the way, which subnormal numbers show
 }
 
 // ---- error function ----

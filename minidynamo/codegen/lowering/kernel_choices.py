@@ -1,0 +1,108 @@
+"""Owns the elementwise operations of which torch has several kernels for a CPU that do not agree.
+
+Which one eager takes hangs on layout, dtype and processor; the formula is that kernel's. Where even one call takes two
+of them, one for vectors and one for the elements left over, the call is torch's own or the formula is the vectors'.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+import torch
+
+from minidynamo.codegen.ir.index import row_major
+from minidynamo.codegen.ir.loops import Buffer
+from minidynamo.codegen.ir.size import Extent, hint, known_at_least, product
+from minidynamo.codegen.lowering.builder import Builder
+from minidynamo.codegen.lowering.formula import (
+    NotLowered,
+    Number,
+    V,
+    erf,
+    erf_by_rational,
+    gelu,
+    gelu_backward,
+    gelu_by_onednn,
+    is_half,
+)
+from minidynamo.codegen.lowering.pointwise import Row, lower_row, whole_division
+from minidynamo.codegen.lowering.registry import lowering
+from minidynamo.codegen.lowering.values import Value
+
+
+def in_order(x: Buffer | None, order: tuple[int, ...] | None = None) -> bool:
+    """Whether the elements of a tensor lie one behind the other, its dimensions in `order` (row-major unless given)."""
+    if x is None:
+        return False
+    dims = order or tuple(range(len(x.shape)))
+    shape: list[Extent] = [x.shape[d] for d in dims]
+    strides = zip(shape, [x.stride[d] for d in dims], row_major(shape))
+    return all(size == 1 or stride == dense for size, stride, dense in strides)
+
+
+REMAINDERS = {name: Row(whole_division(name), rounds=True) for name in ("fmod", "remainder")}
+
+
+def _remainder(name: str, builder: Builder, a: Value | V | Number, b: Value | V | Number) -> Value:
+    """Where the quotient overflows, torch's vectors say NaN and its other kernels the remainder; only float16, and
+    divisors that are known and not below one, cannot come to that."""
+    dtype, is_large = builder.out.dtype, isinstance(b, (int, float)) and abs(b) >= 1
+    if builder.device.type == "cpu" and dtype.is_floating_point and dtype != torch.float16 and not is_large:
+        raise NotLowered
+    return lower_row(REMAINDERS[name], builder, a, b)
+
+
+for _name in REMAINDERS:
+    lowering(_name)(functools.partial(_remainder, _name))
+
+
+@lowering("erf")
+def lower_erf(builder: Builder, x: Value) -> Value:
+    """The error function; of half types by the formula of torch's vectors."""
+    return lower_row(Row(_erf_of(builder.out)), builder, x)
+
+
+@lowering("gelu")
+def lower_gelu(builder: Builder, x: Value, *, approximate: str = "none") -> Value:
+    """The Gaussian error linear unit, by the formula of the kernel that eager chooses for the layout of `x`."""
+    if approximate == "none" and _taken_by_onednn(builder.given[0]):
+        return lower_row(Row(gelu_by_onednn), builder, x)
+    return lower_row(Row(lambda x: gelu(x, approximate, _erf_within(builder))), builder, x)
+
+
+@lowering("gelu_backward")
+def lower_gelu_backward(builder: Builder, grad: Value, x: Value, *, approximate: str = "none") -> Value:
+    """The gradient of `gelu`."""
+    return lower_row(Row(lambda grad, x: gelu_backward(grad, x, approximate, _erf_within(builder))), builder, grad, x)
+
+
+def _erf_within(builder: Builder) -> Callable[[V], V]:
+    """The error function in `gelu`: that of vectors where eager reads most elements in vectors, because all tensors lie
+    in one order and there are enough elements."""
+    out = builder.out
+    order = tuple(sorted(range(len(out.shape)), key=lambda d: (-hint(out.stride[d]), d)))
+    by_vectors = known_at_least(product(out.shape), 64) and all(in_order(x, order) for x in (out, *builder.given))
+    return _erf_of(builder.out) if by_vectors else erf
+
+
+def _erf_of(out: Buffer) -> Callable[[V], V]:
+    if out.device.type == "cpu" and is_half(out.dtype) and _halves_lose_small_values():
+        return erf_by_rational
+    return erf
+
+
+@functools.cache
+def _halves_lose_small_values() -> bool:
+    """Whether torch's kernels on this processor compute the error function of half types by `erf_by_rational`."""
+    return bool(torch.full((1,), 2.0**-24, dtype=torch.float16).erf().eq(0))
+
+
+def _taken_by_onednn(x: Buffer | None) -> bool:
+    """Whether eager hands `gelu` of a tensor on to oneDNN, and that has kernels for this processor."""
+    if x is None or x.device.type != "cpu" or x.dtype not in (torch.float32, torch.bfloat16):
+        return False
+    if not in_order(x) or not known_at_least(product(x.shape), 2):
+        return False
+    return bool(torch.nn.functional.gelu(torch.full((2,), math.inf, dtype=x.dtype)).isnan().all())
