@@ -249,7 +249,7 @@ class TableReader:
     size: Computed  # where their number can be read
     real: Callable[[Any], object]
     place: Callable[[Any], Source | None]
-    key: Callable[[Any], DictKey]
+    key: Callable[[Any, int], DictKey]  # of the key at a position
     wrap: Callable[[object, Source], VariableTracker]
     has: Callable[[Any], bool]
     kind: GuardKind  # that guards all keys
@@ -288,7 +288,7 @@ class OutsideTable(MutableMapping[DictKey, Any]):
                 self._graph.guard(self._source, reader.kind, expected)
             else:
                 self._graph.guard(self._source, GuardKind.LENGTH, 0)
-            self._keys = {reader.key(key): key for key in reader.keys}
+            self._keys = {reader.key(key, position): key for position, key in enumerate(reader.keys)}
         return self._keys
 
     def _had(self, key: DictKey) -> bool:

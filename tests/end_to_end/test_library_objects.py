@@ -274,3 +274,62 @@ def test_what_cmp_to_key_wraps_leaves_as_it_is():
         assert type(actual[1]) is type(expected[1])
         assert actual[1].obj is numbers[0]
         assert actual[1] > actual[1](9)
+
+
+class Backwards(dict):
+    def __iter__(self):
+        return reversed([*dict.__iter__(self)])
+
+
+def keyed_values():
+    """Numbers, texts, bytes, dates and tuples that no literal is."""
+    number = int("1000000")
+    return {
+        " ".join(["a", "key"]): 1,
+        number: 2,
+        (" ".join(["b", "key"]), (number + 1,)): 3,
+        float("2.75"): 4,
+        bytes([0, 65]): 5,
+        datetime.date(2024, 1, number // 500_000): 6,
+    }
+
+
+def keys_in_all_places(x, d, other):
+    first, *rest = d
+    for key, value in d.items():
+        other[key] = value
+    copied, listed, doubled = {**d}, list(d.keys()), {key: [key] for key in d}
+    d.clear()
+    return x + 1, [first, *rest], [*listed, *copied, *doubled, *(key for [key] in doubled.values())]
+
+
+@pytest.mark.parametrize("cls", [dict, collections.OrderedDict, Backwards])
+def test_keys_are_those_that_were_given(cls):
+    compiled = minidynamo.compile(keys_in_all_places, backend="eager", fullgraph=True)
+    for _ in range(3):
+        d, other = cls(keyed_values()), {}
+        keys, given = [*d], {key: key for key in dict.__iter__(d)}
+        _, looped, found = compiled(X, d, other)
+        assert all(one is key for one, key in zip(looped, keys, strict=True))
+        assert all(given[key] is key for key in (*found, *other))
+        assert not d
+        assert len(found) == 4 * len(keys)
+    assert compiled.stats.compiles == 1
+
+
+def elements_in_all_places(x, names, frozen):
+    lowest = min(names)
+    names.discard("no key")
+    return x + 1, [lowest, sorted(names), max(frozen)], names | {1}, [*frozen]
+
+
+def test_elements_are_those_that_were_given():
+    compiled = minidynamo.compile(elements_in_all_places, backend="eager", fullgraph=True)
+    for _ in range(3):
+        names, frozen = {" ".join(["a", letter]) for letter in "bc"}, frozenset([int("1000000")])
+        given = {each: each for each in (*names, *frozen)}
+        _, (lowest, ordered, largest), joined, listed = compiled(X, names, frozen)
+        found = [lowest, *ordered, largest, *joined, *listed]
+        assert len(found) == 8
+        assert all(given.get(each, each) is each for each in found)
+    assert compiled.stats.compiles == 1

@@ -12,6 +12,7 @@ import torch
 
 from minidynamo.guards.source import Computed, Constant, Item, Referent, Source, StorageItem, stand_in
 from minidynamo.tracer.constants import has_own, is_constant_value, key_of
+from minidynamo.tracer.copies import can_be_two, is_interned
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.wrap import wrap
 from minidynamo.variables.constants import ConstantVariable
@@ -47,12 +48,16 @@ def is_key(key: object) -> bool:
     return plain and not isinstance(key, torch.Tensor)
 
 
-def dict_key(graph: OutputGraph, key: object) -> DictKey:
-    """The key of a dict from outside; the guard on the keys covers it."""
+def dict_key(graph: OutputGraph, key: object, source: Source | None) -> DictKey:
+    """The key of a dict from outside, or an element of a set, that can be read at `source`; the guard on all of them
+    covers it."""
     if is_constant_value(key):
-        return key_of(ConstantVariable(key))
+        can_differ = can_be_two(key) and not (isinstance(key, str) and is_interned(key))
+        return key_of(ConstantVariable(key, source=source if can_differ else None))
     if type(key) is tuple:
-        return key_of(TupleVariable([dict_key(graph, part).variable for part in key]))
+        places = [None if source is None else Item(source, position) for position in range(len(key))]
+        items = [dict_key(graph, part, place).variable for part, place in zip(key, places)]
+        return key_of(TupleVariable(items, source=source))
     known = stand_in(key)
     named = known if isinstance(known, Referent) else Constant(key, getattr(key, "__name__", type(key).__name__))
     variable = wrap(graph, key, named)

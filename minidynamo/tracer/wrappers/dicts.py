@@ -14,7 +14,17 @@ from typing import Any
 import torch
 
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import HOOK_TABLES, Attr, DictKeys, DictValues, InstanceAttr, Item, Source
+from minidynamo.guards.source import (
+    HOOK_TABLES,
+    Attr,
+    Computed,
+    Constant,
+    DictKeys,
+    DictValues,
+    InstanceAttr,
+    Item,
+    Source,
+)
 from minidynamo.tracer.attributes import instance_dict
 from minidynamo.tracer.constants import key_of
 from minidynamo.tracer.graph.output_graph import OutputGraph
@@ -24,7 +34,7 @@ from minidynamo.tracer.wrap import guard_names, wrap
 from minidynamo.tracer.wrappers.contents import LARGEST_CONTAINER, dict_key, is_key, places_in, size_of
 from minidynamo.tracer.wrappers.objects import opaque
 from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.containers import DictVariable, storage_class
+from minidynamo.variables.containers import DictKey, DictVariable, storage_class
 from minidynamo.variables.objects import ObjectVariable
 
 
@@ -61,19 +71,25 @@ def _dict(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
 
 
 def _entries(
-    graph: OutputGraph, value: Any, source: Source, raw: Sequence[Any], owner: type | None, exact: bool
+    graph: OutputGraph, value: Any, source: Source, raw: Sequence[Any], owner: type[dict[Any, Any]] | None, exact: bool
 ) -> OutsideTable:
     """The contents of a dict, to be tracked when the program asks for them."""
     read = value.__getitem__ if owner is None else functools.partial(dict.__getitem__, value)
     place = places_in(source, owner or dict, exact or owner is None)
     has = value.__contains__ if owner is None else functools.partial(dict.__contains__, value)
-    key_of_raw = functools.partial(dict_key, graph)
+    keys: Source = DictKeys(source)
+    if owner is not None and type(value).__iter__ is not owner.__iter__:
+        keys = DictKeys(Computed("{0}({1})", (Constant(owner.__iter__, "keys_of"), source)))
+
+    def key_at(key: object, position: int) -> DictKey:
+        return dict_key(graph, key, Item(keys, position))
+
     size = size_of(source, dict, exact or owner is None)
     tracker = functools.partial(wrap, graph)
     # The learning rate in an optimizer's group of parameters is there to be changed.
     if type(value) is dict and "params" in value and type(value.get("lr")) is float:
         graph.shapes.expect_change(place("lr"))
-    reader = TableReader((*raw,), size, read, place, key_of_raw, tracker, has, GuardKind.DICT_KEYS)
+    reader = TableReader((*raw,), size, read, place, key_at, tracker, has, GuardKind.DICT_KEYS)
     return OutsideTable(graph, source, reader)
 
 

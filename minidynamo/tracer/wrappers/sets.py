@@ -10,7 +10,7 @@ from collections.abc import Set
 from typing import Any
 
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Source
+from minidynamo.guards.source import Computed, Constant, Item, Source, stand_in
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.outside_items import OutsideTable, TableReader
 from minidynamo.tracer.registry import subclass_wrapper, wrapper
@@ -18,7 +18,7 @@ from minidynamo.tracer.wrap import wrap
 from minidynamo.tracer.wrappers.contents import dict_key, is_key, size_of
 from minidynamo.tracer.wrappers.objects import instance_of_subclass, opaque
 from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.containers import SetVariable
+from minidynamo.variables.containers import DictKey, SetVariable
 
 
 @wrapper(set, frozenset)
@@ -43,13 +43,23 @@ def _set_subclass(graph: OutputGraph, value: Any, source: Source) -> VariableTra
     return variable
 
 
+def elements_of(found: Set[Any]) -> dict[Any, Any]:
+    """The objects in a set, each under its value."""
+    base: Any = set if isinstance(found, set) else frozenset
+    return {element: element for element in base.__iter__(found)}
+
+
 def _members(
     graph: OutputGraph, value: Any, source: Source, items: tuple[Any, ...], owner: type[Set[Any]]
 ) -> OutsideTable:
     """The elements of a set, to be tracked when the program asks for them."""
     has = functools.partial(owner.__contains__, value)
-    key_of_raw = functools.partial(dict_key, graph)
+    elements = Computed("{0}({1})", (Constant(elements_of, "elements_of"), source))
+
+    def element(key: object, position: int) -> DictKey:
+        return dict_key(graph, key, Item(elements, stand_in(key)))
+
     size = size_of(source, owner, type(value) is owner)
     tracker = functools.partial(wrap, graph)
-    reader = TableReader(items, size, lambda key: key, lambda _: None, key_of_raw, tracker, has, GuardKind.SET_ITEMS)
+    reader = TableReader(items, size, lambda key: key, lambda _: None, element, tracker, has, GuardKind.SET_ITEMS)
     return OutsideTable(graph, source, reader)
