@@ -45,6 +45,7 @@ FOUNDATION |= {
     "recomputing",
     "redrawing",
     "saved_tensors",
+    "strides",
     "structure",
     "switches",
 }

@@ -31,6 +31,7 @@ from minidynamo.autograd.mutation import (
 )
 from minidynamo.autograd.numbers import is_symbolic, key, keys, known
 from minidynamo.autograd.overlaps import goes_element_by_element, overlaps_itself, same_elements, share_elements
+from minidynamo.autograd.permuted import emit_permuted
 from minidynamo.autograd.signature import ViewStep
 from minidynamo.autograd.unread import without_unread
 from minidynamo.compat import OpOverload
@@ -306,6 +307,9 @@ class _Pass:
             # In place it draws in the order of memory; the functional operator does so for contiguous tensors only.
             drawn = self.emitter.in_memory_order(args[0], args[0].meta["val"], functional, *args[1:], **renamed)
             return [self.as_mask(drawn)]
+        if (permuted := emit_permuted(self.emitter, functional, args, renamed)) is not None:
+            permuted[0].meta[OUT if mutation.dropped else WRITTEN] = True
+            return [permuted[1]]
         try:
             made = self.emitter.emit(functional, *args, **renamed)
         except RuntimeError as error:  # `masked_scatter_` is checked when it runs, `masked_scatter` while tracing

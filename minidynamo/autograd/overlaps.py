@@ -12,8 +12,7 @@ import torch
 from minidynamo.autograd.mutation import Mutation
 from minidynamo.autograd.numbers import is_symbolic, key, keys
 from minidynamo.compat import OpOverload
-
-Dims = list[tuple[Any, Any]]  # (stride, size), from the outermost on
+from minidynamo.strides import Dims, may_meet
 
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:
@@ -52,7 +51,7 @@ def share_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors over one storage may have memory in common. Sizes that are not known are decided on."""
     if not one.numel() or not other.numel():
         return False
-    return _meet(*_bytes_of(one), *_bytes_of(other))
+    return may_meet(*_bytes_of(one), *_bytes_of(other))
 
 
 def _bytes_of(tensor: torch.Tensor) -> tuple[Any, Dims]:
@@ -60,26 +59,3 @@ def _bytes_of(tensor: torch.Tensor) -> tuple[Any, Dims]:
     width = tensor.element_size()
     dims = [(stride * width, size) for size, stride in zip(tensor.shape, tensor.stride()) if size != 1 and stride != 0]
     return tensor.storage_offset() * width, [*sorted(dims, key=lambda dim: dim[0], reverse=True), (1, width)]
-
-
-def _reach(dims: Dims) -> Any:
-    return sum(stride * (size - 1) for stride, size in dims)
-
-
-def _meet(start: Any, dims: Dims, other_start: Any, other_dims: Dims) -> bool:
-    """Whether two sets of numbers may have one in common: `start` plus multiples of strides.
-
-    Where a stride cuts both into periods, and neither goes beyond the end of one, the places in a period decide.
-    """
-    if start + _reach(dims) < other_start or other_start + _reach(other_dims) < start:
-        return False
-    for step in [stride for stride, _ in (*dims, *other_dims) if stride != 1]:
-        inner = [dim for dim in dims if dim[0] < step]
-        other_inner = [dim for dim in other_dims if dim[0] < step]
-        place, other_place = start % step, other_start % step
-        periodic = all(stride % step == 0 for stride, _ in (*dims, *other_dims) if stride >= step)
-        if not periodic or place + _reach(inner) >= step or other_place + _reach(other_inner) >= step:
-            continue
-        if not _meet(place, inner, other_place, other_inner):
-            return False
-    return True

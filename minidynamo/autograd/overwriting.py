@@ -21,6 +21,7 @@ from minidynamo.autograd.mutation import OUT, is_view
 from minidynamo.autograd.numbers import is_number
 from minidynamo.autograd.overlaps import same_elements, share_elements
 from minidynamo.autograd.twins import Twin, out_variant, twin_of
+from minidynamo.autograd.written_inputs import memory_of
 from minidynamo.boxed import BoxedCallable, mark_boxed
 from minidynamo.compat import OpOverload
 from minidynamo.unfused_memory import WRITTEN
@@ -288,10 +289,17 @@ class _Overwriting:
         around = nodes_in((node.args, node.kwargs))
         around.remove(there)
         found = [arg for arg in around if place in self.memories.places[arg]]
+        found = [arg for arg in found if not self.are_apart(arg, there)]
         op = node.target
         if not isinstance(op, OpOverload) or torch.Tag.pointwise not in op.tags or len(twin.written) > 1:
             return bool(found)
         return not all(arg is there or same_elements(arg.meta["val"], there.meta["val"]) for arg in found)
+
+    def are_apart(self, one: fx.Node, other: fx.Node) -> bool:
+        """Whether two nodes in one memory have no element of it in common."""
+        values = one.meta.get("val"), other.meta.get("val")
+        known = memory_of(one) is not None and memory_of(one) == memory_of(other) and all(map(is_plain, values))
+        return known and not share_elements(*values)  # type: ignore[arg-type]
 
     def compute(self, op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any] = {}) -> Any:
         """The fake value of a view, or of another operation."""

@@ -118,7 +118,42 @@ def product(h, g, v):
     return (h @ g).relu()
 
 
-PROGRAMS = [chain, stacked, halves, masked, transposed, drawn, given, lists, optimizer, normalized, indexed, swapped]
+def beside(h, g, v):
+    h[:32].add_(h[32:])
+    h[::2].mul_(h[1::2])
+    g[0].sub_(g[1])
+    g.t()[32:].addcmul_(g.t()[:32], h[:32])
+    v[1::2].add_(v[::2])
+    return h.sum()
+
+
+def through_transposed(h, g, v):
+    rows = torch.arange(64)
+    h.mul_(2)
+    h.t().index_add_(0, rows, g)
+    h.t().index_put_((rows[:8],), g[:8])
+    g.add_(1)
+    g.t().scatter_(0, rows[None], 1.0)
+    g.view(-1).index_fill_(0, rows[:4], 0.0)
+    return (h * v).sum()
+
+
+PROGRAMS = [
+    beside,
+    chain,
+    stacked,
+    halves,
+    masked,
+    transposed,
+    drawn,
+    given,
+    lists,
+    optimizer,
+    normalized,
+    indexed,
+    swapped,
+]
+PROGRAMS += [through_transposed]
 
 
 def outcome(call):
@@ -188,7 +223,16 @@ def in_transposed(h, g, v):
     return h.sum()
 
 
-WITH_KERNELS = [between_writes, behind_writes, kernels_and_torch, dropped, filled_copies, in_transposed]
+WITH_KERNELS = [
+    beside,
+    through_transposed,
+    between_writes,
+    behind_writes,
+    kernels_and_torch,
+    dropped,
+    filled_copies,
+    in_transposed,
+]
 
 
 @pytest.mark.cpp

@@ -26,7 +26,7 @@ from minidynamo.codegen.ir.loops import (
     numbers_between,
 )
 from minidynamo.codegen.memory.liveness import Call, Liveness, analyze, defined
-from minidynamo.codegen.memory.takeover import filled, may_overwrite, same_layout
+from minidynamo.codegen.memory.takeover import filled, fills, may_overwrite, same_layout
 from minidynamo.codegen.scheduling.lifetimes import made, reads
 
 Places = dict[str, str]
@@ -109,7 +109,8 @@ class _Search:
             return live.storage_end[value] < end
         call = self.schedule[int(end)]
         if not isinstance(call, Kernel):
-            return any(self.places.get(name) == value for name in defined(call))
+            over = [self.places[name] for name in defined(call) if name in self.places]
+            return any(live.root.get(name, name) == value for name in over)
         place = self.inside[value]
         written = [b.name for b in call.writes if place in (b.name, self.inside.get(b.name))]
         return self._names(value, int(end), live) == {value} and may_overwrite(call, value, written[0])
@@ -124,10 +125,14 @@ class _Search:
         if not isinstance(call, Extern) or self.calls[start + 1] != write.calls:
             return False
         before = filled(call, live.root)
-        earlier = next((w for w in self.program.writes if (w.place, w.value) == (write.place, before)), None)
-        if before is None or earlier is None or self._names(write.place, start, live):
+        if before is None or self._names(write.place, start, live):
             return False
-        if not same_layout(self.program.buffers[before], self.program.buffers[write.value]):
+        lying = live.root.get(before, before)
+        earlier = next((w for w in self.program.writes if (w.place, w.value) == (write.place, lying)), None)
+        buffers = self.program.buffers
+        if earlier is None or not same_layout(buffers[before], buffers[write.value]):
+            return False
+        if before != lying and not fills(buffers[before], buffers[lying]):
             return False
         self.places[write.value] = before
         return self.place(earlier)

@@ -5,8 +5,9 @@ Who else reads that memory, and when, is for others to know.
 
 from __future__ import annotations
 
-from minidynamo.codegen.ir.expr import loads
+from minidynamo.codegen.ir.expr import Load, loads
 from minidynamo.codegen.ir.loops import Buffer, Extern, Kernel, Name, Store, names_in
+from minidynamo.codegen.memory.regions import stays
 from minidynamo.compat import OpOverload
 from minidynamo.graph_memory import FILLING
 
@@ -16,17 +17,26 @@ def same_layout(a: Buffer, b: Buffer) -> bool:
     return (a.shape, a.stride, a.dtype, a.device) == (b.shape, b.stride, b.dtype, b.device)
 
 
+def fills(view: Buffer, whole: Buffer) -> bool:
+    """Whether a view of a tensor without gaps is all of it."""
+    return view.dtype == whole.dtype and view.numel == view.span == whole.numel == whole.span
+
+
 def may_overwrite(kernel: Kernel, read: str, written: str) -> bool:
-    """Whether the kernel may write `written` over `read`: each element is read, last, where it is written."""
+    """Whether the kernel may write `written` over `read`: each element is read, last, where it is written, unless it
+    stays as it is."""
     places = {s.index for s in kernel.statements() if isinstance(s, Store) and s.buffer == written}
+    early: list[Load] = []
+    late: list[Load] = []
     is_written = False
     for loop in kernel.loops:
-        for s in loop.body:
-            found = [load for load in loads(s.value) if load.buffer == read]
-            if found and (is_written or any({load.index[0]} != places for load in found)):
-                return False
+        found = [load for s in loop.body for load in loads(s.value) if load.buffer == read]
+        if is_written:
+            late += found
+        else:
+            early += [load for load in found if {load.index[0]} != places]
         is_written = is_written or any(isinstance(s, Store) and s.buffer == written for s in loop.body)
-    return True
+    return not (early or late) or stays(kernel, early, late, read, written)
 
 
 def filled(call: Extern, root: dict[str, str]) -> str | None:

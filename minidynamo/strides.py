@@ -1,0 +1,35 @@
+"""Owns the question whether two sets of places in memory have one in common: a start, plus multiples of strides.
+
+Of what the places are counted, and what lies there, is for others to know.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Dims = list[tuple[Any, Any]]
+"""(stride, size) of each dimension; no stride is below 1."""
+
+
+def reach(dims: Dims) -> Any:
+    """How far the last place is from the first."""
+    return sum(stride * (size - 1) for stride, size in dims)
+
+
+def may_meet(start: Any, dims: Dims, other_start: Any, other_dims: Dims) -> bool:
+    """Whether two sets of numbers may have one in common: `start` plus multiples of strides.
+
+    Where a stride cuts both into periods, and neither goes beyond the end of one, the places in a period decide.
+    """
+    if start + reach(dims) < other_start or other_start + reach(other_dims) < start:
+        return False
+    for step in [stride for stride, _ in (*dims, *other_dims) if stride != 1]:
+        inner = [dim for dim in dims if dim[0] < step]
+        other_inner = [dim for dim in other_dims if dim[0] < step]
+        place, other_place = start % step, other_start % step
+        periodic = all(stride % step == 0 for stride, _ in (*dims, *other_dims) if stride >= step)
+        if not periodic or place + reach(inner) >= step or other_place + reach(other_inner) >= step:
+            continue
+        if not may_meet(place, inner, other_place, other_inner):
+            return False
+    return True
