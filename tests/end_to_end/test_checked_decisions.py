@@ -25,6 +25,10 @@ def normal(x):
     return distributions.Normal(x, x).log_prob(x)
 
 
+def gaussian_loss(x):
+    return torch.nn.functional.gaussian_nll_loss(x * 2, x, x)
+
+
 def refused(x):
     noise = torch.randn(3)
     if not (x > 0).all():
@@ -65,7 +69,7 @@ def outcome(fn, values, requires_grad):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("fn", [normal, refused, caught, in_a_block])
+@pytest.mark.parametrize("fn", [normal, gaussian_loss, refused, caught, in_a_block])
 def test_a_check_that_fails_is_the_error_of_the_program(fn, backend):
     compiled = minidynamo.compile(fn, backend=backend, fullgraph=True)
     for requires_grad in (False, True):
