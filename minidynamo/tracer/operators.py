@@ -17,7 +17,7 @@ from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant
 from minidynamo.guards.writers import same_value
-from minidynamo.tracer import numbers, parts, registry
+from minidynamo.tracer import number_texts, numbers, parts, registry
 from minidynamo.tracer.attributes import MISSING, lookup_on_class
 from minidynamo.tracer.constants import (
     NotConstant,
@@ -133,9 +133,9 @@ def _binary(function: Callable[..., Any], name: str, reflected: str) -> None:
         if isinstance(left, TensorVariable) or isinstance(right, TensorVariable):
             answer = _answer_of_an_object(tx, left, name, right) or _answer_behind(tx, left, reflected, right)
             return answer or tx.emit(function, [left, right])
-        number = numbers.binary(tx, function, left, right)
-        if number is not None:
-            return number
+        computed = numbers.binary(tx, function, left, right) or number_texts.combined(tx, function, left, right)
+        if computed is not None:
+            return computed
         if _is_scalar(left) and _is_scalar(right):
             result = fold(tx, function, left, right)
             if result is not None:

@@ -18,6 +18,7 @@ from minidynamo.tracer.constants import as_constant, has_own, slice_of
 from minidynamo.tracer.handlers.lists import storage_of
 from minidynamo.tracer.handlers.local_texts import is_local, refuse_local_text
 from minidynamo.tracer.handlers.values import class_has, constant, expect_constant, is_constant
+from minidynamo.tracer.number_texts import formatted, written
 from minidynamo.tracer.numbers import involves_number
 from minidynamo.tracer.polyfills.builtins import sum_of_numbers
 from minidynamo.tracer.polyfills.objects import dict_repr, list_repr, tuple_repr
@@ -157,6 +158,9 @@ def _text(tx: Tracer, obj: VariableTracker, function: Callable[[Any], str], *spe
     for name in special:
         if _writes_itself(obj, name):
             return _expect_result(tx, tx.call_method(obj, name), name, str)
+    text = written(tx, function, obj)
+    if text is not None:
+        return text
     storage = storage_of(obj)
     twin = _TEXTS.get(storage.python_type)
     if twin is not None and not is_constant(storage) and not isinstance(storage, ConstantVariable):
@@ -201,6 +205,9 @@ def _format(tx: Tracer, value: VariableTracker, spec: VariableTracker | None = N
     how = "" if spec is None else expect_constant(tx, spec, "a format")
     if _writes_itself(value, "__format__"):
         return _expect_result(tx, tx.call_method(value, "__format__", [ConstantVariable(how)]), "__format__", str)
+    text = formatted(tx, value, how)
+    if text is not None:
+        return text
     if how == "" and not is_constant(value):
         return _str(tx, value)
     plain = expect_constant(tx, value, "formatted text")

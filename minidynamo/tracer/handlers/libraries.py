@@ -25,6 +25,7 @@ from minidynamo.tracer import registry
 from minidynamo.tracer.constants import NotConstant, as_constant
 from minidynamo.tracer.handlers.iterators import CALLING
 from minidynamo.tracer.handlers.values import constant, expect_constant
+from minidynamo.tracer.number_texts import joined
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
@@ -47,6 +48,9 @@ registry.fold_type(re.Pattern, re.Match)
 def _join(cls: type) -> registry.Handler:
     def join(tx: Tracer, self: VariableTracker, iterable: VariableTracker, /) -> VariableTracker:
         items = tx.unpack(iterable)
+        text = joined(tx, self.value, items) if cls is str and isinstance(self, ConstantVariable) else None
+        if text is not None:
+            return text
         parts = [expect_constant(tx, part, "text that is joined") for part in items]
         try:
             return constant(cls.join(expect_constant(tx, self, "text"), parts), *items)  # type: ignore[attr-defined]

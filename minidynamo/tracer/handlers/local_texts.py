@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from minidynamo.tracer import registry
 from minidynamo.tracer.handlers.values import constant, expect_constant
+from minidynamo.tracer.number_texts import filled
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 
@@ -52,6 +53,9 @@ def _format_date(tx: Tracer, self: VariableTracker, how: VariableTracker, /) -> 
 @registry.method(str, "format")
 def _format_text(tx: Tracer, self: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker) -> Any:
     text = expect_constant(tx, self, "a format")
+    made = filled(tx, text, args, kwargs)
+    if made is not None:
+        return made
     values = [expect_constant(tx, arg, "formatted text") for arg in args]
     named = {name: expect_constant(tx, value, "formatted text") for name, value in kwargs.items()}
     return _formatted(tx, text, [*values, *named.values()], values, named)

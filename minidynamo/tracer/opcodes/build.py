@@ -23,6 +23,7 @@ from minidynamo.tracer.moved_items import (
     unpack_mapping,
     unpack_moved,
 )
+from minidynamo.tracer.number_texts import joined
 from minidynamo.tracer.opcodes.exceptions_with import stop_iteration_error
 from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.variables.base import VariableTracker
@@ -189,7 +190,9 @@ def format_with_spec(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("BUILD_STRING")
 def build_string(frame: Frame, instruction: Instruction) -> None:
-    frame.push(ConstantVariable("".join(as_constant(part) for part in frame.pop_many(instruction.argval))))
+    parts = frame.pop_many(instruction.argval)
+    text = joined(frame.tx, "", parts)
+    frame.push(ConstantVariable("".join(map(as_constant, parts))) if text is None else text)
 
 
 # Taking apart
