@@ -8,8 +8,10 @@ that checks writes to nothing outside and calls nothing but torch's own function
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection
+import operator
+from collections.abc import Callable, Collection, Sequence
 from types import CodeType
+from typing import Any
 
 import torch
 import torch.fx
@@ -20,12 +22,15 @@ from minidynamo.compat import constant_behind, has_saved_tensor_hooks
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Result
 from minidynamo.switches import is_switch
+from minidynamo.tracer import scalars
 from minidynamo.tracer.constants import from_constant
 from minidynamo.tracer.frame_request import FrameRequest
 from minidynamo.tracer.graph.dead_code import is_of_torch
 from minidynamo.tracer.interpreter import Frame
 from minidynamo.tracer.traced_frame import TracedFrame
 from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import BoundBuiltin
+from minidynamo.variables.objects import ClassVariable
 from minidynamo.variables.tensors import TensorVariable
 
 aten = torch.ops.aten
@@ -33,6 +38,7 @@ assert_async = aten._assert_async.msg  # of a tensor on the CPU it asserts at on
 _MESSAGE = "the program raises an error here"
 _OF_TORCH = ("torch.functional", "torch.nn.functional")
 _HOOKED = Result(Constant(has_saved_tensor_hooks, "has_saved_tensor_hooks"))
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _MANY = 200  # instructions of one way that are looked at
 
 
@@ -59,6 +65,58 @@ def expected(frame: Frame, condition: VariableTracker, jump: Instruction, jumps_
     holds = on_cpu if wanted else frame.tx.emit(torch.logical_not, [on_cpu])
     frame.tx.emit(assert_async, [holds, from_constant(_MESSAGE)])
     return wanted
+
+
+# What is read of a tensor, by the method or the class that reads it, and how long integers are that a float can hold.
+_READERS: dict[Any, str] = {bool: "bool", int: "int", float: "float"}
+_EXACT = 2**53
+
+
+def read_to_check(
+    frame: Frame, call: Instruction, function: VariableTracker, args: Sequence[VariableTracker]
+) -> VariableTracker | None:
+    """What stands for the number that `t.item()`, `float(t)` and the like give, where only a jump of which one way only
+    raises looks at it, perhaps compared with a literal: the tensor, with the same value to the last bit."""
+    tensor, reader = _reading(frame, function, args)
+    if tensor is None or not frame.tx.graph.expects or frame.tx.graph.subgraph is not None:
+        return None
+    following = [one for one in frame.instructions[call.index + 1 : call.index + 5] if one.opname != "TO_BOOL"][:3]
+    compared = len(following) == 3 and [one.opname for one in following[:2]] == ["LOAD_CONST", "COMPARE_OP"]
+    jump = following[-1] if compared else following[0]
+    if not jump.opname.startswith("POP_JUMP") or not jump.opname.endswith(("_IF_TRUE", "_IF_FALSE")):
+        return None
+    assert jump.target is not None
+    if only_raises(frame.code, jump.target) is only_raises(frame.code, jump.index + 1):
+        return None
+    fake = frame.tx.graph.use(tensor)
+    if constant_behind(fake) is not None or fake.dim() or fake.device.type not in ("cpu", "cuda"):
+        return None
+    warns = fake.requires_grad and reader in ("int", "float")
+    if warns or scalars.read(frame.tx, tensor) is not None:
+        return None
+    if not compared:
+        if fake.dtype == torch.bool:
+            return tensor
+        return frame.tx.emit(operator.ne, [tensor, from_constant(0)]) if reader == "bool" else None
+    literal = following[0].argval
+    if type(literal) not in (int, float) or (type(literal) is int and abs(literal) > _EXACT):
+        return None
+    if fake.dtype.is_floating_point and fake.dtype.itemsize > 1 and reader in ("item", "float"):
+        return frame.tx.emit("double", [tensor])
+    whole = fake.dtype in _INTEGERS and reader in ("item", "int") and type(literal) is int
+    return frame.tx.emit("long", [tensor]) if whole else None
+
+
+def _reading(
+    frame: Frame, function: VariableTracker, args: Sequence[VariableTracker]
+) -> tuple[TensorVariable | None, str]:
+    """The tensor of which a call reads the number, and how; None for other calls."""
+    if isinstance(function, BoundBuiltin) and function.name == "item" and not args:
+        return (function.receiver if isinstance(function.receiver, TensorVariable) else None), "item"
+    if isinstance(function, ClassVariable) and function.value in _READERS and len(args) == 1:
+        tensor = frame.look_at(args[0])
+        return (tensor if isinstance(tensor, TensorVariable) else None), _READERS[function.value]
+    return None, ""
 
 
 @functools.lru_cache(maxsize=1000)

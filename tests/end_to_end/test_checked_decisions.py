@@ -217,3 +217,77 @@ def test_a_frame_whose_saved_tensors_hooks_have_seen_is_not_run_twice():
         ):
             check()
     assert seen and compiled.stats.graphs == 3  # one that checks, two around a break
+
+
+def compared(x):
+    if x.sum().item() > 0.1:  # which float32 rounds to more
+        raise ValueError("too large")
+    return x + 1
+
+
+def compared_as_float(x):
+    if float(x.detach().max()) > 0.5:
+        raise ValueError("too large")
+    return x + 1
+
+
+def compared_as_int(x):
+    if int((x > 0.2).sum()) >= 2 or (x > 0.2).sum().item() == 1:
+        raise ValueError("too many")
+    return x + 1
+
+
+def asked_as_bool(x):
+    y = x * 2
+    if bool((y > 1).any()):
+        raise ValueError("too large")
+    if not torch.isfinite(y).all().item():
+        raise ValueError("not finite")
+    return y if bool(y.abs().sum() < 1e9) else y + 1
+
+
+def asked_as_number(x):
+    if not bool(x.sum()):
+        raise ValueError("nothing")
+    return x + 1
+
+
+NUMBERS = [(0.05, 0.0), (0.1, 0.0), (0.6, 0.6), (0.25, -1.0), (float("nan"), 0.0), (0.0, 0.0)]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("fn", "breaks"),
+    [(compared, 0), (compared_as_float, 0), (compared_as_int, 0), (asked_as_bool, 1), (asked_as_number, 0)],
+)
+def test_numbers_that_are_only_read_to_raise_are_checked_in_the_graph(fn, breaks, backend):
+    compiled = minidynamo.compile(fn, backend=backend, fullgraph=not breaks)
+    for values in NUMBERS:
+        assert str(outcome(compiled, values, requires_grad=True)) == str(outcome(fn, values, requires_grad=True))
+    assert compiled.breaks().count("graph break:") == breaks
+
+
+def test_a_number_of_which_torch_warns_is_read_by_torch():
+    def warned(x):
+        if float(x.max()) > 0.5:
+            raise ValueError("too large")
+        return x + 1
+
+    compiled = minidynamo.compile(warned, backend="eager")
+    with pytest.warns(UserWarning, match="requires_grad=True to a scalar"):
+        compiled(torch.zeros(2, requires_grad=True))
+    assert compiled.breaks().startswith("MD212")
+
+
+def test_numbers_that_are_read_for_more_are_not_kept_as_tensors():
+    def used(x):
+        total = x.sum().item()
+        if total > 5:
+            raise ValueError(total)
+        return x + total
+
+    compiled = minidynamo.compile(used, backend="eager")
+    assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 3.0))
+    with pytest.raises(ValueError, match=r"^6\.0$"):
+        compiled(torch.full((2,), 3.0))
+    assert compiled.breaks().startswith("MD212")

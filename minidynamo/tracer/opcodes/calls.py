@@ -8,6 +8,7 @@ from __future__ import annotations
 from minidynamo.bytecode.instructions import NULL_ABOVE_CALLABLE, Instruction
 from minidynamo.tracer.call import call
 from minidynamo.tracer.constants import as_constant
+from minidynamo.tracer.expectations import read_to_check
 from minidynamo.tracer.interpreter import Frame
 from minidynamo.tracer.moved_items import unpack_mapping, unpack_moved
 from minidynamo.tracer.opcodes.table import opcode
@@ -40,12 +41,14 @@ def callable_position(frame: Frame, instruction: Instruction) -> int | None:
     return function if isinstance(frame.stack[null], Null) else None
 
 
-def _call(frame: Frame, count: int, names: tuple[str, ...]) -> None:
+def _call(frame: Frame, instruction: Instruction, count: int, names: tuple[str, ...]) -> None:
     values = frame.move_many(count)
     function, receiver = pop_callable(frame)
     positional = count - len(names)
     kwargs = dict(zip(names, values[positional:]))
-    frame.push(call(frame.tx, function, [*receiver, *values[:positional]], kwargs))
+    args = [*receiver, *values[:positional]]
+    checked = None if kwargs else read_to_check(frame, instruction, function, args)
+    frame.push(call(frame.tx, function, args, kwargs) if checked is None else checked)
 
 
 @opcode("KW_NAMES")
@@ -56,12 +59,12 @@ def kw_names(frame: Frame, instruction: Instruction) -> None:
 @opcode("CALL")
 def call_positional(frame: Frame, instruction: Instruction) -> None:
     names, frame.keyword_names = frame.keyword_names, ()
-    _call(frame, instruction.argval, names)
+    _call(frame, instruction, instruction.argval, names)
 
 
 @opcode("CALL_KW")
 def call_kw(frame: Frame, instruction: Instruction) -> None:
-    _call(frame, instruction.argval, as_constant(frame.pop()))
+    _call(frame, instruction, instruction.argval, as_constant(frame.pop()))
 
 
 @opcode("CALL_FUNCTION_EX")

@@ -156,7 +156,7 @@ def check_with(error_type, cond, message):
     raise error_type(str(message()))
 
 
-# It raises for some values, in Python: traced as it is, it becomes a check in the graph, where a call of it could not be.
+# It raises for some values, in Python: traced as it is, that becomes a check in the graph.
 polyfill(torch.nn.functional.gaussian_nll_loss)(torch.nn.functional.gaussian_nll_loss)
 
 
