@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from minidynamo.plain_numbers import run_whole
 from minidynamo.structure import Structure, leaves, rebuild, structure_of
 
 Subgraph = Callable[..., tuple[torch.Tensor, ...]]
@@ -28,6 +29,7 @@ class Transformation:
     """`transform(function, **options)(*args, **kwargs)`, with an `Argument` in the place of each tensor.
 
     `result` is the structure of what the function returns; `takes` what it is called with, where that is not `args`.
+    `whole`: a call inside takes a number that varies as a plain one (`plain_numbers.py`).
     """
 
     transform: Callable[..., Any]
@@ -36,6 +38,7 @@ class Transformation:
     kwargs: Mapping[str, Any]
     result: Structure
     takes: tuple[Any, ...] | None = None
+    whole: bool = False
 
     def call(self, subgraph: Subgraph, inputs: Sequence[torch.Tensor]) -> Any:
         """The call, for a function that is `subgraph(*captured, *tensors)`; `inputs` are those, in this order."""
@@ -60,6 +63,9 @@ class Transformation:
             return tuple(leaves(self.call(subgraph, inputs)))
 
         run.__name__ = run.__qualname__ = name
+        if self.whole:
+            facts = (self.transform.__module__, self.transform.__qualname__, dict(self.options), self.args, self.kwargs)
+            run_whole(run, repr((*facts, self.takes, self.result)))
         return run
 
 

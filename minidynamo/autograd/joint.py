@@ -34,6 +34,7 @@ from minidynamo.autograd.opaque import CHOOSES_BY_DATA, CHOOSES_LATER, REFUSES_B
 from minidynamo.autograd.vectors import without_vectors
 from minidynamo.compat import FakeTensor, FakeTensorMode, OpOverload
 from minidynamo.errors import Diagnostic, GraphRefused, MinidynamoError
+from minidynamo.recomputing import CHECKPOINTS
 from minidynamo.switches import is_switch, preserved, restore, settings
 
 
@@ -152,7 +153,7 @@ def _trace_for_sizes(
 ) -> Trace:
     """Trace by the rules that know symbolic sizes where there are any, if they can."""
     if mode.shape_env is not None:
-        with contextlib.suppress(Exception), compat.python_dispatcher():
+        with contextlib.suppress(Exception), compat.python_dispatcher(exact=True):
             trace = attempt(opaque)
             if not any(_is_random(node) for node in trace.graph.nodes):  # torch's rules draw not as eager does
                 return trace
@@ -419,11 +420,15 @@ def _raise_delayed_errors(targets: Iterable[torch.Tensor]) -> None:
 class _CheckingInterpreter(LocatingInterpreter):
     """Also traces the checks that torch leaves out, and the nodes in `opaque` as operations that are."""
 
-    def __init__(self, gm: fx.GraphModule, recorder: LocationRecorder, opaque: Collection[fx.Node]) -> None:
-        super().__init__(gm, recorder)
+    def __init__(
+        self, gm: fx.GraphModule, recorder: LocationRecorder, opaque: Collection[fx.Node], **around: Any
+    ) -> None:
+        super().__init__(gm, recorder, **around)
         self.opaque = opaque
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if target in CHECKPOINTS:
+            return self.run_inside(*args)
         assert_values(target, args, kwargs)
         if self.recorder.current in self.opaque:
             return run_opaque(target, args, kwargs)
@@ -444,6 +449,12 @@ class _CheckingInterpreter(LocatingInterpreter):
         result = super().call_method(target, args, kwargs)
         without_vectors(self.traced_since(before), (args, kwargs), result)
         return result
+
+    def run_inside(self, gm: fx.GraphModule, inputs: tuple[Any, ...]) -> Any:
+        """Run the graph of a checkpoint. What belongs to it belongs to the outermost one."""
+        assert self.recorder.current is not None
+        around = {"checkpoint": self.recorder.current.name, **self.around}
+        return _CheckingInterpreter(gm, self.recorder, self.opaque, **around).run(*inputs)
 
     def traced_since(self, before: fx.Node | None) -> list[fx.Node]:
         """The nodes behind `before`, the newest first."""

@@ -53,8 +53,9 @@ class LocationRecorder:
         self.current = current
         self.marks = {} if current is None else _marks(current) | marks
 
-    def follow_backward(self, result: Any, maker: fx.Node) -> None:
-        """When autograd calls a gradient function that `result` brought into being, enter `maker`."""
+    def follow_backward(self, result: Any, maker: fx.Node, **around: Any) -> None:
+        """When autograd calls a gradient function that `result` brought into being, enter `maker`, with the marks of
+        what is `around` it."""
         values = result if isinstance(result, (tuple, list)) else (result,)
         pending = [v.grad_fn for v in values if isinstance(v, torch.Tensor) and v.grad_fn is not None]
         while pending:
@@ -62,13 +63,13 @@ class LocationRecorder:
             if function in self.known:
                 continue
             self.known[function] = maker
-            marks: dict[str, Any] = {}
+            marks = dict(around)
             if isinstance(function, torch.autograd.function.BackwardCFunction):
                 marks[USERS_BACKWARD] = f"{maker.name}, {len(self.known)}"
-                register(function.register_hook, functools.partial(self._called, maker))
+                register(function.register_hook, functools.partial(self._called, maker, **around))
             register(function.register_prehook, functools.partial(self._called, maker, **marks))
             if self.again:
-                register(function.register_hook, functools.partial(self._returned, maker))
+                register(function.register_hook, functools.partial(self._returned, maker, **around))
             elif function.name() in gradients.FORMULAS:
                 self.chosen.append(function)
                 register(function.register_hook, functools.partial(self._corrected, len(self.chosen) - 1))
@@ -77,8 +78,8 @@ class LocationRecorder:
     def _called(self, maker: fx.Node, *_: Any, **marks: Any) -> None:
         self.enter(maker, **marks)
 
-    def _returned(self, maker: fx.Node, made: Any, _: Any) -> None:
-        self.follow_backward(made, maker)
+    def _returned(self, maker: fx.Node, made: Any, _: Any, **around: Any) -> None:
+        self.follow_backward(made, maker, **around)
 
     def _corrected(self, index: int, made: Any, given: Any) -> Any:
         return gradients.corrected(self.chosen[index], made, given)
@@ -98,17 +99,18 @@ def _marks(maker: fx.Node) -> dict[str, Any]:
 
 
 class LocatingInterpreter(fx.Interpreter):
-    """Runs a torch-level graph and tells `recorder` whose turn it is."""
+    """Runs a torch-level graph and tells `recorder` whose turn it is; `around` has marks for all that it does."""
 
     extra_traceback = False
 
-    def __init__(self, gm: fx.GraphModule, recorder: LocationRecorder) -> None:
+    def __init__(self, gm: fx.GraphModule, recorder: LocationRecorder, **around: Any) -> None:
         super().__init__(gm)
         self.extra_traceback = False
         self.recorder = recorder
+        self.around = around
 
     def run_node(self, n: fx.Node) -> Any:
-        self.recorder.enter(n)
+        self.recorder.enter(n, **self.around)
         result = super().run_node(n)
-        self.recorder.follow_backward(result, n)
+        self.recorder.follow_backward(result, n, **self.around)
         return result

@@ -19,6 +19,7 @@ from minidynamo.autograd.numbers import is_symbolic
 from minidynamo.autograd.partition import ancestors
 from minidynamo.autograd.recomputation import is_random
 from minidynamo.compat import FakeTensor
+from minidynamo.plain_numbers import key_of_whole
 from minidynamo.switches import preserved, restore, settings
 
 Tensors = Sequence[torch.Tensor]
@@ -61,7 +62,7 @@ class Operation:
     @property
     def key(self) -> str:
         """What is the same for operations that compute the same of the same arguments."""
-        return repr((_names(self.function), self.arguments, self.settings))
+        return repr((key_of_whole(self.function) or _names(self.function), self.arguments, self.settings))
 
     def __repr__(self) -> str:
         return self.__name__
@@ -82,10 +83,12 @@ class Operation:
         args, kwargs = _filled(self.arguments, values)
         found: list[torch.Tensor] = []
 
+        places = {_memory(value) for value in values if isinstance(value, torch.Tensor)} if self.takes_numbers else ()
+
         def taken(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
                 return value
-            found.append(value)
+            found.append(value.clone() if places and _memory(value) in places else value)
             return _Place(len(found) - 1)
 
         self.structure = map_aggregate(self.function(*args, **kwargs), taken)
@@ -230,7 +233,7 @@ def run_opaque(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
 
 def run_with_numbers(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`function(*args, **kwargs)`, traced as one call that takes the symbolic numbers among the arguments. It must
-    write nothing, draw nothing, and return new memory."""
+    write nothing, draw nothing, and return each tensor once."""
     operation = Operation(function, args, kwargs, takes_numbers=True)
     given, operation.given = operation.given, []
     numbers, operation.numbers = operation.numbers[::-1], []
@@ -257,6 +260,10 @@ class _Place:
 
 def _filled(structure: Any, values: Tensors) -> Any:
     return map_aggregate(structure, lambda item: values[item.position] if isinstance(item, _Place) else item)
+
+
+def _memory(value: torch.Tensor) -> object:
+    return value.untyped_storage()._cdata if value.layout is torch.strided else id(value)
 
 
 def _is_differentiable(value: torch.Tensor) -> bool:

@@ -23,6 +23,7 @@ from minidynamo.branching import is_cond, run_branch, subgraphs_of
 from minidynamo.compat import FakeTensor
 from minidynamo.errors import Diagnostic, GraphRefused
 from minidynamo.fake_strides import FakeTensorMode
+from minidynamo.recomputing import CHECKPOINTS
 from minidynamo.switches import Call, Settings, is_switch, preserved, restore, settings, switches_inference, way_to
 
 CompileGraph = Callable[[fx.GraphModule, Sequence[Any]], BoxedCallable]
@@ -33,11 +34,11 @@ Environment = dict[fx.Node, Any]
 class _Step:
     """A part of the graph: one callable, or two with the node that chooses between them.
 
-    It takes the values of `inputs`, frees those in `dying`, and makes `outputs`; `settings` are in force when it begins
-    and when it ends.
+    It takes the values of `inputs`, some of which may be constants, frees those in `dying`, and makes `outputs`;
+    `settings` are in force when it begins and when it ends.
     """
 
-    inputs: tuple[fx.Node, ...]
+    inputs: tuple[Any, ...]
     outputs: tuple[fx.Node | None, ...]
     calls: tuple[BoxedCallable, ...]
     settings: Settings
@@ -47,12 +48,12 @@ class _Step:
     @property
     def used(self) -> set[fx.Node]:
         """Every node whose value it reads."""
-        return {*self.inputs} if self.pred is None else {*self.inputs, self.pred}
+        return {node for node in (*self.inputs, self.pred) if isinstance(node, fx.Node)}
 
     def run(self, values: Environment) -> None:
         """Run it on `values`, and put its results there."""
         call = self.calls[0] if self.pred is None or values[self.pred] else self.calls[1]
-        given = [values[node] for node in self.inputs]
+        given = [values[node] if isinstance(node, fx.Node) else node for node in self.inputs]
         for node in self.dying:
             del values[node]
         for output, result in zip(self.outputs, call(given)):
@@ -62,11 +63,19 @@ class _Step:
 
 def has_cuts(gm: fx.GraphModule) -> bool:
     """Whether the graph has to be compiled in segments."""
-    return any(map(_is_cut, gm.graph.nodes))
+    return any(_is_cut(gm, node) for node in gm.graph.nodes)
 
 
-def _is_cut(node: fx.Node) -> bool:
-    return is_cond(node) or is_autograd_call(node) or switches_inference(node.target)
+def _is_cut(gm: fx.GraphModule, node: fx.Node) -> bool:
+    if is_cond(node) or is_autograd_call(node) or switches_inference(node.target):
+        return True
+    return node.target in CHECKPOINTS and has_cuts(_subgraph(gm, node.args[0]))
+
+
+def _subgraph(gm: fx.GraphModule, node: Any) -> fx.GraphModule:
+    subgraph = gm.get_submodule(node.target)
+    assert isinstance(subgraph, fx.GraphModule)
+    return subgraph
 
 
 def compile_segments(gm: fx.GraphModule, example_inputs: Sequence[Any], compile_graph: CompileGraph) -> BoxedCallable:
@@ -94,7 +103,7 @@ class _Segments:
         pending: list[fx.Node] = []
         ends = {found for node in self.gm.graph.nodes for found in looked_at(node)}
         for node in self.gm.graph.nodes:
-            if _is_cut(node):
+            if _is_cut(self.gm, node):
                 self.add_segment(pending)
                 self.add_cut(node)
                 pending = []
@@ -131,6 +140,8 @@ class _Segments:
             node.target(*node.args)  # type: ignore[operator]
         elif is_cond(node):
             self.add_choice(node)
+        elif node.target in CHECKPOINTS:
+            self.add_checkpoint(node)
         else:
             self.add_call(node)
 
@@ -139,12 +150,28 @@ class _Segments:
         pred, operands = node.args[0], node.args[3]
         parts = {user.args[1]: user for user in node.users if user.target is operator.getitem}
         assert isinstance(pred, fx.Node) and isinstance(operands, (tuple, list))
-        examples = [self.examples[operand] for operand in operands]  # type: ignore[index]
+        examples = self.examples_of(operands)
         graphs = subgraphs_of(self.gm, node)
         calls = tuple(self.compile_part(graph, examples) for graph in graphs)
         results = _run_both(graphs, examples)
         outputs = tuple(parts.get(position) for position in range(len(results)))
-        self.steps.append(_Step(tuple(operands), outputs, calls, settings(), pred))  # type: ignore[arg-type]
+        self.steps.append(_Step(tuple(operands), outputs, calls, settings(), pred))
+        self.remember(outputs, results)
+
+    def add_checkpoint(self, node: fx.Node) -> None:
+        """Compile what a checkpoint runs; that backward runs it again is for torch to see to."""
+        part, inputs = _subgraph(self.gm, node.args[0]), node.args[1]
+        assert isinstance(inputs, (tuple, list))
+        parts = {user.args[1]: user for user in node.users if user.target is operator.getitem}
+        examples = self.examples_of(inputs)
+        compiled = self.compile_part(part, examples)
+
+        def call(args: list[Any]) -> Any:
+            return node.target(lambda *given: tuple(compiled([*given])), tuple(args))  # type: ignore[operator]
+
+        results = _run_on_fakes(part, examples)
+        outputs = tuple(parts.get(position) for position in range(len(results)))
+        self.steps.append(_Step(tuple(inputs), outputs, (mark_boxed(call),), settings()))
         self.remember(outputs, results)
 
     def add_call(self, node: fx.Node) -> None:
@@ -167,6 +194,9 @@ class _Segments:
         step.calls = (self.compile_part(part, examples),)
         self.steps.append(step)
         self.remember(step.outputs, _run_on_fakes(part, examples))
+
+    def examples_of(self, inputs: Iterable[Any]) -> list[Any]:
+        return [self.examples[given] if isinstance(given, fx.Node) else given for given in inputs]
 
     def compile_part(self, part: fx.GraphModule, examples: list[Any]) -> BoxedCallable:
         if has_cuts(part):
@@ -259,6 +289,8 @@ class _OnFakes(fx.Interpreter):
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if target is run_branch:
             return _run_both(args[1:3], args[3])
+        if target in CHECKPOINTS:
+            return tuple(_OnFakes(args[0]).run(*args[1]))
         return super().call_function(target, *foreseen(target, args, kwargs))
 
     def call_method(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

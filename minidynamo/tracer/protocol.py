@@ -213,8 +213,12 @@ class GraphView(Protocol):
         """A tensor that the open subgraph takes: like `like`, without dimension `dim` if that is given."""
         ...
 
+    def example(self, variable: GraphValue) -> Any:
+        """What stands for a value where only the layout of what is computed matters: a float is that of this call."""
+        ...
+
     def emit_transformed(
-        self, made: Transformation, name: str, subgraph: torch.fx.Node, inputs: Sequence[TensorVariable]
+        self, made: Transformation, name: str, subgraph: torch.fx.Node, inputs: Sequence[GraphValue]
     ) -> tuple[Any, list[VariableTracker]]:
         """Record `made` over a subgraph: what it gives for fake tensors, and the trackers of the tensors in that."""
         ...

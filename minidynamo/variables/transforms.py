@@ -12,6 +12,7 @@ import torch.fx
 from minidynamo.switches import Settings
 from minidynamo.transforming import PullBack, Transformation
 from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.tensors import TensorVariable
 
 
@@ -26,7 +27,7 @@ class PullBackVariable(VariableTracker):
     made: Transformation
     subgraph: torch.fx.Node
     module: torch.fx.GraphModule
-    inputs: list[TensorVariable]
+    inputs: list[TensorVariable | NumberVariable]
     primals: int
     versions: tuple[int | None, ...]
     settings: Settings

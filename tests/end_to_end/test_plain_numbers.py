@@ -136,14 +136,6 @@ def test_sizes_are_inputs_of_a_checkpoint(backend: str) -> None:
     assert compiled.stats.graphs == 2
 
 
-def test_a_number_that_a_checkpoint_returns_is_a_constant() -> None:
-    def f(x, n):
-        made, twice = checkpoint(lambda y: (y.sin() * n, n * 2), x, use_reentrant=False)
-        return made * twice
-
-    assert check(f, VALUES, "aot_eager") == len(VALUES)
-
-
 SPECIAL = (0.1, 0.2, 0.0, 0.3, 1.0, -0.5, 1.5, 0.4, math.nan, math.inf, 0.5, 1, 0, True, 0.6)
 
 

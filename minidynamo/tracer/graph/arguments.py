@@ -89,4 +89,6 @@ class Arguments:
         if variable.node is None or not self._open.holds(variable.node):
             variable.node = self._inputs.number(variable)
         node = self._open.node_of(variable)
+        if variable.plain and self._open.subgraph is not None:
+            self._open.subgraph.has_plain_numbers = True
         return node, variable.here if variable.plain else node.meta["example_value"]

@@ -62,6 +62,8 @@ class OpenGraphs:
             self._subgraphs.pop()
             if self.subgraph is not None:
                 self.subgraph.asks_grad_mode |= subgraph.asks_grad_mode
+                self.subgraph.draws |= subgraph.draws
+                self.subgraph.has_plain_numbers |= subgraph.has_plain_numbers
 
     def close(self, subgraph: Subgraph, outputs: Sequence[TensorVariable], name: str) -> torch.fx.Node:
         """Let the subgraph return `outputs`; gives the node that stands for it in the graph around it."""

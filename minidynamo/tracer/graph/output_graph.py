@@ -182,6 +182,8 @@ class OutputGraph:
         if known and not written and not _is_made_by_the_graph(result):
             return _constant_result(without_symbols(result))
         draws = self._fakes.take_draws()
+        if draws and self.subgraph is not None:
+            self.subgraph.draws = True
         where = tuple(map(memory_of, written))
         made = self._record(target, node_args, node_kwargs, result, mutates=bool(written), written=where, draws=draws)
         given = kwargs.get("out")
@@ -335,18 +337,23 @@ class OutputGraph:
     def inner_input(self, like: TensorVariable, dim: int | None, requires_grad: bool) -> TensorVariable:
         """A tensor that the open subgraph takes: like `like`, without dimension `dim` if that is given."""
         fake = self._fakes.part(self.use(like), dim, requires_grad)
-        node = self.graph.placeholder(like.node.name)
+        assert self.subgraph is not None
+        node = self.subgraph.placeholder(like.node.name)
         node.meta.update(example_value=fake, user_location=self._where())
         return self._fakes.note(TensorVariable(node, fake))
 
+    def example(self, variable: GraphValue) -> Any:
+        """What stands for a value where only the layout of what is computed matters: a float is that of this call."""
+        return self.use(variable) if isinstance(variable, TensorVariable) else variable.value
+
     def emit_transformed(
-        self, made: Transformation, name: str, subgraph: torch.fx.Node, inputs: Sequence[TensorVariable]
+        self, made: Transformation, name: str, subgraph: torch.fx.Node, inputs: Sequence[GraphValue]
     ) -> tuple[Any, list[VariableTracker]]:
         """Record `made` over a subgraph: what it gives for fake tensors, and the trackers of the tensors in that.
 
         Raises what torch does; nothing is recorded then.
         """
-        fakes = [self.use(variable) for variable in inputs]
+        fakes = [self.example(variable) for variable in inputs]
         versions = Versions(fakes)
         with self._fakes.mode:
             outcome = made.call(self._open.module(subgraph), fakes)

@@ -23,11 +23,15 @@ class Subgraph:
     """A graph whose placeholders are tensors and numbers of the surrounding ones, in the order of `inputs`.
 
     Where it does not take numbers (`takes_numbers`), sizes and the like are constants in it. `asks_grad_mode`: what is
-    traced into it has asked whether gradients are wanted.
+    traced into it has asked whether gradients are wanted; `writes`: it writes to an input; `draws`: it draws random
+    numbers; `has_plain_numbers`: a call takes one that varies as a plain number.
     """
 
     takes_numbers: bool = False
     asks_grad_mode: bool = False
+    writes: bool = False
+    draws: bool = False
+    has_plain_numbers: bool = False
     graph: torch.fx.Graph = field(default_factory=torch.fx.Graph)
     inputs: dict[GraphValue, torch.fx.Node] = field(default_factory=dict)
     _facts: dict[TensorVariable, tuple[object, ...]] = field(default_factory=dict)
@@ -54,7 +58,7 @@ class Subgraph:
                 return same
             last = next(reversed(self.inputs.values()), None)
             with self.graph.inserting_before(None) if last is None else self.graph.inserting_after(last):
-                node = self.graph.placeholder(variable.node.name)
+                node = self.placeholder(variable.node.name)
             if isinstance(variable, TensorVariable):
                 node.meta["example_value"] = variable.fake
                 self._facts[variable] = _facts(variable.fake)
@@ -64,6 +68,12 @@ class Subgraph:
             self.inputs[variable] = node
         return self.inputs[variable]
 
+    def placeholder(self, name: str) -> torch.fx.Node:
+        """Another placeholder, called `name` if none is called so yet."""
+        node = self.graph.placeholder(name)
+        node.target = node.name
+        return node
+
     def input_in_memory_of(self, fake: torch.Tensor) -> TensorVariable | None:
         """The input that a tensor is, or shares memory with."""
         return next((variable for variable in self.tensors if memory_of(variable.fake) == memory_of(fake)), None)
@@ -72,6 +82,7 @@ class Subgraph:
         """Remember that an operation wrote to a tensor, if that is an input's memory."""
         found = self.input_in_memory_of(fake)
         if found is not None:
+            self.writes = True
             self._written.append(found)
 
     def take_written(self) -> TensorVariable | None:

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 from minidynamo.recomputing import run_checkpoint, run_reentrant_checkpoint
 from minidynamo.tracer import registry
 from minidynamo.tracer.graph.subgraphs import Subgraph, memory_of
-from minidynamo.tracer.handlers.conditional import leaves, rebuilt, tensors_in, without_numbers
+from minidynamo.tracer.handlers.conditional import leaves, rebuilt, tensors_in
 from minidynamo.tracer.handlers.trials import changing_nothing, draws_random_numbers
 from minidynamo.tracer.handlers.values import is_constant
 from minidynamo.tracer.protocol import Tracer
@@ -47,7 +47,7 @@ def _checkpoint(
         tx.graph.open_subgraph((), takes_numbers=True) as subgraph,
         changing_nothing(tx, lambda what: _refuse(tx, what)),
     ):
-        result = without_numbers(tx.call(function, args, kwargs))
+        result = tx.call(function, args, kwargs)
         _check(tx, subgraph, result)
         if torch.is_grad_enabled() != enabled:
             _refuse(tx, "the grad mode is another one behind it")
@@ -57,7 +57,7 @@ def _checkpoint(
     inputs = list(subgraph.inputs)
     node = tx.graph.close_subgraph(subgraph, tensors, f"checkpoint_{len(tx.graph.graph.nodes)}")
     if not options.get("preserve_rng_state", True):
-        fakes = [tx.graph.use(v) if isinstance(v, TensorVariable) else v.value for v in inputs]
+        fakes = [*map(tx.graph.example, inputs)]
         modes = [tx.graph.use(tensor).fake_mode for tensor in subgraph.tensors]  # type: ignore[attr-defined]
         if not modes or draws_random_numbers(tx.graph.module_of(node), fakes, modes[0]):
             _refuse(tx, "it draws other random numbers when it runs again")
@@ -105,7 +105,7 @@ def _check_reentrant(
 
 
 def _check(tx: Tracer, subgraph: Subgraph, result: VariableTracker) -> None:
-    """What comes out must be new tensors, and constants."""
+    """What comes out must be new tensors, constants, and numbers, which Python computes outside of graphs."""
     if subgraph.changed_facts() is not None:
         _refuse(tx, "its function changes the shape or history of a tensor from outside")
     seen: set[object] = set()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
@@ -165,7 +165,7 @@ def _trace(
     """Trace a branch whose results have to look like those of the `other` one."""
     before = settings()
     with _converted(tx, branch), tx.graph.open_subgraph(inputs, takes_numbers=True) as subgraph, _restricted(tx):
-        result = without_numbers(tx.call(branch.function, given))
+        result = _without_numbers(tx.call(branch.function, given))
         if settings() != before:
             tx.break_graph("MD224", "grad mode, autocast or another setting is a different one behind it", why=_PURE)
         if subgraph.changed_facts() is not None:
@@ -267,11 +267,11 @@ def _check_results(tx: Tracer, subgraph: Subgraph, result: VariableTracker) -> N
         seen.add(memory)
 
 
-def without_numbers(result: VariableTracker) -> VariableTracker:
-    """The result with its numbers as constants: what a graph inside another one gives to Python is known."""
+def _without_numbers(result: VariableTracker) -> VariableTracker:
+    """The result with its numbers as constants: the program goes on with either branch."""
     if not any(isinstance(leaf, NumberVariable) for leaf in leaves(result)):
         return result
-    return rebuilt(result, (pinned(leaf) for leaf in leaves(result) if not isinstance(leaf, ConstantVariable)))
+    return _mapped(result, pinned)
 
 
 def _form(variable: VariableTracker) -> object:
@@ -327,9 +327,14 @@ def _restrided(tx: Tracer, mine: TensorVariable, like: TensorVariable) -> Tensor
 
 def rebuilt(result: VariableTracker, made: Iterator[VariableTracker]) -> VariableTracker:
     """The structure of `result` around new tensors."""
+    return _mapped(result, lambda leaf: next(made) if isinstance(leaf, TensorVariable) else leaf)
+
+
+def _mapped(result: VariableTracker, function: Callable[[VariableTracker], VariableTracker]) -> VariableTracker:
+    """The structure of `result` around what `function` makes of its leaves."""
     if isinstance(result, DictVariable):
-        return DictVariable({key: rebuilt(item, made) for key, item in result.items.items()}, result.cls)
+        return DictVariable({key: _mapped(item, function) for key, item in result.items.items()}, result.cls)
     if isinstance(result, SequenceVariable):
-        items = [rebuilt(item, made) for item in result.items]
+        items = [_mapped(item, function) for item in result.items]
         return ListVariable(items) if isinstance(result, ListVariable) else TupleVariable(items, result.cls)
-    return result if isinstance(result, ConstantVariable) else next(made)
+    return function(result)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import torch
@@ -15,13 +16,17 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from minidynamo import compat
+from minidynamo.guards.source import Computed, Constant, Names, Source
+from minidynamo.plain_numbers import run_whole
 from minidynamo.tracer import registry
 from minidynamo.tracer.graph.subgraphs import memory_of
 from minidynamo.tracer.handlers.trials import changing_nothing
 from minidynamo.tracer.handlers.values import constant, none
+from minidynamo.tracer.numbers import pinned
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import SequenceVariable, TupleVariable
+from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ClassVariable
 from minidynamo.variables.tensors import TensorVariable
 
@@ -61,19 +66,68 @@ def _apply(tx: Tracer, cls: VariableTracker, *args: VariableTracker, **kwargs: V
         _refuse(tx, cls.value, what)
 
     tensors = [arg for arg in args if isinstance(arg, TensorVariable)]
-    with tx.graph.open_subgraph(tensors) as trial, changing_nothing(tx, refuse, may_write=True), _without_grad(tx):
-        ctx, result = _forward(tx, cls, args)
+    given = tuple(_given(tx, arg) for arg in args)
+    with (
+        tx.graph.open_subgraph(tensors, takes_numbers=True) as trial,
+        changing_nothing(tx, refuse, may_write=True),
+        _without_grad(tx),
+    ):
+        ctx, result = _forward(tx, cls, given)
         if any(tx.graph.use(tensor).requires_grad for tensor in tensors):
-            made, given = _backward(tx, cls, ctx, result)
-            if not all(_is_computed_from(given, gradient) for gradient in made):
+            made, gradients = _backward(tx, cls, ctx, result)
+            if not all(_is_computed_from(gradients, gradient) for gradient in made):
                 refuse("its backward returns what does not depend on the gradient that it gets")
         if trial.changed_facts() is not None:
             refuse("it changes the shape of a tensor")
-    return tx.emit(applier(cls.value), args)
+    for value in trial.inputs:  # what the user's code reads elsewhere is there when it is traced, and no later
+        if isinstance(value, NumberVariable) and not _is_made_of_given(value.source):
+            pinned(value)
+    kinds = {arg.cls for arg in args if isinstance(arg, NumberVariable)}
+    if float in kinds and (trial.draws or trial.writes):
+        refuse("it draws random numbers or writes, and is given a float that differs from call to call")
+    if int in kinds and trial.has_plain_numbers:
+        refuse("torch takes an int that it is given, and that differs from call to call, as a plain number")
+    return tx.emit(applier(cls.value, whole=float in kinds), [_as_plain(arg) for arg in args])
 
 
-def applier(cls: type[Any]) -> Callable[..., Any]:
-    """`cls.apply` as a plain function, which graphs can name."""
+@dataclass(frozen=True)
+class _Given(Source):
+    """A number as an argument of a custom Function, which its code may find elsewhere, too."""
+
+    number: Source
+
+    @property
+    def base(self) -> Source:
+        return self.number
+
+    def expression(self, names: Names) -> str:
+        return self.number.expression(names)
+
+    def display(self) -> str:
+        return self.number.display()
+
+
+def _given(tx: Tracer, arg: VariableTracker) -> VariableTracker:
+    """What is traced for an argument: a number that is known to be one."""
+    if not isinstance(arg, NumberVariable) or arg.source is None:
+        return arg
+    make = tx.graph.floating if arg.cls is float else tx.graph.integer
+    return make(arg.here, _Given(arg.source))
+
+
+def _is_made_of_given(source: Source | None) -> bool:
+    if isinstance(source, Computed):
+        return all(map(_is_made_of_given, source.operands))
+    return isinstance(source, _Given | Constant)
+
+
+def _as_plain(arg: VariableTracker) -> VariableTracker:
+    """The argument; a float that varies is one for the user's code, and no symbol."""
+    return replace(arg, plain=True) if isinstance(arg, NumberVariable) and arg.cls is float else arg
+
+
+def applier(cls: type[Any], whole: bool = False) -> Callable[..., Any]:
+    """`cls.apply` as a plain function, which graphs can name; as a `whole` it takes numbers that vary."""
 
     def apply(*args: Any) -> Any:
         results = cls.apply(*args)
@@ -87,6 +141,8 @@ def applier(cls: type[Any]) -> Callable[..., Any]:
     apply.__dict__["only_computes"] = True  # or writes to its arguments, as its trace has shown
     apply.__name__ = apply.__qualname__ = f"{cls.__name__}_apply"
     apply.__module__ = cls.__module__
+    if whole:
+        run_whole(apply, f"{cls.__module__}.{cls.__qualname__} {id(cls)}")
     return apply
 
 

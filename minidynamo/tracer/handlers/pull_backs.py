@@ -18,6 +18,7 @@ from minidynamo.structure import leaves as leaves_of
 from minidynamo.structure import rebuild, structure_of
 from minidynamo.switches import Settings, settings
 from minidynamo.tracer import registry
+from minidynamo.tracer.graph.subgraphs import GraphValue
 from minidynamo.tracer.handlers.conditional import tensors_in
 from minidynamo.tracer.handlers.transforms import distinct, given_tensors, record, refuse_transform, spec_of, trace
 from minidynamo.tracer.handlers.trials import draws_random_numbers
@@ -26,6 +27,7 @@ from minidynamo.tracer.protocol import Tracer
 from minidynamo.transforming import Argument, PullBack, Transformation
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import DictVariable, TupleVariable
+from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.tensors import TensorVariable
 from minidynamo.variables.transforms import PullBackVariable
 
@@ -85,10 +87,10 @@ def _vjp_at(
     traced = trace(tx, "vjp", function, args, DictVariable({}), dict.fromkeys(given, (None, True)), derivative=True)
     inputs = [*traced.captured, *given]
     module = tx.graph.module_of(traced.subgraph)
-    fakes: list[Any] = [tx.graph.use(tensor) for tensor in inputs]
-    if draws_random_numbers(module, fakes, fakes[0].fake_mode):
+    fakes: list[Any] = [*map(tx.graph.example, inputs)]
+    if draws_random_numbers(module, fakes, fakes[-1].fake_mode):
         refuse("its function draws random numbers")
-    made = Transformation(values_of, options, traced.args, {}, traced.result)
+    made = Transformation(values_of, options, traced.args, {}, traced.result, whole=traced.whole)
     values = record(tx, made, "vjp", traced.subgraph, inputs, refuse)
     pull_back = PullBackVariable(
         replace(made, transform=vjp),
@@ -105,9 +107,9 @@ def _vjp_at(
     return TupleVariable([first, pull_back, aux])
 
 
-def _version(tensor: TensorVariable) -> int | None:
-    """How often the graph has written to a tensor; None where that is not counted."""
-    return None if tensor.fake.is_inference() else tensor.fake._version
+def _version(value: GraphValue) -> int | None:
+    """How often the graph has written to a tensor; None where that is not counted, and for numbers."""
+    return None if isinstance(value, NumberVariable) or value.fake.is_inference() else value.fake._version
 
 
 def spoilt(pull_back: PullBackVariable, now: Settings) -> str:
@@ -133,11 +135,11 @@ def _call(
     why = spoilt(self, settings())
     if why:
         refuse(why)
-    given = self.inputs[-self.primals :]
-    cotangents = distinct(tx, cotangents, set(given))
+    given = {value for value in self.inputs[-self.primals :] if isinstance(value, TensorVariable)}
+    cotangents = distinct(tx, cotangents, given)
     tensors = tensors_in(cotangents)
     wanted = None if create_graph is None else expect_constant(tx, create_graph, "create_graph")
-    spec = _moved(spec_of(cotangents, tensors, refuse), len(given))
+    spec = _moved(spec_of(cotangents, tensors, refuse), self.primals)
     made = Transformation(
         pulled_back,
         {**self.made.options, "create_graph": wanted},
@@ -145,6 +147,7 @@ def _call(
         {},
         self.made.result,
         self.made.args,
+        self.made.whole,
     )
     return record(tx, made, "pull_back", _node_here(tx, self.subgraph), [*self.inputs, *tensors], refuse)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -20,7 +20,7 @@ from minidynamo.structure import Structure, is_sequence_class, structure_of
 from minidynamo.structure import leaves as leaves_of
 from minidynamo.tracer import registry
 from minidynamo.tracer.constants import NotConstant, as_constant, key_of
-from minidynamo.tracer.graph.subgraphs import Subgraph
+from minidynamo.tracer.graph.subgraphs import GraphValue, Subgraph
 from minidynamo.tracer.handlers.conditional import leaves, tensors_in
 from minidynamo.tracer.handlers.trials import changing_nothing
 from minidynamo.tracer.handlers.values import constant
@@ -29,6 +29,7 @@ from minidynamo.transforming import Argument, Transformation, transformed
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import FunctionVariable
 from minidynamo.variables.containers import DictVariable, ListVariable, SequenceVariable, TupleVariable
+from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.tensors import TensorVariable
 
 func: Any = torch.func
@@ -117,22 +118,23 @@ def _transformed(
     followed = _followed(real, plain, args)
     how = {tensor: (dim, tensor in followed) for tensor, dim in zip(given, dims)}
     traced = trace(tx, name, function, args, kwargs, how, derivative=real in _DERIVATIVES)
-    made = Transformation(real, plain, traced.args, traced.kwargs, traced.result)
+    made = Transformation(real, plain, traced.args, traced.kwargs, traced.result, whole=traced.whole)
     return record(tx, made, name, traced.subgraph, [*traced.captured, *given], refuse)
 
 
 @dataclass(frozen=True, eq=False)
 class Traced:
-    """A function that was traced into a graph of its own: what it takes and gives, and which tensors it reads besides.
+    """A function that was traced into a graph of its own: what it takes and gives, and what it reads besides.
 
-    `args` and `kwargs` have an `Argument` in the place of each tensor.
+    `args` and `kwargs` have an `Argument` in the place of each tensor; `whole` is for the `Transformation`.
     """
 
     subgraph: torch.fx.Node
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     result: Structure
-    captured: list[TensorVariable]
+    captured: list[GraphValue]
+    whole: bool
 
 
 def given_tensors(args: VariableTracker, kwargs: VariableTracker, refuse: Refuse) -> list[TensorVariable]:
@@ -160,7 +162,11 @@ def trace(
         refuse_transform(tx, name, what)
 
     mode = _gradients_enabled(tx) if derivative else contextlib.nullcontext()
-    with tx.graph.open_subgraph(()) as subgraph, changing_nothing(tx, refuse, may_restore=True), mode:
+    with (
+        tx.graph.open_subgraph((), takes_numbers=True) as subgraph,
+        changing_nothing(tx, refuse, may_restore=True),
+        mode,
+    ):
         replaced = {tensor: tx.graph.inner_input(tensor, *how) for tensor, how in given.items()}
         result = _call(tx, function, args, kwargs, replaced)
         if name == "vmap":
@@ -170,7 +176,7 @@ def trace(
     spec = (spec_of(args, order, refuse), spec_of(kwargs, order, refuse))
     structure = structure_of(spec_of(result, tensors_in(result), refuse))
     node = tx.graph.close_subgraph(subgraph, tensors_in(result), f"{name}_function")
-    return Traced(node, *spec, structure, subgraph.tensors)
+    return Traced(node, *spec, structure, list(subgraph.inputs), subgraph.has_plain_numbers)
 
 
 def distinct(tx: Tracer, value: VariableTracker, seen: set[TensorVariable]) -> VariableTracker:
@@ -199,7 +205,7 @@ def _options(options: DictVariable, refuse: Refuse) -> dict[str, Any]:
 
 
 def record(
-    tx: Tracer, made: Transformation, name: str, node: torch.fx.Node, inputs: list[TensorVariable], refuse: Refuse
+    tx: Tracer, made: Transformation, name: str, node: torch.fx.Node, inputs: Sequence[GraphValue], refuse: Refuse
 ) -> VariableTracker:
     """Put the call into the graph and track what it gives."""
     try:
@@ -289,6 +295,8 @@ def _made_inside(tx: Tracer, subgraph: Subgraph, value: VariableTracker) -> Vari
 def _check(subgraph: Subgraph, result: VariableTracker, refuse: Refuse) -> None:
     if subgraph.changed_facts() is not None:
         refuse("its function changes the shape or history of a tensor from outside")
+    if subgraph.has_plain_numbers and subgraph.draws:
+        refuse("its function draws random numbers, and takes a number that differs from call to call")
     for leaf in leaves(result):
         if not isinstance(leaf, TensorVariable):
             refuse(f"its function returns a {leaf.python_type.__name__}")
@@ -307,9 +315,11 @@ def _with(value: VariableTracker, replaced: Mapping[TensorVariable, VariableTrac
 
 
 def spec_of(value: VariableTracker, tensors: list[TensorVariable], refuse: Refuse) -> Any:
-    """A real value with an `Argument` for each tensor."""
+    """A real value with an `Argument` for each tensor. The function knows the numbers that differ from call to call."""
     if isinstance(value, TensorVariable):
         return Argument(tensors.index(value))
+    if isinstance(value, NumberVariable):
+        return value.cls()
     if isinstance(value, DictVariable) and value.cls is dict:
         return {key.token: spec_of(item, tensors, refuse) for key, item in value.items.items()}
     if isinstance(value, SequenceVariable) and is_sequence_class(value.cls):
