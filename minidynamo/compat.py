@@ -497,24 +497,51 @@ def constant_of(number: typing.Any) -> int | float | bool | None:
     return found
 
 
+_RULE_KEYS = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
+
+
 @contextlib.contextmanager
-def python_dispatcher() -> typing.Iterator[None]:
+def python_dispatcher(*, exact: bool = False) -> typing.Iterator[None]:
     """A context in which operations on symbolic sizes take torch's rules in Python, which can compute with them.
 
     Those that give a new tensor where the operation itself gives its argument are left out: what is written to the
-    result has to reach the argument, too. The operation's own C++ can compute with symbolic sizes.
+    result has to reach the argument, too. The operation's own C++ can compute with symbolic sizes. If the values have
+    to be `exact`, those raise NotImplementedError that compute something else.
     """
     entered = importlib.import_module("torch._dispatch.python").enable_python_dispatcher()
-    op = torch.ops.aten.dropout.default
-    keys = [torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd]
-    copying = {key: op.py_kernels.pop(key) for key in keys if key in op.py_kernels}
-    op._dispatch_cache.clear()
+    dropout = torch.ops.aten.dropout.default
+    changed: dict[OpOverload, dict[typing.Any, typing.Any]] = {dropout: {}}
+    for op, position in _RECURRENT.items() if exact else ():
+        rules = {key: op.py_kernels[key] for key in _RULE_KEYS if key in op.py_kernels}
+        changed[op] = {key: functools.partial(_without_dropout, rule, position) for key, rule in rules.items()}
+    kept = {op: {key: op.py_kernels.pop(key) for key in _RULE_KEYS if key in op.py_kernels} for op in changed}
+    for op, rules in changed.items():
+        op.py_kernels.update(rules)
+        op._dispatch_cache.clear()
     try:
         with entered:
             yield
     finally:
-        op.py_kernels.update(copying)
-        op._dispatch_cache.clear()
+        for op, rules in kept.items():
+            op.py_kernels.update(rules)
+            op._dispatch_cache.clear()
+
+
+# Recurrent layers, and where they are given the probability of dropout; how many layers there are, and whether they
+# train, stands beside it.
+_RECURRENT: dict[OpOverload, int] = {
+    getattr(getattr(torch.ops.aten, name), overload): position
+    for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
+    for overload, position in (("input", 5), ("data", 6))
+}
+
+
+def _without_dropout(rule: typing.Any, position: int, *args: typing.Any) -> typing.Any:
+    """torch's rule for a recurrent layer, which leaves its dropout out."""
+    layers, probability, trains = args[position - 1 : position + 2]
+    if trains and layers > 1 and probability != 0:
+        raise NotImplementedError("torch's rule leaves dropout out")
+    return rule(*args)
 
 
 @functools.cache
@@ -596,6 +623,9 @@ FUSED_UPDATES = [
     for name in ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_")
     if "tensor_lr" in getattr(torch.ops.aten, name).overloads()
 ]
+
+# Attention as operations that autograd knows: the result, and the weights that values are multiplied with.
+attention_by_parts: typing.Any = torch.ops.aten._scaled_dot_product_attention_math
 
 # What optimizers do to the numbers of many tensors at once.
 foreach_add_: typing.Any = torch._foreach_add_

@@ -7,12 +7,15 @@ constants.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
 from torch.nn import functional
+
+from minidynamo.compat import FUSED_UPDATES
 
 T = TypeVar("T")
 
@@ -21,16 +24,25 @@ T = TypeVar("T")
 class Plain:
     """`names` of the parameters, in order, up to the last one of interest; which of them take `numbers`; for each of
     these the condition under which the call is one and the same program, as a template. What is `fixed` has to be this
-    constant. With `on_cpu`, torch calls something else on other devices."""
+    constant, what is `fixed_elsewhere` on all devices but a CPU. With `keeps_ints`, an int is no float to a tensor of
+    ints; of those in `ints`, torch takes no floats."""
 
     names: tuple[str, ...]
     numbers: Mapping[str, str]
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    on_cpu: bool = False
+    fixed_elsewhere: Mapping[str, Any] = field(default_factory=dict)
+    keeps_ints: bool = False
+    ints: Collection[str] = ()
 
     def named(self, args: Sequence[T], kwargs: Mapping[str, T]) -> dict[str, T]:
         """The arguments that are given, by name."""
         return {**dict(zip(self.names, args)), **kwargs}
+
+    def varies(self, name: str, is_int: bool, tensors: Iterable[torch.Tensor]) -> bool:
+        """Whether a number for this parameter may differ from call to call, in a call that is given these tensors."""
+        if name not in self.numbers or not self.keeps_ints or not is_int:
+            return name in self.numbers
+        return all(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors)
 
 
 def plain(function: Any) -> Plain | None:
@@ -38,30 +50,23 @@ def plain(function: Any) -> Plain | None:
     return _TABLE.get(function) if getattr(type(function), "__hash__", None) is not None else None
 
 
+def hands_on(function: Any) -> bool:
+    """Whether a function, written in Python, only hands numbers on to others."""
+    return any(function is other for other in _HANDING_ON)
+
+
 def functions() -> list[Any]:
     """The functions, and the names of methods, of which something is known."""
     return [*_TABLE]
 
 
-def run_whole(function: Callable[..., Any], key: str) -> None:
-    """Say of a function of a graph that it takes all numbers as plain ones. It writes nothing and draws no random
-    numbers; two of them with one `key` compute the same."""
-    vars(function)[_KEY] = key
-
-
-def key_of_whole(function: Any) -> str | None:
-    """The key of a function that takes all numbers as plain ones; None for another one."""
-    return getattr(function, _KEY, None)
-
-
-_KEY = "key_of_whole"
 _HANDING_ON = (functional.multi_head_attention_forward, functional.lp_pool1d, functional.lp_pool2d)
 _TABLE: dict[Any, Plain] = {}
 
 
 def _add(functions: Sequence[Callable[..., Any] | str], names: str, numbers: str, **facts: Any) -> None:
-    condition = facts.pop("condition", "")
-    made = Plain(tuple(names.split()), dict.fromkeys(numbers.split(), condition), **facts)
+    conditions = facts.pop("conditions", {})
+    made = Plain(tuple(names.split()), {name: conditions.get(name, "") for name in numbers.split()}, **facts)
     _TABLE.update(dict.fromkeys(functions, made))
 
 
@@ -74,11 +79,12 @@ _add(
         *(functional.dropout, functional.dropout1d, functional.dropout2d, functional.dropout3d),
         *(functional.alpha_dropout, functional.feature_alpha_dropout),
         *(torch.dropout, torch.feature_dropout, torch.alpha_dropout, torch.feature_alpha_dropout),
+        *(torch.dropout_, torch.feature_dropout_, torch.alpha_dropout_, torch.feature_alpha_dropout_),
+        torch.native_dropout,
     ],
     "input p",
     "p",
-    condition="0 < {0} < 1",
-    on_cpu=True,
+    conditions={"p": "0 < {0} < 1"},
 )
 _add(["bernoulli_", "geometric_"], "self p", "p")
 _add(["normal_", "log_normal_"], "self mean std", "mean std")
@@ -87,9 +93,16 @@ _add(["exponential_"], "self lambd", "lambd")
 _add(["cauchy_"], "self median sigma", "median sigma")
 _add([torch.bernoulli, "bernoulli"], "input p", "p")
 _add([torch.normal], "mean std size", "mean std")
+_add(["random_"], "self from to", "from to", ints=("from", "to"))
+_add([torch.randint_like], "input low high", "low high", ints=("low", "high"))
+_add([functional.rrelu, torch.rrelu, torch.rrelu_], "input lower upper training inplace", "lower upper")
 
 # Normalization
-_add([functional.layer_norm, torch.layer_norm], "input normalized_shape weight bias eps", "eps")
+_add(
+    [functional.layer_norm, torch.layer_norm, torch.native_layer_norm],
+    "input normalized_shape weight bias eps",
+    "eps",
+)
 _add([functional.rms_norm, torch.rms_norm], "input normalized_shape weight eps", "eps")
 _add([functional.group_norm, torch.group_norm], "input num_groups weight bias eps", "eps")
 _add([functional.batch_norm], "input running_mean running_var weight bias training momentum eps", "momentum eps")
@@ -108,11 +121,11 @@ _add(
     "input target weight size_average ignore_index reduce reduction label_smoothing",
     "label_smoothing",
 )
-_add([functional.margin_ranking_loss], "input1 input2 target margin", "margin")
-_add([functional.cosine_embedding_loss], "input1 input2 target margin", "margin")
-_add([functional.hinge_embedding_loss], "input target margin", "margin")
+_add([functional.margin_ranking_loss, torch.margin_ranking_loss], "input1 input2 target margin", "margin")
+_add([functional.cosine_embedding_loss, torch.cosine_embedding_loss], "input1 input2 target margin", "margin")
+_add([functional.hinge_embedding_loss, torch.hinge_embedding_loss], "input target margin", "margin")
 _add([functional.multi_margin_loss], "input target p margin", "margin")
-_add([functional.triplet_margin_loss], "anchor positive negative margin p eps", "margin eps")
+_add([functional.triplet_margin_loss, torch.triplet_margin_loss], "anchor positive negative margin p eps", "margin eps")
 _add([functional.poisson_nll_loss], "input target log_input full size_average eps", "eps")
 _add([functional.pairwise_distance, torch.pairwise_distance], "x1 x2 p eps", "eps")
 _add([functional.cosine_similarity, torch.cosine_similarity], "x1 x2 dim eps", "eps")
@@ -121,27 +134,51 @@ _add([functional.cosine_similarity, torch.cosine_similarity], "x1 x2 dim eps", "
 _add(
     [functional.scaled_dot_product_attention],
     "query key value attn_mask dropout_p is_causal scale",
-    "scale",
-    fixed={"dropout_p": 0.0},
+    "dropout_p scale",
+    conditions={"dropout_p": "0 < {0} < 1"},
+    fixed_elsewhere={"dropout_p": 0.0},
 )
 
 # Pointwise operations
 _add([functional.pad], "input pad mode value", "value")
-_add([functional.celu, torch.celu], "input alpha inplace", "alpha", fixed={"inplace": False})
-_add([functional.hardtanh], "input min_val max_val inplace", "min_val max_val", fixed={"inplace": False})
+_add([functional.celu, torch.celu, torch.celu_], "input alpha inplace", "alpha")
+_add([functional.hardtanh, functional.hardtanh_], "input min_val max_val inplace", "min_val max_val")
 _add([functional.softshrink, functional.hardshrink, torch.hardshrink], "input lambd", "lambd")
+_add([torch.sub, torch.subtract, torch.rsub, "sub", "sub_"], "input other alpha", "alpha", keeps_ints=True)
 _add(
-    [functional.rrelu],
-    "input lower upper training inplace",
-    "lower upper",
-    fixed={"training": False, "inplace": False},
+    [
+        *(torch.pow, "pow", "pow_", operator.pow, operator.ipow),
+        *(torch.floor_divide, "floor_divide", "floor_divide_", operator.floordiv, operator.ifloordiv),
+    ],
+    "input exponent",
+    "input exponent",
+    keeps_ints=True,
 )
-_add([torch.lerp, "lerp"], "input end weight", "weight")
-_add([torch.xlogy, torch.special.xlogy, "xlogy"], "input other", "other")
-_add([torch.nan_to_num, "nan_to_num"], "input nan posinf neginf", "nan posinf neginf")
-_add([torch.logit, torch.special.logit, "logit"], "input eps", "eps")
+_add([torch.float_power, "float_power"], "input exponent", "input exponent")
+_add([torch.lerp, "lerp", "lerp_"], "input end weight", "weight")
+_add([torch.xlogy, torch.special.xlogy, "xlogy", "xlogy_", torch.special.xlog1py], "input other", "input other")
+_add([torch.nan_to_num, torch.nan_to_num_, "nan_to_num", "nan_to_num_"], "input nan posinf neginf", "nan posinf neginf")
+_add([torch.logit, torch.logit_, torch.special.logit, "logit", "logit_"], "input eps", "eps")
 _add([torch.isclose, "isclose"], "input other rtol atol", "rtol atol")
 _add([torch.fake_quantize_per_tensor_affine], "input scale zero_point quant_min quant_max", "scale")
+
+# Products, sums and solutions
+_add([torch.addmm, "addmm", "addmm_"], "input mat1 mat2 beta alpha", "beta alpha", keeps_ints=True)
+_add([torch.addmv, "addmv", "addmv_"], "input mat vec beta alpha", "beta alpha", keeps_ints=True)
+_add([torch.addr, "addr", "addr_"], "input vec1 vec2 beta alpha", "beta alpha", keeps_ints=True)
+_add(
+    [torch.addbmm, "addbmm", "addbmm_", torch.baddbmm, "baddbmm", "baddbmm_"],
+    "input batch1 batch2 beta alpha",
+    "beta alpha",
+    keeps_ints=True,
+)
+_add([torch.index_add, "index_add", "index_add_"], "input dim index source alpha", "alpha", keeps_ints=True)
+_add([torch.renorm, "renorm", "renorm_"], "input p dim maxnorm", "maxnorm")
+_add([torch.trapezoid, torch.trapz, torch.cumulative_trapezoid], "y x dx", "dx", keeps_ints=True)
+_add([torch.linalg.pinv], "A rcond hermitian atol rtol", "rcond atol rtol")
+_add([torch.linalg.matrix_rank], "A tol hermitian atol rtol", "tol atol rtol")
+_add([torch.pinverse, "pinverse"], "input rcond", "rcond")
+_add([torch.histc, "histc"], "input bins min max", "min max")
 
 # Reductions
 _add(
@@ -153,3 +190,7 @@ _add([torch.quantile, torch.nanquantile, "quantile", "nanquantile"], "input q", 
 
 # Constructors
 _add([torch.logspace], "start end steps base", "base")
+
+# Whole updates of optimizers
+for _update in FUSED_UPDATES:
+    _add([_update], "self", "beta1 beta2 weight_decay eps momentum dampening lr_decay")

@@ -5,7 +5,7 @@ import inspect
 import pytest
 import torch
 
-from minidynamo.plain_numbers import DRAWS, functions, plain
+from minidynamo.plain_numbers import DRAWS, functions, hands_on, plain
 
 
 @pytest.mark.parametrize("function", [f for f in functions() if inspect.isfunction(f)], ids=lambda f: f.__name__)
@@ -30,3 +30,13 @@ def test_what_is_not_known():
 def test_arguments_by_name():
     known = plain("normal_")
     assert known is not None and known.named((1, 2), {"std": 3}) == {"self": 1, "mean": 2, "std": 3}
+
+
+def test_ints_of_integer_tensors_stay_ints():
+    known = plain(torch.sub)
+    assert known is not None and known.varies("alpha", True, [torch.ones(1)]) and not known.varies("other", True, [])
+    assert not known.varies("alpha", True, [torch.arange(1)]) and known.varies("alpha", False, [torch.arange(1)])
+
+
+def test_functions_that_hand_numbers_on():
+    assert hands_on(torch.nn.functional.multi_head_attention_forward) and not hands_on(torch.nn.functional.dropout)

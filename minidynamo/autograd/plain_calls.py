@@ -7,17 +7,20 @@ apart into a part that does nothing else and operations that take symbols.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 from torch.nn import functional
 
+from minidynamo import compat
+from minidynamo.autograd.number_operators import native_dropout, updated
 from minidynamo.autograd.numbers import is_empty, is_symbolic
 from minidynamo.autograd.opaque import run_with_numbers
-from minidynamo.plain_numbers import DRAWS, key_of_whole, plain
-from minidynamo.structure import leaves
+from minidynamo.plain_numbers import DRAWS, Plain, plain
+from minidynamo.recomputing import CHECKPOINTS
 
 _library = torch.library.Library("minidynamo", "FRAGMENT")
 _library.define(
@@ -47,25 +50,40 @@ Kwargs = dict[str, Any]
 def takes_plain_numbers(target: Any, args: Args, kwargs: Kwargs) -> bool:
     """Whether a call has a number that is only known when the graph runs where torch takes a plain one."""
     known = plain(target) if any(map(is_symbolic, (*args, *kwargs.values()))) else None
-    return known is not None and any(is_symbolic(v) for k, v in known.named(args, kwargs).items() if k in known.numbers)
+    if kwargs.get("out") is not None:
+        return False
+    return known is not None and any(_varies(known, known.named(args, kwargs)).values())
+
+
+def _varies(known: Plain, named: Mapping[str, Any]) -> dict[str, bool]:
+    """Which of the arguments are numbers that are only known when the graph runs, and taken as plain ones."""
+    tensors = [value for value in named.values() if isinstance(value, Tensor)]
+    return {
+        name: is_symbolic(value) and known.varies(name, isinstance(value, torch.SymInt), tensors)
+        for name, value in named.items()
+    }
 
 
 def foreseen(target: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
     """The arguments with plain numbers as they are in the call that is being compiled for: no layout hangs on them."""
-    if key_of_whole(target) is not None:
-        return fx.node.map_aggregate(args, lambda n: n.node.hint if isinstance(n, torch.SymFloat) else n), kwargs
     if not takes_plain_numbers(target, args, kwargs):
         return args, kwargs
-    return _converted(target, args, kwargs, lambda n: n.node.hint)
+    return _converted(target, args, kwargs, lambda n, is_int: n.node.hint)
 
 
-def _converted(target: Any, args: Args, kwargs: Kwargs, convert: Callable[[Any], Any]) -> tuple[Args, Kwargs]:
+def _as_taken(number: Any, is_int: bool) -> Any:
+    """A symbolic number as one of the kind that torch takes."""
+    return number if is_int else torch.sym_float(number)
+
+
+def _converted(target: Any, args: Args, kwargs: Kwargs, convert: Callable[[Any, bool], Any]) -> tuple[Args, Kwargs]:
     """The arguments with symbolic ones converted where torch takes plain numbers."""
     known = plain(target)
     assert known is not None
+    varies = _varies(known, known.named(args, kwargs))
 
     def taken(name: str, value: Any) -> Any:
-        return convert(value) if name in known.numbers and is_symbolic(value) else value
+        return convert(value, name in known.ints) if varies[name] else value
 
     named = [taken(name, value) for name, value in zip(known.names, args)]
     return (*named, *args[len(named) :]), {name: taken(name, value) for name, value in kwargs.items()}
@@ -73,15 +91,45 @@ def _converted(target: Any, args: Args, kwargs: Kwargs, convert: Callable[[Any],
 
 def call(target: Any, args: Args, kwargs: Kwargs) -> Any:
     """What the call gives, traced for any number; NotImplemented for another call, and where torch needs constants."""
-    if key_of_whole(target) is not None and any(map(is_symbolic, leaves([*args]))):
-        return run_with_numbers(target, args, kwargs)
+    if target in CHECKPOINTS and any(map(is_symbolic, args[1])):
+        return _Subgraph(args[0]).run(*args[1])
     if not takes_plain_numbers(target, args, kwargs):
         return NotImplemented
-    args, kwargs = _converted(target, args, kwargs, torch.sym_float)
+    args, kwargs = _converted(target, args, kwargs, _as_taken)
     if target in _PARTS:
         return _PARTS[target](*args, **kwargs)
     function = functools.partial(_method, target) if isinstance(target, str) else target
+    if _writes(target, args, kwargs):
+        return args[0].copy_(
+            run_with_numbers(functools.partial(_on_copy, function), (args[0].clone(), *args[1:]), kwargs)
+        )
     return run_with_numbers(function, args, kwargs)
+
+
+class _Subgraph(fx.Interpreter):
+    """Runs the graph of a checkpoint as it is, but for the calls that take plain numbers."""
+
+    extra_traceback = False
+
+    def call_function(self, target: Any, args: Args, kwargs: Kwargs) -> Any:
+        made = call(target, args, kwargs)
+        return super().call_function(target, args, kwargs) if made is NotImplemented else made
+
+    def call_method(self, target: Any, args: Args, kwargs: Kwargs) -> Any:
+        made = call(target, args, kwargs)
+        return super().call_method(target, args, kwargs) if made is NotImplemented else made
+
+
+def _writes(target: Any, args: Args, kwargs: Kwargs) -> bool:
+    """Whether a call writes what it computes to its first argument."""
+    known = plain(target)
+    name = target if isinstance(target, str) else str(getattr(target, "__name__", ""))
+    in_place = name.endswith("_") or target in (operator.ipow, operator.ifloordiv)
+    return in_place or (known is not None and bool(known.named(args, kwargs).get("inplace")))
+
+
+def _on_copy(function: Callable[..., Any], target: Tensor, /, *args: Any, **kwargs: Any) -> Any:
+    return function(target.clone(), *args, **kwargs)
 
 
 def _method(name: str, owner: Tensor, /, *args: Any, **kwargs: Any) -> Any:
@@ -111,20 +159,35 @@ _NUMBERS: dict[str, dict[str, Any]] = {
 }
 
 
+def _integers_into(target: Tensor, /, *bounds: Any, **kwargs: Any) -> Any:
+    if len(bounds) == 1:
+        bounds = (0, *bounds)
+    generator = kwargs.pop("generator", None)
+    if len(bounds) != 2 or kwargs:
+        return NotImplemented
+    return target.copy_(_drawn(target, "random_", *bounds, generator=generator))
+
+
+def _integers_like(like: Tensor, /, *bounds: Any, **kwargs: Any) -> Any:
+    if kwargs:
+        return NotImplemented
+    return _drawn(torch.empty_like(like), "random_", *(bounds if len(bounds) == 2 else (0, *bounds)))
+
+
 def _draw_into(method: str, target: Tensor, /, *args: Any, **kwargs: Any) -> Tensor:
     generator = kwargs.pop("generator", None)
     numbers = {**_NUMBERS[method], **dict(zip(_NUMBERS[method], args)), **kwargs}
     return target.copy_(_drawn(target, method, *numbers.values(), generator=generator))
 
 
-def _bernoulli(x: Tensor, p: Any, *, generator: torch.Generator | None = None, out: Tensor | None = None) -> Any:
-    if out is not None or x.requires_grad:
+def _bernoulli(x: Tensor, p: Any, *, generator: torch.Generator | None = None) -> Any:
+    if x.requires_grad:
         return NotImplemented
     return _drawn(torch.empty_like(x, memory_format=torch.contiguous_format), "bernoulli_", p, generator=generator)
 
 
 def _normal(mean: Any, std: Any, size: Any = None, *, generator: torch.Generator | None = None, **facts: Any) -> Any:
-    if size is None or isinstance(mean, Tensor) or isinstance(std, Tensor) or facts.get("out") is not None:
+    if size is None or isinstance(mean, Tensor) or isinstance(std, Tensor):
         return NotImplemented
     requires_grad = facts.pop("requires_grad", False)
     made = _drawn(torch.empty(size, **facts), "normal_", mean, std, generator=generator)
@@ -141,6 +204,8 @@ def _dropout(
     """Dropout of elements, or of whole features, as torch takes it apart on a CPU."""
     if not training or is_empty(x):
         return x
+    if not (of_features or keeps_moments or inplace) and (x.is_cuda or x.is_xpu):
+        return native_dropout(x, p)[0]
     shape = [*x.shape[:2], *[1] * (x.dim() - 2)]
     like = torch.empty(shape, dtype=x.dtype, device=x.device) if of_features else torch.empty_like(x)
     kept = torch.ne(_drawn(like, "bernoulli_", 1 - p), 0).to(x.dtype)  # forward keeps a byte for each element
@@ -152,9 +217,9 @@ def _dropout(
     return multiplied(kept.mul(scale)).add_(shift)
 
 
-def _dropout_of_features(unbatched: int, x: Tensor, /, p: Any, training: bool = True, inplace: bool = False) -> Tensor:
-    """The same where an input of `unbatched` dimensions is a batch of one."""
-    if x.dim() != unbatched:
+def _dropout_of_features(batched: int, x: Tensor, /, p: Any, training: bool = True, inplace: bool = False) -> Tensor:
+    """The same where an input that has not `batched` dimensions is a batch of one."""
+    if x.dim() == batched:
         return _dropout(True, False, x, p, training, inplace)
     made = _dropout(True, False, x.unsqueeze(0), p, training, inplace)
     return x if inplace else made.squeeze(0)
@@ -162,6 +227,58 @@ def _dropout_of_features(unbatched: int, x: Tensor, /, p: Any, training: bool = 
 
 def _alpha_dropout(of_features: bool, x: Tensor, /, p: Any, training: bool = False, inplace: bool = False) -> Tensor:
     return _dropout(of_features, True, x, p, training, inplace)
+
+
+def _native_dropout(x: Tensor, p: Any, train: bool | None) -> Any:
+    return native_dropout(x, p) if train else NotImplemented
+
+
+def _rrelu(
+    writes: bool,
+    x: Tensor,
+    lower: Any = 1 / 8,
+    upper: Any = 1 / 3,
+    training: bool = False,
+    inplace: bool = False,
+    *,
+    generator: torch.Generator | None = None,
+) -> Any:
+    writes = writes or inplace
+    if not training:
+        function = functools.partial(_on_copy, torch.rrelu_) if writes else torch.rrelu
+        made = run_with_numbers(function, (x.clone() if writes else x, lower, upper), {})
+        return x.copy_(made) if writes else made
+    noise = torch.empty_like(x, memory_format=torch.contiguous_format)
+    name = "rrelu_with_noise_" if writes else "rrelu_with_noise"
+    return getattr(torch.ops.aten, name)(x, noise, lower, upper, True, generator)
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: Any = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: Any = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """Attention. With dropout torch takes it apart on a CPU."""
+    function = functional.scaled_dot_product_attention
+    facts: Kwargs = {"is_causal": is_causal, "scale": scale}
+    if type(dropout_p) in (int, float) and dropout_p == 0:
+        return run_with_numbers(function, (query, key, value, attn_mask), {**facts, "enable_gqa": enable_gqa})
+    if enable_gqa:
+        return NotImplemented
+    arguments = (query, key, value, attn_mask, 0.0), facts
+    weights = run_with_numbers(_weights, *arguments) if is_symbolic(scale) else _weights(*arguments[0], **facts)
+    return torch.matmul(_dropout(False, False, weights, dropout_p), value)
+
+
+def _weights(*args: Any, **kwargs: Any) -> Any:
+    """What attention multiplies values with."""
+    return compat.attention_by_parts(*args, **kwargs)[1]
 
 
 # Running statistics
@@ -210,11 +327,17 @@ _PARTS: dict[Any, Callable[..., Any]] = {
     **{method: functools.partial(_draw_into, method) for method in DRAWS},
     **dict.fromkeys((torch.bernoulli, "bernoulli"), _bernoulli),
     torch.normal: _normal,
+    "random_": _integers_into,
+    torch.randint_like: _integers_like,
     **dict.fromkeys((functional.dropout, torch.dropout), functools.partial(_dropout, False, False)),
-    torch.feature_dropout: functools.partial(_dropout, True, False),
-    functional.dropout1d: functools.partial(_dropout_of_features, 2),
-    functional.dropout2d: functools.partial(_dropout_of_features, 0),
-    functional.dropout3d: functools.partial(_dropout_of_features, 4),
+    torch.dropout_: functools.partial(_dropout, False, False, inplace=True),
+    torch.native_dropout: _native_dropout,
+    **dict.fromkeys((torch.feature_dropout, functional.dropout2d), functools.partial(_dropout, True, False)),
+    torch.feature_dropout_: functools.partial(_dropout, True, False, inplace=True),
+    functional.dropout1d: functools.partial(_dropout_of_features, 3),
+    functional.dropout3d: functools.partial(_dropout_of_features, 5),
+    torch.alpha_dropout_: functools.partial(_alpha_dropout, False, inplace=True),
+    torch.feature_alpha_dropout_: functools.partial(_alpha_dropout, True, inplace=True),
     **dict.fromkeys((functional.alpha_dropout, torch.alpha_dropout), functools.partial(_alpha_dropout, False)),
     **dict.fromkeys(
         (functional.feature_alpha_dropout, torch.feature_alpha_dropout), functools.partial(_alpha_dropout, True)
@@ -222,4 +345,8 @@ _PARTS: dict[Any, Callable[..., Any]] = {
     functional.batch_norm: functools.partial(_normalized, functional.batch_norm, False),
     functional.instance_norm: functools.partial(_normalized, functional.instance_norm, True),
     functional.pad: _pad,
+    functional.scaled_dot_product_attention: _attention,
+    **dict.fromkeys((functional.rrelu, torch.rrelu), functools.partial(_rrelu, False)),
+    torch.rrelu_: functools.partial(_rrelu, True),
+    **{update: functools.partial(updated, update) for update in compat.FUSED_UPDATES},
 }

@@ -13,6 +13,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from minidynamo.plain_numbers import hands_on
 from minidynamo.steering import IN_GRAPH, own_mark
 from minidynamo.tracer import number_functions, numbers, parts, registry
 from minidynamo.tracer.advice import INSTEAD
@@ -107,9 +108,12 @@ def _call_real(tx: Tracer, function: FunctionVariable | BuiltinVariable, args: A
 
 
 def _takes_code(value: Any, args: Args, kwargs: Kwargs) -> bool:
-    """Whether a function of torch.nn.functional calls back into the program: a node cannot hold what it calls."""
+    """Whether a function of torch.nn.functional calls back into the program: a node cannot hold what it calls. What it
+    hands a number on to may take any."""
     if not isinstance(value, types.FunctionType) or own_mark(value, IN_GRAPH) is not None:
         return False
+    if hands_on(value) and any(isinstance(arg, NumberVariable) for arg in (*args, *kwargs.values())):
+        return True
     return any(isinstance(arg, _CODE) for arg in (*args, *kwargs.values()))
 
 

@@ -157,18 +157,22 @@ def _full(tx: Tracer, number: VariableTracker, kwargs: Mapping[str, VariableTrac
     is_int = number.python_type is int
     if dtype is None:
         dtype = torch.int64 if is_int else torch.get_default_dtype()
-    if not isinstance(dtype, torch.dtype) or dtype.is_complex or dtype is torch.bool:
+    if not isinstance(dtype, torch.dtype) or dtype.is_complex:
         return None
+    if dtype is torch.bool:
+        return tx.emit(torch.full, [TupleVariable([]), tx.call(bool, [number])], {**kwargs, "dtype": given})
     if dtype.is_floating_point:
         largest = min(torch.finfo(dtype).max, 2**53) if is_int else torch.finfo(dtype).max
     else:
-        largest = min(torch.iinfo(dtype).max, 2**62) if is_int else 0
+        largest = min(torch.iinfo(dtype).max, 2**62 if is_int else 2**53)
     smallest = 0 if dtype in _UNSIGNED else -largest
     if not smallest <= value_here(number) <= largest:
         return None
     varies = isinstance(number, NumberVariable)
     if varies and not require(tx, f"{smallest} <= {{0}} <= {largest}", True, number):
         return None
+    if not dtype.is_floating_point and not is_int:
+        number = tx.call(int, [number])
     return tx.emit(torch.full, [TupleVariable([]), number], {**kwargs, "dtype": from_constant(dtype)})
 
 
@@ -247,7 +251,7 @@ def total(tx: Tracer, numbers: Sequence[VariableTracker], start: VariableTracker
 _KNOWN = frozenset((math.pow, *_ONE_NUMBER, *_FLOATS_OF_ONE, *_FLOATS_OF_TWO, *_INTS_OF_ONE, *_INTS_OF_TWO, *_ANSWERS))
 
 # Functions that make a tensor of one element from a float. torch takes it for a constant there.
-_TENSORS = (torch.tensor, torch.as_tensor, torch.scalar_tensor)
+_TENSORS = (torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor)
 # Lists of more numbers are constants: each number is an operation.
 _LONGEST = 64
 _UNSIGNED = (torch.uint8, torch.uint16, torch.uint32, torch.uint64)

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from minidynamo.plain_numbers import Plain, plain
 from minidynamo.tracer.numbers import require, value_here
 from minidynamo.tracer.protocol import Tracer
@@ -26,11 +28,14 @@ def with_plain_numbers(tx: Tracer, target: Any, args: Args, kwargs: Kwargs) -> t
     if not any(isinstance(arg, NumberVariable) for arg in (*args, *kwargs.values())):
         return args, kwargs
     known = plain(target)
-    if known is None or not _is_the_same_call(known, args, kwargs):
+    if known is None:
+        return args, kwargs
+    tensors = [v.fake for v in known.named(args, kwargs).values() if isinstance(v, TensorVariable)]
+    if not _is_the_same_call(known, args, kwargs, tensors):
         return args, kwargs
 
     def taken(name: str, argument: VariableTracker) -> VariableTracker:
-        if not isinstance(argument, NumberVariable) or name not in known.numbers:
+        if not isinstance(argument, NumberVariable) or not known.varies(name, argument.cls is int, tensors):
             return argument
         return replace(argument, plain=True) if _may_vary(tx, known.numbers[name], argument) else argument
 
@@ -38,15 +43,18 @@ def with_plain_numbers(tx: Tracer, target: Any, args: Args, kwargs: Kwargs) -> t
     return [*named, *args[len(named) :]], {name: taken(name, argument) for name, argument in kwargs.items()}
 
 
-def _is_the_same_call(known: Plain, args: Args, kwargs: Kwargs) -> bool:
+def _is_the_same_call(known: Plain, args: Args, kwargs: Kwargs, tensors: Sequence[torch.Tensor]) -> bool:
     """Whether nothing that is asked for besides the numbers makes another operation of it."""
     named = known.named(args, kwargs)
-    for name, value in known.fixed.items():
+    out = kwargs.get("out")
+    if out is not None and not (isinstance(out, ConstantVariable) and out.value is None):
+        return False
+    on_cpu = all(fake.device.type == "cpu" for fake in tensors)
+    for name, value in (known.fixed if on_cpu else {**known.fixed, **known.fixed_elsewhere}).items():
         given = named.get(name)
         if given is not None and not (isinstance(given, ConstantVariable) and given.value == value):
             return False
-    tensors = [v.fake for v in named.values() if isinstance(v, TensorVariable)]
-    return not known.on_cpu or all(fake.device.type == "cpu" for fake in tensors)
+    return True
 
 
 def _may_vary(tx: Tracer, condition: str, number: NumberVariable) -> bool:

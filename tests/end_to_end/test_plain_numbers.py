@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import minidynamo
+from minidynamo.events import MinidynamoNotice
 
 X = torch.linspace(-2.0, 2.0, 60).view(3, 4, 5).sin()
 Y = X.flip(0) + 0.3
@@ -31,6 +33,20 @@ DRAWS: dict[str, Callable[..., Any]] = {
     "others": lambda x, n: x * torch.empty(5).exponential_(n) * torch.empty(5).geometric_(n),
     "tails": lambda x, n: x * torch.empty(5).log_normal_(n, 0.5) * torch.empty(5).cauchy_(0.1, n),
     "in memory order": lambda x, n: x * torch.zeros(5, 4, 3).permute(2, 1, 0).bernoulli_(n),
+    "dropout in place by its name": lambda x, n: (
+        torch.dropout_(x * 1, n, True) + torch.feature_dropout_(x * 1, n, True)
+    ),
+    "alpha dropout in place": lambda x, n: torch.alpha_dropout_(x * 1, n, True),
+    "dropout of features of one": lambda x, n: F.dropout3d(x[None], n) + F.dropout1d(x[0], n),
+    "native dropout": lambda x, n: torch.native_dropout(x, n, True)[0] * torch.native_dropout(x, n / 2, True)[1],
+    "rrelu": lambda x, n: F.rrelu(x, n / 4, n, training=True) + torch.rrelu(x, n / 2, n, True),
+    "rrelu in place": lambda x, n: F.rrelu_(x * 1, n / 4, n, training=True) + F.rrelu(x * 1, n / 4, n, True, True),
+    "attention": lambda x, n: F.scaled_dot_product_attention(x, Y, Y, dropout_p=n),
+    "attention with a scale": lambda x, n: F.scaled_dot_product_attention(x, Y, Y, dropout_p=n, scale=n),
+    "multi-head attention": lambda x, n: F.multi_head_attention_forward(
+        *(x, x, x, 5, 1, Y.new_ones(15, 5) / 9, None, None, None, False, n, Y.new_ones(5, 5), None)
+    )[0],
+    "ints": lambda x, n: x * torch.empty(5).random_(int(n * 99)) + torch.randint_like(x, -3, int(n * 99)),
     "gradient ends there": lambda x, n: (x * 2).mul_(3).uniform_(0.0, n) + x,
 }
 VALUES_ONLY: dict[str, Callable[..., Any]] = {
@@ -50,10 +66,37 @@ VALUES_ONLY: dict[str, Callable[..., Any]] = {
     "lists like a tensor": lambda x, n: (
         x * x.new_tensor([n, 1.0, 2, n * 2, -1]) + x.double().new_tensor(n) + x.new_tensor([n], dtype=torch.float64)
     ),
+    "lists of ints": lambda x, n: (
+        x * CLASSES.new_tensor([n * 10, 1.5, 2, -n * 10, 0]) + torch.tensor([n, 0, 1, n, 2], dtype=torch.bool)
+    ),
     "deviations": lambda x, n: (
         torch.std(x, 1, correction=n) + x.var(1, correction=n) + torch.std_mean(x, correction=n)[0]
     ),
     "rrelu as it is used": lambda x, n: F.rrelu(x, n / 4, n),
+    "rrelu in place as it is used": lambda x, n: F.rrelu(x * 1, n / 4, n, inplace=True),
+    "activations in place": lambda x, n: (
+        F.celu(x * 1, n, inplace=True) + F.hardtanh(x * 1, -n, n, True) + F.celu_(x * 1, n) + F.elu_(x * 1, n)
+    ),
+    "in place": lambda x, n: (
+        (x * 1).lerp_(Y, n) + (x * 1).sub_(Y, alpha=n) + (Y.abs() * x.exp()).pow_(n) + x.sigmoid().mul(1).logit_(n / 9)
+    ),
+    "powers": lambda x, n: x.exp() ** n + n**x + torch.float_power(x.exp(), n) + torch.special.xlog1py(n, x.exp()),
+    "quotients": lambda x, n: (x.detach() // n) * x + CLASSES[:, :1, None] // n + n // Y,
+    "products": lambda x, n: (
+        torch.addmm(x[0], x[1, :, :4], x[2], beta=n, alpha=n) + torch.baddbmm(x, x[..., :4], Y, alpha=n)
+    ),
+    "products of vectors": lambda x, n: (
+        torch.addmv(x[0, :, 0], x[1], Y[0, 0], beta=n, alpha=n).sum()
+        + torch.addr(x[0], x[1, :, 0], Y[0, 0], beta=n, alpha=n)
+        + x[0].addbmm(x[..., :4], Y, beta=n)
+    ),
+    "scaled": lambda x, n: (
+        torch.sub(x, Y, alpha=n) + torch.rsub(x, Y, alpha=n) + x.index_add(0, torch.tensor([1]), Y[:1], alpha=n)
+    ),
+    "trapezes": lambda x, n: torch.trapezoid(x, dx=n) + torch.cumulative_trapezoid(Y, dx=n)[..., 0],
+    "limits": lambda x, n: (
+        torch.renorm(x, 2, 0, n) + torch.histc(Y, 5, -n, n) + torch.linalg.matrix_rank(Y @ Y.mT, tol=n)[0]
+    ),
     "bases": lambda x, n: x * torch.logspace(0, n, 5, base=n + 1),
     "quantile": lambda x, n: torch.quantile(x, n) + x.nanquantile(n, dim=1),
     "replaced": lambda x, n: (
@@ -148,7 +191,9 @@ SPECIAL = (0.1, 0.2, 0.0, 0.3, 1.0, -0.5, 1.5, 0.4, math.nan, math.inf, 0.5, 1, 
         "label smoothing",
         "quantile",
         "rrelu as it is used",
+        "attention with a scale",
         "lists like a tensor",
+        "lists of ints",
     ],
 )
 def test_numbers_that_mean_something_else_come_between(name: str) -> None:
@@ -221,6 +266,73 @@ def test_sizes_may_vary_beside_numbers() -> None:
         x = torch.randn(3, size)
         assert all(map(same, outcome(f, x, n), outcome(compiled, x, n)))
     assert compiled.stats.graphs == 2
+
+
+def test_what_is_written_to_a_given_output() -> None:
+    def f(x, n):
+        out = torch.full((3, 4, 5), 9.0)
+        torch.pow(x.detach().exp(), n, out=out)
+        return out * x
+
+    check(f, VALUES[:3], "aot_eager")
+
+
+def test_ints_stay_ints_beside_tensors_of_ints() -> None:
+    def f(x, n):
+        made = [
+            CLASSES**n,
+            torch.sub(CLASSES, CLASSES, alpha=n),
+            torch.addmv(CLASSES[:, 0], CLASSES, CLASSES[0], beta=n),
+        ]
+        return sum(m.sum() for m in made) * x**n
+
+    check(f, (2, 3, 4, 5), "aot_eager")
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers_drop_what_eager_drops(layer: Any) -> None:
+    torch.manual_seed(0)
+    model = layer(5, 3, 2, dropout=0.4)
+    compiled = minidynamo.compile(lambda x: model(x)[0], backend="aot_eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", MinidynamoNotice)
+        for size in (3, 4, 5):
+            x = torch.randn(4, size, 5)
+            assert all(map(same, outcome(lambda x: model(x)[0], x), outcome(compiled, x)))
+
+
+def updated(
+    optimizer: Any, backend: str | None, name: str, values: Any, **given: Any
+) -> tuple[list[torch.Tensor], int]:
+    torch.manual_seed(0)
+    layer = nn.Linear(4, 3)
+    made = optimizer(layer.parameters(), lr=0.1, fused=True, **given)
+    step = minidynamo.compile(made.step, backend=backend) if backend else made.step
+    for value in values:
+        made.param_groups[0][name] = value
+        layer(torch.randn(5, 4)).square().mean().backward()
+        step()
+        made.zero_grad()
+    state = [value for state in made.state.values() for value in state.values() if isinstance(value, torch.Tensor)]
+    return [p.detach() for p in (*layer.parameters(), *state)], step.stats.graphs if backend else 0
+
+
+FUSED: list[tuple[Any, str, Any, dict[str, Any]]] = [
+    (torch.optim.Adam, "betas", [(0.9 - n / 9, 0.99 - n / 9) for n in VALUES], {"amsgrad": True}),
+    (torch.optim.AdamW, "weight_decay", VALUES, {}),
+    (torch.optim.AdamW, "eps", VALUES, {}),
+    (torch.optim.SGD, "momentum", VALUES, {"momentum": 0.9, "nesterov": True}),
+    (torch.optim.SGD, "dampening", VALUES, {"momentum": 0.9, "weight_decay": 0.1}),
+    (torch.optim.Adagrad, "lr_decay", VALUES, {}),
+]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)])
+@pytest.mark.parametrize(("optimizer", "name", "values", "given"), FUSED)
+def test_whole_updates_of_optimizers(optimizer: Any, name: str, values: Any, given: Any, backend: str) -> None:
+    expected, _ = updated(optimizer, None, name, values, **given)
+    got, graphs = updated(optimizer, backend, name, values, **given)
+    assert all(map(torch.equal, got, expected)) and graphs == 2
 
 
 def test_derivatives_of_derivatives() -> None:

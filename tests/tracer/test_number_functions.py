@@ -105,7 +105,8 @@ LISTS = {
     "half types": (lambda n: torch.as_tensor((n, 1e-3), dtype=torch.float16), (0.1, 0.2, 0.3), 2),
     "infinity between": (lambda n: torch.tensor([n, 1]), (0.1, 0.2, float("inf"), 0.3), 3),
     "with a bool": (lambda n: torch.tensor([n, True]), (0.1, 0.2, 0.3), 3),
-    "rounded to ints": (lambda n: torch.tensor([n, 1], dtype=torch.int32), (1.5, 2.5, 3.5), 3),
+    "rounded to ints": (lambda n: torch.tensor([n, -n], dtype=torch.int32), (1.5, 2.5, 3.5), 2),
+    "more than fits into ints": (lambda n: torch.tensor([n / 1e9], dtype=torch.uint8), (1.0, 255e9, 3.0, 4.0), 2),
     "many": (lambda n: torch.tensor([n] * 65), (0.1, 0.2, 0.3), 3),
 }
 

@@ -1,0 +1,114 @@
+"""Owns operators that take symbolic numbers where those of ATen take floats, which tracing would fix.
+
+Each runs the operator that it stands for. Which calls they are traced for is said in `plain_calls.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minidynamo import compat
+from minidynamo.autograd.mutation import Mutation, mutation_of, named_arguments
+from minidynamo.autograd.numbers import is_symbolic
+from minidynamo.compat import OpOverload
+
+aten = torch.ops.aten
+_library = torch.library.Library("minidynamo", "FRAGMENT")
+
+
+@functools.cache
+def taking_numbers(op: OpOverload) -> OpOverload:
+    """The operator that does what `op` does, and whose floats may be symbolic. If `op` writes, another one is made
+    that returns what this would write, and is found by its name."""
+    mutation = mutation_of(op)
+    if mutation is None:
+        return _defined(op)
+    assert mutation.functional is not None and not mutation.own_results
+    _library.impl(_name(_defined(mutation.functional)), functools.partial(_written, op, mutation), "Meta")
+    made = _defined(op)
+    _library.impl(_name(made), lambda *args, **kwargs: None, "Meta")
+    return made
+
+
+def _defined(op: OpOverload) -> OpOverload:
+    schema = compat.schema_of(op)
+    packet, overload = f"numbers_{schema.name.partition('::')[2]}", schema.overload_name
+    text = re.sub(r"\bfloat\b", "Scalar", str(schema).partition("(")[2])
+    drawn = torch.Tag.nondeterministic_seeded
+    name = f"{packet}.{overload}" if overload else packet
+    _library.define(f"{name}({text}", tags=(drawn,) if drawn in op.tags else ())
+    made: OpOverload = getattr(getattr(torch.ops.minidynamo, packet), overload or "default")
+    _library.impl(name, functools.partial(_run, op), "CompositeExplicitAutograd")
+    return made
+
+
+def _name(op: OpOverload) -> str:
+    schema = compat.schema_of(op)
+    name = schema.name.partition("::")[2]
+    return f"{name}.{schema.overload_name}" if schema.overload_name else name
+
+
+def _run(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """The operator itself; without data its numbers are those of the call that is being compiled for."""
+
+    def known(value: Any) -> Any:
+        return value.node.hint if is_symbolic(value) else value
+
+    return op(*map(known, args), **{name: known(value) for name, value in kwargs.items()})
+
+
+def _written(op: OpOverload, mutation: Mutation, *args: Any, **kwargs: Any) -> Any:
+    """What an update of lists of tensors writes, without data."""
+    named = named_arguments(op, args, kwargs)
+    return tuple([torch.empty_like(tensor) for tensor in named[name]] for name in mutation.arguments)
+
+
+def updated(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """A whole update of an optimizer, for any numbers. The learning rate is a number or a tensor."""
+    packet = getattr(aten, function.__name__)
+    op = packet.tensor_lr if isinstance(kwargs["lr"], Tensor) else packet.default
+    return taking_numbers(op)(*args, **kwargs)
+
+
+class _NativeDropout(torch.autograd.Function):
+    """Dropout as it is one operation: the result, and which elements are kept."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, p: Any) -> Any:
+        made, kept = taking_numbers(aten.native_dropout.default)(x, p, True)
+        ctx.save_for_backward(kept)
+        ctx.scale = 1 / (1 - p)
+        ctx.mark_non_differentiable(kept)
+        return made, kept
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, _: Any) -> Any:
+        (kept,) = ctx.saved_tensors
+        return _Kept.apply(gradient, kept, ctx.scale), None  # type: ignore[no-untyped-call]
+
+
+class _Kept(torch.autograd.Function):
+    """The elements that dropout has kept, scaled. Its derivative is the same of gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, kept: Tensor, scale: Any) -> Any:
+        ctx.save_for_backward(kept)
+        ctx.scale = scale
+        return taking_numbers(aten.native_dropout_backward.default)(x, kept, scale)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        (kept,) = ctx.saved_tensors
+        return _Kept.apply(gradient, kept, ctx.scale), None, None  # type: ignore[no-untyped-call]
+
+
+def native_dropout(x: Tensor, p: Any) -> tuple[Tensor, Tensor]:
+    """`torch.native_dropout(x, p, True)` for any `p` between 0 and 1."""
+    made: tuple[Tensor, Tensor] = _NativeDropout.apply(x, p)  # type: ignore[no-untyped-call]
+    return made
