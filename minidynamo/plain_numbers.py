@@ -60,6 +60,18 @@ def functions() -> list[Any]:
     return [*_TABLE]
 
 
+def run_whole(function: Callable[..., Any], key: str) -> None:
+    """Say of a function of a graph that it takes all numbers as plain ones. It writes nothing and draws no random
+    numbers; two of them with one `key` compute the same."""
+    vars(function)[_KEY] = key
+
+
+def key_of_whole(function: Any) -> str | None:
+    """The key of a function that takes all numbers as plain ones; None for another one."""
+    return getattr(function, _KEY, None)
+
+
+_KEY = "key_of_whole"
 _HANDING_ON = (functional.multi_head_attention_forward, functional.lp_pool1d, functional.lp_pool2d)
 _TABLE: dict[Any, Plain] = {}
 

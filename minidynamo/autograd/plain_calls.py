@@ -19,8 +19,8 @@ from minidynamo import compat
 from minidynamo.autograd.number_operators import native_dropout, updated
 from minidynamo.autograd.numbers import is_empty, is_symbolic
 from minidynamo.autograd.opaque import run_with_numbers
-from minidynamo.plain_numbers import DRAWS, Plain, plain
-from minidynamo.recomputing import CHECKPOINTS
+from minidynamo.plain_numbers import DRAWS, Plain, key_of_whole, plain
+from minidynamo.structure import leaves
 
 _library = torch.library.Library("minidynamo", "FRAGMENT")
 _library.define(
@@ -66,6 +66,8 @@ def _varies(known: Plain, named: Mapping[str, Any]) -> dict[str, bool]:
 
 def foreseen(target: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
     """The arguments with plain numbers as they are in the call that is being compiled for: no layout hangs on them."""
+    if key_of_whole(target) is not None:
+        return fx.node.map_aggregate(args, lambda n: n.node.hint if isinstance(n, torch.SymFloat) else n), kwargs
     if not takes_plain_numbers(target, args, kwargs):
         return args, kwargs
     return _converted(target, args, kwargs, lambda n, is_int: n.node.hint)
@@ -91,8 +93,8 @@ def _converted(target: Any, args: Args, kwargs: Kwargs, convert: Callable[[Any, 
 
 def call(target: Any, args: Args, kwargs: Kwargs) -> Any:
     """What the call gives, traced for any number; NotImplemented for another call, and where torch needs constants."""
-    if target in CHECKPOINTS and any(map(is_symbolic, args[1])):
-        return _Subgraph(args[0]).run(*args[1])
+    if key_of_whole(target) is not None and any(map(is_symbolic, leaves([*args]))):
+        return run_with_numbers(target, args, kwargs)
     if not takes_plain_numbers(target, args, kwargs):
         return NotImplemented
     args, kwargs = _converted(target, args, kwargs, _as_taken)
@@ -104,20 +106,6 @@ def call(target: Any, args: Args, kwargs: Kwargs) -> Any:
             run_with_numbers(functools.partial(_on_copy, function), (args[0].clone(), *args[1:]), kwargs)
         )
     return run_with_numbers(function, args, kwargs)
-
-
-class _Subgraph(fx.Interpreter):
-    """Runs the graph of a checkpoint as it is, but for the calls that take plain numbers."""
-
-    extra_traceback = False
-
-    def call_function(self, target: Any, args: Args, kwargs: Kwargs) -> Any:
-        made = call(target, args, kwargs)
-        return super().call_function(target, args, kwargs) if made is NotImplemented else made
-
-    def call_method(self, target: Any, args: Args, kwargs: Kwargs) -> Any:
-        made = call(target, args, kwargs)
-        return super().call_method(target, args, kwargs) if made is NotImplemented else made
 
 
 def _writes(target: Any, args: Args, kwargs: Kwargs) -> bool:
