@@ -44,6 +44,8 @@ ROUNDED = {
     "softmax between": lambda x: x.view(4, 4, 9).softmax(1),
     "prod": lambda x: (x * 0.3 + 1).prod(1),
     "rsqrt": lambda x: x.abs().rsqrt(),
+    "reciprocal root": lambda x: x.abs() ** -0.5,
+    "norm by roots": lambda x: x.norm(p=0.5, dim=1),
     "sums with a factor": lambda x: torch.rsub(torch.add(x, x.mT.reshape(16, 9), alpha=0.3), 1.3, alpha=0.7),
     "sigmoid": lambda x: x.sigmoid(),
     "logit": lambda x: x.sigmoid().logit(eps=0.1),

@@ -315,8 +315,11 @@ def lower_div(builder: Builder, a: Value, b: Value | V | Number, *, rounding_mod
 
 @registry.lowering("pow")
 def lower_pow(builder: Builder, a: Value | V | Number, b: Value | V | Number) -> Value:
-    """Powers. On a CPU, eager has no roots of its own for float16, and rounds squares to bfloat16 in the middle."""
+    """Powers. On a CPU, eager has no roots of its own for float16, and rounds squares to bfloat16 in the middle, as it
+    does roots where elements fill no vector."""
     dtype, on_cpu = builder.out.dtype, builder.out.device.type == "cpu"
+    if on_cpu and dtype == torch.bfloat16 and b == -0.5:
+        raise NotLowered
     roots = not (on_cpu and dtype == torch.float16)
     squares = dtype if on_cpu and dtype == torch.bfloat16 else opmath(dtype)
 
