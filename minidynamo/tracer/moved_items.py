@@ -184,7 +184,7 @@ def moved_item(items: Any, index: int) -> VariableTracker:
 
 def moved_slice(items: Any, index: slice) -> list[VariableTracker]:
     """`items[index]` for a slice."""
-    return items.moved_slice(index) if isinstance(items, OutsideTuple) else [*as_moved(items)[index]]
+    return items.moved_slice(index) if isinstance(items, OutsideItems | OutsideTuple) else [*as_moved(items)[index]]
 
 
 def take_out(items: Any, index: int) -> VariableTracker:

@@ -6,7 +6,7 @@ replayed, not the whole container. `reconstruct/containers.py` writes that down,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, MutableMapping, MutableSequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, MutableMapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import Any, SupportsIndex, overload
 
@@ -62,6 +62,16 @@ class ListReader:
     place: Callable[[int], Source]
     wrap: Callable[[object, Source], VariableTracker]
     together: Callable[[], list[VariableTracker]] | None = None
+
+
+def ends(index: slice[Any, Any, Any], length: int) -> Sequence[int] | None:
+    """Where the items of a slice are, by the end from which it counts; None where the length matters."""
+    start = index.start or 0
+    if index.step is None and index.stop is None and -length <= start < 0:
+        return range(start, 0)
+    if index.step is None and index.stop is not None and 0 <= start <= index.stop <= length:
+        return range(start, index.stop)
+    return None
 
 
 class OutsideItems(MutableSequence[VariableTracker]):
@@ -176,6 +186,14 @@ class OutsideItems(MutableSequence[VariableTracker]):
         alone = not self._graph.inputs.is_stolen(self._source)
         place = self._place(index, alone=alone)
         return None if place is None else self._graph.unread(self._reader.real(place), self._reader.place(place))
+
+    def moved_slice(self, index: slice[Any, Any, Any]) -> list[VariableTracker]:
+        """The elements of a slice, for who only moves them."""
+        places = ends(index, self._length + len(self._added)) if self._slots is None else None
+        found = [] if places is None else [item for item in map(self.unread_at, places) if item is not None]
+        if places is not None and len(found) == len(places):
+            return found
+        return [self.moved_at(place) for place in range(len(self))[index]]
 
     def moved_at(self, index: int) -> VariableTracker:
         """The element at an index, for who only moves it, of a list that is known to be as long as it is."""

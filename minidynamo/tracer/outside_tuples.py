@@ -13,7 +13,7 @@ from typing import Any, SupportsIndex, overload
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Source
 from minidynamo.tracer.graph.output_graph import OutputGraph
-from minidynamo.tracer.outside_items import Length, reader_at
+from minidynamo.tracer.outside_items import Length, ends, reader_at
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.objects import UnreadVariable
 
@@ -92,7 +92,7 @@ class OutsideTuple(Sequence[VariableTracker]):
 
     def __getitem__(self, index: SupportsIndex | slice[Any, Any, Any]) -> VariableTracker | list[VariableTracker]:
         if isinstance(index, slice):
-            places = self._ends(index)
+            places = ends(index, self._length)
             return [self._item(place) for place in (range(len(self))[index] if places is None else places)]
         place = index.__index__()
         if not -self._length <= place < self._length:
@@ -101,16 +101,7 @@ class OutsideTuple(Sequence[VariableTracker]):
 
     def moved_slice(self, index: slice[Any, Any, Any]) -> list[VariableTracker]:
         """The items of a slice, for who only moves them."""
-        places = self._ends(index)
+        places = ends(index, self._length)
         if places is None:
             return [self.moved_at(place) for place in range(len(self))[index]]
         return [item for item in map(self.unread_at, places) if item is not None]
-
-    def _ends(self, index: slice[Any, Any, Any]) -> Sequence[int] | None:
-        """Where the items of a slice are, by the end from which it counts; None where the length matters."""
-        start = index.start or 0
-        if index.step is None and index.stop is None and -self._length <= start < 0:
-            return range(start, 0)
-        if index.step is None and index.stop is not None and 0 <= start <= index.stop <= self._length:
-            return range(start, index.stop)
-        return None
