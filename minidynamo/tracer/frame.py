@@ -81,6 +81,7 @@ def _traced(request: FrameRequest, first: int) -> TracedFrame:
 def _attempt(request: FrameRequest, stop: _Stop | None, number: int) -> TracedFrame:
     spread, expects = request.spread(), request.expects
     tx = Trace(number, frozenset(request.steal), spread, request.profile, expects=expects)
+    tx.graph.may_end = not request.fullgraph
     try:
         tx.graph.guard(Constant(None, "global state", hidden=True), GuardKind.GLOBAL_STATE, state.current())
         frame = _root_frame(tx, request)

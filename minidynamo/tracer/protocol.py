@@ -182,6 +182,11 @@ class GraphView(Protocol):
         """Whether the graph that is open takes numbers that are not known, and computes with them."""
         ...
 
+    @property
+    def may_end(self) -> bool:
+        """Whether a graph break is no error."""
+        ...
+
     def open_subgraph(
         self, inputs: Iterable[GraphValue], *, takes_numbers: bool = False
     ) -> AbstractContextManager[Subgraph]:

@@ -173,6 +173,21 @@ def test_custom_functions_that_draw_or_write_run_as_written(function: Any) -> No
     assert check(lambda x, n: function.apply(x * 1, n) * 2, VALUES, "aot_eager") <= 3
 
 
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, n: Masked.apply(x, n) * 2,
+        lambda x, n: Scaled.apply(x, int(n * 100)),
+        lambda x, n: grad(lambda w: F.dropout(w, n).square().sum())(x),
+    ],
+)
+def test_each_number_is_compiled_where_the_graph_must_not_end(f: Any) -> None:
+    compiled = minidynamo.compile(f, backend="aot_eager", fullgraph=True)
+    for n in VALUES[:4]:
+        assert all(map(same, outcome(f, X, n), outcome(compiled, X, n)))
+    assert compiled.stats.graphs == 4
+
+
 def test_what_a_custom_function_reads_elsewhere_is_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
     def f(x):
         return Reading.apply(x, RATE)

@@ -67,6 +67,7 @@ class OutputGraph:
     ) -> None:
         self._where = where
         self.expects = expects
+        self.may_end = True  # at a graph break
         self._open = OpenGraphs()
         self._guards = GuardList(where)
         self.shapes = Shapes(FrameProfile(dynamic=False) if profile is None else profile, where)

@@ -83,10 +83,15 @@ def _apply(tx: Tracer, cls: VariableTracker, *args: VariableTracker, **kwargs: V
         if isinstance(value, NumberVariable) and not _is_made_of_given(value.source):
             pinned(value)
     kinds = {arg.cls for arg in args if isinstance(arg, NumberVariable)}
+    why = ""
     if float in kinds and (trial.draws or trial.writes):
-        refuse("it draws random numbers or writes, and is given a float that differs from call to call")
-    if int in kinds and trial.has_plain_numbers:
-        refuse("torch takes an int that it is given, and that differs from call to call, as a plain number")
+        why = "it draws random numbers or writes, and is given a float that differs from call to call"
+    elif int in kinds and trial.has_plain_numbers:
+        why = "torch takes an int that it is given, and that differs from call to call, as a plain number"
+    if why and not tx.graph.may_end:
+        return _apply(tx, cls, *map(pinned, args))
+    if why:
+        refuse(why)
     return tx.emit(applier(cls.value, whole=float in kinds), [_as_plain(arg) for arg in args])
 
 

@@ -154,16 +154,18 @@ def trace(
     given: dict[TensorVariable, tuple[int | None, bool]],
     *,
     derivative: bool,
+    takes_numbers: bool = True,
 ) -> Traced:
     """Trace the function that `name` transforms. Of each tensor `given` to it is said which dimension is taken away,
-    and whether gradients are computed for it. A `derivative` is computed whatever the grad mode is around it."""
+    and whether gradients are computed for it. A `derivative` is computed whatever the grad mode is around it. Numbers
+    are constants in it unless it `takes_numbers`."""
 
     def refuse(what: str) -> NoReturn:
         refuse_transform(tx, name, what)
 
     mode = _gradients_enabled(tx) if derivative else contextlib.nullcontext()
     with (
-        tx.graph.open_subgraph((), takes_numbers=True) as subgraph,
+        tx.graph.open_subgraph((), takes_numbers=takes_numbers) as subgraph,
         changing_nothing(tx, refuse, may_restore=True),
         mode,
     ):
@@ -172,6 +174,10 @@ def trace(
         if name == "vmap":
             result = _made_inside(tx, subgraph, result)
         _check(subgraph, result, refuse)
+    if subgraph.has_plain_numbers and subgraph.draws:
+        if not tx.graph.may_end:
+            return trace(tx, name, function, args, kwargs, given, derivative=derivative, takes_numbers=False)
+        refuse("its function draws random numbers, and takes a number that differs from call to call")
     order = list(given)
     spec = (spec_of(args, order, refuse), spec_of(kwargs, order, refuse))
     structure = structure_of(spec_of(result, tensors_in(result), refuse))
@@ -295,8 +301,6 @@ def _made_inside(tx: Tracer, subgraph: Subgraph, value: VariableTracker) -> Vari
 def _check(subgraph: Subgraph, result: VariableTracker, refuse: Refuse) -> None:
     if subgraph.changed_facts() is not None:
         refuse("its function changes the shape or history of a tensor from outside")
-    if subgraph.has_plain_numbers and subgraph.draws:
-        refuse("its function draws random numbers, and takes a number that differs from call to call")
     for leaf in leaves(result):
         if not isinstance(leaf, TensorVariable):
             refuse(f"its function returns a {leaf.python_type.__name__}")
