@@ -84,13 +84,12 @@ class NotConstant(Exception):
     """A tracker is not, or contains something that is not, a constant."""
 
 
-def is_constant_value(value: object) -> bool:
+def is_constant_value(value: Any) -> bool:
     """Whether a real value is tracked as a `ConstantVariable`."""
     if type(value) is slice:
         return all(is_constant_value(part) for part in (value.start, value.stop, value.step))
-    if isinstance(value, datetime.datetime | datetime.time):  # other time zones are objects that run code of their own
-        is_plain = type(value) in (datetime.datetime, datetime.time)
-        return is_plain and (value.tzinfo is None or type(value.tzinfo) is datetime.timezone)
+    if type(value) in (datetime.datetime, datetime.time):  # other time zones are objects that run code of their own
+        return value.tzinfo is None or type(value.tzinfo) is datetime.timezone
     return type(value) in CONSTANT_TYPES or issubclass(type(value), enum.Enum)
 
 

@@ -333,3 +333,18 @@ def test_elements_are_those_that_were_given():
         assert len(found) == 8
         assert all(given.get(each, each) is each for each in found)
     assert compiled.stats.compiles == 1
+
+
+def weeks(x, day):
+    found = day.isocalendar()
+    year, week, _ = found
+    return x + 1, found, year, found.year, week
+
+
+def test_the_year_of_a_week_is_that_of_its_tuple():
+    compiled = minidynamo.compile(weeks, backend="eager", fullgraph=True)
+    for _ in range(2):
+        _, found, year, again, week = compiled(X, datetime.date(2024, 5, 6))
+        assert found == (2024, 19, 1)
+        assert found[0] is found.year is year is again
+        assert week == 19

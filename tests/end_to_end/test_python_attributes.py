@@ -144,6 +144,37 @@ def with_b():
     return made
 
 
+class WithSlots:
+    __slots__ = ("a", "b")
+    k = 3
+
+    def __init__(self):
+        self.a = 1
+
+
+class WithOneMore(WithSlots):
+    __slots__ = ("z",)
+
+
+class SlotsAndDictionary(WithSlots):
+    pass
+
+
+def _set_all(obj, value):
+    refused = []
+    for name in ("c", "k", "b", "z"):
+        try:
+            setattr(obj, name, value)
+        except AttributeError:
+            refused.append(name)
+    return refused, [getattr(obj, name, None) is value for name in ("c", "k", "b", "z")]
+
+
+@programs(*[lambda cls=cls: (torch.ones(2), cls()) for cls in (WithSlots, WithOneMore, SlotsAndDictionary)], graphs=3)
+def what_is_no_slot_cannot_be_set(x, obj):
+    return x + 1, _set_all(obj, x), _set_all(type(obj)(), x), obj
+
+
 @programs(argument(Slots, 1), lambda: (vector(), with_b()), graphs=2, recompiles=1)
 def empty_slots(x, obj):
     return (x + 1 if hasattr(obj, "b") else x - 1), getattr(obj, "b", 5)

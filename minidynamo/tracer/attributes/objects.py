@@ -180,6 +180,8 @@ def write_plain(tx: Tracer, obj: ObjectVariable, name: str, value: VariableTrack
         return
     if owner is not None:
         guard_class_attribute(tx, obj.cls, owner, name, found)
+    if value is not None and not obj.cls.__dictoffset__ and not isinstance(found, types.MemberDescriptorType):
+        tx.raises(unsaid(AttributeError))  # there is no dictionary beside the slots
     if value is None and isinstance(obj, ObjectVariable):
         _delete_own(tx, obj, name, is_slot=isinstance(found, types.MemberDescriptorType))
         return

@@ -10,10 +10,11 @@ import collections
 from collections.abc import Mapping, Sequence
 
 from minidynamo.guards.writers import CONTAINERS
+from minidynamo.tracer.constants import as_constant
 from minidynamo.tracer.copies import ISO_CALENDAR_DATE
 from minidynamo.tracer.moved_items import as_moved, entries_as_moved
 from minidynamo.tracer.outside_items import OutsideItems, OutsideTable, Slot
-from minidynamo.tracer.reconstruct.builders import builds, fills
+from minidynamo.tracer.reconstruct.builders import builds, fills, keeps
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder, cannot_rebuild, tuple_literal
 from minidynamo.tracer.set_order import arrangement
 from minidynamo.variables.base import VariableTracker
@@ -47,6 +48,8 @@ def _fill_list(rebuild: Rebuilder, variable: ListVariable, name: str) -> None:
 
 @builds(TupleVariable, hint="group")
 def _tuple(rebuild: Rebuilder, variable: TupleVariable) -> str:
+    if variable.cls is ISO_CALENDAR_DATE:
+        return f"{rebuild.constant(variable.cls)}{tuple(map(as_constant, variable.items))}"
     texts = [rebuild.value(item) for item in as_moved(variable.items)]
     items = tuple_literal(texts)
     if variable.cls is tuple:
@@ -54,9 +57,13 @@ def _tuple(rebuild: Rebuilder, variable: TupleVariable) -> str:
     cls = rebuild.constant(variable.cls)
     if hasattr(variable.cls, "_fields"):  # a namedtuple, whose __new__ may be the user's
         return f"{rebuild.constant(tuple)}.__new__({cls}, {items})"
-    if variable.cls is ISO_CALENDAR_DATE:
-        return f"{cls}{items}"
     return f"{cls}({items})"
+
+
+@keeps(TupleVariable)
+def _items_of_a_date(variable: TupleVariable) -> dict[str, VariableTracker]:
+    """The class makes the numbers of its tuples itself."""
+    return dict(zip(("year", "week", "weekday"), variable.items)) if variable.cls is ISO_CALENDAR_DATE else {}
 
 
 def _is_literal(items: Sequence[str]) -> bool:
