@@ -139,7 +139,9 @@ class FakeTensorMode(compat.FakeTensorMode):
         if isinstance(result, torch.Tensor):
             return self._laid_out(rule, result, args)
         first = result[0].shape
-        return tuple(self._laid_out(rule, made, args) if made.shape == first else made for made in result)
+        # Sizes are compared where there are as many: otherwise the batch would be told from the number of channels.
+        alike = (made.dim() == len(first) and made.shape == first for made in result)
+        return tuple(self._laid_out(rule, made, args) if same else made for made, same in zip(result, alike))
 
     def _laid_out(self, rule: Rule, result: torch.Tensor, args: Any) -> torch.Tensor:
         if result.dim() < 2:

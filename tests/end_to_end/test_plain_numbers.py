@@ -268,6 +268,17 @@ def test_sizes_may_vary_beside_numbers() -> None:
     assert compiled.stats.graphs == 2
 
 
+def test_a_batch_may_be_as_large_as_the_channels_are_many() -> None:
+    def f(x, n):
+        return F.batch_norm(x, torch.zeros(4), torch.ones(4), training=True, momentum=n, eps=n)
+
+    compiled = minidynamo.compile(f, backend="aot_eager")
+    for size, n in zip((3, 5, 4, 6), VALUES):
+        x = torch.randn(size, 4)
+        assert all(map(same, outcome(f, x, n), outcome(compiled, x, n)))
+    assert compiled.stats.graphs == 2
+
+
 def test_what_is_written_to_a_given_output() -> None:
     def f(x, n):
         out = torch.full((3, 4, 5), 9.0)
