@@ -127,6 +127,12 @@ def beside(h, g, v):
     return h.sum()
 
 
+def parts_of_parts(h, g, v):
+    g.view(2, 32, 64)[0, 3] = v
+    h.view(-1)[:100].fill_(2)
+    h.view(-1)[100:].mul_(3)
+
+
 def through_transposed(h, g, v):
     rows = torch.arange(64)
     h.mul_(2)

@@ -1,6 +1,7 @@
-"""Owns the removal of loop nests whose result nobody reads.
+"""Owns the removal of loop nests and views whose result nobody reads.
 
-Extern calls stay: what they do besides returning a value is not known. So do nests that check indices, for the error.
+Other extern calls stay: what they do besides returning a value is not known. So do nests that check indices, for the
+error.
 """
 
 from __future__ import annotations
@@ -8,19 +9,27 @@ from __future__ import annotations
 import dataclasses
 
 from minidynamo.codegen.ir.expr import checks
-from minidynamo.codegen.ir.loops import LoopProgram, Loops, Node, names_in
+from minidynamo.codegen.ir.loops import Extern, LoopProgram, Loops, Node, names_in
 from minidynamo.codegen.scheduling.lifetimes import made, reads
+from minidynamo.compat import OpOverload
 
 
 def remove_unused(program: LoopProgram) -> LoopProgram:
-    """The same program without dead loop nests and their buffers."""
+    """The same program without dead loop nests and views, and their buffers."""
     needed = {*names_in(program.outputs), *program.inputs}
     kept: list[Node] = []
     for node in reversed(program.nodes):
-        if not isinstance(node, Loops) or made(node) in needed or checks(node.body):
+        if made(node) in needed or not _does_nothing_else(node):
             needed.update(reads(node))
             kept.append(node)
     kept.reverse()
     alive = {*program.inputs, *program.constants, *map(made, kept)}
     buffers = {name: b for name, b in program.buffers.items() if name in alive}
     return dataclasses.replace(program, nodes=tuple(kept), buffers=buffers)
+
+
+def _does_nothing_else(node: Node) -> bool:
+    """Whether a node is there for its result alone."""
+    if isinstance(node, Loops):
+        return not checks(node.body)
+    return isinstance(node, Extern) and node.is_view and isinstance(node.op, OpOverload) and node.op.namespace == "aten"
