@@ -593,6 +593,7 @@ def symbolic() -> types.SimpleNamespace:
         true=sympy.true,
         text=text,
         follows=follows,
+        Eq=sympy.Eq,
     )
 
 

@@ -21,14 +21,14 @@ class Turns:
     number. It is common to the frames of a function and those of what it calls."""
 
     def __init__(self) -> None:
-        self._captures: dict[Line, set[frozenset[int]]] = {}
+        self._captures: dict[Line, set[frozenset[float]]] = {}
 
-    def numbers(self, line: Line) -> tuple[int, set[int]]:
+    def numbers(self, line: Line) -> tuple[int, set[float]]:
         """How many captures differ, and all numbers that they had."""
         captures = self._captures.get(line, set())
         return len(captures), {number for capture in captures for number in capture}
 
-    def note(self, numbers: Mapping[Line, set[int]]) -> None:
+    def note(self, numbers: Mapping[Line, set[float]]) -> None:
         """Add those of one capture."""
         for line, found in numbers.items():
             self._captures.setdefault(line, set()).add(frozenset(found))

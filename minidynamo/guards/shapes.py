@@ -74,7 +74,7 @@ class Shapes:
         self._used: set[Source] = set()  # tensors, and sizes of tensors of which no more is used
         self._relations: dict[Source, Guard] = {}
         # Per line of the program how often what is unrolled there is, where that may be another number next time.
-        self.unrolled: dict[Line, set[int]] = {}
+        self.unrolled: dict[Line, set[float]] = {}
 
     @property
     def is_symbolic(self) -> bool:
@@ -202,6 +202,16 @@ class Shapes:
     def use_size(self, place: Size) -> None:
         """The size at a place is guarded from now on, whatever else the tensor is."""
         self._used.add(place)
+
+    def is_fixed(self, number: Any) -> bool:
+        """Whether guards make a constant of a symbolic number: of a float, any question about it does."""
+        expr = number.node.expr
+        if not expr.free_symbols:
+            return True
+        questions = [question for question, _ in self._located()]
+        if isinstance(number, torch.SymFloat):
+            return any(not question.free_symbols.isdisjoint(expr.free_symbols) for question in questions)
+        return compat.symbolic().Eq(expr, number.node.hint) in questions
 
     def place_of(self, number: Any) -> Source:
         """Where a symbolic int can be read, as Python computes it of what is guarded."""

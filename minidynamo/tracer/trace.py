@@ -32,7 +32,7 @@ from minidynamo.tracer.operators import truth_of
 from minidynamo.tracer.plain_arguments import with_plain_numbers
 from minidynamo.tracer.side_effects import Effect, SideEffects, Written
 from minidynamo.tracer.unread import looked_at
-from minidynamo.tracer.unrolling import unroll_lists
+from minidynamo.tracer.unrolling import free_numbers, unroll_lists, unroll_numbers
 from minidynamo.tracer.wrap import wrap
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import SequenceVariable
@@ -153,6 +153,7 @@ class Trace:
             return known
         name = f"Tensor.{target}()" if isinstance(target, str) else f"{getattr(target, '__name__', target)}()"
         unroll_lists(self, name, args)
+        numbers = free_numbers(self, [*args, *(kwargs or {}).values()])
         try:
             kwargs = scalars.as_numbers(self, target, kwargs or {})
             stored = scalars.written(self, target, args, kwargs)
@@ -176,6 +177,7 @@ class Trace:
                 self.break_graph("MD216", f"{name} has no form without data", why=str(cause).partition("\n")[0])
             assert cause is not None
             self.raises(cause)
+        unroll_numbers(self, name, numbers)
         while self.graph.subgraph is not None and (written := self.graph.subgraph.take_written()) is not None:
             self.side_effects.on_effect(Written(written))
         return made

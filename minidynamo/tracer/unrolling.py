@@ -7,7 +7,7 @@ for all turns, and torch the layer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -15,7 +15,8 @@ from minidynamo.tracer.outside_items import OutsideItems
 from minidynamo.tracer.outside_tuples import OutsideTuple
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.containers import SequenceVariable
+from minidynamo.variables.containers import ListVariable, SequenceVariable, TupleVariable
+from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import UnreadVariable
 from minidynamo.variables.tensors import TensorVariable
 
@@ -23,7 +24,7 @@ from minidynamo.variables.tensors import TensorVariable
 MOST_NUMBERS = 3
 
 
-def unroll(tx: Tracer, turns: int, what: str, *, varies: bool = True) -> None:
+def unroll(tx: Tracer, turns: float, what: str, *, varies: bool = True) -> None:
     """Count the turns for which `what`, at this line of the program, is captured; the graph breaks there where it was
     captured for too many other numbers. Unless it `varies`, the number is one of this capture, and does not count."""
     known = tx.graph.shapes.turns
@@ -71,3 +72,26 @@ def _unroll_items(tx: Tracer, sequence: SequenceVariable, what: str) -> None:
     length = items.unread_length() if isinstance(items, OutsideItems | OutsideTuple) else None
     if length is not None:
         unroll(tx, length.there + length.more, what)
+
+
+def free_numbers(tx: Tracer, args: Iterable[VariableTracker]) -> list[NumberVariable]:
+    """The numbers among arguments, and among items of tuples and lists, that are no constants so far."""
+    found = []
+    for arg in args:
+        if isinstance(arg, NumberVariable) and not _is_fixed(tx, arg):
+            found.append(arg)
+        elif isinstance(arg, TupleVariable | ListVariable) and isinstance(arg.items, list | tuple):
+            found += free_numbers(tx, arg.items)
+    return found
+
+
+def unroll_numbers(tx: Tracer, name: str, numbers: Sequence[NumberVariable]) -> None:
+    """Count the values of numbers that torch has made constants of in a call: each takes a version."""
+    for number in numbers:
+        if _is_fixed(tx, number):
+            unroll(tx, number.here, f"a number that {name} takes as a constant")
+
+
+def _is_fixed(tx: Tracer, number: NumberVariable) -> bool:
+    here = number.value if number.node is None else number.node.meta["example_value"]
+    return isinstance(here, torch.SymInt | torch.SymFloat) and tx.graph.shapes.is_fixed(here)

@@ -169,3 +169,35 @@ def test_a_branch_of_cond_is_unrolled() -> None:
         x = torch.randn(length)
         assert torch.equal(compiled(x), _summed(x) if x.sum() > 0 else x.sum())
     assert compiled.stats.graph_breaks == 0
+
+
+@torch.library.custom_op("test_unrolling::scaled", mutates_args=())
+def _scaled(x: Tensor, factor: float) -> Tensor:
+    return x * factor
+
+
+@_scaled.register_fake
+def _(x: Tensor, factor: float) -> Tensor:
+    return torch.empty_like(x)
+
+
+# Of numbers that torch, or an operator of the user's, takes as constants.
+CONSTANTS: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "an operator of the user's": lambda x, n: _scaled(x + 1, n * 0.1) * 2,
+    "the order of a norm": lambda x, n: (x + 1).norm(n + 0.5) * 2,
+    "classes": lambda x, n: torch.nn.functional.one_hot(torch.arange(3), n + 3).sum(0)[:3] + x,
+    "a dimension in a tuple": lambda x, n: (x + 1).view(1, 1, 1, 1, 1, 1, 1, 1, 3).sum((n % 8, 8)) * 2,
+}
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_a_number_that_torch_needs_has_few_versions(name: str) -> None:
+    function = CONSTANTS[name]
+    compiled = minidynamo.compile(function, backend="eager")
+    x = torch.randn(3)
+    for n in range(2, 8):
+        assert torch.equal(compiled(x, n), function(x, n))
+    with no_recompile():
+        for n in (8, 9, 3, 12):
+            assert torch.equal(compiled(x, n), function(x, n))
+    assert compiled.stats.graph_breaks == 1
