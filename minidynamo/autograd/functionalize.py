@@ -69,6 +69,7 @@ class _Pass:
         self.trace = trace
         self.result = FunctionalGraph(Emitter(trace.mode))
         self.emitter = self.result.emitter
+        self.fixed_windows: list[Base] = []
 
     def run(self, names: Sequence[str], flat: Sequence[Any]) -> FunctionalGraph:
         for index, (name, value) in enumerate(zip(names, flat)):
@@ -92,6 +93,7 @@ class _Pass:
                     self.translate(node)
         self.refuse_lost_history(flat)
         self.refuse_shared_inputs()
+        self.refuse_fixed_windows()
         return self.result
 
     def lift_constants(self) -> None:
@@ -204,6 +206,8 @@ class _Pass:
         base = parent.base
         args, kwargs = self.current(tuple(rest)), self.current(node.kwargs)
         step = ViewStep(op, args, tuple(kwargs.items()))
+        if op is aten.as_strided.default and len(rest) > 2 and rest[2] is not None and not self.result.made_forward:
+            self.fixed_windows.append(base)
         viewed = self.result.read(parent)
         if same_layout(viewed.meta["val"], source.meta["val"], memory=True):
             made = self.emitter.emit_known(op, (viewed, *args), kwargs, node.meta["val"])
@@ -379,6 +383,14 @@ class _Pass:
         for bases in owners.values():
             if len(bases) > 1 and any(base.version for base in bases):
                 raise refuse("an input is written that shares memory with another input")
+
+    def refuse_fixed_windows(self) -> None:
+        """`as_strided` with an offset counts from the beginning of the storage. So its answer hangs on where a tensor
+        lies, which is elsewhere where a value is put into the memory of an input, and for derivatives."""
+        written = any(value.base.version for value in self.result.inputs.values())
+        differentiated = self.trace.tangents and any(base.input is not None for base in self.fixed_windows)
+        if self.fixed_windows and (written or differentiated):
+            raise refuse("`as_strided` counts from the beginning of a storage, and the graph puts values elsewhere")
 
 
 def _is_beside(named: dict[str, Any], mutation: Mutation, written: fx.Node, read: fx.Node) -> bool:

@@ -439,3 +439,39 @@ def test_numbers_are_drawn_in_the_order_of_memory(draw):
     torch.manual_seed(0)
     minidynamo.compile(lambda y: draw(y).sum(), backend="aot_eager")(y)
     assert torch.equal(x, y)
+
+
+def _written_before(h):
+    h.mul_(2).add_(1)
+    part = h.as_strided((3, 2), (2, 1), 5) * 1
+    return part, h.sin_()
+
+
+def _put_into_an_argument(h):
+    value = (h * 3).sin()
+    h.copy_(value)
+    return value.as_strided((4,), (3,), 0) + 1
+
+
+def _differentiated(h):
+    return h.as_strided((4,), (1,), 2).sin()
+
+
+def _of_a_part(h):
+    return (h * 2)[3:].as_strided((4,), (2,), 1).sin(), h.as_strided((4,), (1,)) + 1
+
+
+@pytest.mark.filterwarnings("ignore:MD402")
+@pytest.mark.parametrize("backend", ["aot_eager", "cpp"])
+@pytest.mark.parametrize("program", [_written_before, _put_into_an_argument, _differentiated, _of_a_part])
+def test_a_window_counts_from_the_beginning_of_the_storage(program, backend):
+    compiled = minidynamo.compile(program, backend=backend)
+    for offset in (3, 0, 7):
+        memory = [torch.arange(64.0, requires_grad=program in (_differentiated, _of_a_part)) for _ in range(2)]
+        given = [one[offset : offset + 24] for one in memory]
+        results = [compiled(given[0]), program(given[1])]
+        torch.testing.assert_close(*results)
+        torch.testing.assert_close(*memory)
+        if memory[0].requires_grad:
+            sums = [sum(r.sum() for r in (one if isinstance(one, tuple) else (one,))) for one in results]
+            torch.testing.assert_close(*(torch.autograd.grad(total, leaf)[0] for total, leaf in zip(sums, memory)))
