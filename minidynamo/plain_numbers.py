@@ -42,7 +42,8 @@ class Plain:
         """Whether a number for this parameter may differ from call to call, in a call that is given these tensors."""
         if name not in self.numbers or not self.keeps_ints or not is_int:
             return name in self.numbers
-        return all(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors)
+        tensors = [*tensors]
+        return bool(tensors) and all(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors)
 
 
 def plain(function: Any) -> Plain | None:

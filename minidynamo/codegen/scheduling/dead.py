@@ -1,12 +1,14 @@
 """Owns the removal of loop nests and views whose result nobody reads.
 
-Other extern calls stay: what they do besides returning a value is not known. So do nests that check indices, for the
-error.
+Other extern calls stay: what they do besides returning a value is not known. So do nests that check indices, and views
+that torch makes in memory which may be too small, for the error.
 """
 
 from __future__ import annotations
 
 import dataclasses
+
+import torch
 
 from minidynamo.codegen.ir.expr import checks
 from minidynamo.codegen.ir.loops import Extern, LoopProgram, Loops, Node, names_in
@@ -32,4 +34,6 @@ def _does_nothing_else(node: Node) -> bool:
     """Whether a node is there for its result alone."""
     if isinstance(node, Loops):
         return not checks(node.body)
-    return isinstance(node, Extern) and node.is_view and isinstance(node.op, OpOverload) and node.op.namespace == "aten"
+    if not isinstance(node, Extern) or not node.is_view or not isinstance(node.op, OpOverload):
+        return False
+    return node.op.namespace == "aten" and node.op is not torch.ops.aten.as_strided.default

@@ -5,6 +5,7 @@ What an instance holds is read in `instances.py`, what its class holds is bound 
 
 from __future__ import annotations
 
+import threading
 import types
 from typing import Any
 
@@ -180,7 +181,8 @@ def write_plain(tx: Tracer, obj: ObjectVariable, name: str, value: VariableTrack
         return
     if owner is not None:
         guard_class_attribute(tx, obj.cls, owner, name, found)
-    if value is not None and not obj.cls.__dictoffset__ and not isinstance(found, types.MemberDescriptorType):
+    has_dict = obj.cls.__dictoffset__ or issubclass(obj.cls, threading.local)  # which has one for each thread
+    if value is not None and not has_dict and not isinstance(found, types.MemberDescriptorType):
         tx.raises(unsaid(AttributeError))  # there is no dictionary beside the slots
     if value is None and isinstance(obj, ObjectVariable):
         _delete_own(tx, obj, name, is_slot=isinstance(found, types.MemberDescriptorType))

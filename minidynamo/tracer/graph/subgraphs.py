@@ -69,9 +69,11 @@ class Subgraph:
         return self.inputs[variable]
 
     def placeholder(self, name: str) -> torch.fx.Node:
-        """Another placeholder, called `name` if none is called so yet."""
+        """Another placeholder, of an argument that is called `name` if none is called so yet."""
+        taken = {node.target for node in self.graph.find_nodes(op="placeholder")}
         node = self.graph.placeholder(name)
-        node.target = node.name
+        if name in taken:
+            node.target = node.name
         return node
 
     def input_in_memory_of(self, fake: torch.Tensor) -> TensorVariable | None:
