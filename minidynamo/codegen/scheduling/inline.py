@@ -19,9 +19,6 @@ from minidynamo.codegen.scheduling.lifetimes import Lifetimes, made, reads, stor
 CHEAP = 2
 """Up to this cost a value is computed once per reader, and once per element of a broadcast."""
 
-PART = 8
-"""What is up to this many times smaller than the tensor it becomes a part of may be computed wherever that is."""
-
 LARGEST = 200
 """Expressions do not grow beyond this many nodes."""
 
@@ -88,9 +85,7 @@ def _may_inline(
     if read:
         if again and (work > CHEAP or len(read) > 2):
             return False
-        # What is read in a large part of the iterations alone costs less than its memory does.
-        is_part = all(use.valid is not None for use in uses) and _iterations(user) <= PART * _iterations(producer)
-        if broadcast and work > (EXPENSIVE if is_part else CHEAP):
+        if broadcast and work > CHEAP:
             return False
     elif (again or broadcast) and work >= EXPENSIVE:
         return False
