@@ -124,6 +124,17 @@ _add(
     "input running_mean running_var weight bias use_input_stats momentum eps",
     "momentum eps",
 )
+_add(
+    [torch.batch_norm, torch.native_batch_norm],
+    "input weight bias running_mean running_var training momentum eps cudnn_enabled",
+    "momentum eps",
+)
+_add(
+    [torch.instance_norm],
+    "input weight bias running_mean running_var use_input_stats momentum eps cudnn_enabled",
+    "momentum eps",
+)
+_add([torch.native_group_norm], "input weight bias N C HxW group eps", "eps")
 _add([functional.local_response_norm], "input size alpha beta k", "alpha beta k")
 
 # Losses and distances
@@ -140,6 +151,7 @@ _add([functional.hinge_embedding_loss, torch.hinge_embedding_loss], "input targe
 _add([functional.multi_margin_loss], "input target p margin", "margin")
 _add([functional.triplet_margin_loss, torch.triplet_margin_loss], "anchor positive negative margin p eps", "margin eps")
 _add([functional.poisson_nll_loss], "input target log_input full size_average eps", "eps")
+_add([torch.poisson_nll_loss], "input target log_input full eps", "eps")
 _add([functional.pairwise_distance, torch.pairwise_distance], "x1 x2 p eps", "eps")
 _add([functional.cosine_similarity, torch.cosine_similarity], "x1 x2 dim eps", "eps")
 
@@ -167,6 +179,7 @@ _add(
     "input exponent",
     keeps_ints=True,
 )
+_add([torch.remainder, operator.mod], "input other", "input", keeps_ints=True)
 _add([torch.float_power, "float_power"], "input exponent", "input exponent")
 _add([torch.lerp, "lerp", "lerp_"], "input end weight", "weight")
 _add([torch.xlogy, torch.special.xlogy, "xlogy", "xlogy_", torch.special.xlog1py], "input other", "input other")

@@ -56,6 +56,7 @@ class Operation:
         self.settings = settings()
         self.written: tuple[int, ...] = ()
         self.unread: frozenset[int] = frozenset()
+        self.constant: frozenset[int] = frozenset()
         self.requires_grad = tuple(value.requires_grad for value in self.given) + (False,) * len(self.numbers)
         self.__name__ = _names(function)[-1]
 
@@ -117,9 +118,19 @@ class Operation:
     def trace(self, targets: Tensors, values: Tensors) -> list[torch.Tensor]:
         """What `run` returns while its operations are traced; `targets` are what it writes to."""
         if self.takes_numbers:
-            return _one_node(self, values)
+            made = _one_node(self, values)
+            if len(made) > 1:
+                self.constant = self._without_gradients(values)
+            return made
         written = dict(zip(self.written, targets))
         return self.run([written.get(i, value) for i, value in enumerate(values)])
+
+    def _without_gradients(self, values: Sequence[Any]) -> frozenset[int]:
+        """Which of its results torch takes for constants."""
+        inputs = [_input(_plain(value), wanted) for value, wanted in zip(values, self.requires_grad)]
+        with disable_proxy_modes_tracing(), torch.enable_grad(), preserved():
+            restore(self.settings)
+            return frozenset(i for i, made in enumerate(self.run(inputs)) if not made.requires_grad)
 
     def __call__(self, *values: Any) -> list[torch.Tensor]:
         """What it returns for real tensors, which it leaves as they are."""
@@ -187,7 +198,10 @@ class _Opaque(torch.autograd.Function):
         ctx.save_for_backward(*[value for value in values[count:] if isinstance(value, torch.Tensor)])
         ctx.others = [None if isinstance(value, torch.Tensor) else value for value in values[count:]]
         ctx.mark_dirty(*values[:count])
-        ctx.mark_non_differentiable(*[value for value in made if not _is_differentiable(value)])
+        constant: frozenset[int] = getattr(function, "constant", frozenset())
+        ctx.mark_non_differentiable(
+            *[value for i, value in enumerate(made) if i in constant or not _is_differentiable(value)]
+        )
         return tuple(made)
 
     @staticmethod

@@ -272,39 +272,27 @@ def _weights(*args: Any, **kwargs: Any) -> Any:
 # Running statistics
 
 
-def _normalized(
-    function: Callable[..., Any],
-    updates: bool,
-    x: Tensor,
-    running_mean: Tensor | None = None,
-    running_var: Tensor | None = None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
+def _normalized(function: Callable[..., Any], updates: bool, *args: Any, **kwargs: Any) -> Any:
     """A normalization, which writes to running statistics if it is told so; `updates` is the default for that."""
-    name = "training" if function is functional.batch_norm else "use_input_stats"
-    training = args[0] if args else kwargs.get(name, updates)
-    if not training or running_mean is None or running_var is None:
-        return run_with_numbers(function, (x, running_mean, running_var, weight, bias, *args), kwargs)
+    known = plain(function)
+    assert known is not None
+    named = known.named(args, kwargs)
+    statistics = {name: named[name] for name in ("running_mean", "running_var") if named.get(name) is not None}
+    if len(statistics) < 2 or not named.get("training", named.get("use_input_stats", updates)):
+        return run_with_numbers(function, (), named)
     with torch.no_grad():
-        before = running_mean.clone(), running_var.clone()
-    made, *after = run_with_numbers(
-        functools.partial(_with_statistics, function), (x, *before, weight, bias, *args), kwargs
-    )
+        before = {name: statistic.clone() for name, statistic in statistics.items()}
+    made, *after = run_with_numbers(functools.partial(_with_statistics, function), (), {**named, **before})
     with torch.no_grad():
-        for statistic, new in zip((running_mean, running_var), after):
+        for statistic, new in zip(statistics.values(), after):
             statistic.copy_(new)
     return made
 
 
-def _with_statistics(
-    function: Callable[..., Any], x: Tensor, mean: Tensor, var: Tensor, *args: Any, **kwargs: Any
-) -> Any:
+def _with_statistics(function: Callable[..., Any], *, running_mean: Tensor, running_var: Tensor, **named: Any) -> Any:
     """The result, and the statistics behind it."""
-    mean, var = mean.clone(), var.clone()
-    return function(x, mean, var, *args, **kwargs), mean, var
+    mean, var = running_mean.clone(), running_var.clone()
+    return function(**named, running_mean=mean, running_var=var), mean, var
 
 
 def _pad(x: Tensor, pad: Any, mode: str = "constant", value: Any = None) -> Any:
@@ -330,8 +318,13 @@ _PARTS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys(
         (functional.feature_alpha_dropout, torch.feature_alpha_dropout), functools.partial(_alpha_dropout, True)
     ),
-    functional.batch_norm: functools.partial(_normalized, functional.batch_norm, False),
-    functional.instance_norm: functools.partial(_normalized, functional.instance_norm, True),
+    **{
+        function: functools.partial(_normalized, function, function is functional.instance_norm)
+        for function in (
+            *(functional.batch_norm, torch.batch_norm, torch.native_batch_norm),
+            *(functional.instance_norm, torch.instance_norm),
+        )
+    },
     functional.pad: _pad,
     functional.scaled_dot_product_attention: _attention,
     **dict.fromkeys((functional.rrelu, torch.rrelu), functools.partial(_rrelu, False)),

@@ -21,6 +21,14 @@ Y = X.flip(0) + 0.3
 CLASSES = torch.arange(15).view(3, 5) % 4
 VALUES = (0.11, 0.23, 0.37, 0.41, 0.53, 0.67)
 
+
+def normalized(norm: Callable[..., Any], x: torch.Tensor, n: float) -> torch.Tensor:
+    """A norm that updates statistics, and these."""
+    mean, var, weight, bias = torch.zeros(4), torch.ones(4), torch.linspace(1, 2, 4), torch.linspace(0, 1, 4)
+    made: torch.Tensor = norm(x, mean, var, weight, bias, True, n / 2, n)
+    return made * mean[:, None] + var[:, None]
+
+
 DRAWS: dict[str, Callable[..., Any]] = {
     "dropout": lambda x, n: F.dropout(x, n) + F.dropout(x, n / 2),
     "dropout in place": lambda x, n: F.dropout(x * 1, n, inplace=True) * 2,
@@ -54,6 +62,14 @@ VALUES_ONLY: dict[str, Callable[..., Any]] = {
     "group norm": lambda x, n: F.group_norm(x, 2, eps=n) + F.instance_norm(x, eps=n),
     "rms norm": lambda x, n: F.rms_norm(x, (5,), None, n),
     "batch norm": lambda x, n: F.batch_norm(x, None, None, training=True, eps=n),
+    "running statistics": lambda x, n: normalized(F.batch_norm, x, n) + normalized(F.instance_norm, x, n),
+    "running statistics of builtins": lambda x, n: (
+        normalized(lambda x, m, v, w, b, *more: torch.batch_norm(x, w, b, m, v, *more, False), x, n)
+        + normalized(lambda x, m, v, w, b, *more: torch.instance_norm(x, w, b, m, v, *more, False), x, n)
+        + normalized(lambda x, m, v, w, b, *more: torch.native_batch_norm(x, w, b, m, v, *more)[0], x, n)
+    ),
+    "native group norm": lambda x, n: torch.native_group_norm(x, None, None, 3, 4, 5, 2, n)[0],
+    "poisson loss": lambda x, n: torch.poisson_nll_loss(x, Y.abs(), False, True, n, 1) * x,
     "normalize": lambda x, n: F.normalize(x, eps=n) + F.local_response_norm(x, 2, alpha=n, beta=n),
     "huber loss": lambda x, n: F.huber_loss(x, Y, delta=n) + F.smooth_l1_loss(x, Y, beta=n),
     "label smoothing": lambda x, n: F.cross_entropy(x, CLASSES, label_smoothing=n),
@@ -81,6 +97,9 @@ VALUES_ONLY: dict[str, Callable[..., Any]] = {
         (x * 1).lerp_(Y, n) + (x * 1).sub_(Y, alpha=n) + (Y.abs() * x.exp()).pow_(n) + x.sigmoid().mul(1).logit_(n / 9)
     ),
     "powers": lambda x, n: x.exp() ** n + n**x + torch.float_power(x.exp(), n) + torch.special.xlog1py(n, x.exp()),
+    "remainders": lambda x, n: (
+        n % (Y + 3) * x + torch.remainder(n, x.detach()) + round(n * 9) % Y + (n % (CLASSES + 1))[:, None]
+    ),
     "quotients": lambda x, n: (x.detach() // n) * x + CLASSES[:, :1, None] // n + n // Y,
     "products": lambda x, n: (
         torch.addmm(x[0], x[1, :, :4], x[2], beta=n, alpha=n) + torch.baddbmm(x, x[..., :4], Y, alpha=n)
@@ -360,6 +379,18 @@ def test_derivatives_of_derivatives() -> None:
             (second,) = torch.autograd.grad(first.square().sum(), x)
             results.append((first, second))
         torch.testing.assert_close(*results)
+    assert compiled.stats.graphs == 2
+
+
+def test_which_results_require_grad() -> None:
+    def f(x, n):
+        return torch.native_layer_norm(x, (5,), None, None, n), torch.native_group_norm(x, None, None, 3, 4, 5, 2, n)
+
+    compiled = minidynamo.compile(f, backend="aot_eager")
+    x = X.clone().requires_grad_()
+    for n in VALUES[:3]:
+        one, other = ([t.requires_grad for made in g(x, n) for t in made] for g in (f, compiled))
+        assert one == other
     assert compiled.stats.graphs == 2
 
 
