@@ -83,6 +83,9 @@ def _add(functions: Sequence[Callable[..., Any] | str], names: str, numbers: str
     _TABLE.update(dict.fromkeys(functions, made))
 
 
+# Such an int is the same as a float.
+_AS_FLOAT = "-(2**53) <= {0} <= 2**53"
+
 DRAWS = ("bernoulli_", "normal_", "log_normal_", "uniform_", "exponential_", "cauchy_", "geometric_")
 """Methods that fill a tensor with random numbers."""
 
@@ -186,7 +189,27 @@ _add([torch.xlogy, torch.special.xlogy, "xlogy", "xlogy_", torch.special.xlog1py
 _add([torch.nan_to_num, torch.nan_to_num_, "nan_to_num", "nan_to_num_"], "input nan posinf neginf", "nan posinf neginf")
 _add([torch.logit, torch.logit_, torch.special.logit, "logit", "logit_"], "input eps", "eps")
 _add([torch.isclose, "isclose"], "input other rtol atol", "rtol atol")
-_add([torch.fake_quantize_per_tensor_affine], "input scale zero_point quant_min quant_max", "scale")
+_add(
+    [torch.fake_quantize_per_tensor_affine],
+    "input scale zero_point quant_min quant_max",
+    "scale zero_point",
+    conditions={"zero_point": _AS_FLOAT},
+    ints=("zero_point",),
+)
+_add(
+    [torch.round, "round"],
+    "input decimals",
+    "decimals",
+    conditions={"decimals": _AS_FLOAT},
+    ints=("decimals",),
+)
+_add(
+    [functional.avg_pool2d, functional.avg_pool3d],
+    "input kernel_size stride padding ceil_mode count_include_pad divisor_override",
+    "divisor_override",
+    conditions={"divisor_override": f"{_AS_FLOAT} and {{0}} != 0"},
+    ints=("divisor_override",),
+)
 
 # Products, sums and solutions
 _add([torch.addmm, "addmm", "addmm_"], "input mat1 mat2 beta alpha", "beta alpha", keeps_ints=True)
@@ -216,6 +239,8 @@ _add([torch.quantile, torch.nanquantile, "quantile", "nanquantile"], "input q", 
 
 # Constructors
 _add([torch.logspace], "start end steps base", "base")
+_add([torch.hamming_window], "window_length periodic alpha beta", "alpha beta", fixed={"requires_grad": False})
+_add([torch.kaiser_window], "window_length periodic beta", "beta", fixed={"requires_grad": False})
 
 # Whole updates of optimizers
 for _update in FUSED_UPDATES:

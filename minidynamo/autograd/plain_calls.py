@@ -101,6 +101,11 @@ def call(target: Any, args: Args, kwargs: Kwargs) -> Any:
     if target in _PARTS:
         return _PARTS[target](*args, **kwargs)
     function = functools.partial(_method, target) if isinstance(target, str) else target
+    known = plain(target)
+    assert known is not None
+    if known.ints:
+        function = functools.partial(_with_ints, known, function)
+        args, kwargs = _converted(target, args, kwargs, lambda n, is_int: torch.sym_float(n))
     if _writes(target, args, kwargs):
         return args[0].copy_(
             run_with_numbers(functools.partial(_on_copy, function), (args[0].clone(), *args[1:]), kwargs)
@@ -118,6 +123,16 @@ def _writes(target: Any, args: Args, kwargs: Kwargs) -> bool:
 
 def _on_copy(function: Callable[..., Any], target: Tensor, /, *args: Any, **kwargs: Any) -> Any:
     return function(target.clone(), *args, **kwargs)
+
+
+def _with_ints(known: Plain, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """A call that is given floats for the ints of its parameters: an int that varies is a size to torch, and fixed."""
+
+    def taken(name: str, value: Any) -> Any:
+        return int(value) if name in known.ints and isinstance(value, float) else value
+
+    named = [taken(name, value) for name, value in zip(known.names, args)]
+    return function(*named, *args[len(named) :], **{name: taken(name, value) for name, value in kwargs.items()})
 
 
 def _method(name: str, owner: Tensor, /, *args: Any, **kwargs: Any) -> Any:
@@ -175,6 +190,12 @@ def _bernoulli(x: Tensor, p: Any, *, generator: torch.Generator | None = None) -
 
 
 def _normal(mean: Any, std: Any, size: Any = None, *, generator: torch.Generator | None = None, **facts: Any) -> Any:
+    if isinstance(mean, Tensor) and not isinstance(std, Tensor) and not mean.requires_grad and not facts:
+        like = torch.empty_like(mean, memory_format=torch.contiguous_format)
+        return _drawn(like, "normal_", 0.0, std, generator=generator).add_(mean)
+    if isinstance(std, Tensor) and not isinstance(mean, Tensor) and not std.requires_grad and not facts:
+        shift = torch.full((), mean, dtype=std.dtype, device=std.device)
+        return torch.normal(0.0, std, generator=generator).add_(shift)
     if size is None or isinstance(mean, Tensor) or isinstance(std, Tensor):
         return NotImplemented
     requires_grad = facts.pop("requires_grad", False)

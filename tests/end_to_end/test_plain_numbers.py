@@ -38,6 +38,9 @@ DRAWS: dict[str, Callable[..., Any]] = {
     "bernoulli": lambda x, n: x * torch.empty_like(x).bernoulli_(n) * torch.bernoulli(Y, n),
     "uniform": lambda x, n: x * torch.empty_like(x).uniform_(-n, to=n),
     "normal": lambda x, n: x * torch.empty(5).normal_(std=n) + torch.normal(n, 2.0, (5,)),
+    "normal beside tensors": lambda x, n: (
+        x * torch.normal(Y, n) + torch.normal(n, Y.abs()) + torch.normal(mean=Y.mT, std=n).mT
+    ),
     "others": lambda x, n: x * torch.empty(5).exponential_(n) * torch.empty(5).geometric_(n),
     "tails": lambda x, n: x * torch.empty(5).log_normal_(n, 0.5) * torch.empty(5).cauchy_(0.1, n),
     "in memory order": lambda x, n: x * torch.zeros(5, 4, 3).permute(2, 1, 0).bernoulli_(n),
@@ -85,6 +88,18 @@ VALUES_ONLY: dict[str, Callable[..., Any]] = {
     "lists of ints": lambda x, n: (
         x * CLASSES.new_tensor([n * 10, 1.5, 2, -n * 10, 0]) + torch.tensor([n, 0, 1, n, 2], dtype=torch.bool)
     ),
+    "lists of the kind of a tensor": lambda x, n: (
+        x * x.new([n, 1.0, 2, n * 2, -1]) + CLASSES.new((n * 10, 0, 1, 2, -n * 10)) + x.double().new([[n], [1]]).sum()
+    ),
+    "windows": lambda x, n: (
+        x * torch.hamming_window(5, periodic=True, alpha=n, beta=n / 2) * torch.kaiser_window(5, False, n)
+        + torch.signal.windows.general_cosine(5, a=[n, 0.2])
+    ),
+    "divisors": lambda x, n: (
+        F.avg_pool2d(x, 2, divisor_override=int(n * 100)) + F.avg_pool3d(x[None], 2, divisor_override=-int(n * 100))
+    ),
+    "decimals": lambda x, n: x * x.round(decimals=int(n * 10)) + torch.round(99 * x, decimals=-int(n * 10)),
+    "quantized": lambda x, n: torch.fake_quantize_per_tensor_affine(x, n / 10, int(n * 20), -20, 20),
     "deviations": lambda x, n: (
         torch.std(x, 1, correction=n) + x.var(1, correction=n) + torch.std_mean(x, correction=n)[0]
     ),

@@ -51,8 +51,10 @@ def _setitem(tx: Tracer, self: TensorVariable, key: VariableTracker, value: Vari
 def _new(tx: Tracer, self: TensorVariable, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
     """Of a `torch.Size` it makes a tensor of that size, of any other tuple one that holds these numbers; a graph has
     one kind of tuple."""
-    is_size = len(args) == 1 and not kwargs and isinstance(args[0], SequenceVariable) and args[0].cls is torch.Size
-    return tx.emit("new_empty" if is_size else "new", [self, *args], kwargs)
+    cls = args[0].cls if len(args) == 1 and not kwargs and isinstance(args[0], SequenceVariable) else None
+    if cls in (list, tuple) and involves_number(args[0]) and tx.graph.use(self).layout is torch.strided:
+        return _new_tensor(tx, self, *args)
+    return tx.emit("new_empty" if cls is torch.Size else "new", [self, *args], kwargs)
 
 
 @registry.method(torch.Tensor, "new_tensor")
