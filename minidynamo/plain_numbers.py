@@ -25,13 +25,15 @@ class Plain:
     """`names` of the parameters, in order, up to the last one of interest; which of them take `numbers`; for each of
     these the condition under which the call is one and the same program, as a template. What is `fixed` has to be this
     constant, what is `fixed_elsewhere` on all devices but a CPU. With `keeps_ints`, an int is no float to a tensor of
-    ints; of those in `ints`, torch takes no floats."""
+    ints; of those in `complex_only`, torch takes only floats beside complex tensors as plain ones; of those in `ints`,
+    it takes no floats."""
 
     names: tuple[str, ...]
     numbers: Mapping[str, str]
     fixed: Mapping[str, Any] = field(default_factory=dict)
     fixed_elsewhere: Mapping[str, Any] = field(default_factory=dict)
     keeps_ints: bool = False
+    complex_only: Collection[str] = ()
     ints: Collection[str] = ()
 
     def named(self, args: Sequence[T], kwargs: Mapping[str, T]) -> dict[str, T]:
@@ -40,6 +42,8 @@ class Plain:
 
     def varies(self, name: str, is_int: bool, tensors: Iterable[torch.Tensor]) -> bool:
         """Whether a number for this parameter may differ from call to call, in a call that is given these tensors."""
+        if name in self.complex_only:
+            return not is_int and any(tensor.is_complex() for tensor in tensors)
         if name not in self.numbers or not self.keeps_ints or not is_int:
             return name in self.numbers
         tensors = [*tensors]
@@ -172,7 +176,13 @@ _add([functional.pad], "input pad mode value", "value")
 _add([functional.celu, torch.celu, torch.celu_], "input alpha inplace", "alpha")
 _add([functional.hardtanh, functional.hardtanh_], "input min_val max_val inplace", "min_val max_val")
 _add([functional.softshrink, functional.hardshrink, torch.hardshrink], "input lambd", "lambd")
-_add([torch.sub, torch.subtract, torch.rsub, "sub", "sub_"], "input other alpha", "alpha", keeps_ints=True)
+_add(
+    [torch.sub, torch.subtract, torch.rsub, "sub", "sub_"],
+    "input other alpha",
+    "input other alpha",
+    keeps_ints=True,
+    complex_only=("input", "other"),
+)
 _add(
     [
         *(torch.pow, "pow", "pow_", operator.pow, operator.ipow),
@@ -181,6 +191,17 @@ _add(
     "input exponent",
     "input exponent",
     keeps_ints=True,
+)
+_add(
+    [
+        *(torch.add, torch.mul, torch.multiply, torch.div, torch.divide, torch.true_divide),
+        *("add", "mul", "multiply", "div", "divide", "true_divide", "add_", "mul_", "div_"),
+        *(operator.add, operator.sub, operator.mul, operator.truediv),
+        *(operator.iadd, operator.isub, operator.imul, operator.itruediv),
+    ],
+    "input other",
+    "input other",
+    complex_only=("input", "other"),
 )
 _add([torch.remainder, operator.mod], "input other", "input", keeps_ints=True)
 _add([torch.float_power, "float_power"], "input exponent", "input exponent")

@@ -113,11 +113,17 @@ def call(target: Any, args: Args, kwargs: Kwargs) -> Any:
     return run_with_numbers(function, args, kwargs)
 
 
+_IN_PLACE = (
+    *(operator.ipow, operator.ifloordiv),
+    *(operator.iadd, operator.isub, operator.imul, operator.itruediv),
+)
+
+
 def _writes(target: Any, args: Args, kwargs: Kwargs) -> bool:
     """Whether a call writes what it computes to its first argument."""
     known = plain(target)
     name = target if isinstance(target, str) else str(getattr(target, "__name__", ""))
-    in_place = name.endswith("_") or target in (operator.ipow, operator.ifloordiv)
+    in_place = name.endswith("_") or target in _IN_PLACE
     return in_place or (known is not None and bool(known.named(args, kwargs).get("inplace")))
 
 

@@ -29,6 +29,17 @@ def normalized(norm: Callable[..., Any], x: torch.Tensor, n: float) -> torch.Ten
     return made * mean[:, None] + var[:, None]
 
 
+def complexed(x: torch.Tensor) -> torch.Tensor:
+    return torch.complex(x, x.flip(0) + 1)
+
+
+def written(z: torch.Tensor, n: float) -> torch.Tensor:
+    z += n
+    z[1] -= n
+    z /= n
+    return z
+
+
 DRAWS: dict[str, Callable[..., Any]] = {
     "dropout": lambda x, n: F.dropout(x, n) + F.dropout(x, n / 2),
     "dropout in place": lambda x, n: F.dropout(x * 1, n, inplace=True) * 2,
@@ -112,6 +123,10 @@ VALUES_ONLY: dict[str, Callable[..., Any]] = {
         (x * 1).lerp_(Y, n) + (x * 1).sub_(Y, alpha=n) + (Y.abs() * x.exp()).pow_(n) + x.sigmoid().mul(1).logit_(n / 9)
     ),
     "powers": lambda x, n: x.exp() ** n + n**x + torch.float_power(x.exp(), n) + torch.special.xlog1py(n, x.exp()),
+    "beside complex tensors": lambda x, n: torch.view_as_real(
+        complexed(x) * n + torch.add(complexed(x), n) + n / complexed(x) - (n - torch.sub(complexed(x), n).div(n))
+    ),
+    "written to complex tensors": lambda x, n: torch.view_as_real(written(complexed(x), n).mul_(n).add_(n)),
     "remainders": lambda x, n: (
         n % (Y + 3) * x + torch.remainder(n, x.detach()) + round(n * 9) % Y + (n % (CLASSES + 1))[:, None]
     ),
@@ -228,6 +243,8 @@ SPECIAL = (0.1, 0.2, 0.0, 0.3, 1.0, -0.5, 1.5, 0.4, math.nan, math.inf, 0.5, 1, 
         "attention with a scale",
         "lists like a tensor",
         "lists of ints",
+        "beside complex tensors",
+        "written to complex tensors",
     ],
 )
 def test_numbers_that_mean_something_else_come_between(name: str) -> None:
