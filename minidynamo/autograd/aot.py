@@ -289,11 +289,11 @@ def _split(
     forward, backward = _module(parts.forward), _module(parts.backward)
     if len(results.differentiable) > 1 and not higher.strays:
         signature = _kept_apart(signature, parts, read_for(backward, len(parts.saved)))
-        keeps_together = bool(signature.saved) and not (signature.kept_for and all(signature.kept_for))
-        if not (keeps_together or higher.held or higher.random) and any(
-            len(gone) < len(trace.used_up) for gone in trace.used_up
-        ):
-            signature = replace(signature, used_up=trace.used_up)
+        runs_apart = any(len(gone) < len(trace.used_up) for gone in trace.used_up)
+        if runs_apart and not (higher.held or higher.random):
+            everyone = tuple(range(len(results.differentiable)))
+            kept_for = tuple(places or everyone for places in signature.kept_for or ((),) * len(signature.saved))
+            signature = replace(signature, kept_for=kept_for, used_up=trace.used_up)
     return AotGraphs(layout, signature, forward, backward, parts, higher=higher)
 
 

@@ -9,7 +9,7 @@ out in `parts.py`.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -27,22 +27,30 @@ class Holders:
     """Keeps what backward takes of one compiled graph.
 
     `kept_for` has for each tensor that is saved the results that it is kept for, by their places among the
-    `differentiable` ones; () for all of them.
+    `differentiable` ones; () for all of them. Where backward may run for one result and later for another, `used_up` has
+    those that it refuses behind each, and nothing is kept for all alike.
     """
 
-    def __init__(self, kept_for: Sequence[tuple[int, ...]], differentiable: Sequence[int]) -> None:
+    def __init__(
+        self,
+        kept_for: Sequence[tuple[int, ...]],
+        differentiable: Sequence[int],
+        used_up: Sequence[tuple[int, ...]] = (),
+    ) -> None:
         self.count = len(kept_for)
         self.common = [i for i, places in enumerate(kept_for) if not places]
         self.apart = [
             (frozenset(places), [i for i, others in enumerate(kept_for) if others == places])
             for places in sorted({places for places in kept_for if places})
         ]
-        by_holders: dict[tuple[int, ...], list[int]] = {}
+        # Results that share a node have the same holders, and are used up together.
+        by_holders: dict[tuple[tuple[int, ...], Any], list[int]] = {}
         for place, result in enumerate(differentiable):
             own = tuple(holder for holder, (places, _) in enumerate(self.apart) if place in places)
             if own:
-                by_holders.setdefault(own, []).append(result)
-        self.groups = list(by_holders.items())
+                by_holders.setdefault((own, used_up[place] if used_up else ()), []).append(result)
+        self.groups = [(own, group) for (own, _), group in by_holders.items()]
+        self.places = [{differentiable.index(result) for result in group} for _, group in self.groups]
 
     def set_apart(
         self, ctx: Any, kept: Sequence[torch.Tensor], results: list[torch.Tensor], box: list[Any]
@@ -52,10 +60,10 @@ class Holders:
         returned = set(map(id, results))
         # What has the history of a result holds what is kept for that.
         values = [value.detach() if id(value) in returned or value._is_view() else value for value in kept]
-        ctx.holders = []
+        ctx.holders, ctx.groups = [], []
         apart = [[values[i] for i in places] for _, places in self.apart]
         grouped = [[results[i] for i in group] for _, group in self.groups]
-        box[:] = [ctx.holders, apart, grouped]
+        box[:] = [ctx.holders, ctx.groups, apart, grouped]
         for _, group in self.groups:
             for i in group:
                 results[i] = results[i].detach()
@@ -63,23 +71,30 @@ class Holders:
 
     def joined(self, made: Sequence[torch.Tensor], box: list[Any]) -> Sequence[torch.Tensor]:
         """The results of a call, each behind its node, given what autograd made of those that `set_apart` left."""
-        references, apart, grouped = box
+        references, groups, apart, grouped = box
         box.clear()
         holders = [_hold(_SEED, apart.pop(0)) for _ in self.apart]
         references += [weakref.ref(holder, _forgotten) for holder in holders]
         joined = list(made)
         del made
         for (own, group), values in zip(self.groups, grouped):
-            results = _behind(values, [holders[i] for i in own], *[joined[i] for i in group])
+            held = _Held(holders[i] for i in own)
+            groups.append(weakref.ref(held, _forgotten))
+            results = _behind(values, held, *[joined[i] for i in group])
             for i, result in zip(group, results):
                 joined[i] = result
         return joined
 
     def gathered(
-        self, ctx: Any, common: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]
+        self,
+        ctx: Any,
+        common: Sequence[torch.Tensor],
+        tangents: Sequence[torch.Tensor | None],
+        gone: Collection[int] | None = None,
     ) -> list[torch.Tensor | None]:
         """All that was kept for results that a gradient comes in for; None for what was not. `common` is what `ctx`
-        itself has kept. What is held elsewhere is let go, unless the user retains the graph."""
+        itself has kept. What is held elsewhere is let go, unless the user retains the graph: all of it, or that of
+        results which are `gone` by now. What others need as well, they go on to hold."""
         values: list[torch.Tensor | None] = [None] * self.count
         for i, value in zip(self.common, common):
             values[i] = value
@@ -89,8 +104,17 @@ class Holders:
                 node = reference().grad_fn  # alive, since the node of the result that is used holds it
                 for i, value in zip(own, node.saved_tensors):
                     values[i] = value
-                node.maybe_clear_saved_tensors()
+                if gone is None:
+                    node.maybe_clear_saved_tensors()
+        for own_places, group in zip(self.places, ctx.groups if gone else ()):
+            held = group()
+            if held is not None and own_places.issubset(gone or ()):
+                held.clear()
         return values
+
+
+class _Held(list[torch.Tensor]):
+    """The holders of the results of one node, for weak references."""
 
 
 def _forgotten(_: object) -> None:

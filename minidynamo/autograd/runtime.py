@@ -53,7 +53,8 @@ def training_call(
     backward takes comes from. `expected` are fake values like those that backward takes: what was saved, then
     gradients. `again` is for callers who differentiate the gradients.
     """
-    holders = Holders(signature.kept_for, signature.differentiable_results) if signature.kept_for else None
+    kept_for, differentiable = signature.kept_for, signature.differentiable_results
+    holders = Holders(kept_for, differentiable, signature.used_up) if kept_for else None
     function = _make_function(
         signature, _settling(signature, forward), saved, _Parts(compile_backward), expected, again, holders
     )
@@ -264,17 +265,21 @@ def _saved_apart(
     if not gone.isdisjoint(used):
         return list(ctx.saved_tensors)  # autograd has let go of the node, and raises
     if not compat.retains_graph():
-        ctx.used_up = gone.union(*(used_up[place] for place in used))
-        if len(ctx.used_up) == len(used_up):
+        ctx.used_up = gone = gone.union(*(used_up[place] for place in used))
+        if len(gone) == len(used_up):
             ctx.again = None
-    return _gathered(holders, ctx, [], tangents)
+    return _gathered(holders, ctx, [], tangents, gone)
 
 
 def _gathered(
-    holders: Holders | None, ctx: Any, saved: list[Any], tangents: Sequence[torch.Tensor | None]
+    holders: Holders | None,
+    ctx: Any,
+    saved: list[Any],
+    tangents: Sequence[torch.Tensor | None],
+    gone: Collection[int] | None = None,
 ) -> list[Any]:
     if holders is not None:
-        saved = holders.gathered(ctx, saved, tangents)
+        saved = holders.gathered(ctx, saved, tangents, gone)
     if ctx.layouts is not None:
         return [value if value is None else fit.restored(value) for fit, value in zip(ctx.layouts, saved)]
     return saved

@@ -198,6 +198,9 @@ APART = {
     "nothing in common": lambda h, w: (h.sin() * w.sum(), (w * 3).cos()),
     "one saves nothing": lambda h, w: (w + h, w.exp() * h),
     "one value for both": lambda h, w: (lambda y: (y * 2, y * 3))(w.exp()),
+    "an argument in common": lambda h, w: ((h * w).sum(), (h.sin() * w).sum(), w * w),
+    "a sum in common": lambda h, w: (lambda y: (y.sin(), y.cos(), (y * w).exp()))(h + w),
+    "two that share a function": lambda h, w: (lambda y: (y * w, y + 1, w.cos()))(w.exp()),
     "a chain of two": lambda h, w: (w.exp(), w.tanh(), (w.tanh() * h).sin()),
 }
 
@@ -210,7 +213,7 @@ def test_backward_through_one_result_and_later_through_another(program, retained
     for function in (lambda h, w: compile_program(APART[program], [h, w])([h, w]), APART[program]):
         h, w = torch.linspace(0, 1, 16).view(4, 4), torch.linspace(-1, 1, 16).view(4, 4).requires_grad_()
         results, found = function(h, w), []
-        for which in (0, 1, 0, 1, -1):
+        for which in (0, 1, 0, 1, -1, 0):
             try:
                 found += torch.autograd.grad(results[which].sum(), w, retain_graph=retained and len(found) == 0)
             except RuntimeError as error:
@@ -219,6 +222,25 @@ def test_backward_through_one_result_and_later_through_another(program, retained
     for got, wanted in zip(*outcomes, strict=True):
         torch.testing.assert_close(got, wanted) if isinstance(wanted, torch.Tensor) else None
         assert isinstance(wanted, torch.Tensor) or got == wanted
+
+
+def test_what_several_results_need_dies_with_the_last_of_them():
+    def program(h, w):
+        y = h + w
+        return y.sin(), y.cos()
+
+    leaves = square()
+    for used, dropped in ((0, 1), (1, 0)):
+        watched = Watched(program, leaves)
+        results = list(watched.call(list(leaves)))
+        assert watched.alive() == 1
+        torch.autograd.grad(results[used].sum(), leaves)
+        assert watched.alive() == 1
+        results[dropped] = None
+        assert watched.alive() == 0 and results[used] is not None
+        results = list(watched.call(list(leaves)))
+        torch.autograd.grad(sum(result.sum() for result in results), leaves)
+        assert watched.alive() == 0
 
 
 @pytest.mark.parametrize("program", [lambda h, w: h.add_(w) * 2, lambda h, w: h.copy_(w).sin()], ids=["add", "copy"])
