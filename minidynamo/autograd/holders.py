@@ -27,8 +27,8 @@ class Holders:
     """Keeps what backward takes of one compiled graph.
 
     `kept_for` has for each tensor that is saved the results that it is kept for, by their places among the
-    `differentiable` ones; () for all of them. Where backward may run for one result and later for another, `used_up` has
-    those that it refuses behind each, and nothing is kept for all alike.
+    `differentiable` ones; () for all of them. Where backward may run for one result and later for another, `used_up`
+    has those that it refuses behind each, and nothing is kept for all alike.
     """
 
     def __init__(
