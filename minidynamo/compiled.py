@@ -160,7 +160,7 @@ class CompiledFunction:
         self._family = (lambda: None) if family is None else weakref.ref(family)
         # Per frame point (None: the root): what has been seen to vary, and what was written for each entry.
         self.profiles: dict[FramePoint | None, FrameProfile] = {}
-        self.turns: Turns | None = family.turns if family else None if options.fullgraph else Turns()
+        self.turns: Turns = family.turns if family else Turns()
         self._texts: dict[FramePoint | None, list[list[Artifact]]] = {}
 
     def attributes(self) -> dict[str, Any]:
@@ -385,7 +385,5 @@ class CompiledFunction:
         for record in self._called():
             record.reset()
         self.stats.reset()
-        for kept in (self.graphs, self.breaks, self.fallbacks, self.recompiles, self._texts, self.profiles):
+        for kept in (self.graphs, self.breaks, self.fallbacks, self.recompiles, self._texts, self.profiles, self.turns):
             kept.clear()
-        if self.turns is not None:
-            self.turns.clear()

@@ -177,7 +177,7 @@ def _convert(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwner) ->
     try:
         with phase("capture"):
             traced = trace_frame(frame.request(values, options))
-            if frame.profile.turns is not None and traced.shapes is not None:
+            if traced.shapes is not None:
                 frame.profile.turns.note(traced.shapes.unrolled)
             if traced.graph is not None:
                 artifacts.write("graph", frame.name, graph_text(traced.graph))

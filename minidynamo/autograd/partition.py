@@ -198,13 +198,17 @@ def partition(
     made = Partition(fx.Graph(), fx.Graph(), saved, sources)
     made.forward = forward_graph(graph, inputs, results, writes, overwritten, rest, wanted)
     made.backward = backward_graph(graph, saved, tangents, gradients, behind)
-    dying = {*rest, *tangents}
-    for node, given in zip(made.backward.nodes, [*saved, *tangents]):
-        if given in dying:
-            node.meta[DIES] = True
+    _mark_dying(made.backward, [*saved, *tangents], {*rest, *tangents})
     tensors = [node for node in saved if not is_number(node)]
     made.values = [_record(n, n in required, n in overwritten, n in network.recomputable, wishes) for n in tensors]
     return made
+
+
+def _mark_dying(backward: fx.Graph, given: Sequence[fx.Node], dying: Collection[fx.Node]) -> None:
+    """Note which inputs of the backward graph, given in order, nobody holds but backward."""
+    for node, value in zip(backward.nodes, given):
+        if value in dying:
+            node.meta[DIES] = True
 
 
 def exposed(

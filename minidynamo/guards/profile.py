@@ -16,26 +16,26 @@ Fact = int | float | str | None
 Line = tuple[str, int]
 
 
+@dataclass
 class Turns:
     """How often what is unrolled at each line of the program was, in each capture in which that may have been another
     number. It is common to the frames of a function and those of what it calls."""
 
-    def __init__(self) -> None:
-        self._captures: dict[Line, set[frozenset[float]]] = {}
+    captures: dict[Line, set[frozenset[float]]] = field(default_factory=dict)
 
     def numbers(self, line: Line) -> tuple[int, set[float]]:
         """How many captures differ, and all numbers that they had."""
-        captures = self._captures.get(line, set())
+        captures = self.captures.get(line, set())
         return len(captures), {number for capture in captures for number in capture}
 
     def note(self, numbers: Mapping[Line, set[float]]) -> None:
         """Add those of one capture."""
         for line, found in numbers.items():
-            self._captures.setdefault(line, set()).add(frozenset(found))
+            self.captures.setdefault(line, set()).add(frozenset(found))
 
     def clear(self) -> None:
         """Forget all."""
-        self._captures.clear()
+        self.captures.clear()
 
 
 @dataclass
@@ -43,14 +43,13 @@ class FrameProfile:
     """What the captures of one frame point have seen.
 
     `dynamic`: True for a frame whose sizes and numbers are symbolic from the first capture on, False for one in which
-    none ever is. `numbers` and `tensors` are by the name of the source. `turns` is None where each number of turns
-    is to be captured.
+    none ever is. `numbers` and `tensors` are by the name of the source.
     """
 
     dynamic: bool | None = None
     numbers: dict[str, Fact] = field(default_factory=dict)
     tensors: dict[str, tuple[tuple[Fact, ...], tuple[Fact, ...]]] = field(default_factory=dict)
-    turns: Turns | None = None
+    turns: Turns = field(default_factory=Turns)
 
     def has_varied(self) -> bool:
         """Whether anything is symbolic."""

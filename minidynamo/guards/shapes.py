@@ -83,8 +83,13 @@ class Shapes:
 
     @property
     def turns(self) -> Turns | None:
-        """How often what is unrolled was in earlier captures; None where all of it is to be captured."""
+        """How often what is unrolled was in earlier captures; None where nothing is to vary."""
         return None if self._profile.dynamic is False else self._profile.turns
+
+    @property
+    def asked(self) -> int:
+        """How many questions about symbols have been answered so far."""
+        return len(self._guards)
 
     @property
     def env(self) -> Any:
@@ -203,12 +208,13 @@ class Shapes:
         """The size at a place is guarded from now on, whatever else the tensor is."""
         self._used.add(place)
 
-    def is_fixed(self, number: Any) -> bool:
-        """Whether guards make a constant of a symbolic number: of a float, any question about it does."""
+    def is_fixed(self, number: Any, since: int) -> bool:
+        """Whether the questions behind the first `since` make a constant of a symbolic number that was none before. Of
+        a float, any question about it does."""
         expr = number.node.expr
         if not expr.free_symbols:
             return True
-        questions = [question for question, _ in self._located()]
+        questions = [guard.expr for guard in self._guards[since:]]
         if isinstance(number, torch.SymFloat):
             return any(not question.free_symbols.isdisjoint(expr.free_symbols) for question in questions)
         return compat.symbolic().Eq(expr, number.node.hint) in questions

@@ -153,7 +153,7 @@ class Trace:
             return known
         name = f"Tensor.{target}()" if isinstance(target, str) else f"{getattr(target, '__name__', target)}()"
         unroll_lists(self, name, args)
-        numbers = free_numbers(self, [*args, *(kwargs or {}).values()])
+        numbers, asked = free_numbers([*args, *(kwargs or {}).values()]), self.graph.shapes.asked
         try:
             kwargs = scalars.as_numbers(self, target, kwargs or {})
             stored = scalars.written(self, target, args, kwargs)
@@ -177,7 +177,7 @@ class Trace:
                 self.break_graph("MD216", f"{name} has no form without data", why=str(cause).partition("\n")[0])
             assert cause is not None
             self.raises(cause)
-        unroll_numbers(self, name, numbers)
+        unroll_numbers(self, name, numbers, asked)
         while self.graph.subgraph is not None and (written := self.graph.subgraph.take_written()) is not None:
             self.side_effects.on_effect(Written(written))
         return made

@@ -28,7 +28,7 @@ def unroll(tx: Tracer, turns: float, what: str, *, varies: bool = True) -> None:
     """Count the turns for which `what`, at this line of the program, is captured; the graph breaks there where it was
     captured for too many other numbers. Unless it `varies`, the number is one of this capture, and does not count."""
     known = tx.graph.shapes.turns
-    if known is None or tx.graph.subgraph is not None:
+    if known is None or not tx.graph.may_end or tx.graph.subgraph is not None:
         return
     where = next(frame for frame in reversed(tx.frames) if not frame.is_ours).location
     line = where.filename, where.lineno
@@ -74,24 +74,22 @@ def _unroll_items(tx: Tracer, sequence: SequenceVariable, what: str) -> None:
         unroll(tx, length.there + length.more, what)
 
 
-def free_numbers(tx: Tracer, args: Iterable[VariableTracker]) -> list[NumberVariable]:
+def free_numbers(args: Iterable[VariableTracker]) -> list[NumberVariable]:
     """The numbers among arguments, and among items of tuples and lists, that are no constants so far."""
     found = []
     for arg in args:
-        if isinstance(arg, NumberVariable) and not _is_fixed(tx, arg):
+        if isinstance(arg, NumberVariable) and arg.pinned is None:
             found.append(arg)
         elif isinstance(arg, TupleVariable | ListVariable) and isinstance(arg.items, list | tuple):
-            found += free_numbers(tx, arg.items)
+            found += free_numbers(arg.items)
     return found
 
 
-def unroll_numbers(tx: Tracer, name: str, numbers: Sequence[NumberVariable]) -> None:
-    """Count the values of numbers that torch has made constants of in a call: each takes a version."""
-    for number in numbers:
-        if _is_fixed(tx, number):
+def unroll_numbers(tx: Tracer, name: str, numbers: Sequence[NumberVariable], since: int) -> None:
+    """Count the values of numbers that torch has made constants of in a call, by questions behind the first `since`:
+    each takes a version."""
+    shapes = tx.graph.shapes
+    for number in numbers if shapes.asked > since else ():
+        here = number.value if number.node is None else number.node.meta["example_value"]
+        if isinstance(here, torch.SymInt | torch.SymFloat) and shapes.is_fixed(here, since):
             unroll(tx, number.here, f"a number that {name} takes as a constant")
-
-
-def _is_fixed(tx: Tracer, number: NumberVariable) -> bool:
-    here = number.value if number.node is None else number.node.meta["example_value"]
-    return isinstance(here, torch.SymInt | torch.SymFloat) and tx.graph.shapes.is_fixed(here)

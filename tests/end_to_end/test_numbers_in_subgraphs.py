@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import minidynamo
-from tests.end_to_end.test_plain_numbers import VALUES, X, Y, check, outcome, same
+from tests.end_to_end.test_plain_numbers import VALUES, X, Y, check, differentiated_twice, outcome, same
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # raised by torch's own jvp
 
@@ -273,9 +273,6 @@ def test_derivatives_of_derivatives_of_transformed_and_custom_functions() -> Non
     for n in VALUES[:3]:
         results = []
         for g in (f, compiled):
-            x = X.double().requires_grad_()
-            (first,) = torch.autograd.grad(g(x, n).square().sum(), x, create_graph=True)
-            (second,) = torch.autograd.grad(first.square().sum(), x)
-            results.append((first, second))
+            results.append(differentiated_twice(g, X.double(), n))
         torch.testing.assert_close(*results)
     assert compiled.stats.graphs == 2

@@ -397,6 +397,14 @@ def test_whole_updates_of_optimizers(optimizer: Any, name: str, values: Any, giv
     assert all(map(torch.equal, got, expected)) and graphs == 2
 
 
+def differentiated_twice(f, x, n):
+    """The gradient of the squares of `f(x, n)`, and that of its squares."""
+    x = x.requires_grad_()
+    (first,) = torch.autograd.grad(f(x, n).square().sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.square().sum(), x)
+    return first, second
+
+
 def test_derivatives_of_derivatives() -> None:
     def f(x, n):
         return F.layer_norm(x.sin(), (5,), eps=n) * F.layer_norm(x, (4, 5), eps=n) * F.dropout(x, n)
@@ -406,10 +414,7 @@ def test_derivatives_of_derivatives() -> None:
         results = []
         for g in (f, compiled):
             torch.manual_seed(1)
-            x = X.double().requires_grad_()
-            (first,) = torch.autograd.grad(g(x, n).square().sum(), x, create_graph=True)
-            (second,) = torch.autograd.grad(first.square().sum(), x)
-            results.append((first, second))
+            results.append(differentiated_twice(g, X.double(), n))
         torch.testing.assert_close(*results)
     assert compiled.stats.graphs == 2
 
