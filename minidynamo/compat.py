@@ -124,6 +124,11 @@ def is_made_by_torch_compile(function: types.FunctionType) -> bool:
     return any(vars(function).get(mark) not in (None, "minidynamo") for mark in _TORCH_COMPILE_MARKS)
 
 
+def is_assumed_constant(function: types.FunctionType) -> bool:
+    """Whether `torch.compiler.assume_constant_result` has marked it, and not only what it wraps."""
+    return "_dynamo_marked_constant" in vars(function) and "__wrapped__" not in vars(function)
+
+
 def leave_to_python(code: types.CodeType) -> None:
     """Let torch.compile run this code, and what it calls, as it is."""
     skip = _frame_evaluation._FrameAction.SKIP
@@ -300,6 +305,9 @@ def address_of_generator(generator: torch.Generator) -> int:
     address: int = generator._cdata
     return address
 
+
+# The size of two tensors that are broadcast.
+infer_size = torch._C._infer_size
 
 # Autograd
 

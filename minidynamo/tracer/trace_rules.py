@@ -23,6 +23,7 @@ from minidynamo.compat import (
     SCHEDULED_STEP,
     OpOverload,
     OpOverloadPacket,
+    is_assumed_constant,
     is_made_by_torch_compile,
     tagged_init,
 )
@@ -124,6 +125,8 @@ def _function_rule(value: types.FunctionType) -> Rule:
         return Rule(Action.BREAK, f"It is not captured: {marks[DISABLED]}.")
     if own_mark(value, IN_GRAPH) is not None:
         return Rule(Action.IN_GRAPH)
+    if is_assumed_constant(value):
+        return Rule(Action.FOLD)
     if own_mark(value, COMPILED) is not None and isinstance(marks.get("__wrapped__"), types.FunctionType):
         return Rule(Action.UNWRAP)
     if is_made_by_torch_compile(value):

@@ -175,6 +175,11 @@ def sizes_inside(x):
     return vmap(lambda row: row / row.shape[0] + row.ndim)(x)
 
 
+@programs(lambda: (matrix(),))
+def over_no_rows(x):
+    return vmap(lambda row: row.sin().sum(-1))(x[:0]), vmap(torch.cos, in_dims=1)(x[:, :0])
+
+
 @programs(lambda: (matrix(), matrix()))
 def mapped_twice(x, y):
     return vmap(vmap(torch.mul))(x, y), vmap(lambda a: vmap(lambda b: (a * b).sum())(y))(x)

@@ -1,4 +1,5 @@
 import functools
+import importlib.util
 import math
 
 import pytest
@@ -23,6 +24,11 @@ def refused(x):
     return x
 
 
+@torch.compiler.assume_constant_result
+def is_installed(name):
+    return importlib.util.find_spec(name) is not None
+
+
 @allow_in_graph
 def opaque_to_us(x):
     return x
@@ -42,6 +48,8 @@ def opaque_to_us(x):
         (torch.zeros, Action.IN_GRAPH),
         (opaque_to_us, Action.IN_GRAPH),
         (math.sqrt, Action.FOLD),
+        (is_installed, Action.FOLD),
+        (functools.wraps(is_installed)(lambda name: is_installed(name)), Action.INLINE),
         (len, Action.HANDLER),
         (sum, Action.POLYFILL),
         (users, Action.INLINE),
@@ -90,3 +98,12 @@ def test_methods_of_optimizers_that_torch_compile_has_marked_are_traced():
     assert rule_for(marked).action is Action.UNWRAP
     marked.__module__ = "elsewhere"
     assert rule_for(marked).action is Action.BREAK
+
+
+def test_results_that_torch_compile_may_assume_constant_are_constants():
+    cached = functools.lru_cache(is_installed)
+
+    def f(x):
+        return x * 2 if cached("torch") and not is_installed("no_such_module") else x
+
+    assert_same_as_eager(f, lambda: torch.ones(2), graphs=1)

@@ -80,9 +80,10 @@ class FakeTensors:
     def part(self, like: torch.Tensor, dim: int | None, requires_grad: bool) -> torch.Tensor:
         """A new leaf like another fake tensor, without dimension `dim` if that is given."""
         with self.mode:
-            like = like.detach()
-            fake = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
-            fake = fake if dim is None else fake.select(dim, 0)
+            sizes, strides = list(like.shape), list(like.stride())
+            if dim is not None:
+                del sizes[dim], strides[dim]
+            fake = torch.empty_strided(sizes, strides, dtype=like.dtype, device=like.device)
             if requires_grad and (fake.is_floating_point() or fake.is_complex()):
                 fake.requires_grad_()
         return fake
