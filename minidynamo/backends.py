@@ -112,6 +112,20 @@ def aot_eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callab
     return _with_autograd(gm, example_inputs, **stages, keep=splittable())
 
 
+def _writing_to_inputs(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """A graph that does the same, in which ATen's operators write to inputs wherever they can, as in eager."""
+    made = torch.fx.Graph()
+    made.output(made.graph_copy(graph.graph, {}))
+    overwrite_inputs(made, lambda op: True)
+    _note_in_place(made)
+    return torch.fx.GraphModule(torch.nn.Module(), made)
+
+
+def _note_in_place(graph: torch.fx.Graph) -> None:
+    for node in graph.nodes:
+        node.meta[IN_PLACE] = in_place(node)
+
+
 def _generated(target: str) -> Backend:
     def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         settings, on_error = config.current, _on_error.get()  # a backward graph is compiled later, under the same
@@ -123,12 +137,18 @@ def _generated(target: str) -> Backend:
                 text = _show(stage, graph)
                 if stage != "backward":
                     overwrite_inputs(graph.graph, lambda op: find(op) is None)
-                for node in graph.graph.nodes:
-                    node.meta[IN_PLACE] = in_place(node)
+                _note_in_place(graph.graph)
+                writes = graph.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+                otherwise = functools.partial(_writing_to_inputs, graph) if writes else None
                 try:
                     with phase("codegen"), config.using(settings):
                         compiled = compile_graph(
-                            graph, inputs, target=target, name=stage, handing_over=stage == "backward"
+                            graph,
+                            inputs,
+                            target=target,
+                            name=stage,
+                            handing_over=stage == "backward",
+                            otherwise=otherwise,
                         )
                 except Exception as error:
                     failure = _in_stage(stage, error)

@@ -18,6 +18,9 @@ from minidynamo.graph_memory import may_share
 WRITTEN = "written"
 """What a node notes whose result the program has written to its first argument."""
 
+OUT = "out"
+"""What nodes note whose result the program has written to `out=`."""
+
 DIES = "dies"
 """What an input notes that dies with its last use, as what forward has kept for backward does."""
 
@@ -51,8 +54,12 @@ def peak_of_operations(gm: fx.GraphModule, taken: bool = False) -> int:
 
 
 def _written(node: fx.Node, memories: dict[fx.Node, list[int]]) -> list[int]:
-    """The memory of the argument that the program has written the result to; nothing if it has not."""
+    """The memory that the program has written the result to: of the first argument, or of the tensor of which it
+    becomes a part. Nothing if it has not, or made that memory for it."""
     source = node.args[0] if WRITTEN in node.meta and node.args else None
+    if OUT in node.meta and node.users:
+        user = next(iter(node.users))
+        source = user.args[0] if WRITTEN in user.meta or user.target is torch.ops.aten.copy_.default else None
     found = memories.get(source, []) if isinstance(source, fx.Node) else []
     return found if len(found) == 1 else []
 

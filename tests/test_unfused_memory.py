@@ -3,7 +3,7 @@
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from minidynamo.unfused_memory import DIES, WRITTEN, peak_of_operations
+from minidynamo.unfused_memory import DIES, OUT, WRITTEN, peak_of_operations
 
 X = torch.rand(64, 64)
 SIZE = 4 * 64 * 64
@@ -44,3 +44,13 @@ def test_what_the_program_writes_in_place_takes_nothing():
         if node.name in ("sin", "cos"):
             node.meta[WRITTEN] = True
     assert peak_of_operations(gm) == SIZE
+
+
+def test_what_the_program_writes_to_a_part_of_an_input_takes_nothing():
+    gm = traced(lambda x: torch.slice_scatter(x, x[:32].sin(), 0, 0, 32).sum())
+    part, whole = (next(node for node in gm.graph.nodes if node.name == name) for name in ("sin", "slice_scatter"))
+    assert peak_of_operations(gm) == SIZE + SIZE // 2
+    whole.meta[WRITTEN] = True
+    assert peak_of_operations(gm) == SIZE // 2
+    part.meta[OUT] = True
+    assert peak_of_operations(gm) == 4

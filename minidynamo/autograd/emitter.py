@@ -17,6 +17,7 @@ from minidynamo import compat
 from minidynamo.autograd.locations import KEPT
 from minidynamo.autograd.numbers import is_dense_in, is_symbolic, key, keys, known
 from minidynamo.compat import FakeTensorMode, OpOverload
+from minidynamo.graph_memory import may_share
 
 aten = torch.ops.aten
 
@@ -145,6 +146,19 @@ def same_layout(a: Any, b: Any, memory: bool = False) -> bool:
         return False
     same_place = key(a.storage_offset()) == key(b.storage_offset())
     return not memory or (same_place and a.untyped_storage()._cdata == b.untyped_storage()._cdata)
+
+
+def gives_alike(user: fx.Node, one: fx.Node, other: fx.Node) -> bool:
+    """Whether `user` gives new values of the same layout, by the same rule, if it is given `other` instead of `one`,
+    which differs in layout alone."""
+    op, made = user.target, user.meta.get("val")
+    if not isinstance(op, OpOverload) or op.namespace != "aten" or not isinstance(made, torch.Tensor):
+        return False
+    if may_share(user) or compat.schema_of(op).is_mutable or torch.Tag.nondeterministic_seeded in op.tags:
+        return False
+    args, kwargs = fx.map_arg((user.args, user.kwargs), lambda node: other if node is one else node)
+    with Emitter(other.meta["val"].fake_mode, user.graph).computing(), torch.no_grad():
+        return same_layout(op(*fake(args), **fake(kwargs)), made)
 
 
 def has_strides_of(value: torch.Tensor, like: torch.Tensor) -> bool:

@@ -20,6 +20,7 @@ from minidynamo.autograd.signature import ViewStep
 from minidynamo.autograd.views import ELEMENT_INVERSES, INVERSES
 from minidynamo.compat import OpOverload
 from minidynamo.errors import Diagnostic, GraphRefused
+from minidynamo.unfused_memory import WRITTEN
 
 OVERLAPS = "a tensor is written whose elements share memory"  # as fill_, zero_ and index_fill_ do
 
@@ -125,13 +126,22 @@ class FunctionalGraph:
             node = self.read(viewed)
             if (rule := ELEMENT_INVERSES.get(op)) is not None:  # type: ignore[call-overload]
                 scatter, *args = rule(self.emitter, *step.args, *parent.step.args, **dict(parent.step.kwargs))
-                return viewed, self.emitter.emit(scatter, node, new, *args)
+                return viewed, _in_its_place(self.emitter.emit(scatter, node, new, *args), node)
         else:
             viewed, op = parent, step.op
             inverse = INVERSES.get(op)  # type: ignore[call-overload]
             if inverse is not None:
-                return viewed, inverse(self.emitter, self.read(viewed), new, *step.args, **dict(step.kwargs))
+                node = self.read(viewed)
+                made = inverse(self.emitter, node, new, *step.args, **dict(step.kwargs))
+                return viewed, _in_its_place(made, node)
         raise refuse(f"a tensor is written through `{op}`, a view whose inverse is not known")
+
+
+def _in_its_place(made: fx.Node, viewed: fx.Node) -> fx.Node:
+    """`made`, of which it is noted, if it is a copy of `viewed` with another part, that eager writes that part."""
+    if made.args[0] is viewed:
+        made.meta[WRITTEN] = True
+    return made
 
 
 def refuse(what: str) -> GraphRefused:

@@ -19,7 +19,6 @@ from minidynamo.autograd.emitter import Emitter, same_layout
 from minidynamo.autograd.functional_graph import OVERLAPS, Base, FunctionalGraph, Value, refuse
 from minidynamo.autograd.joint import Trace
 from minidynamo.autograd.mutation import (
-    OUT,
     UNDECLARED,
     Mutation,
     given_by_output,
@@ -35,7 +34,7 @@ from minidynamo.autograd.permuted import emit_permuted
 from minidynamo.autograd.signature import ViewStep
 from minidynamo.autograd.unread import without_unread
 from minidynamo.compat import OpOverload
-from minidynamo.unfused_memory import WRITTEN
+from minidynamo.unfused_memory import OUT, WRITTEN
 
 aten = torch.ops.aten
 
@@ -347,8 +346,11 @@ class _Pass:
         if keys(node.meta["val"].shape) != keys(like.shape):
             node = self.emitter.emit(aten.expand.default, node, self.emitter.sizes(self.current(target)))
         made = self.emitter.cast(node, like)
+        if made not in self.result.placeholders:
+            return made
         # An input is not the place where another one's data are read from here on: it may be written itself.
-        return self.emitter.emit(aten.clone.default, made) if made in self.result.placeholders else made
+        laid_out = self.emitter.restride(made, like)
+        return laid_out if laid_out is not made else self.emitter.emit(aten.clone.default, made)
 
     def assign(self, target: Any, new: Any) -> None:
         if isinstance(target, (list, tuple)):

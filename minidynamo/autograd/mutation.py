@@ -19,9 +19,6 @@ from minidynamo.compat import OpOverload
 
 aten = torch.ops.aten
 
-OUT = "out"
-"""What nodes note whose result the program has written to `out=`."""
-
 # Operators that write to arguments although their schema does not say so: the positions, and the functional operator.
 # `aten.native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)`
 UNDECLARED: dict[OpOverload, tuple[tuple[int, ...], OpOverload]] = {

@@ -15,16 +15,16 @@ import torch
 from torch import fx
 
 from minidynamo import compat
-from minidynamo.autograd.emitter import Emitter, fake, same_layout
+from minidynamo.autograd.emitter import Emitter, fake, gives_alike, same_layout
 from minidynamo.autograd.memories import READING_LAYOUT, Memories, is_plain, is_window, nodes_in, same_kind
-from minidynamo.autograd.mutation import OUT, is_view
-from minidynamo.autograd.numbers import is_number
+from minidynamo.autograd.mutation import is_view
+from minidynamo.autograd.numbers import is_number, keys
 from minidynamo.autograd.overlaps import same_elements, share_elements
 from minidynamo.autograd.twins import Twin, out_variant, twin_of
 from minidynamo.autograd.written_inputs import memory_of
 from minidynamo.boxed import BoxedCallable, mark_boxed
 from minidynamo.compat import OpOverload
-from minidynamo.unfused_memory import WRITTEN
+from minidynamo.unfused_memory import OUT, WRITTEN
 
 aten = torch.ops.aten
 
@@ -99,10 +99,10 @@ class _Overwriting:
                 continue
             if _is_store(node):
                 self.store(node)
-            elif not self.is_called(node.target):
-                continue
             elif node.target in PARTS:
                 self.fill_part(node)
+            elif not self.is_called(node.target):
+                continue
             elif node.target is aten.full_like.default:
                 self.fill(node)
             elif not self.by_twin(node):
@@ -123,24 +123,26 @@ class _Overwriting:
         if self.memories.place_of(new) is place and same_elements(new.meta["val"], place.meta["val"]):
             copy.replace_all_uses_with(place)
             self.erase(copy)
-        elif new.target is aten.clone.default and [*new.users] == [copy] and new.next is copy:
-            if not self.is_called(new.target):
-                return  # kernels may read the source later
-            source = new.args[0]
-            if place not in self.memories.places[source]:  # type: ignore[index]
+        elif self.is_called(aten.clone.default):  # kernels may read the source later
+            source, between = _copied_for(copy)
+            if place not in self.memories.places[source]:
                 copy.args = (place, source)
-                self.erase(new)
+                for node in between:
+                    self.erase(node)
 
     def fill_part(self, scatter: fx.Node) -> None:
         """Write a part of a tensor where it is."""
         base, source, *where = scatter.args
         if scatter.kwargs or not isinstance(base, fx.Node) or not isinstance(source, fx.Node):
             return
+        assert isinstance(scatter.target, OpOverload)
         if self.limit(scatter, base, scatter) is None:
             return
         part = self.compute(PARTS[scatter.target], (base, *where))
         place = self.memories.place_of(base)
-        if place not in self.memories.places[source]:
+        if place not in self.memories.places[source] or self.is_apart(source, part):
+            if not self.is_called(scatter.target):
+                return
             with self.graph.inserting_before(scatter):
                 view = self.graph.call_function(PARTS[scatter.target], (base, *where))
                 filled = self.graph.call_function(aten.copy_.default, (view, source))
@@ -163,14 +165,24 @@ class _Overwriting:
     def to_output(self, node: fx.Node) -> None:
         """Let what the program writes to `out=` be written there."""
         user = next(iter(node.users), node)
-        op = out_variant(node.target) if OUT in node.meta and _is_store(user) else None
-        place = user.args[0]
-        if op is None or not isinstance(place, fx.Node) or not same_layout(node.meta["val"], place.meta["val"]):
+        op = out_variant(node.target) if OUT in node.meta and _is_written_by(user, node) else None
+        place, *where = user.args[0], *user.args[2:]
+        if op is None or not isinstance(place, fx.Node):
             return
-        if self.is_read(node, place) or self.limit(node, place, node) is None:
-            return
-        node.target, node.kwargs = op, {**node.kwargs, "out": place}
-        self.lies_at(node, place)
+        if user.target in PARTS:
+            if any(self.memories.position[one] > self.memories.position[node] for one in nodes_in((place, where))):
+                return
+            with self.graph.inserting_before(node):
+                view = self.graph.call_function(PARTS[user.target], (place, *where))
+            view.meta = {**user.meta, "val": self.compute(PARTS[user.target], (place, *where))}
+            self.memories.insert(view, node)
+            place = view
+        fits = keys(node.meta["val"].shape) == keys(place.meta["val"].shape) and not self.is_read(node, place)
+        if fits and self.limit(node, place, node) is not None:
+            node.target, node.kwargs = op, {**node.kwargs, "out": place}
+            self.lies_at(node, place)
+        elif place.op == "call_function" and not place.users:
+            self.erase(place)
 
     def by_twin(self, node: fx.Node) -> bool:
         """Let the twin of an operator write to its arguments; whether that can be."""
@@ -273,10 +285,7 @@ class _Overwriting:
     def keeps_layout(self, user: fx.Node, made: fx.Node, there: fx.Node) -> bool:
         """Whether `user` computes the same, element by element, in the same layout, of `there` instead of `made`."""
         op = user.target
-        if not isinstance(op, OpOverload) or torch.Tag.pointwise not in op.tags or compat.schema_of(op).is_mutable:
-            return False
-        args = fx.map_arg(user.args, lambda node: there if node is made else node)
-        return same_layout(self.compute(op, args, user.kwargs), user.meta["val"])
+        return isinstance(op, OpOverload) and torch.Tag.pointwise in op.tags and gives_alike(user, made, there)
 
     def is_read(self, node: fx.Node, there: fx.Node) -> bool:
         """Whether an argument may lie in the memory of `there`."""
@@ -297,9 +306,14 @@ class _Overwriting:
 
     def are_apart(self, one: fx.Node, other: fx.Node) -> bool:
         """Whether two nodes in one memory have no element of it in common."""
-        values = one.meta.get("val"), other.meta.get("val")
-        known = memory_of(one) is not None and memory_of(one) == memory_of(other) and all(map(is_plain, values))
-        return known and not share_elements(*values)  # type: ignore[arg-type]
+        return memory_of(one) is not None and self.is_apart(one, other.meta.get("val"))
+
+    def is_apart(self, node: fx.Node, place: Any) -> bool:
+        """Whether a node in the memory of a fake value has no element of it in common."""
+        value: Any = node.meta.get("val")
+        if not is_plain(value) or not is_plain(place) or not _lie_together(value, place):
+            return False
+        return not share_elements(value, place)
 
     def compute(self, op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any] = {}) -> Any:
         """The fake value of a view, or of another operation."""
@@ -375,6 +389,33 @@ def _is_a_view(node: fx.Node) -> bool:
 def _is_store(node: fx.Node) -> bool:
     """Whether `node` gives an input new data."""
     return node.target is aten.copy_.default and isinstance(node.args[0], fx.Node) and node.args[0].op == "placeholder"
+
+
+def _is_written_by(user: fx.Node, node: fx.Node) -> bool:
+    """Whether `user` puts `node` into an input, or into a part of a tensor."""
+    return _is_store(user) or bool(user.target in PARTS and user.args[1] is node)
+
+
+def _lie_together(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
+
+
+def _copied_for(copy: fx.Node) -> tuple[fx.Node, list[fx.Node]]:
+    """What `copy` could as well read, and the nodes that only change its layout, right in front of `copy`."""
+    reader, order = copy, [*range(copy.meta["val"].ndim)]
+    passed: list[fx.Node] = []
+    while True:
+        node: Any = reader.args[1 if reader is copy else 0]
+        if order == sorted(order):
+            found = node, passed[:]
+        if node.target not in (aten.clone.default, aten.permute.default):
+            return found
+        if [*node.users] != [reader] or node.next is not reader:
+            return found
+        if node.target is aten.permute.default:
+            order = [node.args[1][dim] % len(order) for dim in order]
+        passed.append(node)
+        reader = node
 
 
 def _fits(there: fx.Node, made: fx.Node) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from minidynamo.autograd.emitter import same_layout
+from minidynamo.autograd.emitter import gives_alike, same_layout
 from minidynamo.compat import OpOverload
 from minidynamo.graph_memory import may_share
 
@@ -113,7 +113,7 @@ class WrittenInputs:
         if new not in self.env or self._is_read(place) or place in self.inside.get(new, ()):
             return
         moves = new not in self.inside and new not in self.own and new.op == "call_function"
-        moves = moves and same_layout(new.meta["val"], place.meta["val"])
+        moves = moves and (same_layout(new.meta["val"], place.meta["val"]) or self._may_be_read_from(place, new))
         if write not in self.last and not (moves and self._has_readers(new)):
             return
         for node in self.lying[place]:
@@ -138,6 +138,12 @@ class WrittenInputs:
         """Whether what an input holds now is read later: by a node, or by a write that had to wait."""
         lying = self.lying[place]
         return any(map(self._has_readers, lying)) or any(write.new in lying for write in self.last)
+
+    def _may_be_read_from(self, place: fx.Node, new: fx.Node) -> bool:
+        """Whether the readers of `new` give the same, in the same layout, if they read it from an input with gaps,
+        which is where eager reads it."""
+        readers = [user for user in new.users if user in self.needed and user not in self.env]
+        return all(gives_alike(reader, new, place) for reader in readers)
 
     def _has_readers(self, node: fx.Node) -> bool:
         return any(user in self.needed and user not in self.env for user in node.users)

@@ -15,12 +15,13 @@ import torch
 from torch import fx
 
 from minidynamo import artifacts
+from minidynamo.codegen.ir.loops import LoopProgram
 from minidynamo.codegen.ir.text import kernel_text, program_text
 from minidynamo.codegen.ir.verify import verify_program
 from minidynamo.codegen.lowering.graph import lower_graph
 from minidynamo.codegen.memory.plan import HostProgram
 from minidynamo.codegen.memory.report import memory_plan
-from minidynamo.codegen.peaks import scheduled
+from minidynamo.codegen.peaks import excess, scheduled
 from minidynamo.codegen.printers import cpp, triton
 from minidynamo.codegen.printers.host import print_host
 from minidynamo.codegen.runtime import library, triton_launch
@@ -61,32 +62,38 @@ def compile_graph(
     target: str = "auto",
     name: str = "graph",
     handing_over: bool = False,
+    otherwise: Callable[[], fx.GraphModule] | None = None,
 ) -> CompiledGraph:
     """Compile a functional ATen graph whose nodes carry fake tensors in `meta["val"]`.
 
-    With `handing_over` the callable hands its results over (see `boxed.py`).
+    With `handing_over` the callable hands its results over (see `boxed.py`). `otherwise` makes a graph that does the
+    same, which is compiled instead where the peak of this one is too high, and its own lower.
 
     Raises UnknownName for an unknown target and BackendError when a kernel cannot be built. Without a C++ compiler the
     graph runs with torch's own kernels, after one notice.
     """
     chosen = choose_target(gm, target)
     try:
-        return _compile(gm, chosen, name, handing_over)
+        return _compile(gm, chosen, name, handing_over, otherwise)
     except ToolchainMissing as missing:
         notice(missing.diagnostic)
-        return _compile(gm, "aten", name, handing_over)
+        return _compile(gm, "aten", name, handing_over, otherwise)
 
 
-def _compile(gm: fx.GraphModule, target: str, name: str, handing_over: bool) -> CompiledGraph:
+def _compile(
+    gm: fx.GraphModule,
+    target: str,
+    name: str,
+    handing_over: bool,
+    otherwise: Callable[[], fx.GraphModule] | None,
+) -> CompiledGraph:
     paths: dict[str, str] = {}
-    loops = lower_graph(gm, kernels=target != "aten")
-    if config.verify_ir:
-        verify_program(loops)
     limit = functools.partial(peak_of_operations, gm)
-    inputs = zip(gm.graph.find_nodes(op="placeholder"), loops.inputs)
-    dying = frozenset(name for node, name in inputs if DIES in node.meta)
-    how = {"join": config.fuse, "verify": config.verify_ir, "handing_over": handing_over}
-    loops, _, program = scheduled(loops, name, limit, dying=dying, **how)
+    schedule = functools.partial(_scheduled, kernels=target != "aten", name=name, handing_over=handing_over)
+    loops, program, above = schedule(gm, limit)
+    if otherwise is not None and above > 0:
+        other = schedule(otherwise(), limit)
+        loops, program = other[:2] if other[2] < above else (loops, program)
     kernels_text = "\n".join(map(kernel_text, program.kernels))
     loops_text = program_text(loops)
     paths["loops"] = artifacts.write("loops", name, f"{loops_text}\n{kernels_text}", ".txt")
@@ -99,6 +106,20 @@ def _compile(gm: fx.GraphModule, target: str, name: str, handing_over: bool) -> 
     paths["host"] = call.__code__.co_filename
     texts = loops_text, kernels_text, kernel_source, host_source
     return CompiledGraph(call, target, program, *texts, paths, launchers, names)
+
+
+def _scheduled(
+    gm: fx.GraphModule, limit: Callable[[bool], int], *, kernels: bool, name: str, handing_over: bool
+) -> tuple[LoopProgram, HostProgram, int]:
+    """A graph, scheduled and with its memory planned, and by how many bytes its peak is above the limit."""
+    loops = lower_graph(gm, kernels=kernels)
+    if config.verify_ir:
+        verify_program(loops)
+    inputs = zip(gm.graph.find_nodes(op="placeholder"), loops.inputs)
+    dying = frozenset(name for node, name in inputs if DIES in node.meta)
+    how = {"join": config.fuse, "verify": config.verify_ir, "handing_over": handing_over}
+    loops, _, program = scheduled(loops, name, limit, dying=dying, **how)
+    return loops, program, excess(program, limit, handing_over=handing_over, dying=dying)
 
 
 def build(program: HostProgram, target: str, name: str, paths: dict[str, str]) -> tuple[str, Launchers]:

@@ -49,12 +49,12 @@ def scheduled(
         return loops, steps, plan_memory(steps, loops, name, handing_over=handing_over)
 
     best, apart = attempt(), frozenset[str]()
-    cases = [False, True] if handing_over else [False]
+    cases = _cases(handing_over)
     for _ in range(MOST_CUTS if join else 0):
         counted = [_counted(best[2], dying, taken) for taken in cases]
         peaks = [_peak(host) for host in counted]
-        excess = [(peak - limit(taken), host) for taken, peak, host in zip(cases, peaks, counted)]
-        cuts = (_cut(program, *best[:2], host, above) - apart for above, host in excess if above > 0)
+        each = [(peak - limit(taken), host) for taken, peak, host in zip(cases, peaks, counted)]
+        cuts = (_cut(program, *best[:2], host, above) - apart for above, host in each if above > 0)
         more = next(filter(None, cuts), None)
         if more is None:
             break
@@ -64,6 +64,16 @@ def scheduled(
             break
         best, apart = other, apart | more
     return best
+
+
+def excess(host: HostProgram, limit: Callable[[bool], int], *, handing_over: bool, dying: Collection[str]) -> int:
+    """By how many bytes the peak is above the limit; not positive where it is not."""
+    return max(_peak(_counted(host, dying, taken)) - limit(taken) for taken in _cases(handing_over))
+
+
+def _cases(handing_over: bool) -> list[bool]:
+    """Whether results that are handed over count as gone then."""
+    return [False, True] if handing_over else [False]
 
 
 def _counted(host: HostProgram, dying: Collection[str], taken: bool) -> HostProgram:

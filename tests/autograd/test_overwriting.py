@@ -144,6 +144,31 @@ def through_transposed(h, g, v):
     return (h * v).sum()
 
 
+def parts_in_steps(h, g, v):
+    h[32:].mul_(h[:32]).sin_()
+    g[1:33] += g[31:63] * 0.5
+    return h.sum()
+
+
+def swapped_halves(h, g, v):
+    old = h[:32].clone()
+    h[:32] = h[32:]
+    h[32:] = old
+    return h.sum()
+
+
+def swapped_copies(h, g, v):
+    h[:32], h[32:] = h[32:].clone(), h[:32].clone()
+    return h.sum()
+
+
+def parts_as_outputs(h, g, v):
+    torch.sin(g[:32], out=h[:32])
+    torch.mm(g, g[:, :32], out=h[:, 32:])
+    return h.sum()
+
+
+OF_PARTS = [parts_in_steps, swapped_halves, swapped_copies, parts_as_outputs]
 PROGRAMS = [
     beside,
     chain,
@@ -159,7 +184,7 @@ PROGRAMS = [
     indexed,
     swapped,
 ]
-PROGRAMS += [through_transposed]
+PROGRAMS += [through_transposed, *OF_PARTS]
 
 
 def outcome(call):
@@ -238,6 +263,7 @@ WITH_KERNELS = [
     dropped,
     filled_copies,
     in_transposed,
+    *OF_PARTS,
 ]
 
 
@@ -298,6 +324,26 @@ def test_what_backward_reads_of_a_written_argument_is_read_from_there(program):
     call(*given).sum().backward()
     weight.grad = None
     assert peak_bytes(lambda: call(*given)) <= peak_bytes(lambda: step(*given))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("native", marks=pytest.mark.cpp)])
+@pytest.mark.parametrize("make", [torch.t, lambda whole: whole[:, ::2]], ids=["transposed", "with gaps"])
+def test_arguments_in_other_layouts_are_written_where_they_are(make, backend):
+    def program(h, g, other):
+        h.sin_().mul_(2)
+        g.copy_(other)
+        g.copy_((other + h).exp())
+        return h.sum() + g.amax()
+
+    def step(call, h, g, other):
+        return call(make(h), make(g), other)
+
+    call = minidynamo.compile(program, backend=backend, fullgraph=True)
+    given = [torch.rand(64, 64), torch.rand(64, 64), torch.rand(*make(torch.rand(64, 64)).shape)]
+    expected = [value.clone() for value in given]
+    made = step(program, *expected)
+    torch.testing.assert_close([step(call, *given), *given], [made, *expected])
+    assert peak_bytes(lambda: step(call, *given)) <= peak_bytes(lambda: step(program, *given))
 
 
 def read_later(h, g, v):
