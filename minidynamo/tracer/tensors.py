@@ -9,7 +9,7 @@ import torch
 
 from minidynamo.compat import constant_behind
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Attr, InstanceAttr
+from minidynamo.guards.source import Attr, Computed, InstanceAttr
 from minidynamo.tracer import facts, registry, scalars
 from minidynamo.tracer.constants import from_constant
 from minidynamo.tracer.protocol import Tracer
@@ -100,9 +100,12 @@ def tensor_attribute(tx: Tracer, obj: TensorVariable, name: str) -> VariableTrac
 def _is_leaf(tx: Tracer, obj: TensorVariable) -> VariableTracker:
     if obj.source is not None and not _requires_grad(tx, obj):
         return from_constant(True)
-    fake = tx.graph.use(obj)
+    fake, real = tx.graph.use(obj), tx.graph.real(obj)
     if fake.requires_grad and obj.source is not None and obj.cls is not torch.nn.Parameter:
-        tx.break_graph("MD212", "`is_leaf` of an argument is used", why="Guards do not tell leaves from other tensors.")
+        if real is None or real.is_leaf is not fake.is_leaf:
+            why = "Guards tell what it was when the frame began."
+            tx.break_graph("MD212", "`is_leaf` of an argument that has changed is used", why=why)
+        tx.graph.shapes.require(Computed("{0}.is_leaf", (obj.source,)), real.is_leaf)
     return from_constant(fake.is_leaf)
 
 

@@ -9,10 +9,13 @@ Validation that only raises needs no twin: the graph checks it (`expectations.py
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch.distributions import constraints
 from torch.distributions.utils import lazy_property
 
+from minidynamo import compat
 from minidynamo.tracer.handlers.distributions import on_the_class
 from minidynamo.tracer.polyfills.refusal import cannot_trace
 from minidynamo.tracer.registry import polyfill
@@ -39,3 +42,14 @@ def is_symmetric(self, value):
 def is_positive_definite(self, value):
     symmetric = is_symmetric(self, value)
     return torch.where(symmetric.all(), torch.linalg.cholesky_ex(value).info.eq(0), symmetric)
+
+
+@polyfill(compat.infer_size)
+def broadcast_size(one, other):
+    sizes = []
+    for left, right in itertools.zip_longest(reversed(one), reversed(other), fillvalue=1):
+        if left != right and left != 1 and right != 1:
+            cannot_trace("a KL divergence of batches that do not fit", "it raises RuntimeError")
+        sizes.append(right if left == 1 else left)
+    sizes.reverse()
+    return torch.Size(sizes)

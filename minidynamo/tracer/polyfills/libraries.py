@@ -63,27 +63,28 @@ def field_names(cls: type) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(cls))
 
 
-def init_field_names(cls: type) -> tuple[str, ...] | None:
-    """The names of the fields that a dataclass's `__init__` takes; None when it takes other arguments, too."""
+def init_names(cls: type) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of what a dataclass's `__init__` takes, and those that no instance tells."""
     declared = getattr(cls, "__dataclass_fields__").values()  # noqa: B009 (mypy knows no such attribute)
-    if any(field._field_type.name == "_FIELD_INITVAR" for field in declared):
-        return None
-    return tuple(field.name for field in dataclasses.fields(cls) if field.init)
+    taken = [field for field in declared if field.init and field._field_type.name != "_FIELD_CLASSVAR"]
+    variables = [field for field in taken if field._field_type.name == "_FIELD_INITVAR"]
+    untold = [field for field in variables if field.default is dataclasses.MISSING]
+    return tuple(field.name for field in taken), tuple(field.name for field in untold)
 
 
-registry.fold(field_names, init_field_names)
+registry.fold(field_names, init_names)
 
 
 @polyfill(dataclasses.replace)
 def dataclass_replace(obj, /, **changes):
-    names = init_field_names(type(obj))
-    if names is None:
-        return cannot_trace("`dataclasses.replace` of this class", "`__init__` takes arguments that are no fields")
+    names, untold = init_names(type(obj))
     for name in changes:
         if name in field_names(type(obj)) and name not in names:
             cannot_trace(f"`dataclasses.replace` of the field `{name}`", "it raises ValueError")
     for name in names:
         if name not in changes:
+            if name in untold:
+                cannot_trace(f"`dataclasses.replace` without `{name}`", "it raises ValueError")
             changes[name] = getattr(obj, name)
     return type(obj)(**changes)
 

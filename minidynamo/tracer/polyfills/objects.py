@@ -20,10 +20,14 @@ from typing import Any
 import torch
 
 from minidynamo.tracer import registry
+from minidynamo.tracer.handlers.tensor_copies import is_copied_by_clone, share_memory
 from minidynamo.tracer.polyfills.refusal import cannot_trace
 from minidynamo.tracer.registry import polyfill
 
 _NOTHING = object()
+
+# From this many tensors on that are copied together it is not asked of each pair whether they share memory.
+_MANY_TENSORS = 16
 
 # --- iteration ----------------------------------------------------------------------------------------------------
 
@@ -212,7 +216,7 @@ def _deep_copy(x, memo):
                 return tuple(items)
         return x
     if isinstance(x, torch.Tensor):
-        return cannot_trace("`copy.deepcopy` of a tensor", "the copy has a gradient of its own", "x.detach().clone()")
+        return _deep_copied_tensor(x, memo)
     if isinstance(x, torch.nn.Module):
         return cannot_trace("`copy.deepcopy` of a module", "it copies every parameter", "copy it outside, once")
     if cls is types.MethodType:
@@ -223,6 +227,19 @@ def _deep_copy(x, memo):
     if copier is not None:
         return copier(memo)
     return _rebuilt(x, _reduced(x), memo)
+
+
+def _deep_copied_tensor(x, memo):
+    why, fix = "the copy has memory, and a gradient, of its own", "x.detach().clone()"
+    if not is_copied_by_clone(x) or not x.is_leaf or x.grad is not None:
+        return cannot_trace("`copy.deepcopy` of this tensor", why, fix)
+    tensors = [original for original, _ in memo[_NOTHING] if isinstance(original, torch.Tensor)]
+    if len(tensors) >= _MANY_TENSORS:
+        return cannot_trace("`copy.deepcopy` of so many tensors", why, fix)
+    for original in tensors:
+        if share_memory(original, x):
+            return cannot_trace("`copy.deepcopy` of tensors in the same memory", why, fix)
+    return x.detach().clone().requires_grad_() if x.requires_grad else x.clone()
 
 
 def _deep_copied_dict(x, memo):
@@ -255,8 +272,6 @@ def slot_names(cls: type) -> tuple[str, ...] | None:
         return ()
     inherited = ("__reduce_ex__", "__reduce__", "__getstate__")
     special = ("__getnewargs_ex__", "__setstate__")
-    if isinstance(cls.__getattribute__, types.FunctionType):
-        return None
     if (
         any(getattr(cls, name) is not getattr(object, name) for name in inherited)
         or cls in copyreg.dispatch_table
@@ -268,7 +283,20 @@ def slot_names(cls: type) -> tuple[str, ...] | None:
     return tuple(copyreg._slotnames(cls))  # type: ignore[attr-defined]
 
 
-registry.fold(slot_names)
+def _answers_itself(cls: type) -> bool:
+    """Whether the class decides what any attribute of its instances is."""
+    return isinstance(cls.__getattribute__, types.FunctionType)
+
+
+def _has_dict(cls: type) -> bool:
+    return cls.__dictoffset__ != 0
+
+
+for _question in (slot_names, _answers_itself, _has_dict):
+    registry.fold(_question)
+
+# What `copy` asks an object for, in this order.
+_ASKED_FOR = ("__reduce_ex__", "__reduce__", "__getstate__")
 
 
 def _reduced(x):
@@ -277,8 +305,13 @@ def _reduced(x):
     slots = slot_names(cls)
     if slots is None:
         return cannot_trace(f"a copy of a {cls.__name__}", "its class decides how it is copied")
+    if _answers_itself(cls):
+        for name in _ASKED_FOR:
+            method = getattr(x, name)
+            if type(method) is not types.BuiltinMethodType or method.__self__ is not x or method.__name__ != name:
+                return cannot_trace(f"a copy of a {cls.__name__}", f"it answers for `{name}`")
     args = x.__getnewargs__() if hasattr(cls, "__getnewargs__") else ()
-    state = dict(x.__dict__) if hasattr(x, "__dict__") else {}
+    state = dict(object.__getattribute__(x, "__dict__")) if _has_dict(cls) else {}
     for name in slots:
         if hasattr(x, name):
             state[name] = getattr(x, name)
@@ -295,8 +328,10 @@ def _rebuilt(x, reduced, memo):
         memo[_NOTHING].append((x, y))
         state = copy_deepcopy(state, memo)
     # A class that answers for attributes which are not there is asked for this one, too.
-    if state and hasattr(cls, "__getattr__") and hasattr(y, "__setstate__"):
+    if state and (hasattr(cls, "__getattr__") or _answers_itself(cls)) and hasattr(y, "__setstate__"):
         cannot_trace(f"a copy of a {cls.__name__}", "it answers for `__setstate__`")
+    if state and _answers_itself(cls) and y.__dict__ is not object.__getattribute__(y, "__dict__"):
+        cannot_trace(f"a copy of a {cls.__name__}", "it answers for `__dict__`")
     for name, value in state.items():
         object.__setattr__(y, name, value)
     if isinstance(x, list):

@@ -11,6 +11,7 @@ What torch refuses, or warns about, is left to it.
 from __future__ import annotations
 
 import itertools
+import warnings
 
 import torch
 
@@ -23,18 +24,57 @@ _MANY = 10_000  # positions that a graph holds as a constant
 @polyfill(torch.Tensor.cov)
 @polyfill(torch.cov)
 def covariance(input, *, correction=1, fweights=None, aweights=None):
-    if fweights is not None or aweights is not None:
-        cannot_trace("a covariance with weights", "torch looks into the weights")
     if input.dim() > 2 or input.dtype == torch.bool:
         cannot_trace("the covariance of this tensor", "torch refuses it")
     rows = input if input.dim() == 2 else input.view(1, -1)
     count = rows.shape[1]
-    if count - correction <= 0:
-        cannot_trace("a covariance of so few values", "torch warns about it")
-    total = torch.scalar_tensor(count, dtype=torch.int64, device=input.device)
-    mean = rows.sum(1) / total
+    weights = _weights(count, fweights, aweights)
+    if weights is None:
+        if count - correction <= 0:
+            cannot_trace("a covariance of so few values", "torch warns about it")
+        total = torch.scalar_tensor(count, dtype=torch.int64, device=input.device)
+    else:
+        total = weights.sum()
+        if not total.ne(0):
+            raise RuntimeError("the weights sum to zero")
+    mean = (rows if weights is None else rows * weights).sum(1) / total
+    if aweights is not None and correction != 0:
+        divisor = total - correction * (weights * aweights).sum() / total
+    else:
+        divisor = total - correction
+    if weights is not None:
+        try:
+            if divisor.le(0):
+                raise ArithmeticError
+        except ArithmeticError:  # a graph stops there, and torch itself runs
+            warnings.warn("cov(): the weights leave no degrees of freedom", stacklevel=2)
+            divisor = torch.zeros_like(divisor)
     centered = rows - mean.unsqueeze(1)
-    return torch.true_divide(torch.mm(centered, centered.t().conj()), total - correction).squeeze()
+    weighted = centered if weights is None else centered * weights
+    return torch.true_divide(torch.mm(centered, weighted.t().conj()), divisor).squeeze()
+
+
+def _weights(count, fweights, aweights):
+    """What the observations are multiplied with. Where weights are refused for their values, the twin raises, too: a
+    graph checks that it does not (`expectations.py`)."""
+    weights = None
+    for given, is_right in ((fweights, _is_of_ints), (aweights, _is_of_floats)):
+        if given is None:
+            continue
+        if given.dim() > 1 or given.numel() != count or not is_right(given):
+            cannot_trace("a covariance with these weights", "torch refuses them")
+        if count and not given.min().ge(0):
+            raise RuntimeError("weights cannot be negative")
+        weights = given if weights is None else weights * given
+    return weights
+
+
+def _is_of_ints(tensor):
+    return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
+
+
+def _is_of_floats(tensor):
+    return tensor.is_floating_point()
 
 
 @polyfill(torch.Tensor.corrcoef)

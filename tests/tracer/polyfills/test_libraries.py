@@ -40,15 +40,27 @@ class Derived(Point):
     z: int = dataclasses.field(default=0, init=False)
 
 
+@dataclasses.dataclass
+class Scaled:
+    x: int
+    by: dataclasses.InitVar[int]
+    offset: dataclasses.InitVar[int] = 0
+
+    def __post_init__(self, by, offset):
+        self.x = self.x * by + offset
+
+
 def test_dataclasses():
     point = Point(1, [Point(2), {"a": (3, None)}])
     assert twins.dataclass_replace(point, x=5) == dataclasses.replace(point, x=5)
     assert twins.dataclass_asdict(point) == dataclasses.asdict(point)
-    assert twins.field_names(Derived) == ("x", "y", "z") and twins.init_field_names(Derived) == ("x", "y")
+    assert twins.field_names(Derived) == ("x", "y", "z") and twins.init_names(Derived) == (("x", "y"), ())
     assert twins.dataclass_replace(Derived(1), x=2) == dataclasses.replace(Derived(1), x=2)
     assert twins.dataclass_astuple(point) == dataclasses.astuple(point)
-    with pytest.raises(NotImplementedError):
-        twins.dataclass_replace(Derived(1), z=2)
+    assert twins.dataclass_replace(Scaled(2, 3), by=4) == dataclasses.replace(Scaled(2, 3), by=4) == Scaled(24, 1)
+    for refused in (lambda: twins.dataclass_replace(Derived(1), z=2), lambda: twins.dataclass_replace(Scaled(2, 3))):
+        with pytest.raises(NotImplementedError):
+            refused()
     with pytest.raises(TypeError):
         twins.dataclass_asdict(3)
 

@@ -30,6 +30,39 @@ def test_covariance_and_correlation_are_the_same_to_the_last_bit(name):
     same(twins.correlation(x), torch.corrcoef(x))
 
 
+COUNTS = torch.tensor([1, 0, 2, 3, 1, 1, 2])
+CHANCES = torch.rand(7, generator=torch.Generator().manual_seed(1))
+WEIGHTS = {
+    "counts": {"fweights": COUNTS},
+    "chances": {"aweights": CHANCES},
+    "both": {"fweights": COUNTS, "aweights": CHANCES.double()},
+    "both, uncorrected": {"fweights": COUNTS, "aweights": CHANCES, "correction": 0},
+    "corrected twice": {"aweights": CHANCES, "correction": 2},
+}
+
+
+@pytest.mark.parametrize("weights", WEIGHTS.values(), ids=WEIGHTS)
+def test_weighted_covariances_are_the_same_to_the_last_bit(weights):
+    for x in (ROWS, ROWS[0], TENSORS["complex"], TENSORS["whole numbers"], ROWS.double()):
+        same(twins.covariance(x, **weights), torch.cov(x, **weights))
+
+
+def test_weights_are_looked_at_when_the_graph_runs():
+    def f(x, counts, chances):
+        return torch.cov(x, fweights=counts, aweights=chances)
+
+    compiled = minidynamo.compile(f, backend="aot_eager", fullgraph=True)
+    for counts in (COUNTS, COUNTS + 1):
+        same(compiled(ROWS, counts, CHANCES), f(ROWS, counts, CHANCES))
+    refused = [(-COUNTS, CHANCES, "negative"), (COUNTS, -CHANCES, "negative"), (COUNTS, CHANCES * 0, "zero")]
+    for counts, chances, message in refused:
+        with pytest.raises(RuntimeError, match=message):
+            compiled(ROWS, counts, chances)
+    with pytest.warns(UserWarning, match="degrees of freedom"):
+        assert compiled(ROWS, COUNTS.clamp(max=0).index_fill(0, torch.tensor(2), 1), CHANCES).isnan().any()
+    assert compiled.stats.graphs == 1
+
+
 @pytest.mark.parametrize("length, r", [(5, 2), (4, 3), (3, 1), (3, 0), (2, 3)])
 def test_combinations_come_in_the_same_order(length, r):
     for with_replacement in (False, True):
@@ -44,7 +77,8 @@ def test_combinations_come_in_the_same_order(length, r):
 @pytest.mark.parametrize(
     "refused",
     [
-        lambda: twins.covariance(ROWS, fweights=torch.ones(7).long()),
+        lambda: twins.covariance(ROWS, fweights=torch.ones(7)),
+        lambda: twins.covariance(ROWS, aweights=torch.ones(6)),
         lambda: twins.covariance(ROWS, correction=7),
         lambda: twins.covariance(ROWS[None]),
         lambda: twins.combinations(ROWS),
