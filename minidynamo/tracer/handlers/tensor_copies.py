@@ -26,7 +26,7 @@ def is_copied_by_clone(tensor: torch.Tensor) -> bool:
 
 def share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors lie in the same memory."""
-    return one.untyped_storage()._cdata == other.untyped_storage()._cdata
+    return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
 
 
 def _fills_its_memory(tensor: torch.Tensor) -> bool:
