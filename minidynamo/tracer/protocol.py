@@ -14,6 +14,7 @@ from typing import Any, NoReturn, Protocol
 import torch.fx
 
 from minidynamo.errors import UserLocation
+from minidynamo.guards.class_checks import ClassChecks
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.shapes import Shapes
 from minidynamo.guards.source import Source
@@ -101,6 +102,11 @@ class GraphView(Protocol):
     @property
     def identity_keys(self) -> dict[VariableTracker, None]:
         """The trackers whose identity was asked for, as the key of a dict or an element of a set."""
+        ...
+
+    @property
+    def class_checks(self) -> ClassChecks:
+        """What checks against abstract classes have answered."""
         ...
 
     @property

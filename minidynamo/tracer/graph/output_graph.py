@@ -20,6 +20,7 @@ from torch.utils.hooks import RemovableHandle
 
 from minidynamo.compat import written_lists
 from minidynamo.errors import UserLocation
+from minidynamo.guards.class_checks import ClassChecks
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.guard_list import GuardList
 from minidynamo.guards.profile import FrameProfile
@@ -81,6 +82,7 @@ class OutputGraph:
         self.identity_keys: dict[VariableTracker, None] = {}
         # The numbers that tensors of one element hold, by their memory (`scalars.py`).
         self.held_numbers: dict[object, Number] = {}
+        self.class_checks = ClassChecks()
         self.entry_settings = settings()
 
     # What is known of the outside

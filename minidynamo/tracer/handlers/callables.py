@@ -5,7 +5,6 @@ Calling partial objects is in `tracer/call.py`.
 
 from __future__ import annotations
 
-import abc
 import functools
 import operator
 import types
@@ -17,7 +16,7 @@ from minidynamo.guards.source import Attr
 from minidynamo.tracer import registry
 from minidynamo.tracer.constants import as_constant, key_of
 from minidynamo.tracer.exceptions import unsaid
-from minidynamo.tracer.handlers.objects import ABC_REGISTRATIONS
+from minidynamo.tracer.handlers.objects import ask_classes
 from minidynamo.tracer.handlers.values import expect_constant
 from minidynamo.tracer.moved_items import as_moved, entries_as_moved, hold, hold_named
 from minidynamo.tracer.polyfills.functools import best_match, compared_key
@@ -130,10 +129,7 @@ def _wraps(
 
 @registry.function(best_match)
 def _best_match(tx: Tracer, cls: VariableTracker, classes: VariableTracker) -> VariableTracker:
-    registered = as_constant(classes)
-    if any(isinstance(each, abc.ABCMeta) for each in registered):  # other classes may be registered with it later
-        tx.guard(ABC_REGISTRATIONS, GuardKind.EQUALS, abc.get_cache_token())
-    return ClassVariable(best_match(as_constant(cls), registered))
+    return ClassVariable(ask_classes(tx, best_match, as_constant(cls), as_constant(classes)))
 
 
 # --- cmp_to_key, itemgetter, attrgetter, methodcaller ---------------------------------------------------------------

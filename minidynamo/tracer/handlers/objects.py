@@ -11,10 +11,12 @@ import inspect
 import operator
 import types
 import typing
+from typing import Any
 
 import torch
 
 from minidynamo.compat import protocol_members
+from minidynamo.guards.class_checks import ClassQuestion
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Result
 from minidynamo.tracer import registry
@@ -32,8 +34,6 @@ from minidynamo.variables.objects import ClassVariable, ObjectVariable, OpaqueVa
 
 # Metaclasses that answer `isinstance` and `issubclass` from the class alone.
 _HONEST_METACLASSES = (type, abc.ABCMeta, enum.EnumType, type(torch.nn.Parameter), type(torch.nn.Buffer))
-# A number that changes whenever a class is registered with an abstract one.
-ABC_REGISTRATIONS = Result(Constant(abc.get_cache_token, "abc.get_cache_token"))
 _TYPING_NAME = type(typing.List)  # noqa: UP006 (the class of typing's own names for containers)
 # Trackers of unions and names of `typing`.
 _WITH_MEMBERS = (ConstantVariable, OpaqueVariable, ObjectVariable)
@@ -81,8 +81,14 @@ def _expect_honest(tx: Tracer, cls: type) -> None:
             why=f"Its metaclass `{type(cls).__name__}` decides by code of its own.",
             fix="check against an ordinary class",
         )
-    if isinstance(cls, abc.ABCMeta):  # other classes may be registered with it later
-        tx.guard(ABC_REGISTRATIONS, GuardKind.EQUALS, abc.get_cache_token())
+
+
+def ask_classes(tx: Tracer, question: ClassQuestion, cls: type, classes: tuple[type, ...]) -> Any:
+    """What `question(cls, classes)` gives; guarded where other classes may be registered with one of them later."""
+    if any(isinstance(each, abc.ABCMeta) for each in classes):
+        tx.graph.class_checks.note(question, cls, classes)
+        tx.guard(Result(Constant(tx.graph.class_checks, "class_checks")), GuardKind.EQUALS, True)
+    return question(cls, classes)
 
 
 @registry.function(isinstance)
@@ -92,7 +98,8 @@ def _isinstance(tx: Tracer, obj: VariableTracker, classinfo: VariableTracker, /)
     if protocol is not None and inspect.getattr_static(protocol, "_is_runtime_protocol", False):
         return _has_protocol(tx, looked_at(tx, obj), protocol)
     classes = class_tuple(tx, classinfo)
-    return ConstantVariable(issubclass(class_of(tx, obj), classes) or issubclass(_claimed_class(tx, obj), classes))
+    fits = ask_classes(tx, issubclass, class_of(tx, obj), classes)
+    return ConstantVariable(fits or ask_classes(tx, issubclass, _claimed_class(tx, obj), classes))
 
 
 def _claimed_class(tx: Tracer, obj: VariableTracker) -> type:
@@ -131,7 +138,7 @@ def _has_protocol(tx: Tracer, obj: VariableTracker, protocol: type) -> VariableT
 def _issubclass(tx: Tracer, cls: VariableTracker, classinfo: VariableTracker, /) -> VariableTracker:
     if not isinstance(cls, ClassVariable):
         tx.raises(TypeError("issubclass() arg 1 must be a class"), exact=True)
-    return ConstantVariable(issubclass(cls.value, class_tuple(tx, classinfo)))
+    return ConstantVariable(ask_classes(tx, issubclass, cls.value, class_tuple(tx, classinfo)))
 
 
 def _union(name: str) -> None:
