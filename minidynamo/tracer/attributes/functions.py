@@ -26,6 +26,7 @@ from minidynamo.tracer.side_effects import DELETED
 from minidynamo.tracer.trace_rules import is_trusted_module
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
+    BoundBuiltin,
     BuiltinVariable,
     FunctionVariable,
     MethodVariable,
@@ -131,6 +132,13 @@ def _method(tx: Tracer, obj: MethodVariable, name: str) -> VariableTracker | Non
     if name == "__self__":
         return obj.receiver
     return obj.function if name == "__func__" else find_attribute(tx, obj.function, name)
+
+
+@looks_up(BoundBuiltin)
+def _bound_builtin(tx: Tracer, obj: BoundBuiltin, name: str) -> VariableTracker | None:
+    if name == "__self__":
+        return obj.receiver
+    return ConstantVariable(obj.name) if name == "__name__" else built_in(tx, obj, name)
 
 
 @looks_up(BuiltinVariable)

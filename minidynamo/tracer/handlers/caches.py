@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 import torch.fx
 
-from minidynamo.compat import FakeTensor
+from minidynamo.compat import FakeTensor, is_assumed_constant
 from minidynamo.guards.source import Attr, Called, Constant, Item, Source
 from minidynamo.tracer import registry
 from minidynamo.tracer.constants import is_constant_value
@@ -151,13 +151,14 @@ def _is_telling_key(variable: VariableTracker) -> bool:
 
 
 def _sees_arguments_only(function: object, seen: set[object]) -> bool:
-    """Whether all that a function reads besides its arguments are library code and functions of the same kind."""
+    """Whether all that a function reads besides its arguments are library code and functions of the same kind, or it
+    is marked as one whose result is a constant."""
     if isinstance(function, CACHED_FUNCTION):
         function = function.__wrapped__  # type: ignore[attr-defined]
+    if isinstance(function, types.FunctionType) and (function in seen or is_assumed_constant(function)):
+        return True
     if not isinstance(function, types.FunctionType) or function.__closure__:
         return False
-    if function in seen:
-        return True
     seen.add(function)
     defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     read = [function.__globals__[name] for name in _names(function.__code__) if name in function.__globals__]

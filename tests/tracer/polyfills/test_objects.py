@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import minidynamo
+from minidynamo.testing import assert_same_as_eager
 from minidynamo.tracer.polyfills import objects as twins
 
 
@@ -180,3 +181,46 @@ def test_classes_that_answer_for_missing_attributes(cls, copied):
             return asked, str(error)
 
     assert outcome(minidynamo.compile(program, backend="eager")) == outcome(program)
+
+
+class Config:
+    """Its attributes have second names, as those of the configurations of many libraries."""
+
+    second_names = types.MappingProxyType({"n": "hidden"})
+
+    def __init__(self, hidden, names):
+        self.hidden, self.names = hidden, names
+
+    def __setattr__(self, name, value):
+        super().__setattr__(type(self).second_names.get(name, name), value)
+
+    def __getattribute__(self, name):
+        return super().__getattribute__(Config.second_names.get(name, name))
+
+
+class Proxy:
+    def __init__(self, inner):
+        object.__setattr__(self, "inner", inner)
+
+    def __getattribute__(self, name):
+        return getattr(object.__getattribute__(self, "inner"), name)
+
+
+@pytest.mark.parametrize(("make", "breaks"), [(lambda config: config, 0), (Proxy, 2)])
+def test_classes_that_answer_for_all_attributes(make, breaks):
+    def program(value, x):
+        deep, shallow = copy.deepcopy(value), copy.copy(value)
+        deep.n = 5
+        deep.names.append("c")
+        return x * deep.n + value.n, type(deep), type(shallow), deep, shallow, shallow.names is value.names
+
+    assert_same_as_eager(program, lambda: (make(Config(3, ["a"])), torch.ones(2)), calls=2, breaks=breaks)
+
+
+def test_who_a_bound_method_belongs_to():
+    def program(x):
+        add, join = [1].append, "-".join
+        add(2)
+        return add.__self__, join.__self__, add.__name__, x.sin.__self__ is x, x.sin.__name__
+
+    assert_same_as_eager(program, lambda: torch.ones(2), breaks=0)
