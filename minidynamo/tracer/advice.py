@@ -9,6 +9,7 @@ from __future__ import annotations
 INSTEAD = {
     "ndarray": "make a tensor of it: torch.from_numpy(array)",
     "Generator": "draw the numbers before, and pass them in",
+    "Random": "draw the numbers before, and pass them in",
     "UninitializedParameter": "call the lazy module once before it is compiled",
     "UninitializedBuffer": "call the lazy module once before it is compiled",
 }
@@ -38,7 +39,7 @@ _OF_VALUES = {
     "argwhere": "keep the shape, and choose by the mask: torch.where(mask, a, b)",
     "bincount": "torch.nn.functional.one_hot(x, count).sum(0)",
     "repeat_interleave": "repeat by a number, or gather by positions that were computed before",
-    "ctc_loss": "pass the lengths as tuples of ints",
+    "ctc_loss": "compute this loss behind the compiled function",
     "_pack_padded_sequence": "keep the padding, and mask what comes out",
 }
 _SHAPE = "move it out of the compiled function, or keep the shape"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import random
 import zlib
 
 import pytest
@@ -14,7 +15,7 @@ import minidynamo
 from minidynamo.errors import Unsupported
 from minidynamo.tracer.advice import INSTEAD, instead_of, instead_of_values
 
-LAZY, LAYER = nn.LazyLinear(2), nn.Linear(4, 2)
+LAZY, LAYER, CLASSES = nn.LazyLinear(2), nn.Linear(4, 2), torch.tensor([[1]])
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,8 @@ LAZY, LAYER = nn.LazyLinear(2), nn.Linear(4, 2)
         (lambda x: x[x > 0], "torch.where"),
         (lambda x: x[x.argmax()], "index_select"),
         (lambda x: x.unique(), "keep the shape"),
+        (lambda x: x * random.uniform(1, 2), "draw the numbers before"),
+        (lambda x: torch.nn.functional.ctc_loss(x.view(1, 1, 4), CLASSES, (1,), (1,)), "behind the compiled function"),
         (lambda x: copy.deepcopy(x[1:]), "clone()"),
         (lambda x: LAZY(x) + 1, "call the lazy module once"),
         (lambda x: LAYER.register_forward_hook(print), "change it outside"),
