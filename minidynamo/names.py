@@ -66,16 +66,18 @@ class Namespace:
         self._reserved = frozenset(reserved)
         self._taken = {*self._reserved, *vars(builtins), *keyword.kwlist}
         self._names: dict[tuple[int, bool], str] = {}
+        self._counts: dict[str, int] = {}
 
     def fresh(self, hint: str) -> str:
         """An unused identifier like `hint`; nothing is bound to it."""
         stem = (re.sub(r"\W+", "_", hint, flags=re.ASCII).strip("_") or "value") + self._suffix
         if stem[0].isdigit():
             stem = "_" + stem
-        name, count = stem, 0
+        name, count = stem, self._counts.get(stem, 0)
         while name in self._taken:
             count += 1
             name = f"{stem}_{count}"
+        self._counts[stem] = count
         self._taken.add(name)
         return name
 

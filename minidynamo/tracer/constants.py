@@ -37,6 +37,7 @@ from minidynamo.variables.containers import (
     DictVariable,
     ListVariable,
     SequenceVariable,
+    SetStep,
     SetVariable,
     SliceVariable,
     TupleVariable,
@@ -64,6 +65,7 @@ CONSTANT_TYPES: frozenset[type] = frozenset(
         torch.finfo,
         torch.iinfo,
         torch.qscheme,
+        torch.nn.attention.SDPBackend,
         re.Match,
         re.Pattern,
         types.GenericAlias,
@@ -151,8 +153,13 @@ def from_constant(value: Any, *, lasting: bool = False) -> VariableTracker:
     if type(value) is list:
         return ListVariable([from_constant(item) for item in value])
     if type(value) in (set, frozenset):
-        real = value if type(value) is frozenset else None
-        return SetVariable({key_of(from_constant(item)): None for item in value}, type(value), real)
+        items = [from_constant(item) for item in value]
+        keys = {key_of(item): None for item in items}
+        if type(value) is frozenset and lasting:
+            return SetVariable(keys, frozenset, value, is_literal=True)
+        real = type(value)([*value])
+        made = SetStep("new", (TupleVariable(items),))
+        return SetVariable(keys, type(value), real if [*real] == [*value] else None, made)
     if type(value) is dict:
         return DictVariable({key_of(from_constant(key)): from_constant(item) for key, item in value.items()})
     if isinstance(value, type):
@@ -308,7 +315,14 @@ def _dict(variable: DictVariable) -> Any:
 def _set(variable: SetVariable) -> Any:
     if variable.cls not in (set, frozenset):
         raise NotConstant(variable.cls.__name__)
-    return variable.cls(as_constant(key.variable) for key in variable.items)
+    value = variable.cls(as_constant(key.variable) for key in variable.items)
+    if len(value) < 2:
+        return value
+    order = None if variable.real is None or variable.source is not None else [*variable.real]
+    for found in (value, variable.cls(variable.real or ())):
+        if [*found] == order:
+            return found
+    raise NotConstant(f"{variable.cls.__name__} of unknown order")
 
 
 def _plain_value(variable: ObjectVariable) -> Any:

@@ -24,6 +24,7 @@ from minidynamo.variables.containers import (
     DictVariable,
     ListVariable,
     SequenceVariable,
+    SetStep,
     SetVariable,
     TupleVariable,
 )
@@ -225,7 +226,7 @@ def exact_copy(tx: Tracer, storage: VariableTracker) -> VariableTracker:
     if isinstance(storage, TupleVariable):
         return TupleVariable(hold(tx, [*as_moved(storage.items)]), storage.cls)
     if isinstance(storage, SetVariable) and storage.cls is frozenset:
-        return SetVariable({**storage.items}, frozenset)
+        return SetVariable({**storage.items}, frozenset, made=SetStep("union", (storage,)))
     return storage
 
 

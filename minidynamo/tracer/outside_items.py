@@ -288,6 +288,7 @@ class OutsideTable(MutableMapping[DictKey, Any]):
         self.written: dict[DictKey, Any] = {}
         self.removed: dict[DictKey, None] = {}  # of those that were there on entry
         self.is_cleared = False
+        self._here: list[DictKey] | None = None  # the keys in order, until others are there
         self._lost: dict[DictKey, None] = {}  # keys that were removed, or got another value, for `losses`
         self._all_lost = False
 
@@ -372,6 +373,8 @@ class OutsideTable(MutableMapping[DictKey, Any]):
 
     def __setitem__(self, key: DictKey, value: Any) -> None:
         self._lost[key] = None
+        if key not in self.written and (self._keys is None or key not in self._keys or key in self.removed):
+            self._here = None
         self.written[key] = value
 
     def __delitem__(self, key: DictKey) -> None:
@@ -380,21 +383,27 @@ class OutsideTable(MutableMapping[DictKey, Any]):
         if key not in self.removed and self._had(key):
             self.removed[key] = None
         self._lost[key] = None
+        self._here = None
         self.written.pop(key, None)
 
+    def _present(self) -> list[DictKey]:
+        if self._here is None:
+            kept = [key for key in self._read() if key not in self.removed]
+            self._here = [*kept, *(key for key in self.written if key in self.removed or not self._had(key))]
+        return self._here
+
     def __iter__(self) -> Iterator[DictKey]:
-        kept = [key for key in self._read() if key not in self.removed]
-        return iter([*kept, *(key for key in self.written if key in self.removed or not self._had(key))])
+        return iter([*self._present()])
 
     def __reversed__(self) -> Iterator[DictKey]:
-        return iter([*self][::-1])
+        return iter(self._present()[::-1])
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len(self._present())
 
     def clear(self) -> None:
         """Drop everything, which asks for nothing."""
-        self._keys = {}
+        self._keys, self._here = {}, None
         self._all_lost = True
         self.is_cleared = True
         self.written.clear()

@@ -13,7 +13,6 @@ from minidynamo.tracer.generators import GeneratorVariable, parts_of_generator
 from minidynamo.tracer.moved_items import as_moved, entries_as_moved
 from minidynamo.tracer.outside_items import OutsideItems, OutsideTable, known_parts
 from minidynamo.tracer.outside_tuples import OutsideTuple
-from minidynamo.tracer.set_order import arrangement
 from minidynamo.tracer.side_effects import AttrSet, Called, CellSet, ContentsChanged, Effect, GlobalSet, SideEffects
 from minidynamo.variables.arrays import ArrayVariable
 from minidynamo.variables.base import VariableTracker
@@ -151,7 +150,7 @@ def has_other_keys(side_effects: SideEffects, iterator: DictIterator) -> bool:
     if len(keys) != len(iterator.keys):
         return True
     if isinstance(iterator.mapping, SetVariable):
-        return set(keys) != set(iterator.keys)
+        return iterator.mapping.changes != iterator.begun
     ordered = reversed(iterator.keys) if iterator.is_reversed else iterator.keys
     return side_effects.is_changed(iterator.mapping) and tuple(keys) != tuple(ordered)
 
@@ -162,9 +161,6 @@ def would_differ(side_effects: SideEffects, iterator: VariableTracker) -> bool:
         return iterator.begun is not None and iterator.begun != iterator.sequence.changes
     if not isinstance(iterator, DictIterator):
         return False
-    items = iterator.mapping
-    if isinstance(items, SetVariable) and items.source is None and arrangement(items) is None:
-        return True
     return bool(iterator.keys) and has_other_keys(side_effects, iterator)
 
 
@@ -180,8 +176,9 @@ def _keys_and_values(variable: DictVariable) -> Iterator[VariableTracker | None]
 
 
 def _members(variable: SetVariable) -> Iterable[VariableTracker]:
-    items = variable.items
-    return known_parts(items) if isinstance(items, OutsideTable) else [key.variable for key in items]
+    """What the set is made and changed by, which its items are among."""
+    steps = variable.steps if variable.made is None else [variable.made, *variable.steps]
+    return [operand for step in steps for operand in step.operands]
 
 
 def _sequence_iterator(variable: SequenceIterator) -> Iterable[VariableTracker]:

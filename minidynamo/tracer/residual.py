@@ -34,6 +34,7 @@ from minidynamo.tracer.moved_items import as_moved
 from minidynamo.tracer.reachable import is_outside, needed_by, reachable, target_of
 from minidynamo.tracer.reconstruct.effects import lost_effects, replay
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder
+from minidynamo.tracer.reconstruct.sets import take_steps
 from minidynamo.tracer.recovery import explain, random_states, revive, versions_of, weakly_held
 from minidynamo.tracer.side_effects import (
     ContentsChanged,
@@ -166,6 +167,7 @@ class _Program:
         call = self.call_graph()
         rebuild = Rebuilder(self.names, self.traced.side_effects, self.known, self.needed())
         self.pins = rebuild.pins
+        take_steps(rebuild, self.found)
         for variable in self.found:
             if isinstance(variable, DictIterator):
                 rebuild.value(variable)

@@ -1,12 +1,14 @@
-"""Owns the order in which tracked sets give their items.
+"""Owns the order in which tracked sets give their items, and how they came to be, which decides it.
 
-Equal sets may iterate in different orders: it depends on the hashes and on how the set came to be. So there is an order
-only where a real set stands behind the tracker, one from outside, or one made here by the steps of the program.
+Equal sets may iterate in different orders: it depends on the hashes and on the history of the set. So there is an order
+while tracing only where a real set stands behind the tracker, one from outside, or one made here by the steps of the
+program. Behind the graph the steps are taken again, one by one, so that the sets are those of the program to the last
+bit of their tables (`reconstruct/containers.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from minidynamo.guards.guard import GuardKind
@@ -16,9 +18,16 @@ from minidynamo.tracer.outside_items import OutsideTable
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import DictKey, SetVariable, TupleVariable
+from minidynamo.variables.containers import (
+    DictKey,
+    DictVariable,
+    SetStep,
+    SetVariable,
+    TupleVariable,
+)
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
+ADD, DISCARD, CLEAR, POP = "add", "discard", "clear", "pop"
 
 
 def _plain_values(items: Iterable[VariableTracker]) -> list[Any]:
@@ -34,12 +43,17 @@ def _plain_values(items: Iterable[VariableTracker]) -> list[Any]:
     return values
 
 
-def set_of(items: list[VariableTracker]) -> set[Any] | None:
-    """The set that a program makes by adding these one after the other; None when their hashes are not known."""
-    try:
-        return set(_plain_values(items))
-    except NotConstant:
-        return None
+def _is_counted(variable: SetVariable) -> bool:
+    """Whether `real` takes the steps of the program, too: a set from outside stays as it is."""
+    return variable.source is None and isinstance(variable.real, set)
+
+
+def new_set(keys: Iterable[DictKey]) -> SetVariable:
+    """The set that a program makes by adding these one after the other."""
+    made = SetVariable({}, real=set())
+    for key in keys:
+        add(made, key)
+    return made
 
 
 def add(variable: SetVariable, key: DictKey) -> bool:
@@ -48,12 +62,7 @@ def add(variable: SetVariable, key: DictKey) -> bool:
     if not unknown and key in variable.items:
         return False
     variable.items[key] = None
-    real = variable.real
-    added = set_of([key.variable])
-    if variable.source is not None or added is None or not isinstance(real, set):
-        variable.real = None
-    else:
-        real.add(*added)
+    took_step(variable, SetStep(ADD, (key.variable,)))
     return True
 
 
@@ -62,11 +71,91 @@ def discard(variable: SetVariable, key: DictKey) -> bool:
     if key not in variable.items:
         return False
     del variable.items[key]
-    if variable.source is not None or not isinstance(variable.real, set):
+    added = SetStep(ADD, (key.variable,))
+    is_new = isinstance(key.token, VariableTracker) and key.variable.source is None
+    if is_new and added in variable.steps and not variable.is_operand:
+        # Where a new object is kept is different at each call: nobody can tell, and it need not live on for that.
+        variable.steps.remove(added)
+        variable.changes += 1
         variable.real = None
     else:
-        variable.real.discard(key.token)
+        took_step(variable, SetStep(DISCARD, (key.variable,)))
     return True
+
+
+def took_step(variable: SetVariable, step: SetStep) -> None:
+    """Note what the program has done to a set, also where it only changes the places of the items."""
+    variable.changes += 1
+    operands = [exact(operand) for operand in step.operands]
+    known = [operand[0] for operand in operands if operand is not None]
+    if not _is_counted(variable) or len(known) < len(operands):
+        variable.real = None
+    else:
+        getattr(set, step.method)(variable.real, *known)
+    if step.method != CLEAR or variable.is_operand or any(before.method == POP for before in variable.steps):
+        variable.steps.append(step)
+    else:
+        variable.made = None
+        variable.steps[:] = [] if variable.source is None else [step]
+        variable.real = set() if variable.source is None else None
+
+
+def popped(variable: SetVariable) -> DictKey | None:
+    """Remove the item that `pop` gives; None when it is not known which."""
+    keys = list(variable.items)
+    if _is_counted(variable):
+        value = variable.real.pop()  # type: ignore[union-attr]
+        key = next(key for key in keys if key.token == value)
+    elif len(keys) == 1:
+        (key,) = keys
+        variable.real = None
+    else:
+        return None
+    del variable.items[key]
+    variable.changes += 1
+    variable.steps.append(SetStep(POP))
+    return key
+
+
+def exact(variable: VariableTracker) -> tuple[Any] | None:
+    """A real value that sets take as they take this one, which also holds None; None when there is no such value."""
+    if isinstance(variable, SetVariable):
+        # Of a set from outside only the order is guarded, not how it came to be.
+        is_exact = variable.source is None or isinstance(variable.source, Constant)
+        return (variable.real,) if is_exact and variable.real is not None else None
+    try:
+        if isinstance(variable, DictVariable):
+            return (dict.fromkeys(_plain_values(key.variable for key in variable.items)),)
+        (value,) = _plain_values([variable])
+    except NotConstant:
+        return None
+    return (value,)
+
+
+def as_operand(tx: Tracer, variable: VariableTracker) -> VariableTracker:
+    """What to give to a step for this set, dict or sequence, so that it takes it as it is now."""
+    if isinstance(variable, SetVariable):
+        variable.is_operand = True
+        return variable
+    if isinstance(variable, DictVariable):
+        return DictVariable(dict.fromkeys(variable.items, ConstantVariable(None)))
+    return TupleVariable(tx.unpack(variable))
+
+
+def _made_by(cls: type, step: SetStep) -> Any:
+    """The real set that a first step makes; None when it is not known."""
+    found = [exact(operand) for operand in step.operands]
+    operands: Sequence[Any] = [operand[0] for operand in found if operand is not None]
+    if len(operands) < len(found):
+        return None
+    if step.method == "new":
+        return cls(*operands)
+    return getattr(cls, step.method)(*operands)
+
+
+def made_by(items: Iterable[DictKey], cls: type, step: SetStep) -> SetVariable:
+    """A set of these items that the program makes by one step."""
+    return SetVariable(dict.fromkeys(items), cls, _made_by(cls, step), step)
 
 
 def ordered_keys(tx: Tracer, variable: SetVariable) -> list[DictKey] | None:
@@ -84,20 +173,3 @@ def ordered_keys(tx: Tracer, variable: SetVariable) -> list[DictKey] | None:
     if not isinstance(variable.source, Constant):
         tx.guard(variable.source, GuardKind.DICT_KEYS, tuple(map(stand_in, variable.real)))
     return keys
-
-
-def arrangement(variable: SetVariable) -> list[DictKey] | frozenset[Any] | None:
-    """What to make a set of, so that it has the order of one that was made here; None when nothing at hand will do.
-
-    Any order of the items when the program's is not known.
-    """
-    keys = list(variable.items)
-    if variable.real is None or len(keys) < 2:
-        return keys
-    order = list(variable.real)
-    by_value = {key.token: key for key in keys}
-    for values in ([key.token for key in keys], order):
-        if list(variable.cls(values)) == order:
-            return [by_value[value] for value in values]
-    copied = frozenset(variable.real)
-    return copied if list(variable.cls(copied)) == order else None

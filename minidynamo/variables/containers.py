@@ -7,6 +7,7 @@ contents, not the history. Those from outside read theirs when they are asked fo
 
 from __future__ import annotations
 
+import itertools
 import types
 from collections import OrderedDict, defaultdict
 from collections.abc import Hashable, MutableMapping, MutableSequence, Sequence, Set
@@ -80,17 +81,36 @@ def storage_class(cls: type) -> type:
     return next(base for base in cls.__mro__ if base in (defaultdict, OrderedDict, dict, types.MappingProxyType))
 
 
+@dataclass(frozen=True)
+class SetStep:
+    """A call that makes or changes a set: `set.method(it, *operands)`, or `cls(*operands)` for the method "new".
+
+    `time` orders the steps of all sets: operands that are sets are meant as they were then.
+    """
+
+    method: str
+    operands: tuple[VariableTracker, ...] = ()
+    time: int = field(default_factory=itertools.count().__next__, compare=False)
+
+
 @dataclass(eq=False)
 class SetVariable(VariableTracker):
     """A set or frozenset, in insertion order, which is not the order in which Python gives the items.
 
+    That hangs on how the set came to be: `made` (None: empty, or from outside) and what has changed it since, `steps`.
     `real` is a set that gives equal items in the order in which the program's own would: the one from outside, or one
-    made now by the same steps. None when that is not known.
+    made now by the same steps. None when that is not known. `changes` counts the changes. `is_operand`: other sets have
+    been made or changed by this one. `is_literal`: it is `real`.
     """
 
     items: MutableMapping[DictKey, None]
     cls: type = set
     real: Set[Any] | None = None
+    made: SetStep | None = None
+    steps: list[SetStep] = field(default_factory=list)
+    changes: int = 0
+    is_operand: bool = False
+    is_literal: bool = False
 
     @property
     def python_type(self) -> type:

@@ -39,7 +39,8 @@ class SequenceIterator(VariableTracker):
 class DictIterator(VariableTracker):
     """An iterator over a dict or over a view of `kind` of it, or over a set: it must not see other keys.
 
-    `keys` are those that it had when the loop began, in the order of the loop; `()` when it is exhausted.
+    `keys` are those that it had when the loop began, in the order of the loop; `()` when it is exhausted. `begun` says
+    how often a set had been changed then.
     """
 
     mapping: DictVariable | SetVariable
@@ -47,6 +48,7 @@ class DictIterator(VariableTracker):
     keys: tuple[DictKey, ...]
     position: int = 0
     is_reversed: bool = False
+    begun: int = 0
 
     @property
     def python_type(self) -> type:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import gc
+import sys
 import weakref
 
 import pytest
@@ -402,3 +403,41 @@ def test_an_object_that_is_a_key_and_an_argument():
     x = torch.ones(1)
     assert float(program(one, {one: 1}, x)) == 2 and float(program(two, {one: 1}, x)) == 1
     assert float(program(two, {two: 1}, x)) == 2 and float(program(one, {two: 1}, x)) == 1
+
+
+def _loop_over_a_dict(x, d):
+    return x + sum(d[key] for key in d)
+
+
+def _change_while_looping(x, d):
+    for key in d:
+        d[key] += 1
+    return x + 1
+
+
+def _loop_over_sets(x, d):
+    made = {key + 1 for key in d}
+    return x + sum(key for key in made) + sum(key for key in set(d))
+
+
+@pytest.mark.parametrize("program", [_loop_over_a_dict, _change_while_looping, _loop_over_sets])
+def test_each_step_of_a_loop_looks_at_few_keys(program):
+    def looks(items):
+        calls = 0
+
+        def count(frame, event, argument):
+            nonlocal calls
+            calls += event == "call" and frame.f_code.co_name == "__hash__"
+
+        compiled = minidynamo.compile(program, backend="eager")
+        table = {key: key for key in range(items)}
+        sys.setprofile(count)
+        try:
+            compiled(torch.ones(2), table)
+        finally:
+            sys.setprofile(None)
+        minidynamo.reset()
+        return calls
+
+    few, some, many = map(looks, (15, 30, 60))
+    assert 30 < many - some < 2.3 * (some - few)

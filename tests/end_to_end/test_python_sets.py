@@ -159,3 +159,102 @@ def test_items_of_an_argument_are_guarded():
 
     inputs = [lambda n=n: (torch.ones(1), set(range(1, n))) for n in (2, 4, 3)]
     assert_same_as_eager(f, *inputs, recompiles=2)
+
+
+def _shown(value):
+    """All that can be seen of sets: their order, and where further items go."""
+    if isinstance(value, list | tuple):
+        return [_shown(item) for item in value]
+    if isinstance(value, set):
+        seen = [list(value)]
+        for item in (48, 2, 56, 3, 72):
+            value.add(item)
+            seen.append(list(value))
+        return [*seen, value.pop() if value else None]
+    return [type(value), list(value)] if isinstance(value, frozenset) else value
+
+
+def _changed_one_by_one(x, s, t):
+    s.add(40)
+    s.add(8)
+    s.discard(0)
+    s.discard(77)
+    t.clear()
+    t.add(24)
+    t.add(16)
+    return x
+
+
+def _changed_by_others(x, s, t):
+    s |= t
+    s -= {8, 40}
+    s.update({64, 0, 16}, [32, 1], dict.fromkeys([9, 5]), t)
+    t.difference_update([1], s)
+    return x
+
+
+def _exchanged(x, s, t):
+    s &= {0, 8, 16, 24, 32, 40, 1}
+    t ^= {0, 3, 8}
+    return x
+
+
+def _results(x, s, t):
+    made = s | t, s & t, s - t, s ^ t, set(s), frozenset(t), s.copy(), s.union([64, 3], {0: 1}), s.difference([8])
+    s.add(99)
+    t.discard(8)
+    return x, *made, s.difference([0])
+
+
+def _views(x, s, t):
+    d = dict.fromkeys([8, 0, 16, 3])
+    return x, d.keys() | s, d.keys() - s, d.keys() & t, s & d.keys(), s - d.keys(), d.keys() ^ t, d.keys() & {8, 0}
+
+
+def _made_here(x, s, t):
+    a = {0, 8, 16, 24, 32}
+    a.discard(8)
+    b, c = a - {0}, a & {32, 24, 16}
+    b.add(40)
+    d = frozenset([8, 0]) | c
+    return x, a, b, c, d, [n for n in b], list(d), [a.pop(), a.pop()], str(c)
+
+
+def _emptied(x, s, t):
+    a = {0, 8, 16}
+    a.pop()
+    a.clear()
+    a.update(t)
+    s -= s
+    return x, a
+
+
+@pytest.mark.parametrize(
+    "program",
+    [_changed_one_by_one, _changed_by_others, _exchanged, _results, _views, _made_here, _emptied],
+)
+def test_sets_are_those_of_eager_to_the_places_of_their_items(program):
+    compiled = minidynamo.compile(program, backend="eager", recompile_limit=20)
+    histories = [([0, 8, 16, 1], [8, 0, 32]), ([8, 16, 1, 0], [32, 8, 0]), (range(30), [0]), ([], [8])]
+    for first, second in histories:
+        runs = []
+        for run in (program, compiled):
+            s, t = set(first), set(second)
+            s.discard(1)
+            runs.append(_shown([run(torch.ones(1), s, t), s, t]))
+        assert runs[0] == runs[1]
+    assert "MD231" not in str(compiled.breaks())
+
+
+def test_where_the_order_of_a_changed_set_is_taken_the_frame_is_cut():
+    def f(x, s):
+        y = x + 1
+        s.add(40)
+        z = s.pop() if len(s) > 1 else 0
+        return y, frozenset(s), f"{s}", s | {3}, z
+
+    compiled = minidynamo.compile(f, backend="eager")
+    for items in ([0, 8], [8, 0]):
+        s, t = set(items), set(items)
+        assert _shown(f(torch.ones(1), s)) == _shown(compiled(torch.ones(1), t)) and list(s) == list(t)
+    assert "MD231" in str(compiled.breaks())

@@ -7,23 +7,22 @@ from minidynamo.tracer import set_order
 from minidynamo.tracer.constants import key_of
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import SetVariable, TupleVariable
+from minidynamo.variables.containers import SetStep, SetVariable, TupleVariable
 
 
 def variables(values):
     return [ConstantVariable(value) for value in values]
 
 
-def tracked(values, cls=set):
-    real = cls(values)
-    return SetVariable({key_of(item): None for item in variables(values)}, cls, real)
+def new_set(items):
+    return set_order.new_set(map(key_of, items))
 
 
 def test_only_values_with_a_hash_of_their_own_have_an_order():
-    assert set_order.set_of(variables([1, "a", None, 2.5, b"x"])) == {1, "a", None, 2.5, b"x"}
-    assert set_order.set_of([TupleVariable(variables([1, "a"]))]) == {(1, "a")}
-    assert set_order.set_of(variables([1, float("nan")])) is None
-    assert set_order.set_of([VariableTracker()]) is None
+    assert new_set(variables([1, "a", None, 2.5, b"x"])).real == {1, "a", None, 2.5, b"x"}
+    assert new_set([TupleVariable(variables([1, "a"]))]).real == {(1, "a")}
+    assert new_set(variables([1, float("nan")])).real is None
+    assert new_set([VariableTracker()]).real is None
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -42,19 +41,27 @@ def test_the_order_is_that_of_a_set_with_the_same_history(seed):
         assert list(mine.real) == list(real) and {key.token for key in mine.items} == real
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_an_arrangement_makes_the_same_order(seed):
-    chance = random.Random(seed)
-    found = tracked(chance.sample(range(1000), chance.randint(2, 40)))
-    made_of = set_order.arrangement(found)
-    if made_of is not None:
-        values = made_of if isinstance(made_of, frozenset) else [key.token for key in made_of]
-        assert list(set(values)) == list(found.real)
-
-
 def test_an_unknown_order_stays_unknown():
     found = SetVariable({key_of(item): None for item in variables("ab")})
     assert set_order.add(found, key_of(ConstantVariable("c"))) and found.real is None
     assert not set_order.add(found, key_of(ConstantVariable("c")))
     assert set_order.discard(found, key_of(ConstantVariable("c"))) and found.real is None
-    assert [key.token for key in set_order.arrangement(found)] == ["a", "b"]
+    assert [step.method for step in found.steps] == ["add", "discard"]
+
+
+def test_new_objects_that_are_removed_leave_no_steps():
+    made, gone, kept = SetVariable({}), key_of(VariableTracker()), key_of(VariableTracker())
+    for change, key in ((set_order.add, gone), (set_order.add, kept), (set_order.discard, gone)):
+        change(made, key)
+    assert [step.operands for step in made.steps] == [(kept.variable,)]
+
+
+def test_clearing_forgets_the_steps_but_those_of_pop():
+    made = new_set(variables("abc"))
+    made.items.clear()
+    set_order.took_step(made, SetStep("clear"))
+    assert not made.steps and made.real == set()
+    made = new_set(variables("abc"))
+    first = set_order.popped(made)
+    set_order.took_step(made, SetStep("clear"))
+    assert first.token in "abc" and [step.method for step in made.steps] == ["add", "add", "add", "pop", "clear"]

@@ -23,11 +23,11 @@ from minidynamo.tracer.polyfills.dicts import dict_equal, dict_update, ordered_d
 from minidynamo.tracer.polyfills.lists import sequence_contains
 from minidynamo.tracer.polyfills.objects import own_attributes
 from minidynamo.tracer.polyfills.sets import (
-    set_difference,
-    set_intersection,
+    set_difference_update,
     set_isdisjoint,
-    set_symmetric_difference,
-    set_union,
+    set_symmetric_difference_update,
+    set_update,
+    view_intersection,
 )
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.side_effects import DELETED
@@ -389,25 +389,41 @@ def _as_set(tx: Tracer, view: DictViewVariable) -> SetVariable:
     return SetVariable({expect_key(tx, item): None for item in view_items(view)})
 
 
-def _set_operation(twin: Callable[..., Any], *, reflected: bool = False) -> Callable[..., VariableTracker]:
+def _change_of_set(change: Callable[..., Any], *, reflected: bool = False) -> Callable[..., VariableTracker]:
+    """An operator that makes a set of its left side and changes it."""
+
     def operate(tx: Tracer, self: DictViewVariable, other: VariableTracker) -> VariableTracker:
-        mine = _as_set(tx, self)
-        if reflected:
-            return tx.call(twin, [tx.call(set, [other]), mine])
-        return tx.call(twin, [mine, other])
+        left, right = (other, self) if reflected else (self, other)
+        if change is set_symmetric_difference_update and self.kind == "items" and isinstance(other, DictViewVariable):
+            tx.break_graph("MD231", "`^` of items", why="Two equal sets may give their items in different orders.")
+        if isinstance(left, DictViewVariable) and left.kind == "keys" and left.mapping.cls is dict:
+            left = left.mapping
+        result = tx.call(set, [left])
+        tx.call(change, [result, right])
+        return result
 
     return operate
 
 
-for _name, _twin in {
-    "and": set_intersection,
-    "or": set_union,
-    "sub": set_difference,
-    "xor": set_symmetric_difference,
+def _in_common(tx: Tracer, self: DictViewVariable, other: VariableTracker) -> VariableTracker:
+    return tx.call(view_intersection, [self, other])
+
+
+def _disjoint(tx: Tracer, self: DictViewVariable, other: VariableTracker) -> VariableTracker:
+    return tx.call(set_isdisjoint, [_as_set(tx, self), other])
+
+
+_WITH_SETS = ("keys", "items")
+for _name, _change in {
+    "or": set_update,
+    "sub": set_difference_update,
+    "xor": set_symmetric_difference_update,
 }.items():
-    view_method(f"__{_name}__", ("keys", "items"))(_set_operation(_twin))
-    view_method(f"__r{_name}__", ("keys", "items"))(_set_operation(_twin, reflected=True))
-view_method("isdisjoint", ("keys", "items"))(_set_operation(set_isdisjoint))
+    view_method(f"__{_name}__", _WITH_SETS)(_change_of_set(_change))
+    view_method(f"__r{_name}__", _WITH_SETS)(_change_of_set(_change, reflected=True))
+view_method("__and__", _WITH_SETS)(_in_common)
+view_method("__rand__", _WITH_SETS)(_in_common)
+view_method("isdisjoint", _WITH_SETS)(_disjoint)
 
 
 def _comparison(compare: Callable[[Any, Any], Any]) -> Callable[..., VariableTracker]:

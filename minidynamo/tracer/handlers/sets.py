@@ -6,18 +6,18 @@ graph, unless `tracer/set_order.py` knows it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import NoReturn
 
-from minidynamo.guards.source import Constant
 from minidynamo.tracer import registry, set_order
 from minidynamo.tracer.constants import as_constant
 from minidynamo.tracer.exceptions import made
 from minidynamo.tracer.handlers.lists import length_of, method, storage_of
 from minidynamo.tracer.handlers.values import expect_key, none, not_implemented
 from minidynamo.tracer.polyfills.sets import (
-    forget_order,
-    merge,
+    change,
+    derived,
+    lookup,
     set_difference,
     set_difference_update,
     set_equal,
@@ -34,7 +34,7 @@ from minidynamo.tracer.polyfills.sets import (
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import DictVariable, ListVariable, SetVariable
+from minidynamo.variables.containers import DictVariable, ListVariable, SetStep, SetVariable, TupleVariable
 from minidynamo.variables.iterators import DictIterator
 
 SETS = (set, frozenset)
@@ -71,7 +71,7 @@ def _iter(tx: Tracer, self: SetVariable) -> VariableTracker:
     keys = set_order.ordered_keys(tx, self)
     if keys is None:
         _unknown_order(tx, self, "looping over")
-    return DictIterator(self, "keys", tuple(keys))
+    return DictIterator(self, "keys", tuple(keys), begun=self.changes)
 
 
 @registry.function(unordered_items)
@@ -111,23 +111,18 @@ def _remove(tx: Tracer, self: SetVariable, item: VariableTracker) -> VariableTra
 def _pop(tx: Tracer, self: SetVariable) -> VariableTracker:
     if not self.items:
         tx.raises(KeyError("pop from an empty set"), exact=True)
-    if len(self.items) > 1:
-        if self.source is not None or not isinstance(self.real, set):
-            _unknown_order(tx, self, "popping from")
-        popped = self.real.pop()
-        key = next(key for key in self.items if key.token == popped)
-    else:
-        (key,) = self.items
-    _discard(tx, self, key.variable)
+    key = set_order.popped(self)
+    if key is None:
+        _unknown_order(tx, self, "popping from")
+    tx.side_effects.contents_changed(self)
     return key.variable
 
 
 @registry.method(set, "clear")
 def _clear(tx: Tracer, self: SetVariable) -> VariableTracker:
-    if self.items:
-        self.items.clear()
-        self.real = None if self.source is not None else set()
-        tx.side_effects.contents_changed(self)
+    self.items.clear()
+    set_order.took_step(self, SetStep(set_order.CLEAR))
+    tx.side_effects.contents_changed(self)
     return none()
 
 
@@ -166,7 +161,7 @@ def _in_place(twin: Callable[..., object]) -> registry.Handler:
     return change
 
 
-for _name, _twin, _change in (
+for _name, _twin, _update in (
     ("and", set_intersection, set_intersection_update),
     ("or", set_union, set_update),
     ("sub", set_difference, set_difference_update),
@@ -174,7 +169,7 @@ for _name, _twin, _change in (
 ):
     method(SETS, f"__{_name}__")(_between_sets(_twin))
     method(SETS, f"__r{_name}__")(_between_sets(_twin, swap=True))
-    method(SETS, f"__i{_name}__")(_in_place(_change))
+    method(SETS, f"__i{_name}__")(_in_place(_update))
 method(SETS, "__eq__")(_between_sets(set_equal))
 method(SETS, "__ne__")(_between_sets(set_equal, negate=True))
 method(SETS, "__le__")(_between_sets(set_issubset))
@@ -188,47 +183,53 @@ method(SETS, "__gt__")(_strict(set_issuperset))
 
 def _make(tx: Tracer, iterable: VariableTracker | None, cls: type) -> VariableTracker:
     plain = None if iterable is None else storage_of(iterable)
-    if isinstance(plain, SetVariable | DictVariable) and plain is iterable:
-        like = _real_like(plain)
-        return SetVariable(dict.fromkeys(plain.items), cls, None if like is None else cls(like))
+    # Of a set, also of a subclass, the table is taken, and of a dict.
+    if isinstance(plain, SetVariable) or (isinstance(plain, DictVariable) and plain is iterable and plain.cls is dict):
+        # `frozenset` would give a frozenset back, which stands for an instance of a subclass here.
+        method = "union" if cls is frozenset and plain.python_type is frozenset else "new"
+        return set_order.made_by(plain.items, cls, SetStep(method, (set_order.as_operand(tx, plain),)))
     items = [] if iterable is None else tx.unpack(iterable)
-    real = set_order.set_of(items)
-    return SetVariable(
-        {expect_key(tx, item): None for item in items}, cls, None if real is None else cls(map(as_constant, items))
-    )
+    keys = [expect_key(tx, item) for item in items]
+    if cls is set or iterable is None:
+        return set_order.new_set(keys) if cls is set else SetVariable({}, cls, cls())
+    return set_order.made_by(keys, cls, SetStep("new", (TupleVariable(items),)))
 
 
-def _real_like(variable: SetVariable | DictVariable) -> Set[Any] | dict[Any, None] | None:
-    """A real set or dict from which another set becomes what it becomes from this one; None when none is known."""
-    if isinstance(variable, SetVariable):
-        # Of a set from outside only the order is guarded, not how it came to be.
-        return variable.real if variable.source is None or isinstance(variable.source, Constant) else None
-    keys = [key.variable for key in variable.items]
-    known = variable.cls is dict and set_order.set_of(keys) is not None
-    return dict.fromkeys(map(as_constant, keys)) if known else None
+def _step(tx: Tracer, name: VariableTracker, *operands: VariableTracker) -> SetStep:
+    return SetStep(as_constant(name), tuple(set_order.as_operand(tx, storage_of(operand)) for operand in operands))
 
 
-@registry.function(merge)
-def _merge(tx: Tracer, self: SetVariable, other: VariableTracker) -> VariableTracker:
-    plain = storage_of(other)
-    assert isinstance(plain, SetVariable | DictVariable)
-    like = _real_like(plain)
-    if self.source is not None or not isinstance(self.real, set) or like is None:
-        self.real = None
-    else:
-        self.real.update(like)
-    before = len(self.items)
-    for key in plain.items:
-        self.items.setdefault(key)
-    if len(self.items) > before:
-        tx.side_effects.contents_changed(self)
+@registry.function(lookup)
+def _lookup(tx: Tracer, items: VariableTracker) -> VariableTracker:
+    return SetVariable({expect_key(tx, item): None for item in tx.unpack(items)})
+
+
+@registry.function(change)
+def _change(
+    tx: Tracer,
+    self: SetVariable,
+    lost: VariableTracker,
+    new: VariableTracker,
+    method: VariableTracker,
+    *others: VariableTracker,
+) -> VariableTracker:
+    step = _step(tx, method, *others)
+    for key in [expect_key(tx, item) for item in tx.unpack(lost)]:
+        self.items.pop(key, None)
+    for key in [expect_key(tx, item) for item in tx.unpack(new)]:
+        if key not in self.items:
+            self.items[key] = None
+    set_order.took_step(self, step)
+    tx.side_effects.contents_changed(self)
     return none()
 
 
-@registry.function(forget_order)
-def _forget_order(tx: Tracer, self: SetVariable) -> VariableTracker:
-    self.real = None
-    return none()
+@registry.function(derived)
+def _derived(
+    tx: Tracer, self: SetVariable, result: VariableTracker, method: VariableTracker, *others: VariableTracker
+) -> VariableTracker:
+    step = _step(tx, method, self, *others)
+    return set_order.made_by([expect_key(tx, item) for item in tx.unpack(result)], self.cls, step)
 
 
 @registry.function(set)

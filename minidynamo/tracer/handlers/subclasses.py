@@ -133,10 +133,9 @@ for _name in ("copy", "__copy__", "__add__", "__mul__"):
 
 @registry.method(set, "__init__")
 def _init_set(tx: Tracer, self: SetVariable, iterable: VariableTracker | None = None, /) -> VariableTracker:
-    made = tx.call(set, [] if iterable is None else [iterable])
-    assert isinstance(made, SetVariable)
-    self.items = made.items
-    tx.side_effects.contents_changed(self)
+    tx.call(set.clear, [self])
+    if iterable is not None:
+        tx.call(set.update, [self, iterable])
     return none()
 
 

@@ -33,7 +33,6 @@ from minidynamo.variables.containers import (
     DictVariable,
     ListVariable,
     SequenceVariable,
-    SetVariable,
     TupleVariable,
 )
 from minidynamo.variables.objects import OpaqueVariable
@@ -57,7 +56,7 @@ def build_list(frame: Frame, instruction: Instruction) -> None:
 @opcode("BUILD_SET")
 def build_set(frame: Frame, instruction: Instruction) -> None:
     items = frame.pop_many(instruction.argval)
-    frame.push(SetVariable({hash_key(frame, item): None for item in items}, real=set_order.set_of(items)))
+    frame.push(set_order.new_set(hash_key(frame, item) for item in items))
 
 
 @opcode("BUILD_MAP")

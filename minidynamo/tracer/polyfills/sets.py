@@ -22,24 +22,42 @@ def unordered_items(items):
     return list(items)
 
 
-def merge(items, other):
-    """Add the items of a set or the keys of a dict to a set. The tracer handles this function."""
-    items.update(other)
+def lookup(items):
+    """A set to look items up in, and nothing else. The tracer handles this function."""
+    return set(items)
 
 
-def forget_order(items):
-    """The set came to be in another way than the original's: nobody may ask for its order. The tracer handles this."""
+def change(items, lost, new, method, *others):
+    """Remove `lost` and add `new`, which is what `items.method(*others)` does. The tracer handles this function."""
+    getattr(set, method)(items, *others)
+
+
+def derived(items, result, method, *others):
+    """The set of `result`, which `items.method(*others)` gives. The tracer handles this function."""
+    return getattr(items, method)(*others)
 
 
 def _all_items(iterable):
     return unordered_items(iterable) if isinstance(iterable, (set, frozenset)) else list(iterable)
 
 
+def _operand(iterable):
+    """The same for a set's methods, to be read more than once."""
+    return iterable if isinstance(iterable, (set, frozenset)) or type(iterable) is dict else list(iterable)
+
+
+def _operands(iterables):
+    operands = []
+    for iterable in iterables:
+        operands.append(_operand(iterable))
+    return operands
+
+
 @polyfill(set.update)
 def set_update(self, *others):
     for other in others:
         if isinstance(other, (set, frozenset)) or type(other) is dict:
-            merge(self, other)
+            change(self, [], _all_items(other), "update", other)
         else:
             for item in other:
                 self.add(item)
@@ -48,75 +66,73 @@ def set_update(self, *others):
 @polyfill(set.difference_update)
 def set_difference_update(self, *others):
     for other in others:
-        for item in _all_items(other):
-            self.discard(item)
+        other = _operand(other)
+        change(self, _all_items(other), [], "difference_update", other)
+
+
+def _common(items, others):
+    """The items that are in all of them: of two items that are equal the one of the smaller set."""
+    for other in others:
+        here, there = lookup(items), lookup(_all_items(other))
+        if isinstance(other, (set, frozenset)) and len(other) > len(here):
+            items = [item for item in unordered_items(here) if item in there]
+        else:
+            items = [item for item in unordered_items(there) if item in here]
+    return items
 
 
 @polyfill(set.intersection_update)
 def set_intersection_update(self, *others):
-    for other in others:
-        kept = set(other)
-        larger = isinstance(other, (set, frozenset)) and len(other) > len(self)
-        for item in unordered_items(self):
-            if item not in kept:
-                self.discard(item)
-        if not larger:  # of two items that are equal the one of the smaller set stays
-            for item in unordered_items(kept):
-                if item in self:
-                    self.discard(item)
-                    self.add(item)
-    forget_order(self)
+    others = _operands(others)
+    items = unordered_items(self)
+    change(self, items, _common(items, others), "intersection_update", *others)
 
 
 @polyfill(set.symmetric_difference_update)
 def set_symmetric_difference_update(self, other, /):
-    for item in unordered_items(set(other)):
-        if item in self:
-            self.discard(item)
-        else:
-            self.add(item)
-    forget_order(self)
-
-
-def _set_result(like, items):
-    if not isinstance(like, frozenset):
-        return items
-    forget_order(items)
-    return frozenset(items)
+    other = _operand(other)
+    items = unordered_items(lookup(_all_items(other)))
+    lost = [item for item in items if item in self]
+    change(self, lost, [item for item in items if item not in self], "symmetric_difference_update", other)
 
 
 @polyfill(set.union, frozenset.union)
 def set_union(self, *others):
-    result = set(self)
-    set_update(result, *others)
-    return _set_result(self, result)
+    others = _operands(others)
+    items = unordered_items(self)
+    for other in others:
+        items = items + _all_items(other)
+    return derived(self, items, "union", *others)
 
 
 @polyfill(set.difference, frozenset.difference)
 def set_difference(self, *others):
-    result = set(self)
-    set_difference_update(result, *others)
-    forget_order(result)
-    return _set_result(self, result)
+    others = _operands(others)
+    items = unordered_items(self)
+    for other in others:
+        there = lookup(_all_items(other))
+        items = [item for item in items if item not in there]
+    return derived(self, items, "difference", *others)
 
 
 @polyfill(set.intersection, frozenset.intersection)
 def set_intersection(self, *others):
-    result = set(self)
-    set_intersection_update(result, *others)
-    return _set_result(self, result)
+    others = _operands(others)
+    return derived(self, _common(unordered_items(self), others), "intersection", *others)
 
 
 @polyfill(set.symmetric_difference, frozenset.symmetric_difference)
 def set_symmetric_difference(self, other, /):
-    result = set(self)
-    set_symmetric_difference_update(result, other)
-    return _set_result(self, result)
+    other = _operand(other)
+    there = lookup(_all_items(other))
+    mine = [item for item in unordered_items(self) if item not in there]
+    others = [item for item in unordered_items(there) if item not in self]
+    return derived(self, mine + others, "symmetric_difference", other)
 
 
 @polyfill(set.issubset, frozenset.issubset)
 def set_issubset(self, other, /):
-    other = set(other)
+    other = lookup(_all_items(other))
     for item in unordered_items(self):
         if item not in other:
             return False
@@ -142,3 +158,16 @@ def set_isdisjoint(self, other, /):
         if item in self:
             return False
     return True
+
+
+def view_intersection(view, other):
+    """`view & other`, where the first is a view of a dict."""
+    if type(other) is set and len(view) <= len(other):
+        return other.intersection(view)
+    if isinstance(other, (type({}.keys()), type({}.items()))) and len(other) > len(view):
+        view, other = other, view
+    result = set()
+    for item in other:
+        if item in view:
+            result.add(item)
+    return result

@@ -1,4 +1,4 @@
-"""Owns how containers are rebuilt, and how those from outside get their new contents.
+"""Owns how containers are rebuilt, and how those from outside get their new contents. Sets are in `sets.py`.
 
 It does not build instances of the user's subclasses; `objects.py` does, and has their contents put in here.
 """
@@ -16,7 +16,6 @@ from minidynamo.tracer.moved_items import as_moved, entries_as_moved
 from minidynamo.tracer.outside_items import OutsideItems, OutsideTable, Slot
 from minidynamo.tracer.reconstruct.builders import builds, fills, keeps
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder, cannot_rebuild, tuple_literal
-from minidynamo.tracer.set_order import arrangement
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import (
     DictKey,
@@ -106,20 +105,6 @@ def _fill_dict(rebuild: Rebuilder, variable: DictVariable, name: str) -> None:
     rebuild.lines.append(f"{name}.update({_pairs(rebuild, variable)})")
 
 
-@builds(SetVariable)
-def _set(rebuild: Rebuilder, variable: SetVariable) -> str:
-    cls = rebuild.constant(variable.cls)
-    return f"{cls}({set_items(rebuild, variable)})" if variable.items else f"{cls}()"
-
-
-def set_items(rebuild: Rebuilder, variable: SetVariable) -> str:
-    """Text for an iterable of the elements, in an order that gives the set its own."""
-    keys = arrangement(variable) or variable.items
-    if isinstance(keys, frozenset):
-        return rebuild.constant(keys, "items")
-    return tuple_literal([rebuild.value(key.variable) for key in keys])
-
-
 @builds(DictViewVariable)
 def _dict_view(rebuild: Rebuilder, variable: DictViewVariable) -> str:
     return f"{rebuild.value(variable.mapping)}.{variable.kind}()"
@@ -135,7 +120,7 @@ def _slice(rebuild: Rebuilder, variable: SliceVariable) -> str:
 
 def refill_once(rebuild: Rebuilder, container: VariableTracker) -> list[str]:
     """Statements that give a container from outside its new contents; none when that was done before."""
-    if container in rebuild.refilled:
+    if container in rebuild.refilled or isinstance(container, SetVariable):  # sets have taken their steps before
         return []
     rebuild.refilled.add(container)
     return refill(rebuild, container, rebuild.value(container))
@@ -146,21 +131,19 @@ def refill(rebuild: Rebuilder, variable: VariableTracker, name: str, *, is_empty
     items = getattr(variable, "items", None)
     if isinstance(items, OutsideItems) and isinstance(variable, ListVariable):
         return _change_list(rebuild, variable, items, name)
-    if isinstance(items, OutsideTable) and isinstance(variable, DictVariable | SetVariable):
+    if isinstance(items, OutsideTable) and isinstance(variable, DictVariable):
         return _change_table(rebuild, variable, items, name)
     owner = _owner(rebuild, variable)
     lines = [] if is_empty else [f"{owner}.clear({name})"]
     if isinstance(variable, DictVariable):
         return lines + _set_items(rebuild, variable, name, entries_as_moved(variable.items))
-    if isinstance(variable, ListVariable):
-        return lines + [f"{owner}.extend({name}, [{rebuild.values(as_moved(variable.items))}])"] * bool(variable.items)
-    assert isinstance(variable, SetVariable)
-    return lines + [f"{owner}.update({name}, {set_items(rebuild, variable)})"] * bool(variable.items)
+    assert isinstance(variable, ListVariable)
+    return lines + [f"{owner}.extend({name}, [{rebuild.values(as_moved(variable.items))}])"] * bool(variable.items)
 
 
 def _owner(rebuild: Rebuilder, variable: VariableTracker) -> str:
     """The built-in class whose methods change the container, whatever a subclass has."""
-    if not isinstance(variable, DictVariable | ListVariable | SetVariable):
+    if not isinstance(variable, DictVariable | ListVariable):
         raise cannot_rebuild(variable)
     return rebuild.constant(next(base for base in variable.cls.__mro__ if base in CONTAINERS))
 
@@ -201,14 +184,9 @@ def _slots(rebuild: Rebuilder, variable: ListVariable, slots: Sequence[Slot], na
     )
 
 
-def _change_table(
-    rebuild: Rebuilder, variable: DictVariable | SetVariable, items: OutsideTable, name: str
-) -> list[str]:
-    """Statements for what differs from the dict or set that came in: keys that went, and those that were written."""
+def _change_table(rebuild: Rebuilder, variable: DictVariable, items: OutsideTable, name: str) -> list[str]:
+    """Statements for what differs from the dict that came in: keys that went, and those that were written."""
     owner = _owner(rebuild, variable)
     lines = [f"{owner}.clear({name})"] * items.is_cleared
-    if isinstance(variable, DictVariable):
-        lines += [f"{owner}.__delitem__({name}, {rebuild.value(key.variable)})" for key in items.removed]
-        return lines + _set_items(rebuild, variable, name, items.written)
-    lines += [f"{owner}.discard({name}, {rebuild.value(key.variable)})" for key in items.removed]
-    return lines + [f"{owner}.add({name}, {rebuild.value(key.variable)})" for key in items.written]
+    lines += [f"{owner}.__delitem__({name}, {rebuild.value(key.variable)})" for key in items.removed]
+    return lines + _set_items(rebuild, variable, name, items.written)

@@ -16,7 +16,7 @@ import numpy as np
 from minidynamo.tracer.exceptions import native_base
 from minidynamo.tracer.moved_items import as_moved
 from minidynamo.tracer.reconstruct.builders import builds, fills, hint_of, keeps
-from minidynamo.tracer.reconstruct.containers import refill, set_items
+from minidynamo.tracer.reconstruct.containers import refill
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder, cannot_rebuild, tuple_literal
 from minidynamo.variables.arrays import ArrayVariable
 from minidynamo.variables.base import VariableTracker
@@ -41,10 +41,8 @@ def _bare_object(rebuild: Rebuilder, variable: ObjectVariable) -> str:
     contents = ""
     if isinstance(variable.storage, TupleVariable):
         contents = f", {tuple_literal([rebuild.value(item) for item in as_moved(variable.storage.items)])}"
-    elif isinstance(variable.storage, ConstantVariable):
+    elif isinstance(variable.storage, ConstantVariable | SetVariable) and variable.storage.python_type is not set:
         contents = f", {rebuild.value(variable.storage)}"
-    elif isinstance(variable.storage, SetVariable) and variable.storage.cls is frozenset:
-        contents = f", {set_items(rebuild, variable.storage)}"
     return f"{rebuild.constant(builtin)}.__new__({rebuild.constant(variable.cls)}{contents})"
 
 
@@ -77,7 +75,7 @@ def _fill_object(rebuild: Rebuilder, variable: ObjectVariable, name: str) -> Non
     if isinstance(storage, DictVariable) and storage.default_factory is not None:
         factory = rebuild.value(storage.default_factory)
         rebuild.lines.append(f"{rebuild.constant(collections.defaultdict)}.__init__({name}, {factory})")
-    if isinstance(storage, (ListVariable, DictVariable, SetVariable)) and storage.python_type is not frozenset:
+    if isinstance(storage, (ListVariable, DictVariable)):
         rebuild.lines += refill(rebuild, storage, name, is_empty=True)
     for attribute, value in rebuild.side_effects.written_attrs(variable).items():
         if isinstance(value, VariableTracker):

@@ -136,6 +136,17 @@ class Rebuilder:
             self._known[variable] = text
         return text
 
+    def begin(self, variable: VariableTracker, text: str) -> str:
+        """The name of a value that other statements change while it is known; `text` makes it."""
+        if variable not in self._known:
+            self._known[variable] = self.assign(hint_of(variable), text)
+        return self._known[variable]
+
+    def begin_object(self, variable: VariableTracker, contents: VariableTracker) -> None:
+        """Make an object whose contents other statements change; it is filled when everything around it exists."""
+        self._build_cyclic(variable)
+        self._known[contents] = self._known[variable]
+
     def _build_cyclic(self, variable: VariableTracker) -> str:
         """Make the value without its contents, which are put in when everything around it exists."""
         empty, _ = FILLERS[type(variable)]
