@@ -105,6 +105,15 @@ def test_what_only_memory_tells_breaks_the_graph(program):
     assert torch.equal(compiled(x)[1], program(x)[1]) and "deepcopy" in compiled.breaks()
 
 
+def test_what_a_tensor_fills_and_holds_is_guarded():
+    compiled = minidynamo.compile(lambda x: copy.deepcopy(x), backend="eager")
+    base = torch.randn(8)
+    for x in (base[:4].clone(), base[:4], base[4:], tagged(torch.randn(4)), torch.randn(4)):
+        copied = compiled(x)
+        assert facts(copied) == facts(copy.deepcopy(x)) and torch.equal(copied, x)
+        assert not share_memory(copied, x) and getattr(copied, "tag", None) is not getattr(x, "tag", 1)
+
+
 def test_a_gradient_and_a_history_are_noticed():
     def f(x):
         return copy.deepcopy(x)
