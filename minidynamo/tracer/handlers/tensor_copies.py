@@ -39,6 +39,8 @@ def _fills_its_memory(tensor: torch.Tensor) -> bool:
 def _is_copied_by_clone(tx: Tracer, tensor: VariableTracker) -> VariableTracker:
     if not isinstance(tensor, TensorVariable) or tensor.cls is not torch.Tensor:
         return ConstantVariable(False)
+    if tx.graph.subgraph is not None:  # under a transform tensors have no memory that could be copied
+        return ConstantVariable(False)
     fake, real = tx.graph.use(tensor), tx.graph.real(tensor)
     is_plain = fake.layout is torch.strided and not (fake.is_quantized or fake.is_conj() or fake.is_neg())
     if not is_plain or tx.side_effects.written_attrs(tensor) or not _fills_its_memory(fake):

@@ -114,6 +114,14 @@ def test_what_a_tensor_fills_and_holds_is_guarded():
         assert not share_memory(copied, x) and getattr(copied, "tag", None) is not getattr(x, "tag", 1)
 
 
+@pytest.mark.parametrize("transform", [torch.vmap, torch.func.grad])
+def test_under_a_transform_torch_refuses_to_copy(transform):
+    compiled = minidynamo.compile(lambda x: transform(lambda t: (copy.deepcopy(t.detach()) * t).sum())(x))
+    for function in (compiled, compiled.__wrapped__):
+        with pytest.raises(NotImplementedError, match="storage"):
+            function(torch.ones(3))
+
+
 def test_a_gradient_and_a_history_are_noticed():
     def f(x):
         return copy.deepcopy(x)
