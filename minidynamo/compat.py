@@ -175,12 +175,25 @@ HAS_ACCELERATOR_TENSOR_TYPES = bool(torch.version.cuda or torch.version.hip)
 _FLAGS = (
     *("cublas_allow_tf32", "cudnn_allow_tf32", "cudnn_benchmark", "cudnn_deterministic", "cudnn_enabled"),
     *("deterministic_algorithms", "deterministic_algorithms_warn_only", "float32_matmul_precision"),
-    *("cudnn_sdp_enabled", "flash_sdp_enabled", "math_sdp_enabled", "mem_efficient_sdp_enabled"),
     *("mkldnn_enabled", "nnpack_enabled", "privateuse1_backend_name"),
 )
 
 GUARDED_QUESTIONS: tuple[typing.Any, ...] = tuple(
     getattr(torch._C, f"_get_{flag}") for flag in _FLAGS if hasattr(torch._C, f"_get_{flag}")
+)
+
+
+# What `scaled_dot_product_attention` chooses among: the name of each, who tells whether it may be taken, who says so.
+ATTENTION: dict[str, tuple[typing.Any, typing.Any]] = {
+    name: (getattr(torch._C, f"_get_{name}_sdp_enabled"), getattr(torch._C, f"_set_sdp_use_{name}"))
+    for name in torch.nn.attention._backend_names
+}
+# Who chooses.
+ATTENTION_FUNCTIONS: tuple[typing.Any, ...] = (
+    torch.nn.functional.scaled_dot_product_attention,
+    torch.nn.functional.multi_head_attention_forward,
+    torch._native_multi_head_attention,
+    torch._transformer_encoder_layer_fwd,
 )
 
 

@@ -1,7 +1,8 @@
 """Owns the interpreter-wide settings of torch that a captured program may change: what changes one, how to undo it.
 
 A switch is a call that changes such a setting and is a node in the graph: grad mode, autocast, the default dtype, the
-device of new tensors. It does not decide which calls of a program are switches of its own; the tracer does.
+device of new tensors, what attention may be computed by. It does not decide which calls of a program are switches of
+its own; the tracer does.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class Settings:
     default_dtype: torch.dtype
     inference: tuple[bool, ...]  # of each block of inference mode that switches have opened
     devices: tuple[torch.device, ...]  # of each `torch.device` context that is open, the outermost first
+    attention: tuple[bool, ...]  # whether each of `compat.ATTENTION` may be taken
 
 
 def settings() -> Settings:
@@ -45,6 +47,7 @@ def settings() -> Settings:
         torch.get_default_dtype(),
         tuple(mode for mode, _ in _inference_blocks()),
         compat.open_devices(),
+        allowed_attention(),
     )
 
 
@@ -62,6 +65,16 @@ def enter_device(device: torch.device) -> None:
 def leave_device() -> None:
     """Leave the innermost device context."""
     compat.leave_device()
+
+
+def allowed_attention() -> tuple[bool, ...]:
+    """Whether attention may be computed by each of `compat.ATTENTION`."""
+    return tuple([is_allowed() for is_allowed, _ in compat.ATTENTION.values()])
+
+
+def allow_attention(name: str, allowed: bool) -> None:
+    """Say whether attention may be computed by this one of `compat.ATTENTION`."""
+    compat.ATTENTION[name][1](allowed)
 
 
 class _OpenBlocks(threading.local):
@@ -104,6 +117,7 @@ SWITCHES: tuple[Callable[..., Any], ...] = (
     leave_inference_mode,
     enter_device,
     leave_device,
+    allow_attention,
 )
 
 
@@ -125,6 +139,9 @@ def way_to(wanted: Settings, now: Settings) -> list[Call]:
 def _plain(wanted: Settings, now: Settings) -> Iterator[Call]:
     if wanted.default_dtype is not now.default_dtype:
         yield compat.set_default_dtype, (wanted.default_dtype,)
+    for name, allowed, allowed_now in zip(compat.ATTENTION, wanted.attention, now.attention):
+        if allowed != allowed_now:
+            yield allow_attention, (name, allowed)
     if wanted.grad_enabled != now.grad_enabled or wanted.inference != now.inference:  # which has its own
         yield compat.set_grad_enabled, (wanted.grad_enabled,)
 

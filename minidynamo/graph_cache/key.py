@@ -283,6 +283,7 @@ def _settings(surroundings: Surroundings) -> dict[str, Any]:
         "autocast": now.autocast,
         "autocast_cache": now.autocast_cache,
         "default_dtype": now.default_dtype,
+        "attention": now.attention,
         "inference": torch.is_inference_mode_enabled(),
         "devices": [surroundings.device_text(_with_index(device)) for device in now.devices],
     }

@@ -99,6 +99,8 @@ def brief(value: object) -> str:
     cls = type(value)
     if cls in _CONSTANTS or issubclass(cls, np.number | np.bool_):
         return reprlib.repr(value) if cls in (str, bytes) else repr(value)
+    if cls is tuple and all(type(item) in (bool, int, type(None)) for item in value):  # type: ignore[attr-defined]
+        return reprlib.repr(value)
     if cls in (tuple, list, set, frozenset, dict):
         return f"{cls.__name__} of {len(value)}"  # type: ignore[arg-type]
     if not issubclass(cls, _DESCRIBED):  # `isinstance` would ask the object for its class

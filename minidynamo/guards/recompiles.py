@@ -14,6 +14,7 @@ import numpy as np
 from minidynamo.errors import Diagnostic
 from minidynamo.guards.failures import GuardFailure, subject
 from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Result
 
 Misfits = Sequence[Sequence[GuardFailure]]
 
@@ -48,6 +49,7 @@ _ADVICE: dict[GuardKind, str] = {
     GuardKind.BACKEND: "Choose the settings before the first call, or with compile(options=...).",
 }
 _NUMBER = "A number that varies is an input from its second value on, unless the program needs its value."
+_ANSWER = "Set up what it tells before the first call, and keep it so."
 _NUMPY_NUMBER = "Each value of a number of numpy's has a version: pass float(x) or int(x), which may vary."
 
 # Where a kind of guard can fail in several respects.
@@ -67,6 +69,8 @@ _ADVICE_FOR: dict[tuple[GuardKind, str], str] = {
 
 def _advice(failure: GuardFailure) -> str:
     guard = failure.guard
+    if guard.kind is GuardKind.EQUALS and isinstance(guard.source, Result):
+        return _ANSWER
     if guard.kind is GuardKind.EQUALS and isinstance(guard.expected, int | float | np.number):
         return _NUMPY_NUMBER if isinstance(guard.expected, np.generic) else _NUMBER
     return _ADVICE_FOR.get((guard.kind, failure.aspect), _ADVICE[guard.kind])

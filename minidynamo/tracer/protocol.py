@@ -18,6 +18,7 @@ from minidynamo.guards.class_checks import ClassChecks
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.shapes import Shapes
 from minidynamo.guards.source import Source
+from minidynamo.switches import Settings
 from minidynamo.tracer.graph.subgraphs import GraphValue, Subgraph
 from minidynamo.tracer.side_effects import SideEffects
 from minidynamo.transforming import Transformation
@@ -102,6 +103,11 @@ class GraphView(Protocol):
     @property
     def identity_keys(self) -> dict[VariableTracker, None]:
         """The trackers whose identity was asked for, as the key of a dict or an element of a set."""
+        ...
+
+    @property
+    def entry_settings(self) -> Settings:
+        """The settings of torch on entry."""
         ...
 
     @property

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
 
+import minidynamo
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Result
-from minidynamo.switches import SWITCHES, is_switch
+from minidynamo.switches import SWITCHES, allow_attention, allowed_attention, is_switch
+from minidynamo.testing import assert_same_as_eager
 from tests.tracer.capture import capture
 
 
@@ -40,3 +45,37 @@ def test_an_answer_is_guarded():
     guards = capture(program, torch.randn(2)).guards
     (guard,) = [guard for guard in guards if isinstance(guard.source, Result)]
     assert guard.kind is GuardKind.EQUALS and guard.expected == torch.get_num_threads()
+
+
+def attend(x):
+    return scaled_dot_product_attention(x, x, x)
+
+
+def by_one(x):
+    with sdpa_kernel(SDPBackend.MATH):
+        y = attend(x)
+    return y, attend(x)
+
+
+def by_two(x):
+    with sdpa_kernel([SDPBackend.MATH, SDPBackend.FLASH_ATTENTION]):
+        return attend(x), {SDPBackend.MATH: 1}[SDPBackend.MATH]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("program", [by_one, by_two])
+def test_what_computes_attention_is_switched(program, backend):
+    before = allowed_attention()
+    assert_same_as_eager(
+        program, lambda: torch.randn(2, 3, 8, 16, requires_grad=True), calls=2, graphs=1, breaks=0, backend=backend
+    )
+    assert allowed_attention() == before
+
+
+def test_what_computes_attention_is_guarded():
+    x, compiled = torch.randn(2, 3, 80, 16), minidynamo.compile(attend, backend="aot_eager")
+    for allowed in (True, False, True):
+        allow_attention("flash", allowed)
+        assert torch.equal(compiled(x), attend(x))
+    assert compiled.stats.recompiles == 1
+    assert "expected (True, True, True, True, True), got (True, False, True, True, True)" in str(compiled.why())
