@@ -48,6 +48,7 @@ from minidynamo.tracer.frame import trace_frame
 from minidynamo.tracer.frame_request import FrameRequest, StackSlot
 from minidynamo.tracer.residual import Surroundings, print_residual
 from minidynamo.tracer.traced_frame import Break, Null, TracedFrame
+from minidynamo.tracer.unrolling import constants
 from minidynamo.variables.callables import CellVariable
 
 Boxed = Callable[[list[Any]], Any]
@@ -239,8 +240,10 @@ def _conversion(
     residual = print_residual(traced, frame.parameters, run, surroundings)
     with phase("guards"):
         hook_guards = saved_tensor_hook_guards(frame.hooks) if _saves_tensors(traced.graph) else ()
+        guards = traced.all_guards()
+        frame.profile.turns.note(constants(traced, guards))
         entry = make_entry(
-            [*traced.all_guards(), *hook_guards],
+            [*guards, *hook_guards],
             frame.parameters,
             residual.body,
             name=frame.name,

@@ -21,8 +21,8 @@ def is_symbolic(value: Any) -> bool:
 
 
 def is_number(node: fx.Node) -> bool:
-    """Whether `node` computes a number that is only known when the graph runs."""
-    return is_symbolic(node.meta.get("val"))
+    """Whether `node` computes a number that varied when it was traced, even if it has turned out to be constant."""
+    return isinstance(node.meta.get("val"), compat.SYMBOLIC_NUMBERS)
 
 
 def has_symbols(value: Any) -> bool:

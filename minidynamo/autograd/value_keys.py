@@ -16,7 +16,7 @@ from torch import fx
 
 from minidynamo import compat
 from minidynamo.autograd.functional_graph import FunctionalGraph
-from minidynamo.autograd.numbers import is_number, key
+from minidynamo.autograd.numbers import is_number, is_symbolic, key
 from minidynamo.autograd.recomputation import is_random, uses_generator
 from minidynamo.compat import OpOverload
 
@@ -64,7 +64,8 @@ def value_keys(functional: FunctionalGraph, symbols: Symbols) -> dict[fx.Node, s
     drawn = 0
     for node in functional.emitter.graph.nodes:
         if is_number(node):
-            found[node] = f"number {key(node.meta['val']).xreplace(names)}"
+            number = key(node.meta["val"])
+            found[node] = f"number {number.xreplace(names) if is_symbolic(node.meta['val']) else number}"
         elif node in inputs:
             found[node] = f"input {inputs[node]}"
         elif node.op == "call_function":

@@ -12,8 +12,8 @@ from typing import Any
 # What a size, stride or number has been: a value, a text such as "S(1)" for a stride that is the product of the size
 # and stride of that dimension, or None for several values.
 Fact = int | float | str | None
-# A line of the program: file and number.
-Line = tuple[str, int]
+# A line of the program: file and number, and the place of the number that it needs as a constant, if it is that.
+Line = tuple[str, int, str]
 
 
 @dataclass
@@ -21,14 +21,14 @@ class Turns:
     """How often what is unrolled at each line of the program was, in each capture in which that may have been another
     number. It is common to the frames of a function and those of what it calls."""
 
-    captures: dict[Line, set[frozenset[float]]] = field(default_factory=dict)
+    captures: dict[Line, set[frozenset[float | str]]] = field(default_factory=dict)
 
-    def numbers(self, line: Line) -> tuple[int, set[float]]:
+    def numbers(self, line: Line) -> tuple[int, set[float | str]]:
         """How many captures differ, and all numbers that they had."""
         captures = self.captures.get(line, set())
         return len(captures), {number for capture in captures for number in capture}
 
-    def note(self, numbers: Mapping[Line, set[float]]) -> None:
+    def note(self, numbers: Mapping[Line, set[float | str]]) -> None:
         """Add those of one capture."""
         for line, found in numbers.items():
             self.captures.setdefault(line, set()).add(frozenset(found))

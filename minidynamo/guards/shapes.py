@@ -7,9 +7,13 @@ does with numbers is in `tracer/numbers.py`.
 
 from __future__ import annotations
 
+import math
+import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -41,8 +45,19 @@ Layout = tuple[tuple[Any, ...], tuple[Any, ...]]  # sizes and strides: ints, and
 _LARGEST = 2**62
 
 
+# What torch's texts of conditions call: the user's names may mean something else.
+_CALLED = {
+    **{name: getattr(math, name.removeprefix("math.")) for name in ("math.floor", "math.ceil", "math.trunc")},
+    "torch.sym_float": float,
+    "torch._sym_sqrt": math.sqrt,
+    **{function.__name__: function for function in (abs, max, min, round)},
+}
+_CALLS = re.compile(r"\b(?:" + "|".join(map(re.escape, _CALLED)) + r")(?=\()")
+
 # What a number or length that was compared is, if that turns out to matter.
 _FIXING = (GuardKind.EQUALS, GuardKind.LENGTH, GuardKind.DICT_KEYS, GuardKind.SET_ITEMS)
+
+Number = int | float
 
 
 class _Located(list[Any]):
@@ -74,7 +89,9 @@ class Shapes:
         self._used: set[Source] = set()  # tensors, and sizes of tensors of which no more is used
         self._relations: dict[Source, Guard] = {}
         # Per line of the program how often what is unrolled there is, where that may be another number next time.
-        self.unrolled: dict[Line, set[float]] = {}
+        self.unrolled: dict[Line, set[float | str]] = {}
+        # Per frame how often each of its instructions compared numbers that may vary.
+        self.compared: WeakKeyDictionary[Any, Counter[int]] = WeakKeyDictionary()
 
     @property
     def is_symbolic(self) -> bool:
@@ -85,11 +102,6 @@ class Shapes:
     def turns(self) -> Turns | None:
         """How often what is unrolled was in earlier captures; None where nothing is to vary."""
         return None if self._profile.dynamic is False else self._profile.turns
-
-    @property
-    def asked(self) -> int:
-        """How many questions about symbols have been answered so far."""
-        return len(self._guards)
 
     @property
     def env(self) -> Any:
@@ -208,17 +220,6 @@ class Shapes:
         """The size at a place is guarded from now on, whatever else the tensor is."""
         self._used.add(place)
 
-    def is_fixed(self, number: Any, since: int) -> bool:
-        """Whether the questions behind the first `since` make a constant of a symbolic number that was none before. Of
-        a float, any question about it does."""
-        expr = number.node.expr
-        if not expr.free_symbols:
-            return True
-        questions = [guard.expr for guard in self._guards[since:]]
-        if isinstance(number, torch.SymFloat):
-            return any(not question.free_symbols.isdisjoint(expr.free_symbols) for question in questions)
-        return compat.symbolic().Eq(expr, number.node.hint) in questions
-
     def place_of(self, number: Any) -> Source:
         """Where a symbolic int can be read, as Python computes it of what is guarded."""
         return self._computed(_expr(number))
@@ -226,6 +227,23 @@ class Shapes:
     def constant_behind(self, number: Any) -> int | None:
         """What a symbolic int has turned out to be; None when it may be any."""
         return self._constant(_expr(number))
+
+    def fixed(self, guards: Iterable[Guard]) -> Iterable[tuple[Source, Number | str, UserLocation | None]]:
+        """The numbers that may vary, and texts of them, that have become constants nevertheless, and the line that
+        needs each; `guards` are all those of the frame."""
+        for expr, where in self._located():
+            equality, integer = compat.symbolic().Eq, compat.symbolic().Integer
+            values = [side for side in expr.args if isinstance(side, integer)] if isinstance(expr, equality) else []
+            for symbol in expr.free_symbols.intersection(self._places) if values else ():
+                yield self._place(symbol), int(values[0]), where
+        for guard in guards:
+            is_read = guard.kind is GuardKind.EQUALS and type(guard.expected) in (float, str)
+            if is_read and self._has_varied(guard.source):
+                yield guard.source, guard.expected, guard.where
+
+    def _has_varied(self, source: Source) -> bool:
+        numbers = self._profile.numbers
+        return any(numbers.get(stable_name(place), 0) is None for place in (source, *source.bases()))
 
     def require(self, condition: Source, answer: bool) -> None:
         """Guard a condition over numbers that is not one of the ShapeEnv's."""
@@ -235,9 +253,14 @@ class Shapes:
         text, symbols = compat.symbolic().text(expr)
         if text == "{0}":
             return self._place(symbols[0])
-        places = tuple(self._place(symbol) for symbol in symbols)
-        operands = (f"({{{n}}})" if isinstance(place, Computed) else f"{{{n}}}" for n, place in enumerate(places))
-        return Computed(text.format(*operands), places)
+        places = [self._place(symbol) for symbol in symbols]
+        operands = [f"({{{n}}})" if isinstance(place, Computed) else f"{{{n}}}" for n, place in enumerate(places)]
+        called = dict.fromkeys(_CALLS.findall(text))
+        numbers = {name: len(places) + n for n, name in enumerate(called)}
+        text = _CALLS.sub(lambda found: f"{{{numbers[found[0]]}}}", text)
+        functions = [Constant(_CALLED[name], _CALLED[name].__name__) for name in called]
+        operands += [f"{{{n}}}" for n in numbers.values()]
+        return Computed(text.format(*operands), (*places, *functions))
 
     def _place(self, symbol: Any) -> Source:
         """The first place of a symbol whose guards are installed."""

@@ -86,6 +86,7 @@ def _attempt(request: FrameRequest, stop: _Stop | None, number: int) -> TracedFr
         tx.graph.guard(Constant(None, "global state", hidden=True), GuardKind.GLOBAL_STATE, state.current())
         frame = _root_frame(tx, request)
         _run(request, frame, stop)
+        tx.graph.may_end = False
         traced = finish(tx, request, frame, _end(request, frame, stop))
         if not can_run_twice(traced, tx.graph.memory_outside):
             raise Unexpected

@@ -19,6 +19,7 @@ from minidynamo.tracer.constants import as_constant
 from minidynamo.tracer.copies import anew
 from minidynamo.tracer.operator_table import ARITHMETIC, BITWISE, COMPARISONS
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.unrolling import unroll_comparison
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable, SequenceVariable, SetVariable, SliceVariable
@@ -302,6 +303,7 @@ def _compare(
 ) -> ConstantVariable | None:
     if not isinstance(left, NumberVariable) and not isinstance(right, NumberVariable):
         return ConstantVariable(function(value_here(left), value_here(right)))
+    unroll_comparison(tx)
     if not _is_float(left) and not _is_float(right):
         values = [v.value for v in (left, right) if isinstance(v, NumberVariable | ConstantVariable)]
         return ConstantVariable(bool(function(*values)))
@@ -321,6 +323,7 @@ def _compare_unread(
         return None
     if _is_answer_of_one_value(function, left, right):
         return ConstantVariable(bool(function(left.value, right.value)))
+    unroll_comparison(tx)
     answer = bool(function(value_here(left), value_here(right)))
     known = require(tx, f"{{0}} {_SYMBOLS[function]} {{1}}", answer, left, right)
     return ConstantVariable(answer) if known else None

@@ -32,7 +32,7 @@ from minidynamo.tracer.operators import truth_of
 from minidynamo.tracer.plain_arguments import with_plain_numbers
 from minidynamo.tracer.side_effects import Effect, SideEffects, Written
 from minidynamo.tracer.unread import looked_at
-from minidynamo.tracer.unrolling import free_numbers, unroll_lists, unroll_numbers
+from minidynamo.tracer.unrolling import expect_no_constant, free_numbers, unroll_lists
 from minidynamo.tracer.wrap import wrap
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import SequenceVariable
@@ -76,6 +76,7 @@ class Trace:
         self.graph = OutputGraph(_weakly(self.location), steal, spread, profile, expects=expects)
         self._losses = Losses(self.graph)
         self.side_effects.on_effect = _weakly(self._expect_no_death)
+        self.graph.on_pin = _weakly(self._expect_no_constant)
 
     @property
     def frames(self) -> Sequence[Frame]:
@@ -92,6 +93,10 @@ class Trace:
     def _expect_no_death(self, effect: Effect) -> None:
         if self._losses.is_noticed(effect):
             self.break_graph("MD206", NOTICED_DEATH, why="When the object dies is a part of what the program does.")
+
+    def _expect_no_constant(self, place: Source) -> None:
+        if not self.frames[-1].trusted:  # where torch chooses a module or function, each has a version in any case
+            expect_no_constant(self, place, "the program", self.location())
 
     def forget_values(self) -> None:
         """Let go of the user's objects at the end, so that those which die in the first call die as in later ones."""
@@ -153,7 +158,8 @@ class Trace:
             return known
         name = f"Tensor.{target}()" if isinstance(target, str) else f"{getattr(target, '__name__', target)}()"
         unroll_lists(self, name, args)
-        numbers, asked = free_numbers([*args, *(kwargs or {}).values()]), self.graph.shapes.asked
+        for number in free_numbers([*args, *(kwargs or {}).values()]):
+            expect_no_constant(self, number.source, name, self.location())
         try:
             kwargs = scalars.as_numbers(self, target, kwargs or {})
             stored = scalars.written(self, target, args, kwargs)
@@ -177,7 +183,6 @@ class Trace:
                 self.break_graph("MD216", f"{name} has no form without data", why=str(cause).partition("\n")[0])
             assert cause is not None
             self.raises(cause)
-        unroll_numbers(self, name, numbers, asked)
         while self.graph.subgraph is not None and (written := self.graph.subgraph.take_written()) is not None:
             self.side_effects.on_effect(Written(written))
         return made

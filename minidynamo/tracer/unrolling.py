@@ -2,18 +2,25 @@
 
 A loop over a range and a recurrent layer are captured turn by turn, a list of tensors item by item: one version for
 each number of turns. After a few of those the graph ends there. Then Python runs the loop, whose body is captured once
-for all turns, and torch the layer.
+for all turns, and torch the layer. It is the same with numbers that Python, torch or a backend needs as constants.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import torch
 
+from minidynamo.errors import UserLocation
+from minidynamo.guards.guard import Guard
+from minidynamo.guards.profile import Line
+from minidynamo.guards.shapes import stable_name
+from minidynamo.guards.source import Source
 from minidynamo.tracer.outside_items import OutsideItems
 from minidynamo.tracer.outside_tuples import OutsideTuple
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.traced_frame import TracedFrame
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import ListVariable, SequenceVariable, TupleVariable
 from minidynamo.variables.numbers import NumberVariable
@@ -31,7 +38,7 @@ def unroll(tx: Tracer, turns: float, what: str, *, varies: bool = True) -> None:
     if known is None or not tx.graph.may_end or tx.graph.subgraph is not None:
         return
     where = next(frame for frame in reversed(tx.frames) if not frame.is_ours).location
-    line = where.filename, where.lineno
+    line = where.filename, where.lineno, ""
     captures, numbers = known.numbers(line)
     if captures >= MOST_NUMBERS and turns not in numbers:
         tx.break_graph(
@@ -42,6 +49,28 @@ def unroll(tx: Tracer, turns: float, what: str, *, varies: bool = True) -> None:
         )
     if varies:
         tx.graph.shapes.unrolled.setdefault(line, set()).add(turns)
+
+
+def unroll_comparison(tx: Tracer) -> None:
+    """Count how often a frame compares numbers that may vary with the same instruction: in a `while` loop each number
+    of turns gives other answers."""
+    known = tx.graph.shapes.turns
+    if known is None or not tx.graph.may_end or tx.graph.subgraph is not None:
+        return
+    frame = next(frame for frame in reversed(tx.frames) if not frame.is_ours)
+    line = frame.location.filename, frame.location.lineno, "while"
+    captures, _ = known.numbers(line)
+    if captures >= MOST_NUMBERS:
+        tx.break_graph(
+            "MD218",
+            f"a loop with a comparison has had {captures} numbers of turns",
+            why="Each number of turns that is captured takes a version of its own; from here on it is left to Python.",
+            fix="use a fixed number of turns, or operations on the whole tensor",
+        )
+    times = tx.graph.shapes.compared.setdefault(frame, Counter())
+    times[frame.offset] += 1
+    if times[frame.offset] > 1:
+        tx.graph.shapes.unrolled.setdefault(line, set()).add(times[frame.offset])
 
 
 def size_here(size: int) -> int:
@@ -85,11 +114,38 @@ def free_numbers(args: Iterable[VariableTracker]) -> list[NumberVariable]:
     return found
 
 
-def unroll_numbers(tx: Tracer, name: str, numbers: Sequence[NumberVariable], since: int) -> None:
-    """Count the values of numbers that torch has made constants of in a call, by questions behind the first `since`:
-    each takes a version."""
-    shapes = tx.graph.shapes
-    for number in numbers if shapes.asked > since else ():
-        here = number.value if number.node is None else number.node.meta["example_value"]
-        if isinstance(here, torch.SymInt | torch.SymFloat) and shapes.is_fixed(here, since):
-            unroll(tx, number.here, f"a number that {name} takes as a constant")
+def expect_no_constant(tx: Tracer, source: Source | None, what: str, where: UserLocation | None) -> None:
+    """End the graph where `what` takes the number at a place, if too many others were needed at this line."""
+    known = tx.graph.shapes.turns
+    if known is None or where is None or not tx.graph.may_end or tx.graph.subgraph is not None:
+        return
+    for place in () if source is None else (source, *source.bases()):
+        captures, _ = known.numbers((where.filename, where.lineno, stable_name(place)))
+        if captures >= MOST_NUMBERS:
+            tx.break_graph(
+                "MD218",
+                f"{what} needs a number as a constant, which has been {captures} other ones",
+                why="Each value takes a version of its own; from here on it is left to Python.",
+                fix="keep to a few values, or put the number into a tensor",
+            )
+
+
+def constants(traced: TracedFrame, guards: Iterable[Guard]) -> dict[Line, set[float | str]]:
+    """The numbers that may vary, and texts of them, that have become constants, by the lines that need them; `guards`
+    are all there are."""
+    found: dict[Line, set[float | str]] = {}
+    for source, value, where in () if traced.shapes is None else traced.shapes.fixed(guards):
+        lines = [where] if where is not None else _lines_that_take(traced, source)
+        for line in lines:
+            for place in (source, *source.bases()):
+                found.setdefault((line.filename, line.lineno, stable_name(place)), set()).add(value)
+    return found
+
+
+def _lines_that_take(traced: TracedFrame, source: Source) -> list[UserLocation]:
+    """The lines whose operations are given a number, or what is computed of it: a backend may need it for any."""
+    nodes = [given.node for given in traced.inputs if source in (given.source, *given.source.bases())]
+    for node in nodes:
+        if not isinstance(node.meta.get("example_value"), torch.Tensor):
+            nodes += [user for user in node.users if user not in nodes]
+    return [node.meta["user_location"] for node in nodes if node.meta.get("user_location") is not None]

@@ -66,6 +66,16 @@ def test_a_condition_becomes_a_relation_and_a_value_a_size() -> None:
     assert "relation `y.shape[0] + x.shape[0] < 10`: to hold" in lines
 
 
+def test_what_a_condition_calls_is_found_whatever_the_program_has_under_its_name() -> None:
+    shapes, guards, sizes = symbolic(x=torch.zeros(3), y=torch.zeros(5))
+    assert torch.sym_float(sizes["x"][0]) < 3.5
+    assert torch.sym_max(sizes["x"][0] * 2, sizes["y"][0]) == 6
+    made = [guard for guard in shapes.guards(guards) if "float(" in guard.source.display()]
+    (condition,) = made
+    assert isinstance(condition.source, Computed) and "torch" not in condition.source.template
+    assert Constant(float, "float") in condition.source.operands
+
+
 def test_strides_follow_sizes_unless_they_jump() -> None:
     profile = FrameProfile()
     shapes = Shapes(profile, lambda: None)

@@ -181,11 +181,25 @@ def _(x: Tensor, factor: float) -> Tensor:
     return torch.empty_like(x)
 
 
-# Of numbers that torch, or an operator of the user's, takes as constants.
+KEPT: dict[str, Tensor] = {}
+
+
+def _keyed(x: Tensor, n: int) -> Tensor:
+    KEPT[f"step {n}"] = x + 1
+    return (x + 1) * 2
+
+
+ITEMS = [torch.full((), float(n)) for n in range(20)]
+KEYED = dict(enumerate(ITEMS))
+
+# Of numbers that Python, torch, or an operator of the user's, takes as constants.
 CONSTANTS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "an operator of the user's": lambda x, n: _scaled(x + 1, n * 0.1) * 2,
     "the order of a norm": lambda x, n: (x + 1).norm(n + 0.5) * 2,
     "classes": lambda x, n: torch.nn.functional.one_hot(torch.arange(3), n + 3).sum(0)[:3] + x,
+    "an item of a list": lambda x, n: (x + 1) * ITEMS[n] * 2,
+    "an item of a dict": lambda x, n: (x + 1) * KEYED[n] * 2,
+    "a key": lambda x, n: _keyed(x, n),
     "a dimension in a tuple": lambda x, n: (x + 1).view(1, 1, 1, 1, 1, 1, 1, 1, 3).sum((n % 8, 8)) * 2,
 }
 
@@ -200,4 +214,49 @@ def test_a_number_that_torch_needs_has_few_versions(name: str) -> None:
     with no_recompile():
         for n in (8, 9, 3, 12):
             assert torch.equal(compiled(x, n), function(x, n))
-    assert compiled.stats.graph_breaks == 1
+    assert 1 <= compiled.stats.graph_breaks <= 2  # also one in what is called there
+
+
+def test_so_has_one_that_only_the_derivative_needs() -> None:
+    def program(x: Tensor, n: int) -> Tensor:
+        first, second = torch._foreach_pow([x, x + 1], n * 0.5)
+        return first * second
+
+    compiled = minidynamo.compile(program, backend="aot_eager")
+    x = torch.rand(3, requires_grad=True)
+
+    def check(n: int) -> None:
+        for made, wanted in zip(*(torch.autograd.grad(call(x, n).sum(), x) for call in (compiled, program))):
+            torch.testing.assert_close(made, wanted)
+
+    for n in range(1, 8):
+        check(n)
+    with no_recompile():
+        check(9)
+
+
+def _halved(x: Tensor, n: int) -> Tensor:
+    while x.shape[0] > 4:
+        x = x[: x.shape[0] // 2] * 2
+    return x
+
+
+def _grown(x: Tensor, n: int) -> Tensor:
+    while n:
+        x, n = torch.tanh(x * 0.5), n - 1
+    return x
+
+
+@pytest.mark.parametrize("function", [_halved, _grown])
+def test_loops_that_end_by_a_comparison_may_have_any_number_of_turns(function: Callable[..., Tensor]) -> None:
+    compiled = minidynamo.compile(function, backend="eager")
+
+    def check(n: int) -> None:
+        x = torch.randn(2**n + n)
+        assert torch.equal(compiled(x, n), function(x, n))
+
+    for n in (3, 4, 5, 6, 7, 8, 9, 2, 10):
+        check(n)
+    with no_recompile():
+        for n in (11, 3, 12):
+            check(n)

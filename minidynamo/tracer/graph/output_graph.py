@@ -25,7 +25,7 @@ from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.guard_list import GuardList
 from minidynamo.guards.profile import FrameProfile
 from minidynamo.guards.shapes import Shapes
-from minidynamo.guards.source import Size, Source, TensorFact, is_read_anew
+from minidynamo.guards.source import Computed, Size, Source, TensorFact, is_read_anew
 from minidynamo.structure import leaves
 from minidynamo.switches import settings, way_to
 from minidynamo.tracer.constants import NotConstant, from_constant
@@ -69,6 +69,8 @@ class OutputGraph:
         self._where = where
         self.expects = expects
         self.may_end = True  # at a graph break
+        # Called with the place of a number before that becomes a constant.
+        self.on_pin: Callable[[Source], object] = lambda place: None
         self._open = OpenGraphs()
         self._guards = GuardList(where)
         self.shapes = Shapes(FrameProfile(dynamic=False) if profile is None else profile, where)
@@ -101,6 +103,8 @@ class OutputGraph:
 
         def install() -> None:
             assert not self.values.is_over, "a constant from outside is read when the trace is over"
+            if isinstance(source, Computed):
+                self.on_pin(source)
             self.guard(source, kind, expected)
 
         return install
@@ -229,7 +233,7 @@ class OutputGraph:
         if isinstance(result, RemovableHandle):
             return HookVariable(node)
         if isinstance(result, torch.SymInt):
-            return NumberVariable(result, int, lambda: int(result), node, source=self.shapes.place_of(result))
+            return self._number(result, int, lambda: int(result), self.shapes.place_of(result), node)
         return _constant_result(result)
 
     def switch(self, function: Callable[..., Any], *arguments: Any) -> None:
@@ -258,7 +262,7 @@ class OutputGraph:
             int(symbol)  # which guards it
             return value  # this very object: what Python makes of it may be the same one
 
-        number = NumberVariable(symbol, int, pin, source=source)
+        number = self._number(symbol, int, pin, source)
         self.values.place(source, number)
         return number
 
@@ -269,7 +273,16 @@ class OutputGraph:
             self.guard(source, GuardKind.EQUALS, value)
             return value
 
-        return NumberVariable(value, float, pin, source=source)
+        return self._number(value, float, pin, source)
+
+    def _number(
+        self, value: Any, cls: type, pin: Callable[[], Any], source: Source, node: torch.fx.Node | None = None
+    ) -> NumberVariable:
+        def announced() -> Any:
+            self.on_pin(source)
+            return pin()
+
+        return NumberVariable(value, cls, announced, node, source=source)
 
     def number(self, value: Any, function: Callable[..., Any], operands: Sequence[VariableTracker]) -> VariableTracker:
         """Track `value`, what `function` gives for ints; a node computes it from theirs."""
