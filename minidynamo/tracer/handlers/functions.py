@@ -12,7 +12,7 @@ from minidynamo.tracer import registry
 from minidynamo.tracer.constants import key_of
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.callables import CellVariable, MethodVariable, NestedFunctionVariable
+from minidynamo.variables.callables import BuiltinVariable, CellVariable, MethodVariable, NestedFunctionVariable
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable, TupleVariable
 
@@ -69,3 +69,20 @@ def _bind_function(
     if isinstance(receiver, ConstantVariable) and receiver.value is None:
         return function
     return MethodVariable(function, receiver)
+
+
+def _compared(name: str) -> registry.Handler:
+    """Functions of C are equal if they are the same one of the same object; none of them runs code of the program."""
+
+    def compare(tx: Tracer, function: VariableTracker, other: VariableTracker, /) -> VariableTracker:
+        if other.python_type is not types.BuiltinFunctionType:
+            return ConstantVariable(NotImplemented)
+        if not isinstance(function, BuiltinVariable) or not isinstance(other, BuiltinVariable):
+            tx.break_graph("MD207", f"builtin_function_or_method.{name}", why="One of them was bound while tracing.")
+        return ConstantVariable(getattr(function.value, name)(other.value))
+
+    return compare
+
+
+for _name in ("__eq__", "__ne__"):
+    registry.method(types.BuiltinFunctionType, _name)(_compared(_name))

@@ -3,7 +3,10 @@
 import functools
 
 import pytest
+import torch
 
+import minidynamo
+from minidynamo.testing import CompileCounterWithBackend
 from tests.end_to_end.programs import Programs
 
 programs = Programs()
@@ -81,3 +84,20 @@ def a_name_that_is_no_text(x):
         f.__name__ = 3
     except TypeError as error:
         return f(), str(error)
+
+
+def _known(x, function):
+    if function in (torch.relu, torch.tanh, torch.batch_norm, torch.nn.functional.gelu, max):
+        return x + 1
+    return x * 2 if function != torch.sin and [].append != function else x
+
+
+def test_functions_of_c_are_looked_for_among_others():
+    counter = CompileCounterWithBackend("eager")
+    compiled = minidynamo.compile(_known, backend=counter, recompile_limit=20)
+    kept = []
+    for function in (torch.tanh, torch.batch_norm, torch.nn.functional.gelu, max, torch.nn.functional.silu, print) * 2:
+        assert torch.equal(compiled(torch.ones(2), function), _known(torch.ones(2), function))
+    assert counter.frame_count == 6
+    for function in (torch.sin, kept.append, "relu", None):
+        assert torch.equal(compiled(torch.ones(2), function), _known(torch.ones(2), function))
