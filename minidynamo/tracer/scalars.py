@@ -168,15 +168,26 @@ def note(tx: Tracer, found: Iterable[tuple[TensorVariable, Number]]) -> None:
         tx.graph.held_numbers[memory_of(tx.graph.use(tensor))] = number
 
 
-def as_numbers(tx: Tracer, target: Any, kwargs: Kwargs) -> Kwargs:
-    """Keywords for which torch takes numbers, and reads the number in a tensor."""
-    names = ("alpha", "value") if target in _SCALED else ("alpha",)
+def as_numbers(tx: Tracer, target: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+    """The arguments, where torch takes a number and reads that in a tensor as the number."""
+    names = _SCALED.get(target, ("alpha",))
     found = {name: read(tx, arg) for name in names if isinstance(arg := kwargs.get(name), TensorVariable)}
-    return {**kwargs, **{name: number for name, number in found.items() if number is not None}} if found else kwargs
+    given = {name: number for name, number in found.items() if number is not None}
+    place = _FILLED.get(target, len(args))
+    filled = args[place] if place < len(args) else None
+    number = read(tx, filled) if isinstance(filled, TensorVariable) else None
+    if number is not None:
+        args = [*args[:place], number, *args[place + 1 :]]
+    return args, {**kwargs, **given} if given else kwargs
 
 
-# Besides those that take `alpha`.
-_SCALED = ("addcdiv_", "addcmul_", "addcdiv", "addcmul", torch.addcdiv, torch.addcmul)
+# Keywords that are numbers.
+_SCALED: dict[Any, tuple[str, ...]] = {
+    **dict.fromkeys(("addcdiv_", "addcmul_", "addcdiv", "addcmul", torch.addcdiv, torch.addcmul), ("alpha", "value")),
+    **dict.fromkeys((torch.full, torch.full_like, "new_full"), ("fill_value",)),
+}
+# Places of numbers that tensors are filled with.
+_FILLED: dict[Any, int] = {torch.full: 1, torch.full_like: 1, "new_full": 2}
 
 # operations in place -> what they do to the number (None: they replace it), and whether to each of a list
 _WRITES: dict[Any, tuple[Callable[..., Any] | None, bool]] = {

@@ -161,7 +161,7 @@ class Trace:
         for number in free_numbers([*args, *(kwargs or {}).values()]):
             expect_no_constant(self, number.source, name, self.location())
         try:
-            kwargs = scalars.as_numbers(self, target, kwargs or {})
+            args, kwargs = scalars.as_numbers(self, target, args, kwargs or {})
             stored = scalars.written(self, target, args, kwargs)
             made = self.graph.emit(target, *with_plain_numbers(self, target, *plain_numbers(target, args, kwargs)))
             scalars.note(self, [*stored, *scalars.made(self, target, args, made)])

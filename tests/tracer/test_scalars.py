@@ -45,7 +45,11 @@ def made(x, t):
     return x * made.item() * clone.item() + t.item()
 
 
-PROGRAMS = [added, in_a_list, copied, computed, made]
+def filled(x, t):
+    return torch.full_like(x, t) * x + torch.full(x.shape, t + 1) - x.new_full(x.shape, fill_value=t / 3)
+
+
+PROGRAMS = [added, in_a_list, copied, computed, made, filled]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
