@@ -162,6 +162,9 @@ _add([torch.poisson_nll_loss], "input target log_input full eps", "eps")
 _add([functional.pairwise_distance, torch.pairwise_distance], "x1 x2 p eps", "eps")
 _add([functional.cosine_similarity, torch.cosine_similarity], "x1 x2 dim eps", "eps")
 
+# Tables
+_add([functional.embedding], "input weight padding_idx max_norm norm_type", "max_norm norm_type")
+
 # Attention
 _add(
     [functional.scaled_dot_product_attention],
@@ -213,12 +216,12 @@ _add([torch.isclose, "isclose"], "input other rtol atol", "rtol atol")
 _add(
     [torch.fake_quantize_per_tensor_affine],
     "input scale zero_point quant_min quant_max",
-    "scale zero_point",
-    conditions={"zero_point": _AS_FLOAT},
-    ints=("zero_point",),
+    "scale zero_point quant_min quant_max",
+    conditions=dict.fromkeys(("zero_point", "quant_min", "quant_max"), _AS_FLOAT),
+    ints=("zero_point", "quant_min", "quant_max"),
 )
 _add(
-    [torch.round, "round"],
+    [torch.round, torch.round_, "round", "round_"],
     "input decimals",
     "decimals",
     conditions={"decimals": _AS_FLOAT},

@@ -322,6 +322,26 @@ def _with_statistics(function: Callable[..., Any], *, running_mean: Tensor, runn
     return function(**named, running_mean=mean, running_var=var), mean, var
 
 
+def _embedding(
+    rows: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: Any = None,
+    norm_type: Any = 2.0,
+    *more: Any,
+    **facts: Any,
+) -> Any:
+    """An embedding, which shortens the rows that it reads."""
+    if max_norm is not None:
+        with torch.no_grad():
+            weight.copy_(run_with_numbers(_shortened, (weight, rows, max_norm, norm_type), {}))
+    return functional.embedding(rows, weight, padding_idx, None, 2.0, *more, **facts)
+
+
+def _shortened(weight: Tensor, rows: Tensor, max_norm: float, norm_type: float) -> Tensor:
+    return torch.embedding_renorm_(weight.clone(), rows.contiguous(), max_norm, norm_type)
+
+
 def _pad(x: Tensor, pad: Any, mode: str = "constant", value: Any = None) -> Any:
     return torch.constant_pad_nd(x, pad, value) if mode == "constant" else NotImplemented
 
@@ -352,6 +372,7 @@ _PARTS: dict[Any, Callable[..., Any]] = {
             *(functional.instance_norm, torch.instance_norm),
         )
     },
+    functional.embedding: _embedding,
     functional.pad: _pad,
     functional.scaled_dot_product_attention: _attention,
     **dict.fromkeys((functional.rrelu, torch.rrelu), functools.partial(_rrelu, False)),

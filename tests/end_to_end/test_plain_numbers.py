@@ -29,6 +29,12 @@ def normalized(norm: Callable[..., Any], x: torch.Tensor, n: float) -> torch.Ten
     return made * mean[:, None] + var[:, None]
 
 
+def shortened(weight: torch.Tensor, x: torch.Tensor, n: float) -> torch.Tensor:
+    """Rows of an embedding, and what it has made of its weight."""
+    made = F.embedding(CLASSES % 4, weight, max_norm=n, norm_type=1 + n)
+    return made.sum() * x + weight.sum()
+
+
 def complexed(x: torch.Tensor) -> torch.Tensor:
     return torch.complex(x, x.flip(0) + 1)
 
@@ -110,6 +116,9 @@ VALUES_ONLY: dict[str, Callable[..., Any]] = {
         F.avg_pool2d(x, 2, divisor_override=int(n * 100)) + F.avg_pool3d(x[None], 2, divisor_override=-int(n * 100))
     ),
     "decimals": lambda x, n: x * x.round(decimals=int(n * 10)) + torch.round(99 * x, decimals=-int(n * 10)),
+    "decimals in place": lambda x, n: (x * 1).round_(decimals=int(n * 10)) + torch.round_(9 * x, decimals=int(n * 9)),
+    "bounds of quantization": lambda x, n: torch.fake_quantize_per_tensor_affine(x, 0.05, 1, -int(n * 50), int(n * 90)),
+    "rows of bounded norm": lambda x, n: shortened(Y[0].clone(), x, n),
     "quantized": lambda x, n: torch.fake_quantize_per_tensor_affine(x, n / 10, int(n * 20), -20, 20),
     "deviations": lambda x, n: (
         torch.std(x, 1, correction=n) + x.var(1, correction=n) + torch.std_mean(x, correction=n)[0]
