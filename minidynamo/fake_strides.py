@@ -1,7 +1,7 @@
 """Owns the mode in which operations run on tensors without data, with the strides and dtypes of eager.
 
 Torch's own mode foretells others for some operations: those that it describes by other operations than they consist
-of. Two tables say what eager does there. Sizes are torch's.
+of. Three tables say what eager does there. Sizes are torch's.
 """
 
 from __future__ import annotations
@@ -114,6 +114,9 @@ COPIES: dict[OpOverload, dict[int, int]] = {
 }
 """Results that are like an argument, whatever torch foretells: running statistics of half types stay what they are."""
 
+LIKE_THE_FIRST = frozenset({aten.huber_loss.default})
+"""What has the dtype of its first argument, although torch foretells one that all arguments have in common."""
+
 
 class FakeTensorMode(compat.FakeTensorMode):
     """Operations on tensors without data; results have sizes, strides and dtypes as in eager.
@@ -130,6 +133,9 @@ class FakeTensorMode(compat.FakeTensorMode):
         if func is aten.constant_pad_nd.default:
             args, kwargs = args[:2], {}  # next to a number that varies torch would fix the sizes, which do not need it
         result: Any = super().dispatch(func, types, args, kwargs or {})
+        if func in LIKE_THE_FIRST:
+            with self:
+                result = torch.empty_like(result, dtype=args[0].dtype)
         rule, copies = RULES.get(func), COPIES.get(func, {})
         if copies:
             with self:

@@ -89,6 +89,14 @@ OTHERS = {
 }
 
 
+@pytest.mark.parametrize("reduction", [0, 1])
+def test_a_huber_loss_has_the_dtype_of_its_first_argument(reduction):
+    x, y = laid_out((2, 3), (0, 1)), laid_out((2, 3), (1, 0)).double()
+    for pair in ((x, y), (y, x), (x.bfloat16(), x)):
+        eager, foretold = of_eager_and_foretold(aten.huber_loss.default, *pair, reduction)
+        assert eager == foretold
+
+
 def test_every_other_rule_says_what_eager_does():
     assert {*OTHERS, *BINARY} == {*RULES}
     for op, arguments in OTHERS.items():

@@ -32,6 +32,7 @@ from minidynamo.codegen.ir.size import Extent, Size, hint, known_at_least
 from minidynamo.codegen.ir.text import DTYPES
 from minidynamo.codegen.lowering import registry
 from minidynamo.codegen.lowering.builder import Builder
+from minidynamo.codegen.lowering.dtypes import is_uncertain
 from minidynamo.codegen.lowering.formula import NotLowered, V
 from minidynamo.codegen.lowering.numbers import Numbers
 from minidynamo.codegen.lowering.values import Value, dimensions
@@ -73,16 +74,6 @@ def is_dense(buffer: Buffer) -> bool:
     return True
 
 
-def _is_uncertain(node: fx.Node) -> bool:
-    """Whether fake tensors may be wrong about the dtype of what torch returns: an operation takes several floating
-    dtypes, as normalizations do. Kernels do not read such results."""
-    call = node.args[0] if node.target is operator.getitem else node
-    if not isinstance(call, fx.Node) or call.op != "call_function":
-        return False
-    values = (source.meta.get("val") for source in call.all_input_nodes)
-    return len({v.dtype for v in values if isinstance(v, torch.Tensor) and v.is_floating_point()}) > 1
-
-
 class GraphLowering:
     """One walk. `values` has the loop form of a node, `known` the number that kernels see in a node, `real` the host
     name of the tensor or number if it exists."""
@@ -97,6 +88,7 @@ class GraphLowering:
         # Number inputs, and what the prelude makes of them.
         self.early: set[str] = set()
         self.real: dict[fx.Node, str] = {}
+        self.uncertain: set[fx.Node] = set()  # results of torch whose dtype fake tensors may not know
         self.inputs: list[str] = []
         self.constants: dict[str, Any] = {}
         self.names: set[str] = set()
@@ -151,7 +143,9 @@ class GraphLowering:
         """A real tensor (or other Python value) under a name of its own."""
         name = name or self._name(node)
         self.real[node] = name
-        layout = None if _is_uncertain(node) else self._layout(name, node.meta.get("val"))
+        if is_uncertain(node, self.uncertain):
+            self.uncertain.add(node)
+        layout = None if node in self.uncertain else self._layout(name, node.meta.get("val"))
         if layout is not None:
             self.builder.buffers[name] = layout
             self.values[node] = Value.whole(layout)

@@ -1,0 +1,58 @@
+"""Owns the question whether fake tensors may be wrong about the dtype of what torch returns.
+
+Kernels read memory by the dtype that fake tensors foretell, so they do not read where that is uncertain.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Container
+from typing import Any
+
+import torch
+from torch import fx
+
+from minidynamo.codegen.lowering.registry import base_name
+from minidynamo.compat import OpOverload
+
+NORMALIZATIONS = frozenset(
+    {
+        "native_layer_norm",
+        "native_group_norm",
+        "native_batch_norm",
+        "_batch_norm_no_update",
+        "_batch_norm_with_update",
+        "_batch_norm_with_update_functional",
+        "_native_batch_norm_legit",
+        "_native_batch_norm_legit_functional",
+        "_native_batch_norm_legit_no_training",
+    }
+)
+"""Operations whose first result has the dtype of the first argument; that of the others may be another one."""
+
+
+def is_uncertain(node: fx.Node, uncertain: Container[fx.Node]) -> bool:
+    """Whether the dtype of a result of torch is uncertain: an operation takes several floating dtypes, as losses and
+    normalizations do, or what it takes is `uncertain` itself and nothing settles the dtype of its result."""
+    value = node.meta.get("val")
+    if node.op != "call_function" or _is_settled(node, value):
+        return False
+    if node.target is operator.getitem:
+        call, place = node.args
+        return call in uncertain and not (place == 0 and _is_like_the_first(call, uncertain))
+    if any(source in uncertain for source in node.all_input_nodes):
+        return True
+    given = (source.meta.get("val") for source in node.all_input_nodes)
+    return len({v.dtype for v in given if isinstance(v, torch.Tensor) and v.is_floating_point()}) > 1
+
+
+def _is_settled(node: fx.Node, value: Any) -> bool:
+    """Whether the result is no floating tensor, or the call says which dtype it has."""
+    if isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex()):
+        return True
+    return any(isinstance(arg, torch.dtype) for arg in (*node.args, *node.kwargs.values()))
+
+
+def _is_like_the_first(call: Any, uncertain: Container[fx.Node]) -> bool:
+    is_known = isinstance(call.target, OpOverload) and base_name(call.target) in NORMALIZATIONS
+    return is_known and call.args[0] not in uncertain
