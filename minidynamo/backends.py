@@ -113,11 +113,15 @@ def aot_eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callab
 
 
 def _writing_to_inputs(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """A graph that does the same, in which ATen's operators write to inputs wherever they can, as in eager."""
+    """`graph`, in which ATen's operators write to inputs wherever they can, as in eager."""
+    overwrite_inputs(graph.graph, lambda op: True)
+    _note_in_place(graph.graph)
+    return graph
+
+
+def _copied(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
     made = torch.fx.Graph()
     made.output(made.graph_copy(graph.graph, {}))
-    overwrite_inputs(made, lambda op: True)
-    _note_in_place(made)
     return torch.fx.GraphModule(torch.nn.Module(), made)
 
 
@@ -135,11 +139,12 @@ def _generated(target: str) -> Backend:
         def compiler(stage: str) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
             def compile_stage(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
                 text = _show(stage, graph)
+                otherwise = None
+                if graph.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
+                    otherwise = functools.partial(_writing_to_inputs, _copied(graph))
                 if stage != "backward":
                     overwrite_inputs(graph.graph, lambda op: find(op) is None)
                 _note_in_place(graph.graph)
-                writes = graph.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
-                otherwise = functools.partial(_writing_to_inputs, graph) if writes else None
                 try:
                     with phase("codegen"), config.using(settings):
                         compiled = compile_graph(

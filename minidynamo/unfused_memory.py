@@ -16,7 +16,7 @@ from minidynamo import compat
 from minidynamo.graph_memory import may_share
 
 WRITTEN = "written"
-"""What a node notes whose result the program has written to its first argument."""
+"""Where a node notes which of its results the program has written to arguments: by their positions those of these."""
 
 OUT = "out"
 """What nodes note whose result the program has written to `out=`."""
@@ -39,8 +39,8 @@ def peak_of_operations(gm: fx.GraphModule, taken: bool = False) -> int:
     fresh = itertools.count()
     for k, node in enumerate(nodes):
         memories[node] = []
-        for storage, nbytes in _storages(node.meta.get("val")):
-            written = _written(node, memories)
+        for position, storage, nbytes in _storages(node.meta.get("val")):
+            written = _written(node, position, memories)
             known = written or ([storages[storage]] if may_share(node) and storage in storages else [])
             storages[storage] = memory = known[0] if known else next(fresh)
             memories[node].append(memory)
@@ -53,10 +53,13 @@ def peak_of_operations(gm: fx.GraphModule, taken: bool = False) -> int:
     return max(itertools.accumulate(changes[:-1]), default=0)
 
 
-def _written(node: fx.Node, memories: dict[fx.Node, list[int]]) -> list[int]:
-    """The memory that the program has written the result to: of the first argument, or of the tensor of which it
-    becomes a part. Nothing if it has not, or made that memory for it."""
-    source = node.args[0] if WRITTEN in node.meta and node.args else None
+def _written(node: fx.Node, position: int, memories: dict[fx.Node, list[int]]) -> list[int]:
+    """The memory that the program has written a result to: of an argument, or of the tensor of which it becomes a
+    part. Nothing if it has not, or made that memory for it."""
+    place = node.meta.get(WRITTEN, {}).get(position)
+    source: Any = node.args[place] if place is not None and place < len(node.args) else None
+    if isinstance(source, (list, tuple)):
+        source = source[position]
     if OUT in node.meta and node.users:
         user = next(iter(node.users))
         source = user.args[0] if WRITTEN in user.meta or user.target is torch.ops.aten.copy_.default else None
@@ -64,9 +67,9 @@ def _written(node: fx.Node, memories: dict[fx.Node, list[int]]) -> list[int]:
     return found if len(found) == 1 else []
 
 
-def _storages(value: Any) -> Iterator[tuple[int, int]]:
-    for item in value if isinstance(value, (list, tuple)) else (value,):
+def _storages(value: Any) -> Iterator[tuple[int, int, int]]:
+    for position, item in enumerate(value if isinstance(value, (list, tuple)) else (value,)):
         if isinstance(item, compat.FakeTensor) and item.layout is torch.strided:
             nbytes: Any = item.untyped_storage().nbytes()
             hint = nbytes.node.hint if isinstance(nbytes, compat.SYMBOLIC_NUMBERS) else nbytes
-            yield item.untyped_storage()._cdata, int(hint)
+            yield position, item.untyped_storage()._cdata, int(hint)

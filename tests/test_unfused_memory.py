@@ -42,7 +42,7 @@ def test_what_the_program_writes_in_place_takes_nothing():
     gm = traced(lambda x: (x @ x).sin().cos())
     for node in gm.graph.nodes:
         if node.name in ("sin", "cos"):
-            node.meta[WRITTEN] = True
+            node.meta[WRITTEN] = {0: 0}
     assert peak_of_operations(gm) == SIZE
 
 
@@ -50,7 +50,16 @@ def test_what_the_program_writes_to_a_part_of_an_input_takes_nothing():
     gm = traced(lambda x: torch.slice_scatter(x, x[:32].sin(), 0, 0, 32).sum())
     part, whole = (next(node for node in gm.graph.nodes if node.name == name) for name in ("sin", "slice_scatter"))
     assert peak_of_operations(gm) == SIZE + SIZE // 2
-    whole.meta[WRITTEN] = True
+    whole.meta[WRITTEN] = {0: 0}
     assert peak_of_operations(gm) == SIZE // 2
     part.meta[OUT] = True
     assert peak_of_operations(gm) == 4
+
+
+def test_what_an_operator_writes_to_an_argument_beside_its_results_takes_nothing():
+    op = torch.ops.aten._native_batch_norm_legit_functional.default
+    gm = traced(lambda x: op(x, None, None, x[0], x[1], True, 0.1, 1e-5)[0])
+    (call,) = gm.graph.find_nodes(op="call_function", target=op)
+    assert peak_of_operations(gm) == SIZE + 4 * 4 * 64
+    call.meta[WRITTEN] = {3: 3, 4: 4}
+    assert peak_of_operations(gm) == SIZE + 2 * 4 * 64

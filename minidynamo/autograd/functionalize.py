@@ -232,6 +232,7 @@ class _Pass:
         positions, functional = UNDECLARED[node.target]  # type: ignore[index]
         made = self.emitter.emit(functional, *self.current(node.args), **self.current(node.kwargs))
         results = len(made.meta["val"]) - len(positions)
+        made.meta[WRITTEN] = {results + k: position for k, position in enumerate(positions)}
         elements = [self.emitter.element(made, i) for i in range(len(made.meta["val"]))]
         for position, new in zip(positions, elements[results:]):
             self.assign(node.args[position], new)
@@ -311,7 +312,7 @@ class _Pass:
             drawn = self.emitter.in_memory_order(args[0], args[0].meta["val"], functional, *args[1:], **renamed)
             return [self.as_mask(drawn)]
         if (permuted := emit_permuted(self.emitter, functional, args, renamed)) is not None:
-            permuted[0].meta[OUT if mutation.dropped else WRITTEN] = True
+            permuted[0].meta.update({OUT: True} if mutation.dropped else {WRITTEN: {0: 0}})
             return [permuted[1]]
         try:
             made = self.emitter.emit(functional, *args, **renamed)
@@ -321,11 +322,15 @@ class _Pass:
             if mutation.dropped:
                 made.meta[OUT] = True
             elif made.args and made.args[0] is call[mutation.arguments[0]]:
-                made.meta[WRITTEN] = True
+                made.meta[WRITTEN] = {0: 0}
             return [made]
         elements = [self.emitter.element(made, i) for i in range(len(made.meta["val"]))]
+        places = [order.index(name) for name in mutation.arguments if name in order]
         if mutation.own_results + len(mutation.arguments) == 1:  # one list in, one list out
+            made.meta[WRITTEN] = {k: place for k in range(len(elements)) for place in places}
             return [elements]
+        if not mutation.dropped:
+            made.meta[WRITTEN] = {mutation.own_results + k: place for k, place in enumerate(places)}
         return elements
 
     def as_mask(self, drawn: fx.Node) -> fx.Node:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -123,12 +123,13 @@ class _Overwriting:
         if self.memories.place_of(new) is place and same_elements(new.meta["val"], place.meta["val"]):
             copy.replace_all_uses_with(place)
             self.erase(copy)
+            self.renew(place)
         elif self.is_called(aten.clone.default):  # kernels may read the source later
-            source, between = _copied_for(copy)
-            if place not in self.memories.places[source]:
-                copy.args = (place, source)
-                for node in between:
-                    self.erase(node)
+            found = [(source, between) for source, between in _copied_for(copy) if self.is_beside(source, place)]
+            source, between = found[-1] if found else (new, [])
+            copy.args = (place, source)
+            for node in between:
+                self.erase(node)
 
     def fill_part(self, scatter: fx.Node) -> None:
         """Write a part of a tensor where it is."""
@@ -136,10 +137,11 @@ class _Overwriting:
         if scatter.kwargs or not isinstance(base, fx.Node) or not isinstance(source, fx.Node):
             return
         assert isinstance(scatter.target, OpOverload)
-        if self.limit(scatter, base, scatter) is None:
-            return
         part = self.compute(PARTS[scatter.target], (base, *where))
         place = self.memories.place_of(base)
+        is_filled = self.memories.place_of(source) is place and same_elements(source.meta["val"], part)
+        if not (is_filled and self.is_all_of(base, scatter)) and self.limit(scatter, base, scatter) is None:
+            return
         if place not in self.memories.places[source] or self.is_apart(source, part):
             if not self.is_called(scatter.target):
                 return
@@ -149,7 +151,7 @@ class _Overwriting:
             for made in (view, filled):
                 made.meta = {**scatter.meta, "val": part}
                 self.memories.insert(made, scatter)
-        elif self.memories.place_of(source) is not place or not same_elements(source.meta["val"], part):
+        elif not is_filled:
             return
         self.stands_for(base, scatter)
 
@@ -229,8 +231,7 @@ class _Overwriting:
         readers = memories.readers(place, memories.position[node])
         limit: float | None = None
         if not readers:
-            whole = same_layout(there.meta["val"], made.meta["val"]) and memories.is_whole(there)
-            limit = math.inf if whole else None
+            limit = math.inf if self.is_all_of(there, made) else None
         elif readers[0].target in PARTS:
             limit = self.limit_by_part(readers[0], there, made)
         elif _is_store(readers[0]) and readers[0].args[0] is place:
@@ -303,6 +304,15 @@ class _Overwriting:
         if not isinstance(op, OpOverload) or torch.Tag.pointwise not in op.tags or len(twin.written) > 1:
             return bool(found)
         return not all(arg is there or same_elements(arg.meta["val"], there.meta["val"]) for arg in found)
+
+    def is_all_of(self, there: fx.Node, made: fx.Node) -> bool:
+        """Whether `made` takes all of the memory in which `there` lies."""
+        alike = self.memories.places[made] == {made} and same_layout(there.meta["val"], made.meta["val"])
+        return alike and self.is_at_hand(there) and self.memories.is_whole(there)
+
+    def is_beside(self, node: fx.Node, place: fx.Node) -> bool:
+        """Whether a value lies in another memory."""
+        return place not in self.memories.places[node]
 
     def are_apart(self, one: fx.Node, other: fx.Node) -> bool:
         """Whether two nodes in one memory have no element of it in common."""
@@ -400,18 +410,18 @@ def _lie_together(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
 
 
-def _copied_for(copy: fx.Node) -> tuple[fx.Node, list[fx.Node]]:
-    """What `copy` could as well read, and the nodes that only change its layout, right in front of `copy`."""
+def _copied_for(copy: fx.Node) -> Iterator[tuple[fx.Node, list[fx.Node]]]:
+    """What `copy` could as well read, each with the nodes that only change its layout, right in front of `copy`."""
     reader, order = copy, [*range(copy.meta["val"].ndim)]
     passed: list[fx.Node] = []
     while True:
         node: Any = reader.args[1 if reader is copy else 0]
         if order == sorted(order):
-            found = node, passed[:]
+            yield node, passed[:]
         if node.target not in (aten.clone.default, aten.permute.default):
-            return found
+            return
         if [*node.users] != [reader] or node.next is not reader:
-            return found
+            return
         if node.target is aten.permute.default:
             order = [node.args[1][dim] % len(order) for dim in order]
         passed.append(node)

@@ -62,6 +62,12 @@ def given(h, g, v):
     return h.sum()
 
 
+def a_part_twice(h, g, v):
+    made = h @ g
+    made[1:].sub_(h[:-1]).tanh_()
+    return made
+
+
 def lists(h, g, v):
     torch._foreach_mul_([h, g], 1.5)
     torch._foreach_add_([h, g, v], 1.0)
@@ -111,6 +117,12 @@ def normalized_twice(h, g, v):
 
 def normalized_in_rows(h, g, v):
     return F.batch_norm(h, v, g[0], training=True).relu()
+
+
+def normalized_by_half(h, g, v):
+    v.mul_(0.5)
+    g[0].mul_(2)
+    return F.batch_norm(h, v, g[0], training=True)
 
 
 def product(h, g, v):
@@ -163,6 +175,9 @@ def swapped_copies(h, g, v):
 
 
 def parts_as_outputs(h, g, v):
+    h[:, :16].mul_(h[:, 16:32]).add_(h[:, 32:48])
+    h[:, 48:].copy_(h[:, :16])
+    h.diagonal().add_(1)
     torch.sin(g[:32], out=h[:32])
     torch.mm(g, g[:, :32], out=h[:, 32:])
     return h.sum()
@@ -184,7 +199,7 @@ PROGRAMS = [
     indexed,
     swapped,
 ]
-PROGRAMS += [through_transposed, *OF_PARTS]
+PROGRAMS += [through_transposed, a_part_twice, *OF_PARTS]
 
 
 def outcome(call):
@@ -205,7 +220,7 @@ def test_a_write_takes_no_more_memory_than_in_eager(program):
 
 
 @pytest.mark.cpp
-@pytest.mark.parametrize("program", [product, indexed, normalized_in_rows])
+@pytest.mark.parametrize("program", [product, indexed, normalized_in_rows, normalized_by_half])
 def test_what_no_kernel_computes_is_written_in_place(program):
     """With generated code, too: it calls these operations as they stand."""
     call = minidynamo.compile(program, backend="native", fullgraph=True)
@@ -333,6 +348,7 @@ def test_arguments_in_other_layouts_are_written_where_they_are(make, backend):
         h.sin_().mul_(2)
         g.copy_(other)
         g.copy_((other + h).exp())
+        h.copy_(h.flip(0).clone())
         return h.sum() + g.amax()
 
     def step(call, h, g, other):

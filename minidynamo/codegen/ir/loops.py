@@ -128,8 +128,8 @@ class Extern:
     """`out = op(*args, **kwargs)` with torch's own kernel. Arguments are constants, sizes, Names, and tuples of them.
 
     `aliases` names the values whose storage the result may share (views), `mutates` those it writes. A result that is
-    not one tensor (a tuple, a list, a number, None) is taken apart by `GetItem`. `layout` is the one tensor that comes
-    out, if it is one.
+    not one tensor (a tuple, a list, a number, None) is taken apart by `GetItem`; `unused` are those in it that nobody
+    takes. `layout` is the one tensor that comes out, if it is one.
     """
 
     out: str
@@ -141,6 +141,7 @@ class Extern:
     layout: Buffer | None = None
     origins: Origins = field(default=(), compare=False)
     in_place: Any = None
+    unused: tuple[Buffer, ...] = field(default=(), compare=False)
 
     @property
     def is_view(self) -> bool:

@@ -301,12 +301,22 @@ class GraphLowering:
             return
         aliases, mutates = self._aliases(node), self._mutates(node)
         op, origins = called_by(node), self._origins(node)
-        extern = Extern(name, op, args, kwargs, aliases, mutates, layout, origins, node.meta.get(IN_PLACE))
+        unused = () if aliases else tuple(self._unused(node, name))
+        extern = Extern(name, op, args, kwargs, aliases, mutates, layout, origins, node.meta.get(IN_PLACE), unused)
         self.builder.nodes.append(extern)
         if not extern.is_view:  # kernels behind it read what was written from the input
             self.calls += 1
             self.values.update(self.stored)
             self.stored.clear()
+
+    def _unused(self, node: fx.Node, name: str) -> Iterable[Buffer]:
+        """Those of several results that nobody takes."""
+        value = node.meta.get("val")
+        taken = {user.args[1] for user in node.users if user.target is operator.getitem}
+        for place, item in enumerate(value) if isinstance(value, (tuple, list)) else ():
+            layout = self._layout(f"{name}_{place}", item)
+            if place not in taken and layout is not None:
+                yield layout
 
     def materialize(self, node: fx.Node, *, output: bool = False) -> str:
         """The host name of the tensor that `node` is; a view that nobody needed so far is made now."""

@@ -114,6 +114,8 @@ class HostProgram:
                     pass
                 case Extern() | GetItem():
                     size = 0 if step.aliases or step.layout is None else hint(step.layout.nbytes)
+                    if isinstance(step, Extern):
+                        size += sum(hint(buffer.nbytes) for buffer in step.unused)
                     alive[step.out] = size
                     current += size
                 case Free():
