@@ -41,6 +41,11 @@ def _channels_last_or_not(result: torch.Tensor, given: Sequence[Any]) -> torch.T
     return torch.empty(result.shape, dtype=result.dtype, device=result.device, memory_format=wanted)
 
 
+def _like_what_was_normalized(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
+    """Of a gradient and what was normalized, the latter decides."""
+    return _channels_last_or_not(result, given[1:])
+
+
 def _scaled_by_a_power(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
     """A product with a power of two, which has a kernel of its own or, of float32, is two operations: a power that is
     row-major, and a product."""
@@ -85,6 +90,7 @@ RULES: dict[OpOverload, Rule] = {
     ),
     aten.binary_cross_entropy.default: _like_the_first,
     aten.ldexp.Tensor: _scaled_by_a_power,
+    aten._log_softmax_backward_data.default: _on_cpu(_row_major),
     aten.log_sigmoid_forward.default: _on_cpu(_row_major),
     aten.max_pool3d_with_indices.default: _on_cpu(_pooled_volumes),
     aten.max_unpool2d.default: _channels_last_or_not,
@@ -101,6 +107,8 @@ RULES: dict[OpOverload, Rule] = {
         ),
         _on_cpu(_channels_last_or_not),
     ),
+    aten.native_group_norm_backward.default: _on_cpu(_like_what_was_normalized),
+    aten.native_layer_norm_backward.default: _on_cpu(_row_major),
     aten.nll_loss2d_forward.default: _row_major,
     aten.normal.Tensor_Tensor: _row_major,
     aten.pow.Scalar: _row_major,
@@ -111,11 +119,18 @@ RULES: dict[OpOverload, Rule] = {
 COPIES: dict[OpOverload, dict[int, int]] = {
     aten._batch_norm_with_update_functional.default: {4: 3, 5: 4},
     aten._native_batch_norm_legit_functional.default: {3: 3, 4: 4},
+    aten.native_dropout.default: {0: 0},
 }
-"""Results that are like an argument, whatever torch foretells: running statistics of half types stay what they are."""
+"""Results that are like an argument, whatever torch foretells: running statistics of half types stay what they are, and
+what drops nothing returns a copy."""
 
 LIKE_THE_FIRST = frozenset({aten.huber_loss.default})
 """What has the dtype of its first argument, although torch foretells one that all arguments have in common."""
+
+
+def _count_writes(tensors: Sequence[torch.Tensor]) -> None:
+    """Torch's kernels for lists count what they write to below autograd, where tensors without data do not come."""
+    torch.autograd.graph.increment_version([tensor for tensor in tensors if not tensor.is_inference()])
 
 
 class FakeTensorMode(compat.FakeTensorMode):
@@ -133,6 +148,8 @@ class FakeTensorMode(compat.FakeTensorMode):
         if func is aten.constant_pad_nd.default:
             args, kwargs = args[:2], {}  # next to a number that varies torch would fix the sizes, which do not need it
         result: Any = super().dispatch(func, types, args, kwargs or {})
+        if func.name().startswith("aten::_foreach_") and func._schema.is_mutable:
+            _count_writes(args[0])
         if func in LIKE_THE_FIRST:
             with self:
                 result = torch.empty_like(result, dtype=args[0].dtype)
@@ -144,9 +161,11 @@ class FakeTensorMode(compat.FakeTensorMode):
             return result
         if isinstance(result, torch.Tensor):
             return self._laid_out(rule, result, args)
+        if result[0] is None:  # a gradient that was not asked for
+            return result
         first = result[0].shape
         # Sizes are compared where there are as many: otherwise the batch would be told from the number of channels.
-        alike = (made.dim() == len(first) and made.shape == first for made in result)
+        alike = (made is not None and made.dim() == len(first) and made.shape == first for made in result)
         return tuple(self._laid_out(rule, made, args) if same else made for made, same in zip(result, alike))
 
     def _laid_out(self, rule: Rule, result: torch.Tensor, args: Any) -> torch.Tensor:

@@ -69,6 +69,13 @@ MATRIX = laid_out((3, 4), (0, 1))
 NORMAL = (IMAGES, torch.ones(3), torch.zeros(3), *STATISTICS)
 OTHERS = {
     aten.binary_cross_entropy.default: lambda: (MATRIX, laid_out((3, 4), (1, 0)), None, 0),
+    aten._log_softmax_backward_data.default: lambda: (MATRIX, MATRIX, 1, torch.float32),
+    aten.native_group_norm_backward.default: lambda: (
+        *(LAST[:, :2], LAST[:, :2], torch.zeros(2, 1), torch.ones(2, 1), torch.ones(2), 2, 2, 4, 1, [True] * 3),
+    ),
+    aten.native_layer_norm_backward.default: lambda: (
+        *(MATRIX, MATRIX, [4], torch.zeros(3, 1), torch.ones(3, 1), torch.ones(4), torch.ones(4), [True] * 3),
+    ),
     aten.log_sigmoid_forward.default: lambda: (MATRIX,),
     aten.max_unpool2d.default: lambda: (LAST, torch.zeros(2, 3, 2, 2, dtype=torch.int64), [4, 4]),
     aten.native_batch_norm.default: lambda: (IMAGES, None, None, None, None, True, 0.1, 1e-5),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import minidynamo
 from minidynamo.autograd.foreach import foreach_table
 
 TABLE = foreach_table()
@@ -54,3 +55,26 @@ def test_scaled_sums():
         expected = [a + 3 * b for a, b in zip(one, other)]
         made = TABLE[op](one, other, alpha=3)
         torch.testing.assert_close(one if made is None else made, expected)
+
+
+@pytest.mark.filterwarnings("ignore::minidynamo.events.MinidynamoNotice")
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("native", marks=pytest.mark.cpp)])
+@pytest.mark.parametrize("makes", [torch.exp, torch.sin], ids=["which reads its result", "which does not"])
+def test_writes_to_what_backward_reads_are_refused(backend, makes):
+    def program(x):
+        values = [makes(x), x * 2]
+        torch._foreach_pow_(values, 2.0)
+        torch._foreach_exp_(values)
+        return values[0] + values[1]
+
+    def gradient(function):
+        x = torch.linspace(0.1, 0.5, 3).requires_grad_()
+        return torch.autograd.grad(function(x).sum(), x)[0]
+
+    compiled = minidynamo.compile(program, backend=backend)
+    if makes is torch.sin:
+        torch.testing.assert_close(gradient(compiled), gradient(program))
+        return
+    for function in (program, compiled):
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            gradient(function)
