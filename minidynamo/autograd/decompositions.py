@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
+from torch.fx.node import map_aggregate
 
 from minidynamo import compat
 from minidynamo.autograd.foreach import foreach_table
@@ -53,6 +54,12 @@ ROUNDED_ON_THE_WAY = """
 """
 
 
+# What torch's kernels for a CPU lay out row by row, whatever their arguments are.
+ROW_MAJOR = """
+    log_sigmoid_forward _log_softmax_backward_data native_layer_norm_backward nll_loss2d_forward
+"""
+
+
 def masked() -> frozenset[OpOverload]:
     """Operators that are better split even where code generation knows them whole: less is kept for backward."""
     return frozenset(getattr(aten, name).default for name in MASKED.split())
@@ -76,9 +83,10 @@ def decomposition_table(keep: Collection[OpOverload] = ()) -> dict[OpOverload, C
         table[op] = _unless_mixed(table[op])
     table[aten.native_batch_norm_backward.default] = _unless_half_steps(table[aten.native_batch_norm_backward.default])
     table |= dict.fromkeys((aten.nll_loss_backward.default, aten.nll_loss2d_backward.default), nll_loss_backward)
-    for op in (aten.log_sigmoid_forward.default, aten.nll_loss2d_forward.default):
+    for op in (getattr(aten, name).default for name in ROW_MAJOR.split()):
         table[op] = _row_major(table[op])
-    parts = {op: as_kernels_do(op, split) for op, split in table.items() if isinstance(op, OpOverload)}
+    parts = {op: _copying(as_kernels_do(op, split)) for op, split in table.items() if isinstance(op, OpOverload)}
+    parts[aten.native_dropout.default] = _if_parts_draw_as(parts[aten.native_dropout.default])
     for name in ROUNDED_ON_THE_WAY.split():
         op = getattr(aten, name).default
         parts[op] = _unless_half(parts[op])
@@ -86,13 +94,41 @@ def decomposition_table(keep: Collection[OpOverload] = ()) -> dict[OpOverload, C
     return {op: split for op, split in parts.items() if op not in keep}
 
 
+def _copying(split: Callable[..., Any]) -> Callable[..., Any]:
+    """`split`, but with a copy of an argument that it returns, as kernels do: dropout that drops nothing, say."""
+
+    def copying(*args: Any, **kwargs: Any) -> Any:
+        given = {id(arg) for arg in args if isinstance(arg, torch.Tensor)}
+
+        def own(made: Any) -> Any:
+            return made.clone() if id(made) in given else made
+
+        return map_aggregate(split(*args, **kwargs), own)
+
+    return copying
+
+
 def _row_major(split: Callable[..., Any]) -> Callable[..., Any]:
     """`split`, with results laid out as the whole operation lays them out on a CPU, whatever its arguments are."""
 
     def contiguous(*args: Any, **kwargs: Any) -> Any:
-        return tuple(made.contiguous() if made.device.type == "cpu" else made for made in split(*args, **kwargs))
+        return map_aggregate(split(*args, **kwargs), in_order)
+
+    def in_order(made: Any) -> Any:
+        return made.contiguous() if isinstance(made, torch.Tensor) and made.device.type == "cpu" else made
 
     return contiguous
+
+
+def _if_parts_draw_as(split: Callable[..., Any]) -> Callable[..., Any]:
+    """`split`, but dropout stays whole where its parts draw other numbers than the kernel: on a CPU, and where it drops
+    nothing and draws nevertheless."""
+
+    def decide(x: torch.Tensor, p: float, train: bool | None) -> Any:
+        alike = train is False or (train and p and x.device.type != "cpu")
+        return split(x, p, train) if alike else NotImplemented
+
+    return decide
 
 
 def _unless_half(split: Callable[..., Any]) -> Callable[..., Any]:
