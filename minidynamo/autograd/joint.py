@@ -213,6 +213,7 @@ class _Tracing:
         self.result = Trace(fx.Graph(), mode, is_leaf=leaves)
 
     def trace(self, decompositions: dict[OpOverload, Callable[..., Any]]) -> Trace:
+        self.casts_once = torch.is_autocast_cache_enabled()
         with contextlib.ExitStack() as stack:
             stack.enter_context(preserved())
             given = [self.flat[i] for i in (*self.tensors, *self.numbers)]
@@ -253,7 +254,8 @@ class _Tracing:
             before = settings()
             # Before the program runs: an input that it writes to may require grad afterwards, and has no gradient.
             wanted = {i: leaf for i, leaf in leaves.items() if leaf.requires_grad}
-            outputs = self.run_forward(recorder, given)
+            with _blocks_of_autocast(self.casts_once):
+                outputs = self.run_forward(recorder, given)
             restore(before)
             mutated = {i: v for i, v in inputs.items() if v.grad_fn is not histories[i]}
             self.result.writes = {i: inputs[i]._version - count for i, count in versions.items()}
@@ -483,6 +485,18 @@ def _no_autocast() -> Iterator[None]:
             if torch.is_autocast_enabled(device):
                 stack.enter_context(torch.autocast(device, enabled=False))
         yield
+
+
+@contextlib.contextmanager
+def _blocks_of_autocast(casts_once: bool) -> Iterator[None]:
+    """Inside, a block of autocast converts each weight once and forgets it at its end, as outside of a trace: there the
+    cache is off, and all blocks lie in one that keeps it."""
+    torch.set_autocast_cache_enabled(casts_once)
+    torch.autocast_decrement_nesting()
+    try:
+        yield
+    finally:
+        torch.autocast_increment_nesting()
 
 
 def _name_defaults(graph: fx.Graph) -> None:

@@ -69,11 +69,13 @@ class GradientLayout:
         self.shape, self.stride = written.shape, written.stride
         self.dtype, self.device = written.dtype, written.device
 
-    def __call__(self, gradient: torch.Tensor | None, shape: Sequence[int] | None) -> torch.Tensor:
-        """The gradient in the layout; zeros for a result that was not used. `shape` is that of this call, if sizes are
-        symbolic."""
+    def __call__(
+        self, gradient: torch.Tensor | None, shape: Sequence[int] | None, stride: tuple[int, ...] | None = None
+    ) -> torch.Tensor:
+        """The gradient in the layout, or with other strides if `stride` has some; zeros for a result that was not used.
+        `shape` is that of this call, if sizes are symbolic."""
         if shape is None:
-            shape, stride = self.shape, self.stride
+            shape, stride = self.shape, stride or self.stride
         else:
             stride = dense_strides(self.order, shape)
         if gradient is None:
@@ -81,6 +83,19 @@ class GradientLayout:
         if gradient.stride() == stride and not gradient.is_neg():
             return gradient
         return torch.empty_strided(shape, stride, dtype=self.dtype, device=self.device).copy_(gradient)
+
+    def own_order(self, gradient: torch.Tensor) -> tuple[int, ...] | None:
+        """The strides, without gaps, of a gradient whose dimensions come in another order in memory; None if it fits
+        but for gaps, or its order cannot be told. Sizes that vary are laid out in the one order."""
+        if gradient.stride() == self.stride or self.is_symbolic:
+            return None
+        inner = sorted((stride, dim) for dim, stride in enumerate(gradient.stride()) if self.shape[dim] > 1)
+        strides, reached, step = list(self.stride), 1, 1
+        for stride, dim in inner:
+            if stride < reached:
+                return None
+            strides[dim], reached, step = step, stride * self.shape[dim], step * self.shape[dim]
+        return None if tuple(strides) == self.stride else tuple(strides)
 
     def is_repeated(self, gradient: torch.Tensor) -> bool:
         """Whether a gradient is one number, expanded, that would have to be laid out."""

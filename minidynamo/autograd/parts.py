@@ -2,7 +2,8 @@
 
 `autograd.grad(y, [x])` takes one gradient of many, and of several results a program may use one. Which part that is, is
 found out in `runtime.py`; nothing is compiled here. A graph also knows which gradients come in as one number repeated,
-as `y.sum()` hands them in: they take no memory until they are read.
+as `y.sum()` hands them in: they take no memory until they are read. Others may lie in memory in another order than
+the results that they are gradients of, and so do then, as in eager, the gradients that are computed (`orders.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from torch import fx
 
 from minidynamo import compat
 from minidynamo.autograd.locations import USERS_BACKWARD
-from minidynamo.autograd.numbers import dense_strides, has_symbols, hint, is_dense_in, is_number, keys
+from minidynamo.autograd.numbers import has_symbols, is_dense_in, is_number, keys
+from minidynamo.autograd.orders import empty_as, laid_out, lay_out_anew
 from minidynamo.autograd.partition import backward_graph, tangent_dependent
 from minidynamo.compat import OpOverload
 
@@ -35,11 +37,12 @@ _MASKS = frozenset(("output_mask", "grad_input_mask"))
 class Part:
     """What is left out of backward: `unused` are the positions of results that no gradient comes in for, counted among
     the differentiable ones; `unwanted` those of gradients that nobody takes. For the results in `repeated` the gradient
-    is one number, expanded."""
+    is one number, expanded; `strides` are those of gradients that have others than the result."""
 
     unused: frozenset[int] = frozenset()
     unwanted: frozenset[int] = frozenset()
     repeated: frozenset[int] = frozenset()
+    strides: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
     @property
     def stage(self) -> str:
@@ -49,7 +52,8 @@ class Part:
         unused, unwanted, repeated = (
             " ".join(map(str, sorted(places))) or "none" for places in (self.unused, self.unwanted, self.repeated)
         )
-        return f"backward, results unused: {unused}, gradients unwanted: {unwanted}, repeated: {repeated}"
+        strides = f", strides: {dict(self.strides)}" if self.strides else ""
+        return f"backward, results unused: {unused}, gradients unwanted: {unwanted}, repeated: {repeated}{strides}"
 
 
 WHOLE = Part()
@@ -70,6 +74,7 @@ def part_of(gm: fx.GraphModule, saved: int, part: Part, kept_for: KeptFor = ()) 
         return fx.GraphModule(torch.nn.Module(), graph)
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     kept, tangents = inputs[:saved], inputs[saved:]
+    lay_out_anew(graph, {tangents[place]: strides for place, strides in part.strides})
     unused = [tangents[place] for place in sorted(part.unused)]
     nothing = _leave_out(graph, tangents, part.unused, tangent_dependent(graph, {*kept}))
     for tangent in [*unused, *(tangents[place] for place in sorted(part.repeated))]:
@@ -179,7 +184,7 @@ def _leave_out(
             (rest,) = (source for source in summands if source not in nothing)
             if _layout(rest) != _layout(node):
                 with graph.inserting_before(node):
-                    rest = _laid_out(graph, rest, node.meta["val"])
+                    rest = laid_out(graph, rest, node.meta["val"])
                 behind.add(rest)
             node.replace_all_uses_with(rest)
             continue
@@ -194,10 +199,10 @@ def _zeros(graph: fx.Graph, like: torch.Tensor) -> fx.Node:
     """Zeros in the layout of `like`, whose sizes are known."""
     facts: dict[str, Any] = {"dtype": like.dtype, "device": like.device, "pin_memory": False}
     zero = graph.call_function(aten.full.default, ([], 0), facts)
-    zero.meta["val"] = _empty(like, (), ())
+    zero.meta["val"] = empty_as(like, (), ())
     expanded = graph.call_function(aten.expand.default, (zero, list(like.shape)))
-    expanded.meta["val"] = _empty(like, range(like.ndim), [0] * like.ndim)
-    return _laid_out(graph, expanded, like)
+    expanded.meta["val"] = empty_as(like, range(like.ndim), [0] * like.ndim)
+    return laid_out(graph, expanded, like)
 
 
 def _layout(node: fx.Node) -> Any:
@@ -214,37 +219,10 @@ def _read_expanded(graph: fx.Graph, tangent: fx.Node) -> None:
     first = next((node for node in graph.nodes if node in users), None)
     if first is not None:
         with graph.inserting_before(first):
-            full = _laid_out(graph, tangent, like)
+            full = laid_out(graph, tangent, like)
         for user in users:
             user.replace_input_with(tangent, full)
-    tangent.meta["val"] = _empty(like, range(like.ndim), [0] * like.ndim)
-
-
-def _laid_out(graph: fx.Graph, source: fx.Node, like: torch.Tensor) -> fx.Node:
-    """A copy of `source` in the layout of `like`, a fake tensor of its shape."""
-    inner = sorted(range(like.ndim), key=lambda dim: (hint(like.stride(dim)), hint(like.shape[dim]), -dim))
-    stride = like.stride() if has_symbols(like) else dense_strides(inner, like.shape)
-    outer = inner[::-1]
-    contiguous: dict[str, Any] = {"memory_format": torch.contiguous_format}
-    if outer == [*range(like.ndim)]:
-        copy = graph.call_function(aten.clone.default, (source,), contiguous)
-        copy.meta["val"] = _empty(like, outer, stride)
-        return copy
-    back = graph.call_function(aten.permute.default, (source, [outer.index(dim) for dim in range(like.ndim)]))
-    with graph.inserting_before(back):
-        permuted = graph.call_function(aten.permute.default, (source, outer))
-        copy = graph.call_function(aten.clone.default, (permuted,), contiguous)
-    back.replace_input_with(source, copy)
-    permuted.meta["val"] = _empty(like, outer, source.meta["val"].stride())
-    copy.meta["val"], back.meta["val"] = _empty(like, outer, stride), _empty(like, range(like.ndim), stride)
-    return back
-
-
-def _empty(like: Any, order: Sequence[int], stride: Sequence[Any]) -> torch.Tensor:
-    """A fake tensor with the dimensions of `like` in another order; `stride` is by the old one."""
-    with like.fake_mode:
-        sizes, strides = [like.shape[dim] for dim in order], [stride[dim] for dim in order]
-        return torch.empty_strided(sizes, strides, dtype=like.dtype, device=like.device)
+    tangent.meta["val"] = empty_as(like, range(like.ndim), [0] * like.ndim)
 
 
 def _compute_what_is_read(node: fx.Node) -> None:

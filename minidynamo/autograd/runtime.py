@@ -146,16 +146,22 @@ class _BackwardCall:
             idle = (place for place, sources in enumerate(self.sources) if sources and unused.issuperset(sources))
             unwanted = {*unwanted, *idle}
         repeated = self.repeated(tangents) if len(tangents) > 1 else ()
+        strides = self.other_strides(tangents)
         part = WHOLE
         graph: Callable[..., Any] = self.parts.whole
-        if unused or unwanted or repeated:
-            part, graph = self.parts.find(Part(frozenset(unused), frozenset(unwanted), frozenset(repeated)))
+        if unused or unwanted or repeated or strides:
+            part, graph = self.parts.find(Part(frozenset(unused), frozenset(unwanted), frozenset(repeated), strides))
         if self.apart:
             args[:] = [NOTHING if value is None else value for value in args]
         args += ctx.numbers
         shapes = map(ctx.shapes.get, self.results)
+        taken = dict(part.strides)
         args += [
-            fit.nothing(shape) if place in part.unused else tangent if place in part.repeated else fit(tangent, shape)
+            fit.nothing(shape)
+            if place in part.unused
+            else tangent
+            if place in part.repeated
+            else fit(tangent, shape, taken.get(place))
             for place, (fit, tangent, shape) in enumerate(zip(self.fits, tangents, shapes))
         ]
         tangents.clear()
@@ -167,6 +173,11 @@ class _BackwardCall:
         return [
             place for place, given in enumerate(tangents) if given is not None and self.fits[place].is_repeated(given)
         ]
+
+    def other_strides(self, tangents: Sequence[torch.Tensor | None]) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """The strides of gradients that lie in memory in another order than the graph was traced for."""
+        orders = [None if given is None else fit.own_order(given) for fit, given in zip(self.fits, tangents)]
+        return tuple((place, strides) for place, strides in enumerate(orders) if strides is not None)
 
     def keeping(
         self, ctx: Any, args: Sequence[Any], unwanted: Collection[int]

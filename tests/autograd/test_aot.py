@@ -5,9 +5,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import minidynamo
 from minidynamo.config import config
 from minidynamo.events import on_event
-from tests.autograd.programs import assert_same, compile_program, inputs, interpret, module_program
+from tests.autograd.programs import assert_same, compile_program, graphs, inputs, interpret, module_program, targets
 
 BATCH = 4
 
@@ -135,6 +136,46 @@ def test_autocast_inside_the_graph():
             return (F.linear(x, w).float().softmax(-1),)
 
     assert_same(program, inputs((4, 8), (6, 8)))
+
+
+def test_a_block_of_autocast_converts_each_weight_once():
+    def program(x, w):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            once = F.linear(F.linear(x, w), w) * F.linear(x, w)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            again = F.linear(x, w)
+        with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False):
+            return (once.float(), again.float(), F.linear(x, w).float() + F.linear(x, w).float())
+
+    assert_same(program, inputs((4, 8), (8, 8)), tolerance=0)
+    casts = [name for name in targets(graphs(program, inputs((4, 8), (8, 8))()[0]).forward) if "_to_copy" in name]
+    assert len(casts) == 12  # weight and input once in the first two blocks, twice in the last one; four results
+
+
+def test_dropout_that_drops_nothing_returns_a_copy():
+    def program(x):
+        made, mask = torch.native_dropout(x, 0.0, True)
+        made.mul_(2)
+        return made, mask, torch.native_dropout(x, 0.5, False)[0].add_(1)
+
+    assert_same(program, inputs((4,)), tolerance=0)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("native", marks=pytest.mark.cpp)])
+@pytest.mark.parametrize("train", [True, False, None])
+@pytest.mark.parametrize("p", [0.0, 0.5])
+def test_dropout_of_a_leaf_draws_what_eager_draws(p, train, backend):
+    def program(x):
+        return torch.native_dropout(x, p, train)
+
+    def run(function):
+        torch.manual_seed(0)
+        x = torch.ones(4, 3, requires_grad=True)
+        made, kept = function(x)
+        (gradient,) = torch.autograd.grad(made.sum(), x)
+        return made.detach(), kept, gradient, torch.rand(1)
+
+    torch.testing.assert_close(run(minidynamo.compile(program, backend=backend)), run(program), rtol=0, atol=0)
 
 
 def test_no_grad_regions_and_switches_inside_the_graph():

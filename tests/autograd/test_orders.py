@@ -1,0 +1,109 @@
+"""Tests of minidynamo/autograd/orders.py: gradients that lie in memory in another order than their results."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import minidynamo
+from minidynamo.autograd.layouts import GradientLayout
+from minidynamo.autograd.parts import Part, part_of
+from tests.autograd.programs import graphs, targets
+
+LAST = torch.channels_last
+
+
+class Diagonal(torch.autograd.Function):
+    """A backward that counts on the order that it has asked for."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        gradient = gradient.contiguous()
+        return torch.zeros_like(gradient) + gradient.as_strided((4,), (gradient.shape[-1] + 1,)).sum()
+
+
+def flat(*shape):
+    return torch.randn(shape)
+
+
+def turned(*shape):
+    return torch.randn(shape[::-1]).permute(*range(len(shape))[::-1])
+
+
+PROGRAMS = {
+    "elementwise": (lambda x: x.sin(), lambda: turned(4, 6)),
+    "channels last": (lambda x: F.gelu(x), lambda: flat(2, 3, 4, 5).to(memory_format=LAST)),
+    "a flat view": (lambda x: (x * 2).reshape(-1, 2).t().exp(), lambda: flat(4, 6)),
+    "a product": (lambda x: x @ x.t(), lambda: turned(4, 6)),
+    "a part": (lambda x: x[:, 1:].cos() * 2, lambda: turned(4, 6)),
+    "a sum": (lambda x: x.sum(0) + x.mean(-1, keepdim=True)[0], lambda: turned(3, 4, 5)),
+    "half": (lambda x: x.half(), lambda: turned(4, 6)),
+    "written through an index": (lambda x: x.index_put((torch.tensor([1]),), torch.ones(6)), lambda: turned(4, 6)),
+    "asked for in order": (lambda x: F.group_norm(x, 2), lambda: flat(2, 4, 3, 3).to(memory_format=LAST)),
+    "numbers by places": (lambda x: Diagonal.apply(x), lambda: flat(4, 6)),
+    "a transform": (lambda x: torch.fft.fft(x).real, lambda: flat(2, 3, 4, 5).to(memory_format=LAST)),
+}
+
+
+def gradients(fn, make, lay_out):
+    torch.manual_seed(0)
+    x = make().requires_grad_()
+    y = fn(x)
+    given = torch.linspace(0.5, 1.5, y.numel(), dtype=y.dtype).reshape(y.shape)
+    return torch.autograd.grad(y, x, lay_out(given))[0]
+
+
+@pytest.mark.parametrize(
+    "lay_out",
+    [lambda g: g, lambda g: torch.empty(g.shape[::-1]).to(g).permute(*range(g.dim())[::-1]).copy_(g)],
+    ids=["in order", "turned"],
+)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_gradients_lie_as_in_eager(program, lay_out):
+    fn, make = PROGRAMS[program]
+    expected = gradients(fn, make, lay_out)
+    made = gradients(minidynamo.compile(fn, backend="aot_eager"), make, lay_out)
+    assert torch.equal(made, expected) and made.stride() == expected.stride()
+
+
+@pytest.mark.cpp
+def test_generated_code_takes_gradients_as_they_come():
+    compiled = minidynamo.compile(lambda x, y: ((x * y).sin(), y.exp()))
+    x, y = (turned(4, 6).requires_grad_() for _ in range(2))
+    results = compiled(x, y)
+    for given in ([flat(4, 6), flat(4, 6)], [turned(4, 6), flat(4, 6)], [flat(8, 6)[::2], turned(4, 12)[:, ::2]]):
+        expected = torch.autograd.grad([(x * y).sin(), y.exp()], [x, y], given)
+        made = torch.autograd.grad(results, [x, y], given, retain_graph=True)
+        torch.testing.assert_close(made, expected)
+        assert [g.stride() for g in made] == [g.stride() for g in expected]
+
+
+def test_an_operation_that_may_count_on_its_layout_gets_a_copy():
+    images = torch.randn(2, 4, 6, 6).to(memory_format=LAST).requires_grad_()
+    made = graphs(lambda x: (F.max_pool2d(x, 2).sin(),), [images])
+    part = Part(strides=((0, (36, 9, 3, 1)),))
+    assert part.stage.endswith("strides: {0: (36, 9, 3, 1)}")
+    gm = part_of(made.backward, len(made.partition.sources), part)
+    (tangent,) = (node for node in gm.graph.find_nodes(op="placeholder") if node.name.startswith("tangents"))
+    assert tangent.meta["val"].stride() == (36, 9, 3, 1)
+    whole = targets(made.backward)
+    assert targets(gm).count("aten.clone.default") == whole.count("aten.clone.default") + 1
+
+
+def test_which_order_a_gradient_has():
+    fit = GradientLayout(torch.empty(4, 1, 6))
+    assert fit.own_order(torch.empty(6, 1, 4).permute(2, 1, 0)) == (1, 6, 4)
+    assert fit.own_order(torch.empty(6, 1, 8).permute(2, 1, 0)[::2]) == (1, 6, 4)
+    for fitting in (torch.empty(4, 1, 6), torch.empty(4, 1, 12)[..., ::2], torch.empty(1, 4, 6).transpose(0, 1)):
+        assert fit.own_order(fitting) is None
+    for untold in (
+        torch.empty(()).expand(4, 1, 6),
+        torch.empty(6).expand(4, 1, 6),
+        torch.empty(9).as_strided((4, 1, 6), (1, 1, 1)),
+    ):
+        assert fit.own_order(untold) is None
