@@ -252,6 +252,8 @@ class _Pass:
         for name, value in zip(mutation.arguments, new[mutation.own_results :]):
             if named[name] is not None:
                 self.assign(named[name], value)
+                if not op.name().startswith("aten::_foreach_"):  # whose writes are counted on fake tensors, too
+                    self.count(named[name])
         own = iter(new)
         made = [next(own) if name is None else self.result.values[named[name]] for name in mutation.returns]
         if len(made) != 1 or isinstance(node.meta.get("val"), (list, tuple)):
@@ -357,12 +359,16 @@ class _Pass:
         laid_out = self.emitter.restride(made, like)
         return laid_out if laid_out is not made else self.emitter.emit(aten.clone.default, made)
 
+    def count(self, written: Any) -> None:
+        """Operations on lists of tensors write one by one, which torch counts for real tensors only."""
+        for one in written if isinstance(written, (list, tuple)) else ():
+            self.result.values[one].base.uncounted += 1
+
     def assign(self, target: Any, new: Any) -> None:
         if isinstance(target, (list, tuple)):
             new = new if isinstance(new, list) else [self.emitter.element(new, i) for i in range(len(target))]
             for one, value in zip(target, new):
                 self.assign(one, value)
-                self.result.values[one].base.uncounted += 1  # operations on lists of tensors write one by one
             return
         value = self.result.values[target]
         if overlaps_itself(target.meta["val"]):
