@@ -276,3 +276,18 @@ def test_a_negative_number_may_wrap_in_an_unsigned_dtype():
 def test_zeros_keep_their_sign_beside_a_bound(dtype):
     x = torch.tensor([0.0, -0.0] * 35).to(dtype)
     check(lambda x: [1 / y for y in (x.relu(), x.clamp(0, 1), x.clamp(-1, 0), F.hardtanh(x, 0, 1))], x, exact=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_what_is_no_number_is_the_same_integer_as_in_eager(dtype):
+    def function(x):
+        return (
+            x.frac().to(torch.int32),
+            x.log().to(torch.int32),
+            x.log().to(torch.int64),
+            x.frac().to(torch.int32) - 0.5,
+        )
+
+    x = torch.randn(32)
+    x[::3], x[1], x[2] = float("nan"), float("inf"), float("-inf")
+    check(function, x.to(dtype), exact=True)

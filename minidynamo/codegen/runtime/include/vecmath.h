@@ -75,14 +75,20 @@ INLINE half to_half(float x) {
 EXPORT int minidynamo_zero;
 int minidynamo_zero = 0;
 
+// x, of which the compiler knows nothing: it would take NaN for 0 and infinity for the largest integer.
+template <class T> INLINE T unknown(T x) { return x; }
+INLINE float unknown(float x) { return bits_as<float>(bits_as<uint32_t>(x) ^ (uint32_t)minidynamo_zero); }
+INLINE double unknown(double x) { return bits_as<double>(bits_as<uint64_t>(x) ^ (uint64_t)minidynamo_zero); }
+
 // cast<To>(x): torch's conversion; anything to bool compares with zero. A float beyond the range of an integer type is
 // what the processor makes of it in the wider type that torch goes through.
 template <class To> struct Cast {
   template <class From> INLINE To from(From x) {
     constexpr bool to_integer = (To)0.5 == 0, from_float = (From)0.5 != 0, is_unsigned = (To)-1 > 0;
     if constexpr (!to_integer || !from_float) return (To)x;
-    else if constexpr (sizeof(To) == 8 || (is_unsigned && sizeof(From) == 8)) return (To)((int64_t)x ^ minidynamo_zero);
-    else return (To)((int32_t)x ^ minidynamo_zero);
+    else if constexpr (sizeof(To) == 8 || (is_unsigned && sizeof(From) == 8))
+      return (To)((int64_t)unknown(x) ^ minidynamo_zero);
+    else return (To)((int32_t)unknown(x) ^ minidynamo_zero);
   }
   INLINE To from(half x) { return from(to_float(x)); }
   INLINE To from(bfloat16 x) { return from(to_float(x)); }
