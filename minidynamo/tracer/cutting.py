@@ -35,12 +35,13 @@ class Cuts:
     """Where the root frame, at its present step, can be cut.
 
     Where an exception is in flight it cannot be. It is cut before the instruction that raised instead, and Python runs
-    the handlers. `origins` has the last step before each raised exception at which a cut was possible.
+    the handlers. `origins` has the last step before each raised exception, and before each stand-in was made, at which
+    a cut was possible.
     """
 
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
-        self.origins: dict[ExceptionVariable, Cut] = {}
+        self.origins: dict[VariableTracker, Cut] = {}
         self._before_handlers: Cut | None = None
 
     def note_raised(self, step: int) -> None:
@@ -52,20 +53,40 @@ class Cuts:
             self._before_handlers = Cut(self._first(step), in_callee)
         self.origins |= dict.fromkeys(new, self._before_handlers)
 
+    def note_stand_ins(self, step: int) -> None:
+        """The program has made stand-ins in this step."""
+        cut = Cut(self._first(step), True)
+        if not self._possible() and self._before_handlers is not None:
+            cut = self._before_handlers
+        for stand_in in self.frame.chain.stand_ins:
+            self.origins.setdefault(stand_in, cut)
+
     def before(self, step: int, in_callee: bool) -> Cut:
         """Where to cut for a break in this step."""
         cut = Cut(self._first(step), in_callee)
         if not self._possible() and self._before_handlers is not None:
             cut = self._before_handlers
         escaping = self.escaping(_values(self.frame, self.frame.index))
-        return min([cut, *(self.origins[exception] for exception in escaping)])
+        return min([cut, *(self.origins[each] for each in escaping)])
 
-    def escaping(self, roots: Iterable[VariableTracker]) -> list[ExceptionVariable]:
-        """The raised exceptions that outlive the graph, which has no tracebacks for them."""
+    def escaping(self, roots: Iterable[VariableTracker]) -> list[VariableTracker]:
+        """The raised exceptions that outlive the graph, which has no tracebacks for them, and the stand-ins that do or
+        were changed."""
         if not self.origins:
             return []
-        found, _ = reachable(roots, self.frame.tx.side_effects)
-        return [v for v in found if isinstance(v, ExceptionVariable) and v in self.origins]
+        effects = self.frame.tx.side_effects
+        found, _ = reachable(roots, effects)
+        changed = [v for v in self.frame.chain.stand_ins if v in self.origins and effects.is_changed(v)]
+        return [*(v for v in found if v in self.origins), *changed]
+
+    def diagnostic(self, escaping: VariableTracker) -> Diagnostic:
+        """What the user is told of one of them."""
+        if escaping in self.frame.chain.stand_ins:
+            return self.frame.chain.stand_ins[escaping]
+        assert isinstance(escaping, ExceptionVariable)
+        what = f"graph break: a {escaping.cls.__name__} that was raised is kept"
+        why = "Its traceback exists only when Python itself raises it."
+        return Diagnostic("MD202", what, why, where=self.frame.chain.raised[escaping].diagnostic.where)
 
     def _possible(self) -> bool:
         return cannot_cut(self.frame.code, group_of(self.frame.code, self.frame.index).start) is None

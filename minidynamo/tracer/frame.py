@@ -67,14 +67,14 @@ def trace_frame(request: FrameRequest) -> TracedFrame:
 
 
 def _traced(request: FrameRequest, first: int) -> TracedFrame:
-    try:
-        return _attempt(request, None, first)
-    except _Stopped as stopped:
-        stop = stopped.stop
-    try:
-        return _attempt(request, stop, 1)
-    except _Stopped as again:
-        raise SkipFrame(again.stop.diagnostic) from None
+    stop, number = None, first
+    while True:  # each attempt ends before the one before it
+        try:
+            return _attempt(request, stop, number)
+        except _Stopped as stopped:
+            if stop is not None and stopped.stop.cut.step >= stop.cut.step:
+                raise SkipFrame(stopped.stop.diagnostic) from None
+            stop, number = stopped.stop, 1
 
 
 @preserved()
@@ -150,11 +150,12 @@ def _run(request: FrameRequest, frame: Frame, stop: _Stop | None) -> None:
                 raise
             in_callee = len(frame.chain.frames) > 1
             raise _Stopped(_Stop(cuts.before(step, in_callee), error.diagnostic)) from error
-        if len(frame.chain.raised) > len(cuts.origins):
+        if any(exception not in cuts.origins for exception in frame.chain.raised):
             cuts.note_raised(step)
+        cuts.note_stand_ins(step)
         step += 1
     if frame.result is not None:
-        _expect_no_exceptions(request, cuts, frame.result)
+        _expect_none_escaping(request, cuts, frame.result)
 
 
 def _end(request: FrameRequest, frame: Frame, stop: _Stop | None) -> Return | Break:
@@ -164,15 +165,12 @@ def _end(request: FrameRequest, frame: Frame, stop: _Stop | None) -> Return | Br
     return break_before(frame, request.title, stop.diagnostic, in_callee=stop.cut.in_callee)
 
 
-def _expect_no_exceptions(request: FrameRequest, cuts: Cuts, result: VariableTracker) -> None:
+def _expect_none_escaping(request: FrameRequest, cuts: Cuts, result: VariableTracker) -> None:
     escaping = cuts.escaping([result])
     if not escaping:
         return
     first = min(escaping, key=cuts.origins.__getitem__)
-    what = f"graph break: a {first.cls.__name__} that was raised is kept"
-    why = "Its traceback exists only when Python itself raises it."
-    raised = cuts.frame.chain.raised[first].diagnostic
-    diagnostic = Diagnostic("MD202", what, why, where=raised.where)
+    diagnostic = cuts.diagnostic(first)
     if request.fullgraph:
         raise GraphBreak(diagnostic)
     raise _Stopped(_Stop(cuts.origins[first], diagnostic))

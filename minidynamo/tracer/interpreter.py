@@ -36,7 +36,9 @@ class FrameChain:
     """The frames of one trace, the root first, and how many more instructions they may interpret together.
 
     `raised` has every exception that the program raised in them, in order; `emits_in_try`: an operation of the graph
-    has a `try` or `with` around it, in any of them; `generators` those that have started.
+    has a `try` or `with` around it, in any of them; `generators` those that have started. `stand_ins` are containers
+    that are not the very ones which eager would have, with what the user is told where that could be seen: when they
+    are changed, or are there when the graph has ended.
     """
 
     def __init__(self, steps: int = STEP_LIMIT) -> None:
@@ -44,6 +46,7 @@ class FrameChain:
         self.steps_left = steps
         self.raised: dict[ExceptionVariable, Raised] = {}
         self.generators: list[VariableTracker] = []
+        self.stand_ins: dict[VariableTracker, Diagnostic] = {}
         self.emits_in_try = False
 
     @property

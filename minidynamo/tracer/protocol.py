@@ -13,12 +13,11 @@ from typing import Any, NoReturn, Protocol
 
 import torch.fx
 
-from minidynamo.errors import UserLocation
+from minidynamo.errors import Diagnostic, UserLocation
 from minidynamo.guards.class_checks import ClassChecks
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.shapes import Shapes
 from minidynamo.guards.source import Source
-from minidynamo.switches import Settings
 from minidynamo.tracer.graph.subgraphs import GraphValue, Subgraph
 from minidynamo.tracer.side_effects import SideEffects
 from minidynamo.transforming import Transformation
@@ -105,9 +104,8 @@ class GraphView(Protocol):
         """The trackers whose identity was asked for, as the key of a dict or an element of a set."""
         ...
 
-    @property
-    def entry_settings(self) -> Settings:
-        """The settings of torch on entry."""
+    def guard_attention(self) -> None:
+        """Guard what attention may be computed by, which is no part of the global state."""
         ...
 
     @property
@@ -255,6 +253,11 @@ class Tracer(Protocol):
     @property
     def graph(self) -> GraphView:
         """The graph under construction."""
+        ...
+
+    def stands_in(self, container: VariableTracker, diagnostic: Diagnostic) -> None:
+        """It is not the very container that eager would have: the graph ends before the present instruction of the root
+        frame, for this reason, if the container is changed, or is there when the graph has ended."""
         ...
 
     def call(

@@ -187,6 +187,10 @@ class Trace:
             self.side_effects.on_effect(Written(written))
         return made
 
+    def stands_in(self, container: VariableTracker, diagnostic: Diagnostic) -> None:
+        """It is not the very container that eager would have."""
+        self.chain.stand_ins[container] = diagnostic
+
     def break_graph(self, code: str, what: str, *, why: str = "", fix: str = "", marker: str = "") -> NoReturn:
         """Cut the graph before the current instruction of the root frame."""
         raise GraphBreak(Diagnostic(code, f"graph break: {what}", why, fix, marker, self.location()))

@@ -18,16 +18,16 @@ import torch
 import torch.fx
 from torch.utils.hooks import RemovableHandle
 
-from minidynamo.compat import written_lists
+from minidynamo.compat import ATTENTION_FUNCTIONS, written_lists
 from minidynamo.errors import UserLocation
 from minidynamo.guards.class_checks import ClassChecks
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.guard_list import GuardList
 from minidynamo.guards.profile import FrameProfile
 from minidynamo.guards.shapes import Shapes
-from minidynamo.guards.source import Computed, Size, Source, TensorFact, is_read_anew
+from minidynamo.guards.source import Computed, Constant, Result, Size, Source, TensorFact, is_read_anew
 from minidynamo.structure import leaves
-from minidynamo.switches import settings, way_to
+from minidynamo.switches import allowed_attention, settings, way_to
 from minidynamo.tracer.constants import NotConstant, from_constant
 from minidynamo.tracer.copies import anew
 from minidynamo.tracer.graph.arguments import Arguments, NotInGraph
@@ -97,6 +97,11 @@ class OutputGraph:
     def guard(self, source: Source, kind: GuardKind, expected: object) -> None:
         """Install a guard, once."""
         self._guards.install(source, kind, expected)
+
+    def guard_attention(self) -> None:
+        """Guard what attention may be computed by, which is no part of the global state."""
+        source = Result(Constant(allowed_attention, "allowed_attention"))
+        self.guard(source, GuardKind.EQUALS, self.entry_settings.attention)
 
     def guard_when_asked(self, source: Source, kind: GuardKind, expected: object) -> Callable[[], None]:
         """What installs the guard when it is called, as long as the trace goes on."""
@@ -177,6 +182,8 @@ class OutputGraph:
 
         Raises NotInGraph for arguments and results that a graph cannot hold, CallFailed when the call itself raises.
         """
+        if target in ATTENTION_FUNCTIONS:
+            self.guard_attention()
         node_args, fake_args = self._arguments.all(args)
         node_kwargs, fake_kwargs = self._arguments.named(kwargs)
         versions = Versions((fake_args, fake_kwargs))

@@ -8,7 +8,9 @@ nothing, and must neither change anything nor draw random numbers; and nothing m
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
@@ -17,23 +19,27 @@ from weakref import WeakSet
 import torch.fx
 
 from minidynamo.compat import FakeTensor, is_assumed_constant
+from minidynamo.errors import Diagnostic
 from minidynamo.guards.source import Attr, Called, Constant, Item, Source
 from minidynamo.tracer import registry
-from minidynamo.tracer.constants import is_constant_value
+from minidynamo.tracer.constants import NotConstant, as_constant, is_constant_value
 from minidynamo.tracer.graph.subgraphs import Subgraph
 from minidynamo.tracer.handlers.trials import changing_nothing, draws_random_numbers
 from minidynamo.tracer.handlers.values import is_constant
 from minidynamo.tracer.numbers import pinned
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.reachable import is_outside, target_of
+from minidynamo.tracer.side_effects import GlobalSet
 from minidynamo.tracer.trace_rules import is_library_value, is_trusted_module
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import TupleVariable
+from minidynamo.variables.containers import DictVariable, SequenceVariable, TupleVariable
+from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ObjectVariable
 
 CACHED_FUNCTION: type = type(functools.lru_cache(int))
+_NUMBERS = (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
 # The graphs of functions that are traced for nothing.
 _TRIALS: WeakSet[Subgraph] = WeakSet()
 
@@ -47,10 +53,12 @@ def _call_cached(
         return tx.call(function, args, kwargs)
 
     def refuse(why: str) -> NoReturn:
-        name = getattr(cached.value.__wrapped__, "__name__", "a function")
+        name = _name(cached.value)
         fix = "call it outside of the compiled function"
         tx.break_graph("MD244", f"{name} has an `lru_cache`", why=f"{why[:1].upper()}{why[1:]}.", fix=fix)
 
+    if any(map(_varies, (*args, *kwargs.values()))):
+        return _of_numbers(tx, cached.value, function, args, kwargs, refuse)
     place = _place(cached, args, kwargs)
     known = None if place is None else tx.graph.known(place)
     if known is not None:
@@ -69,6 +77,10 @@ def _call_cached(
     return _taken_out(tx, cached, place, refuse)
 
 
+def _name(cached: Any) -> str:
+    return getattr(cached.__wrapped__, "__name__", "a function")
+
+
 def _place(
     cached: BuiltinVariable, args: tuple[VariableTracker, ...], kwargs: dict[str, VariableTracker]
 ) -> Called | None:
@@ -82,9 +94,93 @@ def _place(
 
 def _argument(variable: VariableTracker) -> Source | None:
     variable = pinned(variable)
-    if isinstance(variable, ConstantVariable):
-        return Constant(variable.value, repr(variable.value))
+    with contextlib.suppress(NotConstant):
+        if isinstance(variable, ConstantVariable | TupleVariable):
+            value = as_constant(variable)
+            return Constant(value, repr(value))
     return variable.source if isinstance(variable, ObjectVariable) and variable.value is not None else None
+
+
+def _of_numbers(
+    tx: Tracer,
+    cached: Any,
+    function: VariableTracker,
+    args: tuple[VariableTracker, ...],
+    kwargs: dict[str, VariableTracker],
+    refuse: Callable[[str], NoReturn],
+) -> VariableTracker:
+    """What a function computes of numbers that vary: the cache has it for each of them, so containers that it makes are
+    stand-ins. What the cache has for the present numbers is compared."""
+    given = [*args, *kwargs.values()]
+    if not all(map(_is_plain, given)):
+        refuse("an argument is made by the program, and the cache would keep it")
+    before = len(tx.graph.graph.nodes)
+    with changing_nothing(tx, refuse):
+        result = tx.call(function, args, kwargs)
+    made = itertools.islice(tx.graph.graph.nodes, before, None)
+    if any(not isinstance(node.meta.get("example_value"), _NUMBERS) for node in made):
+        refuse("it computes tensors of numbers that vary")
+    if not _would_see_no_change(tx, cached):
+        refuse("it looks at more than its arguments, as that was when the cache got its result")
+    real = [_here(each, refuse) for each in given]
+    there = cached(*real[: len(args)], **dict(zip(kwargs, real[len(args) :])))
+    if not _is_same(_here(result, refuse), there):
+        refuse("the cache has another result")
+    diagnostic = Diagnostic(
+        "MD244",
+        f"graph break: a container is kept or changed that the `lru_cache` of {_name(cached)} gives",
+        "The cache gives the same one at each hit.",
+        "copy it",
+        where=tx.frames[-1].location,
+    )
+    for container in _containers(result):
+        tx.stands_in(container, diagnostic)
+    return result
+
+
+def _varies(variable: VariableTracker) -> bool:
+    """Whether it is a number, or has one, that is no constant so far."""
+    if isinstance(variable, TupleVariable):
+        return any(map(_varies, variable.items))
+    return isinstance(variable, NumberVariable) and variable.pinned is None
+
+
+def _is_plain(variable: VariableTracker) -> bool:
+    """Whether a cache that keeps it keeps nothing that the program makes: numbers, text, and what is outside."""
+    if isinstance(variable, TupleVariable):
+        return all(map(_is_plain, variable.items))
+    return isinstance(variable, NumberVariable) or _argument(variable) is not None
+
+
+def _here(variable: VariableTracker, refuse: Callable[[str], NoReturn]) -> Any:
+    """The value in this call; nothing is guarded."""
+    if isinstance(variable, NumberVariable):
+        return variable.here
+    if isinstance(variable, ConstantVariable):
+        return variable.value
+    if isinstance(variable, SequenceVariable) and variable.python_type in (list, tuple, torch.Size):
+        return variable.python_type(_here(item, refuse) for item in variable.items)
+    if type(variable) is DictVariable and variable.cls is dict:
+        return {key.token: _here(value, refuse) for key, value in variable.items.items()}
+    if isinstance(variable, ObjectVariable) and variable.value is not None:
+        return variable.value
+    refuse(f"a {variable.python_type.__name__} depends on numbers that vary")
+
+
+def _is_same(one: object, other: object) -> bool:
+    return repr(one) == repr(other)
+
+
+def _containers(variable: VariableTracker) -> Iterator[VariableTracker]:
+    if isinstance(variable, SequenceVariable):
+        if variable.python_type is list:
+            yield variable
+        for item in variable.items:
+            yield from _containers(item)
+    elif isinstance(variable, DictVariable):
+        yield variable
+        for item in variable.items.values():
+            yield from _containers(item)
 
 
 def _taken_out(
@@ -93,7 +189,7 @@ def _taken_out(
     """The object that the cache holds."""
     if place is None:
         refuse("an argument is made by the program, and the cache would keep it")
-    if _has_changed_something(tx):
+    if _has_changed_something(tx) and not _would_see_no_change(tx, cached.value):
         refuse("something was changed before, which the function would have to see")
     if tx.graph.subgraph is not None:
         refuse("it is called in a part of the graph that may run twice")
@@ -111,6 +207,17 @@ def _has_changed_something(tx: Tracer) -> bool:
     targets = [target_of(effect) for effect in tx.side_effects.journal]
     written = any(node.meta.get("mutates") for node in tx.graph.graph.nodes)
     return written or any(target is None or is_outside(target) for target in targets)
+
+
+def _would_see_no_change(tx: Tracer, cached: Any) -> bool:
+    """Whether what the program has changed is nothing that the function looks at: of globals only constants, classes
+    and other functions."""
+    renamed = any(isinstance(effect, GlobalSet) for effect in tx.side_effects.journal)
+    return not renamed and _sees_arguments_only(cached, set(), _is_constant_or_class)
+
+
+def _is_constant_or_class(value: object) -> bool:
+    return is_constant_value(value) or isinstance(value, type)
 
 
 def _real(tx: Tracer, argument: Source) -> Any:
@@ -150,9 +257,11 @@ def _is_telling_key(variable: VariableTracker) -> bool:
     return not (isinstance(value, float | complex) and value == int(value.real)) if value == value else False
 
 
-def _sees_arguments_only(function: object, seen: set[object]) -> bool:
+def _sees_arguments_only(
+    function: object, seen: set[object], may_see: Callable[[object], bool] = lambda value: False
+) -> bool:
     """Whether all that a function reads besides its arguments are library code and functions of the same kind, or it
-    is marked as one whose result is a constant."""
+    is marked as one whose result is a constant. What else it `may_see` is for the caller to say."""
     if isinstance(function, CACHED_FUNCTION):
         function = function.__wrapped__  # type: ignore[attr-defined]
     if isinstance(function, types.FunctionType) and (function in seen or is_assumed_constant(function)):
@@ -163,7 +272,7 @@ def _sees_arguments_only(function: object, seen: set[object]) -> bool:
     defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     read = [function.__globals__[name] for name in _names(function.__code__) if name in function.__globals__]
     return all(is_constant_value(value) for value in defaults) and all(
-        _is_of_library(value) or _sees_arguments_only(value, seen) for value in read
+        _is_of_library(value) or may_see(value) or _sees_arguments_only(value, seen, may_see) for value in read
     )
 
 

@@ -15,7 +15,7 @@ from minidynamo import compat
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Result
 from minidynamo.guards.state import default_device
-from minidynamo.switches import allow_attention, allowed_attention, enter_device, leave_autocast, leave_device
+from minidynamo.switches import allow_attention, enter_device, leave_autocast, leave_device
 from minidynamo.tracer import registry
 from minidynamo.tracer.handlers.values import constant, expect_constant, none
 from minidynamo.tracer.protocol import Tracer
@@ -118,39 +118,21 @@ def _leave_device(tx: Tracer, device: ConstantVariable, *error: VariableTracker)
     return none()
 
 
-def _guard_attention(tx: Tracer) -> None:
-    """What attention may be computed by is no part of the global state: what it was on entry is guarded here."""
-    source = Result(Constant(allowed_attention, "allowed_attention"))
-    tx.guard(source, GuardKind.EQUALS, tx.graph.entry_settings.attention)
-
-
 def _attention(name: str, is_allowed: Callable[[], bool], allow: Callable[[bool], None]) -> None:
     @registry.function(is_allowed)
     def ask(tx: Tracer) -> VariableTracker:
-        _guard_attention(tx)
+        tx.graph.guard_attention()
         return ConstantVariable(is_allowed())
 
     @registry.function(allow)
     def switch(tx: Tracer, allowed: VariableTracker) -> VariableTracker:
-        _guard_attention(tx)
+        tx.graph.guard_attention()
         tx.graph.switch(allow_attention, name, expect_constant(tx, allowed, "what attention is computed by"))
         return none()
 
 
 for _name, _calls in compat.ATTENTION.items():
     _attention(_name, *_calls)
-
-
-def _computed(function: Callable[..., Any]) -> registry.Handler:
-    def handle(tx: Tracer, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
-        _guard_attention(tx)
-        return tx.emit(function, args, kwargs)
-
-    return handle
-
-
-for _function in compat.ATTENTION_FUNCTIONS:
-    registry.function(_function)(_computed(_function))
 
 
 @registry.function(torch.get_default_device)

@@ -7,6 +7,7 @@ import functools
 import pytest
 import torch
 
+import minidynamo
 from minidynamo.guards.source import Called
 from minidynamo.tracer.traced_frame import Break
 from tests.tracer.capture import capture, targets
@@ -104,3 +105,68 @@ def test_what_ends_the_graph(program):
     traced = capture(program, torch.ones(2), STATE)
     assert isinstance(traced.exit, Break) and not FOUND and BUFFER.tolist() == [0, 0]
     assert random_numbers.cache_info().currsize == 0
+
+
+class Recipe:
+    def __init__(self, factor):
+        self.factors = [factor, factor + 1]
+
+
+@functools.lru_cache
+def recipe(text, names, rank):
+    return Recipe(len(text) + len(names) + rank)
+
+
+@functools.lru_cache
+def sizes(found, shape):
+    return [size * found.factors[1] for size in shape], None, {0: shape[0]}
+
+
+def uses_sizes(x, notes):
+    notes.last = x.ndim
+    new, _, first = sizes(recipe("abc", ("h",), x.ndim), x.shape)
+    return x * new[0] + first[0]
+
+
+def keeps_them(x, notes):
+    notes.sizes = sizes(recipe("abc", ("h",), x.ndim), x.shape)
+    return x + 1
+
+
+def changes_them(x, notes):
+    new, _, _ = sizes(recipe("abc", ("h",), x.ndim), x.shape)
+    new.append(1)
+    return x * len(new)
+
+
+class Notes:
+    last = sizes = None
+
+
+@pytest.mark.parametrize(
+    ("program", "breaks", "recompiles"), [(uses_sizes, 0, 1), (keeps_them, 1, None), (changes_them, 1, None)]
+)
+def test_results_of_numbers_that_vary(program, breaks, recompiles):
+    def outcome(fn):
+        sizes.cache_clear()
+        notes = Notes()
+        results = [fn(torch.ones(n, 3), notes).tolist() for n in (2, 3, 4, 5, 3)]
+        return results, notes.sizes, notes.sizes is None or notes.sizes is sizes(recipe("abc", ("h",), 2), (3, 3))
+
+    compiled = minidynamo.compile(program, backend="eager")
+    assert outcome(compiled) == outcome(program)
+    assert compiled.breaks().count("MD244 graph break") == breaks
+    assert recompiles is None or compiled.stats.recompiles == recompiles
+
+
+def test_what_the_cache_has_from_before_is_not_computed_again():
+    @minidynamo.compile(backend="eager")
+    def program(x):
+        return x * reads(x.shape[0])
+
+    before = [program(torch.ones(n)).tolist() for n in (2, 3, 4)]
+    STATE["n"] += 1
+    try:
+        assert [program(torch.ones(n)).tolist() for n in (2, 3, 4)] == before
+    finally:
+        STATE["n"] -= 1
