@@ -74,15 +74,14 @@ class Cuts:
         were changed."""
         if not self.origins:
             return []
-        effects = self.frame.tx.side_effects
-        found, _ = reachable(roots, effects)
-        changed = [v for v in self.frame.chain.stand_ins if v in self.origins and effects.is_changed(v)]
+        found, _ = reachable(roots, self.frame.tx.side_effects)
+        changed = [v for v, stand_in in self.frame.chain.stand_ins.items() if v in self.origins and stand_in.is_changed]
         return [*(v for v in found if v in self.origins), *changed]
 
     def diagnostic(self, escaping: VariableTracker) -> Diagnostic:
         """What the user is told of one of them."""
         if escaping in self.frame.chain.stand_ins:
-            return self.frame.chain.stand_ins[escaping]
+            return self.frame.chain.stand_ins[escaping].diagnostic
         assert isinstance(escaping, ExceptionVariable)
         what = f"graph break: a {escaping.cls.__name__} that was raised is kept"
         why = "Its traceback exists only when Python itself raises it."

@@ -23,6 +23,7 @@ from minidynamo.tracer.side_effects import SideEffects
 from minidynamo.transforming import Transformation
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import DictVariable, ListVariable
 from minidynamo.variables.exceptions import ExceptionVariable
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.tensors import TensorVariable
@@ -255,7 +256,7 @@ class Tracer(Protocol):
         """The graph under construction."""
         ...
 
-    def stands_in(self, container: VariableTracker, diagnostic: Diagnostic) -> None:
+    def stands_in(self, container: ListVariable | DictVariable, diagnostic: Diagnostic) -> None:
         """It is not the very container that eager would have: the graph ends before the present instruction of the root
         frame, for this reason, if the container is changed, or is there when the graph has ended."""
         ...

@@ -305,7 +305,7 @@ def cached_methods(m, x):
     return m(x)
 
 
-@programs(graphs=2, breaks=1)
+@programs()
 def a_cache_behind_a_write(x):
     seen = []
     x.add_(1)

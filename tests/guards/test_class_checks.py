@@ -73,3 +73,29 @@ def test_only_registrations_that_change_an_answer_compile_again():
     Shape.register(Circle)
     assert area(Circle(), x).tolist() == [2, 2]
     assert area.stats.recompiles == 1
+
+
+def test_lists_of_subclasses_are_guarded():
+    class Base:
+        size = 0
+
+    class One(Base):
+        size = 1
+
+    @minidynamo.compile(backend="eager")
+    def total(x):
+        left, found = Base.__subclasses__(), 0
+        while left:
+            cls = left.pop()
+            left += cls.__subclasses__()
+            found += cls.size
+        return x * found
+
+    x = torch.ones(1)
+    assert total(x).tolist() == total(x).tolist() == [1] and total.stats.recompiles == 0
+
+    class Two(One):
+        size = 2
+
+    assert total(x).tolist() == [3] and Two in One.__subclasses__()
+    assert total.stats.recompiles == 1

@@ -3,14 +3,14 @@
 A function of constants that gives constants is traced, as if there were no cache. Otherwise it is called while tracing:
 what the cache holds then lives there, as what a module holds lives in the module, and guards and the residual program
 read it by calling the function again. That is allowed where nobody can tell when it ran: it is traced first, for
-nothing, and must neither change anything nor draw random numbers; and nothing may have changed before the call.
+nothing, and must neither change anything nor draw random numbers; and nothing that it sees may have changed before the
+call. What it computes of numbers that vary is traced: containers among that are stand-ins for the cache's own.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
@@ -34,7 +34,7 @@ from minidynamo.tracer.trace_rules import is_library_value, is_trusted_module
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import DictVariable, SequenceVariable, TupleVariable
+from minidynamo.variables.containers import DictVariable, ListVariable, SequenceVariable, TupleVariable
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ObjectVariable
 
@@ -114,11 +114,11 @@ def _of_numbers(
     given = [*args, *kwargs.values()]
     if not all(map(_is_plain, given)):
         refuse("an argument is made by the program, and the cache would keep it")
-    before = len(tx.graph.graph.nodes)
+    before = frozenset(tx.graph.graph.nodes)
     with changing_nothing(tx, refuse):
         result = tx.call(function, args, kwargs)
-    made = itertools.islice(tx.graph.graph.nodes, before, None)
-    if any(not isinstance(node.meta.get("example_value"), _NUMBERS) for node in made):
+    made = (node.meta.get("example_value") for node in tx.graph.graph.nodes if node not in before)
+    if any(not isinstance(value, _NUMBERS) for value in made):
         refuse("it computes tensors of numbers that vary")
     if not _would_see_no_change(tx, cached):
         refuse("it looks at more than its arguments, as that was when the cache got its result")
@@ -171,9 +171,9 @@ def _is_same(one: object, other: object) -> bool:
     return repr(one) == repr(other)
 
 
-def _containers(variable: VariableTracker) -> Iterator[VariableTracker]:
+def _containers(variable: VariableTracker) -> Iterator[ListVariable | DictVariable]:
     if isinstance(variable, SequenceVariable):
-        if variable.python_type is list:
+        if isinstance(variable, ListVariable):
             yield variable
         for item in variable.items:
             yield from _containers(item)
@@ -217,6 +217,8 @@ def _would_see_no_change(tx: Tracer, cached: Any) -> bool:
 
 
 def _is_constant_or_class(value: object) -> bool:
+    if type(value) in (tuple, frozenset):
+        return all(map(_is_constant_or_class, value))  # type: ignore[call-overload]
     return is_constant_value(value) or isinstance(value, type)
 
 

@@ -18,7 +18,7 @@ import torch
 from minidynamo.compat import protocol_members
 from minidynamo.guards.class_checks import ClassQuestion
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Constant, Result
+from minidynamo.guards.source import Called, Constant, Result
 from minidynamo.tracer import registry
 from minidynamo.tracer.attributes import claims_class
 from minidynamo.tracer.constants import from_constant
@@ -29,7 +29,7 @@ from minidynamo.tracer.unread import class_of, looked_at
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import MethodVariable, SuperVariable
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import TupleVariable
+from minidynamo.variables.containers import ListVariable, TupleVariable
 from minidynamo.variables.objects import ClassVariable, ObjectVariable, OpaqueVariable
 
 # Metaclasses that answer `isinstance` and `issubclass` from the class alone.
@@ -194,3 +194,10 @@ def _same_method(tx: Tracer, self: VariableTracker, other: VariableTracker) -> V
     if not tx.truth(tx.call(operator.is_, [self.receiver, other.receiver])):
         return ConstantVariable(False)
     return tx.call(operator.eq, [self.function, other.function])
+
+
+@registry.method(type, "__subclasses__")
+def _subclasses(tx: Tracer, cls: ClassVariable) -> VariableTracker:
+    source = cls.source or Constant(cls.value, cls.value.__name__)
+    found = tx.wrap(cls.value.__subclasses__(), Called(Constant(type.__subclasses__, "type.__subclasses__"), (source,)))
+    return ListVariable(tx.unpack(found))
