@@ -320,3 +320,52 @@ def test_backward_runs_as_often_as_in_eager(program, times):
                 y.backward(torch.ones_like(y))
             continue
         torch.testing.assert_close(x.grad, times * torch.autograd.grad(program(x).sum(), x)[0])
+
+
+def retained_inside(x):
+    y = x.sin()
+    y.retain_grad()
+    return y, y * 2
+
+
+def hooked_inside(x):
+    y = x.sin()
+    y.register_hook(lambda gradient: gradient * 3)
+    return y, y * 2
+
+
+def broken_behind(x):
+    y = x.sin()
+    minidynamo.graph_break()
+    return y, y * 2
+
+
+def grad_of_a_result(y, z, x):
+    return torch.autograd.grad((z + 5 * y).sum(), (y, x))
+
+
+def backward_to_a_result(y, z, x):
+    z.sum().backward(inputs=[y])
+    return [y.grad, x.grad]
+
+
+def retained_behind_the_call(y, z, x):
+    y.retain_grad()
+    (z + 5 * y).sum().backward()
+    return [y.grad, x.grad]
+
+
+def hooked_behind_the_call(y, z, x):
+    seen = []
+    y.register_hook(lambda gradient: seen.append(gradient) or gradient * 10)
+    z.sum().backward()
+    return [*seen, x.grad]
+
+
+@pytest.mark.parametrize(
+    "ask", [grad_of_a_result, backward_to_a_result, retained_behind_the_call, hooked_behind_the_call]
+)
+@pytest.mark.parametrize("fn", [retained_inside, hooked_inside, broken_behind])
+def test_a_gradient_from_one_result_to_another(fn, ask):
+    """It is seen behind the call where the program has asked for it inside, or broken the graph."""
+    assert_alike(fn, lambda call, given: ask(*call(*given), *given), (3,), backend="aot_eager", fullgraph=False)
