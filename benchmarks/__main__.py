@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import capture, cold_start, coverage, guards, kernels, memory, overhead, steps
+from benchmarks import capture, cold_start, coverage, guards, kernels, libraries, memory, overhead, steps
 from benchmarks.measure import SYSTEMS, Result
 
 MEASUREMENTS: dict[str, Callable[[bool], Iterator[Result]]] = {
@@ -26,6 +26,7 @@ MEASUREMENTS: dict[str, Callable[[bool], Iterator[Result]]] = {
     "steps": steps.measure,
     "memory": memory.measure,
 }
+OWN_TABLES: dict[str, Callable[[list[str]], None]] = {"coverage": coverage.main, "libraries": libraries.main}
 COLUMNS = ("", "unit", *SYSTEMS, "of eager", "of torch.compile", "limit")
 
 
@@ -61,9 +62,9 @@ def markdown(rows: list[list[str]]) -> str:
 
 
 def main() -> None:
-    """Measure and print. What `coverage` counts are programs, so it has a table of its own."""
-    if sys.argv[1:2] == ["coverage"]:
-        return coverage.main(sys.argv[2:])
+    """Measure and print. Those of `OWN_TABLES` count programs and graphs."""
+    if sys.argv[1:2] and sys.argv[1] in OWN_TABLES:
+        return OWN_TABLES[sys.argv[1]](sys.argv[2:])
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of {', '.join(MEASUREMENTS)}; all without one")
     parser.add_argument("--quick", action="store_true", help="few rounds: to see that it works, not for numbers")
