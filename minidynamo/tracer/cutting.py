@@ -58,7 +58,7 @@ class Cuts:
         cut = Cut(self._first(step), True)
         if not self._possible() and self._before_handlers is not None:
             cut = self._before_handlers
-        for stand_in in self.frame.chain.stand_ins:
+        for stand_in in self.frame.tx.side_effects.stand_ins:
             self.origins.setdefault(stand_in, cut)
 
     def before(self, step: int, in_callee: bool) -> Cut:
@@ -75,13 +75,18 @@ class Cuts:
         if not self.origins:
             return []
         found, _ = reachable(roots, self.frame.tx.side_effects)
-        changed = [v for v, stand_in in self.frame.chain.stand_ins.items() if v in self.origins and stand_in.is_changed]
+        changed = [
+            v
+            for v, stand_in in self.frame.tx.side_effects.stand_ins.items()
+            if v in self.origins and stand_in.is_changed
+        ]
         return [*(v for v in found if v in self.origins), *changed]
 
     def diagnostic(self, escaping: VariableTracker) -> Diagnostic:
         """What the user is told of one of them."""
-        if escaping in self.frame.chain.stand_ins:
-            return self.frame.chain.stand_ins[escaping].diagnostic
+        stand_in = self.frame.tx.side_effects.stand_ins.get(escaping)
+        if stand_in is not None:
+            return stand_in.diagnostic
         assert isinstance(escaping, ExceptionVariable)
         what = f"graph break: a {escaping.cls.__name__} that was raised is kept"
         why = "Its traceback exists only when Python itself raises it."

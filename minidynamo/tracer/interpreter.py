@@ -9,7 +9,7 @@ import dis
 import linecache
 from collections.abc import Mapping
 from types import CodeType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from minidynamo.bytecode.instructions import Instruction, decode, location
 from minidynamo.errors import Diagnostic, SkipFrame, UserLocation
@@ -23,7 +23,6 @@ from minidynamo.tracer.unread import as_known, looked_at
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import DictVariable, ListVariable
 from minidynamo.variables.exceptions import ExceptionVariable
 from minidynamo.variables.objects import UnreadVariable
 
@@ -33,31 +32,11 @@ _HAS_END_SEND = "END_SEND" in dis.opmap
 STEP_LIMIT = 500_000
 
 
-class StandIn(NamedTuple):
-    """A container that is not the very one which eager would have, and what the user is told where that could be seen:
-    when it is changed, or is there when the graph has ended."""
-
-    container: ListVariable | DictVariable
-    contents: list[object]
-    diagnostic: Diagnostic
-
-    @property
-    def is_changed(self) -> bool:
-        """Whether it holds something else by now."""
-        return contents_of(self.container) != self.contents
-
-
-def contents_of(container: ListVariable | DictVariable) -> list[object]:
-    """What a container holds now."""
-    return [*(container.items.items() if isinstance(container, DictVariable) else container.items)]
-
-
 class FrameChain:
     """The frames of one trace, the root first, and how many more instructions they may interpret together.
 
     `raised` has every exception that the program raised in them, in order; `emits_in_try`: an operation of the graph
-    has a `try` or `with` around it, in any of them; `generators` those that have started. `stand_ins` by their
-    containers.
+    has a `try` or `with` around it, in any of them; `generators` those that have started.
     """
 
     def __init__(self, steps: int = STEP_LIMIT) -> None:
@@ -65,7 +44,6 @@ class FrameChain:
         self.steps_left = steps
         self.raised: dict[ExceptionVariable, Raised] = {}
         self.generators: list[VariableTracker] = []
-        self.stand_ins: dict[VariableTracker, StandIn] = {}
         self.emits_in_try = False
 
     @property

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, Protocol
 
 import torch.fx
 
-from minidynamo.errors import Diagnostic, UserLocation
+from minidynamo.errors import UserLocation
 from minidynamo.guards.class_checks import ClassChecks
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.shapes import Shapes
@@ -23,7 +23,6 @@ from minidynamo.tracer.side_effects import SideEffects
 from minidynamo.transforming import Transformation
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import DictVariable, ListVariable
 from minidynamo.variables.exceptions import ExceptionVariable
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.tensors import TensorVariable
@@ -254,11 +253,6 @@ class Tracer(Protocol):
     @property
     def graph(self) -> GraphView:
         """The graph under construction."""
-        ...
-
-    def stands_in(self, container: ListVariable | DictVariable, diagnostic: Diagnostic) -> None:
-        """It is not the very container that eager would have: the graph ends before the present instruction of the root
-        frame, for this reason, if the container is changed, or is there when the graph has ended."""
         ...
 
     def call(

@@ -13,7 +13,7 @@ from typing import Any
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, stand_in
-from minidynamo.tracer.constants import NotConstant, as_constant
+from minidynamo.tracer.constants import NotConstant, as_constant, key_of
 from minidynamo.tracer.outside_items import OutsideTable
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
@@ -25,6 +25,7 @@ from minidynamo.variables.containers import (
     SetVariable,
     TupleVariable,
 )
+from minidynamo.variables.objects import IdVariable
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 ADD, DISCARD, CLEAR, POP = "add", "discard", "clear", "pop"
@@ -72,8 +73,7 @@ def discard(variable: SetVariable, key: DictKey) -> bool:
         return False
     del variable.items[key]
     added = SetStep(ADD, (key.variable,))
-    is_new = isinstance(key.token, VariableTracker) and key.variable.source is None
-    if is_new and added in variable.steps and not variable.is_operand:
+    if _is_new(key.variable) and added in variable.steps and not variable.is_operand:
         # Where a new object is kept is different at each call: nobody can tell, and it need not live on for that.
         variable.steps.remove(added)
         variable.changes += 1
@@ -81,6 +81,15 @@ def discard(variable: SetVariable, key: DictKey) -> bool:
     else:
         took_step(variable, SetStep(DISCARD, (key.variable,)))
     return True
+
+
+def _is_new(variable: VariableTracker) -> bool:
+    """Whether it is an object that the program has made, or the address of one, whose hash is another at each call."""
+    if isinstance(variable, TupleVariable):
+        return any(map(_is_new, variable.items))
+    return isinstance(variable, IdVariable) or (
+        isinstance(key_of(variable).token, VariableTracker) and not variable.source
+    )
 
 
 def took_step(variable: SetVariable, step: SetStep) -> None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+from minidynamo.errors import Diagnostic
 from minidynamo.guards.source import Source
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable
+from minidynamo.variables.containers import DictVariable, ListVariable
 from minidynamo.variables.objects import ClassVariable, NamespaceVariable
 
 
@@ -96,6 +98,25 @@ class Written(Effect):
     tensor: VariableTracker
 
 
+class StandIn(NamedTuple):
+    """A container that is not the very one which eager would have, and what the user is told where that could be seen:
+    when it is changed, or is there when the graph has ended."""
+
+    container: ListVariable | DictVariable
+    contents: list[object]
+    diagnostic: Diagnostic
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether it holds something else by now."""
+        return _contents(self.container) != self.contents
+
+
+def _contents(container: ListVariable | DictVariable) -> list[object]:
+    """What a container holds now."""
+    return [*(container.items.items() if isinstance(container, DictVariable) else container.items)]
+
+
 def _ignore(effect: Effect) -> None:
     pass
 
@@ -117,6 +138,7 @@ class SideEffects:
         self._class_attributes: dict[tuple[type, str], VariableTracker | Absence] = {}
         self._globals: dict[tuple[int, str], VariableTracker | Absence] = {}
         self._changed: set[VariableTracker] = set()
+        self.stand_ins: dict[VariableTracker, StandIn] = {}
 
     def _record(self, effect: Effect) -> None:
         self.on_effect(effect)
@@ -136,6 +158,10 @@ class SideEffects:
     def is_changed(self, container: VariableTracker) -> bool:
         """Whether `contents_changed` was reported for it."""
         return container in self._changed
+
+    def stands_in(self, container: ListVariable | DictVariable, diagnostic: Diagnostic) -> None:
+        """Report a container that is not the very one which eager would have."""
+        self.stand_ins[container] = StandIn(container, _contents(container), diagnostic)
 
     def set_attr(self, obj: VariableTracker, name: str, value: VariableTracker) -> None:
         """Report `obj.name = value`."""

@@ -25,7 +25,7 @@ from minidynamo.tracer.exceptions import description, tracked
 from minidynamo.tracer.graph.arguments import NotInGraph
 from minidynamo.tracer.graph.fake_tensors import CallFailed
 from minidynamo.tracer.graph.output_graph import OutputGraph
-from minidynamo.tracer.interpreter import Frame, FrameChain, StandIn, contents_of
+from minidynamo.tracer.interpreter import Frame, FrameChain
 from minidynamo.tracer.losses import NOTICED_DEATH, Losses
 from minidynamo.tracer.moved_items import next_moved
 from minidynamo.tracer.operators import truth_of
@@ -35,7 +35,7 @@ from minidynamo.tracer.unread import looked_at
 from minidynamo.tracer.unrolling import expect_no_constant, free_numbers, unroll_lists
 from minidynamo.tracer.wrap import wrap
 from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.containers import DictVariable, ListVariable, SequenceVariable
+from minidynamo.variables.containers import SequenceVariable
 from minidynamo.variables.exceptions import ExceptionVariable
 
 _NO_FAKE_FORM = (UnsupportedOperator, UnsupportedFakeTensor, NotImplementedError)
@@ -186,10 +186,6 @@ class Trace:
         while self.graph.subgraph is not None and (written := self.graph.subgraph.take_written()) is not None:
             self.side_effects.on_effect(Written(written))
         return made
-
-    def stands_in(self, container: ListVariable | DictVariable, diagnostic: Diagnostic) -> None:
-        """It is not the very container that eager would have."""
-        self.chain.stand_ins[container] = StandIn(container, contents_of(container), diagnostic)
 
     def break_graph(self, code: str, what: str, *, why: str = "", fix: str = "", marker: str = "") -> NoReturn:
         """Cut the graph before the current instruction of the root frame."""

@@ -134,7 +134,7 @@ def _of_numbers(
         where=tx.frames[-1].location,
     )
     for container in _containers(result):
-        tx.stands_in(container, diagnostic)
+        tx.side_effects.stands_in(container, diagnostic)
     return result
 
 
