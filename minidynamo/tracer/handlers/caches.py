@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 from weakref import WeakSet
 
@@ -20,7 +20,7 @@ import torch.fx
 
 from minidynamo.compat import FakeTensor, is_assumed_constant
 from minidynamo.errors import Diagnostic
-from minidynamo.guards.source import Attr, Called, Constant, Item, Source
+from minidynamo.guards.source import Attr, Called, Constant, Item, Source, call_or_none
 from minidynamo.tracer import registry
 from minidynamo.tracer.constants import NotConstant, as_constant, is_constant_value
 from minidynamo.tracer.graph.subgraphs import Subgraph
@@ -42,6 +42,8 @@ CACHED_FUNCTION: type = type(functools.lru_cache(int))
 _NUMBERS = (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
 # The graphs of functions that are traced for nothing.
 _TRIALS: WeakSet[Subgraph] = WeakSet()
+# Objects that caches have, and functions have made of constants alone: nothing else refers to what they hold.
+_OF_CONSTANTS: WeakSet[VariableTracker] = WeakSet()
 
 
 @registry.instances(CACHED_FUNCTION)
@@ -74,7 +76,7 @@ def _call_cached(
         refuse("it writes to a tensor")
     if computes and _may_draw(tx, subgraph):
         refuse("it may draw random numbers")
-    return _taken_out(tx, cached, place, refuse)
+    return _taken_out(tx, cached, [*args, *kwargs.values()], place, refuse)
 
 
 def _name(cached: Any) -> str:
@@ -112,19 +114,19 @@ def _of_numbers(
     """What a function computes of numbers that vary: the cache has it for each of them, so containers that it makes are
     stand-ins. What the cache has for the present numbers is compared."""
     given = [*args, *kwargs.values()]
-    if not all(map(_is_plain, given)):
-        refuse("an argument is made by the program, and the cache would keep it")
+    if not all(map(_is_constant, given)):
+        refuse("an argument may have changed since the cache got its result")
     before = frozenset(tx.graph.graph.nodes)
     with changing_nothing(tx, refuse):
         result = tx.call(function, args, kwargs)
     made = (node.meta.get("example_value") for node in tx.graph.graph.nodes if node not in before)
     if any(not isinstance(value, _NUMBERS) for value in made):
         refuse("it computes tensors of numbers that vary")
-    if not _would_see_no_change(tx, cached):
+    if not _sees_constants_only(tx, cached):
         refuse("it looks at more than its arguments, as that was when the cache got its result")
     real = [_here(each, refuse) for each in given]
-    there = cached(*real[: len(args)], **dict(zip(kwargs, real[len(args) :])))
-    if not _is_same(_here(result, refuse), there):
+    there = call_or_none(cached, *real[: len(args)], **dict(zip(kwargs, real[len(args) :])))
+    if repr(there) != repr(_here(result, refuse)):
         refuse("the cache has another result")
     diagnostic = Diagnostic(
         "MD244",
@@ -145,11 +147,11 @@ def _varies(variable: VariableTracker) -> bool:
     return isinstance(variable, NumberVariable) and variable.pinned is None
 
 
-def _is_plain(variable: VariableTracker) -> bool:
-    """Whether a cache that keeps it keeps nothing that the program makes: numbers, text, and what is outside."""
+def _is_constant(variable: VariableTracker) -> bool:
+    """Whether it stays as it is: a number, text, a tuple of them, or what a cache has that was made of those."""
     if isinstance(variable, TupleVariable):
-        return all(map(_is_plain, variable.items))
-    return isinstance(variable, NumberVariable) or _argument(variable) is not None
+        return all(map(_is_constant, variable.items))
+    return isinstance(variable, NumberVariable | ConstantVariable) or variable in _OF_CONSTANTS
 
 
 def _here(variable: VariableTracker, refuse: Callable[[str], NoReturn]) -> Any:
@@ -167,10 +169,6 @@ def _here(variable: VariableTracker, refuse: Callable[[str], NoReturn]) -> Any:
     refuse(f"a {variable.python_type.__name__} depends on numbers that vary")
 
 
-def _is_same(one: object, other: object) -> bool:
-    return repr(one) == repr(other)
-
-
 def _containers(variable: VariableTracker) -> Iterator[ListVariable | DictVariable]:
     if isinstance(variable, SequenceVariable):
         if isinstance(variable, ListVariable):
@@ -184,12 +182,17 @@ def _containers(variable: VariableTracker) -> Iterator[ListVariable | DictVariab
 
 
 def _taken_out(
-    tx: Tracer, cached: BuiltinVariable, place: Called | None, refuse: Callable[[str], NoReturn]
+    tx: Tracer,
+    cached: BuiltinVariable,
+    given: Sequence[VariableTracker],
+    place: Called | None,
+    refuse: Callable[[str], NoReturn],
 ) -> VariableTracker:
     """The object that the cache holds."""
     if place is None:
         refuse("an argument is made by the program, and the cache would keep it")
-    if _has_changed_something(tx) and not _would_see_no_change(tx, cached.value):
+    made_of_constants = all(map(_is_constant, given)) and _sees_constants_only(tx, cached.value)
+    if _has_changed_something(tx) and not made_of_constants:
         refuse("something was changed before, which the function would have to see")
     if tx.graph.subgraph is not None:
         refuse("it is called in a part of the graph that may run twice")
@@ -199,7 +202,10 @@ def _taken_out(
         result = cached.value(*values[:split], **dict(zip(place.names, values[split:])))
     except Exception as error:
         refuse(f"it raises {type(error).__name__}")
-    return tx.wrap(result, place)
+    tracked = tx.wrap(result, place)
+    if made_of_constants:
+        _OF_CONSTANTS.add(tracked)
+    return tracked
 
 
 def _has_changed_something(tx: Tracer) -> bool:
@@ -209,11 +215,16 @@ def _has_changed_something(tx: Tracer) -> bool:
     return written or any(target is None or is_outside(target) for target in targets)
 
 
-def _would_see_no_change(tx: Tracer, cached: Any) -> bool:
-    """Whether what the program has changed is nothing that the function looks at: of globals only constants, classes
-    and other functions."""
-    renamed = any(isinstance(effect, GlobalSet) for effect in tx.side_effects.journal)
-    return not renamed and _sees_arguments_only(cached, set(), _is_constant_or_class)
+def _sees_constants_only(tx: Tracer, cached: Any) -> bool:
+    """Whether all that a function looks at besides its arguments are constants, classes and other functions, and the
+    program has changed neither those nor what caches have."""
+    targets = [target_of(effect) for effect in tx.side_effects.journal]
+    sources = [target.source for target in targets if target is not None and target.source is not None]
+    if any(isinstance(effect, GlobalSet) for effect in tx.side_effects.journal):
+        return False
+    if any(isinstance(place, Called) for source in sources for place in (source, *source.bases())):
+        return False
+    return _sees_arguments_only(cached, set(), _is_constant_or_class)
 
 
 def _is_constant_or_class(value: object) -> bool:

@@ -159,6 +159,38 @@ def test_results_of_numbers_that_vary(program, breaks, recompiles):
     assert recompiles is None or compiled.stats.recompiles == recompiles
 
 
+class Scaled:
+    def __init__(self):
+        self.scale = 2
+
+    @functools.lru_cache  # noqa: B019
+    def sizes(self, shape):
+        return [size * self.scale for size in shape]
+
+    def of_changed(self, x):
+        self.scale = 3
+        return x * self.sizes(x.shape)[0]
+
+    def of_constants(self, x):
+        found = recipe("ab", (), x.ndim)
+        found.factors = [5, 6]
+        return x * sizes(found, x.shape)[0][0]
+
+
+@pytest.mark.parametrize("name", ["of_changed", "of_constants"])
+def test_what_was_changed_is_seen(name):
+    def outcome(make):
+        sizes.cache_clear()
+        recipe.cache_clear()
+        scaled = Scaled()
+        fn = make(getattr(scaled, name))
+        results = [fn(torch.ones(n, 3)).tolist() for n in (2, 3, 4, 3)]
+        scaled.scale = 4
+        return results, scaled.sizes(torch.Size((3, 3))), [fn(torch.ones(n, 3)).tolist() for n in (3, 5)]
+
+    assert outcome(lambda fn: minidynamo.compile(fn, backend="eager")) == outcome(lambda fn: fn)
+
+
 def test_what_the_cache_has_from_before_is_not_computed_again():
     @minidynamo.compile(backend="eager")
     def program(x):
