@@ -53,12 +53,17 @@ class Cuts:
             self._before_handlers = Cut(self._first(step), in_callee)
         self.origins |= dict.fromkeys(new, self._before_handlers)
 
-    def note_stand_ins(self, step: int) -> None:
-        """The program has made stand-ins in this step."""
+    def note_new(self, step: int) -> None:
+        """Note the exceptions that were raised, and the stand-ins that were made, in this step."""
+        raised, stand_ins = self.frame.chain.raised, self.frame.tx.side_effects.stand_ins
+        if len(raised) + len(stand_ins) == len(self.origins):  # as in nearly all steps
+            return
+        if not self.origins.keys() >= raised.keys():
+            self.note_raised(step)
         cut = Cut(self._first(step), True)
         if not self._possible() and self._before_handlers is not None:
             cut = self._before_handlers
-        for stand_in in self.frame.tx.side_effects.stand_ins:
+        for stand_in in stand_ins:
             self.origins.setdefault(stand_in, cut)
 
     def before(self, step: int, in_callee: bool) -> Cut:
@@ -75,11 +80,8 @@ class Cuts:
         if not self.origins:
             return []
         found, _ = reachable(roots, self.frame.tx.side_effects)
-        changed = [
-            v
-            for v, stand_in in self.frame.tx.side_effects.stand_ins.items()
-            if v in self.origins and stand_in.is_changed
-        ]
+        stand_ins = self.frame.tx.side_effects.stand_ins.items()
+        changed = [v for v, stand_in in stand_ins if v in self.origins and stand_in.is_changed]
         return [*(v for v in found if v in self.origins), *changed]
 
     def diagnostic(self, escaping: VariableTracker) -> Diagnostic:

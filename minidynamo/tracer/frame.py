@@ -150,9 +150,7 @@ def _run(request: FrameRequest, frame: Frame, stop: _Stop | None) -> None:
                 raise
             in_callee = len(frame.chain.frames) > 1
             raise _Stopped(_Stop(cuts.before(step, in_callee), error.diagnostic)) from error
-        if any(exception not in cuts.origins for exception in frame.chain.raised):
-            cuts.note_raised(step)
-        cuts.note_stand_ins(step)
+        cuts.note_new(step)
         step += 1
     if frame.result is not None:
         _expect_none_escaping(request, cuts, frame.result)
