@@ -12,10 +12,10 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks import capture, cold_start, coverage, guards, kernels, libraries, memory, overhead, steps
 from benchmarks.measure import SYSTEMS, Result
+from benchmarks.tables import show
 
 MEASUREMENTS: dict[str, Callable[[bool], Iterator[Result]]] = {
     "overhead": overhead.measure,
@@ -55,12 +55,6 @@ def _cpu_lines() -> list[str]:
     return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
 
 
-def markdown(rows: list[list[str]]) -> str:
-    """The table for a document."""
-    lines = [COLUMNS, ["---"] * len(COLUMNS), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def main() -> None:
     """Measure and print. Those of `OWN_TABLES` count programs and graphs."""
     if sys.argv[1:2] and sys.argv[1] in OWN_TABLES:
@@ -85,14 +79,14 @@ def main() -> None:
             for result in MEASUREMENTS[name](options.quick):
                 rows.append(cells(result))
                 console.print("  ".join(cell for cell in rows[-1] if cell), style="dim", soft_wrap=True)
-    table = Table(title="Medians; ratios are minidynamo's share, pair by pair", title_justify="left")
-    for number, heading in enumerate(COLUMNS):
-        table.add_column(heading, justify="left" if number in (0, 1, len(COLUMNS) - 1) else "right")
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
-    if options.markdown:
-        console.print(markdown(rows), soft_wrap=True, markup=False, highlight=False)
+    show(
+        console,
+        "Medians; ratios are minidynamo's share, pair by pair",
+        COLUMNS,
+        rows,
+        left=(0, 1, -1),
+        for_document=options.markdown,
+    )
 
 
 if __name__ == "__main__":

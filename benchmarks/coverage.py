@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.coverage_areas import AREAS, ROOT
+from benchmarks.tables import show
 
 GOAL = 0.95
 COLUMNS = ("", "programs", "torch.compile captures", "minidynamo of these", "share", "only minidynamo", "different")
@@ -136,12 +136,6 @@ def misses(parts: Iterable[Coverage]) -> Iterator[str]:
                 yield f"{part.area}: {finding.name}: DIFFERENT: {finding.differs}"
 
 
-def markdown(parts: list[Coverage]) -> str:
-    """The table for a document."""
-    lines = [list(COLUMNS), ["---"] * len(COLUMNS), *(part.row() for part in parts)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def main(arguments: list[str]) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks coverage", description=__doc__)
@@ -164,11 +158,5 @@ def main(arguments: list[str]) -> None:
             for line in misses(parts[-1:]):
                 console.print(f"  {line}", soft_wrap=True, markup=False, highlight=False)
     parts.append(total(parts))
-    table = Table(title="Programs captured whole, with results equal to eager", title_justify="left")
-    for number, heading in enumerate(COLUMNS):
-        table.add_column(heading, justify="left" if number == 0 else "right")
-    for part in parts:
-        table.add_row(*part.row())
-    console.print(table)
-    if options.markdown:
-        console.print(markdown(parts), soft_wrap=True, markup=False, highlight=False)
+    title = "Programs captured whole, with results equal to eager"
+    show(console, title, COLUMNS, [part.row() for part in parts], for_document=options.markdown)

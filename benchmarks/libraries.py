@@ -22,10 +22,10 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.coverage_areas import ROOT
 from benchmarks.library_programs import PROGRAMS
+from benchmarks.tables import show
 
 OURS, TORCH = "minidynamo", "torch.compile"
 COLUMNS = (
@@ -123,12 +123,6 @@ def missing(names: Iterable[str]) -> list[str]:
     return sorted(package for package in needed if importlib.util.find_spec(package) is None)
 
 
-def markdown(findings: Iterable[Finding]) -> str:
-    """The table for a document."""
-    lines = [list(COLUMNS), ["---"] * len(COLUMNS), *(finding.row() for finding in findings)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def main(arguments: list[str]) -> None:
     """Measure and print; the exit status says whether everything passed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks libraries", description=__doc__)
@@ -154,13 +148,7 @@ def main(arguments: list[str]) -> None:
         console.print("  ".join(findings[-1].row()), style="dim", soft_wrap=True, markup=False)
         if findings[-1].torch.error:
             console.print(f"  torch.compile: {findings[-1].torch.error}", soft_wrap=True, markup=False)
-    table = Table(title="Inference, training steps with three shapes, generation", title_justify="left")
-    for number, heading in enumerate(COLUMNS):
-        table.add_column(heading, justify="left" if number in (0, len(COLUMNS) - 1) else "right")
-    for finding in findings:
-        table.add_row(*finding.row())
-    console.print(table)
-    if options.markdown:
-        console.print(markdown(findings), soft_wrap=True, markup=False, highlight=False)
+    title, rows = "Inference, training steps with three shapes, generation", [finding.row() for finding in findings]
+    show(console, title, COLUMNS, rows, left=(0, -1), for_document=options.markdown)
     if any(finding.failure for finding in findings):
         sys.exit(1)

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from benchmarks import libraries
-from benchmarks.libraries import TOLERANCE, Finding, Seen, markdown, measure, missing, read
+from benchmarks.libraries import COLUMNS, TOLERANCE, Finding, Seen, measure, missing, read
 from benchmarks.library_programs import PROGRAMS
 from benchmarks.library_worker import INPUTS, STEPS, difference, tensors_in
+from benchmarks.tables import markdown
 
 EQUAL = Seen(graphs=3, breaks=0, seconds=1.25)
 ROUNDED = Seen(graphs=3, results=TOLERANCE / 2)
@@ -39,7 +40,8 @@ def test_more_graphs_than_with_torch_compile_fail():
 def test_a_row_says_who_raised():
     row = Finding("bert", False, EQUAL, RAISES).row()
     assert row == ["bert", "3", "raises", "0", "raises", "0", "0", "1.2", "raises", "pass"]
-    assert markdown([Finding("bert", False, EQUAL, EQUAL)]).splitlines()[2].startswith("| bert | 3 | 3 | 0 |")
+    table = markdown(COLUMNS, [Finding("bert", False, EQUAL, EQUAL).row()])
+    assert table.splitlines()[2].startswith("| bert | 3 | 3 | 0 |")
 
 
 def test_a_finding_comes_out_of_its_process_as_it_went_in():
