@@ -8,6 +8,7 @@ from __future__ import annotations
 import abc
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 ClassQuestion = Callable[[type, tuple[type, ...]], object]
 
@@ -20,18 +21,20 @@ class ClassChecks:
 
     def __init__(self) -> None:
         self._registrations = abc.get_cache_token()
-        self._asked: list[tuple[ClassQuestion, weakref.ref[type], tuple[weakref.ref[type], ...], object]] = []
+        # Abstract classes hash what they are asked about, too.
+        self._answers: dict[tuple[ClassQuestion, weakref.ref[type], tuple[weakref.ref[type], ...]], object] = {}
 
-    def note(self, question: ClassQuestion, cls: type, classes: tuple[type, ...]) -> None:
-        """Note what `question(cls, classes)` gives: a number, or a class."""
+    def ask(self, question: ClassQuestion, cls: type, classes: tuple[type, ...]) -> Any:
+        """What `question(cls, classes)` gives, a number or a class, which is noted."""
         answer = question(cls, classes)
         held = weakref.ref(answer) if isinstance(answer, type) else answer
-        self._asked.append((question, weakref.ref(cls), tuple(map(weakref.ref, classes)), held))
+        self._answers[question, weakref.ref(cls), tuple(map(weakref.ref, classes))] = held
+        return answer
 
     def __call__(self) -> bool:
         registrations = abc.get_cache_token()
         if registrations != self._registrations:
-            if not all(self._holds(*asked) for asked in self._asked):
+            if not all(self._holds(*asked, held) for asked, held in self._answers.items()):
                 return False
             self._registrations = registrations
         return True

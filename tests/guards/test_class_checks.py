@@ -25,7 +25,7 @@ def test_answers_are_asked_again_behind_a_registration_only():
         return issubclass(cls, classes)
 
     checks = ClassChecks()
-    checks.note(question, Circle, (Shape, int))
+    checks.ask(question, Circle, (Shape, int))
     assert checks() and checks()
     assert len(asked) == 1
 
@@ -46,7 +46,7 @@ def test_classes_are_not_kept_alive():
         pass
 
     checks = ClassChecks()
-    checks.note(lambda cls, classes: classes[0], Circle, (Shape,))
+    checks.ask(lambda cls, classes: classes[0], Circle, (Shape,))
     gone = weakref.ref(Circle)
     del Circle
     gc.collect()  # classes are cycles

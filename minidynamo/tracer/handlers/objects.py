@@ -85,10 +85,10 @@ def _expect_honest(tx: Tracer, cls: type) -> None:
 
 def ask_classes(tx: Tracer, question: ClassQuestion, cls: type, classes: tuple[type, ...]) -> Any:
     """What `question(cls, classes)` gives; guarded where other classes may be registered with one of them later."""
-    if any(isinstance(each, abc.ABCMeta) for each in classes):
-        tx.graph.class_checks.note(question, cls, classes)
-        tx.guard(Result(Constant(tx.graph.class_checks, "class_checks")), GuardKind.EQUALS, True)
-    return question(cls, classes)
+    if not any(isinstance(each, abc.ABCMeta) for each in classes):
+        return question(cls, classes)
+    tx.guard(Result(Constant(tx.graph.class_checks, "class_checks")), GuardKind.EQUALS, True)
+    return tx.graph.class_checks.ask(question, cls, classes)
 
 
 @registry.function(isinstance)
