@@ -90,6 +90,11 @@ def _tell_why_there_are_no_kernels() -> None:
         notice(missing.diagnostic)
 
 
+def _needs_parts(plan: CallPlan) -> bool:
+    """Whether the whole backward graph cannot take the place of a part."""
+    return bool(plan.signature.kept_for or plan.signature.arrivals)
+
+
 def _what(program: str, stages: Iterable[str]) -> str:
     """What an entry has, for people."""
     return f"{program}, {' and '.join(dict.fromkeys(stage.partition(',')[0] for stage in stages))}"
@@ -155,7 +160,7 @@ class StoredGraph:
         def graph() -> torch.fx.GraphModule:
             return read_graph(content["backward"], self.key, inputs=len(plan.expected))
 
-        if WHOLE.stage not in stages or plan.signature.kept_for:
+        if WHOLE.stage not in stages or _needs_parts(plan):
             graph()  # which has to be right by now: the whole may need what is gone
 
         def find(part: Part) -> BoxedCallable | None:
@@ -165,7 +170,8 @@ class StoredGraph:
                 except Damaged as reason:
                     publish("cache", "skip", key=self.key.name, reason=f"no part of backward can be compiled: {reason}")
                     return None
-                made = compile_backward(part_of(whole, len(plan.saved), part, plan.signature.kept_for))
+                signature = plan.signature
+                made = compile_backward(part_of(whole, len(plan.saved), part, signature.kept_for, signature.arrivals))
                 stages[part.stage] = made
                 self._complete(content, part.stage, made)
             return stages[part.stage]
@@ -204,9 +210,7 @@ class StoredGraph:
                 "decisions": self.key.symbols.decided(),
                 "plan": call_plan.write_plan(plan, codec),
                 "stages": {stage: self._form(call, codec) for stage, call in stages.items()},
-                "backward": self._graph_form(
-                    backward, is_needed=WHOLE.stage not in stages or bool(plan.signature.kept_for)
-                ),
+                "backward": self._graph_form(backward, is_needed=WHOLE.stage not in stages or _needs_parts(plan)),
             }
 
         self._store(content)

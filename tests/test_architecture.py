@@ -27,6 +27,7 @@ FOUNDATION = {
     "artifacts",
     "events",
     "names",
+    "references",
     "boxed",
     "defaults",
     "branching",

@@ -158,7 +158,7 @@ def _compile_graphs(
         place.write(plan, stages, late)
 
     def compile_backward(part: Part) -> BoxedCallable:
-        graph = part_of(late, len(saved), part, graphs.signature.kept_for)
+        graph = part_of(late, len(saved), part, graphs.signature.kept_for, graphs.signature.arrivals)
         stages[part.stage] = backward(graph, _examples(graph))
         if place is not None:
             place.write(plan, stages, late)
@@ -262,6 +262,7 @@ def _split(
     gradients = [
         None if node is None else functional.read(functional.values[node]) for node in trace.gradients.values()
     ]
+    _mark_arrivals(trace, functional)
     again = read_again(trace, functional)
     held = [*inputs, *results.nodes, *holds_in_the_end(results.input_writes)]
     parts = partition(
@@ -287,6 +288,7 @@ def _split(
     written = [mutation.index for mutation in results.mutations]
     higher = plan_higher_order(trace, functional, parts, gradients, written, layout.given_up())
     forward, backward = _module(parts.forward), _module(parts.backward)
+    signature = _with_arrivals(signature, trace, backward)
     if len(results.differentiable) > 1 and not higher.strays:
         signature = _kept_apart(signature, parts, read_for(backward, len(parts.saved)))
         runs_apart = any(len(gone) < len(trace.used_up) for gone in trace.used_up)
@@ -295,6 +297,27 @@ def _split(
             kept_for = tuple(places or everyone for places in signature.kept_for or ((),) * len(signature.saved))
             signature = replace(signature, kept_for=kept_for, used_up=trace.used_up)
     return AotGraphs(layout, signature, forward, backward, parts, higher=higher)
+
+
+_ARRIVES = "arrives"
+"""Marks the node whose value is the gradient that arrives at a result, by its place; see `GraphSignature.arrivals`."""
+
+
+def _mark_arrivals(trace: Trace, functional: FunctionalGraph) -> None:
+    for place, traced in trace.arrivals.items():
+        node = None if traced is None else functional.read(functional.values[traced])
+        if node is not None and node.op != "placeholder":
+            node.meta[_ARRIVES] = place
+
+
+def _with_arrivals(signature: GraphSignature, trace: Trace, backward: fx.GraphModule) -> GraphSignature:
+    """`signature` with the results that others are computed from, where backward computes what arrives there."""
+    marked = ((node.meta.get(_ARRIVES), i) for i, node in enumerate(backward.graph.nodes))
+    arrivals = {place: i for place, i in marked if place is not None}
+    if not arrivals:
+        return signature
+    on_the_way = tuple(tuple(place for place in places if place in arrivals) for places in trace.on_the_way)
+    return replace(signature, on_the_way=on_the_way, arrivals=tuple(sorted(arrivals.items())))
 
 
 def _kept_apart(signature: GraphSignature, parts: Partition, read: KeptFor) -> GraphSignature:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -47,7 +47,8 @@ class Trace:
     are what backward of the highest order returns, by inputs, then by all that was, or could have been, handed in for
     earlier orders; `differentiable` says which can be differentiated once more. `kept` are tensors that eager
     keeps for higher derivatives, which backward may not read; `saves`: eager saves something for backward. `used_up`
-    has, for each of several that are differentiated, those that eager cannot differentiate behind it."""
+    has, for each of several that are differentiated, those that eager cannot differentiate behind it; `on_the_way`
+    those that it is computed from with no other between, and `arrivals` what arrives at each of these in all."""
 
     graph: fx.Graph
     mode: FakeTensorMode
@@ -69,6 +70,8 @@ class Trace:
     kept: list[fx.Node] = field(default_factory=list)
     saves: bool = False
     used_up: tuple[tuple[int, ...], ...] = ()
+    on_the_way: tuple[tuple[int, ...], ...] = ()
+    arrivals: dict[int, fx.Node | None] = field(default_factory=dict)
 
     @property
     def training(self) -> bool:
@@ -227,7 +230,7 @@ class _Tracing:
         trace.numbers = dict(zip(self.numbers, placeholders[len(self.tensors) :]))
         trace.tangents = placeholders[len(self.tensors) + len(self.numbers) :]
         (output,) = (node for node in traced.graph.nodes if node.op == "output")
-        outputs, families, mutated, gradients, trace.kept = output.args[0]
+        outputs, families, mutated, gradients, trace.kept, arrivals = output.args[0]
         for entry, node in zip(trace.outputs, outputs):
             entry.node = node
         for family, node in zip(trace.families, families):
@@ -235,11 +238,12 @@ class _Tracing:
         trace.mutated_with_grad = dict(zip(trace.mutated_with_grad, mutated))
         trace.derivatives = list(gradients)
         trace.gradients = dict(zip(trace.gradients, gradients))
+        trace.arrivals = dict(zip(trace.arrivals, arrivals))
         return trace
 
     def run(self, *values: Any) -> tuple[list[Any], ...]:
-        """What is traced: the program, then its gradients. Returns outputs, families, mutated inputs, gradients, and
-        what eager keeps for decompositions."""
+        """What is traced: the program, then its gradients. Returns outputs, families, mutated inputs, gradients,
+        what eager keeps for decompositions, and the gradients of results that others are computed from."""
         mode = get_proxy_mode()
         assert mode is not None
         self.tracer: Any = mode.tracer
@@ -267,6 +271,9 @@ class _Tracing:
             self.result.saves = any(map(compat.saved_by, functions))
             if len(targets) > 1:
                 self.result.used_up = _used_up(targets)
+            on_the_way = () if self.orders or len(targets) < 2 or not sources else _on_the_way(targets, len(mutated))
+            self.result.on_the_way = on_the_way
+            self.result.arrivals = dict.fromkeys(sorted({place for places in on_the_way for place in places}))
             kept = [] if self.orders else _kept_for_derivatives(functions)
             with compat.without_autocast():  # which holds for what the program computes forward
                 gradients = self.run_backward(targets, list(sources.values()))
@@ -274,7 +281,9 @@ class _Tracing:
         self.result.mutated_with_grad = dict.fromkeys(mutated)
         self.result.requires_grad = {i: value.requires_grad for i, value in inputs.items()}
         self.result.gradients = dict.fromkeys(sources)
-        return outputs, [f.root for f in families], list(mutated.values()), gradients, kept
+        asked = len(gradients) - len(self.result.arrivals)
+        gradients, arrivals = gradients[:asked], gradients[asked:]
+        return outputs, [f.root for f in families], list(mutated.values()), gradients, kept, arrivals
 
     def as_input(self, index: int, leaf: torch.Tensor) -> torch.Tensor:
         if not self.copy_inputs or not leaf.requires_grad or self.result.is_leaf[index]:
@@ -296,14 +305,15 @@ class _Tracing:
 
     def run_backward(self, targets: list[torch.Tensor], sources: list[torch.Tensor]) -> list[torch.Tensor | None]:
         made: list[torch.Tensor | None] = [*targets]
-        slots: list[torch.Tensor | None] = [*sources]
+        slots: list[torch.Tensor | None] = [*sources, *(targets[i] for i in self.result.arrivals)]
         with _no_autocast():
             for order, given in enumerate(self.orders or [(False,) * len(targets)] * bool(targets)):
                 tangents = self.tangents(order, made, given)
                 asked = {i: value for i, value in enumerate(made) if i in tangents and value is not None}
                 made = self.differentiated(list(asked.values()), slots, list(tangents.values()), first=order == 0)
                 slots += [tangents[i] if differs and i in tangents else None for i, differs in enumerate(given)]
-        self.result.differentiable = tuple(value is not None and value.requires_grad for value in made)
+        again = made[: len(made) - len(self.result.arrivals)]
+        self.result.differentiable = tuple(value is not None and value.requires_grad for value in again)
         return made
 
     def tangents(self, order: int, targets: Sequence[torch.Tensor | None], given: Given) -> dict[int, torch.Tensor]:
@@ -409,6 +419,33 @@ def _used_up(targets: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], ...]:
     saving = {f for f in _functions_behind(targets) if compat.saved_by(f)}
     behind = [saving.intersection(_functions_behind([target])) for target in targets]
     return tuple(tuple(k for k, others in enumerate(behind) if not own.isdisjoint(others)) for own in behind)
+
+
+def _on_the_way(targets: Sequence[torch.Tensor], first: int) -> tuple[tuple[int, ...], ...]:
+    """For each target those from the place `first` on that it is computed from with no other of these between."""
+    functions = _functions_behind(targets)  # which live until all edges are compared
+    places = {(target.grad_fn, target.output_nr): i for i, target in enumerate(targets) if i >= first}
+    found = [_first_met(target.grad_fn, places) for target in targets]
+    del functions
+    return tuple(tuple(sorted(met - {i})) for i, met in enumerate(found))
+
+
+def _first_met(function: torch.autograd.graph.Node | None, places: Mapping[Any, int]) -> set[int]:
+    """The `places` by edges that are met first on all ways behind a gradient function."""
+    met: set[int] = set()
+    seen: set[torch.autograd.graph.Node | None] = {None}
+    pending = [function]
+    while pending:
+        function = pending.pop()
+        if function is None or function in seen:
+            continue
+        seen.add(function)
+        for edge in function.next_functions:
+            if edge in places:
+                met.add(places[edge])
+            else:
+                pending.append(edge[0])
+    return met
 
 
 def _raise_delayed_errors(targets: Iterable[torch.Tensor]) -> None:

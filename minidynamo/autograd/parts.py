@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -37,12 +37,16 @@ _MASKS = frozenset(("output_mask", "grad_input_mask"))
 class Part:
     """What is left out of backward: `unused` are the positions of results that no gradient comes in for, counted among
     the differentiable ones; `unwanted` those of gradients that nobody takes. For the results in `repeated` the gradient
-    is one number, expanded; `strides` are those of gradients that have others than the result."""
+    is one number, expanded; `strides` are those of gradients that have others than the result. With `cut`, what comes
+    in for results that others are computed from has all that arrives there: nothing else flows on. `arriving` is what
+    comes there from results that use them, with no other between, instead of the gradients."""
 
     unused: frozenset[int] = frozenset()
     unwanted: frozenset[int] = frozenset()
     repeated: frozenset[int] = frozenset()
     strides: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    cut: bool = False
+    arriving: bool = False
 
     @property
     def stage(self) -> str:
@@ -53,19 +57,24 @@ class Part:
             " ".join(map(str, sorted(places))) or "none" for places in (self.unused, self.unwanted, self.repeated)
         )
         strides = f", strides: {dict(self.strides)}" if self.strides else ""
-        return f"backward, results unused: {unused}, gradients unwanted: {unwanted}, repeated: {repeated}{strides}"
+        kind = ", cut at results" if self.cut else ", arriving at results" if self.arriving else ""
+        return (
+            f"backward{kind}, results unused: {unused}, gradients unwanted: {unwanted}, repeated: {repeated}{strides}"
+        )
 
 
 WHOLE = Part()
 
 
-def part_of(gm: fx.GraphModule, saved: int, part: Part, kept_for: KeptFor = ()) -> fx.GraphModule:
+def part_of(
+    gm: fx.GraphModule, saved: int, part: Part, kept_for: KeptFor = (), arrivals: Sequence[tuple[int, int]] = ()
+) -> fx.GraphModule:
     """The graph of a part of the backward graph `gm`, which takes so many values that forward has saved, then tangents.
 
     The whole is a copy: whoever compiles it may change it. A part takes the same inputs, but for each unused result one
     zero that is expanded to the shape of its gradient, for each in `part.repeated` any number that is, and something
     empty for each value that was kept for unused results alone, as `kept_for` says; in the places of gradients that are
-    unwanted, or nothing, it returns None.
+    unwanted, or nothing, it returns None. `arrivals` are those of the signature.
     """
     graph = fx.Graph()
     gradients: Any = graph.graph_copy(gm.graph, {})
@@ -74,6 +83,9 @@ def part_of(gm: fx.GraphModule, saved: int, part: Part, kept_for: KeptFor = ()) 
         return fx.GraphModule(torch.nn.Module(), graph)
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     kept, tangents = inputs[:saved], inputs[saved:]
+    if part.cut or part.arriving:
+        nodes = [*graph.nodes]
+        _cut(output, {nodes[index]: tangents[place] for place, index in arrivals}, arriving=part.arriving)
     lay_out_anew(graph, {tangents[place]: strides for place, strides in part.strides})
     unused = [tangents[place] for place in sorted(part.unused)]
     nothing = _leave_out(graph, tangents, part.unused, tangent_dependent(graph, {*kept}))
@@ -89,6 +101,16 @@ def part_of(gm: fx.GraphModule, saved: int, part: Part, kept_for: KeptFor = ()) 
             assert not node.users, f"{node} was kept for results that are not used"
             node.meta["val"] = node.meta["val"].new_empty(0)
     return fx.GraphModule(torch.nn.Module(), made)
+
+
+def _cut(output: fx.Node, arrivals: Mapping[fx.Node, fx.Node], *, arriving: bool) -> None:
+    """Let tangents take the places of `arrivals` at results, which are returned if they are asked for."""
+    if arriving:
+        output.args = (tuple(arrivals),)
+    for arrival, tangent in arrivals.items():
+        for user in [*arrival.users]:
+            if user is not output or not arriving:
+                user.replace_input_with(arrival, tangent)
 
 
 def read_for(gm: fx.GraphModule, saved: int) -> list[tuple[int, ...]]:

@@ -18,6 +18,7 @@ import torch
 from minidynamo import compat
 from minidynamo.autograd.accumulation import accumulating, not_asked_for
 from minidynamo.autograd.batches import has_batches
+from minidynamo.autograd.chains import Arriving, Chains, is_cut, watched
 from minidynamo.autograd.double_backward import DoubleBackward, linked
 from minidynamo.autograd.holders import NOTHING, Holders
 from minidynamo.autograd.layouts import GradientLayout, Layout
@@ -55,10 +56,12 @@ def training_call(
     """
     kept_for, differentiable = signature.kept_for, signature.differentiable_results
     holders = Holders(kept_for, differentiable, signature.used_up) if kept_for else None
-    function = _make_function(
-        signature, _settling(signature, forward), saved, _Parts(compile_backward), expected, again, holders
-    )
+    run_backward = _BackwardCall(signature, _Parts(compile_backward), expected[len(saved) :])
+    function = _make_function(signature, _settling(signature, forward), saved, run_backward, expected, again, holders)
     apply = compat.raw_apply(function) if holders is None else _joining(holders, function)
+    if signature.arrivals:
+        watched(function)
+        apply = Chains(signature, _arriving(signature, holders, run_backward)).joining(apply)
     gradients = signature.gradients
     unreached = [place for place, i in enumerate(gradients) if i in signature.unreached and i not in again.plan.linked]
     if len(unreached) == len(gradients):
@@ -128,6 +131,7 @@ class _BackwardCall:
         self.parts = parts
         self.results = signature.differentiable_results
         self.apart = bool(signature.kept_for)
+        self.chained = bool(signature.arrivals)
         self.sources = signature.gradient_sources
         self.fits = [GradientLayout(value) for value in expected]
         self.symbolic = [i for fit, i in zip(self.fits, self.results) if fit.is_symbolic]
@@ -149,8 +153,25 @@ class _BackwardCall:
         strides = self.other_strides(tangents)
         part = WHOLE
         graph: Callable[..., Any] = self.parts.whole
-        if unused or unwanted or repeated or strides:
-            part, graph = self.parts.find(Part(frozenset(unused), frozenset(unwanted), frozenset(repeated), strides))
+        cut = self.chained and is_cut(ctx)
+        if unused or unwanted or repeated or strides or cut:
+            part = Part(frozenset(unused), frozenset(unwanted), frozenset(repeated), strides, cut)
+            part, graph = self.parts.find(part)
+        self.take(ctx, args, tangents, part)
+        made: Sequence[torch.Tensor | None] = graph(args, accumulating(ctx, links, args, unwanted))
+        return [None if place in unwanted else g for place, g in enumerate(made)] if unwanted else made
+
+    def arriving(self, ctx: Any, args: list[Any], tangents: list[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
+        """The gradients that arrive at results from others."""
+        unused = frozenset(place for place, tangent in enumerate(tangents) if tangent is None)
+        repeated, strides = frozenset(self.repeated(tangents)), self.other_strides(tangents)
+        part, graph = self.parts.find(Part(unused, repeated=repeated, strides=strides, arriving=True))
+        self.take(ctx, args, tangents, part)
+        made: Sequence[torch.Tensor | None] = graph(args)
+        return made
+
+    def take(self, ctx: Any, args: list[Any], tangents: list[torch.Tensor | None], part: Part) -> None:
+        """Append what `part` takes behind saved tensors to `args`."""
         if self.apart:
             args[:] = [NOTHING if value is None else value for value in args]
         args += ctx.numbers
@@ -165,8 +186,6 @@ class _BackwardCall:
             for place, (fit, tangent, shape) in enumerate(zip(self.fits, tangents, shapes))
         ]
         tangents.clear()
-        made: Sequence[torch.Tensor | None] = graph(args, accumulating(ctx, links, args, unwanted))
-        return [None if place in unwanted else g for place, g in enumerate(made)] if unwanted else made
 
     def repeated(self, tangents: Sequence[torch.Tensor | None]) -> list[int]:
         """Which of several gradients are one number repeated, which need not be laid out before they are read."""
@@ -190,7 +209,7 @@ def _make_function(
     signature: GraphSignature,
     forward_graph: BoxedCallable,
     saved: Saved,
-    backward: _Parts,
+    run_backward: _BackwardCall,
     expected: Sequence[torch.Tensor],
     again: DoubleBackward,
     holders: Holders | None,
@@ -199,7 +218,6 @@ def _make_function(
     differentiable = signature.differentiable_results
     places = _Places(saved, expected, results)
     unreached = set(signature.unreached)
-    run_backward = _BackwardCall(signature, backward, expected[len(saved) :])
     others = [i for i in range(results) if i not in differentiable and i not in signature.number_results]
     runs_once = bool(signature.runs_once or places.inputs or places.made or again.plan.held or again.plan.random)
     saved_for = _saving(signature.used_up, holders, runs_once)
@@ -282,6 +300,31 @@ def _saved_apart(
     return _gathered(holders, ctx, [], tangents, gone)
 
 
+def _arriving(signature: GraphSignature, holders: Holders | None, run_backward: _BackwardCall) -> Arriving:
+    """What computes, given the node of a call, the gradients that arrive at results from another. The node goes on to
+    keep what was saved."""
+
+    def arriving(ctx: Any, place: int, gradient: torch.Tensor) -> Sequence[torch.Tensor | None]:
+        tangents = [gradient if i == place else None for i in range(len(signature.differentiable_results))]
+        args = _looked_up(signature.used_up, holders, ctx, tangents) if signature.saved else []
+        return run_backward.arriving(ctx, args, tangents)
+
+    return arriving
+
+
+def _looked_up(
+    used_up: Sequence[tuple[int, ...]],
+    holders: Holders | None,
+    ctx: Any,
+    tangents: Sequence[torch.Tensor | None],
+) -> list[Any]:
+    """What was saved, for a call behind which backward still runs; raises if that does."""
+    used = [place for place, tangent in enumerate(tangents) if tangent is not None]
+    is_gone = not getattr(ctx, "used_up", frozenset()).isdisjoint(used)
+    saved = list(ctx.saved_tensors) if is_gone or not used_up else []
+    return _gathered(holders, ctx, saved, tangents, ())
+
+
 def _gathered(
     holders: Holders | None,
     ctx: Any,
@@ -330,7 +373,7 @@ class _Parts:
     def find(self, part: Part) -> tuple[Part, Callable[..., Any]]:
         """The part, or one that has more, and what computes it."""
         if part not in self.known and len(self.known) >= MOST_PARTS:
-            part = Part(part.unused)
+            part = Part(part.unused, cut=part.cut, arriving=part.arriving)
         if part not in self.known and part != WHOLE:
             with self.lock:
                 if part not in self.known:

@@ -102,7 +102,9 @@ class GraphSignature:
     `runs_once`: it runs once, unless the user retains the graph. `kept_for` are, for each of `saved`, the positions in
     `differentiable_results` of those that it is kept for, () for all of them; it is empty where nothing is kept for
     some of them alone. `used_up` has, for each of `differentiable_results`, those of them that backward refuses behind
-    it, unless the user retains the graph; it is empty where that is all of them.
+    it, unless the user retains the graph; it is empty where that is all of them. `on_the_way` has, for each of
+    `differentiable_results`, those of them that it is computed from with no other between; `arrivals`, by the places of
+    these, which node of the backward graph is the gradient that arrives there. Both are empty where there are none.
     """
 
     inputs: tuple[str, ...]
@@ -123,6 +125,8 @@ class GraphSignature:
     runs_once: bool = True
     kept_for: tuple[tuple[int, ...], ...] = ()
     used_up: tuple[tuple[int, ...], ...] = ()
+    on_the_way: tuple[tuple[int, ...], ...] = ()
+    arrivals: tuple[tuple[int, int], ...] = ()
 
     @property
     def saved_bytes(self) -> int:

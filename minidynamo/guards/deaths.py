@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from minidynamo import compat
+from minidynamo.references import Reference
 
 _LASTING = (type, types.ModuleType, types.BuiltinFunctionType, enum.Enum)
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
@@ -55,14 +56,16 @@ def is_noticed(value: object) -> bool:
 
 
 def watchers(value: object) -> list[weakref.ref[Any]]:
-    """The weak references to a value, without those by which torch keeps its own books.
+    """The weak references to a value, without those by which torch and minidynamo keep their own books.
 
-    Their callbacks are made inside functions of its private modules, so that no program can have registered them.
+    Torch's have callbacks made inside functions of its private modules, so that no program can have registered them.
     """
     return [reference for reference in weakref.getweakrefs(value) if not _keeps_books(reference)]
 
 
 def _keeps_books(reference: weakref.ref[Any]) -> bool:
+    if type(reference) is Reference:
+        return True
     told: Any = reference.__callback__
     if isinstance(told, weakref.finalize):
         found = told.peek()

@@ -322,6 +322,11 @@ def test_backward_runs_as_often_as_in_eager(program, times):
         torch.testing.assert_close(x.grad, times * torch.autograd.grad(program(x).sum(), x)[0])
 
 
+def sine_and_double(x):
+    y = x.sin()
+    return y, y * 2
+
+
 def retained_inside(x):
     y = x.sin()
     y.retain_grad()
@@ -365,7 +370,7 @@ def hooked_behind_the_call(y, z, x):
 @pytest.mark.parametrize(
     "ask", [grad_of_a_result, backward_to_a_result, retained_behind_the_call, hooked_behind_the_call]
 )
-@pytest.mark.parametrize("fn", [retained_inside, hooked_inside, broken_behind])
+@pytest.mark.parametrize("fn", [sine_and_double, retained_inside, hooked_inside, broken_behind])
 def test_a_gradient_from_one_result_to_another(fn, ask):
-    """It is seen behind the call where the program has asked for it inside, or broken the graph."""
+    """It is seen behind the call, whether the program has asked for it inside, too, or broken the graph."""
     assert_alike(fn, lambda call, given: ask(*call(*given), *given), (3,), backend="aot_eager", fullgraph=False)
