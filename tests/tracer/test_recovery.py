@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from minidynamo.tracer.recovery import revive, versions_of, weakly_held
+from benchmarks.memory import peak_bytes
+from minidynamo.tracer.recovery import random_states, revive, versions_of, weakly_held
 
 
 def test_what_is_held_comes_back_and_keeps_no_tensor_alive() -> None:
@@ -44,3 +45,12 @@ def test_nor_when_hooks_have_seen_what_was_saved() -> None:
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t), pytest.raises(RuntimeError) as caught:
         revive(RuntimeError(), [weakly_held(x)])
     assert "hooks" in caught.value.__notes__[0]
+
+
+def test_random_numbers_are_drawn_again_and_their_state_is_no_tensor() -> None:
+    torch.randn(1)  # normal numbers are drawn in pairs, of which the generator keeps one
+    assert peak_bytes(random_states) == 0
+    states = random_states()
+    drawn = [torch.randn(3), torch.rand(2)]
+    revive(RuntimeError(), [], random=states)
+    assert all(map(torch.equal, drawn, [torch.randn(3), torch.rand(2)]))
