@@ -208,6 +208,8 @@ _VERSIONS = "__minidynamo_versions__"
 
 def _compile_module(module: torch.nn.Module, options: CompileOptions) -> torch.nn.Module:
     """Let the module's own `__call__` go through a compiled `_call_impl`; type, keys and identity stay."""
+    if not _is_called_by_torch(type(module)):
+        return _unchanged(module, "it is called by a `__call__` of its class alone; compile a function that calls the module")
     named = replace(_with_stolen(module, options), name=options.name or type(module).__name__)
     made: list[types.FunctionType] = getattr(module.__dict__.get("_compiled_call_impl"), _VERSIONS, [])
     known = (function for function in made if compiled_record(function).options == named)
@@ -222,6 +224,15 @@ def _compile_module(module: torch.nn.Module, options: CompileOptions) -> torch.n
     call.__dict__[_VERSIONS] = [*(other for other in made if other is not function), function]
     module.__dict__["_compiled_call_impl"] = call
     return module
+
+
+def _is_called_by_torch(kind: type[torch.nn.Module]) -> bool:
+    """Whether a call of such a module comes to `torch.nn.Module.__call__`, as far as code that calls on can be seen."""
+    for base in kind.__mro__[: kind.__mro__.index(torch.nn.Module)]:
+        call = vars(base).get("__call__")
+        if isinstance(call, types.FunctionType) and "__call__" not in call.__code__.co_names:
+            return False
+    return True
 
 
 def compiled_record(target: Any) -> CompiledFunction:

@@ -192,7 +192,12 @@ def generator(x):
     yield x
 
 
-UNCHANGED = [len, torch.add, list.append, [].append, torch.ops.aten.add, torch.ops.aten.add.Tensor]
+class CalledItsOwnWay(torch.nn.Module):
+    def __call__(self, x):
+        return x + 1
+
+
+UNCHANGED = [CalledItsOwnWay(), len, torch.add, list.append, [].append, torch.ops.aten.add, torch.ops.aten.add.Tensor]
 UNCHANGED += [coroutine, async_generator, generator, functools.lru_cache(plain), torch.compile(plain, backend="eager")]
 
 

@@ -229,6 +229,27 @@ def _emptied(x, s, t):
     return x, a
 
 
+_NAMES = {"constant", "reflect", "replicate"}
+
+
+class _Named(set):
+    pass
+
+
+class _Backwards(frozenset):
+    def __iter__(self):
+        return reversed(sorted(super().__iter__()))
+
+
+@programs()
+def texts(x):
+    made = {"b", "a", 1}
+    made.discard("a")
+    made.add(x.shape[0])
+    own = (str(_Named([1, 2])), repr(_Named()), f"{_Backwards((3, 4))}")
+    return x + 1, f"one of {_NAMES}", str(made), f"{[{1, 2}, frozenset({3})]}", str(set()), repr(frozenset()), own
+
+
 @pytest.mark.parametrize(
     "program",
     [_changed_one_by_one, _changed_by_others, _exchanged, _results, _views, _made_here, _emptied],

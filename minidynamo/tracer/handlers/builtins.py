@@ -21,13 +21,13 @@ from minidynamo.tracer.handlers.values import class_has, constant, expect_consta
 from minidynamo.tracer.number_texts import formatted, written
 from minidynamo.tracer.numbers import involves_number
 from minidynamo.tracer.polyfills.builtins import sum_of_numbers
-from minidynamo.tracer.polyfills.objects import dict_repr, list_repr, tuple_repr
+from minidynamo.tracer.polyfills.objects import dict_repr, list_repr, set_repr, tuple_repr
 from minidynamo.tracer.polyfills.refusal import cannot_trace
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.unread import class_of
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import SliceVariable, TupleVariable
+from minidynamo.variables.containers import SetVariable, SliceVariable, TupleVariable
 from minidynamo.variables.exceptions import ExceptionVariable
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ObjectVariable
@@ -162,6 +162,8 @@ def _text(tx: Tracer, obj: VariableTracker, function: Callable[[Any], str], *spe
     if text is not None:
         return text
     storage = storage_of(obj)
+    if isinstance(storage, SetVariable):
+        return tx.call(set_repr, [obj])
     twin = _TEXTS.get(storage.python_type)
     if twin is not None and not is_constant(storage) and not isinstance(storage, ConstantVariable):
         return tx.call(twin, [storage])

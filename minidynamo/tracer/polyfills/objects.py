@@ -135,6 +135,14 @@ def dict_repr(mapping):
     return "{" + ", ".join([f"{key!r}: {value!r}" for key, value in mapping.items()]) + "}"
 
 
+def set_repr(items):
+    """`repr` of a set, a frozenset, or an instance of a subclass."""
+    texts = ", ".join([repr(item) for item in items])
+    if type(items) is set and texts:
+        return "{" + texts + "}"
+    return f"{type(items).__name__}({{{texts}}})" if texts else f"{type(items).__name__}()"
+
+
 # --- counting -----------------------------------------------------------------------------------------------------
 
 
