@@ -160,6 +160,7 @@ class CompiledFunction:
         self._family = (lambda: None) if family is None else weakref.ref(family)
         # Per frame point (None: the root): what has been seen to vary, and what was written for each entry.
         self.profiles: dict[FramePoint | None, FrameProfile] = {}
+        self._expected: dict[FramePoint, FrameProfile] = {}
         self.turns: Turns = family.turns if family else Turns()
         self._texts: dict[FramePoint | None, list[list[Artifact]]] = {}
 
@@ -245,6 +246,10 @@ class CompiledFunction:
             known = self._own_forward = compile_function(forward, replace(self.options, name=None), family=self)
         return known
 
+    def expect(self, point: FramePoint, found: FrameProfile) -> None:
+        """Note what is known to vary of the values with which a frame will go on at `point`."""
+        self._expected.setdefault(point, FrameProfile()).add(found)
+
     # Misses
 
     def convert(self, dispatcher: Dispatcher, values: list[Any], point: FramePoint | None = None) -> Entry | Native:
@@ -282,6 +287,8 @@ class CompiledFunction:
         if point not in self.profiles:
             self.profiles[point] = FrameProfile(self.options.dynamic, turns=self.turns)
             stored_profile.recall(self.py_func, name_of_point(point), self.profiles[point])
+        if point in self._expected:
+            self.profiles[point].add(self._expected.pop(point))
         return self.profiles[point]
 
     def _check_stolen(self, arguments: dict[str, Any]) -> None:
@@ -385,5 +392,6 @@ class CompiledFunction:
         for record in self._called():
             record.reset()
         self.stats.reset()
-        for kept in (self.graphs, self.breaks, self.fallbacks, self.recompiles, self._texts, self.profiles, self.turns):
+        told = (self.graphs, self.breaks, self.fallbacks, self.recompiles)
+        for kept in (*told, self._texts, self.profiles, self._expected, self.turns):
             kept.clear()

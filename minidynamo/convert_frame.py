@@ -22,7 +22,7 @@ from minidynamo import artifacts, compat
 from minidynamo.bytecode.analysis import written_slots
 from minidynamo.bytecode.breaks import drive, make_break
 from minidynamo.bytecode.instructions import decode
-from minidynamo.bytecode.layout import CELL, NULL, VALUE, FramePoint, frame_point
+from minidynamo.bytecode.layout import CELL, NULL, VALUE, FramePoint, exits, frame_point
 from minidynamo.compat import load_fake_tensors
 from minidynamo.errors import (
     ArgumentError,
@@ -44,6 +44,7 @@ from minidynamo.guards.state import saved_tensor_hook_guards
 from minidynamo.names import weakly
 from minidynamo.options import BackendKey, CompileOptions
 from minidynamo.stealing import stolen_arguments
+from minidynamo.tracer.foreseen import foreseen
 from minidynamo.tracer.frame import trace_frame
 from minidynamo.tracer.frame_request import FrameRequest, StackSlot
 from minidynamo.tracer.residual import Surroundings, print_residual
@@ -68,6 +69,10 @@ class FrameOwner(Protocol):
 
     def called_at_break(self, target: Any) -> Any:
         """What to call instead of `target`, which could not be inlined."""
+        ...
+
+    def expect(self, point: FramePoint, found: FrameProfile) -> None:
+        """Note what is known to vary of the values with which a frame will go on at `point`."""
         ...
 
 
@@ -223,6 +228,9 @@ def _conversion(
     point = None if cut is None else _point_of(frame.fn.__code__, cut)
     if cut is not None:
         publish("graph_break", frame.name, diagnostic=cut.diagnostic)
+    if cut is not None and point is not None and frame.profile.dynamic is None:
+        for way in exits(point):
+            owner.expect(way.point, foreseen(traced, cut, way.point, frame.profile))
     # An error of the graph may be meant for a handler; then it is no news that the frame ran again.
     handles = traced.emits_in_try or any(instruction.handler for instruction in decode(frame.fn.__code__))
     surroundings = Surroundings(

@@ -63,6 +63,11 @@ class FrameProfile:
             self.numbers[name] = known = None
         return known is None and self.dynamic is not False
 
+    def add(self, other: FrameProfile) -> None:
+        """Note what another profile of the frame point has seen."""
+        together = joined(self, other)
+        self.numbers, self.tensors = together.numbers, together.tensors
+
     def layout(
         self, name: str, sizes: Sequence[int], strides: Sequence[int]
     ) -> tuple[tuple[bool, ...], tuple[bool, ...]]:

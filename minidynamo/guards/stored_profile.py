@@ -48,9 +48,7 @@ def recall(fn: types.FunctionType, point: str, profile: FrameProfile) -> None:
     if path is None:
         return
     frame = _read(path).get(code_key(fn), {})
-    found = _decoded(path, frame.get("points", {}).get(point, {}))
-    together = joined(profile, found)
-    profile.numbers, profile.tensors = together.numbers, together.tensors
+    profile.add(_decoded(path, frame.get("points", {}).get(point, {})))
 
 
 def remember(fn: types.FunctionType, point: str, profile: FrameProfile) -> None:
