@@ -73,3 +73,19 @@ def test_a_state_that_is_put_back():
 
     first, again, _ = minidynamo.compile(program, backend="eager")(vector())
     assert torch.equal(first, again)
+
+
+def test_sizes_vary_where_the_generator_is_none():
+    def noisy(x):
+        kwargs = {"generator": None, "dtype": x.dtype}
+        return (
+            x + torch.randn(x.shape, **kwargs),
+            torch.rand(x.shape[0], 2, **kwargs),
+            torch.randint(9, x.shape, **kwargs),
+        )
+
+    compiled = minidynamo.compile(noisy, backend="aot_eager", fullgraph=True)
+    for size in (2, 3, 4, 5):
+        got, expected = (torch.manual_seed(0) and fn(torch.ones(size, 3)) for fn in (compiled, noisy))
+        torch.testing.assert_close(got, expected, rtol=0, atol=0)
+    assert compiled.stats.compiles == 2

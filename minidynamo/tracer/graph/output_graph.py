@@ -186,6 +186,8 @@ class OutputGraph:
             self.guard_attention()
         node_args, fake_args = self._arguments.all(args)
         node_kwargs, fake_kwargs = self._arguments.named(kwargs)
+        if node_kwargs.get("generator", self) is None:  # with one, torch takes no symbolic sizes, not even with None
+            del node_kwargs["generator"], fake_kwargs["generator"]
         versions = Versions((fake_args, fake_kwargs))
         self._fakes.take_draws()
         result = self._fakes.run(target, fake_args, fake_kwargs)
