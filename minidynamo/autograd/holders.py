@@ -8,13 +8,13 @@ out in `parts.py`.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
 
 from minidynamo import compat
+from minidynamo.references import Reference
 
 NOTHING = torch.empty(0)
 """Stands for what was kept for results that nobody uses."""
@@ -74,12 +74,12 @@ class Holders:
         references, groups, apart, grouped = box
         box.clear()
         holders = [_hold(_SEED, apart.pop(0)) for _ in self.apart]
-        references += [weakref.ref(holder, _forgotten) for holder in holders]
+        references += [Reference(holder) for holder in holders]
         joined = list(made)
         del made
         for (own, group), values in zip(self.groups, grouped):
             held = _Held(holders[i] for i in own)
-            groups.append(weakref.ref(held, _forgotten))
+            groups.append(Reference(held))
             results = _behind(values, held, *[joined[i] for i in group])
             for i, result in zip(group, results):
                 joined[i] = result
@@ -115,10 +115,6 @@ class Holders:
 
 class _Held(list[torch.Tensor]):
     """The holders of the results of one node, for weak references."""
-
-
-def _forgotten(_: object) -> None:
-    """Marks weak references as ours: nobody is told of the death of a holder."""
 
 
 class _Holder(torch.autograd.Function):

@@ -283,3 +283,20 @@ def test_reading_a_parent_breaks_nothing():
     compiled = minidynamo.compile(lambda x: child.forward(x), backend="eager", fullgraph=True)
     for _ in range(2):
         assert compiled(vector()).tolist() == [0, 3, 6]
+
+
+def test_what_is_kept_for_results_alone_watches_nothing():
+    def pair(x, w):
+        a, b = (x * w).exp(), (x + w).tanh()
+        minidynamo.graph_break()
+        return a, b
+
+    def f(x, w):
+        made = pair(x, w)
+        c = made[0] * made[1]
+        made = None
+        return c
+
+    compiled = minidynamo.compile(f, backend="aot_eager")
+    compiled(torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True))
+    assert "MD223" in str(compiled.breaks()) and "MD206" not in str(compiled.breaks())
