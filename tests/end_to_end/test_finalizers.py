@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 
 import pytest
+import torch
 
 import minidynamo
 from tests.end_to_end.histories import Histories, compare, vector
