@@ -57,7 +57,7 @@ class KeywordDefaults(dict[str, Any]):
     def shown(self) -> dict[str, Any]:
         """The defaults that are meant: a mark stands for nothing where the original has none any more."""
         now = self.original.__kwdefaults__ or {}
-        written = {name: value for name, value in dict.items(self) if not isinstance(value, LeftOut)}
+        written = {name: value for name, value in dict.items(self) if type(value) is not LeftOut}
         return {name: now[name] for name in dict.keys(self) if name in now} | written
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -88,4 +88,4 @@ _show(KeywordDefaults, dict, "get keys values items copy")
 def are_followed(defaults: tuple[Any, ...] | dict[str, Any] | None) -> bool:
     """Whether these defaults of a compiled function stand for those of the function that it follows."""
     held = dict.values(defaults) if isinstance(defaults, dict) else tuple.__iter__(defaults or ())
-    return all(isinstance(default, LeftOut) for default in held)
+    return all(type(default) is LeftOut for default in held)

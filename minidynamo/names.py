@@ -104,4 +104,4 @@ class Namespace:
 
     def watched(self) -> tuple[weakref.ref[Any], ...]:
         """The weak references among the values."""
-        return tuple(value for value in self.values.values() if isinstance(value, weakref.ref))
+        return tuple(value for value in self.values.values() if issubclass(type(value), weakref.ref))

@@ -141,7 +141,7 @@ def stand_in(key: Any) -> Any:
     if type(key) is tuple:
         return tuple(map(stand_in, key))
     cls: Any = type(key)
-    by_identity = cls.__eq__ is object.__eq__ and not isinstance(key, _LASTING)
+    by_identity = cls.__eq__ is object.__eq__ and not issubclass(cls, _LASTING)
     return Referent(key, cls.__name__) if by_identity and cls.__weakrefoffset__ else key
 
 

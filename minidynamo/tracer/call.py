@@ -39,7 +39,7 @@ from minidynamo.variables.callables import (
     PartialVariable,
 )
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import ListVariable, SequenceVariable, TupleVariable
+from minidynamo.variables.containers import Keyword, ListVariable, SequenceVariable, TupleVariable
 from minidynamo.variables.contexts import ContextExitVariable, ContextVariable
 from minidynamo.variables.iterators import LibraryIterator
 from minidynamo.variables.numbers import NumberVariable
@@ -341,7 +341,7 @@ def _call_method_variable(tx: Tracer, method: MethodVariable, args: Args, kwargs
 
 
 def _call_partial(tx: Tracer, partial: PartialVariable, args: Args, kwargs: Kwargs) -> VariableTracker:
-    named = {str(key.token): value for key, value in entries_as_moved(partial.keywords.items).items()}
+    named = {Keyword.of(key): value for key, value in entries_as_moved(partial.keywords.items).items()}
     return call(tx, partial.function, [*as_moved(partial.args.items), *args], {**named, **kwargs})
 
 

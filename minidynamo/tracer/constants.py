@@ -35,6 +35,7 @@ from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import (
     DictKey,
     DictVariable,
+    Keyword,
     ListVariable,
     SequenceVariable,
     SetStep,
@@ -273,6 +274,11 @@ def key_of(variable: VariableTracker) -> DictKey:
     must have made sure that the class defines neither `__eq__` nor `__hash__`.
     """
     return DictKey(_token(variable), variable)
+
+
+def key_named(name: str) -> DictKey:
+    """The key under which a dict holds the keyword argument of this name: the very text that a spread mapping had."""
+    return name.key if isinstance(name, Keyword) else key_of(ConstantVariable(name))
 
 
 def _token(variable: VariableTracker) -> Any:

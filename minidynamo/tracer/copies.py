@@ -129,12 +129,24 @@ def is_interned(text: str) -> bool:
     return sys.intern(anew(text)) is text
 
 
+def _kept_error() -> str:
+    """What lists say when they are shorter than an index: the one text of an error that the interpreter keeps."""
+    try:
+        return str([][0])
+    except IndexError as error:
+        return error.args[0]  # type: ignore[no-any-return]
+
+
+SHORTER_LIST = _kept_error()
+
+
 def is_made_anew(value: object) -> bool:
     """Whether an operation that gives `value`, the very object, gives another object each time."""
     if not can_be_two(value):
         return False
     if isinstance(value, str):
-        is_kept = any(value is kept for kept in (repr(True), repr(False), chr(ord(value[0])))) or is_interned(value)
+        kept = (repr(True), repr(False), chr(ord(value[0])), SHORTER_LIST)
+        is_kept = any(value is text for text in kept) or is_interned(value)
     else:
         is_kept = isinstance(value, bytes) and (value + value)[:1] is value
     return not is_kept and anew(value) is not value

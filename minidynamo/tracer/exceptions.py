@@ -7,6 +7,7 @@ none. What exceptions can do is in `handlers/exceptions.py`.
 from __future__ import annotations
 
 import builtins
+import types
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -53,6 +54,8 @@ class Raised(Exception):
 
 def can_make(cls: type) -> bool:
     """Whether exceptions of this class can be made while tracing."""
+    if isinstance(cls.__getattribute__, types.FunctionType):
+        return False
     return all(base in EXCEPTIONS for base in cls.__mro__[:-1] if base.__module__ == "builtins")
 
 

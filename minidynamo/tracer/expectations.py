@@ -147,7 +147,7 @@ def may_expect(request: FrameRequest) -> bool:
     written = written_slots(request.code, request.index)
     values = [value for name, value in request.arguments.items() if name in written]
     values += [slot.value for slot in request.stack if slot is not None]
-    return request.expects and not request.steal and not any(isinstance(value, torch.Tensor) for value in values)
+    return request.expects and not request.steal and not any(issubclass(type(value), torch.Tensor) for value in values)
 
 
 def can_run_twice(traced: TracedFrame, memory_outside: Callable[[], Collection[object]]) -> bool:

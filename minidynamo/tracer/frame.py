@@ -127,7 +127,7 @@ def _stack_value(tx: Trace, slot: StackSlot | None) -> VariableTracker | Null:
         return NULL
     # A cell on its way to a closure is known by identity, not by contents: wrapping it guards nothing.
     source = Local(slot.name)
-    is_cell = isinstance(slot.value, CellType)
+    is_cell = type(slot.value) is CellType
     return tx.wrap(slot.value, source) if is_cell else UnreadVariable(slot.value, source=source)
 
 

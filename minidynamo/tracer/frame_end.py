@@ -42,6 +42,9 @@ def finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) 
     found, journal = reachable(end.values(), tx.side_effects)
     _refuse_what_only_python_makes(tx, request, frame, end, found)
     tx.side_effects.journal[:] = journal
+    for value in found:
+        if isinstance(value, ConstantVariable):
+            value.identify()
     _guard_changed_apart(tx)
     outputs = tuple(v for v in found if isinstance(v, TensorVariable | HookVariable) and v.source is None)
     changed = [effect.container for effect in journal if isinstance(effect, ContentsChanged)]

@@ -13,7 +13,7 @@ from typing import Any
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, Item, Source
-from minidynamo.tracer.constants import NotConstant, from_constant, key_of
+from minidynamo.tracer.constants import NotConstant, from_constant, key_named
 from minidynamo.tracer.generators import GeneratorVariable
 from minidynamo.tracer.interpreter import Frame
 from minidynamo.tracer.moved_items import as_moved, entries_as_moved, hold, hold_named
@@ -21,7 +21,6 @@ from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.trace_rules import is_trusted_module
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable, FunctionVariable, NestedFunctionVariable
-from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable, TupleVariable
 
 Args = list[VariableTracker]
@@ -136,7 +135,7 @@ def bind_arguments(
         tx.raises(TypeError(f"{title}() takes {count} positional arguments but {len(args)} were given"))
     extra = _bind_keywords(tx, title, bound, kwargs, {*positional[code.co_posonlyargcount :], *keyword_only})
     if code.co_flags & inspect.CO_VARKEYWORDS:
-        named = {key_of(ConstantVariable(key)): value for key, value in extra.items()}
+        named = {key_named(key): value for key, value in extra.items()}
         bound[next(starred)] = DictVariable(hold_named(tx, named))
     elif extra:
         tx.raises(TypeError(f"{title}() got an unexpected keyword argument {next(iter(extra))!r}"))
@@ -156,7 +155,7 @@ def _bind_keywords(
     """Bind the keyword arguments that parameters have names for; gives the others."""
     for name in names & kwargs.keys() & bound.keys():
         tx.raises(TypeError(f"{title}() got multiple values for argument {name!r}"))
-    bound |= {name: value for name, value in kwargs.items() if name in names}
+    bound |= {str(name): value for name, value in kwargs.items() if name in names}
     return {name: value for name, value in kwargs.items() if name not in names}
 
 

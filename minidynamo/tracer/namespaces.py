@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, MutableMapping
 
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Attr, Constant, InstanceAttr, Item, Source
+from minidynamo.guards.source import Attr, Constant, DictKeys, InstanceAttr, Item, Source
 from minidynamo.tracer.constants import key_of
+from minidynamo.tracer.copies import is_interned
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.side_effects import DELETED, UNKNOWN
 from minidynamo.tracer.unread import as_known, looked_at
@@ -44,7 +45,14 @@ class InstanceItems(MutableMapping[DictKey, VariableTracker]):
 
     def __iter__(self) -> Iterator[DictKey]:
         self.tx.guard(self._place, GuardKind.DICT_KEYS, tuple(self.real))
-        return iter([key_of(ConstantVariable(name)) for name in self._names()])
+        return iter([self._key(name) for name in self._names()])
+
+    def _key(self, name: str) -> DictKey:
+        """The key of an attribute, which is another text than usual where it came by way of the dict."""
+        place = (
+            None if self._place is None or is_interned(name) else Item(DictKeys(self._place), [*self.real].index(name))
+        )
+        return key_of(ConstantVariable(name, source=place))
 
     def __reversed__(self) -> Iterator[DictKey]:
         return iter(list(self)[::-1])
@@ -82,6 +90,14 @@ class InstanceItems(MutableMapping[DictKey, VariableTracker]):
     def __setitem__(self, key: DictKey, value: VariableTracker) -> None:
         if not isinstance(key.token, str):
             self.tx.break_graph("MD206", "an attribute gets a name that is not text")
+        if isinstance(key.variable, ConstantVariable):
+            key.variable.identify()
+        if not is_interned(key.token) and key not in self:
+            what, why = (
+                "an attribute gets a computed name",
+                "A dict keeps the very text, where `setattr` takes the usual one.",
+            )
+            self.tx.break_graph("MD206", what, why=why, fix="use `setattr`")
         self.tx.side_effects.set_attr(self.obj, key.token, value)
 
     def __delitem__(self, key: DictKey) -> None:

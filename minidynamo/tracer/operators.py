@@ -343,7 +343,10 @@ def _is_the_same_plain_value(tx: Tracer, left: VariableTracker, right: VariableT
             raise SkipFrame(Diagnostic("MD230", what, why=why, fix="compare with `==`", where=tx.frames[0].location))
         tx.break_graph("MD230", what, why=why, fix="compare with `==`")
     same = is_same(left, right)
-    if any(isinstance(each, ConstantVariable) and each.read_anew for each in operands):
+    constants = [each for each in operands if isinstance(each, ConstantVariable)]
+    for each in constants:
+        each.identify()
+    if any(each.read_anew for each in constants):
         return same
     outside, other = operands if left.source is not None else (right, left)
     if outside.source is not None:

@@ -208,7 +208,7 @@ class _Program:
         What is not needed behind the graph is given to it and forgotten.
         """
         outside = [(v, v.source) for v in self.found if v.source is not None and is_outside(v) and not _is_constant(v)]
-        reader = Reader((), self.names)
+        reader = Reader(self.traced.guards, self.names)
         looks: dict[Source, VariableTracker] = {}
         copies: dict[str, str] = {}  # of what the program has read again, as another object
         for variable, source in outside:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import enum
+import types
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant, PlainValue, Source, is_read_anew
+from minidynamo.names import name_of
 from minidynamo.tracer.constants import is_constant_value
 from minidynamo.tracer.copies import NUMPY_SCALARS
 from minidynamo.tracer.graph.output_graph import OutputGraph
@@ -52,7 +54,7 @@ def wrap(graph: OutputGraph, value: Any, source: Source | None) -> VariableTrack
         known = graph.known(source)
         if known is not None:
             return replace(known) if isinstance(known, NumberVariable) and is_read_anew(source) else known
-    _refuse_compared_classes(value)
+    _refuse_metaclasses(value)
     if is_constant_value(value):
         return constant(graph, value, source)
     known = graph.values.of(value)
@@ -60,21 +62,29 @@ def wrap(graph: OutputGraph, value: Any, source: Source | None) -> VariableTrack
         guard_alias(graph, value, known, source)
         return known
     if source is None:
-        source = Constant(value, getattr(value, "__name__", type(value).__name__))
+        source = Constant(value, name_of(value))
     return _wrapper(type(value))(graph, value, source)
 
 
-def _refuse_compared_classes(value: object) -> None:
-    """Raise SkipFrame when a class, or that of an object, is compared by its metaclass: classes are keys of tables."""
+def _refuse_metaclasses(value: object) -> None:
+    """Raise SkipFrame when the metaclass of a class, or of that of an object, compares it or reads its attributes.
+
+    Classes are keys of tables, and everything that is known of an object is read from its class.
+    """
     cls: type = value if issubclass(type(value), type) else type(value)  # type: ignore[assignment]
-    if type(cls).__hash__ is not type.__hash__ or type(cls).__eq__ is not type.__eq__:
-        name = type(cls).__name__
-        what, why = (
-            f"class {cls.__name__} is compared by its metaclass",
-            f"`{name}` decides itself when two classes are equal.",
-        )
-        fix = f"Leave `__eq__` and `__hash__` out of {name}, or call what uses it outside of the compiled function."
-        raise SkipFrame(Diagnostic("MD232", what, why=why, fix=fix))
+    meta = type(cls)
+    if meta.__hash__ is not type.__hash__ or meta.__eq__ is not type.__eq__:
+        verb, decides, names = "is compared", "decides itself when two classes are equal", "`__eq__` and `__hash__`"
+    elif isinstance(meta.__getattribute__, types.FunctionType):
+        verb, decides, names = "is read", "runs code for each attribute of the class", "`__getattribute__`"
+    else:
+        return
+    what, why = (
+        f"class {type.__getattribute__(cls, '__name__')} {verb} by its metaclass",
+        f"`{meta.__name__}` {decides}.",
+    )
+    fix = f"Leave {names} out of {meta.__name__}, or call what uses it outside of the compiled function."
+    raise SkipFrame(Diagnostic("MD232", what, why=why, fix=fix))
 
 
 def guard_alias(graph: OutputGraph, value: object, known: VariableTracker, source: Source | None) -> None:

@@ -19,7 +19,8 @@ class ConstantVariable(VariableTracker):
     called when somebody does. One without a source was computed by the program, as the object that Python has made
     in this call, unless it is `lasting`: a literal, or held by something that lives on. `read_anew`: each look at its
     source gives another object, as at the size of a tensor. `made_of` are the objects that it gives back: the bounds of
-    a range, the text of a match, the arguments of a generic class.
+    a range, the text of a match, the arguments of a generic class. `on_identity` is called when it matters that it is
+    this object, where it has no source because any call is likely to have the same: the name that is a key of a dict.
     """
 
     __match_args__ = ("value",)
@@ -33,6 +34,7 @@ class ConstantVariable(VariableTracker):
         lasting: bool = False,
         read_anew: bool = False,
         made_of: tuple[VariableTracker, ...] = (),
+        on_identity: Callable[[], object] | None = None,
     ) -> None:
         super().__init__(source=source)
         self.read_anew = read_anew
@@ -40,6 +42,7 @@ class ConstantVariable(VariableTracker):
         self.lasting = lasting
         self.here = value
         self._on_read = on_read
+        self._on_identity = on_identity
 
     def __repr__(self) -> str:
         return f"ConstantVariable({self.here!r})"
@@ -60,6 +63,12 @@ class ConstantVariable(VariableTracker):
     def settle(self) -> None:
         """Say that something else guarantees the value by now."""
         self._on_read = None
+
+    def identify(self) -> None:
+        """Say that the trace depends on which of all equal objects this is."""
+        if self._on_identity is not None:
+            on_identity, self._on_identity = self._on_identity, None
+            on_identity()
 
     @property
     def python_type(self) -> type:

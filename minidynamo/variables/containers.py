@@ -59,6 +59,20 @@ class DictKey:
     variable: VariableTracker = field(compare=False)
 
 
+class Keyword(str):
+    """The name of a keyword argument whose text came in `key`, which the function may get to see again."""
+
+    __slots__ = ("key",)
+    key: DictKey
+
+    @classmethod
+    def of(cls, key: DictKey) -> str:
+        """The name that a key of a spread mapping gives an argument."""
+        name = cls(key.token)
+        name.key = key
+        return name
+
+
 @dataclass(eq=False)
 class DictVariable(VariableTracker):
     """A dict (or OrderedDict, defaultdict, mappingproxy), in insertion order.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 
 import pytest
 import torch
@@ -212,3 +213,82 @@ def classes_whose_metaclass_compares(compiled):
     yield f(vector(), first), f(vector(), second)
     Meta.__eq__ = lambda cls, other: True
     yield f(vector(), first), f(vector(), second)
+
+
+def spread():
+    """A mapping whose key is another text than the name `alpha` of the program."""
+    return {"".join(["al", "pha"]): 1}
+
+
+NAMED = ({"alpha": 1}, spread(), spread(), {"alpha": 1})
+
+
+def identities(texts, *others):
+    return [text is other for text in texts for other in ("alpha", *others)]
+
+
+@histories
+def names_of_keyword_arguments(compiled):
+    @compiled
+    def f(x, given, **named):
+        return x + 1, identities(named, *given), named
+
+    for given in NAMED:
+        yield (*f(vector(), given, **given)[:2], identities(f(vector(), given, **given)[2], *given))
+
+
+@histories
+def names_that_are_handed_on(compiled):
+    def keep(**named):
+        return named
+
+    @compiled
+    def f(x, given):
+        partial = functools.partial(keep, **given)
+        kept = keep(**given), dict(**given), partial.keywords, partial()
+        return x + 1, [identities(named, *given) for named in kept], kept
+
+    for given in NAMED:
+        _, inside, kept = f(vector(), given)
+        yield inside, [identities(named, *given) for named in kept]
+
+
+@histories
+def names_behind_a_break(compiled):
+    @compiled
+    def f(x, **named):
+        kept = {name: x for name in named}
+        str(x.sum().item())
+        return kept
+
+    for given in NAMED:
+        yield identities(f(vector(), **given), *given)
+
+
+@histories
+def elements_that_are_names(compiled):
+    @compiled
+    def f(x, elements):
+        (only,) = elements
+        return x + 1, identities(elements), [only]
+
+    for given in NAMED:
+        yield f(vector(), {*given})[1], identities(f(vector(), {*given})[2], *given)
+
+
+@histories
+def names_of_attributes(compiled):
+    class Space:
+        pass
+
+    @compiled
+    def f(x, space, name, given):
+        setattr(space, name, x)
+        space.__dict__.update(given)
+        return x + 1, identities(vars(space), name, *given)
+
+    other, third = ("".join(["be", "ta"]) for _ in range(2))
+    for name in ("beta", other, third):
+        for given in NAMED:
+            space = Space()
+            yield f(vector(), space, name, given), f(vector(), space, name, given), identities(vars(space), *given)

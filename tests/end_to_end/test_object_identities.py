@@ -37,6 +37,25 @@ def same(one, other):
     return one is other
 
 
+def raised(act, n):
+    try:
+        act(n)
+    except Exception as error:
+        return error
+    return None
+
+
+FAILING = (
+    *(lambda n: [][n], lambda n: ()[n], lambda n: [].pop(), lambda n: [1].__getitem__(n), lambda n: "ab"[n]),
+    *(lambda n: {}[n], lambda n: {"a": 1}[n, "b"], lambda n: {1}.remove(n), lambda n: next(iter(())), lambda n: n / 0),
+    *(
+        lambda n: int("x"),
+        lambda n: [1].index(n),
+        lambda n: n + "a",
+        lambda n: n.name,
+        lambda n: [a for a, b in ["abc"]],
+    ),
+)
 OPERATIONS = {
     "int": lambda n, s: (lambda m: [m, n + 1000, m])(n + 1000),
     "float": lambda n, s: [n * 1.5, n / 3, -0.0 * n, float("inf")],
@@ -45,6 +64,7 @@ OPERATIONS = {
     "text": lambda n, s: [s + " b", s + " b", s.upper(), f"{s}{n}", "_".join([s, "q"]), s + "b"],
     "letters": lambda n, s: [s[0], s[-1:], chr(98), str(len(s)), str(n > 1), str(None)],
     "bytes": lambda n, s: [s.encode(), s.encode()[:1], bytes(3)],
+    "errors": lambda n, s: [arg for act in FAILING for error in (raised(act, n), raised(act, n)) for arg in error.args],
     "parts of text": lambda n, s: [(s + " " + s).split(), s.partition("b"), s.strip(), s * 1, s[:]],
     "literals": lambda n, s: [1000, -1000, 2.5, "a b", "name", b"a b", (1000, "a b", (1, 2.5)), 1000],
     "read": lambda n, s: [n, s, BIG, BIG + 0, math.pi, math.sqrt(n)],

@@ -121,30 +121,31 @@ def bind(
 ) -> VariableTracker | None:
     """What reading an attribute gives that was found on a class, through an instance (or the class, without one)."""
     source = Constant(found, name) if is_trusted_class(owner) and is_library_value(found) else class_source(owner, name)
-    if isinstance(found, staticmethod):
+    kind = type(found)  # asking the object itself might run its `__getattribute__`
+    if issubclass(kind, staticmethod):
         return tx.wrap(found.__func__, Attr(source, "__func__"))
-    if isinstance(found, classmethod):
+    if issubclass(kind, classmethod):
         return MethodVariable(
             tx.wrap(found.__func__, Attr(source, "__func__")), tx.wrap(cls, Constant(cls, cls.__name__))
         )
-    if isinstance(found, types.ClassMethodDescriptorType):
+    if issubclass(kind, types.ClassMethodDescriptorType):
         return BuiltinVariable(getattr(cls, name), source=Attr(Constant(cls, cls.__name__), name))
-    getter, getter_owner = lookup_on_class(type(found), "__get__")
+    getter, getter_owner = lookup_on_class(kind, "__get__")
     if isinstance(getter, types.FunctionType):
         instance = receiver or ConstantVariable(None)
         given = [instance, tx.wrap(cls, Constant(cls, cls.__name__))]
         return tx.call_method(tx.wrap(found, source), "__get__", given, unread=True)
     if receiver is None:
         return tx.wrap(found, source)
-    if isinstance(found, _BECOME_METHODS):
+    if issubclass(kind, _BECOME_METHODS):
         return MethodVariable(tx.wrap(found, source), receiver)
-    if isinstance(found, types.MethodDescriptorType | types.WrapperDescriptorType):
+    if issubclass(kind, types.MethodDescriptorType | types.WrapperDescriptorType):
         if found.__name__ == name:
             return BoundBuiltin(receiver, name)
         return MethodVariable(tx.wrap(found, source), receiver)  # one method under the name of another
     if getter_owner is None:
         return tx.wrap(found, source)
-    if isinstance(found, property):
+    if issubclass(kind, property):
         return tx.call(tx.wrap(found.fget, Attr(source, "fget")), [receiver], unread=True)
     return read_built_in_descriptor(tx, found, receiver, cls, name)
 

@@ -6,6 +6,7 @@ Guards: what was found where, and what was not there.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
@@ -114,7 +115,7 @@ def cannot_write(tx: Tracer, obj: VariableTracker, name: str, value: VariableTra
 def store_attribute(tx: Tracer, obj: VariableTracker, name: str, value: VariableTracker | None) -> None:
     """Report an attribute write that runs no user code."""
     if value is not None:
-        tx.side_effects.set_attr(obj, name, value)
+        tx.side_effects.set_attr(obj, sys.intern(name), value)
     else:
         if find_attribute(tx, obj, name) is None:
             tx.raises(unsaid(AttributeError))

@@ -18,7 +18,7 @@ from minidynamo.tracer.graph.inputs import GraphInputs
 from minidynamo.tracer.graph.open_graphs import OpenGraphs
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import DictVariable, SequenceVariable, SliceVariable
+from minidynamo.variables.containers import DictVariable, Keyword, SequenceVariable, SliceVariable
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ObjectVariable
 from minidynamo.variables.tensors import TensorVariable
@@ -43,7 +43,8 @@ class Arguments:
     def named(self, variables: Mapping[Any, VariableTracker]) -> tuple[dict[Any, Any], dict[Any, Any]]:
         """What stands for the values of a dict."""
         nodes, fakes = self.all(variables.values())
-        return dict(zip(variables, nodes)), dict(zip(variables, fakes))
+        keys = [str(key) if isinstance(key, Keyword) else key for key in variables]
+        return dict(zip(keys, nodes)), dict(zip(keys, fakes))
 
     def one(self, variable: VariableTracker) -> tuple[Any, Any]:
         """What stands for a tracker. Raises NotInGraph where nothing can."""

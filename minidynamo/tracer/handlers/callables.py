@@ -14,7 +14,7 @@ from typing import Any
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr
 from minidynamo.tracer import registry
-from minidynamo.tracer.constants import as_constant, key_of
+from minidynamo.tracer.constants import as_constant, key_named
 from minidynamo.tracer.exceptions import unsaid
 from minidynamo.tracer.handlers.objects import ask_classes
 from minidynamo.tracer.handlers.values import expect_constant
@@ -32,7 +32,7 @@ from minidynamo.variables.callables import (
     PartialVariable,
 )
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import DictVariable, TupleVariable
+from minidynamo.variables.containers import DictVariable, Keyword, TupleVariable
 from minidynamo.variables.objects import ClassVariable
 
 
@@ -43,12 +43,12 @@ def _partial(
 ) -> VariableTracker:
     if isinstance(function, PartialVariable):  # functools flattens these too
         inner = function
-        given = {str(key.token): value for key, value in entries_as_moved(inner.keywords.items).items()}
+        given = {Keyword.of(key): value for key, value in entries_as_moved(inner.keywords.items).items()}
         made = _partial(tx, inner.function, *as_moved(inner.args.items), *args, **{**given, **keywords})
         assert isinstance(made, PartialVariable)
         made.args = made.args if args else inner.args
         return made
-    named = {key_of(ConstantVariable(name)): value for name, value in keywords.items()}
+    named = {key_named(name): value for name, value in keywords.items()}
     return PartialVariable(function, TupleVariable(hold(tx, [*args])), DictVariable(hold_named(tx, named)))
 
 

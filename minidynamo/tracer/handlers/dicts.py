@@ -14,7 +14,7 @@ from typing import Any
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr
 from minidynamo.tracer import registry
-from minidynamo.tracer.constants import key_of
+from minidynamo.tracer.constants import key_named
 from minidynamo.tracer.exceptions import made
 from minidynamo.tracer.handlers.lists import length_of, storage_of
 from minidynamo.tracer.handlers.values import expect_key, none, not_implemented
@@ -258,7 +258,7 @@ def fill(
             store_entries(tx, made, entries_as_moved(plain.items))
         else:
             tx.call(dict_update, [made, arg])
-    store_entries(tx, made, {key_of(ConstantVariable(name)): value for name, value in kwargs.items()})
+    store_entries(tx, made, {key_named(name): value for name, value in kwargs.items()})
     return made
 
 

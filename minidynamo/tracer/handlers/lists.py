@@ -18,6 +18,7 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed
 from minidynamo.tracer import registry
 from minidynamo.tracer.constants import as_constant
+from minidynamo.tracer.copies import SHORTER_LIST
 from minidynamo.tracer.exceptions import Raised, unsaid
 from minidynamo.tracer.handlers.values import (
     constant,
@@ -139,7 +140,8 @@ def _getitem(tx: Tracer, self: SequenceVariable, key: VariableTracker) -> Variab
         return moved_item(self.items, index)
     except IndexError:
         name = "tuple" if issubclass(self.cls, tuple) else self.cls.__name__
-        tx.raises(IndexError(f"{name} index out of range"), exact=True)
+        words = SHORTER_LIST if issubclass(self.cls, list) else f"{name} index out of range"
+        tx.raises(IndexError(words), exact=True)
 
 
 def _tuple_slice(tx: Tracer, self: SequenceVariable, index: slice) -> SequenceVariable | None:

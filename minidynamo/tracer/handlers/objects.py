@@ -98,14 +98,27 @@ def _isinstance(tx: Tracer, obj: VariableTracker, classinfo: VariableTracker, /)
     if protocol is not None and inspect.getattr_static(protocol, "_is_runtime_protocol", False):
         return _has_protocol(tx, looked_at(tx, obj), protocol)
     classes = class_tuple(tx, classinfo)
-    fits = ask_classes(tx, issubclass, class_of(tx, obj), classes)
-    return ConstantVariable(fits or ask_classes(tx, issubclass, _claimed_class(tx, obj), classes))
+    if claims_class(obj.python_type):
+        return ConstantVariable(_claims_one(tx, obj, classes))
+    return ConstantVariable(ask_classes(tx, issubclass, class_of(tx, obj), classes))
+
+
+def _claims_one(tx: Tracer, obj: VariableTracker, classes: tuple[type, ...]) -> bool:
+    """`isinstance` of what says itself what its class is: Python asks it as often as a class by itself does not fit."""
+    cls = class_of(tx, obj)
+    for each in classes:
+        if each is cls:
+            return True
+        if type(each) is not type:
+            what, why = f"a class check of a `{cls.__name__}`", "It says itself what its class is, for each that asks."
+            tx.break_graph("MD237", what, why=why, fix="check what it stands for")
+        if issubclass(cls, each) or issubclass(_claimed_class(tx, obj), each):
+            return True
+    return False
 
 
 def _claimed_class(tx: Tracer, obj: VariableTracker) -> type:
-    """What `obj.__class__` gives, which Python asks for where the class itself does not fit."""
-    if not claims_class(obj.python_type):
-        return obj.python_type
+    """What `obj.__class__` gives."""
     obj = looked_at(tx, obj)
     if not isinstance(obj, ObjectVariable):
         tx.break_graph(

@@ -16,7 +16,7 @@ from minidynamo.tracer.traced_frame import Null
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable, NestedFunctionVariable
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import TupleVariable
+from minidynamo.variables.containers import Keyword, TupleVariable
 
 
 def pop_callable(frame: Frame) -> tuple[VariableTracker, list[VariableTracker]]:
@@ -74,7 +74,7 @@ def call_function_ex(frame: Frame, instruction: Instruction) -> None:
         for key, value in unpack_mapping(frame.tx, frame.pop()).items():
             if type(key.token) is not str:
                 frame.tx.raises(TypeError("keywords must be strings"))
-            kwargs[key.token] = value
+            kwargs[Keyword.of(key)] = value
     args = unpack_moved(frame.tx, frame.pop())
     function, receiver = pop_callable(frame)
     frame.push(call(frame.tx, function, [*receiver, *args], kwargs))

@@ -19,11 +19,11 @@ from minidynamo.tracer.registry import polyfill
 
 def _ranked_items(iterable):
     # Equal or incomparable items (NaN, sets) would show in which order the set gave them.
-    if not isinstance(iterable, (set, frozenset)):
+    if not issubclass(type(iterable), (set, frozenset)):
         return list(iterable)
     items = unordered_items(iterable)
     for item in items:
-        if not isinstance(item, (int, float, str, bytes)) or item != item:
+        if not issubclass(type(item), (int, float, str, bytes)) or item != item:
             return list(iterable)
     return items
 
@@ -51,14 +51,14 @@ def sum_of_numbers(numbers: tuple[complex, ...], start: complex) -> complex:
 
 @polyfill(sum)
 def sum_(iterable, /, start=0):
-    if isinstance(start, (str, bytes, bytearray)):
+    if issubclass(type(start), (str, bytes, bytearray)):
         cannot_trace("`sum` of text", "sum refuses it")
     rest = iter(iterable)  # one at a time: what a generator computes shall die before it computes more
-    if isinstance(start, (int, float, complex)):
+    if issubclass(type(start), (int, float, complex)):
         # Leading numbers are known now and go through the real sum, which adds floats with compensation from 3.12 on.
         numbers: list[complex] = []
         for item in rest:
-            if not isinstance(item, (int, float, complex)):
+            if not issubclass(type(item), (int, float, complex)):
                 start = sum_of_numbers(tuple(numbers), start) + item
                 break
             numbers.append(item)

@@ -20,7 +20,7 @@ import torch
 from minidynamo.compat import torch_assert as real_assert
 from minidynamo.compat import torch_check_with
 from minidynamo.tracer import registry
-from minidynamo.tracer.polyfills.objects import copy_deepcopy
+from minidynamo.tracer.polyfills.objects import answers_itself, copy_deepcopy
 from minidynamo.tracer.polyfills.refusal import cannot_trace
 from minidynamo.tracer.registry import polyfill
 
@@ -75,8 +75,15 @@ def init_names(cls: type) -> tuple[tuple[str, ...], tuple[str, ...]]:
 registry.fold(field_names, init_names)
 
 
+def _refuse_answers(obj):
+    """Leave to Python what reads attributes of its own, where the class of the dataclass sees that."""
+    if answers_itself(type(obj)):
+        cannot_trace("a dataclass", "its class answers for all attributes")
+
+
 @polyfill(dataclasses.replace)
 def dataclass_replace(obj, /, **changes):
+    _refuse_answers(obj)
     names, untold = init_names(type(obj))
     for name in changes:
         if name in field_names(type(obj)) and name not in names:
@@ -91,8 +98,9 @@ def dataclass_replace(obj, /, **changes):
 
 @polyfill(dataclasses.asdict)
 def dataclass_asdict(obj, *, dict_factory=dict):
-    if isinstance(obj, type) or not hasattr(type(obj), "__dataclass_fields__"):
+    if not hasattr(type(obj), "__dataclass_fields__"):
         raise TypeError("asdict() should be called on dataclass instances")
+    _refuse_answers(obj)
     return dict_factory(
         [
             (name, _plain(getattr(obj, name), lambda v: dataclass_asdict(v, dict_factory=dict_factory)))
@@ -103,8 +111,9 @@ def dataclass_asdict(obj, *, dict_factory=dict):
 
 @polyfill(dataclasses.astuple)
 def dataclass_astuple(obj, *, tuple_factory=tuple):
-    if isinstance(obj, type) or not hasattr(type(obj), "__dataclass_fields__"):
+    if not hasattr(type(obj), "__dataclass_fields__"):
         raise TypeError("astuple() should be called on dataclass instances")
+    _refuse_answers(obj)
     return tuple_factory(
         [
             _plain(getattr(obj, name), lambda v: dataclass_astuple(v, tuple_factory=tuple_factory))

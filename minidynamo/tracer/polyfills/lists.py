@@ -18,7 +18,7 @@ from minidynamo.tracer.registry import polyfill
 @polyfill(list.extend, collections.deque.extend)
 def list_extend(self, iterable, /):
     # What an iterator gave before it raised an error stays in the list.
-    for item in iterable if hasattr(iterable, "__next__") else list(iterable):
+    for item in iterable if hasattr(type(iterable), "__next__") else list(iterable):
         self.append(item)
 
 
@@ -30,7 +30,7 @@ def list_iadd(self, iterable, /):
 
 @polyfill(collections.deque.extendleft)
 def deque_extendleft(self, iterable, /):
-    for item in iterable if hasattr(iterable, "__next__") else list(iterable):
+    for item in iterable if hasattr(type(iterable), "__next__") else list(iterable):
         self.appendleft(item)
 
 

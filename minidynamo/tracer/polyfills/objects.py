@@ -169,7 +169,7 @@ def own_attributes(mapping: collections.OrderedDict[Any, Any]) -> tuple[str, ...
 
 def _is_atom(value):
     cls = type(value)
-    return cls in _ATOMS or isinstance(value, (type, enum.Enum))
+    return cls in _ATOMS or issubclass(cls, (type, enum.Enum))
 
 
 @polyfill(copy.copy)
@@ -182,7 +182,7 @@ def copy_copy(x):
         for name in own_attributes(x) if cls is collections.OrderedDict else ():
             setattr(y, name, getattr(x, name))
         return y
-    if isinstance(x, torch.Tensor):
+    if issubclass(cls, torch.Tensor):
         return cannot_trace("`copy.copy` of a tensor", "it makes another tensor of the same memory", "x.view_as(x)")
     if hasattr(cls, "__copy__"):
         return cls.__copy__(x)
@@ -223,9 +223,9 @@ def _deep_copy(x, memo):
             if copied is not item:
                 return tuple(items)
         return x
-    if isinstance(x, torch.Tensor):
+    if issubclass(cls, torch.Tensor):
         return _deep_copied_tensor(x, memo)
-    if isinstance(x, torch.nn.Module):
+    if issubclass(cls, torch.nn.Module):
         return cannot_trace("`copy.deepcopy` of a module", "it copies every parameter", "copy it outside, once")
     if cls is types.MethodType:
         return types.MethodType(x.__func__, copy_deepcopy(x.__self__, memo))
@@ -291,7 +291,7 @@ def slot_names(cls: type) -> tuple[str, ...] | None:
     return tuple(copyreg._slotnames(cls))  # type: ignore[attr-defined]
 
 
-def _answers_itself(cls: type) -> bool:
+def answers_itself(cls: type) -> bool:
     """Whether the class decides what any attribute of its instances is."""
     return isinstance(cls.__getattribute__, types.FunctionType)
 
@@ -300,7 +300,7 @@ def _has_dict(cls: type) -> bool:
     return cls.__dictoffset__ != 0
 
 
-for _question in (slot_names, _answers_itself, _has_dict):
+for _question in (slot_names, answers_itself, _has_dict):
     registry.fold(_question)
 
 # What `copy` asks an object for, in this order.
@@ -313,7 +313,7 @@ def _reduced(x):
     slots = slot_names(cls)
     if slots is None:
         return cannot_trace(f"a copy of a {cls.__name__}", "its class decides how it is copied")
-    if _answers_itself(cls):
+    if answers_itself(cls):
         for name in _ASKED_FOR:
             method = getattr(x, name)
             if type(method) is not types.BuiltinMethodType or method.__self__ is not x or method.__name__ != name:
@@ -336,19 +336,19 @@ def _rebuilt(x, reduced, memo):
         memo[_NOTHING].append((x, y))
         state = copy_deepcopy(state, memo)
     # A class that answers for attributes which are not there is asked for this one, too.
-    if state and (hasattr(cls, "__getattr__") or _answers_itself(cls)) and hasattr(y, "__setstate__"):
+    if state and (hasattr(cls, "__getattr__") or answers_itself(cls)) and hasattr(y, "__setstate__"):
         cannot_trace(f"a copy of a {cls.__name__}", "it answers for `__setstate__`")
-    if state and _answers_itself(cls) and y.__dict__ is not object.__getattribute__(y, "__dict__"):
+    if state and answers_itself(cls) and y.__dict__ is not object.__getattribute__(y, "__dict__"):
         cannot_trace(f"a copy of a {cls.__name__}", "it answers for `__dict__`")
     for name, value in state.items():
         object.__setattr__(y, name, value)
-    if isinstance(x, list):
+    if issubclass(cls, list):
         add = y.append
         for item in x:
             add(item if memo is None else copy_deepcopy(item, memo))
-    elif isinstance(x, dict):
+    elif issubclass(cls, dict):
         for key, value in x.items():
             y[key if memo is None else copy_deepcopy(key, memo)] = value if memo is None else copy_deepcopy(value, memo)
-    elif isinstance(x, (set, frozenset, collections.deque)):
+    elif issubclass(cls, (set, frozenset, collections.deque)):
         cannot_trace(f"a copy of a {cls.__name__}", "it is made by calling its class")
     return y

@@ -38,12 +38,12 @@ def derived(items, result, method, *others):
 
 
 def _all_items(iterable):
-    return unordered_items(iterable) if isinstance(iterable, (set, frozenset)) else list(iterable)
+    return unordered_items(iterable) if issubclass(type(iterable), (set, frozenset)) else list(iterable)
 
 
 def _operand(iterable):
     """The same for a set's methods, to be read more than once."""
-    return iterable if isinstance(iterable, (set, frozenset)) or type(iterable) is dict else list(iterable)
+    return iterable if issubclass(type(iterable), (set, frozenset)) or type(iterable) is dict else list(iterable)
 
 
 def _operands(iterables):
@@ -56,7 +56,7 @@ def _operands(iterables):
 @polyfill(set.update)
 def set_update(self, *others):
     for other in others:
-        if isinstance(other, (set, frozenset)) or type(other) is dict:
+        if issubclass(type(other), (set, frozenset)) or type(other) is dict:
             change(self, [], _all_items(other), "update", other)
         else:
             for item in other:
@@ -74,7 +74,7 @@ def _common(items, others):
     """The items that are in all of them: of two items that are equal the one of the smaller set."""
     for other in others:
         here, there = lookup(items), lookup(_all_items(other))
-        if isinstance(other, (set, frozenset)) and len(other) > len(here):
+        if issubclass(type(other), (set, frozenset)) and len(other) > len(here):
             items = [item for item in unordered_items(here) if item in there]
         else:
             items = [item for item in unordered_items(there) if item in here]
@@ -164,7 +164,7 @@ def view_intersection(view, other):
     """`view & other`, where the first is a view of a dict."""
     if type(other) is set and len(view) <= len(other):
         return other.intersection(view)
-    if isinstance(other, (type({}.keys()), type({}.items()))) and len(other) > len(view):
+    if issubclass(type(other), (type({}.keys()), type({}.items()))) and len(other) > len(view):
         view, other = other, view
     result = set()
     for item in other:

@@ -10,7 +10,7 @@ from typing import Any
 
 from minidynamo.tracer.reachable import is_outside, target_of
 from minidynamo.tracer.reconstruct.containers import refill_once
-from minidynamo.tracer.reconstruct.objects import hides_attribute, set_attribute
+from minidynamo.tracer.reconstruct.objects import dictionary_of, hides_attribute, set_attribute
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder
 from minidynamo.tracer.side_effects import (
     AttrDeleted,
@@ -54,7 +54,7 @@ def _set_attr(rebuild: Rebuilder, effect: AttrSet) -> list[str]:
 def _delete_attr(rebuild: Rebuilder, effect: AttrDeleted) -> list[str]:
     obj = rebuild.value(effect.obj)
     if hides_attribute(effect.obj, effect.name):
-        return [f"del {obj}.__dict__[{effect.name!r}]"]
+        return [f"del {dictionary_of(rebuild, effect.obj, obj)}[{effect.name!r}]"]
     owner = rebuild.constant(type if isinstance(effect.obj, ClassVariable) else object)
     return [f"{owner}.__delattr__({obj}, {effect.name!r})"]
 

@@ -102,8 +102,15 @@ def set_attribute(rebuild: Rebuilder, obj: VariableTracker, name: str, attribute
     if isinstance(obj, ClassVariable):
         return f"{rebuild.constant(type)}.__setattr__({name}, {attribute!r}, {value})"
     if hides_attribute(obj, attribute):
-        return f"{name}.__dict__[{attribute!r}] = {value}"
+        return f"{dictionary_of(rebuild, obj, name)}[{attribute!r}] = {value}"
     return f"{rebuild.constant(object)}.__setattr__({name}, {attribute!r}, {value})"
+
+
+def dictionary_of(rebuild: Rebuilder, obj: VariableTracker, name: str) -> str:
+    """Text for the dictionary of the object called `name`, past a `__getattribute__` of its class."""
+    if not isinstance(obj.python_type.__getattribute__, types.FunctionType):
+        return f"{name}.__dict__"
+    return f"{rebuild.constant(object)}.__getattribute__({name}, '__dict__')"
 
 
 def hides_attribute(obj: VariableTracker, name: str) -> bool:
@@ -121,7 +128,7 @@ def hides_attribute(obj: VariableTracker, name: str) -> bool:
 def _namespace(rebuild: Rebuilder, variable: NamespaceVariable) -> str:
     if isinstance(variable.owner, DictVariable):
         return f"{rebuild.constant(types.MappingProxyType)}({rebuild.value(variable.owner)})"
-    return f"{rebuild.value(variable.owner)}.__dict__"
+    return dictionary_of(rebuild, variable.owner, rebuild.value(variable.owner))
 
 
 @builds(IdVariable)

@@ -5,12 +5,15 @@ When they are read is up to `outside_items.py` and `outside_tuples.py`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sized
 from typing import Any
 
 import torch
 
+from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant, Item, Referent, Source, StorageItem, stand_in
+from minidynamo.names import name_of
 from minidynamo.tracer.constants import has_own, is_constant_value, key_of
 from minidynamo.tracer.copies import can_be_two, is_interned
 from minidynamo.tracer.graph.output_graph import OutputGraph
@@ -45,21 +48,25 @@ def is_key(key: object) -> bool:
         return all(map(is_key, key))
     cls = type(key)
     plain = cls.__hash__ is object.__hash__ and cls.__eq__ is object.__eq__
-    return plain and not isinstance(key, torch.Tensor)
+    return plain and not issubclass(cls, torch.Tensor)
 
 
 def dict_key(graph: OutputGraph, key: object, source: Source | None) -> DictKey:
     """The key of a dict from outside, or an element of a set, that can be read at `source`; the guard on all of them
     covers it."""
     if is_constant_value(key):
-        can_differ = can_be_two(key) and not (isinstance(key, str) and is_interned(key))
-        return key_of(ConstantVariable(key, source=source if can_differ else None))
+        if source is None or not can_be_two(key):
+            return key_of(ConstantVariable(key))
+        if not isinstance(key, str) or not is_interned(key):
+            return key_of(ConstantVariable(key, source=source))
+        told = functools.partial(graph.guard, source, GuardKind.SAME_OBJECT, Constant(key, "name"))
+        return key_of(ConstantVariable(key, on_identity=told))
     if type(key) is tuple:
         places = [None if source is None else Item(source, position) for position in range(len(key))]
         items = [dict_key(graph, part, place).variable for part, place in zip(key, places)]
         return key_of(TupleVariable(items, source=source))
     known = stand_in(key)
-    named = known if isinstance(known, Referent) else Constant(key, getattr(key, "__name__", type(key).__name__))
+    named = known if isinstance(known, Referent) else Constant(key, name_of(key))
     variable = wrap(graph, key, named)
     graph.identity_keys[variable] = None
     return key_of(variable)
