@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import io
+import random
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Set
@@ -36,12 +37,14 @@ class Observation:
     identical: dict[str, str] = field(default_factory=dict)
     sharing: dict[str, str] = field(default_factory=dict)
     rng_state: torch.Tensor | None = None
+    python_rng_state: object = None
     grad_enabled: bool = True
 
 
 def observe(fn: Callable[..., Any], make_inputs: Callable[[], Any], *, seed: int, backward: bool) -> Observation:
     """Call `fn` with fresh arguments under `seed` and record what can be seen afterwards."""
     torch.manual_seed(seed)
+    random.seed(seed)
     made = make_inputs()
     args = made if type(made) is tuple else (made,)
     seen = Observation()
@@ -54,6 +57,7 @@ def observe(fn: Callable[..., Any], make_inputs: Callable[[], Any], *, seed: int
     seen.printed = out.getvalue()
     seen.grad_enabled = torch.is_grad_enabled()
     seen.rng_state = torch.get_rng_state()
+    seen.python_rng_state = random.getstate()
     found = dict(walk({"args": args, "result": result}))
     seen.identical = _first_paths(found, lambda value: None if isinstance(value, ATOMS) else id(value))
     seen.sharing = _first_paths(found, _storage)
@@ -179,6 +183,8 @@ def assert_equal_observations(call: str, expected: Observation, actual: Observat
     _same(f"{call}: shared storage", expected.sharing, actual.sharing)
     _same(f"{call}: grad mode", expected.grad_enabled, actual.grad_enabled)
     _same_value(f"{call}: random state", expected.rng_state, actual.rng_state, {})
+    if expected.python_rng_state != actual.python_rng_state:  # of 625 numbers, which nobody wants to read
+        raise AssertionError(f"{call}: random state of Python's `random` differs")
 
 
 def _same(what: str, expected: Any, actual: Any) -> None:

@@ -125,8 +125,8 @@ def assert_same_as_eager(
     Each of `make_inputs` takes nothing and returns the arguments of a call: a tuple, or one value. It is called once
     for eager and once for the compiled function with the same random seed, `calls` times in a row. What is compared:
     the result or the exception, printed text, the arguments afterwards, gradients of every leaf after a backward from
-    all outputs (unless `backward=False`), which objects are identical, which tensors share storage, the random state
-    and the grad mode.
+    all outputs (unless `backward=False`), which objects are identical, which tensors share storage, the random states
+    of torch and of Python's `random`, and the grad mode.
 
     `graphs`, `breaks` and `recompiles`, where given, are the exact totals over all calls; `rtol` and `atol` are those
     of `torch.testing.assert_close` (both 0 for bitwise equality); `options` go to `minidynamo.compile`.

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 from torch import nn
@@ -37,6 +39,7 @@ def test_a_function_equals_itself():
         (lambda x, xs: (x * 2, list(xs)), "identical objects"),
         (lambda x, xs: (x * 2, xs.clear() or xs), "identical objects|values found"),
         (lambda x, xs: (x * 2 + 0 * torch.rand(4), xs), "random state"),
+        (lambda x, xs: (x * 2 + 0 * random.random(), xs), "random state of Python's"),
         (lambda x, xs: (print("a") or x * 2, xs), "printed text"),
         (lambda x, xs: (torch.stack([x * 2, x], 1)[:, 0], xs), "strides"),
         (lambda x, xs: ((x.detach() * 4 - x * 2) * 1, xs), "x.grad|grad"),

@@ -81,6 +81,9 @@ class Shapes:
         self._where = where
         self._env: Any = None
         self._guards = _Located(where)
+        self._announced = 0  # how many of them
+        # Called with the places of numbers by which something has been decided.
+        self.on_decision: Callable[[Source], object] = lambda place: None
         self._places: dict[Any, list[Source]] = {}  # symbol -> where it can be read
         self._tensors: dict[Source, tuple[list[Any], list[Any]]] = {}  # sizes and strides as expressions
         self._numbers: dict[Source, Any] = {}
@@ -241,12 +244,22 @@ class Shapes:
             if is_read and self._has_varied(guard.source):
                 yield guard.source, guard.expected, guard.where
 
+    def announce_decisions(self) -> None:
+        """Tell `on_decision` what has been decided on symbols: torch, which decides, must not see it raise."""
+        while self._announced < len(self._guards):
+            self._announced += 1
+            for symbol in self._guards[self._announced - 1].expr.free_symbols:
+                floats = [self._floats[symbol][0]] if symbol in self._floats else []
+                for place in self._places.get(symbol, floats):
+                    self.on_decision(place)
+
     def _has_varied(self, source: Source) -> bool:
         numbers = self._profile.numbers
         return any(numbers.get(stable_name(place), 0) is None for place in (source, *source.bases()))
 
     def require(self, condition: Source, answer: bool) -> None:
         """Guard a condition over numbers that is not one of the ShapeEnv's."""
+        self.on_decision(condition)
         self._relations.setdefault(condition, Guard(condition, GuardKind.RELATION, answer, self._where()))
 
     def _computed(self, expr: Any) -> Source:

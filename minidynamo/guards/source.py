@@ -464,6 +464,25 @@ class Computed(Source):
             yield from operand.roots()
 
 
+@dataclass(frozen=True)
+class Drawn(Source):
+    """A random number that the program draws. Residual programs draw it, as `name`, before the graph runs; guards are
+    checked before that, and cannot know it."""
+
+    name: str
+
+    def expression(self, names: Names) -> str:
+        return self.name
+
+    def display(self) -> str:
+        return self.name
+
+
+def is_drawn(source: Source) -> bool:
+    """Whether a value hangs on a random number that the program draws."""
+    return any(isinstance(place, Drawn) for place in (source, *source.bases()))
+
+
 def is_read_anew(source: Source | None) -> bool:
     """Whether a look at the source may give another object each time, as one at a size of a tensor does."""
     return isinstance(source, Size | TensorFact | Computed)

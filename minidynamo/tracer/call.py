@@ -245,7 +245,9 @@ def call_built_in(
 ) -> VariableTracker:
     """Call the built-in method that `cls` has under `name`, with `receiver` as its self."""
     args, kwargs = _as_taken(tx, registry.find_method(cls, name), args, kwargs, before=1)
-    if isinstance(receiver, OpaqueVariable) and lookup_on_class(cls, name)[1] is not object:
+    if isinstance(receiver, OpaqueVariable) and (found := lookup_on_class(cls, name))[1] is not object:
+        if id(found[0]) in registry.OPAQUE_METHODS:
+            return call_handler(tx, registry.FUNCTIONS[id(found[0])], [receiver, *args], kwargs)
         why = "minidynamo passes objects of this class on but cannot look into them."
         tx.break_graph("MD206", f"{cls.__name__}.{name} is used", why=why, fix=INSTEAD.get(cls.__name__, ""))
     storage = receiver.storage if isinstance(receiver, ObjectVariable) else None

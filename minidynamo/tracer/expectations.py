@@ -162,10 +162,15 @@ def can_run_twice(traced: TracedFrame, memory_outside: Callable[[], Collection[o
     return all(_is_harmless(node, outside) for node in calls)
 
 
-def _is_harmless(node: torch.fx.Node, outside: Collection[object]) -> bool:
+def only_computes(node: torch.fx.Node) -> bool:
+    """Whether a node runs no code of the user's."""
     target = node.target
     computes = is_of_torch(target) or target in (getattr, assert_async) or is_switch(target)
     computes = computes or getattr(target, "__module__", "") in _OF_TORCH or hasattr(target, "only_computes")
-    if node.op == "call_function" and not computes:
+    return computes or node.op != "call_function"
+
+
+def _is_harmless(node: torch.fx.Node, outside: Collection[object]) -> bool:
+    if not only_computes(node):
         return False
     return not node.meta.get("mutates") or not set(node.meta.get("written_memory", ())) & set(outside)

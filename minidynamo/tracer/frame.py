@@ -137,6 +137,7 @@ def _run(request: FrameRequest, frame: Frame, stop: _Stop | None) -> None:
     while frame.result is None and (stop is None or step < stop.cut.step):
         try:
             frame.step()
+            tx.graph.shapes.announce_decisions()
             if frame.result is None and gives_up(frame):
                 tx.break_graph("MD206", NOTICED_DEATH, why="When the object dies is a part of what the program does.")
         except SkipFrame:

@@ -306,7 +306,9 @@ def _compare(
     unroll_comparison(tx)
     if not _is_float(left) and not _is_float(right):
         values = [v.value for v in (left, right) if isinstance(v, NumberVariable | ConstantVariable)]
-        return ConstantVariable(bool(function(*values)))
+        found = bool(function(*values))
+        tx.graph.shapes.announce_decisions()
+        return ConstantVariable(found)
     answer = bool(function(value_here(left), value_here(right)))
     known = require(tx, f"{{0}} {_SYMBOLS[function]} {{1}}", answer, left, right)
     return ConstantVariable(answer) if known else None

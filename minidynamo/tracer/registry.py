@@ -28,6 +28,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 # Keyed by identity: a callable need not be hashable, and equal ones need not mean the same.
 FUNCTIONS: dict[int, Handler] = {}
 POLYFILLS: dict[int, Callable[..., Any]] = {}
+OPAQUE_METHODS: set[int] = set()
 FOLDABLE: set[int] = set()
 _kept_alive: list[object] = []
 
@@ -83,6 +84,12 @@ def takes_unread(*parameters: str) -> Callable[[F], F]:
         return handler
 
     return register
+
+
+def opaque_method(*methods: Callable[..., Any]) -> Callable[[F], F]:
+    """Handle these methods of objects that cannot be looked into: `handler(tx, receiver, *args, **kwargs)`."""
+    OPAQUE_METHODS.update(_identities(methods))
+    return function(*methods)
 
 
 def late_function(module: str, qualname: str) -> Callable[[F], F]:

@@ -4,6 +4,7 @@ It unpacks the frame's arguments, calls the graph, rebuilds what the frame leave
 ends as the frame does. It does not know how a graph is compiled or who calls the program. The parts, in order:
 
     x, m = boxed; boxed.clear()           the arguments
+    drawn_0 = random(generator)           random numbers, in program order
     m_total = m.__dict__['total']         what lives outside and is needed behind the graph (loads)
     args = [x, ...]; del x                the graph's inputs; names that are not needed any more go before it runs
     out0, = graph(args)
@@ -32,6 +33,7 @@ from minidynamo.tracer.copies import can_be_two
 from minidynamo.tracer.expectations import checks
 from minidynamo.tracer.moved_items import as_moved
 from minidynamo.tracer.reachable import is_outside, needed_by, reachable, target_of
+from minidynamo.tracer.reconstruct.draws import print_draws
 from minidynamo.tracer.reconstruct.effects import lost_effects, replay
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder
 from minidynamo.tracer.reconstruct.sets import take_steps
@@ -121,7 +123,8 @@ class _Program:
         self.parameters = list(parameters)
         self.graph = graph
         self.around = surroundings
-        self.names = Namespace(parameters)
+        self.draws = traced.side_effects.draws
+        self.names = Namespace([*parameters, *(draw.number.name for draw in self.draws)])
         self.function = self.names.fresh(traced.name.rpartition(".")[2])
         self.boxed = self.names.fresh("boxed")
         self.leaving = self._leaving()
@@ -138,8 +141,9 @@ class _Program:
         self.args = self.names.fresh("args")
         self.inputs = [given.source for given in traced.inputs] if graph is not None else []
         self.takes_inputs = sum(not is_passed(source) for source in self.inputs) >= MANY_INPUTS
+        self.takes_inputs = self.takes_inputs and not self.draws
         # The names of what a second run needs: the arguments, how often they had been written to, the random states.
-        self.held = self.versions = self.random = ""
+        self.held = self.versions = self.random = self.drawn = ""
 
     def _leaving(self) -> list[VariableTracker]:
         """The values with which the frame ends, in the order in which they travel."""
@@ -217,8 +221,10 @@ class _Program:
                 self.known[variable] = copy = self.names.fresh(name)
                 copies[copy] = source.expression(self.names)
         inputs = ", ".join(map(reader.read, self.inputs))
-        reader.count([*(reader.read(source) for _, source in outside), inputs])
-        lines = [line for _, source in outside if (line := reader.assignment(source)) is not None]
+        self.drawn, draws = print_draws(self.draws, reader, self.names, keeps=self.recovers)
+        reader.count([*draws, *(reader.read(source) for _, source in outside), inputs])
+        lines = [reader.write(line) for line in draws]
+        lines += [line for _, source in outside if (line := reader.assignment(source)) is not None]
         lines += [f"{copy} = {text}" for copy, text in copies.items()]
         if self.recovers:
             lines.append(self.hold_arguments())
@@ -227,7 +233,7 @@ class _Program:
             lines += self.read_inputs(reader, inputs, names)
         if self.recovers and self.writes:
             lines.append(self.count_writes())
-        if self.recovers and self.draws:
+        if self.recovers and self.redraws:
             self.random = self.names.fresh("random")
             lines.append(f"{self.random} = {self.names.constant(random_states, 'random_states')}()")
         lasting = (name for name in self.parameters if Local(name) in self.traced.lasting)
@@ -271,7 +277,13 @@ class _Program:
         gives_up = any(given.given_up for given in self.traced.inputs)
         # Nobody counts how often a tensor gets other memory.
         gives_up = gives_up or any(node.target is replace_data for node in self.graph_nodes)
-        return not gives_up and (bool(self.effects) or self.around.runs_again or self.writes or self.checks)
+        return not gives_up and self.runs_twice
+
+    @property
+    def runs_twice(self) -> bool:
+        """Whether a second run would tell, or do, what an error alone does not."""
+        asked = bool(self.effects) or self.around.runs_again
+        return asked or self.writes or self.checks or any(draw.late for draw in self.draws)
 
     @property
     def checks(self) -> bool:
@@ -284,7 +296,7 @@ class _Program:
         return any(node.meta.get("mutates") for node in self.graph_nodes)
 
     @property
-    def draws(self) -> bool:
+    def redraws(self) -> bool:
         """Whether the graph may draw random numbers, which a second run has to draw again."""
         return any(node.meta.get("draws") for node in self.graph_nodes)
 
@@ -322,7 +334,7 @@ class _Program:
     def recovering(self, call: str, error: str, lost: str) -> list[str]:
         """The call of the graph; when it raises, the frame runs as written, unless that is too late."""
         arguments = [error, self.held, *[repr(lost)] * bool(lost)]
-        arguments += [f"{name}={value}" for name in ("versions", "random") if (value := getattr(self, name))]
+        arguments += [f"{name}={value}" for name in ("versions", "random", "drawn") if (value := getattr(self, name))]
         revived = f"{self.held} = {self.names.constant(revive, 'revive')}({', '.join(arguments)})"
         native = f"{self.names.constant(self.around.replay_native, 'run_as_written')}({self.held})"
         nothing_more = "None, " if self.hands_on and self.around.root else ""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from minidynamo.errors import Diagnostic
-from minidynamo.guards.source import Source
+from minidynamo.guards.source import Computed, Drawn, Source
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable
 from minidynamo.variables.containers import DictVariable, ListVariable
@@ -98,6 +98,17 @@ class Written(Effect):
     tensor: VariableTracker
 
 
+@dataclass(frozen=True, eq=False)
+class Draw(Effect):
+    """A random `number` was drawn from `generator`, as `call` says. That is done before the graph runs, in the order of
+    the program, so it is not in the journal. `late`: an operation of the graph came first that may raise an error."""
+
+    number: Drawn
+    generator: Source
+    call: Computed
+    late: bool
+
+
 class StandIn(NamedTuple):
     """A container that is not the very one which eager would have, and what the user is told where that could be seen:
     when it is changed, or is there when the graph has ended."""
@@ -134,6 +145,7 @@ class SideEffects:
         self.fresh = fresh
         self.on_effect = _ignore
         self.journal: list[Effect] = []
+        self.draws: list[Draw] = []
         self._attributes: dict[tuple[VariableTracker, str], VariableTracker | Absence] = {}
         self._class_attributes: dict[tuple[type, str], VariableTracker | Absence] = {}
         self._globals: dict[tuple[int, str], VariableTracker | Absence] = {}
@@ -143,6 +155,11 @@ class SideEffects:
     def _record(self, effect: Effect) -> None:
         self.on_effect(effect)
         self.journal.append(effect)
+
+    def draw(self, draw: Draw) -> None:
+        """Report a random number that was drawn."""
+        self.on_effect(draw)
+        self.draws.append(draw)
 
     def contents_changed(self, container: VariableTracker) -> None:
         """Report that the contents of a container differ from those it had; asking twice is harmless.
@@ -233,7 +250,7 @@ class SideEffects:
 
     def forget(self) -> None:
         """Let go of everything when the residual program is printed: it refers to the user's objects."""
-        for table in (self.journal, self._attributes, self._class_attributes, self._globals, self._changed):
+        for table in (self.journal, self.draws, self._attributes, self._class_attributes, self._globals, self._changed):
             table.clear()
 
     def call_later(self, function: VariableTracker, *args: VariableTracker, **kwargs: VariableTracker) -> None:

@@ -15,7 +15,7 @@ from minidynamo.compat import DataDependentOutput, DynamicOutputShape, Unsupport
 from minidynamo.errors import Diagnostic, GraphBreak, UserLocation
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.profile import FrameProfile
-from minidynamo.guards.source import Source
+from minidynamo.guards.source import Source, is_drawn
 from minidynamo.tracer import facts, scalars
 from minidynamo.tracer.advice import INSTEAD, instead_of_values
 from minidynamo.tracer.attributes import read_attribute
@@ -77,6 +77,7 @@ class Trace:
         self._losses = Losses(self.graph)
         self.side_effects.on_effect = _weakly(self._expect_no_death)
         self.graph.on_pin = _weakly(self._expect_no_constant)
+        self.graph.shapes.on_decision = _weakly(self._expect_no_decision)
 
     @property
     def frames(self) -> Sequence[Frame]:
@@ -94,7 +95,16 @@ class Trace:
         if self._losses.is_noticed(effect):
             self.break_graph("MD206", NOTICED_DEATH, why="When the object dies is a part of what the program does.")
 
+    def _expect_no_decision(self, place: Source) -> None:
+        if self.side_effects.draws and is_drawn(place):
+            self.break_graph(
+                "MD230",
+                "Python, or an operation, decides by a random number that the program draws",
+                why="It is another one at each call; from here on it is an argument.",
+            )
+
     def _expect_no_constant(self, place: Source) -> None:
+        self._expect_no_decision(place)
         if not self.frames[-1].trusted:  # where torch chooses a module or function, each has a version in any case
             expect_no_constant(self, place, "the program", self.location())
 
@@ -164,6 +174,7 @@ class Trace:
             args, kwargs = scalars.as_numbers(self, target, args, kwargs or {})
             stored = scalars.written(self, target, args, kwargs)
             made = self.graph.emit(target, *with_plain_numbers(self, target, *plain_numbers(target, args, kwargs)))
+            self.graph.shapes.announce_decisions()
             scalars.note(self, [*stored, *scalars.made(self, target, args, made)])
             if not self.chain.emits_in_try:
                 self.chain.emits_in_try = any(is_in_try(frame.code, frame.index) for frame in self.frames)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import torch.fx
 
-from minidynamo.errors import Diagnostic
+from minidynamo.errors import Diagnostic, InternalError
 from minidynamo.guards.guard import Guard
 from minidynamo.guards.shapes import Shapes
-from minidynamo.guards.source import Source
+from minidynamo.guards.source import Source, is_drawn
 from minidynamo.tracer.side_effects import SideEffects
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable
@@ -95,4 +95,7 @@ class TracedFrame:
 
     def all_guards(self) -> Sequence[Guard]:
         """The guards, with what the tracer and, by now, the backend have decided on sizes and numbers."""
-        return self.guards if self.shapes is None else self.shapes.guards(self.guards)
+        guards = self.guards if self.shapes is None else self.shapes.guards(self.guards)
+        if self.side_effects.draws and any(is_drawn(guard.source) for guard in guards):
+            raise InternalError(Diagnostic("MD299", "a stage decides by a random number that the program draws"))
+        return guards

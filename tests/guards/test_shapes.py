@@ -66,6 +66,21 @@ def test_a_condition_becomes_a_relation_and_a_value_a_size() -> None:
     assert "relation `y.shape[0] + x.shape[0] < 10`: to hold" in lines
 
 
+def test_each_decision_is_announced_once() -> None:
+    shapes, _, sizes = symbolic(x=torch.zeros(5))
+    told: list[object] = []
+    shapes.on_decision = told.append
+    shapes.announce_decisions()
+    assert told == []
+    assert sizes["x"][0] < 7 and shapes.float(Y, 0.5) > 0
+    assert told == []  # torch, which decides, would stumble over an error
+    shapes.announce_decisions()
+    shapes.announce_decisions()
+    assert told == [Size(X, 0), Y]
+    shapes.require(Computed("{0} < 3", (Y,)), True)
+    assert told[2:] == [Computed("{0} < 3", (Y,))]
+
+
 def test_what_a_condition_calls_is_found_whatever_the_program_has_under_its_name() -> None:
     shapes, guards, sizes = symbolic(x=torch.zeros(3), y=torch.zeros(5))
     assert torch.sym_float(sizes["x"][0]) < 3.5

@@ -10,8 +10,10 @@ from minidynamo.guards.source import (
     Attr,
     Called,
     CellContents,
+    Computed,
     Constant,
     Derived,
+    Drawn,
     InstanceAttr,
     Item,
     Local,
@@ -21,6 +23,7 @@ from minidynamo.guards.source import (
     StorageItem,
     TypeOf,
     global_source,
+    is_drawn,
     key_expression,
     stand_in,
 )
@@ -97,6 +100,13 @@ def test_bases_run_from_the_nearest_to_the_root() -> None:
     assert source.depth() == 2
     assert Local("x").root() == Local("x")
     assert isinstance(source, Derived)
+
+
+def test_what_hangs_on_a_drawn_number_is_known() -> None:
+    drawn = Drawn("drawn_0")
+    assert drawn.expression(Namespace()) == drawn.display() == "drawn_0"
+    assert is_drawn(drawn) and is_drawn(Computed("{0} * {1}", (Local("x"), Computed("-{0}", (drawn,)))))
+    assert not is_drawn(Computed("{0} * {1}", (Local("x"), Local("y"))))
 
 
 def test_type_stays_readable_when_a_parameter_is_called_type() -> None:

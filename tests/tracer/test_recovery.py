@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 
 from benchmarks.memory import peak_bytes
-from minidynamo.tracer.recovery import random_states, revive, versions_of, weakly_held
+from minidynamo.tracer.recovery import random_states, revive, states_of, versions_of, weakly_held
 
 
 def test_what_is_held_comes_back_and_keeps_no_tensor_alive() -> None:
@@ -54,3 +56,11 @@ def test_random_numbers_are_drawn_again_and_their_state_is_no_tensor() -> None:
     drawn = [torch.randn(3), torch.rand(2)]
     revive(RuntimeError(), [], random=states)
     assert all(map(torch.equal, drawn, [torch.randn(3), torch.rand(2)]))
+
+
+def test_so_are_those_of_pythons_generators() -> None:
+    first, second = random.Random(1), random.Random(2)
+    states = states_of(first, second)
+    drawn = first.gauss(0, 1), first.gauss(0, 1), second.random()
+    revive(RuntimeError(), [], drawn=states)
+    assert drawn == (first.gauss(0, 1), first.gauss(0, 1), second.random())

@@ -5,7 +5,10 @@ import dataclasses
 import pytest
 import torch
 
-from minidynamo.guards.source import Local
+from minidynamo.errors import InternalError
+from minidynamo.guards.guard import Guard, GuardKind
+from minidynamo.guards.source import Computed, Drawn, Local
+from minidynamo.tracer.side_effects import Draw
 from minidynamo.tracer.traced_frame import Break, Null, Return
 from tests.tracer.frame_builder import BREAK, FrameBuilder
 
@@ -38,3 +41,14 @@ def test_records_are_compared_by_identity_and_cannot_be_changed() -> None:
     assert traced != dataclasses.replace(traced)
     with pytest.raises(dataclasses.FrozenInstanceError):
         traced.name = "other"  # type: ignore[misc]
+
+
+def test_no_guard_reads_a_number_that_is_drawn_behind_it() -> None:
+    frame = FrameBuilder()
+    traced = frame.returns(frame.op(torch.neg, frame.tensor("x")))
+    drawn = Drawn("drawn_0")
+    traced.side_effects.draw(Draw(drawn, Local("m"), Computed("{0}.random()", (Local("m"),)), late=False))
+    guard = Guard(Computed("{0} < 1", (drawn,)), GuardKind.RELATION, True)
+    assert dataclasses.replace(traced, guards=(Guard(Local("m"), GuardKind.TYPE, int),)).all_guards()
+    with pytest.raises(InternalError, match="decides by a random number"):
+        dataclasses.replace(traced, guards=(guard,)).all_guards()

@@ -11,7 +11,7 @@ from minidynamo.autograd_calls import replace_data
 from minidynamo.compat import OPERATOR_NAMESPACES
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant, InstanceAttr
-from minidynamo.tracer import parts
+from minidynamo.tracer import parts, registry
 from minidynamo.tracer.advice import INSTEAD
 from minidynamo.tracer.attributes.binding import (
     bind,
@@ -140,6 +140,9 @@ def _opaque(tx: Tracer, obj: OpaqueVariable, name: str) -> VariableTracker | Non
     if any(obj.value is space for space in OPERATOR_NAMESPACES) and hasattr(obj.value, name):
         found = getattr(obj.value, name)
         return tx.wrap(found, Constant(found, name))
+    method, owner = lookup_on_class(obj.python_type, name)
+    if owner is not None and id(method) in registry.OPAQUE_METHODS and name not in (instance_dict(obj.value) or ()):
+        return bind(tx, method, owner, obj, obj.python_type, name)
     tx.break_graph(
         "MD206",
         f"`{name}` of a {obj.python_type.__name__} is used",

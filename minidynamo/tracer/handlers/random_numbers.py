@@ -1,0 +1,106 @@
+"""Owns random numbers that the program draws from Python's generators: numbers that vary, as sizes and arguments may.
+
+The residual program draws them before the graph runs, by the functions that the program calls, in its order. While
+tracing, nothing is drawn from them: what is seen is an example, by which nothing may be decided. What decides (an `if`,
+an index, a size) ends the graph, before it, and gets the number as an argument.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable
+from typing import Any
+
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Constant, Drawn
+from minidynamo.tracer import registry
+from minidynamo.tracer.advice import INSTEAD
+from minidynamo.tracer.attributes import instance_dict
+from minidynamo.tracer.constants import as_constant
+from minidynamo.tracer.expectations import only_computes
+from minidynamo.tracer.graph.dead_code import is_pure
+from minidynamo.tracer.numbers import computed_text, value_here
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.side_effects import Draw
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.numbers import NumberVariable
+from minidynamo.variables.objects import OpaqueVariable
+
+# Methods that give a number, and change nothing but their generator. The first ones give a float for any two numbers.
+_OF_ANY = ("uniform", "gauss", "normalvariate")
+_NAMES = (
+    *_OF_ANY,
+    *("random", "getrandbits", "randint", "randrange", "triangular", "betavariate", "binomialvariate", "expovariate"),
+    *("gammavariate", "lognormvariate", "paretovariate", "vonmisesvariate", "weibullvariate"),
+)
+# What they may call of the generator, which could have something else under these names.
+_CALLED = ("random", "getrandbits")
+# So that what is drawn fits into the integers of tensors.
+_MOST_BITS = 62
+_LARGEST = 2 ** (_MOST_BITS - 1)
+
+
+def _draw(method: Callable[..., Any], tx: Tracer, generator: VariableTracker, /, *args: Any, **kwargs: Any) -> Any:
+    name = method.__name__
+    given: list[VariableTracker] = [*args, *kwargs.values()]
+    why = _cannot(tx, name, generator, given)
+    if why:
+        tx.break_graph("MD206", f"Random.{name} is used", why=why, fix=INSTEAD["Random"])
+    place, draws = generator.source, tx.side_effects.draws
+    assert place is not None
+    for called in (name, *_CALLED):
+        tx.guard(place, GuardKind.NO_INSTANCE_ATTR, called)
+    values = [value_here(v) if isinstance(v, NumberVariable) else as_constant(v) for v in given]
+    try:
+        example = method(random.Random(len(draws)), *values[: len(args)], **dict(zip(kwargs, values[len(args) :])))
+    except Exception as error:
+        tx.raises(error)
+    spelled = ["{1}", *(f"{{{n}}}" for n in range(2, len(args) + 2))]
+    spelled += [f"{key}={{{n}}}" for n, key in enumerate(kwargs, len(args) + 2)]
+    call = computed_text(f"{{0}}({', '.join(spelled)})", Constant(method, name), place, *given)
+    if call is None or type(example) not in (int, float):
+        tx.break_graph("MD206", f"Random.{name} is used", why="What it gives is no plain number.")
+    number = Drawn(_unused_name(tx, len(draws)))
+    late = any(node.op != "placeholder" and not is_pure(node) for node in tx.graph.graph.nodes)
+    tx.side_effects.draw(Draw(number, place, call, late))
+    return tx.graph.integer(example, number) if type(example) is int else tx.graph.floating(example, number)
+
+
+def _cannot(tx: Tracer, name: str, generator: VariableTracker, given: list[VariableTracker]) -> str:
+    """Why the number cannot be drawn before the graph runs; "" where it can."""
+    if not isinstance(generator, OpaqueVariable) or type(generator.value) is not random.Random:
+        return "minidynamo passes objects of this class on but cannot look into them."
+    if generator.source is None or not {name, *_CALLED}.isdisjoint(instance_dict(generator.value) or ()):
+        return "The generator has methods of its own."
+    if tx.graph.shapes.turns is None:
+        return "With `dynamic=False` a graph takes no numbers that vary."
+    if tx.graph.subgraph is not None:
+        return "It is drawn in a part of the graph that may run twice, or not at all."
+    if not all(map(only_computes, tx.graph.graph.nodes)):
+        return "The graph calls a function that may draw before it."
+    for argument in given:
+        if isinstance(argument, NumberVariable):
+            if name not in _OF_ANY:
+                return "It is called with numbers that vary, for some of which it raises."
+        elif not isinstance(argument, ConstantVariable) or argument.python_type not in (int, float, bool, type(None)):
+            return "It is called with something other than plain numbers."
+        elif argument.python_type is int and abs(argument.value) >= (_MOST_BITS if name == "getrandbits" else _LARGEST):
+            return "The number may be larger than what a graph takes."
+    return ""
+
+
+def _unused_name(tx: Tracer, number: int) -> str:
+    """A name that no variable of the root frame has."""
+    code = tx.frames[0].code
+    name = f"drawn_{number}"
+    while name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
+        name += "_"
+    return name
+
+
+for _name in _NAMES:
+    if hasattr(random.Random, _name):  # 3.12 has one more
+        _method = getattr(random.Random, _name)
+        registry.opaque_method(_method)(functools.partial(_draw, _method))

@@ -1,0 +1,25 @@
+"""Owns the draws of residual programs: the random numbers that a program draws, in its order, before the graph runs.
+
+Which numbers can be drawn there is decided in `handlers/random_numbers.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from minidynamo.guards.reader import Reader
+from minidynamo.names import Namespace
+from minidynamo.tracer.recovery import states_of
+from minidynamo.tracer.side_effects import Draw
+
+
+def print_draws(draws: Sequence[Draw], reader: Reader, names: Namespace, *, keeps: bool) -> tuple[str, list[str]]:
+    """The lines that draw, for the reader to finish. If the program `keeps` how the generators were, also the name of
+    that, else ""."""
+    calls = [draw.call.template.format(*map(reader.read, draw.call.operands)) for draw in draws]  # each one is another
+    lines = [f"{draw.number.name} = {call}" for draw, call in zip(draws, calls)]
+    if not draws or not keeps:
+        return "", lines
+    before = names.fresh("drawn")
+    generators = ", ".join(reader.read(generator) for generator in dict.fromkeys(draw.generator for draw in draws))
+    return before, [f"{before} = {names.constant(states_of, 'states_of')}({generators})", *lines]
