@@ -557,47 +557,76 @@ _RULE_KEYS = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImpli
 
 
 @contextlib.contextmanager
-def python_dispatcher(*, exact: bool = False) -> typing.Iterator[None]:
+def python_dispatcher() -> typing.Iterator[None]:
     """A context in which operations on symbolic sizes take torch's rules in Python, which can compute with them.
 
-    Those that give a new tensor where the operation itself gives its argument are left out: what is written to the
-    result has to reach the argument, too. The operation's own C++ can compute with symbolic sizes. If the values have
-    to be `exact`, those raise NotImplementedError that compute something else.
+    Those are left out that give a new tensor where the operation itself gives its argument (what is written to the
+    result has to reach the argument, too), and those that compute in another order than the operation or leave its
+    dropout out. The operation's own C++ can compute with symbolic sizes, but for `_lstm`.
     """
     entered = importlib.import_module("torch._dispatch.python").enable_python_dispatcher()
-    dropout = torch.ops.aten.dropout.default
-    changed: dict[OpOverload, dict[typing.Any, typing.Any]] = {dropout: {}}
-    for op, position in _RECURRENT.items() if exact else ():
-        rules = {key: op.py_kernels[key] for key in _RULE_KEYS if key in op.py_kernels}
-        changed[op] = {key: functools.partial(_without_dropout, rule, position) for key, rule in rules.items()}
-    kept = {op: {key: op.py_kernels.pop(key) for key in _RULE_KEYS if key in op.py_kernels} for op in changed}
-    for op, rules in changed.items():
-        op.py_kernels.update(rules)
+    kept = {op: {key: op.py_kernels.pop(key) for key in _RULE_KEYS if key in op.py_kernels} for op in _OWN_RULES}
+    for op, rule in _OWN_RULES.items():
+        op.py_kernels.update(dict.fromkeys(_RULE_KEYS, rule) if rule is not None else {})
         op._dispatch_cache.clear()
     try:
         with entered:
             yield
     finally:
         for op, rules in kept.items():
+            for key in _RULE_KEYS:
+                op.py_kernels.pop(key, None)
             op.py_kernels.update(rules)
             op._dispatch_cache.clear()
 
 
-# Recurrent layers, and where they are given the probability of dropout; how many layers there are, and whether they
-# train, stands beside it.
-_RECURRENT: dict[OpOverload, int] = {
-    getattr(getattr(torch.ops.aten, name), overload): position
-    for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
-    for overload, position in (("input", 5), ("data", 6))
+def _lstm(*args: typing.Any) -> typing.Any:
+    """A long short-term memory: what oneDNN computes in eager, layer by layer, since the C++ in front of its kernel
+    takes no symbolic sizes; all else by the operation's own C++."""
+    x, hidden, weights, biased, layers, dropout, trains, both_ways, batch_first = args
+    if not _by_onednn(x, hidden, weights):
+        return torch.ops.aten.lstm.input._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args)
+    x = (x.transpose(0, 1) if batch_first else x).contiguous()
+    hx, cx = (state.contiguous() for state in hidden)
+    per_layer, ways = 4 if biased else 2, 2 if both_ways else 1
+    states = []
+    for layer in range(layers):
+        made = []
+        for way in range(ways):
+            i = layer * ways + way
+            given = weights[i * per_layer : (i + 1) * per_layer]
+            biases = given[2:] or [w.new_zeros(w.shape) for w in given]
+            tensors = (x, *given[:2], *biases, hx[i], cx[i])
+            y, *state, _ = torch.ops.aten.mkldnn_rnn_layer(
+                *tensors, way > 0, [], 2, hx.shape[2], layers, biased, both_ways, batch_first, trains
+            )
+            made.append(y)
+            states.append(state)
+        x = torch.cat(made, -1) if both_ways else made[0]
+        if dropout != 0 and trains and layer < layers - 1:
+            x = torch.dropout(x, dropout, True)
+    return x.transpose(0, 1) if batch_first else x, *(torch.stack(state) for state in zip(*states))
+
+
+def _by_onednn(x: torch.Tensor, hidden: typing.Sequence[torch.Tensor], weights: typing.Sequence[torch.Tensor]) -> bool:
+    """Whether eager has a long short-term memory computed by oneDNN."""
+    if not torch.backends.mkldnn.enabled or any(t.device.type != "cpu" for t in (x, *hidden, *weights)):
+        return False
+    if hidden[0].shape[2] != hidden[1].shape[2] or x.numel() == 0:  # projections
+        return False
+    if x.dtype == torch.float16:
+        return not torch.is_grad_enabled() and bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+    return x.dtype == torch.float32 or (x.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+# The rule that stands in for torch's own; without one, the operation's C++ computes with symbolic sizes.
+_OWN_RULES: dict[OpOverload, typing.Callable[..., typing.Any] | None] = {
+    torch.ops.aten.dropout.default: None,
+    torch.ops.aten.gru.input: None,
+    torch.ops.aten.rnn_tanh.input: None,
+    torch.ops.aten.rnn_relu.input: None,
+    torch.ops.aten.lstm.input: _lstm,
 }
-
-
-def _without_dropout(rule: typing.Any, position: int, *args: typing.Any) -> typing.Any:
-    """torch's rule for a recurrent layer, which leaves its dropout out."""
-    layers, probability, trains = args[position - 1 : position + 2]
-    if trains and layers > 1 and probability != 0:
-        raise NotImplementedError("torch's rule leaves dropout out")
-    return rule(*args)
 
 
 @functools.cache

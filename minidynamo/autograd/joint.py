@@ -156,7 +156,7 @@ def _trace_for_sizes(
 ) -> Trace:
     """Trace by the rules that know symbolic sizes where there are any, if they can."""
     if mode.shape_env is not None:
-        with contextlib.suppress(Exception), compat.python_dispatcher(exact=True):
+        with contextlib.suppress(Exception), compat.python_dispatcher():
             trace = attempt(opaque)
             if not any(_is_random(node) for node in trace.graph.nodes):  # torch's rules draw not as eager does
                 return trace

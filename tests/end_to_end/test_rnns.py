@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 from torch import nn
@@ -77,6 +79,30 @@ def test_weights_that_change_are_noticed(kind):
         torch.testing.assert_close(compiled(x), module(x)[0])
     module.double()
     torch.testing.assert_close(compiled(x.double()), module(x.double())[0])
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    "kind", [*KINDS, functools.partial(nn.LSTM, proj_size=3)], ids=["RNN", "LSTM", "GRU", "with projections"]
+)
+def test_batches_of_varying_size_are_computed_as_eager_does(kind, dtype):
+    """To the last bit, gradients included, by one compiled version."""
+    module = kind(4, 6, 2, bidirectional=True, batch_first=True).to(dtype)
+
+    def run(function, batch):
+        torch.manual_seed(0)
+        x = torch.randn(batch, 3, 4, dtype=dtype, requires_grad=True)
+        module.zero_grad(set_to_none=True)
+        y = function(x)
+        y.square().sum().backward()
+        return [y, x.grad, *(p.grad for p in module.parameters())]
+
+    compiled = compile_function(lambda x: module(x)[0], backend="aot_eager", dynamic=True, fullgraph=True)
+    run(compiled, 5)
+    with no_recompile():
+        for batch in (5, 17, 33):
+            torch.testing.assert_close(run(compiled, batch), run(lambda x: module(x)[0], batch), rtol=0, atol=0)
 
 
 def inputs(make, *shape):
