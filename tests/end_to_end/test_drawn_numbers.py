@@ -202,6 +202,17 @@ def test_kernels_take_them():
     assert_same_as_eager(trained, lambda: torch.ones(4, requires_grad=True), calls=3, graphs=1, backend="native")
 
 
+def test_a_model_with_many_parameters():
+    model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(9)))
+
+    def noisy(x):
+        for layer in model:
+            x = layer(x) * random.uniform(0.5, 1.5)
+        return x
+
+    assert_same_as_eager(noisy, vector, calls=3, graphs=1, breaks=0, backward=False)
+
+
 class Halved(random.Random):
     def random(self):
         return super().random() / 2

@@ -8,9 +8,12 @@ an index, a size) ends the graph, before it, and gets the number as an argument.
 from __future__ import annotations
 
 import functools
+import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+
+import torch.fx
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Drawn
@@ -45,7 +48,8 @@ _LARGEST = 2 ** (_MOST_BITS - 1)
 def _draw(method: Callable[..., Any], tx: Tracer, generator: VariableTracker, /, *args: Any, **kwargs: Any) -> Any:
     name = method.__name__
     given: list[VariableTracker] = [*args, *kwargs.values()]
-    why = _cannot(tx, name, generator, given)
+    nodes = [*_new_nodes(tx.graph.graph)]
+    why = _cannot(tx, name, generator, given, nodes)
     if why:
         tx.break_graph("MD206", f"Random.{name} is used", why=why, fix=INSTEAD["Random"])
     place, draws = generator.source, tx.side_effects.draws
@@ -63,12 +67,22 @@ def _draw(method: Callable[..., Any], tx: Tracer, generator: VariableTracker, /,
     if call is None or type(example) not in (int, float):
         tx.break_graph("MD206", f"Random.{name} is used", why="What it gives is no plain number.")
     number = Drawn(_unused_name(tx, len(draws)))
-    late = any(node.op != "placeholder" and not is_pure(node) for node in tx.graph.graph.nodes)
+    late = any(draw.late for draw in draws[-1:])
+    late = late or any(node.op != "placeholder" and not is_pure(node) for node in nodes)
+    for node in nodes[:1]:
+        node.meta["drawn_behind"] = True
     tx.side_effects.draw(Draw(number, place, call, late))
     return tx.graph.integer(example, number) if type(example) is int else tx.graph.floating(example, number)
 
 
-def _cannot(tx: Tracer, name: str, generator: VariableTracker, given: list[VariableTracker]) -> str:
+def _new_nodes(graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:
+    """The nodes behind the last draw, the last one first."""
+    return itertools.takewhile(lambda node: "drawn_behind" not in node.meta, reversed(graph.nodes))
+
+
+def _cannot(
+    tx: Tracer, name: str, generator: VariableTracker, given: list[VariableTracker], nodes: list[torch.fx.Node]
+) -> str:
     """Why the number cannot be drawn before the graph runs; "" where it can."""
     if not isinstance(generator, OpaqueVariable) or type(generator.value) is not random.Random:
         return "minidynamo passes objects of this class on but cannot look into them."
@@ -78,7 +92,7 @@ def _cannot(tx: Tracer, name: str, generator: VariableTracker, given: list[Varia
         return "With `dynamic=False` a graph takes no numbers that vary."
     if tx.graph.subgraph is not None:
         return "It is drawn in a part of the graph that may run twice, or not at all."
-    if not all(map(only_computes, tx.graph.graph.nodes)):
+    if not all(map(only_computes, nodes)):
         return "The graph calls a function that may draw before it."
     for argument in given:
         if isinstance(argument, NumberVariable):
