@@ -50,7 +50,6 @@ _ADVICE: dict[GuardKind, str] = {
 }
 _NUMBER = "A number that varies is an input from its second value on, unless the program needs its value."
 _ANSWER = "Set up what it tells before the first call, and keep it so."
-_NUMPY_NUMBER = "Each value of a number of numpy's has a version: pass float(x) or int(x), which may vary."
 
 # Where a kind of guard can fail in several respects.
 _ADVICE_FOR: dict[tuple[GuardKind, str], str] = {
@@ -72,7 +71,7 @@ def _advice(failure: GuardFailure) -> str:
     if guard.kind is GuardKind.EQUALS and isinstance(guard.source, Result):
         return _ANSWER
     if guard.kind is GuardKind.EQUALS and isinstance(guard.expected, int | float | np.number):
-        return _NUMPY_NUMBER if isinstance(guard.expected, np.generic) else _NUMBER
+        return _NUMBER
     return _ADVICE_FOR.get((guard.kind, failure.aspect), _ADVICE[guard.kind])
 
 

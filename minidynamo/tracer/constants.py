@@ -203,14 +203,14 @@ def slice_of(*parts: VariableTracker) -> VariableTracker:
 
 
 # Functions of torch that take a numpy scalar's dtype, too, and not its value alone.
-_TAKES_DTYPE = (torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor, torch.result_type, "new_tensor")
+TAKES_DTYPE = (torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor, torch.result_type, "new_tensor")
 
 
 def plain_numbers(
     target: Any, args: Sequence[VariableTracker], kwargs: Mapping[str, VariableTracker]
 ) -> tuple[list[VariableTracker], dict[str, VariableTracker]]:
     """Arguments of a torch function as torch reads them: numpy's real numbers are Python's."""
-    if any(target is function or target == function for function in _TAKES_DTYPE):
+    if any(target is function or target == function for function in TAKES_DTYPE):
         return [*args], {**kwargs}
     return [_plain_number(arg) for arg in args], {name: _plain_number(arg) for name, arg in kwargs.items()}
 

@@ -48,12 +48,12 @@ class _Facts:
     """Collects facts about the values that travel."""
 
     def __init__(self, traced: TracedFrame, profile: FrameProfile) -> None:
-        numbers = {name: fact for name, fact in profile.numbers.items() if fact is None}
+        numbers: dict[str, Fact] = {name: fact for name, fact in profile.numbers.items() if fact is None}
         tensors = {name: parts for name, parts in profile.tensors.items() if None in (*parts[0], *parts[1])}
         self._known = FrameProfile(numbers=numbers, tensors=tensors)
         # What lies outside the frame has the same name behind the break.
         self.facts = FrameProfile(
-            numbers={name: None for name in numbers if "L[" not in name},
+            numbers={name: fact for name, fact in numbers.items() if "L[" not in name},
             tensors={name: parts for name, parts in tensors.items() if "L[" not in name},
         )
         self._shapes = traced.shapes

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from minidynamo.guards.source import Constant, Source
+from minidynamo.tracer import numpy_numbers
 from minidynamo.tracer.constants import NotConstant, as_constant, from_constant
 from minidynamo.tracer.numbers import (
     binary,
@@ -271,6 +272,8 @@ def call(
         return TupleVariable([tx.call(part, args) for part in (operator.floordiv, operator.mod)])
     if args and any(function is maker for maker in _TENSORS) and involves_number(args[0]):
         return _tensor(tx, function, args, kwargs)
+    if function is not round and is_known(function):  # round() asks numpy's numbers
+        args = [numpy_numbers.plain(tx, arg) or arg for arg in args]
     if not any(isinstance(arg, NumberVariable) for arg in (*args, *kwargs.values())):
         return None
     if not is_known(function):

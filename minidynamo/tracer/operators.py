@@ -17,7 +17,7 @@ from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant
 from minidynamo.guards.writers import same_value
-from minidynamo.tracer import number_texts, numbers, parts, registry
+from minidynamo.tracer import number_texts, numbers, numpy_numbers, parts, registry
 from minidynamo.tracer.attributes import MISSING, lookup_on_class
 from minidynamo.tracer.constants import (
     NotConstant,
@@ -134,6 +134,7 @@ def _binary(function: Callable[..., Any], name: str, reflected: str) -> None:
             answer = _answer_of_an_object(tx, left, name, right) or _answer_behind(tx, left, reflected, right)
             return answer or tx.emit(function, [left, right])
         computed = numbers.binary(tx, function, left, right) or number_texts.combined(tx, function, left, right)
+        computed = computed or numpy_numbers.combined(tx, function, left, right)
         if computed is not None:
             return computed
         if _is_scalar(left) and _is_scalar(right):
@@ -195,7 +196,7 @@ def _unary(function: Callable[..., Any], name: str) -> None:
             return tx.emit(function, [operand])
         if isinstance(operand, NumberVariable):
             return numbers.unary(tx, function, operand)
-        result = fold(tx, function, operand)
+        result = numpy_numbers.unary(tx, function, operand) or fold(tx, function, operand)
         if result is not None:
             return result
         if not _has_method(operand, name):

@@ -18,7 +18,7 @@ import torch
 
 from minidynamo.compat import constant_behind, foreach_add_, foreach_copy_, foreach_mul_, owns_its_memory
 from minidynamo.guards.source import Computed, Constant, Held
-from minidynamo.tracer import numbers
+from minidynamo.tracer import numbers, numpy_numbers
 from minidynamo.tracer.graph.subgraphs import memory_of
 from minidynamo.tracer.protocol import Number, Tracer
 from minidynamo.variables.base import VariableTracker
@@ -169,7 +169,8 @@ def note(tx: Tracer, found: Iterable[tuple[TensorVariable, Number]]) -> None:
 
 
 def as_numbers(tx: Tracer, target: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-    """The arguments, where torch takes a number and reads that in a tensor as the number."""
+    """The arguments, where torch takes a number and reads that in a tensor, or numpy's, as the number."""
+    args, kwargs = numpy_numbers.plain_arguments(tx, target, args, kwargs)
     names = _SCALED.get(target, ("alpha",))
     found = {name: read(tx, arg) for name in names if isinstance(arg := kwargs.get(name), TensorVariable)}
     given = {name: number for name, number in found.items() if number is not None}

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
+from minidynamo.tracer import numpy_numbers
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
@@ -27,8 +28,11 @@ def select_numbers(
     tx: Tracer, tensor: VariableTracker, key: VariableTracker
 ) -> tuple[VariableTracker, VariableTracker]:
     """The part of a tensor that such numbers in `key` choose, and the key to what is left: `...` where nothing is."""
+    if not isinstance(tensor, TensorVariable):
+        return tensor, key
+    key = numpy_numbers.plain_index(tx, key)
     items = key.items if isinstance(key, TupleVariable) else [key]
-    if not any(map(_is_place, items)) or not isinstance(tensor, TensorVariable):
+    if not any(map(_is_place, items)):
         return tensor, key
     taken = _dimensions(tx, items, tx.graph.use(tensor).dim())
     if taken is None:

@@ -107,7 +107,7 @@ def test_what_to_write_instead(program, value, advice):
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64, np.int64])
-def test_a_number_of_numpy_has_a_version_for_each_value_and_a_plain_number_two(kind):
+def test_a_number_of_numpy_has_two_versions_and_so_has_a_plain_number(kind):
     def scale(x, factor):
         return x * factor
 
@@ -115,10 +115,8 @@ def test_a_number_of_numpy_has_a_version_for_each_value_and_a_plain_number_two(k
     compiled = minidynamo.compile(scale, backend="eager")
     for value in (2, 3, 4):
         assert torch.equal(compiled(x, kind(value)), x * kind(value))
-    assert compiled.stats.compiles == 3
-    told = compiled.why()
-    assert f"value of `factor`: expected {kind(3)!r}, got {kind(4)!r}" in told
-    assert "pass float(x) or int(x)" in told
+    assert compiled.stats.compiles == 2
+    assert f"value of `factor`: expected {kind(2)!r}, got {kind(3)!r}" in compiled.why()
     compiled.reset()
     for value in (2, 3, 4, 5):
         assert torch.equal(compiled(x, kind(value).item()), x * kind(value))

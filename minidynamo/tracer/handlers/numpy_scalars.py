@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from minidynamo.tracer import registry
+from minidynamo.tracer import numpy_numbers, registry
+from minidynamo.tracer.constants import as_constant
 from minidynamo.tracer.copies import NUMPY_SCALARS
 from minidynamo.tracer.handlers.numpy_arrays import run
+from minidynamo.tracer.operators import folded
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable
@@ -31,7 +33,19 @@ _PURE: tuple[Any, ...] = (
 def _ufunc(
     tx: Tracer, function: BuiltinVariable, /, *args: VariableTracker, **kwargs: VariableTracker
 ) -> VariableTracker:
-    return run(tx, function.value, args, kwargs)
+    varying = None if kwargs else numpy_numbers.called(tx, function.value, args)
+    return run(tx, function.value, args, kwargs) if varying is None else varying
+
+
+@registry.method(np.generic, "item")
+def _item(tx: Tracer, number: VariableTracker, /, *args: VariableTracker) -> VariableTracker:
+    plain = None if args else numpy_numbers.plain(tx, number)
+    if plain is not None:
+        return plain
+    method = getattr(number.python_type, "item")  # noqa: B009 (which type checkers do not find)
+    result = folded(tx, method, [number, *args], [as_constant(operand) for operand in (number, *args)], {})
+    assert result is not None
+    return result
 
 
 def _pure(function: Any) -> registry.Handler:
