@@ -209,7 +209,9 @@ _VERSIONS = "__minidynamo_versions__"
 def _compile_module(module: torch.nn.Module, options: CompileOptions) -> torch.nn.Module:
     """Let the module's own `__call__` go through a compiled `_call_impl`; type, keys and identity stay."""
     if not _is_called_by_torch(type(module)):
-        return _unchanged(module, "it is called by a `__call__` of its class alone; compile a function that calls the module")
+        return _unchanged(
+            module, "it is called by a `__call__` of its class alone; compile a function that calls the module"
+        )
     named = replace(_with_stolen(module, options), name=options.name or type(module).__name__)
     made: list[types.FunctionType] = getattr(module.__dict__.get("_compiled_call_impl"), _VERSIONS, [])
     known = (function for function in made if compiled_record(function).options == named)

@@ -17,12 +17,13 @@ from minidynamo.plain_numbers import hands_on
 from minidynamo.steering import IN_GRAPH, own_mark
 from minidynamo.tracer import number_functions, numbers, parts, registry
 from minidynamo.tracer.advice import INSTEAD
+from minidynamo.tracer.asked_lengths import unpack_sized
 from minidynamo.tracer.attributes import bind, guard_class_attribute, lookup_on_class
 from minidynamo.tracer.attributes.functions import original_of
 from minidynamo.tracer.constants import CONSTANT_TYPES, NotConstant, as_constant, below, from_result
 from minidynamo.tracer.construct import construct
 from minidynamo.tracer.inlining import inline_function, inline_nested, trusted_source
-from minidynamo.tracer.moved_items import as_moved, entries_as_moved, exact_copy, hold, unpack_moved
+from minidynamo.tracer.moved_items import as_moved, entries_as_moved, exact_copy, hold
 from minidynamo.tracer.operator_table import BINARY
 from minidynamo.tracer.operators import folded, involves_tensor
 from minidynamo.tracer.protocol import Tracer
@@ -384,7 +385,7 @@ def _call_class_twin(tx: Tracer, cls: type, twin: object, args: Args, kwargs: Kw
 
 
 def _all_items(tx: Tracer, iterable: VariableTracker) -> VariableTracker:
-    return TupleVariable(hold(tx, unpack_moved(tx, looked_at(tx, iterable))))
+    return TupleVariable(hold(tx, unpack_sized(tx, looked_at(tx, iterable))))
 
 
 def _leave_context(tx: Tracer, leave: ContextExitVariable, args: Args, kwargs: Kwargs) -> VariableTracker:

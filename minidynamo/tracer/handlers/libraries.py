@@ -22,11 +22,13 @@ from typing import Any
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant, InstanceAttr, Item
 from minidynamo.tracer import registry
+from minidynamo.tracer.asked_lengths import unpack_sized
 from minidynamo.tracer.constants import NotConstant, as_constant
 from minidynamo.tracer.handlers.iterators import CALLING
 from minidynamo.tracer.handlers.values import constant, expect_constant
 from minidynamo.tracer.number_texts import joined
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.unread import looked_at
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.iterators import LibraryIterator, SequenceIterator
@@ -47,7 +49,7 @@ registry.fold_type(re.Pattern, re.Match)
 
 def _join(cls: type) -> registry.Handler:
     def join(tx: Tracer, self: VariableTracker, iterable: VariableTracker, /) -> VariableTracker:
-        items = tx.unpack(iterable)
+        items = [looked_at(tx, item) for item in unpack_sized(tx, iterable, iterator_is_asked=True)]
         text = joined(tx, self.value, items) if cls is str and isinstance(self, ConstantVariable) else None
         if text is not None:
             return text

@@ -17,6 +17,7 @@ import torch
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed
 from minidynamo.tracer import registry
+from minidynamo.tracer.asked_lengths import unpack_sized
 from minidynamo.tracer.constants import as_constant
 from minidynamo.tracer.copies import SHORTER_LIST
 from minidynamo.tracer.exceptions import Raised, unsaid
@@ -42,7 +43,7 @@ from minidynamo.tracer.moved_items import (
 from minidynamo.tracer.numbers import is_int_number, pinned
 from minidynamo.tracer.outside_items import OutsideItems, OutsideTable
 from minidynamo.tracer.outside_tuples import OutsideTuple
-from minidynamo.tracer.polyfills.lists import sequence_compare, sequence_equal
+from minidynamo.tracer.polyfills.lists import sequence_compare, sequence_equal, sized_list
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.unread import looked_at
 from minidynamo.tracer.unrolling import unroll_loop
@@ -296,7 +297,7 @@ def _reverse(tx: Tracer, items: MutableSequence[VariableTracker], /) -> None:
 def _setitem(tx: Tracer, self: ListVariable, key: VariableTracker, value: VariableTracker, /) -> VariableTracker:
     index = expect_index(tx, key, "list")
     given: Any = (
-        all_to_store(tx, self, unpack_moved(tx, looked_at(tx, value)))
+        all_to_store(tx, self, unpack_sized(tx, looked_at(tx, value), iterator_is_asked=True))
         if isinstance(index, slice)
         else to_store(tx, self, value)
     )
@@ -404,9 +405,21 @@ def _sort(
 # --- construction -------------------------------------------------------------------------------------------------
 
 
+def _items(tx: Tracer, iterable: VariableTracker | None) -> list[VariableTracker]:
+    """What a list or tuple is made of. Twins stand for C that mostly does not ask how many there are."""
+    if iterable is None:
+        return []
+    return unpack_moved(tx, iterable) if tx.frames[-1].is_ours else unpack_sized(tx, iterable)
+
+
 @registry.function(list)
 def _list(tx: Tracer, iterable: VariableTracker | None = None, /) -> VariableTracker:
-    return ListVariable([] if iterable is None else hold(tx, unpack_moved(tx, iterable)))
+    return ListVariable(hold(tx, _items(tx, iterable)))
+
+
+@registry.function(sized_list)
+def _sized_list(tx: Tracer, iterable: VariableTracker, /) -> VariableTracker:
+    return ListVariable(hold(tx, unpack_sized(tx, iterable)))
 
 
 @registry.function(deque)
@@ -431,7 +444,7 @@ def _maxlen(tx: Tracer, obj: ListVariable, name: str) -> VariableTracker | None:
 def _tuple(tx: Tracer, iterable: VariableTracker | None = None, /) -> VariableTracker:
     if isinstance(iterable, TupleVariable) and iterable.cls is tuple:
         return iterable
-    return TupleVariable([] if iterable is None else hold(tx, unpack_moved(tx, iterable)))
+    return TupleVariable(hold(tx, _items(tx, iterable)))
 
 
 @registry.function(torch.Size)
@@ -445,7 +458,7 @@ def _size(tx: Tracer, iterable: VariableTracker | None = None, /) -> VariableTra
 
 @registry.method(list, "__init__")
 def _fill(tx: Tracer, self: ListVariable, iterable: VariableTracker | None = None, /) -> VariableTracker:
-    items = [] if iterable is None else all_to_store(tx, self, unpack_moved(tx, iterable))
+    items = all_to_store(tx, self, _items(tx, iterable))
     self.items[:] = items
     tx.side_effects.contents_changed(self)
     return none()

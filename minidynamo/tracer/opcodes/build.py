@@ -10,6 +10,7 @@ from typing import Any
 
 from minidynamo.bytecode.instructions import Instruction
 from minidynamo.tracer import set_order
+from minidynamo.tracer.asked_lengths import unpack_sized
 from minidynamo.tracer.constants import as_constant
 from minidynamo.tracer.handlers.values import expect_key
 from minidynamo.tracer.interpreter import Frame
@@ -21,7 +22,6 @@ from minidynamo.tracer.moved_items import (
     next_moved,
     to_store,
     unpack_mapping,
-    unpack_moved,
 )
 from minidynamo.tracer.number_texts import joined
 from minidynamo.tracer.opcodes.exceptions_with import stop_iteration_error
@@ -118,7 +118,7 @@ def list_append(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("LIST_EXTEND")
 def list_extend(frame: Frame, instruction: Instruction) -> None:
-    items = unpack_moved(frame.tx, frame.pop())
+    items = unpack_sized(frame.tx, frame.pop())
     container = under_construction(frame, instruction.argval)
     items = [to_store(frame.tx, container, item) for item in items]
     container.items.extend(items)
@@ -223,7 +223,7 @@ def _first_items(frame: Frame, iterable: VariableTracker, count: int) -> list[Va
 @opcode("UNPACK_EX")
 def unpack_ex(frame: Frame, instruction: Instruction) -> None:
     before, after = instruction.argval & 0xFF, instruction.argval >> 8
-    items = unpack_moved(frame.tx, frame.pop())
+    items = unpack_sized(frame.tx, frame.pop(), iterator_is_asked=True)
     if len(items) < before + after:
         words = f"not enough values to unpack (expected at least {before + after}, got {len(items)})"
         frame.tx.raises(ValueError(words), exact=True)

@@ -6,11 +6,12 @@ It binds no arguments; `call.py` does.
 from __future__ import annotations
 
 from minidynamo.bytecode.instructions import NULL_ABOVE_CALLABLE, Instruction
+from minidynamo.tracer.asked_lengths import unpack_sized
 from minidynamo.tracer.call import call
 from minidynamo.tracer.constants import as_constant
 from minidynamo.tracer.expectations import read_to_check
 from minidynamo.tracer.interpreter import Frame
-from minidynamo.tracer.moved_items import unpack_mapping, unpack_moved
+from minidynamo.tracer.moved_items import unpack_mapping
 from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.tracer.traced_frame import Null
 from minidynamo.variables.base import VariableTracker
@@ -75,7 +76,7 @@ def call_function_ex(frame: Frame, instruction: Instruction) -> None:
             if type(key.token) is not str:
                 frame.tx.raises(TypeError("keywords must be strings"))
             kwargs[Keyword.of(key)] = value
-    args = unpack_moved(frame.tx, frame.pop())
+    args = unpack_sized(frame.tx, frame.pop())
     function, receiver = pop_callable(frame)
     frame.push(call(frame.tx, function, [*receiver, *args], kwargs))
 

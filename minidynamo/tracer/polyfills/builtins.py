@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import operator
 
+from minidynamo.tracer.polyfills.lists import sized_list
 from minidynamo.tracer.polyfills.refusal import cannot_trace
 from minidynamo.tracer.polyfills.sets import unordered_items
 from minidynamo.tracer.registry import polyfill
@@ -98,6 +99,7 @@ def max_(*args, key=None, **default):
 
 @polyfill(sorted)
 def sorted_(iterable, /, *, key=None, reverse=False):
-    result = _ranked_items(iterable) if key is None else list(iterable)
+    is_set = issubclass(type(iterable), (set, frozenset))
+    result = _ranked_items(iterable) if key is None and is_set else sized_list(iterable)
     result.sort(key=key, reverse=reverse)
     return result

@@ -11,13 +11,60 @@ The other methods have handlers in `handlers/lists.py`.
 from __future__ import annotations
 
 import collections
+import types
 
+from minidynamo.tracer import registry
 from minidynamo.tracer.registry import polyfill
 
 
-@polyfill(list.extend, collections.deque.extend)
+def says_length(cls: type) -> bool:
+    """Whether a class has written how long its instances are; the tracer runs it."""
+    return any(isinstance(getattr(cls, name, None), types.FunctionType) for name in ("__len__", "__length_hint__"))
+
+
+registry.fold(says_length)
+
+
+def ask_length(iterable):
+    """What C asks an iterable before it makes a list of it, as `operator.length_hint` does."""
+    cls = type(iterable)
+    if hasattr(cls, "__len__"):
+        try:
+            len(iterable)
+            return
+        except TypeError:
+            pass
+    if hasattr(cls, "__length_hint__"):
+        try:
+            hint = cls.__length_hint__(iterable)
+        except TypeError:
+            return
+        if hint is not NotImplemented and not issubclass(type(hint), int):
+            raise TypeError(f"__length_hint__ must be an integer, not {type(hint).__name__}")
+        if hint is not NotImplemented and hint < 0:
+            raise ValueError("__length_hint__() should return >= 0")
+
+
+def sized_list(iterable):
+    """`list(iterable)` that asks for the length, as C does outside of twins. The tracer handles this function."""
+    return list(iterable)
+
+
+@polyfill(list.extend)
 def list_extend(self, iterable, /):
     # What an iterator gave before it raised an error stays in the list.
+    if hasattr(type(iterable), "__next__"):
+        if says_length(type(iterable)):
+            ask_length(iterable)
+        for item in iterable:
+            self.append(item)
+    else:
+        for item in sized_list(iterable):
+            self.append(item)
+
+
+@polyfill(collections.deque.extend)
+def deque_extend(self, iterable, /):
     for item in iterable if hasattr(type(iterable), "__next__") else list(iterable):
         self.append(item)
 

@@ -1,0 +1,36 @@
+"""Owns the question that C puts to an iterable of the program's before it makes a list or tuple of what that gives.
+
+The answer decides nothing but how much memory is taken; the code that gives it runs, and may raise.
+"""
+
+from __future__ import annotations
+
+import types
+
+from minidynamo.tracer.attributes import lookup_on_class
+from minidynamo.tracer.moved_items import as_moved, next_moved
+from minidynamo.tracer.polyfills.lists import ask_length
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.trace_rules import is_trusted_module
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.containers import SequenceVariable
+
+
+def unpack_sized(tx: Tracer, obj: VariableTracker, *, iterator_is_asked: bool = False) -> list[VariableTracker]:
+    """`list(obj)` as the program sees it, or `list(iter(obj))`; items that nobody has looked at are unread."""
+    if isinstance(obj, SequenceVariable):
+        return [*as_moved(obj.items)]
+    iterator = tx.call(iter, [obj])
+    asked = iterator if iterator_is_asked else obj
+    if _says_length(asked.python_type):
+        tx.call(ask_length, [asked])
+    items = []
+    while (item := next_moved(tx, iterator)) is not None:
+        items.append(item)
+    return items
+
+
+def _says_length(cls: type) -> bool:
+    """Whether the program has written how long instances are."""
+    found = (lookup_on_class(cls, name)[0] for name in ("__len__", "__length_hint__"))
+    return any(isinstance(each, types.FunctionType) and not is_trusted_module(each.__module__) for each in found)

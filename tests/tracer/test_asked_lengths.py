@@ -1,0 +1,120 @@
+"""Iterables that say how long they are: C asks them before it makes lists and tuples, and only then."""
+
+import collections
+import itertools
+
+import pytest
+import torch
+
+import minidynamo
+
+ASKED: list[str] = []
+
+
+class Sized:
+    def __iter__(self):
+        ASKED.append("iter")
+        return iter([3, 1, 2])
+
+    def __len__(self):
+        ASKED.append("len")
+        return 3
+
+
+class Hinting:
+    def __init__(self):
+        self.left = 3
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if not self.left:
+            raise StopIteration
+        self.left -= 1
+        return self.left
+
+    def __length_hint__(self):
+        ASKED.append("hint")
+        return NotImplemented
+
+
+class Unsized(Sized):
+    def __len__(self):
+        raise TypeError("no length")
+
+    def __length_hint__(self):
+        ASKED.append("hint")
+        return 10
+
+
+class Refusing(Sized):
+    def __len__(self):
+        raise NotImplementedError("not here")
+
+
+class Lying(Unsized):
+    def __length_hint__(self):
+        return -1
+
+
+class OwnList(list):
+    def __len__(self):
+        ASKED.append("len")
+        return list.__len__(self)
+
+
+def extended(make):
+    items = [0]
+    items.extend(make())
+    items += make()
+    items[1:2] = make()
+    return items
+
+
+def in_a_deque(make):
+    items = collections.deque(make())
+    items.extend(make())
+    return items
+
+
+def mapped(make):
+    return [*map(str, make())], dict.fromkeys(make()), [item for item in make()], dict(zip(make(), make()))  # noqa: C416
+
+
+PROGRAMS = {
+    "list": lambda make: list(make()),
+    "tuple": lambda make: tuple(make()),
+    "display": lambda make: [0, *make()],
+    "arguments": lambda make: max(*make()),
+    "sorted": lambda make: sorted(make()),
+    "sorted by": lambda make: sorted(make(), key=lambda item: -item),
+    "product": lambda make: list(itertools.product(make(), [1])),
+    "extended": extended,
+    "deque": in_a_deque,
+    "mapped": mapped,
+    "folds": lambda make: (sum(make()), max(make()), min(make()), any(make()), all(make()), list(enumerate(make()))),
+    "sets": lambda make: (sorted(set(make())), sorted({0}.union(make()))),
+    "joined": lambda make: ",".join(make()),
+    "starred": lambda make: (lambda: [(b, *c) for a, b, *c in [make()]])(),
+    "unpacked": lambda make: (lambda a, b, c: (c, b, a))(*make()),
+    "names": lambda make: [a for a, b, c in [make()]],
+}
+MAKERS = [Sized, Hinting, Unsized, Refusing, Lying, lambda: OwnList([2, 1, 3])]
+
+
+def run(function, make):
+    ASKED.clear()
+    try:
+        return repr(function(make)), [*ASKED]
+    except Exception as error:
+        return type(error), str(error), [*ASKED]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_lengths_are_asked_for_as_in_eager(name, make):
+    compiled = minidynamo.compile(lambda x, make: (x + 1, PROGRAMS[name](make)), backend="eager")
+    x = torch.ones(2)
+    for _ in range(2):
+        assert run(lambda make: compiled(x, make)[1], make) == run(PROGRAMS[name], make)
