@@ -124,7 +124,7 @@ class _Program:
         self.graph = graph
         self.around = surroundings
         self.draws = traced.side_effects.draws
-        self.names = Namespace([*parameters, *(draw.number.name for draw in self.draws)])
+        self.names = Namespace([*parameters, *(draw.number.name for draw in self.draws if draw.number)])
         self.function = self.names.fresh(traced.name.rpartition(".")[2])
         self.boxed = self.names.fresh("boxed")
         self.leaving = self._leaving()

@@ -100,10 +100,10 @@ class Written(Effect):
 
 @dataclass(frozen=True, eq=False)
 class Draw(Effect):
-    """A random `number` was drawn from `generator`, as `call` says. That is done before the graph runs, in the order of
-    the program, so it is not in the journal. `late`: an operation of the graph came first that may raise an error."""
+    """A random `number` was drawn from `generator`, as `call` says, or that was seeded. This is done before the graph
+    runs, in program order, and is not in the journal. `late`: an operation of the graph came first that may raise."""
 
-    number: Drawn
+    number: Drawn | None
     generator: Source
     call: Computed
     late: bool

@@ -155,11 +155,12 @@ def around_a_break(x):
     return x + random.random()
 
 
-@cut(breaks=1, recompiles=0)
+@captured
 def seeded(x):
     a = random.random()
     random.seed(7)
-    return x * a + random.random()
+    GENERATOR.seed("seven {}", version=2)
+    return x * a + random.random() + GENERATOR.gauss(0, 1)
 
 
 @cut(breaks=2, recompiles=0)

@@ -31,8 +31,8 @@ from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import OpaqueVariable
 
-# Methods that give a number, and change nothing but their generator. The first ones give a float for any two numbers.
-_OF_ANY = ("uniform", "gauss", "normalvariate")
+# Methods that give a number, or nothing, and change nothing but their generator. The first ones take any numbers.
+_OF_ANY = ("uniform", "gauss", "normalvariate", "seed")
 _NAMES = (
     *_OF_ANY,
     *("random", "getrandbits", "randint", "randrange", "triangular", "betavariate", "binomialvariate", "expovariate"),
@@ -40,6 +40,7 @@ _NAMES = (
 )
 # What they may call of the generator, which could have something else under these names.
 _CALLED = ("random", "getrandbits")
+_PLAIN = (int, float, bool, str, bytes, type(None))
 # So that what is drawn fits into the integers of tensors.
 _MOST_BITS = 62
 _LARGEST = 2 ** (_MOST_BITS - 1)
@@ -64,14 +65,16 @@ def _draw(method: Callable[..., Any], tx: Tracer, generator: VariableTracker, /,
     spelled = ["{1}", *(f"{{{n}}}" for n in range(2, len(args) + 2))]
     spelled += [f"{key}={{{n}}}" for n, key in enumerate(kwargs, len(args) + 2)]
     call = computed_text(f"{{0}}({', '.join(spelled)})", Constant(method, name), place, *given)
-    if call is None or type(example) not in (int, float):
+    if call is None or type(example) not in (int, float, type(None)):
         tx.break_graph("MD206", f"Random.{name} is used", why="What it gives is no plain number.")
-    number = Drawn(_unused_name(tx, len(draws)))
+    number = None if example is None else Drawn(_unused_name(tx, len(draws)))
     late = any(draw.late for draw in draws[-1:])
     late = late or any(node.op != "placeholder" and not is_pure(node) for node in nodes)
     for node in nodes[:1]:
         node.meta["drawn_behind"] = True
     tx.side_effects.draw(Draw(number, place, call, late))
+    if number is None:
+        return ConstantVariable(None)
     return tx.graph.integer(example, number) if type(example) is int else tx.graph.floating(example, number)
 
 
@@ -98,7 +101,7 @@ def _cannot(
         if isinstance(argument, NumberVariable):
             if name not in _OF_ANY:
                 return "It is called with numbers that vary, for some of which it raises."
-        elif not isinstance(argument, ConstantVariable) or argument.python_type not in (int, float, bool, type(None)):
+        elif not isinstance(argument, ConstantVariable) or argument.python_type not in _PLAIN:
             return "It is called with something other than plain numbers."
         elif argument.python_type is int and abs(argument.value) >= (_MOST_BITS if name == "getrandbits" else _LARGEST):
             return "The number may be larger than what a graph takes."

@@ -17,7 +17,7 @@ def print_draws(draws: Sequence[Draw], reader: Reader, names: Namespace, *, keep
     """The lines that draw, for the reader to finish. If the program `keeps` how the generators were, also the name of
     that, else ""."""
     calls = [draw.call.template.format(*map(reader.read, draw.call.operands)) for draw in draws]  # each one is another
-    lines = [f"{draw.number.name} = {call}" for draw, call in zip(draws, calls)]
+    lines = [call if draw.number is None else f"{draw.number.name} = {call}" for draw, call in zip(draws, calls)]
     if not draws or not keeps:
         return "", lines
     before = names.fresh("drawn")
