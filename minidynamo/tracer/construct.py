@@ -22,6 +22,7 @@ from minidynamo.tracer.attributes import bind, class_source, guard_class_attribu
 from minidynamo.tracer.constants import NotConstant, as_constant, from_constant, has_own_missing
 from minidynamo.tracer.exceptions import can_make
 from minidynamo.tracer.moved_items import hold, unpack_moved
+from minidynamo.tracer.numbers import pinned
 from minidynamo.tracer.polyfills.enums import is_value_of, missing_member
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.trace_rules import is_trusted_class
@@ -210,7 +211,7 @@ def _immutable(base: type) -> registry.Handler:
     def new(tx: Tracer, cls: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
         value = _class_of(tx, cls)
         plain = tx.call(base, args, kwargs)
-        return plain if value is base else ObjectVariable(None, value, plain)
+        return plain if value is base else ObjectVariable(None, value, pinned(plain))
 
     return new
 

@@ -6,7 +6,7 @@ write in the journal, so both ways to the same attribute agree; what is not read
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, DictKeys, InstanceAttr, Item, Source
@@ -114,22 +114,29 @@ class ClassItems(MutableMapping[DictKey, VariableTracker]):
         self.tx = tx
         self.cls = cls
 
+    def _real(self) -> Mapping[str, object]:
+        """What the class holds. What the program itself has put into a class is not there yet."""
+        if self.tx.side_effects.writes_classes:
+            what = f"the dict of the class {self.cls.__name__} is read behind a write to a class"
+            self.tx.break_graph("MD206", what, why="The class has what was written when the graph has ended.")
+        return vars(self.cls)
+
     def __iter__(self) -> Iterator[DictKey]:
-        return iter([key_of(ConstantVariable(name)) for name in vars(self.cls)])
+        return iter([key_of(ConstantVariable(name)) for name in self._real()])
 
     def __reversed__(self) -> Iterator[DictKey]:
         return iter(list(self)[::-1])
 
     def __len__(self) -> int:
-        return len(vars(self.cls))
+        return len(self._real())
 
     def __contains__(self, key: object) -> bool:
-        return isinstance(key, DictKey) and key.token in vars(self.cls)
+        return isinstance(key, DictKey) and key.token in self._real()
 
     def __getitem__(self, key: DictKey) -> VariableTracker:
         place = Attr(Constant(self.cls, self.cls.__name__), "__dict__")
         assert isinstance(key.token, str)
-        return self.tx.wrap(vars(self.cls)[key.token], Item(place, key.token))
+        return self.tx.wrap(self._real()[key.token], Item(place, key.token))
 
     def __setitem__(self, key: DictKey, value: VariableTracker) -> None:
         raise TypeError("the dict of a class is read-only")

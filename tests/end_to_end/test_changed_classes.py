@@ -555,3 +555,20 @@ def containers_of_classes_are_replaced(compiled):
     yield fn(settings, vector())
     Settings.table = property(lambda self: {"a": [4.0]})
     yield attempt(fn, settings, vector())
+
+
+@histories
+def a_class_read_as_a_dict_behind_a_write(compiled):
+    class Counter:
+        count = 0
+
+    @compiled
+    def f(x, name):
+        names = vars(Counter)
+        setattr(Counter, name, x)
+        Counter.count += 1
+        return x + 1, [*names][-2:], name in vars(Counter), names["count"], len(names)
+
+    for name in ("one", "two", "one"):
+        *found, length = f(vector(), name)
+        yield found, length - len(vars(Counter))

@@ -1,6 +1,7 @@
 """Methods and operators of subclasses of text, numbers and tuples: what they leave unchanged is a new, plain object."""
 
 import pytest
+import torch
 
 import minidynamo
 
@@ -115,3 +116,25 @@ def test_classes_and_identities(program, frame):
         for _ in range(2):
             expected, actual = shown(frame(value, program), value), shown(compiled(value, program), value)
             assert [pair for pair in zip(expected, actual, strict=True) if pair[0] != pair[1]] == []
+
+
+class Shifted(int):
+    def __new__(cls, number, shift=0):
+        return super().__new__(cls, number + shift)
+
+    def __add__(self, other):
+        return Shifted(int(self) + other, 100)
+
+
+def of_a_number(x, n):
+    made = Whole(n), Real(n), Shifted(n, 2) + 1, Real(n * 1.5), Whole(Whole(n) + 1)
+    return x + n, [(type(each), repr(each)) for each in made], made, int(Whole(n)), float(Real(n)), Shifted(n) == n
+
+
+def test_values_that_change_from_call_to_call():
+    compiled = minidynamo.compile(of_a_number, backend="eager")
+    x = torch.ones(2)
+    for n in (3, 7, 9, 3):
+        _, *expected = of_a_number(x, n)
+        _, *found = compiled(x, n)
+        assert found == expected and [*map(type, found[1])] == [*map(type, expected[1])]
