@@ -59,8 +59,8 @@ class FunctionalGraph:
     """The traced graph without mutation. `values` tells which tensor a traced node stood for, `nodes` which node holds
     what is no single tensor. `inputs` are the values of the flat inputs that are tensors, `placeholders` the nodes of
     all of them; `constants` are tensors of the user's code that became extra placeholders. `made_forward` are the nodes
-    that were there when the first gradient was computed. `writes` are those to inputs, in order: which one, what it
-    holds then, and the node behind which it was written."""
+    that were there when the first gradient was computed, `read_behind` the memories read since then. `writes` are those
+    to inputs, in order: which one, what it holds then, and the node behind which it was written."""
 
     emitter: Emitter
     placeholders: list[fx.Node] = field(default_factory=list)
@@ -70,6 +70,7 @@ class FunctionalGraph:
     values: dict[fx.Node, Value] = field(default_factory=dict)
     nodes: dict[fx.Node, Any] = field(default_factory=dict)
     made_forward: frozenset[fx.Node] = frozenset()
+    read_behind: set[Base] = field(default_factory=set)
     writes: list[tuple[int, fx.Node, fx.Node]] = field(default_factory=list)
 
     def read(self, value: Value) -> fx.Node:

@@ -87,6 +87,8 @@ class _Pass:
         for node in self.trace.graph.nodes:
             if node in self.trace.tangents[:1]:
                 self.result.made_forward = frozenset(self.emitter.graph.nodes)
+            if node.op == "get_attr" and node not in self.result.values:
+                self.make_number(node)
             if node.op == "call_function":
                 with self.emitter.replacing(node):
                     self.translate(node)
@@ -96,23 +98,25 @@ class _Pass:
         return self.result
 
     def lift_constants(self) -> None:
-        """Tensors made from Python data become inputs; numbers become `full`, and what has no data `empty_strided`."""
-        for node in self.trace.graph.nodes:
-            if node.op != "get_attr":
-                continue
+        """Tensors made from Python data become inputs; what has no data `empty_strided`."""
+        for node in self.trace.graph.find_nodes(op="get_attr"):
             tensor = operator.attrgetter(node.target)(self.trace.owner)
             if tensor.is_meta:
                 facts = {"dtype": tensor.dtype, "device": tensor.device}
                 made = self.emitter.emit(aten.empty_strided.default, [*tensor.shape], [*tensor.stride()], **facts)
-            elif tensor.ndim == 0:
-                number = tensor.item()
-                made = self.emitter.emit(aten.full.default, [], number, dtype=tensor.dtype, device=tensor.device)
-            else:
+                self.fresh(node, made)
+            elif tensor.ndim:
                 made = self.emitter.placeholder(
                     node.name.strip("_"), self.trace.mode.from_tensor(tensor, static_shapes=True)
                 )
                 self.result.constants[made] = tensor
-            self.fresh(node, made)
+                self.fresh(node, made)
+
+    def make_number(self, node: fx.Node) -> None:
+        """A tensor that holds one number of Python's is made where it is first read, as in eager."""
+        tensor = operator.attrgetter(str(node.target))(self.trace.owner)
+        made = self.emitter.emit(aten.full.default, [], tensor.item(), dtype=tensor.dtype, device=tensor.device)
+        self.fresh(node, made)
 
     def fresh(self, old: fx.Node, new: fx.Node) -> Value:
         """`old` is new memory that holds `new`."""
@@ -125,7 +129,10 @@ class _Pass:
 
     def current_node(self, old: fx.Node) -> Any:
         if old in self.result.values:
-            return self.result.read(self.result.values[old])
+            value = self.result.values[old]
+            if self.result.made_forward:
+                self.result.read_behind.add(value.base)
+            return self.result.read(value)
         return self.result.nodes[old]
 
     def translate(self, node: fx.Node) -> None:

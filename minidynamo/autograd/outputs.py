@@ -62,20 +62,33 @@ class _Planner:
         self.memory = {key for node in placeholders if (key := _memory(node)) is not None}
 
     def plan(self) -> Results:
+        in_place = set()
         for index in self.trace.mutated_with_grad:
             value = self.functional.inputs[index]
-            position = self.add(self.functional.read(value), value.node.meta["val"], differentiable=True)
-            self.results.mutations.append(InputMutation(index, position, self.writes(index)))
+            new = self.functional.read(value)
+            position = self.add(new, value.node.meta["val"], differentiable=True)
+            if self.results.nodes[position] is new and self.may_lie_in(index, new):
+                in_place.add(index)
+            self.results.mutations.append(InputMutation(index, position, self.writes(index), index in in_place))
         for index, value in self.functional.inputs.items():
             if value.base.version and index not in self.trace.mutated_with_grad:
                 self.results.mutations.append(InputMutation(index, None, self.writes(index)))
         for index, new, behind in self.functional.writes:
-            if index not in self.trace.mutated_with_grad:
+            if index not in self.trace.mutated_with_grad or index in in_place:
                 self.results.input_writes.append(InputWrite(self.functional.placeholders[index], new, behind))
         for index, family in enumerate(self.trace.families):
             self.add_family(index, family)
         self.results.outputs = [self.output(output) for output in self.trace.outputs]
         return self.results
+
+    def may_lie_in(self, index: int, new: fx.Node) -> bool:
+        """Whether what an input holds in the end may be written by the graph, and be kept for backward there: of what
+        was copied into the input, eager keeps the source where backward reads that."""
+        base = self.functional.inputs[index].base
+        others = {value.base for value in self.functional.values.values() if value.node is new} - {base}
+        if not others.isdisjoint(self.functional.read_behind):
+            return False
+        return same_layout(new.meta["val"], self.functional.placeholders[index].meta["val"])
 
     def writes(self, index: int) -> int | None:
         """How often torch counts an input as written; None if it does not count."""

@@ -21,20 +21,13 @@ from minidynamo.autograd.mutation import is_view
 from minidynamo.autograd.numbers import is_number, keys
 from minidynamo.autograd.overlaps import same_elements, share_elements
 from minidynamo.autograd.twins import Twin, out_variant, twin_of
+from minidynamo.autograd.views import PARTS
 from minidynamo.autograd.written_inputs import memory_of
 from minidynamo.boxed import BoxedCallable, mark_boxed
 from minidynamo.compat import OpOverload
 from minidynamo.unfused_memory import OUT, WRITTEN
 
 aten = torch.ops.aten
-
-PARTS: dict[Any, OpOverload] = {
-    aten.slice_scatter.default: aten.slice.Tensor,
-    aten.select_scatter.default: aten.select.int,
-    aten.diagonal_scatter.default: aten.diagonal.default,
-    aten.as_strided_scatter.default: aten.as_strided.default,
-}
-"""Operators that put something into a copy of their first argument, with the view of it that this fills."""
 
 Slots = list[tuple[fx.Node, fx.Node | None]]
 """What may be written, and the result that would lie there; None if nobody reads that."""
@@ -145,15 +138,25 @@ class _Overwriting:
         if place not in self.memories.places[source] or self.is_apart(source, part):
             if not self.is_called(scatter.target):
                 return
+            origin = self.copied_for(source, scatter, place)
             with self.graph.inserting_before(scatter):
                 view = self.graph.call_function(PARTS[scatter.target], (base, *where))
-                filled = self.graph.call_function(aten.copy_.default, (view, source))
+                filled = self.graph.call_function(aten.copy_.default, (view, origin))
             for made in (view, filled):
                 made.meta = {**scatter.meta, "val": part}
                 self.memories.insert(made, scatter)
         elif not is_filled:
             return
         self.stands_for(base, scatter)
+        if source.target is aten.clone.default and not source.users:
+            self.erase(source)
+
+    def copied_for(self, source: fx.Node, scatter: fx.Node, place: fx.Node | None) -> fx.Node:
+        """What `source` was copied from, right in front of `scatter` and for that alone; else `source` itself."""
+        origin = source.args[0] if source.target is aten.clone.default else None
+        if not isinstance(origin, fx.Node) or place is None or not self.is_beside(origin, place):
+            return source
+        return origin if [*source.users] == [scatter] and _is_soon(source, scatter) else source
 
     def fill(self, node: fx.Node) -> None:
         """Fill memory with a number instead of making a tensor like it."""

@@ -9,7 +9,7 @@ does not compile anything.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 from torch import fx
 
 from minidynamo.autograd.checks import unused_checks
+from minidynamo.autograd.kept_parts import Part, fake_view, kept_parts, view_of
 from minidynamo.autograd.locations import USERS_BACKWARD
 from minidynamo.autograd.numbers import hint, is_number
 from minidynamo.autograd.recomputation import (
@@ -50,14 +51,16 @@ _EXPOSED = 1 << 60
 @dataclass
 class Partition:
     """Both graphs. Backward takes `saved` (nodes of the joint graph, numbers behind tensors), then tangents; forward
-    returns its results, then the nodes of `extra`. Each entry of `sources` says where a saved value comes from:
-    ("input", flat index), ("result", position) or ("extra", position)."""
+    returns its results, but for those that lie in inputs, then the nodes of `extra`. Each entry of `sources` says where
+    a saved value comes from: ("input", flat index), ("result", position) or ("extra", position). `views` are those of
+    `extra` that are views of others."""
 
     forward: fx.Graph
     backward: fx.Graph
     saved: list[fx.Node] = field(default_factory=list)
     sources: list[tuple[str, int]] = field(default_factory=list)
     values: list[SavedValue] = field(default_factory=list)
+    views: list[int] = field(default_factory=list)
 
 
 def _all_inputs(node: fx.Node) -> Iterable[fx.Node]:
@@ -99,11 +102,12 @@ def forward_graph(
     overwritten: Iterable[fx.Node] = (),
     kept: Collection[fx.Node] = (),
     backward: Collection[fx.Node] = (),
+    parts: Mapping[fx.Node, Part] = {},
 ) -> fx.Graph:
     """What `returned` and `writes` need of `graph`, plus random operations and what may raise and is not left to
     `backward`, in the same order, with `inputs` as placeholders. What is returned lies in the memory of none of
     `overwritten`. `kept` is returned behind `returned`, and what only it needs is computed as soon as possible, so that
-    what it is computed from can die."""
+    what it is computed from can die; those in `parts` as views of others."""
     behind = tangent_dependent(graph, set(inputs))
     effects = [node for node in graph.nodes if is_effect(node) and node not in behind]
     needed = ancestors([*returned, *(write.new for write in last_writes(writes)), *effects])
@@ -112,7 +116,8 @@ def forward_graph(
     made = fx.Graph()
     env: dict[fx.Node, fx.Node] = {node: made.node_copy(node) for node in inputs}
     results = [*returned, *kept]
-    written = WrittenInputs(made, env, writes, overwritten, needed | early, {*results})
+    whole = [node for node in results if node not in parts]
+    written = WrittenInputs(made, env, writes, overwritten, needed | early, {*whole})
 
     def emit(node: fx.Node) -> None:
         pending = [node]
@@ -127,7 +132,9 @@ def forward_graph(
         if (node in needed or node in early) and node not in env:
             emit(node)
         written.pass_by(node)
-    made.output(tuple(written.finish(results)))
+    found = env | dict(zip(whole, written.finish(whole)))
+    found |= {node: view_of(made, part, found, node) for node, part in parts.items()}
+    made.output(tuple(map(found.__getitem__, results)))
     write_to_temporaries(made)
     return made
 
@@ -153,6 +160,7 @@ def partition(
     save_policy: SavePolicy | None = None,
     exposed: Collection[fx.Node] = (),
     also: Collection[fx.Node] = (),
+    in_inputs: Collection[int | None] = (),
 ) -> Partition:
     """Split a functional joint graph.
 
@@ -161,7 +169,8 @@ def partition(
     `writes` give them in the end lies there, as good as free. `exposed` are inputs, results and new data of inputs that
     the caller may write to before backward runs. `save_policy` has a say in what is kept, and so has
     `config.activation_budget`. `also` are values that backward must be able to compute although it may not read them:
-    derivatives of its results do.
+    derivatives of its results do. The results at `in_inputs` lie in inputs that `writes` give them to: forward does not
+    return those.
     """
     behind = tangent_dependent(graph, set(inputs))
     wanted = ancestors(node for node in gradients if node is not None)
@@ -195,10 +204,15 @@ def partition(
     saved = [n for _, n in placed]
     places = {"input": inputs, "result": results, "extra": rest}
     sources = [(kind, places[kind].index(held.get(n, n))) for kind, n in placed]
-    made = Partition(fx.Graph(), fx.Graph(), saved, sources)
-    made.forward = forward_graph(graph, inputs, results, writes, overwritten, rest, wanted)
+    inside = kept_parts(rest, {*rest, *results} - overwritten)
+    views = [position for position, node in enumerate(rest) if node in inside]
+    made = Partition(fx.Graph(), fx.Graph(), saved, sources, views=views)
+    returned = [node for position, node in enumerate(results) if position not in in_inputs]
+    made.forward = forward_graph(graph, inputs, returned, writes, overwritten, rest, wanted, inside)
     made.backward = backward_graph(graph, saved, tangents, gradients, behind)
-    _mark_dying(made.backward, [*saved, *tangents], {*rest, *tangents})
+    for given, node in zip(made.backward.nodes, saved):
+        given.meta["val"] = fake_view(inside[node]) if node in inside else given.meta["val"]
+    _mark_dying(made.backward, [*saved, *tangents], {*rest, *tangents} - inside.keys())
     tensors = [node for node in saved if not is_number(node)]
     made.values = [_record(n, n in required, n in overwritten, n in network.recomputable, wishes) for n in tensors]
     return made

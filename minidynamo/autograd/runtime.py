@@ -390,8 +390,11 @@ def _run(graph: BoxedCallable, args: list[Any], hand_over: HandOver | None = Non
 
 def _settling(signature: GraphSignature, graph: BoxedCallable) -> BoxedCallable:
     """`graph`, whose results, and the inputs that it writes to, torch knows, before anything is saved of them, as what
-    they are in eager: as often written, and no views of what only the graph has seen."""
-    inputs = [(m.index, m.writes) for m in signature.mutations if m.result is None and m.writes is not None]
+    they are in eager: as often written, and no views of what only the graph has seen. Results that lie in inputs are
+    those, as far as data goes."""
+    inside = [m for m in signature.mutations if m.result is None or m.in_place]
+    inputs = [(m.index, m.writes) for m in inside if m.writes is not None]
+    in_place = sorted((m.result, m.index) for m in inside if m.result is not None)
     if not signature.result_writes and not signature.no_views and not inputs:
         return graph
     positions, counts = zip(*signature.result_writes) if signature.result_writes else ((), ())
@@ -399,7 +402,10 @@ def _settling(signature: GraphSignature, graph: BoxedCallable) -> BoxedCallable:
     def settled(args: list[Any]) -> list[Any]:
         written = [args[i] for i, _ in inputs]
         versions = [args[i]._version + count for i, count in inputs]
+        holding = [(position, args[i].detach()) for position, i in in_place]
         made = list(graph(args))
+        for position, data in holding:
+            made.insert(position, data)
         for i in signature.no_views:
             made[i] = made[i].detach()
         compat.set_versions([*written, *(made[i] for i in positions)], [*versions, *counts])

@@ -77,12 +77,14 @@ class OutputPlan:
 @dataclass(frozen=True)
 class InputMutation:
     """Flat input `index` gets new data. `result` is the position of the data among the compiled graph's results, copied
-    in behind it so that autograd sees the copy; None when the graph itself ends with the copy. `writes` is how often
-    torch counts it as written; None for inference tensors, where it does not count."""
+    in behind it so that autograd sees the copy; None when autograd has no part in it. Where the graph itself writes the
+    data (`in_place`), it does not return that result: it is the input. `writes` is how often torch counts it as
+    written; None for inference tensors, where it does not count."""
 
     index: int
     result: int | None
     writes: int | None = None
+    in_place: bool = False
 
 
 @dataclass(frozen=True)

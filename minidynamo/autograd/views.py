@@ -92,6 +92,15 @@ def _unbind_element(emitter: Emitter, index: int, dim: int = 0) -> tuple[Any, ..
     return aten.select_scatter.default, dim, index
 
 
+PARTS: dict[Any, OpOverload] = {
+    aten.slice_scatter.default: aten.slice.Tensor,
+    aten.select_scatter.default: aten.select.int,
+    aten.diagonal_scatter.default: aten.diagonal.default,
+    aten.as_strided_scatter.default: aten.as_strided.default,
+}
+"""Operators that put something into a copy of their first argument, with the view of it that this fills."""
+
+
 # For an operation that returns a list of views: the scatter that writes element `index`, and its arguments.
 ELEMENT_INVERSES: dict[OpOverload, Callable[..., tuple[Any, ...]]] = {
     aten.split.Tensor: _split_element,

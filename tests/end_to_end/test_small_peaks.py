@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch.nn import functional
@@ -127,3 +130,163 @@ def test_what_stands_for_arguments_takes_no_memory(name, backend):
     got, got_peak = measured(OF_COMPUTED[name], backend, True, given=computed)
     torch.testing.assert_close(got, values, rtol=1e-4, atol=1e-5)
     assert got_peak <= peak
+
+
+def written_in_part(part):
+    """A result that is written in two steps, of which backward reads the second."""
+
+    def program(x, w):
+        made = x @ w
+        part(made, x)
+        return made
+
+    return program
+
+
+PARTS = {
+    "rows": written_in_part(lambda made, x: made[1:].sub_(x[:-1]).tanh_()),
+    "columns": written_in_part(lambda made, x: made[:, 1:].sub_(x[:, :-1]).tanh_()),
+    "rows and columns": written_in_part(lambda made, x: made[1:][:, 2:].sub_(x[1:, 2:]).sigmoid_()),
+    "one column": written_in_part(lambda made, x: made.select(1, 3).mul_(2).exp_()),
+    "of a view": written_in_part(lambda made, x: made.view(-1)[5:].mul_(2).tanh_()),
+    "transposed": written_in_part(lambda made, x: made.t()[5:].mul_(2).tanh_()),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", PARTS)
+def test_what_backward_reads_of_a_result_is_kept_there(name, backend):
+    values, peak = measured(PARTS[name], None, True)
+    got, got_peak = measured(PARTS[name], backend, True)
+    torch.testing.assert_close(got, values, rtol=1e-4, atol=1e-5)
+    assert got_peak <= peak
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_parts_are_kept_where_eager_keeps_them(backend):
+    """A caller may write to a result unless eager has kept it."""
+
+    def copied(x, w):
+        made, part = x @ w, (x[1:] * w[1:]).tanh()
+        made[1:].copy_(part)
+        return made
+
+    for program, refused in ((copied, False), (PARTS["rows"], True)):
+        x, w = torch.rand(8, 8, requires_grad=True), torch.rand(8, 8)
+        gradients = []
+        for call in (program, minidynamo.compile(program, backend=backend, fullgraph=True)):
+            made = call(x, w)
+            total = made.sum()
+            with torch.no_grad():
+                made.zero_()
+            if refused:
+                with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                    total.backward()
+            else:
+                gradients += torch.autograd.grad(total, x)
+        if gradients:
+            torch.testing.assert_close(*gradients)
+
+
+COLLECTING = {
+    "copied": lambda h, x: h.copy_(x).sin(),
+    "added to": lambda h, x: h.add_(x).exp(),
+    "computed": lambda h, x: h.copy_(x * 2).sin(),
+    "read no more": lambda h, x: h.copy_(x).sum(),
+    "multiplied": lambda h, x: h.mul_(0.5).add_(x @ x).softmax(-1),
+    "returned": lambda h, x: h.copy_(x @ x),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", COLLECTING)
+def test_an_argument_that_collects_history_is_written_where_it_is(name, backend):
+    program = COLLECTING[name]
+
+    def steps(call):
+        x, h = torch.full((64, 64), 0.1, requires_grad=True), torch.ones(64, 64)
+        seen = []
+
+        def step():
+            h.detach_()
+            before = h._version
+            loss = (call(h, x).sum() + h.sum()) / 64
+            versions.append(h._version - before)
+            loss.backward()
+
+        for _ in range(2):
+            versions = []
+            step()
+            seen += [h.detach().clone(), x.grad.clone(), torch.tensor(versions)]
+            x.grad = None
+        return seen, peak_bytes(step)
+
+    values, peak = steps(program)
+    got, got_peak = steps(minidynamo.compile(program, backend=backend, fullgraph=True))
+    torch.testing.assert_close(got, values, rtol=1e-4, atol=1e-5)
+    assert got_peak <= peak
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_an_argument_collects_is_kept_there_only_where_eager_keeps_it(backend):
+    """A caller may write to the argument where eager has kept what was copied into it instead."""
+
+    def source_is_read(h, x):
+        made = x @ x
+        h.copy_(made)
+        return made.cos()
+
+    def argument_is_read(h, x):
+        h.copy_(x @ x)
+        return h.cos()
+
+    for program, refused in ((source_is_read, False), (argument_is_read, True)):
+        gradients = []
+        for call in (program, minidynamo.compile(program, backend=backend, fullgraph=True)):
+            x, h = torch.full((8, 8), 0.1, requires_grad=True), torch.ones(8, 8)
+            loss = call(h, x).sum()
+            with torch.no_grad():
+                h.zero_()
+            if refused:
+                with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                    loss.backward()
+            else:
+                gradients += torch.autograd.grad(loss, x)
+        if gradients:
+            torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_argument_that_collects_history_dies_with_it(backend):
+    call = minidynamo.compile(lambda h, x: h.copy_(x * 2).sin(), backend=backend, fullgraph=True)
+    x, h = torch.rand(4, 4, requires_grad=True), torch.ones(4, 4)
+    call(h, x)
+    watched = weakref.ref(h)
+    gc.disable()
+    try:
+        del h
+        assert watched() is None
+    finally:
+        gc.enable()
+
+
+def drawn(x, v):
+    x.normal_().mul_(2)
+    return x.sum()
+
+
+def row_of_row(x, v):
+    x.view(8, 8, 64)[0, 3] = v
+
+
+def masked(x, v):
+    x[x > 0.5] = 0.0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", [drawn, row_of_row, masked])
+def test_what_is_written_to_an_argument_takes_no_memory(program, backend):
+    call = minidynamo.compile(program, backend=backend, fullgraph=True)
+    x, v = torch.ones(64, 64), torch.rand(64)
+    call(x, v)
+    assert peak_bytes(lambda: call(x, v)) <= peak_bytes(lambda: program(x, v))
