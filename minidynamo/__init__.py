@@ -9,6 +9,7 @@ def step(x, y):
 
 from __future__ import annotations
 
+from minidynamo import deferred as _deferred  # noqa: F401, first: it says which modules run later
 from minidynamo import errors, testing
 from minidynamo.api import compile, explain, freeze, memory_plan, reset, saved, stats, uncompile, why
 from minidynamo.backends import boxed_nop, list_backends, register_backend

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextvars
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, overload
 
@@ -26,8 +26,7 @@ from minidynamo.autograd.saving import SavePolicy
 from minidynamo.autograd.segments import compile_segments
 from minidynamo.autograd.twins import in_place
 from minidynamo.boxed import BoxedCallable, as_boxed, make_boxed, make_boxed_func, mark_boxed
-from minidynamo.codegen.compile_graph import compile_graph
-from minidynamo.codegen.lowering.registry import find, lowered_ops
+from minidynamo.codegen import compile_graph
 from minidynamo.config import config, with_changes
 from minidynamo.errors import ArgumentError, BackendError, Diagnostic, GraphRefused, UnknownName, nearest
 from minidynamo.events import notice, phase
@@ -109,7 +108,7 @@ def aot_eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callab
         return run_stage
 
     stages = {stage: run(stage) for stage in ("forward", "backward", "inference")}
-    return _with_autograd(gm, example_inputs, **stages, keep=splittable())
+    return _with_autograd(gm, example_inputs, **stages, keep=splittable)
 
 
 def _writing_to_inputs(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
@@ -130,6 +129,10 @@ def _note_in_place(graph: torch.fx.Graph) -> None:
         node.meta[IN_PLACE] = in_place(node)
 
 
+def _lowered() -> Collection[compat.OpOverload]:
+    return compile_graph.lowered_ops() - masked()
+
+
 def _generated(target: str) -> Backend:
     def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         settings, on_error = config.current, _on_error.get()  # a backward graph is compiled later, under the same
@@ -143,11 +146,11 @@ def _generated(target: str) -> Backend:
                 if graph.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
                     otherwise = functools.partial(_writing_to_inputs, _copied(graph))
                 if stage != "backward":
-                    overwrite_inputs(graph.graph, lambda op: find(op) is None)
+                    overwrite_inputs(graph.graph, lambda op: compile_graph.find(op) is None)
                 _note_in_place(graph.graph)
                 try:
                     with phase("codegen"), config.using(settings):
-                        compiled = compile_graph(
+                        compiled = compile_graph.compile_graph(
                             graph,
                             inputs,
                             target=target,
@@ -173,7 +176,7 @@ def _generated(target: str) -> Backend:
             forward=compiler("forward"),
             backward=compiler("backward"),
             inference=compiler("inference"),
-            keep=lowered_ops() - masked(),
+            keep=_lowered,
             cache=cache,
         )
 

@@ -20,8 +20,7 @@ from minidynamo.autograd import call_plan
 from minidynamo.autograd.call_plan import CallPlan, CompiledCall
 from minidynamo.autograd.parts import WHOLE, Part, part_of
 from minidynamo.boxed import BoxedCallable
-from minidynamo.codegen import stored
-from minidynamo.codegen.compile_graph import CompiledGraph
+from minidynamo.codegen import compile_graph, stored
 from minidynamo.codegen.runtime.toolchain import find_toolchain
 from minidynamo.config import Config
 from minidynamo.errors import BackendError, ToolchainMissing
@@ -42,9 +41,11 @@ class StoredGraphs:
         self.target = target
         self.settings = settings
         # By the function that runs it: what a graph was compiled to, and the text of its ATen graph.
-        self.made: weakref.WeakKeyDictionary[BoxedCallable, tuple[CompiledGraph, str]] = weakref.WeakKeyDictionary()
+        self.made: weakref.WeakKeyDictionary[BoxedCallable, tuple[compile_graph.CompiledGraph, str]] = (
+            weakref.WeakKeyDictionary()
+        )
 
-    def note(self, compiled: CompiledGraph, aten: str) -> None:
+    def note(self, compiled: compile_graph.CompiledGraph, aten: str) -> None:
         """Remember what belongs to `compiled.call`, as long as that lives."""
         # Without the function itself, which would live for ever.
         self.made[compiled.call] = replace(compiled, call=_not_kept), aten
@@ -109,7 +110,7 @@ class StoredGraph:
     """What one torch-level graph was compiled to, on disk, or the place where it will be."""
 
     key: Key
-    made: weakref.WeakKeyDictionary[BoxedCallable, tuple[CompiledGraph, str]]
+    made: weakref.WeakKeyDictionary[BoxedCallable, tuple[compile_graph.CompiledGraph, str]]
 
     @property
     def codec(self) -> Codec:

@@ -38,6 +38,7 @@ FOUNDATION = {
 FOUNDATION |= {"autograd_calls", "transforming"}
 FOUNDATION |= {
     "declarations",
+    "deferred",
     "kernel_launches",
     "locks",
     "memory_plan",

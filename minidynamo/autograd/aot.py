@@ -41,6 +41,7 @@ from minidynamo.saved_tensors import SavedTensors
 from minidynamo.switches import AUTOCAST_DEVICES
 
 AtenCompiler = Callable[[fx.GraphModule, Sequence[Any]], BoxedCallable]
+Keep = Callable[[], Collection[OpOverload]]
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def aot_compile(
     forward: AtenCompiler,
     backward: AtenCompiler,
     inference: AtenCompiler,
-    keep: Collection[OpOverload] = (),
+    keep: Keep = frozenset,
     cache: GraphCache | None = None,
     save_policy: SavePolicy | None = None,
 ) -> BoxedCallable:
@@ -97,7 +98,7 @@ def aot_compile(
     graphs for training, `inference` the graph when nothing requires grad; each gets a functional ATen graph and fake
     inputs. `backward` is called at the first backward; what it raises reaches the user there, so a caller that wants
     eager execution instead must return an eager callable itself. What they return is boxed; a plain callable is
-    adapted, with one notice. `keep` are operators that are not to be decomposed. `cache` may know what an equal graph
+    adapted, with one notice. `keep` gives operators that are not to be decomposed. `cache` may know what an equal graph
     was compiled to.
 
     A graph that writes to inputs assumes that they lie in separate memory. Each call checks that; inputs that share
@@ -167,9 +168,7 @@ def _compile_graphs(
     return CompiledCall(plan, compiled, compile_backward)
 
 
-def _callable(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], keep: Collection[OpOverload], made: CompiledCall
-) -> BoxedCallable:
+def _callable(gm: fx.GraphModule, example_inputs: Sequence[Any], keep: Keep, made: CompiledCall) -> BoxedCallable:
     """The boxed callable that runs compiled graphs as their plan says, for the modes that are in force now."""
     plan = made.plan
     as_written = functools.cache(lambda: unflatten_inputs(plan.layout, make_boxed(gm)))
@@ -184,7 +183,7 @@ def _callable(
             gm,
             plan.layout,
             flat,
-            functools.partial(decomposition_table, keep),
+            lambda: decomposition_table(keep()),
             plan.higher.saved,
             plan.signature.kept_for,
         )
@@ -228,14 +227,14 @@ def aot_graphs(
     gm: fx.GraphModule,
     example_inputs: Sequence[Any],
     *,
-    keep: Collection[OpOverload] = (),
+    keep: Keep = frozenset,
     save_policy: SavePolicy | None = None,
 ) -> AotGraphs:
     """The graphs that `aot_compile` hands to its compilers, and how to call them. Compiles nothing."""
     with phase("autograd"):
         layout = layout_of(gm, example_inputs)
         flat = layout.flatten(example_inputs)
-        trace = trace_joint(gm, layout, flat, decomposition_table(keep))
+        trace = trace_joint(gm, layout, flat, decomposition_table(keep()))
         with compat.without_autocast():  # what it converts is in the traced graph
             functional = functionalize(trace, layout.flat_names(), flat)
             if trace.training:

@@ -19,6 +19,8 @@ from minidynamo.codegen.ir.loops import LoopProgram
 from minidynamo.codegen.ir.text import kernel_text, program_text
 from minidynamo.codegen.ir.verify import verify_program
 from minidynamo.codegen.lowering.graph import lower_graph
+from minidynamo.codegen.lowering.registry import find as find
+from minidynamo.codegen.lowering.registry import lowered_ops as lowered_ops
 from minidynamo.codegen.memory.plan import HostProgram
 from minidynamo.codegen.memory.report import memory_plan
 from minidynamo.codegen.peaks import excess, scheduled

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 
 from minidynamo import artifacts, compat
-from minidynamo.codegen.compile_graph import CompiledGraph, Launchers
+from minidynamo.codegen import compile_graph
+from minidynamo.codegen.ir import loops
 from minidynamo.codegen.ir.expr import Scalar
-from minidynamo.codegen.ir.loops import Compute, Extern
 from minidynamo.codegen.ir.size import Derived, Size, Symbol
-from minidynamo.codegen.memory.report import memory_plan
-from minidynamo.codegen.printers import cpp, host, triton
-from minidynamo.codegen.runtime import library, random_numbers, triton_launch
+from minidynamo.codegen.memory import report
+from minidynamo.codegen.printers import cpp, triton
+from minidynamo.codegen.runtime import host_functions, library, random_numbers, triton_launch
 from minidynamo.codegen.runtime.triton_launch import LaunchSpec
 from minidynamo.events import phase
 from minidynamo.graph_cache.encoding import Codec, Damaged, Json
@@ -30,8 +30,8 @@ _FUNCTIONS: dict[str, Any] = {
     "empty_cpu": compat.empty_strided_cpu,
     "empty_strided": torch.empty_strided,
     "as_strided": torch.as_strided,
-    "count_as_new": host.count_as_new,
-    "with_strides": host.with_strides,
+    "count_as_new": host_functions.count_as_new,
+    "with_strides": host_functions.with_strides,
     "bernoulli": random_numbers.bernoulli,
     "fill_bernoulli": random_numbers.fill_bernoulli,
     **RANDOM_FUNCTIONS,
@@ -43,12 +43,12 @@ RECORDS = (LaunchSpec, Size, Symbol, Derived, Scalar, MemoryPlan, PlannedBuffer)
 _TARGETS = ("cpp", "triton", "aten")
 
 
-def write_graph(compiled: CompiledGraph, codec: Codec) -> Json:
+def write_graph(compiled: compile_graph.CompiledGraph, codec: Codec) -> Json:
     """The written form of a compiled graph; raises NotStorable."""
     known = {id(launcher): {"kernel": name} for name, launcher in compiled.launchers.items()}
     known |= {id(function): {"function": name} for name, function in _FUNCTIONS.items()}
     for step in (*compiled.program.prelude, *compiled.program.steps):
-        if isinstance(step, (Compute, Extern)) and isinstance(step.op, compat.OpOverload):
+        if isinstance(step, (loops.Compute, loops.Extern)) and isinstance(step.op, compat.OpOverload):
             known.setdefault(id(compat.operator_function(step.op)), codec.encode(step.op))
     names = {name: known.get(id(value)) or codec.encode(value) for name, value in compiled.namespace.items()}
     written = codec.surroundings.written
@@ -58,14 +58,14 @@ def write_graph(compiled: CompiledGraph, codec: Codec) -> Json:
         "interpreted": all(kernel.device.type == "cpu" for kernel in compiled.program.kernels),
         "names": names,
         "kernels": _write_kernels(compiled, codec),
-        "memory": codec.encode(memory_plan(compiled.program)),
+        "memory": codec.encode(report.memory_plan(compiled.program)),
         "loops": written(f"{compiled.loops_text}\n{compiled.kernel_text}"),
         "kernel": written(compiled.kernel_source),
         "host": written(compiled.host_source),
     }
 
 
-def _write_kernels(compiled: CompiledGraph, codec: Codec) -> Json:
+def _write_kernels(compiled: compile_graph.CompiledGraph, codec: Codec) -> Json:
     """How each kernel is found in the source: its entry point, or how Triton starts it."""
     if compiled.target == "triton":
         return [[kernel.name, codec.encode(triton.launch_spec(kernel))] for kernel in compiled.program.kernels]
@@ -94,7 +94,9 @@ def read_graph(form: Json, codec: Codec) -> Callable[[list[Any]], tuple[Any, ...
     return artifacts.load("host", name, texts["host"], namespace, "call")
 
 
-def _read_kernels(name: str, target: str, source: str, entries: list[tuple[str, Any]], interpret: bool) -> Launchers:
+def _read_kernels(
+    name: str, target: str, source: str, entries: list[tuple[str, Any]], interpret: bool
+) -> compile_graph.Launchers:
     if target == "cpp":
         artifacts.write("kernel", name, source, ".cpp")
         functions = library.load(source, [entry for _, entry in entries])
@@ -104,7 +106,7 @@ def _read_kernels(name: str, target: str, source: str, entries: list[tuple[str, 
         return triton_launch.launchers(source, [spec for _, spec in entries], interpret=interpret, path=path)
 
 
-def _read_name(form: Json, launchers: Launchers, codec: Codec) -> Any:
+def _read_name(form: Json, launchers: compile_graph.Launchers, codec: Codec) -> Any:
     if isinstance(form, dict) and "kernel" in form and form["kernel"] in launchers:
         return launchers[form["kernel"]]
     if isinstance(form, dict) and "function" in form and form["function"] in _FUNCTIONS:

@@ -296,7 +296,7 @@ def _versions() -> Mapping[str, str]:
     found = (os.path.join(folder, file) for folder, _, files in os.walk(package) for file in files)
     digest = hashlib.blake2b(digest_size=16)
     for path in sorted(path for path in found if path.endswith(_SOURCES)):
-        digest.update(f"{os.path.relpath(path, package)}\n".encode())
+        digest.update(f"{path[len(package) + 1 :]}\n".encode())
         with open(path, "rb", buffering=0) as source:
             digest.update(source.read())
     return types.MappingProxyType(

@@ -21,6 +21,7 @@ from minidynamo.codegen.ir.size import Extent, Size, group
 from minidynamo.codegen.memory.plan import Allocate, Free, HandOver, HostProgram, Launch, Place, Return, Reuse, Step
 from minidynamo.codegen.printers.base import Lines
 from minidynamo.codegen.runtime import random_numbers
+from minidynamo.codegen.runtime.host_functions import count_as_new, with_strides
 from minidynamo.names import Namespace
 from minidynamo.redrawing import draw, draw_again
 
@@ -209,19 +210,6 @@ def origins_of(step: Step) -> Origins:
         case Extern() | GetItem():
             return step.origins
     return ()
-
-
-def with_strides(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    """`tensor`, or a copy with `strides` if its own differ in a dimension of more than one element."""
-    if all(have == want or n <= 1 for n, have, want in zip(tensor.shape, tensor.stride(), strides)):
-        return tensor
-    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
-
-
-def count_as_new(*tensors: torch.Tensor) -> None:
-    """Forget that torch has written to them."""
-    counted = [tensor for tensor in tensors if not tensor.is_inference()]
-    compat.set_versions(counted, [0] * len(counted))
 
 
 def _addressed(program: HostProgram) -> set[str]:

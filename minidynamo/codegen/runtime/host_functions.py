@@ -1,0 +1,23 @@
+"""Owns what host programs call besides kernels, operators and random numbers.
+
+It is all that a host program from the disk cache needs of these; printing one is for `printers/host.py`.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from minidynamo import compat
+
+
+def with_strides(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """`tensor`, or a copy with `strides` if its own differ in a dimension of more than one element."""
+    if all(have == want or n <= 1 for n, have, want in zip(tensor.shape, tensor.stride(), strides)):
+        return tensor
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+
+def count_as_new(*tensors: torch.Tensor) -> None:
+    """Forget that torch has written to them."""
+    counted = [tensor for tensor in tensors if not tensor.is_inference()]
+    compat.set_versions(counted, [0] * len(counted))

@@ -1,0 +1,21 @@
+"""What host programs call besides kernels and operators."""
+
+import torch
+
+from minidynamo.codegen.runtime.host_functions import count_as_new, with_strides
+
+
+def test_a_tensor_is_copied_only_if_its_strides_tell():
+    made = torch.arange(6.0).reshape(2, 3)
+    assert with_strides(made[:1], (7, 1)).data_ptr() == made.data_ptr()
+    copied = with_strides(made, (1, 2))
+    assert copied.stride() == (1, 2)
+    assert torch.equal(copied, made)
+
+
+def test_writes_can_be_forgotten():
+    made = torch.zeros(3).add_(1)
+    with torch.inference_mode():
+        unversioned = torch.zeros(3)
+    count_as_new(made, unversioned)
+    assert made._version == 0
