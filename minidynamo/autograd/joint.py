@@ -157,9 +157,7 @@ def _trace_for_sizes(
     """Trace by the rules that know symbolic sizes where there are any, if they can."""
     if mode.shape_env is not None:
         with contextlib.suppress(Exception), compat.python_dispatcher():
-            trace = attempt(opaque)
-            if not any(_is_random(node) for node in trace.graph.nodes):  # torch's rules draw not as eager does
-                return trace
+            return attempt(opaque)
     return attempt(opaque)
 
 
@@ -177,10 +175,6 @@ def _trace_once(
         return _Tracing(gm, layout, flat, mode, leaves, orders, opaque, copy_inputs=False).trace(decompositions)
     except _WriteToLeaf:
         return _Tracing(gm, layout, flat, mode, leaves, orders, opaque, copy_inputs=True).trace(decompositions)
-
-
-def _is_random(node: fx.Node) -> bool:
-    return isinstance(node.target, OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
 
 
 def mode_of(gm: fx.GraphModule, values: Sequence[Any]) -> FakeTensorMode:

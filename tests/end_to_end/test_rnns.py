@@ -84,7 +84,9 @@ def test_weights_that_change_are_noticed(kind):
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize(
-    "kind", [*KINDS, functools.partial(nn.LSTM, proj_size=3)], ids=["RNN", "LSTM", "GRU", "with projections"]
+    "kind",
+    [*KINDS, functools.partial(nn.LSTM, proj_size=3), *(functools.partial(kind, dropout=0.5) for kind in KINDS)],
+    ids=["RNN", "LSTM", "GRU", "with projections", "RNN and dropout", "LSTM and dropout", "GRU and dropout"],
 )
 def test_batches_of_varying_size_are_computed_as_eager_does(kind, dtype):
     """To the last bit, gradients included, by one compiled version."""
