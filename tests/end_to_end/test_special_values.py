@@ -114,6 +114,8 @@ LARGE = torch.tensor([3.3e38, -3.3e38, 1e38, -2e37, 5.0, -5.0, 0.3, INF, NAN, -0
 TINY = torch.tensor([1e-39, -1e-39, 1e-3, -0.1, 0.5, 1e-38, 0.0, -INF, 2.0, NAN]).repeat_interleave(8)
 CHANNELS = [torch.linspace(low, high, 6) for low, high in ((-2, 3), (0.1, 2), (-1.5, 1.5), (2, -3))]
 CLASSES = torch.tensor([0, 3, -100, 2, 1])
+FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+LAST_POWERS = {dtype: math.ldexp(0.5, math.frexp(torch.finfo(dtype).max)[1]) for dtype in FLOATS}  # of two
 
 # What is computed, of what, and the gradients that it is differentiated with. All of it is what eager makes to the last
 # bit but for the values of elementary functions: NaN, infinities, zeros and their signs.
@@ -133,6 +135,11 @@ DETERMINED = {
     "layer norm with a weight": (lambda x: F.layer_norm(x, (9,), -x[0] - 1), zeros_with_signs((4, 9)), ()),
     "layer norm with a bias": (lambda x: F.layer_norm(x, (9,), None, x[0]), zeros_with_signs((4, 9)), ()),
     "layer norm with both": (lambda x: F.layer_norm(x, (9,), -x[0] - 1, x[0]), zeros_with_signs((4, 9)), ()),
+    "layer norm of the largest numbers": (
+        lambda x: [F.layer_norm(x[:, :n] * LAST_POWERS[x.dtype], (n,)) for n in (9, 16)],
+        torch.tensor([[1.5] * 16, [0.5, *[0.25] * 15], [1.5, *[0.0] * 15]]),
+        (),
+    ),
     "batch norm in rows": (
         lambda x: F.batch_norm(x, *(c.to(x.dtype) for c in CHANNELS)),
         torch.tensor([3e38, -2e38, 1e37, -0.0, 2.0, INF]).repeat(5, 1),
@@ -161,7 +168,7 @@ DETERMINED = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_special_values_are_those_of_eager(dtype):
     inputs = {name: given.to(dtype) for name, (_, given, _) in DETERMINED.items()}
 

@@ -106,3 +106,11 @@ def _taken_by_onednn(x: Buffer | None) -> bool:
     if not in_order(x) or not known_at_least(product(x.shape), 2):
         return False
     return bool(torch.nn.functional.gelu(torch.full((2,), math.inf, dtype=x.dtype)).isnan().all())
+
+
+@functools.cache
+def large_means_are_lost(n: int, dtype: torch.dtype) -> bool:
+    """Whether torch's layer norm on a CPU says NaN of rows of `n` elements whose mean has a square that overflows. It
+    squares means to join those of vectors, which hangs on how many elements are left behind the last vector."""
+    row = torch.full((1, n), torch.finfo(dtype).max / 4, dtype=dtype, device="cpu")
+    return bool(torch.native_layer_norm(row, (n,), None, None, 0.0)[2].isnan())

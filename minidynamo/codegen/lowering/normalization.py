@@ -14,7 +14,7 @@ import torch
 
 from minidynamo.codegen.lowering.builder import Builder
 from minidynamo.codegen.lowering.formula import NotLowered, V, apply, const, is_half, opmath, where
-from minidynamo.codegen.lowering.kernel_choices import in_order
+from minidynamo.codegen.lowering.kernel_choices import in_order, large_means_are_lost
 from minidynamo.codegen.lowering.reductions import count, moments
 from minidynamo.codegen.lowering.registry import lowering
 from minidynamo.codegen.lowering.values import Value
@@ -101,18 +101,24 @@ def lower_layer_norm(
     n = count(x, dims)
     if n == 0 or _is_mixed(builder, x, weight):
         raise NotLowered
-    mean, squares = moments(builder, x, dims)
-    rstd = builder.map(lambda s: apply("rsqrt", s / n + eps), squares)
+    on_cpu = builder.device.type == "cpu"
+    lost = isinstance(n, int) and on_cpu and large_means_are_lost(n, x.dtype)
+    mean, squares = moments(builder, x, dims, safe=on_cpu and x.dtype != torch.float16 and not lost)
+
+    def reciprocal_deviation(s: V, m: V) -> V:
+        return apply("rsqrt", (where(apply("isinf", m * m), math.nan, s) if lost else s) / n + eps)
+
+    rstd = builder.map(reciprocal_deviation, squares, mean)
     given = [v for v in (weight, bias) if v is not None]
 
     def formula(v: V, m: V, r: V, *rest: V) -> V:
         operands = iter(rest)
         w = None if weight is None else next(operands)
-        return _affine((v - m) * r, w, None if bias is None else next(operands), builder.device.type == "cpu")
+        return _affine((v - m) * r, w, None if bias is None else next(operands), on_cpu)
 
     y = builder.map(formula, x, mean, rstd, *given, dtype=x.dtype)
     # CPU keeps the statistics in the dtype of the weights, GPU in float32.
-    kept = torch.float32 if builder.device.type != "cpu" else x.dtype if weight is None else weight.dtype
+    kept = torch.float32 if not on_cpu else x.dtype if weight is None else weight.dtype
     kept = x.dtype if kept.itemsize < x.dtype.itemsize else kept
     shown = builder.map(lambda m, s: where(s.ne(s), math.nan, m), mean, squares)  # infinite elements have no mean
     statistics = (builder.map(lambda s: s, v, dtype=kept) for v in (shown, rstd))

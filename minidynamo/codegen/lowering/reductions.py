@@ -181,11 +181,16 @@ def lower_all(builder: Builder, x: Value, dim: Dims = None, keepdim: bool = Fals
     return _of_truths("all", builder, x, dim, keepdim)
 
 
-def moments(builder: Builder, x: Value, dims: Sequence[int]) -> tuple[Value, Value]:
-    """The mean and the sum of squared deviations, both in the computing dtype, with their dimensions kept."""
+def moments(builder: Builder, x: Value, dims: Sequence[int], safe: bool = False) -> tuple[Value, Value]:
+    """The mean and the sum of squared deviations, both in the computing dtype, with their dimensions kept. A `safe`
+    mean is finite where only the sum overflows."""
     n = count(x, dims)
     total = builder.reduce("sum", lambda v: v, x, dims=dims, keepdim=True)
-    mean = builder.map(lambda s: s / n, total)
+    if safe and isinstance(n, int):
+        parts = builder.reduce("sum", lambda v: v * (1 / n), x, dims=dims, keepdim=True)
+        mean = builder.map(lambda s, p: where(apply("isinf", s) | s.ne(s), p, s / n), total, parts)
+    else:
+        mean = builder.map(lambda s: s / n, total)
     return mean, _deviations(builder, x, mean, dims, True)
 
 
