@@ -7,14 +7,17 @@ numbers which are no constants is a call itself (`plain_calls.py` knows which on
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode, track_tensor_tree
 from torch.fx.node import map_aggregate
 
+from minidynamo.autograd.batches import has_batches
 from minidynamo.autograd.numbers import is_symbolic
 from minidynamo.autograd.partition import ancestors
 from minidynamo.autograd.recomputation import is_random
@@ -57,6 +60,7 @@ class Operation:
         self.written: tuple[int, ...] = ()
         self.unread: frozenset[int] = frozenset()
         self.constant: frozenset[int] = frozenset()
+        self.handed: tuple[int, ...] = ()
         self.requires_grad = tuple(value.requires_grad for value in self.given) + (False,) * len(self.numbers)
         self.__name__ = _names(function)[-1]
 
@@ -96,7 +100,8 @@ class Operation:
         return found
 
     def examine(self) -> None:
-        """Find out what it writes to, and what has no part in what autograd keeps for its derivatives."""
+        """Find out what it writes to, what has no part in what autograd keeps for its derivatives, and which results
+        autograd keeps beside what it is given."""
         tracer = _tracer()
         before = set(tracer.graph.nodes)
         saved: list[torch.Tensor] = []
@@ -105,15 +110,19 @@ class Operation:
             saved.append(value)
             return value
 
-        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
+        with torch.enable_grad(), saved_tensors_hooks(pack, lambda value: value):
             own = [_input(value.detach(), _is_differentiable(value)) for value in self.given]
             copies = [value.clone() for value in own]
-            self.run(copies)
+            made = self.run(copies)
         if any(is_random(node) for node in tracer.graph.nodes if node not in before):
             raise NotOpaque("it draws random numbers")
         self.written = tuple(i for i, copy in enumerate(copies) if copy._version)
-        read = ancestors(tracer.unwrap_proxy(value).node for value in saved)
+        kept = {tracer.unwrap_proxy(value).node for value in saved}
+        read = ancestors(kept)
         self.unread = frozenset(i for i, value in enumerate(own) if tracer.unwrap_proxy(value).node not in read)
+        settled = self.unread.union(self.written)  # of what it writes to, it keeps a copy
+        if all(i in settled or tracer.unwrap_proxy(copy).node in kept for i, copy in enumerate(copies)):
+            self.handed = tuple(i for i, value in enumerate(made) if tracer.unwrap_proxy(value).node in kept)
 
     def trace(self, targets: Tensors, values: Tensors) -> list[torch.Tensor]:
         """What `run` returns while its operations are traced; `targets` are what it writes to."""
@@ -146,14 +155,15 @@ class Operation:
 
 class Gradients:
     """The gradients of `function` by those of its first arguments that are `wanted`, as a function of all its `count`
-    arguments and of the gradients of those results that have one (`given`). Of the arguments in `unread` only the
-    layout matters."""
+    arguments, of those of its results that it has `handed` over, and of the gradients of those results that have one
+    (`given`). Of the arguments in `unread` only the layout matters."""
 
     def __init__(self, function: Operation | Gradients, wanted: tuple[bool, ...], given: tuple[bool, ...]) -> None:
         self.function = function
         self.wanted = wanted
         self.given = given
         self.unread: frozenset[int] = function.unread
+        self.handed: tuple[int, ...] = ()
         self.__name__: str = f"gradients_of_{function.__name__}"
 
     @property
@@ -170,21 +180,41 @@ class Gradients:
 
     def __call__(self, *values: Any) -> tuple[torch.Tensor, ...]:
         """The gradients, which can be differentiated if the grad mode is on."""
-        arguments, gradients = values[: len(self.wanted)], values[len(self.wanted) :]
+        count = len(self.wanted)
+        first = count + len(self.function.handed)
+        arguments, handed, gradients = values[:count], values[count:first], values[first:]
         if any(isinstance(value, FakeTensor) for value in values):
             return tuple(torch.empty_like(value) for value, wanted in zip(arguments, self.wanted) if wanted)
         again = torch.is_grad_enabled()
         with torch.enable_grad():
             inputs = [_input(value, wanted) for value, wanted in zip(arguments, self.wanted)]
-            results = [made for made, given in zip(self.function(*inputs), self.given) if given]
+            edges = [edge for edge, given in zip(self._results(inputs, handed), self.given) if given]
             sources = [value for value, wanted in zip(inputs, self.wanted) if wanted]
-            flows = [(made, gradient) for made, gradient in zip(results, gradients) if made.requires_grad]
+            flows = [(edge, gradient) for edge, gradient in zip(edges, gradients) if edge is not None]
             targets, tangents = zip(*flows) if flows else ((), ())
             found = torch.autograd.grad(targets, sources, tangents, create_graph=again, allow_unused=True)
         return tuple(
             torch.zeros_like(value) if gradient is None else gradient if again else _like(value, gradient)
             for value, gradient in zip(sources, found)
         )
+
+    def _results(self, inputs: Sequence[Any], handed: Tensors) -> list[GradientEdge | None]:
+        """Where gradients of the results come in. What was handed over stands for what is made a second time."""
+        kept: list[list[torch.Tensor]] = []
+
+        def pack(value: torch.Tensor) -> list[torch.Tensor]:
+            kept.append([value])
+            return kept[-1]
+
+        with contextlib.ExitStack() as stack:
+            if handed and not has_batches(inputs):
+                stack.enter_context(saved_tensors_hooks(pack, lambda place: place[0]))
+            results = self.function(*inputs)
+        for i, value in zip(self.function.handed, handed):
+            for place in kept:
+                if place[0].is_set_to(results[i]):
+                    place[0] = value
+        return [get_gradient_edge(made) if made.requires_grad else None for made in results]
 
 
 class _Opaque(torch.autograd.Function):
@@ -195,7 +225,8 @@ class _Opaque(torch.autograd.Function):
         made = function.trace(values[:count], values[count:])
         ctx.function = function
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*[value for value in values[count:] if isinstance(value, torch.Tensor)])
+        handed = [made[i] for i in function.handed]
+        ctx.save_for_backward(*handed, *[value for value in values[count:] if isinstance(value, torch.Tensor)])
         ctx.others = [None if isinstance(value, torch.Tensor) else value for value in values[count:]]
         ctx.mark_dirty(*values[:count])
         constant: frozenset[int] = getattr(function, "constant", frozenset())
@@ -206,12 +237,14 @@ class _Opaque(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        saved = iter(ctx.saved_tensors)
+        count = len(ctx.function.handed)
+        handed = [value.detach() for value in ctx.saved_tensors[:count]]
+        saved = iter(ctx.saved_tensors[count:])
         values = [next(saved) if other is None else other for other in ctx.others]
         wanted = ctx.needs_input_grad[-len(values) :]
         given = [tangent for tangent in tangents if tangent is not None]
         function = Gradients(ctx.function, wanted, tuple(tangent is not None for tangent in tangents))
-        found = iter(_applied(function, (), [*values, *given]))
+        found = iter(_applied(function, (), [*values, *handed, *given]))
         skipped = (None,) * (len(ctx.needs_input_grad) - len(values))
         return (*skipped, *[next(found) if wants else None for wants in wanted])
 

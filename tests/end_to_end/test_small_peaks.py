@@ -44,6 +44,10 @@ PROGRAMS = {
     "sum of what a generator yields": lambda x, w: sum(x[:k] @ w @ w.new_ones(64, 64) for k in [64] * 6),
     "largest of windows": lambda x, w: functional.max_pool2d(x.view(1, 1, 64, 64), 2),
     "means of windows": lambda x, w: functional.avg_pool2d(x.view(1, 1, 64, 64), 2),
+    "cumulative product": lambda x, w: x.cumprod(0),
+    "cumulative product with zeros": lambda x, w: (x * (x > 0.01)).cumprod(0),
+    "products of rows": lambda x, w: (x @ w).prod(1, keepdim=True),
+    "product": lambda x, w: (x @ w).prod(),
     "means of few windows": lambda x, w: functional.adaptive_avg_pool2d(x.view(1, 1, 64, 64), 3),
 }
 
