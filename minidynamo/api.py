@@ -229,10 +229,12 @@ def _compile_module(module: torch.nn.Module, options: CompileOptions) -> torch.n
 
 
 def _is_called_by_torch(kind: type[torch.nn.Module]) -> bool:
-    """Whether a call of such a module comes to `torch.nn.Module.__call__`, as far as code that calls on can be seen."""
+    """Whether a call of such a module comes to `torch.nn.Module.__call__`, as far as can be seen: each `__call__` in
+    front is torch's own, or calls on by that name."""
     for base in kind.__mro__[: kind.__mro__.index(torch.nn.Module)]:
         call = vars(base).get("__call__")
-        if isinstance(call, types.FunctionType) and "__call__" not in call.__code__.co_names:
+        is_own = isinstance(call, types.FunctionType) and not str(call.__module__).startswith("torch.")
+        if is_own and "__call__" not in call.__code__.co_names:
             return False
     return True
 

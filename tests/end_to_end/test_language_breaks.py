@@ -241,7 +241,7 @@ def closure_escape(x):
     return get(), get, put
 
 
-@programs(graphs=2, breaks=4)
+@programs(graphs=1, breaks=4)
 def recursion_break(x):
     def f(n):
         if n == 0:
