@@ -453,12 +453,21 @@ def _finishing(signature: GraphSignature, run: BoxedCallable) -> BoxedCallable:
         versions = [kept[index]._version + count for index, count in counts]
         made = run(args)
         for index, result in writes:
-            kept[index].copy_(made[result])
+            _write(kept[index], made[result])
         if versions:
             compat.set_versions([kept[index] for index, _ in counts], versions)
         return tuple([make(kept, made) for make in makers])
 
     return mark_boxed(call)
+
+
+def _write(target: torch.Tensor, value: torch.Tensor) -> None:
+    """Write to an input under autograd. What gradients flow into its history is the graph's business, which has taken
+    it: from the copy would come zeros."""
+    own = not (target.is_leaf or target._is_view() or target.retains_grad or target._backward_hooks)
+    if own and value.requires_grad and torch.is_grad_enabled():
+        target.detach_()
+    target.copy_(value)
 
 
 def _maker(plan: OutputPlan, place: dict[int, int]) -> Callable[[Any, Any], Any]:

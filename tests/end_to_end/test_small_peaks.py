@@ -274,6 +274,63 @@ def test_an_argument_that_collects_history_dies_with_it(backend):
         gc.enable()
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", ["copied", "added to", "computed", "multiplied", "returned"])
+def test_an_argument_with_history_hands_no_zeros_to_it(name, backend):
+    program = COLLECTING[name]
+
+    def steps(call):
+        x, w = torch.full((64, 64), 0.1, requires_grad=True), torch.ones(64, 64, requires_grad=True)
+        seen = []
+
+        def step():
+            h = w * 2
+            for _ in range(2):
+                out = call(h, x)
+            out.square().mean().backward()
+
+        step()
+        seen += [x.grad.clone(), w.grad.clone()]
+        x.grad = w.grad = None
+        return seen, peak_bytes(step)
+
+    values, peak = steps(program)
+    got, got_peak = steps(minidynamo.compile(program, backend=backend, fullgraph=True))
+    torch.testing.assert_close(got, values, rtol=1e-4, atol=1e-5)
+    assert got_peak <= peak
+
+
+def given_hook(h, seen):
+    h.register_hook(lambda gradient: (seen.append(gradient.clone()), gradient * 2)[1])
+    return h
+
+
+ARGUMENTS_WITH_HISTORY = {
+    "plain": lambda h, seen: h,
+    "hook": given_hook,
+    "view": lambda h, seen: h.view(2, 8).view(4, 4),
+    "viewed": lambda h, seen: (seen.append(h[1:]), h)[1],
+}
+
+
+@pytest.mark.parametrize("kind", ARGUMENTS_WITH_HISTORY)
+def test_gradients_reach_the_history_of_an_argument_that_is_written(kind):
+    def program(h, x):
+        h[0].copy_(x[1])
+        h.mul_(x)
+        return h.exp()
+
+    found = []
+    for call in (program, minidynamo.compile(program, backend="aot_eager", fullgraph=True)):
+        x, w = torch.full((4, 4), 0.5, requires_grad=True), torch.ones(4, 4, requires_grad=True)
+        seen = []
+        h = ARGUMENTS_WITH_HISTORY[kind](w * 2, seen)
+        out = call(h, x) + call(h, x)
+        (out.sum() + (h * 3).sum() + sum(view.sum() for view in seen)).backward()
+        found.append([x.grad, w.grad, *seen])
+    torch.testing.assert_close(*found)
+
+
 def drawn(x, v):
     x.normal_().mul_(2)
     return x.sum()
