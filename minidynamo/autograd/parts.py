@@ -204,7 +204,8 @@ def _leave_out(
             continue
         if summands := _summands(node, behind):
             (rest,) = (source for source in summands if source not in nothing)
-            if _layout(rest) != _layout(node):
+            node.replace_all_uses_with(rest, delete_user_cb=lambda user: user.op == "output")  # in whatever layout
+            if node.users and _layout(rest) != _layout(node):
                 with graph.inserting_before(node):
                     rest = laid_out(graph, rest, node.meta["val"])
                 behind.add(rest)
@@ -235,9 +236,9 @@ def _layout(node: fx.Node) -> Any:
 
 def _read_expanded(graph: fx.Graph, tangent: fx.Node) -> None:
     """Let what takes a gradient take a copy, in its layout, of one that comes in expanded; it is made when it is first
-    read."""
+    read. What only hands it on hands on what came in."""
     like = tangent.meta["val"]
-    users = {*tangent.users}
+    users = {user for user in tangent.users if user.op != "output"}
     first = next((node for node in graph.nodes if node in users), None)
     if first is not None:
         with graph.inserting_before(first):

@@ -300,6 +300,32 @@ def test_an_argument_with_history_hands_no_zeros_to_it(name, backend):
     assert got_peak <= peak
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("through", ["result", "argument"])
+def test_one_number_repeated_goes_on_to_the_history_of_an_argument_as_it_is(through, backend):
+    def program(h, x):
+        h.add_(x)
+        return h.sum()
+
+    def steps(call):
+        x, w = torch.ones(64, 64, requires_grad=True), torch.ones(64, 64, requires_grad=True)
+
+        def step():
+            h = w * 2
+            total = call(h, x)
+            (total if through == "result" else h.sum()).backward()
+
+        step()
+        seen = [x.grad, w.grad]
+        x.grad = w.grad = None
+        return seen, [gradient.stride() for gradient in seen], peak_bytes(step)
+
+    values, strides, peak = steps(program)
+    got, got_strides, got_peak = steps(minidynamo.compile(program, backend=backend, fullgraph=True))
+    torch.testing.assert_close(got, values)
+    assert got_strides == strides and got_peak <= peak
+
+
 def given_hook(h, seen):
     h.register_hook(lambda gradient: (seen.append(gradient.clone()), gradient * 2)[1])
     return h
