@@ -233,8 +233,9 @@ def _is_called_by_torch(kind: type[torch.nn.Module]) -> bool:
     front is torch's own, or calls on by that name."""
     for base in kind.__mro__[: kind.__mro__.index(torch.nn.Module)]:
         call = vars(base).get("__call__")
-        is_own = isinstance(call, types.FunctionType) and not str(call.__module__).startswith("torch.")
-        if is_own and "__call__" not in call.__code__.co_names:
+        if not isinstance(call, types.FunctionType) or str(call.__module__).startswith("torch."):
+            continue
+        if "__call__" not in call.__code__.co_names:
             return False
     return True
 
