@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from minidynamo.errors import Diagnostic
 from minidynamo.tracer.constants import NotConstant, from_constant
+from minidynamo.tracer.copies import SHORTER_LIST, anew
 from minidynamo.tracer.moved_items import as_moved
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
@@ -84,11 +85,17 @@ def _words(args: TupleVariable | None) -> str:
 
 def tracked(error: BaseException, *, exact: bool) -> ExceptionVariable:
     """The tracker of what Python would raise here; `exact`: it would also say the same."""
+    words = error.args if error.__traceback__ is not None else map(_said_anew, error.args)
     try:
-        args = from_constant(error.args) if exact else None
+        args = from_constant(tuple(words)) if exact else None
     except NotConstant:
         args = None
     return ExceptionVariable(None, type(error), args=args if isinstance(args, TupleVariable) else None)
+
+
+def _said_anew(word: object) -> object:
+    """What an error that nobody has raised says in words written here: Python makes a text for each error."""
+    return anew(word) if type(word) is str and word is not SHORTER_LIST else word
 
 
 def made(cls: type[BaseException], *args: VariableTracker) -> ExceptionVariable:
