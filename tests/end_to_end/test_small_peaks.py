@@ -166,6 +166,24 @@ def test_what_backward_reads_of_a_result_is_kept_there(name, backend):
     assert got_peak <= peak
 
 
+def assert_refused_alike(program, backend, loss_of, refused):
+    """Backward is refused, or its gradients are eager's, behind a write to the tensor that `loss_of(call, x)` gives
+    beside the loss."""
+    given, gradients = torch.rand(8, 8), []
+    for call in (program, minidynamo.compile(program, backend=backend, fullgraph=True)):
+        x = given.clone().requires_grad_()
+        loss, written = loss_of(call, x)
+        with torch.no_grad():
+            written.zero_()
+        if refused:
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                loss.backward()
+        else:
+            gradients += torch.autograd.grad(loss, x)
+    if gradients:
+        torch.testing.assert_close(*gradients)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_parts_are_kept_where_eager_keeps_them(backend):
     """A caller may write to a result unless eager has kept it."""
@@ -175,21 +193,14 @@ def test_parts_are_kept_where_eager_keeps_them(backend):
         made[1:].copy_(part)
         return made
 
+    w = torch.rand(8, 8)
+
+    def loss_of(call, x):
+        made = call(x, w)
+        return made.sum(), made
+
     for program, refused in ((copied, False), (PARTS["rows"], True)):
-        x, w = torch.rand(8, 8, requires_grad=True), torch.rand(8, 8)
-        gradients = []
-        for call in (program, minidynamo.compile(program, backend=backend, fullgraph=True)):
-            made = call(x, w)
-            total = made.sum()
-            with torch.no_grad():
-                made.zero_()
-            if refused:
-                with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-                    total.backward()
-            else:
-                gradients += torch.autograd.grad(total, x)
-        if gradients:
-            torch.testing.assert_close(*gradients)
+        assert_refused_alike(program, backend, loss_of, refused)
 
 
 COLLECTING = {
@@ -244,20 +255,12 @@ def test_what_an_argument_collects_is_kept_there_only_where_eager_keeps_it(backe
         h.copy_(x @ x)
         return h.cos()
 
+    def loss_of(call, x):
+        h = torch.ones(8, 8)
+        return call(h, x).sum(), h
+
     for program, refused in ((source_is_read, False), (argument_is_read, True)):
-        gradients = []
-        for call in (program, minidynamo.compile(program, backend=backend, fullgraph=True)):
-            x, h = torch.full((8, 8), 0.1, requires_grad=True), torch.ones(8, 8)
-            loss = call(h, x).sum()
-            with torch.no_grad():
-                h.zero_()
-            if refused:
-                with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-                    loss.backward()
-            else:
-                gradients += torch.autograd.grad(loss, x)
-        if gradients:
-            torch.testing.assert_close(*gradients)
+        assert_refused_alike(program, backend, loss_of, refused)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
