@@ -14,23 +14,26 @@ from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.trace_rules import is_trusted_module
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import SequenceVariable
+from minidynamo.variables.iterators import IndexIterator
 
 
 def unpack_sized(tx: Tracer, obj: VariableTracker, *, iterator_is_asked: bool = False) -> list[VariableTracker]:
     """`list(obj)` as the program sees it, or `list(iter(obj))`; items that nobody has looked at are unread."""
     if isinstance(obj, SequenceVariable):
         return [*as_moved(obj.items)]
+    if iterator_is_asked:
+        obj = tx.call(iter, [obj])
     iterator = tx.call(iter, [obj])
-    asked = iterator if iterator_is_asked else obj
-    if _says_length(asked.python_type):
-        tx.call(ask_length, [asked])
+    if _says_length(obj):
+        tx.call(ask_length, [obj])
     items = []
     while (item := next_moved(tx, iterator)) is not None:
         items.append(item)
     return items
 
 
-def _says_length(cls: type) -> bool:
-    """Whether the program has written how long instances are."""
+def _says_length(asked: VariableTracker) -> bool:
+    """Whether the program has written how long it is, or what it gives the items of."""
+    cls = (asked.sequence or asked).python_type if isinstance(asked, IndexIterator) else asked.python_type
     found = (lookup_on_class(cls, name)[0] for name in ("__len__", "__length_hint__"))
     return any(isinstance(each, types.FunctionType) and not is_trusted_module(each.__module__) for each in found)

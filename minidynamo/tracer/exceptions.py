@@ -133,7 +133,11 @@ def says(error: BaseException) -> bool:
     return not isinstance(error, TypeError)
 
 
-def caught(kind: type[BaseException], act: Callable[[], T], handle: Callable[[ExceptionVariable], object]) -> T | None:
+def caught(
+    kind: type[BaseException] | tuple[type[BaseException], ...],
+    act: Callable[[], T],
+    handle: Callable[[ExceptionVariable], object],
+) -> T | None:
     """What `act` gives; None when the program raises an exception of class `kind` in it, which `handle` is told."""
     try:
         return act()

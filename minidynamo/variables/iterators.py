@@ -35,6 +35,31 @@ class SequenceIterator(VariableTracker):
         return self.cls
 
 
+class _NoItems:
+    def __getitem__(self, position: int) -> int:
+        raise IndexError
+
+
+NO_ITEMS: Any = _NoItems()
+BY_INDEX: type = type(iter(NO_ITEMS))
+
+
+@dataclass(eq=False)
+class IndexIterator(VariableTracker):
+    """iter(obj) or reversed(obj) of an object with `__getitem__` alone, about to ask it for `position`.
+
+    `sequence` is None when it is exhausted; `cls` is `BY_INDEX` or `reversed`.
+    """
+
+    sequence: VariableTracker | None
+    position: int
+    cls: type
+
+    @property
+    def python_type(self) -> type:
+        return self.cls
+
+
 @dataclass(eq=False)
 class DictIterator(VariableTracker):
     """An iterator over a dict or over a view of `kind` of it, or over a set: it must not see other keys.

@@ -1,6 +1,7 @@
 """Iterables that say how long they are: C asks them before it makes lists and tuples, and only then."""
 
 import collections
+import functools
 import itertools
 
 import pytest
@@ -26,9 +27,11 @@ class Hinting:
         self.left = 3
 
     def __iter__(self):
+        ASKED.append("iter")
         return self
 
     def __next__(self):
+        ASKED.append("next")
         if not self.left:
             raise StopIteration
         self.left -= 1
@@ -58,6 +61,18 @@ class Lying(Unsized):
         return -1
 
 
+class Indexed:
+    def __getitem__(self, position):
+        ASKED.append(f"get {position}")
+        if not 0 <= position < 3:
+            raise IndexError
+        return [3, 1, 2][position]
+
+    def __len__(self):
+        ASKED.append("len")
+        return 3
+
+
 class OwnList(list):
     def __len__(self):
         ASKED.append("len")
@@ -78,6 +93,17 @@ def in_a_deque(make):
     return items
 
 
+def intersected(make):
+    items = {0, 1}
+    items.intersection_update(make())
+    return items, {1}.intersection(make()), {1}.issuperset(make()), {1}.issubset(make()), {1}.isdisjoint(make())
+
+
+def taken_one_by_one(make):
+    lazy = itertools.accumulate(make()), itertools.takewhile(bool, make()), itertools.pairwise(make())
+    return [[*each] for each in lazy], functools.reduce(lambda a, b: a + b, make()), max(make(), key=str)
+
+
 def mapped(make):
     return [*map(str, make())], dict.fromkeys(make()), [item for item in make()], dict(zip(make(), make()))  # noqa: C416
 
@@ -96,11 +122,16 @@ PROGRAMS = {
     "folds": lambda make: (sum(make()), max(make()), min(make()), any(make()), all(make()), list(enumerate(make()))),
     "sets": lambda make: (sorted(set(make())), sorted({0}.union(make()))),
     "joined": lambda make: ",".join(make()),
+    "intersected": intersected,
+    "one by one": taken_one_by_one,
+    "iterator": lambda make: (list(iter(make())), tuple(iter(make())), [*iter(make())], sorted(iter(make()))),
+    "starred behind another": lambda make: (lambda: [(a, b) for a, *b in [iter(make())]])(),
+    "part": lambda make: (lambda items: (items.__setitem__(slice(1), make()), items))([0]),
     "starred": lambda make: (lambda: [(b, *c) for a, b, *c in [make()]])(),
     "unpacked": lambda make: (lambda a, b, c: (c, b, a))(*make()),
     "names": lambda make: [a for a, b, c in [make()]],
 }
-MAKERS = [Sized, Hinting, Unsized, Refusing, Lying, lambda: OwnList([2, 1, 3])]
+MAKERS = [Sized, Hinting, Unsized, Refusing, Lying, lambda: OwnList([2, 1, 3]), Indexed]
 
 
 def run(function, make):

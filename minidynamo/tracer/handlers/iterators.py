@@ -16,11 +16,11 @@ from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.tracer import registry
 from minidynamo.tracer.exceptions import caught, unsaid
 from minidynamo.tracer.generators import GeneratorVariable
+from minidynamo.tracer.handlers.index_iterators import backwards_by_index, by_index
 from minidynamo.tracer.handlers.values import class_has, expect_constant
 from minidynamo.tracer.moved_items import as_moved, hold, moved_at, moved_under, next_moved
 from minidynamo.tracer.operators import folded
 from minidynamo.tracer.polyfills.itertools import tee, until
-from minidynamo.tracer.polyfills.objects import items_by_index, reversed_by_index
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.reachable import has_other_keys
 from minidynamo.tracer.unrolling import unroll
@@ -28,6 +28,7 @@ from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable, SequenceVariable, SetVariable, TupleVariable
 from minidynamo.variables.iterators import (
+    BY_INDEX,
     ChainIterator,
     DictIterator,
     EnumerateIterator,
@@ -50,7 +51,7 @@ _ITERATED: list[Any] = [[], (), set(), collections.deque(), range(0), range(2**7
 CALLING: type = type(iter(int, 1))
 _BRANCH: type = type(itertools.tee(())[0])
 _ITERATORS: list[type] = [
-    *(zip, enumerate, map, filter, reversed, CALLING, _BRANCH),
+    *(zip, enumerate, map, filter, reversed, BY_INDEX, CALLING, _BRANCH),
     *(cls for cls in vars(itertools).values() if isinstance(cls, type) and issubclass(cls, Iterator)),
     *(type(iter(container)) for container in _ITERATED),
     *(type(reversed(container)) for container in ([], collections.deque(), *_VIEWS)),
@@ -67,7 +68,7 @@ def _iter(tx: Tracer, obj: VariableTracker, sentinel: VariableTracker | None = N
     cls = obj.python_type
     iterable = class_has(cls, "__iter__")
     if not iterable and class_has(cls, "__getitem__"):
-        return tx.call(items_by_index, [obj])
+        return by_index(tx, obj)
     if not iterable:
         tx.raises(unsaid(TypeError))
     return tx.call_method(obj, "__iter__")
@@ -114,8 +115,9 @@ def _reversed(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
         except TypeError as error:
             tx.raises(error)
         return SequenceIterator(tuple(ConstantVariable(value) for value in values), cls=type(reversed(obj.value)))
-    if isinstance(obj, ObjectVariable) and not class_has(obj.cls, "__reversed__") and class_has(obj.cls, "__len__"):
-        return tx.call(reversed_by_index, [obj])
+    is_sequence = class_has(obj.python_type, "__len__") and class_has(obj.python_type, "__getitem__")
+    if isinstance(obj, ObjectVariable) and is_sequence and not class_has(obj.cls, "__reversed__"):
+        return backwards_by_index(tx, obj)
     if not class_has(obj.python_type, "__reversed__") and not isinstance(obj, TupleVariable):
         tx.break_graph(
             "MD242", f"`reversed` of `{obj.python_type.__name__}`", why="It has no `__reversed__`.", fix="use a list"

@@ -213,7 +213,10 @@ def _first_items(frame: Frame, iterable: VariableTracker, count: int) -> list[Va
     """At most `count` items; an iterator is not asked for more."""
     if isinstance(iterable, SequenceVariable):
         return [moved_at(iterable.items, place) for place in range(min(count, len(iterable.items)))]
-    iterator = frame.tx.call(iter, [iterable])
+    return _taken(frame, frame.tx.call(iter, [iterable]), count)
+
+
+def _taken(frame: Frame, iterator: VariableTracker, count: int) -> list[VariableTracker]:
     items: list[VariableTracker] = []
     while len(items) < count and (item := next_moved(frame.tx, iterator)) is not None:
         items.append(item)
@@ -223,7 +226,13 @@ def _first_items(frame: Frame, iterable: VariableTracker, count: int) -> list[Va
 @opcode("UNPACK_EX")
 def unpack_ex(frame: Frame, instruction: Instruction) -> None:
     before, after = instruction.argval & 0xFF, instruction.argval >> 8
-    items = unpack_sized(frame.tx, frame.pop(), iterator_is_asked=True)
+    iterable = frame.pop()
+    if isinstance(iterable, SequenceVariable):
+        items = [*as_moved(iterable.items)]
+    else:  # first those in front of the starred name, then `list(iterator)`
+        iterator = frame.tx.call(iter, [iterable])
+        items = _taken(frame, iterator, before)
+        items += unpack_sized(frame.tx, iterator) if len(items) == before else []
     if len(items) < before + after:
         words = f"not enough values to unpack (expected at least {before + after}, got {len(items)})"
         frame.tx.raises(ValueError(words), exact=True)

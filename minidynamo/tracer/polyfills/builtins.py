@@ -11,17 +11,18 @@ Those about objects (reversed, repr, ...) are in `objects.py`.
 from __future__ import annotations
 
 import operator
+from typing import Any
 
 from minidynamo.tracer.polyfills.lists import sized_list
 from minidynamo.tracer.polyfills.refusal import cannot_trace
 from minidynamo.tracer.polyfills.sets import unordered_items
 from minidynamo.tracer.registry import polyfill
 
+_END: Any = object()
+
 
 def _ranked_items(iterable):
     # Equal or incomparable items (NaN, sets) would show in which order the set gave them.
-    if not issubclass(type(iterable), (set, frozenset)):
-        return list(iterable)
     items = unordered_items(iterable)
     for item in items:
         if not issubclass(type(item), (int, float, str, bytes)) or item != item:
@@ -58,14 +59,14 @@ def sum_(iterable, /, start=0):
     if issubclass(type(start), (int, float, complex)):
         # Leading numbers are known now and go through the real sum, which adds floats with compensation from 3.12 on.
         numbers: list[complex] = []
-        for item in rest:
+        while (item := next(rest, _END)) is not _END:
             if not issubclass(type(item), (int, float, complex)):
                 start = sum_of_numbers(tuple(numbers), start) + item
                 break
             numbers.append(item)
         else:
             return sum_of_numbers(tuple(numbers), start)
-    for item in rest:
+    while (item := next(rest, _END)) is not _END:
         start = start + item
     return start
 
@@ -73,14 +74,16 @@ def sum_(iterable, /, start=0):
 def _extreme(is_better, args, key, default):
     if not args or list(default) not in ([], ["default"]) or (default and len(args) > 1):
         cannot_trace("`min` or `max` with these arguments", "it raises TypeError")
-    items = (_ranked_items(args[0]) if key is None else list(args[0])) if len(args) == 1 else list(args)
-    if not items:
+    given = args if len(args) > 1 else args[0]
+    is_set = issubclass(type(given), (set, frozenset))
+    items = iter(_ranked_items(given) if key is None and is_set else given)
+    best = next(items, _END)
+    if best is _END:
         if not default:
             raise ValueError("`min` or `max` of nothing")
         return default["default"]
-    best = items[0]
     best_key = best if key is None else key(best)
-    for item in items[1:]:
+    while (item := next(items, _END)) is not _END:
         item_key = item if key is None else key(item)
         if is_better(item_key, best_key):
             best, best_key = item, item_key

@@ -25,7 +25,7 @@ def reduce(function, iterable, /, *initial):
     result = initial[0] if initial else next(source, _MISSING)
     if result is _MISSING:
         raise TypeError("`reduce` of nothing")
-    for item in source:
+    while (item := next(source, _MISSING)) is not _MISSING:
         result = function(result, item)
     return result
 

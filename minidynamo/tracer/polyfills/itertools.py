@@ -6,7 +6,8 @@ of a loop; other twins are generators.
 
 # Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
 # mypy: allow-untyped-defs, allow-untyped-calls
-# Loops instead of generator expressions, and no library function inside its own twin.
+# Loops instead of generator expressions, and no library function inside its own twin. `next` instead of loops over what
+# `iter` has given: a loop would ask an iterator of the program's for `__iter__` once more.
 # ruff: noqa: C417, RUF007, SIM110
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def cycle(iterable, /):
 
 def _cycled(source):
     items = []
-    for item in source:
+    while (item := next(source, _END)) is not _END:
         items.append(item)
         yield item
     while items:
@@ -82,7 +83,7 @@ def _accumulated(source, function, initial):
     if total is _END:
         return
     yield total
-    for item in source:
+    while (item := next(source, _END)) is not _END:
         total = function(total, item)
         yield total
 
@@ -146,7 +147,7 @@ def pairwise(iterable, /):
 
 def _pairs(source):
     left = next(source, _END)
-    for right in source:
+    while (right := next(source, _END)) is not _END:
         yield left, right
         left = right
 
@@ -159,7 +160,7 @@ def batched(iterable, n, *, strict=False):
 
 def _batches(source, n):
     batch = []
-    for item in source:
+    while (item := next(source, _END)) is not _END:
         batch.append(item)
         if len(batch) == n:
             yield tuple(batch)
@@ -212,7 +213,7 @@ def takewhile(predicate, iterable, /):
 
 
 def _taken(predicate, source):
-    for item in source:
+    while (item := next(source, _END)) is not _END:
         if not predicate(item):
             return
         yield item
@@ -225,7 +226,7 @@ def dropwhile(predicate, iterable, /):
 
 def _rest(predicate, source):
     dropping = True
-    for item in source:
+    while (item := next(source, _END)) is not _END:
         dropping = dropping and bool(predicate(item))
         if not dropping:
             yield item

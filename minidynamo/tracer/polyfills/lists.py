@@ -15,34 +15,42 @@ import types
 
 from minidynamo.tracer import registry
 from minidynamo.tracer.registry import polyfill
+from minidynamo.variables.iterators import BY_INDEX
+
+_END = object()
 
 
 def says_length(cls: type) -> bool:
-    """Whether a class has written how long its instances are; the tracer runs it."""
+    """Whether a class has written how long its instances are, or asks somebody who has; the tracer runs it."""
+    if cls in (BY_INDEX, reversed):
+        return True
     return any(isinstance(getattr(cls, name, None), types.FunctionType) for name in ("__len__", "__length_hint__"))
 
 
 registry.fold(says_length)
 
 
-def ask_length(iterable):
+def ask_length(iterable, default=0):
     """What C asks an iterable before it makes a list of it, as `operator.length_hint` does."""
     cls = type(iterable)
     if hasattr(cls, "__len__"):
         try:
-            len(iterable)
-            return
+            return len(iterable)
         except TypeError:
             pass
-    if hasattr(cls, "__length_hint__"):
-        try:
-            hint = cls.__length_hint__(iterable)
-        except TypeError:
-            return
-        if hint is not NotImplemented and not issubclass(type(hint), int):
-            raise TypeError(f"__length_hint__ must be an integer, not {type(hint).__name__}")
-        if hint is not NotImplemented and hint < 0:
-            raise ValueError("__length_hint__() should return >= 0")
+    if not hasattr(cls, "__length_hint__"):
+        return default
+    try:
+        hint = cls.__length_hint__(iterable)
+    except TypeError:
+        return default
+    if hint is NotImplemented:
+        return default
+    if not issubclass(type(hint), int):
+        raise TypeError(f"__length_hint__ must be an integer, not {type(hint).__name__}")
+    if hint < 0:
+        raise ValueError("__length_hint__() should return >= 0")
+    return int(hint)
 
 
 def sized_list(iterable):
@@ -54,9 +62,10 @@ def sized_list(iterable):
 def list_extend(self, iterable, /):
     # What an iterator gave before it raised an error stays in the list.
     if hasattr(type(iterable), "__next__"):
+        iterator = iter(iterable)
         if says_length(type(iterable)):
             ask_length(iterable)
-        for item in iterable:
+        while (item := next(iterator, _END)) is not _END:
             self.append(item)
     else:
         for item in sized_list(iterable):

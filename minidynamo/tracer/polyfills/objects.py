@@ -32,18 +32,6 @@ _MANY_TENSORS = 16
 # --- iteration ----------------------------------------------------------------------------------------------------
 
 
-def items_by_index(obj):
-    """Iterate over an object that has `__getitem__` and no `__iter__`."""
-    position = 0
-    while True:
-        try:
-            item = obj[position]
-        except (IndexError, StopIteration):
-            return
-        yield item
-        position += 1
-
-
 @polyfill(collections.abc.Sequence.__iter__)
 def sequence_iter(self):
     position = 0
@@ -54,18 +42,6 @@ def sequence_iter(self):
             return
         yield item
         position += 1
-
-
-def reversed_by_index(obj):
-    """Iterate backwards over an object that has `__len__` and `__getitem__`, and no `__reversed__`."""
-    position = len(obj) - 1
-    while position >= 0:
-        try:
-            item = obj[position]
-        except (IndexError, StopIteration):
-            return
-        yield item
-        position -= 1
 
 
 # --- classes ------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 
-from minidynamo.tracer.polyfills.lists import same_or_equal
+from minidynamo.tracer.polyfills.lists import ask_length, same_or_equal
 from minidynamo.tracer.polyfills.refusal import cannot_trace
 from minidynamo.tracer.registry import polyfill
 
@@ -59,6 +59,13 @@ def index_of(a, b, /):
         if same_or_equal(item, b):
             return position
     raise ValueError("the value is not there")
+
+
+@polyfill(operator.length_hint)
+def length_hint(obj, default=0, /):
+    if not issubclass(type(default), int):
+        raise TypeError(f"'{type(default).__name__}' object cannot be interpreted as an integer")
+    return ask_length(obj, default)
 
 
 def call(obj, /, *args, **kwargs):

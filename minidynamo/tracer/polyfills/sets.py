@@ -10,6 +10,7 @@ The other methods have handlers in `handlers/sets.py`.
 
 from __future__ import annotations
 
+from minidynamo.compat import PY312
 from minidynamo.tracer.registry import polyfill
 
 
@@ -41,6 +42,11 @@ def _all_items(iterable):
     return unordered_items(iterable) if issubclass(type(iterable), (set, frozenset)) else list(iterable)
 
 
+def _one_by_one(iterable):
+    """The same for who may stop before the end."""
+    return unordered_items(iterable) if issubclass(type(iterable), (set, frozenset)) else iterable
+
+
 def _operand(iterable):
     """The same for a set's methods, to be read more than once."""
     return iterable if issubclass(type(iterable), (set, frozenset)) or type(iterable) is dict else list(iterable)
@@ -70,22 +76,36 @@ def set_difference_update(self, *others):
         change(self, _all_items(other), [], "difference_update", other)
 
 
-def _common(items, others):
-    """The items that are in all of them: of two items that are equal the one of the smaller set."""
+def _common(self, others):
+    """The items that are in all of them, of two that are equal the one of the smaller set; what is taken of others."""
+    items, operands = unordered_items(self), []
     for other in others:
-        here, there = lookup(items), lookup(_all_items(other))
+        here = lookup(items)
+        operand = _operand(other) if issubclass(type(other), (set, frozenset, dict)) else _until_found(here, other)
+        operands.append(operand)
+        there = lookup(_all_items(operand))
         if issubclass(type(other), (set, frozenset)) and len(other) > len(here):
             items = [item for item in unordered_items(here) if item in there]
         else:
             items = [item for item in unordered_items(there) if item in here]
-    return items
+    return items, operands
+
+
+def _until_found(wanted, iterable):
+    taken, found = [], set()
+    for item in iterable:
+        taken.append(item)
+        if item in wanted:
+            found.add(item)
+            if len(found) == len(wanted):
+                break
+    return taken
 
 
 @polyfill(set.intersection_update)
 def set_intersection_update(self, *others):
-    others = _operands(others)
-    items = unordered_items(self)
-    change(self, items, _common(items, others), "intersection_update", *others)
+    common, operands = _common(self, others)
+    change(self, unordered_items(self), common, "intersection_update", *operands)
 
 
 @polyfill(set.symmetric_difference_update)
@@ -117,8 +137,8 @@ def set_difference(self, *others):
 
 @polyfill(set.intersection, frozenset.intersection)
 def set_intersection(self, *others):
-    others = _operands(others)
-    return derived(self, _common(unordered_items(self), others), "intersection", *others)
+    common, operands = _common(self, others)
+    return derived(self, common, "intersection", *operands)
 
 
 @polyfill(set.symmetric_difference, frozenset.symmetric_difference)
@@ -132,6 +152,8 @@ def set_symmetric_difference(self, other, /):
 
 @polyfill(set.issubset, frozenset.issubset)
 def set_issubset(self, other, /):
+    if PY312 and not issubclass(type(other), (set, frozenset)):
+        other = _until_found(lookup(unordered_items(self)), other)
     other = lookup(_all_items(other))
     for item in unordered_items(self):
         if item not in other:
@@ -141,7 +163,7 @@ def set_issubset(self, other, /):
 
 @polyfill(set.issuperset, frozenset.issuperset)
 def set_issuperset(self, other, /):
-    for item in _all_items(other):
+    for item in _one_by_one(other):
         if item not in self:
             return False
     return True
@@ -154,7 +176,7 @@ def set_equal(left, right):
 
 @polyfill(set.isdisjoint, frozenset.isdisjoint)
 def set_isdisjoint(self, other, /):
-    for item in _all_items(other):
+    for item in _one_by_one(other):
         if item in self:
             return False
     return True

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import collections
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from minidynamo.tracer.moved_items import moved_slice
@@ -19,9 +19,11 @@ from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import SequenceVariable
 from minidynamo.variables.iterators import (
+    NO_ITEMS,
     ChainIterator,
     DictIterator,
     EnumerateIterator,
+    IndexIterator,
     MapIterator,
     SequenceIterator,
     SliceIterator,
@@ -86,6 +88,39 @@ def _iterator_over(rebuild: Rebuilder, cls: type, items: Sequence[VariableTracke
     else:
         raise cannot_rebuild(SequenceIterator(tuple(items), cls=cls))
     return f"{rebuild.constant(make)}({text})"
+
+
+class _Again:
+    """The object of a `reversed` iterator that is made once more, which has asked it for its length already."""
+
+    def __init__(self, sequence: Any, length: int) -> None:
+        self.sequence, self.asked = sequence, [length]
+
+    def __len__(self) -> int:
+        return self.asked.pop() if self.asked else len(self.sequence)
+
+    def __getitem__(self, position: int) -> Any:
+        return self.sequence[position]
+
+
+def _by_index_again(sequence: Any, position: int) -> Iterator[Any]:
+    iterator: Any = iter(sequence)
+    iterator.__setstate__(position)
+    return iterator  # type: ignore[no-any-return]
+
+
+def _backwards_again(sequence: Any, position: int) -> Iterator[Any]:
+    return reversed(_Again(sequence, position + 1))
+
+
+@builds(IndexIterator, hint="iterator")
+def _index_iterator(rebuild: Rebuilder, variable: IndexIterator) -> str:
+    if variable.sequence is None:
+        if variable.cls is reversed:
+            return f"{rebuild.constant(reversed)}(())"
+        return f"{rebuild.constant(advance)}({rebuild.constant(iter)}({rebuild.constant(NO_ITEMS)}), 1)"
+    again = _backwards_again if variable.cls is reversed else _by_index_again
+    return f"{rebuild.constant(again)}({rebuild.value(variable.sequence)}, {variable.position})"
 
 
 @builds(DictIterator, hint="iterator")

@@ -107,20 +107,6 @@ def test_what_is_not_copied(value):
         twins.copy_deepcopy(value)
 
 
-def test_iteration_by_index():
-    class Counting:
-        def __len__(self):
-            return 3
-
-        def __getitem__(self, position):
-            if position > 2:
-                raise IndexError
-            return position * 2
-
-    assert list(twins.items_by_index(Counting())) == list(iter(Counting())) == [0, 2, 4]
-    assert list(twins.reversed_by_index(Counting())) == list(reversed(Counting())) == [4, 2, 0]
-
-
 def test_cached_property():
     class Box:
         made = 0
