@@ -8,7 +8,7 @@ constants.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -26,7 +26,7 @@ class Plain:
     these the condition under which the call is one and the same program, as a template. What is `fixed` has to be this
     constant, what is `fixed_elsewhere` on all devices but a CPU. With `keeps_ints`, an int is no float to a tensor of
     ints; of those in `complex_only`, torch takes only floats beside complex tensors as plain ones; of those in `ints`,
-    it takes no floats."""
+    it takes no floats. Those in `differentiated_only` are plain ones to derivatives alone."""
 
     names: tuple[str, ...]
     numbers: Mapping[str, str]
@@ -35,18 +35,22 @@ class Plain:
     keeps_ints: bool = False
     complex_only: Collection[str] = ()
     ints: Collection[str] = ()
+    differentiated_only: Collection[str] = ()
 
     def named(self, args: Sequence[T], kwargs: Mapping[str, T]) -> dict[str, T]:
         """The arguments that are given, by name."""
         return {**dict(zip(self.names, args)), **kwargs}
 
-    def varies(self, name: str, is_int: bool, tensors: Iterable[torch.Tensor]) -> bool:
+    def varies(self, name: str, is_int: bool, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether a number for this parameter may differ from call to call, in a call that is given these tensors."""
         if name in self.complex_only:
             return not is_int and any(tensor.is_complex() for tensor in tensors)
+        if name in self.differentiated_only:
+            differentiated = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+            if not differentiated:
+                return False
         if name not in self.numbers or not self.keeps_ints or not is_int:
             return name in self.numbers
-        tensors = [*tensors]
         return bool(tensors) and all(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors)
 
 
@@ -156,14 +160,24 @@ _add([functional.margin_ranking_loss, torch.margin_ranking_loss], "input1 input2
 _add([functional.cosine_embedding_loss, torch.cosine_embedding_loss], "input1 input2 target margin", "margin")
 _add([functional.hinge_embedding_loss, torch.hinge_embedding_loss], "input target margin", "margin")
 _add([functional.multi_margin_loss], "input target p margin", "margin")
-_add([functional.triplet_margin_loss, torch.triplet_margin_loss], "anchor positive negative margin p eps", "margin eps")
+_add(
+    [functional.triplet_margin_loss, torch.triplet_margin_loss],
+    "anchor positive negative margin p eps",
+    "margin p eps",
+)
 _add([functional.poisson_nll_loss], "input target log_input full size_average eps", "eps")
 _add([torch.poisson_nll_loss], "input target log_input full eps", "eps")
-_add([functional.pairwise_distance, torch.pairwise_distance], "x1 x2 p eps", "eps")
+_add([functional.pairwise_distance, torch.pairwise_distance], "x1 x2 p eps", "p eps")
+_add([torch.cdist], "x1 x2 p", "p")
+_add([functional.pdist, torch.pdist], "input p", "p")
+_add([torch.dist, "dist"], "input other p", "p")
+_add([torch.norm, "norm", functional.normalize], "input p", "p")
+_add([torch.linalg.vector_norm], "x ord", "ord")
 _add([functional.cosine_similarity, torch.cosine_similarity], "x1 x2 dim eps", "eps")
 
 # Tables
 _add([functional.embedding], "input weight padding_idx max_norm norm_type", "max_norm norm_type")
+_add([functional.embedding_bag], "input weight offsets max_norm norm_type", "max_norm norm_type")
 
 # Attention
 _add(
@@ -197,8 +211,8 @@ _add(
 )
 _add(
     [
-        *(torch.add, torch.mul, torch.multiply, torch.div, torch.divide, torch.true_divide),
-        *("add", "mul", "multiply", "div", "divide", "true_divide", "add_", "mul_", "div_"),
+        *(torch.mul, torch.multiply, torch.div, torch.divide, torch.true_divide),
+        *("mul", "multiply", "div", "divide", "true_divide", "mul_", "div_"),
         *(operator.add, operator.sub, operator.mul, operator.truediv),
         *(operator.iadd, operator.isub, operator.imul, operator.itruediv),
     ],
@@ -206,10 +220,27 @@ _add(
     "input other",
     complex_only=("input", "other"),
 )
+_add(
+    [torch.add, "add", "add_"],
+    "input other alpha",
+    "input other alpha",
+    keeps_ints=True,
+    complex_only=("input", "other"),
+    differentiated_only=("alpha",),
+)
 _add([torch.remainder, operator.mod], "input other", "input", keeps_ints=True)
 _add([torch.float_power, "float_power"], "input exponent", "input exponent")
 _add([torch.lerp, "lerp", "lerp_"], "input end weight", "weight")
 _add([torch.xlogy, torch.special.xlogy, "xlogy", "xlogy_", torch.special.xlog1py], "input other", "input other")
+_add([torch.polygamma, torch.special.polygamma], "n input", "n", conditions={"n": _AS_FLOAT}, ints=("n",))
+_add(["polygamma"], "input n", "n", conditions={"n": _AS_FLOAT}, ints=("n",))
+_add(
+    [torch.mvlgamma, torch.special.multigammaln, "mvlgamma"],
+    "input p",
+    "p",
+    conditions={"p": _AS_FLOAT},
+    ints=("p",),
+)
 _add([torch.nan_to_num, torch.nan_to_num_, "nan_to_num", "nan_to_num_"], "input nan posinf neginf", "nan posinf neginf")
 _add([torch.logit, torch.logit_, torch.special.logit, "logit", "logit_"], "input eps", "eps")
 _add([torch.isclose, "isclose"], "input other rtol atol", "rtol atol")
@@ -246,12 +277,20 @@ _add(
     keeps_ints=True,
 )
 _add([torch.index_add, "index_add", "index_add_"], "input dim index source alpha", "alpha", keeps_ints=True)
-_add([torch.renorm, "renorm", "renorm_"], "input p dim maxnorm", "maxnorm")
+_add([torch.renorm, "renorm", "renorm_"], "input p dim maxnorm", "p maxnorm")
+_add(
+    [torch.linalg.matrix_power, torch.matrix_power, "matrix_power"],
+    "A n",
+    "n",
+    conditions={"n": _AS_FLOAT},
+    ints=("n",),
+)
 _add([torch.trapezoid, torch.trapz, torch.cumulative_trapezoid], "y x dx", "dx", keeps_ints=True)
 _add([torch.linalg.pinv], "A rcond hermitian atol rtol", "rcond atol rtol")
 _add([torch.linalg.matrix_rank], "A tol hermitian atol rtol", "tol atol rtol")
 _add([torch.pinverse, "pinverse"], "input rcond", "rcond")
 _add([torch.histc, "histc"], "input bins min max", "min max")
+_add([torch.histogram, "histogram", torch.histogramdd], "input bins range", "range")
 
 # Reductions
 _add(

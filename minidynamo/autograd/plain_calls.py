@@ -49,7 +49,7 @@ Kwargs = dict[str, Any]
 
 def takes_plain_numbers(target: Any, args: Args, kwargs: Kwargs) -> bool:
     """Whether a call has a number that is only known when the graph runs where torch takes a plain one."""
-    known = plain(target) if any(map(is_symbolic, (*args, *kwargs.values()))) else None
+    known = plain(target) if any(map(_symbols, (*args, *kwargs.values()))) else None
     if kwargs.get("out") is not None:
         return False
     return known is not None and any(_varies(known, known.named(args, kwargs)).values())
@@ -59,9 +59,14 @@ def _varies(known: Plain, named: Mapping[str, Any]) -> dict[str, bool]:
     """Which of the arguments are numbers that are only known when the graph runs, and taken as plain ones."""
     tensors = [value for value in named.values() if isinstance(value, Tensor)]
     return {
-        name: is_symbolic(value) and known.varies(name, isinstance(value, torch.SymInt), tensors)
+        name: any(known.varies(name, isinstance(number, torch.SymInt), tensors) for number in _symbols(value))
         for name, value in named.items()
     }
+
+
+def _symbols(value: Any) -> list[Any]:
+    """The numbers that are only known when the graph runs: the value itself, or those in a list."""
+    return [item for item in (value if isinstance(value, (list, tuple)) else (value,)) if is_symbolic(item)]
 
 
 def foreseen(target: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
@@ -85,7 +90,11 @@ def _converted(target: Any, args: Args, kwargs: Kwargs, convert: Callable[[Any, 
     varies = _varies(known, known.named(args, kwargs))
 
     def taken(name: str, value: Any) -> Any:
-        return convert(value, name in known.ints) if varies[name] else value
+        if not varies[name]:
+            return value
+        if isinstance(value, (list, tuple)):
+            return [convert(item, name in known.ints) if is_symbolic(item) else item for item in value]
+        return convert(value, name in known.ints)
 
     named = [taken(name, value) for name, value in zip(known.names, args)]
     return (*named, *args[len(named) :]), {name: taken(name, value) for name, value in kwargs.items()}
@@ -296,6 +305,12 @@ def _weights(*args: Any, **kwargs: Any) -> Any:
     return compat.attention_by_parts(*args, **kwargs)[1]
 
 
+def _normalize(x: Tensor, p: Any = 2.0, dim: Any = 1, eps: Any = 1e-12) -> Any:
+    """Vectors divided by their norms; the norm alone is a call."""
+    norm = run_with_numbers(torch.linalg.vector_norm, (x, p, dim), {"keepdim": True})
+    return x / norm.clamp_min(eps).expand_as(x)
+
+
 # Running statistics
 
 
@@ -332,14 +347,32 @@ def _embedding(
     **facts: Any,
 ) -> Any:
     """An embedding, which shortens the rows that it reads."""
-    if max_norm is not None:
-        with torch.no_grad():
-            weight.copy_(run_with_numbers(_shortened, (weight, rows, max_norm, norm_type), {}))
+    _shorten(weight, rows, max_norm, norm_type)
     return functional.embedding(rows, weight, padding_idx, None, 2.0, *more, **facts)
 
 
+def _embedding_of_bags(
+    rows: Tensor,
+    weight: Tensor,
+    offsets: Tensor | None = None,
+    max_norm: Any = None,
+    norm_type: Any = 2.0,
+    *more: Any,
+    **facts: Any,
+) -> Any:
+    """The same for sums of rows."""
+    _shorten(weight, rows, max_norm, norm_type)
+    return functional.embedding_bag(rows, weight, offsets, None, 2.0, *more, **facts)
+
+
+def _shorten(weight: Tensor, rows: Tensor, max_norm: Any, norm_type: Any) -> None:
+    if max_norm is not None:
+        with torch.no_grad():
+            weight.copy_(run_with_numbers(_shortened, (weight, rows, max_norm, norm_type), {}))
+
+
 def _shortened(weight: Tensor, rows: Tensor, max_norm: float, norm_type: float) -> Tensor:
-    return torch.embedding_renorm_(weight.clone(), rows.contiguous(), max_norm, norm_type)
+    return torch.embedding_renorm_(weight.clone(), rows.reshape(-1), max_norm, norm_type)
 
 
 def _pad(x: Tensor, pad: Any, mode: str = "constant", value: Any = None) -> Any:
@@ -373,7 +406,9 @@ _PARTS: dict[Any, Callable[..., Any]] = {
         )
     },
     functional.embedding: _embedding,
+    functional.embedding_bag: _embedding_of_bags,
     functional.pad: _pad,
+    functional.normalize: _normalize,
     functional.scaled_dot_product_attention: _attention,
     **dict.fromkeys((functional.rrelu, torch.rrelu), functools.partial(_rrelu, False)),
     torch.rrelu_: functools.partial(_rrelu, True),

@@ -101,21 +101,17 @@ def _tensor(
     tx: Tracer, function: Callable[..., Any], args: Sequence[VariableTracker], kwargs: Mapping[str, VariableTracker]
 ) -> VariableTracker | None:
     """A tensor of numbers: of each by `torch.full`, where that makes the same one; elsewhere of constants."""
-    is_constant = _is_false(kwargs.get("requires_grad"))
-    facts = {name: value for name, value in kwargs.items() if name != "requires_grad"} if is_constant else kwargs
+    facts = {name: value for name, value in kwargs.items() if name != "requires_grad"}
     if len(args) == 1 and facts.keys() <= {"dtype", "device"}:
         full = _stacked(tx, args[0], facts) if isinstance(args[0], SequenceVariable) else _full(tx, args[0], facts)
         if full is not None:
-            return full
+            wanted = kwargs.get("requires_grad")
+            return full if wanted is None else tx.call_method(full, "requires_grad_", [wanted])
     try:
         constants = from_constant(as_constant(args[0]))
     except NotConstant:
         return None
     return tx.call(function, [constants, *args[1:]], kwargs)
-
-
-def _is_false(variable: VariableTracker | None) -> bool:
-    return isinstance(variable, ConstantVariable) and variable.value is False
 
 
 def _stacked(tx: Tracer, numbers: SequenceVariable, kwargs: Mapping[str, VariableTracker]) -> VariableTracker | None:

@@ -12,10 +12,11 @@ from typing import Any
 import torch
 
 from minidynamo.plain_numbers import Plain, plain
-from minidynamo.tracer.numbers import require, value_here
+from minidynamo.tracer.numbers import involves_number, require, value_here
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import ListVariable, TupleVariable
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.tensors import TensorVariable
 
@@ -25,7 +26,7 @@ Kwargs = Mapping[str, VariableTracker]
 
 def with_plain_numbers(tx: Tracer, target: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
     """The arguments, with marks on the numbers that the call takes as they are. What else varies becomes constant."""
-    if not any(isinstance(arg, NumberVariable) for arg in (*args, *kwargs.values())):
+    if not any(map(involves_number, (*args, *kwargs.values()))):
         return args, kwargs
     known = plain(target)
     if known is None:
@@ -35,6 +36,8 @@ def with_plain_numbers(tx: Tracer, target: Any, args: Args, kwargs: Kwargs) -> t
         return args, kwargs
 
     def taken(name: str, argument: VariableTracker) -> VariableTracker:
+        if isinstance(argument, ListVariable | TupleVariable) and name in known.numbers:
+            return replace(argument, items=[taken(name, item) for item in argument.items])
         if not isinstance(argument, NumberVariable) or not known.varies(name, argument.cls is int, tensors):
             return argument
         return replace(argument, plain=True) if _may_vary(tx, known.numbers[name], argument) else argument

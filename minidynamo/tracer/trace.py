@@ -35,6 +35,7 @@ from minidynamo.tracer.unread import looked_at
 from minidynamo.tracer.unrolling import expect_no_constant, free_numbers, unroll_lists
 from minidynamo.tracer.wrap import wrap
 from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import SequenceVariable
 from minidynamo.variables.exceptions import ExceptionVariable
 
@@ -166,6 +167,9 @@ class Trace:
         known = facts.answer(self, target, args) if target in facts.ANSWERS and not kwargs else None
         if known is not None:
             return known
+        if kwargs and self._makes_leaf(kwargs):
+            others = {name: value for name, value in kwargs.items() if name != "requires_grad"}
+            return self.call_method(self.emit(target, args, others), "requires_grad_")
         name = f"Tensor.{target}()" if isinstance(target, str) else f"{getattr(target, '__name__', target)}()"
         unroll_lists(self, name, args)
         for number in free_numbers([*args, *(kwargs or {}).values()]):
@@ -197,6 +201,12 @@ class Trace:
         while self.graph.subgraph is not None and (written := self.graph.subgraph.take_written()) is not None:
             self.side_effects.on_effect(Written(written))
         return made
+
+    def _makes_leaf(self, kwargs: Mapping[str, VariableTracker]) -> bool:
+        """Whether a call makes a tensor whose gradient the program may look at: autograd must see that it is a leaf."""
+        wanted = kwargs.get("requires_grad")
+        is_asked = isinstance(wanted, ConstantVariable) and wanted.value is True
+        return is_asked and "out" not in kwargs and self.graph.subgraph is None
 
     def break_graph(self, code: str, what: str, *, why: str = "", fix: str = "", marker: str = "") -> NoReturn:
         """Cut the graph before the current instruction of the root frame."""

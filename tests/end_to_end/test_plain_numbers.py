@@ -35,6 +35,12 @@ def shortened(weight: torch.Tensor, x: torch.Tensor, n: float) -> torch.Tensor:
     return made.sum() * x + weight.sum()
 
 
+def shortened_bags(weight: torch.Tensor, x: torch.Tensor, n: float) -> torch.Tensor:
+    """The same for sums of rows."""
+    made = F.embedding_bag(CLASSES % 4, weight, max_norm=n, norm_type=1 + n)
+    return made.sum() * x + weight.sum()
+
+
 def complexed(x: torch.Tensor) -> torch.Tensor:
     return torch.complex(x, x.flip(0) + 1)
 
@@ -119,6 +125,27 @@ VALUES_ONLY: dict[str, Callable[..., Any]] = {
     "decimals in place": lambda x, n: (x * 1).round_(decimals=int(n * 10)) + torch.round_(9 * x, decimals=int(n * 9)),
     "bounds of quantization": lambda x, n: torch.fake_quantize_per_tensor_affine(x, 0.05, 1, -int(n * 50), int(n * 90)),
     "rows of bounded norm": lambda x, n: shortened(Y[0].clone(), x, n),
+    "bags of rows of bounded norm": lambda x, n: shortened_bags(Y[0].clone(), x, n),
+    "norm": lambda x, n: x.norm(1 + n) + torch.norm(Y, 3 * n) * torch.linalg.vector_norm(Y, n + 0.5, dim=1).sum(),
+    "norm of a vector": lambda x, n: torch.linalg.vector_norm(x, n + 0.5, dim=1),
+    "normalized by an order": lambda x, n: F.normalize(x.sin(), 1 + n, eps=n),
+    "distances": lambda x, n: (
+        torch.cdist(x, Y, p=1 + n) + torch.dist(x, Y, 2 - n) + F.pairwise_distance(x, Y + 9, n + 1).sum()
+    ),
+    "distances of norm": lambda x, n: (
+        F.pdist(x[0], 1 + n).sum() * torch.renorm(x, n + 1, 0, 1.0) + F.triplet_margin_loss(x, Y, Y + 1, p=n + 2)
+    ),
+    "ranges": lambda x, n: (
+        x * torch.histogram(Y, bins=5, range=(-n, n)).hist + Y.histogram(3, range=(-1.0, n))[1].sum()
+    ),
+    "ranges of columns": lambda x, n: x * torch.histogramdd(Y[0, :, :2], [2, 3], range=[-n, n, -1.0, n]).hist.sum(),
+    "orders": lambda x, n: (
+        torch.polygamma(int(n * 10), x + 3)
+        + torch.matrix_power(x[..., :4], int(n * 9)).sum()
+        + (x + 9).mvlgamma(int(n * 10))
+    ),
+    "scaled and added": lambda x, n: torch.add(x.sin(), x, alpha=n) + Y.add(x, alpha=-n) + (x * 2).add_(x, alpha=n),
+    "leaves": lambda x, n: x * torch.tensor(n, requires_grad=True) + torch.full((5,), n, requires_grad=True),
     "quantized": lambda x, n: torch.fake_quantize_per_tensor_affine(x, n / 10, int(n * 20), -20, 20),
     "deviations": lambda x, n: (
         torch.std(x, 1, correction=n) + x.var(1, correction=n) + torch.std_mean(x, correction=n)[0]
@@ -258,6 +285,37 @@ SPECIAL = (0.1, 0.2, 0.0, 0.3, 1.0, -0.5, 1.5, 0.4, math.nan, math.inf, 0.5, 1, 
 )
 def test_numbers_that_mean_something_else_come_between(name: str) -> None:
     check({**DRAWS, **VALUES_ONLY}[name], SPECIAL, "aot_eager")
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_leaf_that_is_made_of_a_number_gets_its_gradient(backend: str) -> None:
+    def f(x, n):
+        leaves = torch.tensor([n, 1.0, n], requires_grad=True), torch.full((3,), n, requires_grad=True)
+        return (x * leaves[0]).sin().sum() * leaves[1].sum(), *leaves
+
+    compiled = minidynamo.compile(f, backend=backend)
+    for n in VALUES:
+        x = torch.randn(3, requires_grad=True)
+        results = []
+        for g in (f, compiled):
+            made, *leaves = g(x, n)
+            made.backward()
+            results.append([made, *leaves, *[leaf.grad for leaf in leaves]])
+            assert all(leaf.is_leaf for leaf in leaves)
+        assert all(map(torch.equal, *results))
+    assert compiled.stats.graphs == 2
+
+
+def test_alpha_is_a_plain_number_to_derivatives_alone() -> None:
+    def f(x, n):
+        return torch.add(x, x * 2, alpha=n)
+
+    x = torch.ones(3, requires_grad=True)
+    for mode, is_whole in ((torch.no_grad, False), (torch.enable_grad, True)):
+        compiled = minidynamo.compile(mode()(f), backend="aot_eager")
+        for n in VALUES:
+            assert torch.equal(compiled(x, n), f(x, n))
+        assert compiled.stats.graphs == 2 and ("opaque_add" in compiled.code()) is is_whole
 
 
 class Model(nn.Module):
