@@ -129,6 +129,12 @@ def is_assumed_constant(function: types.FunctionType) -> bool:
     return "_dynamo_marked_constant" in vars(function) and "__wrapped__" not in vars(function)
 
 
+def is_allowed_by_torch_compile(function: types.FunctionType) -> bool:
+    """Whether `torch.compiler.allow_in_graph` has marked it; torch keeps the marks where it traces, by identity."""
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    return rules is not None and rules.is_callable_allowed(function)
+
+
 def leave_to_python(code: types.CodeType) -> None:
     """Let torch.compile run this code, and what it calls, as it is."""
     skip = _frame_evaluation._FrameAction.SKIP

@@ -23,6 +23,7 @@ from minidynamo.compat import (
     SCHEDULED_STEP,
     OpOverload,
     OpOverloadPacket,
+    is_allowed_by_torch_compile,
     is_assumed_constant,
     is_made_by_torch_compile,
     tagged_init,
@@ -123,7 +124,7 @@ def _function_rule(value: types.FunctionType) -> Rule:
     marks = value.__dict__
     if DISABLED in marks:
         return Rule(Action.BREAK, f"It is not captured: {marks[DISABLED]}.")
-    if own_mark(value, IN_GRAPH) is not None:
+    if own_mark(value, IN_GRAPH) is not None or is_allowed_by_torch_compile(value):
         return Rule(Action.IN_GRAPH)
     if is_assumed_constant(value):
         return Rule(Action.FOLD)

@@ -34,6 +34,11 @@ def opaque_to_us(x):
     return x
 
 
+@torch.compiler.allow_in_graph
+def opaque_to_torch(x):
+    return x
+
+
 @pytest.mark.parametrize(
     ("value", "action"),
     [
@@ -47,6 +52,8 @@ def opaque_to_us(x):
         (torch.ops.aten.relu.default, Action.IN_GRAPH),
         (torch.zeros, Action.IN_GRAPH),
         (opaque_to_us, Action.IN_GRAPH),
+        (opaque_to_torch, Action.IN_GRAPH),
+        (functools.wraps(opaque_to_torch)(lambda x: opaque_to_torch(x)), Action.INLINE),
         (math.sqrt, Action.FOLD),
         (is_installed, Action.FOLD),
         (functools.wraps(is_installed)(lambda name: is_installed(name)), Action.INLINE),
