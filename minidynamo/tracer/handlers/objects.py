@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from minidynamo.compat import protocol_members
+from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.class_checks import ClassQuestion
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Called, Constant, Result
@@ -185,13 +186,32 @@ def _super(
     tx: Tracer, cls: VariableTracker | None = None, receiver: VariableTracker | None = None, /
 ) -> VariableTracker:
     if cls is None:
-        frame = tx.frames[-1]
-        cls, receiver = frame.read("__class__"), frame.read(frame.code.co_varnames[0])
+        cls, receiver = _class_and_receiver(tx)
     if not isinstance(cls, ClassVariable) or receiver is None:
         tx.break_graph(
             "MD237", "an unbound `super`", why="It needs a class and an object.", fix="write super() in a method"
         )
+    of_class = isinstance(receiver, ClassVariable) and issubclass(receiver.value, cls.value)
+    if not of_class and not issubclass(receiver.python_type, cls.value):
+        tx.raises(TypeError("super(type, obj): obj must be an instance or subtype of type"))
     return SuperVariable(cls.value, receiver)
+
+
+def _class_and_receiver(tx: Tracer) -> tuple[VariableTracker, VariableTracker]:
+    """What `super()` takes from the method that calls it."""
+    frame = tx.frames[-1]
+    receiver = frame.read(frame.code.co_varnames[0]) if frame.code.co_argcount else None
+    cls = frame.read("__class__") if "__class__" in frame.code.co_freevars else None
+    if receiver is not None and cls is not None:
+        return cls, receiver
+    if receiver is None:
+        why = "arg[0] deleted" if frame.code.co_argcount else "no arguments"
+    else:
+        why = "empty __class__ cell" if "__class__" in frame.code.co_freevars else "__class__ cell not found"
+    words = f"super(): {why}"
+    if len(tx.frames) == 1:  # a break function has other arguments, of which Python would speak
+        raise SkipFrame(Diagnostic("MD202", f"the frame runs as written: {words}", "RuntimeError"))
+    tx.raises(RuntimeError(words), exact=True)
 
 
 @registry.attributes(ClassVariable)

@@ -6,6 +6,7 @@ import collections.abc
 import pytest
 import torch
 
+import minidynamo
 from tests.end_to_end.programs import Programs, vector
 
 programs = Programs()
@@ -119,3 +120,45 @@ def isinstance_of_a_number_raises(x):
 def class_made_while_tracing_breaks(x):
     y = x + 1
     return y, type("New", (), {}).__name__
+
+
+class Failing(Animal):
+    def deleted(self):
+        del self
+        return super().speak()
+
+    def other(self):
+        self = 5  # noqa: F841
+        return super().speak()
+
+    def alone(*args):
+        return super().speak()
+
+    def of_another(self):
+        return super(Puppy, self).speak()
+
+
+def free(self):
+    return super().speak()
+
+
+def said(call):
+    try:
+        return call()
+    except Exception as error:
+        return type(error), error.args
+
+
+SUPER_CALLS = [Failing().deleted, Failing().other, Failing.alone, Failing().of_another]
+
+
+@pytest.mark.filterwarnings("ignore:.*runs as written")
+@pytest.mark.parametrize("call", [*SUPER_CALLS, lambda: free(Failing()), lambda: super().speak(), lambda: Dog.speak(3)])
+def test_what_super_says_when_it_fails(call):
+    x = torch.ones(2)
+    compiled = minidynamo.compile(lambda x: (x + 1, said(call)), backend="eager")
+    assert compiled(x)[1] == said(call)
+    uncaught = minidynamo.compile(lambda x: (x + 1, call()), backend="eager")
+    assert said(lambda: uncaught(x)) == said(call)
+    if hasattr(call, "__self__"):
+        assert said(minidynamo.compile(call, backend="eager")) == said(call)
