@@ -84,6 +84,39 @@ def schema_of(op: typing.Any) -> typing.Any:
     return op._schema
 
 
+def definition_of(op: typing.Any) -> typing.Any:
+    """What `torch.library.custom_op` has made for an operator: `backward` and `setup_context` are its derivative, if
+    there is one; `casts` if autocast changes its arguments. None for an operator that was made in another way."""
+    found = torch._library.custom_ops.OPDEFS.get(schema_of(op).name)
+    if found is None or found._opoverload is not op:
+        return None
+    return types.SimpleNamespace(
+        backward=found._backward_fn, setup_context=found._setup_context_fn, casts=bool(found._autocast_dtype)
+    )
+
+
+def overload_of(definition: typing.Any) -> OpOverload:
+    """The operator that `torch.library.custom_op` has made."""
+    made: OpOverload = definition._opoverload
+    return made
+
+
+def form_without_data(op: typing.Any) -> typing.Callable[..., typing.Any] | None:
+    """The function that tells what an operator gives for tensors without data, if it is one of Python's: it takes the
+    mode of these, then the arguments."""
+    found = torch._library.simple_registry.singleton._data.get(schema_of(op).name)
+    kernel = None if found is None else found.fake_impl.kernel
+    if kernel is None:
+        return None
+
+    def run(mode: typing.Any, *args: typing.Any, **kwargs: typing.Any) -> typing.Any:
+        context = torch._library.fake_impl.FakeImplCtx(mode, op)
+        with torch._library.fake_impl.set_ctx_getter(lambda: context), mode:
+            return kernel(*args, **kwargs)
+
+    return run
+
+
 def operator_function(op: typing.Any) -> typing.Any:
     """What calling an ATen operator comes to, without the Python layer of `OpOverload`; other callables as they are."""
     return op._op if isinstance(op, OpOverload) else op

@@ -2,7 +2,7 @@
 
 torch takes such a number as a plain float and would fix a symbol in its place. The tracer leaves one that varies in
 the call, and the autograd stage computes the call as a whole (`autograd/plain_calls.py`). What is not listed here takes
-constants.
+constants, but for the operators that programs define, which tell themselves what hangs on their floats.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 import torch
 from torch.nn import functional
 
-from minidynamo.compat import FUSED_UPDATES
+from minidynamo import compat
+from minidynamo.compat import FUSED_UPDATES, OpOverload, OpOverloadPacket
 
 T = TypeVar("T")
 
@@ -56,7 +57,34 @@ class Plain:
 
 def plain(function: Any) -> Plain | None:
     """What is known of a function, or of the method with this name."""
+    op = operator_of(function)
+    if op is not None:
+        return _of_operator(op)
     return _TABLE.get(function) if getattr(type(function), "__hash__", None) is not None else None
+
+
+def operator_of(function: Any) -> OpOverload | None:
+    """The operator of a program that a function is; None for torch's own, and for several under one name."""
+    if isinstance(function, OpOverloadPacket):
+        overloads = function.overloads()
+        function = getattr(function, overloads[0]) if len(overloads) == 1 else None
+    if not isinstance(function, OpOverload) or function.namespace in ("aten", "prims", "prim", "minidynamo"):
+        return None
+    return function
+
+
+def _of_operator(op: OpOverload) -> Plain | None:
+    """What is known of an operator that a program has defined: which of its parameters are floats. That they only enter
+    values has to be found out for each call."""
+    schema, definition = compat.schema_of(op), compat.definition_of(op)
+    if compat.form_without_data(op) is None:
+        return None
+    if definition is None:  # then it is run a second time for its derivative
+        refused = schema.is_mutable or torch.Tag.nondeterministic_seeded in op.tags
+    else:
+        refused = definition.casts
+    floats = [arg.name for arg in schema.arguments if str(arg.type) in ("float", "Optional[float]", "List[float]")]
+    return None if refused or not floats else Plain(tuple(a.name for a in schema.arguments), dict.fromkeys(floats, ""))
 
 
 def hands_on(function: Any) -> bool:

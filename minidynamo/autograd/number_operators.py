@@ -58,7 +58,9 @@ def _run(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
     """The operator itself; without data its numbers are those of the call that is being compiled for."""
 
     def known(value: Any) -> Any:
-        return value.node.hint if is_symbolic(value) else value
+        if isinstance(value, (list, tuple)):
+            return [*map(known, value)]
+        return value.node.hint if isinstance(value, torch.SymFloat) and is_symbolic(value) else value
 
     return op(*map(known, args), **{name: known(value) for name, value in kwargs.items()})
 
@@ -74,6 +76,33 @@ def updated(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     packet = getattr(aten, function.__name__)
     op = packet.tensor_lr if isinstance(kwargs["lr"], Tensor) else packet.default
     return taking_numbers(op)(*args, **kwargs)
+
+
+def of_program(op: OpOverload) -> OpOverload:
+    """The operator that does what `op` does, which a program has made with `torch.library.custom_op`, with the same
+    derivative, and whose floats may be symbolic."""
+    definition = compat.definition_of(op)
+    return _of_program(op, definition.backward, definition.setup_context)
+
+
+@functools.cache
+def _of_program(op: OpOverload, backward: Callable[..., Any] | None, setup: Callable[..., Any] | None) -> OpOverload:
+    schema = compat.schema_of(op)
+    parameters, _, returned = str(schema).partition("(")[2].rpartition(") -> ")
+    made = torch.library.custom_op(
+        f"minidynamo::{re.sub(r'[^a-zA-Z0-9]', '_', schema.name)}_of_numbers_{_of_program.cache_info().currsize}",
+        functools.partial(_run, op),
+        mutates_args=[arg.name for arg in schema.arguments if arg.alias_info is not None and arg.alias_info.is_write],
+        schema=f"({re.sub(_FLOAT, 'Scalar', parameters)}) -> {returned}",
+        tags=tuple(op.tags),
+    )
+    made.register_fake(functools.partial(_run, op))
+    if backward is not None:
+        made.register_autograd(backward, setup_context=setup)
+    return compat.overload_of(made)
+
+
+_FLOAT = r"\bfloat\b(?=[\[?]| \w)"
 
 
 class _NativeDropout(torch.autograd.Function):

@@ -21,7 +21,7 @@ from minidynamo.autograd.batches import has_batches
 from minidynamo.autograd.numbers import is_symbolic
 from minidynamo.autograd.partition import ancestors
 from minidynamo.autograd.recomputation import is_random
-from minidynamo.compat import FakeTensor
+from minidynamo.compat import FakeTensor, OpOverload
 from minidynamo.plain_numbers import key_of_whole
 from minidynamo.switches import preserved, restore, settings
 
@@ -292,6 +292,8 @@ def _names(function: Any) -> list[str]:
     """The name of a function; of one that calls another one, or the method with some name, both."""
     if isinstance(function, functools.partial):
         return [name for part in (function.func, *function.args) for name in _names(part)]
+    if isinstance(function, OpOverload):
+        return [str(function)]
     return [str(getattr(function, "__name__", function))]
 
 

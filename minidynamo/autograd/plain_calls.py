@@ -16,10 +16,10 @@ from torch import Tensor, fx
 from torch.nn import functional
 
 from minidynamo import compat
-from minidynamo.autograd.number_operators import native_dropout, updated
+from minidynamo.autograd.number_operators import native_dropout, of_program, updated
 from minidynamo.autograd.numbers import is_empty, is_symbolic
 from minidynamo.autograd.opaque import run_with_numbers
-from minidynamo.plain_numbers import DRAWS, Plain, key_of_whole, plain
+from minidynamo.plain_numbers import DRAWS, Plain, key_of_whole, operator_of, plain
 from minidynamo.structure import leaves
 
 _library = torch.library.Library("minidynamo", "FRAGMENT")
@@ -107,6 +107,10 @@ def call(target: Any, args: Args, kwargs: Kwargs) -> Any:
     if not takes_plain_numbers(target, args, kwargs):
         return NotImplemented
     args, kwargs = _converted(target, args, kwargs, _as_taken)
+    op = operator_of(target)
+    if op is not None:
+        has_formula = compat.definition_of(op) is not None
+        return of_program(op)(*args, **kwargs) if has_formula else run_with_numbers(op, args, kwargs)
     if target in _PARTS:
         return _PARTS[target](*args, **kwargs)
     function = functools.partial(_method, target) if isinstance(target, str) else target

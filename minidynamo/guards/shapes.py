@@ -244,6 +244,10 @@ class Shapes:
             if is_read and self._has_varied(guard.source):
                 yield guard.source, guard.expected, guard.where
 
+    def hangs_on_float(self, number: torch.SymInt) -> bool:
+        """Whether a float is among what a size is computed of."""
+        return not self._floats.keys().isdisjoint(number.node.expr.free_symbols)
+
     def announce_decisions(self) -> None:
         """Tell `on_decision` what has been decided on symbols: torch, which decides, must not see it raise."""
         while self._announced < len(self._guards):

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from minidynamo.plain_numbers import Plain, plain
+from minidynamo.plain_numbers import Plain, operator_of, plain
 from minidynamo.tracer.numbers import involves_number, require, value_here
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
@@ -33,6 +33,9 @@ def with_plain_numbers(tx: Tracer, target: Any, args: Args, kwargs: Kwargs) -> t
         return args, kwargs
     tensors = [v.fake for v in known.named(args, kwargs).values() if isinstance(v, TensorVariable)]
     if not _is_the_same_call(known, args, kwargs, tensors):
+        return args, kwargs
+    op = operator_of(target)
+    if op is not None and not tx.graph.foretells(op, args, kwargs):
         return args, kwargs
 
     def taken(name: str, argument: VariableTracker) -> VariableTracker:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn, Protocol
 
 import torch.fx
 
+from minidynamo.compat import OpOverload
 from minidynamo.errors import UserLocation
 from minidynamo.guards.class_checks import ClassChecks
 from minidynamo.guards.guard import Guard, GuardKind
@@ -230,6 +231,10 @@ class GraphView(Protocol):
 
     def example(self, variable: GraphValue) -> Any:
         """What stands for a value where only the layout of what is computed matters: a float is that of this call."""
+        ...
+
+    def foretells(self, op: OpOverload, args: Sequence[VariableTracker], kwargs: Mapping[str, VariableTracker]) -> bool:
+        """Whether an operator of the program tells what it gives for floats that are not known."""
         ...
 
     def emit_transformed(

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from minidynamo.compat import SYMBOLIC_NUMBERS, fake_tensor_log, python_dispatcher
+from minidynamo.compat import SYMBOLIC_NUMBERS, OpOverload, fake_tensor_log, form_without_data, python_dispatcher
 from minidynamo.fake_strides import FakeTensorMode
 from minidynamo.guards.shapes import Layout, Shapes
 from minidynamo.tracer.graph.dtype_checks import raise_unless_it_takes
@@ -110,6 +110,26 @@ class FakeTensors:
             raise CallFailed(str(error)) from _without_frames(error)
         finally:
             fake_tensor_log.disabled = logged
+
+    def foretells(self, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+        """Whether an operator of the program tells by itself what it gives for floats that are symbols. What it decides
+        by them, and the sizes that it computes of them, are guarded."""
+        form = form_without_data(op)
+        if form is None:
+            return False
+        try:
+            with self.mode, python_dispatcher() if self._shapes.is_symbolic else contextlib.nullcontext():
+                made = form(self.mode, *args, **kwargs)
+        except Exception:
+            return False
+        results = made if isinstance(made, list | tuple) else [made]
+        if any(isinstance(result, SYMBOLIC_NUMBERS) for result in results):
+            return False
+        for tensor in tensors_in(made):
+            for number in (*tensor.shape, *tensor.stride()):
+                if isinstance(number, torch.SymInt) and self._shapes.hangs_on_float(number):
+                    int(number)
+        return True
 
 
 def _without_frames(error: Exception) -> Exception:

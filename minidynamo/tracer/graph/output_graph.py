@@ -18,7 +18,7 @@ import torch
 import torch.fx
 from torch.utils.hooks import RemovableHandle
 
-from minidynamo.compat import ATTENTION_FUNCTIONS, written_lists
+from minidynamo.compat import ATTENTION_FUNCTIONS, OpOverload, written_lists
 from minidynamo.errors import UserLocation
 from minidynamo.guards.class_checks import ClassChecks
 from minidynamo.guards.guard import Guard, GuardKind
@@ -370,6 +370,10 @@ class OutputGraph:
     def example(self, variable: GraphValue) -> Any:
         """What stands for a value where only the layout of what is computed matters: a float is that of this call."""
         return self.use(variable) if isinstance(variable, TensorVariable) else variable.value
+
+    def foretells(self, op: OpOverload, args: Sequence[VariableTracker], kwargs: Mapping[str, VariableTracker]) -> bool:
+        """Whether an operator of the program tells what it gives for floats that are not known."""
+        return self._fakes.foretells(op, self._arguments.all(args)[1], self._arguments.named(kwargs)[1])
 
     def emit_transformed(
         self, made: Transformation, name: str, subgraph: torch.fx.Node, inputs: Sequence[GraphValue]
