@@ -184,10 +184,10 @@ class Shapes:
                 found[k] = fact
         return tuple(found[k] for k in range(len(sizes)))
 
-    def varies(self, source: Source, value: int | float) -> bool:
-        """Whether the number at a source is not to be taken for a constant."""
+    def varies(self, source: Source, value: int | float, of: Source | None = None) -> bool:
+        """Whether the number at a source, that of an object at `of`, is not to be taken for a constant."""
         varied = self._profile.varies(stable_name(source), value)
-        if self._profile.dynamic and _is_argument(source):
+        if self._profile.dynamic and _is_argument(of or source):
             varied = True
         return varied and (isinstance(value, float) or abs(value) < _LARGEST)
 

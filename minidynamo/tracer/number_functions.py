@@ -268,6 +268,8 @@ def call(
         return TupleVariable([tx.call(part, args) for part in (operator.floordiv, operator.mod)])
     if args and any(function is maker for maker in _TENSORS) and involves_number(args[0]):
         return _tensor(tx, function, args, kwargs)
+    if len(args) == 1 and not kwargs and any(function is cls for cls in numpy_numbers.FLOATS):
+        return numpy_numbers.called(tx, function, args)
     if function is not round and is_known(function):  # round() asks numpy's numbers
         args = [numpy_numbers.plain(tx, arg) or arg for arg in args]
     if not any(isinstance(arg, NumberVariable) for arg in (*args, *kwargs.values())):

@@ -29,6 +29,8 @@ _SYMBOLS = {function: symbol for symbol, function in (ARITHMETIC | BITWISE).item
 _COMPARISONS = frozenset(COMPARISONS.values())
 _UNARY = {operator.neg: "-{0}", operator.pos: "+{0}"}
 _LARGEST = 2**62
+# Classes that make a number of any other.
+FLOATS = (np.float16, np.float32, np.float64)
 # Numbers that numpy compares with Python's as Python compares its own.
 _COMPARED = (np.float64, np.int64)
 
@@ -43,7 +45,7 @@ def plain(tx: Tracer, variable: VariableTracker) -> NumberVariable | None:
     value = convert(variable.here)
     place = Computed("{0}({1})", (Constant(convert, convert.__name__), source))
     is_made = isinstance(source, Computed) and abs(value) < _LARGEST  # here, of one that varies
-    if not (is_made or tx.graph.shapes.varies(place, value)):
+    if not (is_made or tx.graph.shapes.varies(place, value, source)):
         return None
     if isinstance(value, int):
         return tx.graph.integer(value, place)
@@ -91,9 +93,9 @@ def combined(
     return None if symbol is None else _computed(tx, function, f"{{0}} {symbol} {{1}}", [left, right])
 
 
-def called(tx: Tracer, function: np.ufunc, operands: Sequence[VariableTracker]) -> VariableTracker | None:
-    """A function of numpy of numbers, one of which is numpy's and varies; None for all else."""
-    if not any(map(_is_unread, operands)):
+def called(tx: Tracer, function: Callable[..., Any], operands: Sequence[VariableTracker]) -> VariableTracker | None:
+    """A function of numpy of numbers, one of which varies; None for all else."""
+    if not any(_is_unread(operand) or isinstance(operand, NumberVariable) for operand in operands):
         return None
     taken = ", ".join(f"{{{k}}}" for k in range(len(operands)))
     return _computed(tx, function, f"{{{len(operands)}}}({taken})", operands, Constant(function, function.__name__))
@@ -108,7 +110,7 @@ def _computed(
 ) -> ConstantVariable | None:
     """What numpy gives for the operands; None where that is no number, or where it warns."""
     varying = [operand for operand in operands if plain(tx, operand) is not None]  # which notes the values of all
-    if not varying:
+    if not varying and not any(isinstance(operand, NumberVariable) for operand in operands):
         return None
     places = [place for operand in operands if (place := _place(operand)) is not None]
     given = [operand.here for operand in operands if isinstance(operand, ConstantVariable | NumberVariable)]

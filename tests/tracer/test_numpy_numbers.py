@@ -24,6 +24,11 @@ PROGRAMS = {
     "of numpy": (lambda x, a: (x * np.sqrt(1 - a), np.maximum(a, 2), a**2), FLOATS),
     "beside Python's": (lambda x, a: x * (0.5 * a + 3) / 2**a, FLOATS),
     "probability": (lambda x, a: torch.nn.functional.dropout(x, a, training=False), FLOATS),
+    "of numpy's functions": (lambda x, a: (x * np.clip(a, 0.2, 0.8), np.round(a, 1)), FLOATS),
+    "of numpy, of Python's": (lambda x, a: (x * np.cos(a * np.pi), np.hypot(a, 2), np.exp(a) + 1), FLOATS.tolist()),
+    "of numpy, of Python's ints": (lambda x, n: (x * np.sqrt(n), np.power(2.0, n) * x), INTS.tolist()),
+    "made of Python's": (lambda x, a: (x * np.float64(a), np.float32(a) * a, np.float16(a)), FLOATS.tolist()),
+    "made of numpy's": (lambda x, a: (x * np.float32(a), np.float64(a) * a), FLOATS),
     "kept": (lambda x, a: ({"rate": a, "next": a * 0.5}, x * a), FLOATS),
 }
 
@@ -37,6 +42,15 @@ def test_two_versions_serve_all(name, backend):
         expected, found = program(X.clone(), value), compiled(X.clone(), value)
         same(found, expected)
     assert compiled.stats.graphs == 2
+
+
+@pytest.mark.parametrize("name", ["operand", "single precision", "whole", "of numpy", "of numpy, of Python's"])
+def test_one_version_serves_all_that_are_said_to_vary(name):
+    program, values = PROGRAMS[name]
+    compiled = minidynamo.compile(program, backend="eager", fullgraph=True, dynamic=True)
+    for value in values:
+        same(compiled(X.clone(), value), program(X.clone(), value))
+    assert compiled.stats.graphs == 1
 
 
 def same(found, expected):

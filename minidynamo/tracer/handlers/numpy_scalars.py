@@ -50,7 +50,8 @@ def _item(tx: Tracer, number: VariableTracker, /, *args: VariableTracker) -> Var
 
 def _pure(function: Any) -> registry.Handler:
     def handler(tx: Tracer, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
-        return run(tx, function, args, kwargs)
+        varying = None if kwargs else numpy_numbers.called(tx, function, args)
+        return run(tx, function, args, kwargs) if varying is None else varying
 
     return handler
 
