@@ -57,6 +57,7 @@ FUNCTIONS = {
     "max with index": (lambda x: x.max(1), normal(5, 6)),
     "gelu with bias": (lambda x, b: F.gelu(x + b), normal(5, 6), normal(6)),
     "several results": (lambda x: (x.sin(), x.sin() + x.cos(), (x + 1).sum(0), (x * 3).sum(1)), normal(5, 6)),
+    "beside other places of itself": (lambda x: (y := x * 2) + y.view(torch.int32).t(), normal(4, 4)),
     "result times sum": (lambda x: x * x.sum(), normal(5, 6)),
     "aliases": (lambda x: (x.view(6, 5), x.t(), x), normal(5, 6)),
     "empty": (lambda x: (x + 1, x.sum(0), x.sum()), normal(0, 6)),
@@ -115,6 +116,18 @@ def test_store_into_an_input(target, x):
     given = x.clone()
     (old,) = compile_graph(trace(function, x, y), [], target=target).call([given, y])
     compare([old, given], [x * 2, x + y], exact=True)
+
+
+@ANY_TARGET
+def test_store_into_an_input_beside_other_places_of_it(target):
+    def function(x):
+        torch.ops.aten.copy_.default(x, x + x.view(torch.int32).t())
+        return ()
+
+    x = normal(4, 4)
+    given = x.clone()
+    compile_graph(trace(function, x), [], target=target).call([given])
+    compare([given], [x + x.view(torch.int32).t()], exact=True)
 
 
 @ANY_TARGET

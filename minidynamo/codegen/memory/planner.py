@@ -162,7 +162,8 @@ class Planner:
     def _launch(self, kernel: Kernel, position: int) -> set[str]:
         """Find memory for what the kernel writes and launch it; the names that it took over."""
         dying = [b for b in kernel.reads if self.live.last_use[b.name] == position]
-        candidates = [b for b in dying if self._is_reusable(b.name, position)]
+        seen_as_views = {self.live.root.get(b.name) for b in kernel.reads}  # which show other places
+        candidates = [b for b in dying if self._is_reusable(b.name, position) and b.name not in seen_as_views]
         renamed: dict[str, str] = {}
         reused: list[Step] = []
         fresh: list[Step] = []

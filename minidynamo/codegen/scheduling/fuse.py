@@ -124,8 +124,10 @@ class Fusion:
         """A kernel that overwrites an input reads it at the place it writes, or not at all."""
         for p in placed:
             if p.node.out.name in self.program.inputs:
-                old = [load for q in placed for load in loads(q.node.body) if load.buffer == p.node.out.name]
-                if old and (domain.columns or any(load.index != p.node.index for load in old)):
+                name = p.node.out.name
+                old = [load for q in placed for load in loads(q.node.body) if self.lifetimes.root(load.buffer) == name]
+                as_views = any(load.buffer != name for load in old)  # which show other places
+                if old and (domain.columns or as_views or any(load.index != p.node.index for load in old)):
                     return False
         return True
 

@@ -99,16 +99,17 @@ def _may_inline(
         return False
     if not all(_keeps_checks(producer, user, use) for use in uses):
         return False
-    return _keeps_write_order(producer, user, read, uses, mutated)
+    return _keeps_write_order(producer, user, read, uses, lifetimes, mutated)
 
 
 def _keeps_write_order(
-    producer: Loops, user: Loops, read: list[Load], uses: list[Load], mutated: Collection[str]
+    producer: Loops, user: Loops, read: list[Load], uses: list[Load], lifetimes: Lifetimes, mutated: Collection[str]
 ) -> bool:
-    """A store into an input may read that input only where it writes it, and no other input that is written."""
+    """A store into an input may read that input only where it writes it, and no other input that is written, nor a
+    view of one."""
     if user.out.name not in mutated:
         return True
-    written = [load for load in read if load.buffer in mutated]
+    written = [load for load in read if lifetimes.root(load.buffer) in mutated]
     if not written:
         return True
     same = all(load.buffer == user.out.name for load in written)
