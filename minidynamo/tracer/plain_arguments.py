@@ -26,10 +26,8 @@ Kwargs = Mapping[str, VariableTracker]
 
 def with_plain_numbers(tx: Tracer, target: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
     """The arguments, with marks on the numbers that the call takes as they are. What else varies becomes constant."""
-    if not any(map(involves_number, (*args, *kwargs.values()))):
-        return args, kwargs
     known = plain(target)
-    if known is None:
+    if known is None or not any(map(involves_number, (*args, *kwargs.values()))):
         return args, kwargs
     tensors = [v.fake for v in known.named(args, kwargs).values() if isinstance(v, TensorVariable)]
     if not _is_the_same_call(known, args, kwargs, tensors):

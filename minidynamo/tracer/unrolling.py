@@ -17,6 +17,7 @@ from minidynamo.guards.guard import Guard
 from minidynamo.guards.profile import Line
 from minidynamo.guards.shapes import stable_name
 from minidynamo.guards.source import Source
+from minidynamo.tracer.moved_items import MovedItems
 from minidynamo.tracer.outside_items import OutsideItems
 from minidynamo.tracer.outside_tuples import OutsideTuple
 from minidynamo.tracer.protocol import Tracer
@@ -109,7 +110,7 @@ def free_numbers(args: Iterable[VariableTracker]) -> list[NumberVariable]:
     for arg in args:
         if isinstance(arg, NumberVariable) and arg.pinned is None:
             found.append(arg)
-        elif isinstance(arg, TupleVariable | ListVariable) and isinstance(arg.items, list | tuple):
+        elif isinstance(arg, TupleVariable | ListVariable) and isinstance(arg.items, list | tuple | MovedItems):
             found += free_numbers(arg.items)
     return found
 

@@ -178,6 +178,8 @@ def _scaled(x: Tensor, factor: float) -> Tensor:
 
 @_scaled.register_fake
 def _(x: Tensor, factor: float) -> Tensor:
+    if factor > 1e9:  # which fixes the number
+        raise ValueError("too much")
     return torch.empty_like(x)
 
 
@@ -195,7 +197,10 @@ KEYED = dict(enumerate(ITEMS))
 # Of numbers that Python, torch, or an operator of the user's, takes as constants.
 CONSTANTS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "an operator of the user's": lambda x, n: _scaled(x + 1, n * 0.1) * 2,
-    "the order of a norm": lambda x, n: (x + 1).norm(n + 0.5) * 2,
+    "a window": lambda x, n: (x + 1) * torch.hann_window(n + 3).sum() * 2,
+    "sizes in a tuple": lambda x, n: torch.nn.functional.fractional_max_pool2d(
+        x.repeat(1, 16, 16), 2, output_size=(n, n), _random_samples=torch.full((1, 1, 2), 0.3)
+    ),
     "classes": lambda x, n: torch.nn.functional.one_hot(torch.arange(3), n + 3).sum(0)[:3] + x,
     "an item of a list": lambda x, n: (x + 1) * ITEMS[n] * 2,
     "an item of a dict": lambda x, n: (x + 1) * KEYED[n] * 2,
