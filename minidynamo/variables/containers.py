@@ -58,6 +58,9 @@ class DictKey:
     token: Hashable
     variable: VariableTracker = field(compare=False)
 
+    def __hash__(self) -> int:
+        return hash(self.token)  # so that keys which meet in a dict of the program's meet here, too
+
 
 class Keyword(str):
     """The name of a keyword argument whose text came in `key`, which the function may get to see again."""

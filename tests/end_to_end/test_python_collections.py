@@ -201,3 +201,43 @@ Pair = collections.namedtuple("Pair", "first second", defaults=[2])
 def named_tuples(x):
     pair = Pair(x)
     return x + 1, pair, pair._replace(second=x), Pair._fields, pair._asdict()["second"], Pair._make([1, 2]), pair[1:]
+
+
+class Noting:
+    """A key that notes what it is asked; keys of one parity meet in a dict."""
+
+    asked: list = []
+
+    def __init__(self, number):
+        self.number = number
+
+    def __eq__(self, other):
+        self.asked.append((self.number, other.number))
+        return self.number == other.number
+
+    def __hash__(self):
+        self.asked.append(self.number)
+        return self.number % 2 + 7
+
+
+@pytest.mark.parametrize(
+    "look_up",
+    [
+        lambda d: d[Noting(3)],
+        lambda d: d.get(Noting(9), 1),
+        lambda d: d.pop(Noting(3)),
+        lambda d: d.pop(Noting(9), None),
+        lambda d: d.__delitem__(Noting(5)),
+        lambda d: d.setdefault(Noting(3), 5),
+        lambda d: Noting(5) in d,
+    ],
+)
+def test_keys_with_an_equality_of_their_own_are_asked_once(look_up):
+    def program(x):
+        table = {Noting(1): 1, Noting(3): 3, Noting(5): 5}
+        Noting.asked.clear()
+        return x + 1, look_up(table), [*Noting.asked]
+
+    compiled = minidynamo.compile(program, backend="eager", fullgraph=True)
+    for _ in range(2):
+        assert compiled(torch.ones(2))[1:] == program(torch.ones(2))[1:]

@@ -17,7 +17,7 @@ from minidynamo.tracer import registry
 from minidynamo.tracer.constants import key_named
 from minidynamo.tracer.exceptions import made
 from minidynamo.tracer.handlers.lists import length_of, storage_of
-from minidynamo.tracer.handlers.values import expect_key, none, not_implemented
+from minidynamo.tracer.handlers.values import expect_key, looked_up, none, not_implemented
 from minidynamo.tracer.moved_items import MovedTable, entries_as_moved, hold, hold_named, moved_under, store_entries
 from minidynamo.tracer.polyfills.dicts import dict_equal, dict_update, ordered_dict_equal
 from minidynamo.tracer.polyfills.lists import sequence_contains
@@ -74,8 +74,13 @@ def _contains(tx: Tracer, self: DictVariable, key: VariableTracker) -> VariableT
 
 @mapping_method("__getitem__")
 def _getitem(tx: Tracer, self: DictVariable, key: VariableTracker) -> VariableTracker:
-    found = expect_key(tx, key)
-    return moved_under(self.items, found) if found in self.items else _missing(tx, self, key)
+    value = _find(self, expect_key(tx, key))
+    return _missing(tx, self, key) if value is None else value
+
+
+def _find(self: DictVariable, key: DictKey) -> VariableTracker | None:
+    with looked_up(self.items, key) as is_there:
+        return moved_under(self.items, key) if is_there else None
 
 
 @registry.method(defaultdict, "__missing__")
@@ -88,13 +93,12 @@ def _missing(tx: Tracer, self: DictVariable, key: VariableTracker) -> VariableTr
     return value
 
 
-@registry.method(mappingproxy, "get")
+@mapping_method("get")
 @registry.takes_unread("default")
 def _get(
     tx: Tracer, self: DictVariable, key: VariableTracker, default: VariableTracker | None = None, /
 ) -> VariableTracker:
-    found = expect_key(tx, key)
-    return moved_under(self.items, found) if found in self.items else default or none()
+    return _find(self, expect_key(tx, key)) or default or none()
 
 
 @mapping_method("copy")
@@ -132,6 +136,20 @@ def _setitem(tx: Tracer, self: DictVariable, key: VariableTracker, value: Variab
     return none()
 
 
+@registry.method(dict, "setdefault")
+@registry.takes_unread("default")
+def _setdefault(
+    tx: Tracer, self: DictVariable, key: VariableTracker, default: VariableTracker | None = None, /
+) -> VariableTracker:
+    found, value = expect_key(tx, key), none() if default is None else default
+    with looked_up(self.items, found) as is_there:
+        if is_there:
+            return moved_under(self.items, found)
+        store_entries(tx, self, {found: value})
+    tx.side_effects.contents_changed(self)
+    return value
+
+
 @mapping_method("__delitem__")
 def _delitem(tx: Tracer, self: DictVariable, key: VariableTracker) -> VariableTracker:
     _take(tx, self, expect_key(tx, key))
@@ -143,10 +161,7 @@ def _delitem(tx: Tracer, self: DictVariable, key: VariableTracker) -> VariableTr
 def _pop(
     tx: Tracer, self: DictVariable, key: VariableTracker, default: VariableTracker | None = None
 ) -> VariableTracker:
-    found = expect_key(tx, key)
-    if found not in self.items and default is not None:
-        return default
-    return _take(tx, self, found)
+    return _take(tx, self, expect_key(tx, key), default)
 
 
 @registry.method(dict, "popitem")
@@ -168,11 +183,15 @@ def _pop_end(tx: Tracer, self: DictVariable, *, last: bool) -> VariableTracker:
     return TupleVariable(hold(tx, [key.variable, _take(tx, self, key)]))
 
 
-def _take(tx: Tracer, self: DictVariable, key: DictKey) -> VariableTracker:
-    if key not in self.items:
-        tx.raises(made(KeyError, key.variable))
-    taken = moved_under(self.items, key)
-    del self.items[key]
+def _take(tx: Tracer, self: DictVariable, key: DictKey, default: VariableTracker | None = None) -> VariableTracker:
+    with looked_up(self.items, key) as is_there:
+        if is_there:
+            taken = moved_under(self.items, key)
+            del self.items[key]
+        elif default is None:
+            tx.raises(made(KeyError, key.variable))
+        else:
+            return default
     tx.side_effects.contents_changed(self)
     return taken
 

@@ -5,7 +5,9 @@ It registers nothing.
 
 from __future__ import annotations
 
+import contextlib
 import types
+from collections.abc import Container, Iterator
 from typing import Any
 
 from minidynamo.guards.guard import GuardKind
@@ -153,6 +155,8 @@ class TracedKey:
         self.tx = tx
         self.variable = variable
         self.hashed = hashed
+        self.answers: dict[int, bool] = {}  # of keys that it was compared with in a look-up
+        self.is_looked_up = False  # and the answers stand
 
     def __hash__(self) -> int:
         return self.hashed
@@ -164,7 +168,24 @@ class TracedKey:
             right = other
         else:
             right = from_constant(other)
-        return self.tx.truth(self.tx.call(same_or_equal, [self.variable, right]))
+        sought, known = (other, self) if isinstance(other, TracedKey) else (self, other)
+        if not sought.is_looked_up or id(known) not in sought.answers:
+            sought.answers[id(known)] = self.tx.truth(self.tx.call(same_or_equal, [self.variable, right]))
+        return sought.answers[id(known)]
+
+
+@contextlib.contextmanager
+def looked_up(items: Container[DictKey], key: DictKey) -> Iterator[bool]:
+    """Whether a dict has the key. What is done with both in here asks keys with an equality of their own no more."""
+    token = key.token
+    is_there = key in items
+    if isinstance(token, TracedKey):
+        token.is_looked_up = True
+    try:
+        yield is_there
+    finally:
+        if isinstance(token, TracedKey):
+            token.is_looked_up = False
 
 
 class _Hashed:

@@ -6,7 +6,6 @@ The other methods have handlers in `handlers/dicts.py`.
 # Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
 # mypy: allow-untyped-defs, allow-untyped-calls
 # Loops instead of generator expressions, and no library function inside its own twin.
-# ruff: noqa: SIM401
 
 from __future__ import annotations
 
@@ -28,16 +27,11 @@ def dict_update(self, other=(), /, **kwargs):
         self[key] = value
 
 
-@polyfill(dict.setdefault, collections.OrderedDict.setdefault)
+@polyfill(collections.OrderedDict.setdefault)
 def dict_setdefault(self, key, default=None, /):
     if key not in self:
         self[key] = default
     return self[key]
-
-
-@polyfill(dict.get)
-def dict_get(self, key, default=None, /):
-    return self[key] if key in self else default
 
 
 @polyfill(dict.__ior__, collections.OrderedDict.__ior__)

@@ -1,19 +1,16 @@
+from collections import OrderedDict
+
 from minidynamo.tracer import registry
 from minidynamo.tracer.polyfills import dicts as twins
-from tests.tracer.polyfills.agreement import same_changes, same_results
-
-CASES = {
-    dict.get: [({1: 2}, 1), ({1: 2}, 3), ({1: 2}, 3, 4)],
-}
+from tests.tracer.polyfills.agreement import same_changes
 
 CHANGING_CASES = {
     dict.update: [({1: 2}, {3: 4}), ({1: 2}, [(1, 5)], {"a": 3}), ({},)],
-    dict.setdefault: [({1: 2}, 1, 3), ({1: 2}, 2, 3), ({}, 1)],
+    OrderedDict.setdefault: [(OrderedDict({1: 2}), 1, 3), (OrderedDict({1: 2}), 2, 3), (OrderedDict(), 1)],
     dict.__ior__: [({1: 2}, {3: 4})],
 }
 
 
-test_twin_gives_what_the_original_gives = same_results(CASES)
 test_changing_twin_leaves_what_the_original_leaves = same_changes(CHANGING_CASES)
 
 
