@@ -81,18 +81,30 @@ _FLOATS_OF_ONE: dict[Callable[..., Any], str] = {
     math.acosh: "1 <= {0} < 1e300",
     math.atanh: "-1 < {0} < 1",
     math.log1p: "-1 < {0} < 1e300",
+    math.gamma: "0 < {0} < 170",
+    math.lgamma: _POSITIVE,
+    math.ulp: _ANY,
 }
 _FLOATS_OF_TWO: dict[Callable[..., Any], str] = {
     math.log: "0 < {0} < 1e300 and 0 < {1} < 1e300 and {1} != 1",
     **dict.fromkeys((math.fmod, math.remainder), "-1e300 < {0} < 1e300 and {1} != 0"),
     **dict.fromkeys((math.atan2, math.hypot, math.copysign), "-1e300 < {0} < 1e300 and -1e300 < {1} < 1e300"),
+    math.nextafter: "-1e300 < {0} < 1e300 and -1e300 < {1} < 1e300",
+    math.ldexp: "-1e100 < {0} < 1e100 and -600 < {1} < 600",
     round: "-1e300 < {0} < 1e300 and -300 < {1} < 300",
 }
-# Functions of ints that give one no larger.
+_WITH_AN_INT = (round, math.ldexp)
+# Functions of ints that give one -> where they do not raise, and the result is small.
 _INTS_OF_ONE: dict[Callable[..., Any], str] = {
     **dict.fromkeys((math.isqrt, int.bit_length, int.bit_count), f"0 <= {{0}} < {2**62}"),
+    math.factorial: "0 <= {0} <= 20",
 }
-_INTS_OF_TWO: dict[Callable[..., Any], str] = {math.gcd: f"0 < {{0}} < {2**62} and 0 < {{1}} < {2**62}"}
+_INTS_OF_TWO: dict[Callable[..., Any], str] = {
+    math.gcd: f"0 < {{0}} < {2**62} and 0 < {{1}} < {2**62}",
+    math.lcm: f"0 < {{0}} < {2**31} and 0 < {{1}} < {2**31}",
+    math.comb: f"(0 <= {{0}} < 62 and 0 <= {{1}} < 62 or 0 <= {{0}} < {2**30} and 0 <= {{1}} <= 2)",
+    math.perm: f"(0 <= {{0}} <= 20 and 0 <= {{1}} <= 20 or 0 <= {{0}} < {2**30} and 0 <= {{1}} <= 2)",
+}
 # Questions about floats: the answer is guarded, not the number.
 _ANSWERS = frozenset((math.isnan, math.isinf, math.isfinite, math.isclose, float.is_integer))
 
@@ -185,7 +197,7 @@ def _computed(tx: Tracer, function: Callable[..., Any], args: Sequence[VariableT
     track: Callable[[Any, Source], VariableTracker]
     floats = {1: _FLOATS_OF_ONE, 2: _FLOATS_OF_TWO}.get(len(args), {})
     ints = {1: _INTS_OF_ONE, 2: _INTS_OF_TWO}.get(len(args), {})
-    if function in floats and {*classes} <= {int, float} and (function is not round or classes == [float, int]):
+    if function in floats and {*classes} <= {int, float} and (function not in _WITH_AN_INT or classes == [float, int]):
         condition, track = floats[function], tx.graph.floating
     elif function in ints and {*classes} == {int}:
         condition, track = ints[function], tx.graph.integer

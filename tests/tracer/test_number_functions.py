@@ -23,6 +23,9 @@ ONCE_MORE: dict[str, Callable[..., Any]] = {
     "of two numbers": lambda a: (math.pow(a, 1.5), math.pow(2, a), math.fmod(a, 2), math.atan2(a, 2), math.hypot(3, a)),
     "signs and bases": lambda a: (math.copysign(a, -0.0), math.log(a, 2), math.remainder(a, 2.5), round(a, 1)),
     "of what is small": lambda a: (math.log1p(a), math.expm1(a), math.erf(a), math.asin(a / 10), math.degrees(a)),
+    "of gamma, and of what is next": lambda a: (
+        (math.gamma(a), math.lgamma(a), math.ulp(a), math.nextafter(a, 9), math.ldexp(a, 3))
+    ),
     "questions": lambda a: (math.isnan(a), math.isinf(a), math.isfinite(a), math.isclose(a, 5.0, rel_tol=0.75)),
     "sums": lambda a: (sum((a, 0.1, 0.2, 1)), sum([1, a], start=0.5), sum(a * k for k in range(3)), sum((), a)),
 }
@@ -46,6 +49,8 @@ def test_methods_of_an_int() -> None:
 
 def test_functions_of_ints() -> None:
     assert compiles(lambda n: (math.isqrt(n), math.gcd(n, 12), n.bit_length(), n.bit_count()), 5, 6, 7, 60) == 2
+    assert compiles(lambda n: (math.lcm(n, 12), math.comb(n, 2), math.perm(n, 2), math.comb(9, n)), 5, 6, 7, 60) == 2
+    assert compiles(lambda n: (math.factorial(n), math.perm(9, n)), 5, 6, 7, 0, 19) == 2
     assert compiles(lambda n: torch.tensor(n), 5, 6, 7, 0, -(2**40)) == 2
 
 
@@ -62,6 +67,9 @@ EXTREME_CALLS: dict[str, Callable[..., Any]] = {
     "math.hypot": lambda a: (math.hypot(a, 1), math.copysign(1.0, a), math.atan2(a, -1.0)),
     "math.log": lambda a: (math.log(a, 3), math.fmod(3.5, a)),
     "round": lambda a: round(a, 2),
+    "math.gamma": lambda a: (math.ulp(a), math.nextafter(a, 1), math.gamma(a)),
+    "math.ldexp": lambda a: (math.ldexp(a, 3), math.ldexp(1.5, int(a))),
+    "math.perm": lambda a: (math.lcm(int(a), 4), math.comb(int(a), 3), math.perm(4, int(a))),
     "sum": lambda a: sum((a, 1, 0.5)),
     "questions": lambda a: (math.isnan(a), math.isclose(a, 1.0, rel_tol=0.5)),
     "a tensor": lambda a: torch.tensor(a).item(),
