@@ -5,6 +5,7 @@ It computes nothing; `tracer/numbers.py` does.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -53,3 +54,14 @@ class NumberVariable(VariableTracker):
     def here(self) -> Any:
         """The number in this call; nothing is guarded."""
         return self.value.node.hint if isinstance(self.value, torch.SymInt) else self.value
+
+
+@dataclass(eq=False)
+class SeededGenerator(VariableTracker):
+    """A `random.Random` that the program has made with a known seed. `value` is in the state that it has by now."""
+
+    value: random.Random
+
+    @property
+    def python_type(self) -> type:
+        return random.Random

@@ -23,12 +23,13 @@ from minidynamo.tracer.attributes import instance_dict
 from minidynamo.tracer.constants import as_constant
 from minidynamo.tracer.expectations import only_computes
 from minidynamo.tracer.graph.dead_code import is_pure
+from minidynamo.tracer.handlers.seeded_generators import draw_now
 from minidynamo.tracer.numbers import computed_text, value_here
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.side_effects import Draw
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.numbers import NumberVariable
+from minidynamo.variables.numbers import NumberVariable, SeededGenerator
 from minidynamo.variables.objects import OpaqueVariable
 
 # Methods that give a number, or nothing, and change nothing but their generator. The first ones take any numbers.
@@ -47,6 +48,8 @@ _LARGEST = 2 ** (_MOST_BITS - 1)
 
 
 def _draw(method: Callable[..., Any], tx: Tracer, generator: VariableTracker, /, *args: Any, **kwargs: Any) -> Any:
+    if isinstance(generator, SeededGenerator):
+        return draw_now(tx, method, generator, args, kwargs)
     name = method.__name__
     given: list[VariableTracker] = [*args, *kwargs.values()]
     nodes = [*_new_nodes(tx.graph.graph)]

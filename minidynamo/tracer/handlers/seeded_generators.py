@@ -1,0 +1,166 @@
+"""Owns instances of `random.Random` that the program makes with a seed: what they draw is known while tracing.
+
+The real generator draws, while tracing, and never again: where it leaves the frame, another one is made in the state
+that it has by then. Draws from generators that were there before are in `random_numbers.py`.
+"""
+
+from __future__ import annotations
+
+import _random
+import functools
+import operator
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from minidynamo.tracer import registry
+from minidynamo.tracer.advice import INSTEAD
+from minidynamo.tracer.constants import NotConstant, as_constant, from_constant
+from minidynamo.tracer.handlers.values import none
+from minidynamo.tracer.moved_items import as_moved, moved_at
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import ListVariable, SequenceVariable
+from minidynamo.variables.numbers import NumberVariable, SeededGenerator
+
+_SEEDS = (int, float, str, bytes)
+SEEDED_NAMES = frozenset(
+    (
+        *("random", "uniform", "gauss", "normalvariate", "getrandbits", "randint", "randrange", "triangular"),
+        *("betavariate", "binomialvariate", "expovariate", "gammavariate", "lognormvariate", "paretovariate"),
+        *("vonmisesvariate", "weibullvariate"),
+    )
+)
+_PICKS = ("choice", "choices", "sample", "shuffle")
+
+
+@registry.function(random.Random)
+def _make(tx: Tracer, seed: VariableTracker | None = None, /) -> VariableTracker:
+    known = isinstance(seed, ConstantVariable) and seed.python_type in _SEEDS
+    if not known or tx.graph.subgraph is not None:
+        why = "Only Python knows its state, for it has no seed that is the same at each call."
+        tx.break_graph("MD211", "a Random is made", why=why, fix=INSTEAD["Random"])
+    assert isinstance(seed, ConstantVariable)
+    return SeededGenerator(random.Random(seed.value))
+
+
+@registry.attributes(SeededGenerator)
+def _attribute(tx: Tracer, generator: SeededGenerator, name: str) -> VariableTracker | None:
+    if name not in _PICKS and name not in SEEDED_NAMES:
+        tx.break_graph("MD206", f"`{name}` of a Random is used", why="It shows or changes the state of the generator.")
+    return None
+
+
+def draw_now(
+    tx: Tracer, method: Callable[..., Any], generator: SeededGenerator, args: Sequence[Any], kwargs: dict[str, Any]
+) -> VariableTracker:
+    """What a call of a method with plain arguments gives."""
+    name = method.__name__
+    given = [_plain(tx, name, argument) for argument in (*args, *kwargs.values())]
+    drawn = _run(tx, generator, method, given[: len(args)], dict(zip(kwargs, given[len(args) :])))
+    return from_constant(drawn)
+
+
+def _draw_in_c(
+    method: Callable[..., Any], tx: Tracer, generator: VariableTracker, /, *args: Any, **kwargs: Any
+) -> VariableTracker:
+    if not isinstance(generator, SeededGenerator):
+        _leave_to_python(tx, method.__name__)
+    return draw_now(tx, method, generator, args, kwargs)
+
+
+for _name in ("random", "getrandbits"):
+    registry.method(_random.Random, _name)(functools.partial(_draw_in_c, getattr(random.Random, _name)))
+
+
+def _leave_to_python(tx: Tracer, name: str) -> NoReturn:
+    why = "minidynamo passes objects of this class on but cannot look into them."
+    tx.break_graph("MD206", f"Random.{name} is used", why=why, fix=INSTEAD["Random"])
+
+
+def _run(
+    tx: Tracer, generator: SeededGenerator, method: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+) -> Any:
+    if tx.graph.subgraph is not None:
+        tx.break_graph("MD206", f"Random.{method.__name__} is used", why="This part may run twice, or not at all.")
+    state = generator.value.getstate()
+    try:
+        return method(generator.value, *args, **kwargs)
+    except Exception as error:
+        generator.value.setstate(state)  # Python draws once more, and raises
+        tx.raises(error)
+
+
+def _plain(tx: Tracer, name: str, argument: VariableTracker) -> Any:
+    if not isinstance(argument, NumberVariable):
+        try:
+            return as_constant(argument)
+        except NotConstant:
+            pass
+    tx.break_graph("MD206", f"Random.{name} is used", why="It is called with what is not known while tracing.")
+
+
+def _picks(name: str) -> Callable[[registry.F], registry.F]:
+    """The decorated handler picks items by their places; generators from elsewhere are left to Python."""
+    method = getattr(random.Random, name)
+
+    def register(pick: registry.F) -> registry.F:
+        def handle(tx: Tracer, generator: VariableTracker, /, *args: Any, **kwargs: Any) -> VariableTracker:
+            if not isinstance(generator, SeededGenerator):
+                _leave_to_python(tx, name)
+            picked: VariableTracker = pick(tx, generator, method, *args, **kwargs)
+            return picked
+
+        registry.function(method)(handle)
+        return pick
+
+    return register
+
+
+def _places(tx: Tracer, sequence: VariableTracker) -> range:
+    if isinstance(sequence, SequenceVariable):
+        return range(len(sequence.items))
+    if isinstance(sequence, ConstantVariable) and sequence.python_type in (str, bytes, range):
+        return range(len(sequence.value))
+    tx.break_graph("MD206", "a Random picks of something else than a list, a tuple, a range or text")
+
+
+def _items_at(tx: Tracer, sequence: VariableTracker, places: list[int]) -> VariableTracker:
+    return ListVariable([tx.call(operator.getitem, [sequence, ConstantVariable(place)]) for place in places])
+
+
+@_picks("choice")
+def _choice(tx: Tracer, generator: SeededGenerator, method: Any, seq: VariableTracker) -> VariableTracker:
+    place = _run(tx, generator, method, [_places(tx, seq)], {})
+    return tx.call(operator.getitem, [seq, ConstantVariable(place)])
+
+
+@_picks("choices")
+def _choices(
+    tx: Tracer, generator: SeededGenerator, method: Any, population: VariableTracker, *args: Any, **kwargs: Any
+) -> VariableTracker:
+    plain = [_plain(tx, "choices", argument) for argument in args]
+    named = {name: _plain(tx, "choices", argument) for name, argument in kwargs.items()}
+    return _items_at(tx, population, _run(tx, generator, method, [_places(tx, population), *plain], named))
+
+
+@_picks("sample")
+def _sample(
+    tx: Tracer, generator: SeededGenerator, method: Any, population: VariableTracker, k: VariableTracker, **counts: Any
+) -> VariableTracker:
+    named = {name: _plain(tx, "sample", argument) for name, argument in counts.items()}
+    args = [_places(tx, population), _plain(tx, "sample", k)]
+    return _items_at(tx, population, _run(tx, generator, method, args, named))
+
+
+@_picks("shuffle")
+def _shuffle(tx: Tracer, generator: SeededGenerator, method: Any, x: VariableTracker) -> VariableTracker:
+    if not isinstance(x, ListVariable) or x.cls is not list:
+        tx.break_graph("MD206", "a Random shuffles something else than a list")
+    order = [*_places(tx, x)]
+    _run(tx, generator, method, [order], {})
+    items = [*as_moved(x.items)]
+    x.items[:] = [moved_at(items, place) for place in order]
+    tx.side_effects.contents_changed(x)
+    return none()
