@@ -24,6 +24,7 @@ from minidynamo.autograd.functionalize import functionalize
 from minidynamo.autograd.inputs import InputLayout, flatten_inputs, layout_of, unflatten_inputs
 from minidynamo.autograd.joint import Trace, trace_joint
 from minidynamo.autograd.numbers import is_number
+from minidynamo.autograd.orders import handed_on
 from minidynamo.autograd.outputs import Results, plan_outputs
 from minidynamo.autograd.partition import Partition, ancestors, exposed, forward_graph, partition
 from minidynamo.autograd.parts import KeptFor, Part, part_of, read_for
@@ -289,6 +290,8 @@ def _split(
     higher = plan_higher_order(trace, functional, parts, gradients, written, layout.given_up())
     forward, backward = _module(parts.forward), _module(parts.backward)
     signature = _with_arrivals(signature, trace, backward)
+    inputs_of_backward = backward.graph.find_nodes(op="placeholder")
+    signature = replace(signature, handed_on=handed_on(backward.graph, inputs_of_backward[len(parts.saved) :]))
     if len(results.differentiable) > 1 and not higher.strays:
         signature = _kept_apart(signature, parts, read_for(backward, len(parts.saved)))
         runs_apart = any(len(gone) < len(trace.used_up) for gone in trace.used_up)

@@ -97,6 +97,13 @@ class GradientLayout:
             strides[dim], reached, step = step, stride * self.shape[dim], step * self.shape[dim]
         return None if tuple(strides) == self.stride else tuple(strides)
 
+    def own_gaps(self, gradient: torch.Tensor) -> tuple[int, ...] | None:
+        """The strides of a gradient, if they are others than those that it was traced with. Sizes that vary are laid
+        out in the one order."""
+        strides = gradient.stride()
+        alike = all(given == own or n == 1 for given, own, n in zip(strides, self.stride, self.shape))
+        return None if alike or self.is_symbolic or gradient.is_neg() else strides
+
     def is_repeated(self, gradient: torch.Tensor) -> bool:
         """Whether a gradient is one number, expanded, that would have to be laid out."""
         return gradient.dim() > 0 and not any(gradient.stride()) and gradient.numel() > 1 and not gradient.is_neg()

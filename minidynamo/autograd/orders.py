@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from minidynamo.autograd.emitter import fake
+from minidynamo.autograd.locations import USERS_BACKWARD
 from minidynamo.autograd.mutation import is_view
 from minidynamo.autograd.numbers import dense_strides, has_symbols, hint, keys
 from minidynamo.compat import OpOverload
@@ -23,9 +24,14 @@ _RESHAPED = frozenset((aten.view.default, aten._unsafe_view.default))
 _PARTICULAR = frozenset((aten.as_strided.default, aten.view_as_complex.default, aten.view.dtype))
 # Beside operations on elements: every overload of these.
 _TAKES_ANY = """
-    _fft_c2c _fft_c2r _fft_r2c _to_copy bmm cat clone cumsum flip gather index_put index_select masked_fill mean mm roll
-    scatter sum tril triu
+    _fft_c2c _fft_c2r _fft_r2c _to_copy bmm cat channel_shuffle clone constant_pad_nd cumsum diagonal_scatter flip
+    gather hardshrink_backward hardswish_backward hardtanh_backward index_copy index_fill index_put index_select
+    masked_fill mean mm native_channel_shuffle pixel_shuffle pixel_unshuffle put roll rot90 scatter select_scatter
+    slice_scatter softshrink_backward sum tril triu _upsample_bilinear2d_aa_backward upsample_bilinear2d_backward
+    upsample_trilinear3d_backward
 """
+# Torch's formulas make these of a gradient as it comes; a user's may have asked for another order before.
+_MADE_ALIKE = "empty_like full_like ones_like zeros_like"
 
 
 def lay_out_anew(graph: fx.Graph, tangents: Mapping[fx.Node, Sequence[int]]) -> None:
@@ -59,13 +65,28 @@ def lay_out_anew(graph: fx.Graph, tangents: Mapping[fx.Node, Sequence[int]]) -> 
             node.replace_input_with(source, copies[source])
 
 
+def handed_on(graph: fx.Graph, tangents: Sequence[fx.Node]) -> tuple[int, ...]:
+    """The positions of the gradients that a backward graph returns as they come, or views of them: as in eager, what it
+    returns then has the gaps that they have."""
+    places = {tangent: place for place, tangent in enumerate(tangents)}
+    for node in graph.nodes:
+        if node.op == "call_function" and _takes_any_layout(node) and is_view(node.target):
+            place = places.get(node.args[0])
+            if place is not None:
+                places[node] = place
+    (output,) = graph.find_nodes(op="output")
+    return tuple(sorted({places[node] for node in output.all_input_nodes if node in places}))
+
+
 def _takes_any_layout(node: fx.Node) -> bool:
     """Whether an operation computes the same of tensors that lie in any order."""
     op = node.target
     if not isinstance(op, OpOverload) or op.namespace != "aten" or not isinstance(node.meta["val"], torch.Tensor):
         return False
-    named = op.overloadpacket.__name__ in _TAKES_ANY.split() or op in _RESHAPED
-    return named or torch.Tag.pointwise in op.tags or (is_view(op) and op not in _PARTICULAR)
+    name = op.overloadpacket.__name__
+    named = name in _TAKES_ANY.split() or op in _RESHAPED
+    alike = name in _MADE_ALIKE.split() and USERS_BACKWARD not in node.meta
+    return named or alike or torch.Tag.pointwise in op.tags or (is_view(op) and op not in _PARTICULAR)
 
 
 def laid_out(graph: fx.Graph, source: fx.Node, like: torch.Tensor) -> fx.Node:

@@ -133,6 +133,7 @@ class _BackwardCall:
         self.apart = bool(signature.kept_for)
         self.chained = bool(signature.arrivals)
         self.sources = signature.gradient_sources
+        self.handed_on = signature.handed_on
         self.fits = [GradientLayout(value) for value in expected]
         self.symbolic = [i for fit, i in zip(self.fits, self.results) if fit.is_symbolic]
 
@@ -150,7 +151,7 @@ class _BackwardCall:
             idle = (place for place, sources in enumerate(self.sources) if sources and unused.issuperset(sources))
             unwanted = {*unwanted, *idle}
         repeated = self.repeated(tangents) if len(tangents) > 1 else ()
-        strides = self.other_strides(tangents)
+        strides = self.other_strides(tangents, repeated)
         part = WHOLE
         graph: Callable[..., Any] = self.parts.whole
         cut = self.chained and is_cut(ctx)
@@ -164,7 +165,8 @@ class _BackwardCall:
     def arriving(self, ctx: Any, args: list[Any], tangents: list[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
         """The gradients that arrive at results from others."""
         unused = frozenset(place for place, tangent in enumerate(tangents) if tangent is None)
-        repeated, strides = frozenset(self.repeated(tangents)), self.other_strides(tangents)
+        repeated = frozenset(self.repeated(tangents))
+        strides = self.other_strides(tangents, repeated)
         part, graph = self.parts.find(Part(unused, repeated=repeated, strides=strides, arriving=True))
         self.take(ctx, args, tangents, part)
         made: Sequence[torch.Tensor | None] = graph(args)
@@ -193,10 +195,17 @@ class _BackwardCall:
             place for place, given in enumerate(tangents) if given is not None and self.fits[place].is_repeated(given)
         ]
 
-    def other_strides(self, tangents: Sequence[torch.Tensor | None]) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """The strides of gradients that lie in memory in another order than the graph was traced for."""
-        orders = [None if given is None else fit.own_order(given) for fit, given in zip(self.fits, tangents)]
-        return tuple((place, strides) for place, strides in enumerate(orders) if strides is not None)
+    def other_strides(
+        self, tangents: Sequence[torch.Tensor | None], repeated: Collection[int]
+    ) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """The strides of gradients that lie in memory in another order than the graph was traced for, or with gaps that
+        gradients which backward returns have, too; none of those in `repeated`."""
+        places = {place: given for place, given in enumerate(tangents) if given is not None and place not in repeated}
+        strides = (
+            (place, self.fits[place].own_gaps(given) if place in self.handed_on else self.fits[place].own_order(given))
+            for place, given in places.items()
+        )
+        return tuple((place, other) for place, other in strides if other is not None)
 
     def keeping(
         self, ctx: Any, args: Sequence[Any], unwanted: Collection[int]

@@ -107,6 +107,7 @@ class GraphSignature:
     it, unless the user retains the graph; it is empty where that is all of them. `on_the_way` has, for each of
     `differentiable_results`, those of them that it is computed from with no other between; `arrivals`, by the places of
     these, which node of the backward graph is the gradient that arrives there. Both are empty where there are none.
+    `handed_on` are positions in `differentiable_results` of those whose gradients backward returns views of.
     """
 
     inputs: tuple[str, ...]
@@ -129,6 +130,7 @@ class GraphSignature:
     used_up: tuple[tuple[int, ...], ...] = ()
     on_the_way: tuple[tuple[int, ...], ...] = ()
     arrivals: tuple[tuple[int, int], ...] = ()
+    handed_on: tuple[int, ...] = ()
 
     @property
     def saved_bytes(self) -> int:

@@ -46,6 +46,14 @@ PROGRAMS = {
     "written through an index": (lambda x: x.index_put((torch.tensor([1]),), torch.ones(6)), lambda: turned(4, 6)),
     "asked for in order": (lambda x: F.group_norm(x, 2), lambda: flat(2, 4, 3, 3).to(memory_format=LAST)),
     "numbers by places": (lambda x: Diagonal.apply(x), lambda: flat(4, 6)),
+    "zeros": (lambda x: x.ceil() + torch.div(x, x.detach(), rounding_mode="floor"), lambda: flat(4, 6)),
+    "slopes": (lambda x: F.hardswish(x) + F.hardshrink(F.softshrink(x.view_as(x))), lambda: flat(4, 6)),
+    "parts put in": (
+        lambda x: x.diagonal_scatter(torch.ones(4)).slice_scatter(torch.ones(4, 2), 1, 0, 2).rot90(),
+        lambda: flat(4, 6),
+    ),
+    "a border": (lambda x: F.pad(x, (1, -1, 2, 0)), lambda: flat(4, 6)),
+    "larger images": (lambda x: F.interpolate(x, scale_factor=2.0, mode="bilinear"), lambda: flat(2, 3, 4, 5)),
     "a transform": (lambda x: torch.fft.fft(x).real, lambda: flat(2, 3, 4, 5).to(memory_format=LAST)),
 }
 
@@ -69,6 +77,62 @@ def test_gradients_lie_as_in_eager(program, lay_out):
     expected = gradients(fn, make, lay_out)
     made = gradients(minidynamo.compile(fn, backend="aot_eager"), make, lay_out)
     assert torch.equal(made, expected) and made.stride() == expected.stride()
+
+
+HANDED_ON = {
+    "sum": (lambda x: x + 1.5, lambda: flat(4, 6)),
+    "views": (lambda x: x.t().unsqueeze(1)[..., 1:], lambda: flat(4, 6)),
+    "joined": (lambda x: torch.cat([x.sin(), x], 1), lambda: flat(4, 6)),
+    "read, too": (lambda x: x + x.sin(), lambda: flat(4, 6)),
+}
+GAPS = {
+    "gaps": lambda g: torch.stack([g, g], -1)[..., 0],
+    "parts of rows": lambda g: torch.cat([g, g], -1)[..., : g.shape[-1]],
+    "repeated rows": lambda g: g[:1].expand(g.shape),
+    "one number": lambda g: g.new_ones(()).expand(g.shape),
+}
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("native", marks=pytest.mark.cpp)])
+def test_gradients_that_are_handed_on_keep_their_gaps(backend):
+    """They are not laid out either: what eager returns is the memory that came in."""
+
+    def made(function, x, lay_out):
+        y = function(x)
+        given = lay_out(torch.linspace(0.5, 1.5, y.numel()).reshape(y.shape))
+        (gradient,) = torch.autograd.grad(y, x, given)
+        return gradient, gradient.untyped_storage().data_ptr() == given.untyped_storage().data_ptr()
+
+    for name, (fn, make) in HANDED_ON.items():
+        compiled, x = minidynamo.compile(fn, backend=backend), make().requires_grad_()
+        for kind, lay_out in GAPS.items():
+            (expected, kept), (gradient, is_kept) = made(fn, x, lay_out), made(compiled, x, lay_out)
+            torch.testing.assert_close(gradient, expected)
+            assert (gradient.stride(), is_kept) == (expected.stride(), kept), (name, kind)
+
+
+def test_gradients_that_are_handed_on_may_be_read_beside_others():
+    def program(x, y):
+        return x + x.sin(), y * 2
+
+    x, y = turned(4, 6).requires_grad_(), flat(4, 6).requires_grad_()
+    compiled = minidynamo.compile(program, backend="aot_eager")
+    for first in GAPS.values():
+        for second in GAPS.values():
+            given = [first(turned(4, 6)), second(flat(4, 6))]
+            expected = torch.autograd.grad(program(x, y), [x, y], given)
+            made = torch.autograd.grad(compiled(x, y), [x, y], given)
+            torch.testing.assert_close(made, expected)
+            assert [g.is_contiguous() for g in made] == [g.is_contiguous() for g in expected]
+
+
+def test_what_is_not_handed_on_is_laid_out():
+    fit = GradientLayout(torch.empty(4, 1, 6))
+    assert fit.own_gaps(torch.empty(4, 1, 12)[..., ::2]) == (12, 12, 2)
+    assert fit.own_gaps(torch.empty(6).expand(4, 1, 6)) == (0, 6, 1)
+    assert fit.own_gaps(torch.empty(1, 4, 6).transpose(0, 1)) is None
+    made = graphs(lambda x, y: (x.sin(), y.t() + 1), [torch.ones(3, 2).requires_grad_() for _ in range(2)])
+    assert made.signature.handed_on == (1,)
 
 
 @pytest.mark.cpp

@@ -140,6 +140,13 @@ DETERMINED = {
         torch.tensor([[1.5] * 16, [0.5, *[0.25] * 15], [1.5, *[0.0] * 15]]),
         (),
     ),
+    "variance of the largest numbers": (
+        lambda x: [f(x * LAST_POWERS[x.dtype], 1) for f in (torch.var, torch.std)],
+        torch.tensor(
+            [[1.3] * 19, [0.5, *[0.25] * 18], [0.7, 0.7, *[0.0] * 17], [*[0.1] * 18, INF], [*[1e-3] * 18, -1.5]]
+        ),
+        (),
+    ),
     "batch norm in rows": (
         lambda x: F.batch_norm(x, *(c.to(x.dtype) for c in CHANNELS)),
         torch.tensor([3e38, -2e38, 1e37, -0.0, 2.0, INF]).repeat(5, 1),

@@ -186,12 +186,23 @@ def moments(builder: Builder, x: Value, dims: Sequence[int], safe: bool = False)
     mean is finite where only the sum overflows."""
     n = count(x, dims)
     total = builder.reduce("sum", lambda v: v, x, dims=dims, keepdim=True)
-    if safe and isinstance(n, int):
-        parts = builder.reduce("sum", lambda v: v * (1 / n), x, dims=dims, keepdim=True)
-        mean = builder.map(lambda s, p: where(apply("isinf", s) | s.ne(s), p, s / n), total, parts)
-    else:
-        mean = builder.map(lambda s: s / n, total)
+    mean = builder.map(lambda s: s / n, total)
+    mean = _finite(builder, mean, x, dims) if safe else mean
     return mean, _deviations(builder, x, mean, dims, True)
+
+
+def _finite(builder: Builder, mean: Value, x: Value, dims: Sequence[int]) -> Value:
+    """`mean`, but finite where only the sum has overflowed."""
+    n = count(x, dims)
+    parts = builder.reduce("sum", lambda v: v * (1 / n) if isinstance(n, int) else v / n, x, dims=dims, keepdim=True)
+    return builder.map(lambda m, p: where((m - m).ne(0) & (p - p).eq(0), p, m), mean, parts)
+
+
+def _corrected(builder: Builder, mean: Value, rough: Value, x: Value, dims: Sequence[int]) -> Value:
+    """`mean`, or where that is not finite, `rough` with what it is off: squares of that would overflow."""
+    n = count(x, dims)
+    off = builder.reduce("sum", lambda v, m: v - m, x, rough, dims=dims, keepdim=True)
+    return builder.map(lambda m, r, o: where((m - m).eq(0) | (o - o).ne(0), r, r + o / n), mean, rough, off)
 
 
 def _deviations(builder: Builder, x: Value, mean: Value, dims: Sequence[int], keepdim: bool) -> Value:
@@ -229,7 +240,7 @@ def _variance(
     correction: float | None = None,
 ) -> tuple[Value, Value]:
     """Variance, and mean with its dimensions kept. Arguments as those of aten.var. On a CPU eager computes in double,
-    whatever the dtype: squares of large numbers do not overflow."""
+    whatever the dtype: squares of large numbers do not overflow, nor, of doubles, does what their mean comes from."""
     if isinstance(dim, bool):
         dim, unbiased = None, dim
     lost = correction if correction is not None else float(unbiased is not False)
@@ -237,6 +248,8 @@ def _variance(
     divisor = _at_least_zero(count(x, dims), lost)
     dtype = torch.float64 if builder.device.type == "cpu" else opmath(x.dtype)
     mean = _running_mean(builder, x, dims, dtype)
+    if x.dtype == dtype and known_at_least(count(x, dims), 1):
+        mean = _corrected(builder, mean, _finite(builder, mean, x, dims), x, dims)
     squares = _deviations(builder, x, mean, dims, keepdim)
     return builder.map(lambda s: s / divisor, squares), mean
 
