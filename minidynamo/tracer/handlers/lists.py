@@ -304,7 +304,15 @@ def _setitem(tx: Tracer, self: ListVariable, key: VariableTracker, value: Variab
     try:
         self.items[index] = given
     except (IndexError, ValueError) as error:
-        tx.raises(unsaid(type(error)))
+        if isinstance(self.items, OutsideItems):
+            tx.raises(unsaid(type(error)))
+        # A list of as many items says it in Python's words.
+        storage, alike = self.cls([None] * len(self.items)), [None] * len(given) if isinstance(index, slice) else None
+        try:
+            storage[index] = alike
+        except (IndexError, ValueError) as said:
+            tx.raises(said, exact=True)
+        raise
     tx.side_effects.contents_changed(self)
     return none()
 

@@ -6,6 +6,7 @@ from collections import deque
 import pytest
 import torch
 
+import minidynamo
 from tests.end_to_end.programs import Programs, vector
 
 programs = Programs()
@@ -185,3 +186,17 @@ def a_list_that_changes_while_it_is_sorted(x):
         items.sort(key=lambda item: items.append(item) or item)
     except ValueError as error:
         return str(error), items, x + 1
+
+
+def test_what_is_said_of_places_that_do_not_fit():
+    def program(x):
+        said = []
+        for items, key, given in (([1, 2, 3], slice(None, None, 2), [1]), ([1], 4, 0), (deque([1]), 3, 0)):
+            try:
+                items[key] = given
+            except (IndexError, ValueError) as error:
+                said.append((type(error), str(error), items))
+        return x + 1, said
+
+    compiled = minidynamo.compile(program, backend="eager", fullgraph=True)
+    assert compiled(torch.ones(2))[1] == program(torch.ones(2))[1]
