@@ -456,34 +456,13 @@ def node_type(function: type[torch.autograd.Function]) -> type:
     return kind
 
 
-def notice_hooks(
-    function: type[torch.autograd.Function],
-    notice: typing.Callable[[typing.Any, int | None, typing.Mapping[int, typing.Any]], None],
-) -> None:
-    """Have `notice` called whenever hooks are registered on a node of `function`: with the node, the number of the
-    result that they are for, None for the node itself, and the mapping that has those that there are."""
-    kind: typing.Any = node_type(function)
-    of_results, before, behind = kind._register_hook_dict, kind.register_prehook, kind.register_hook
-
-    def register_hook_dict(node: typing.Any, tensor: torch.Tensor) -> None:
-        of_results(node, tensor)
-        hooks = tensor._backward_hooks
-        notice(node, tensor.output_nr, {} if hooks is None else hooks)
-
-    def register(how: typing.Any, node: typing.Any, hook: typing.Any) -> typing.Any:
-        handle = how(node, hook)
-        hooks = handle.hooks_dict_ref()
-        notice(node, None, {} if hooks is None else hooks)
-        return handle
-
-    kind._register_hook_dict = register_hook_dict
-    kind.register_prehook = lambda node, hook: register(before, node, hook)
-    kind.register_hook = lambda node, hook: register(behind, node, hook)
-
-
 def asks_for_all_gradients() -> bool:
     """Whether the backward that is running is for all leaves, not for some tensors."""
     return bool(torch.autograd._is_checkpoint_valid())
+
+
+# The code of the function of torch that calls autograd; the fourth of its `args` is what gradients are asked for.
+RUNS_BACKWARD = torch.autograd.graph._engine_run_backward.__code__
 
 
 def has_tensor_hooks(leaf: torch.Tensor) -> bool:

@@ -35,7 +35,7 @@ FOUNDATION = {
     "unfused_memory",
     "graph_text",
 }
-FOUNDATION |= {"autograd_calls", "transforming"}
+FOUNDATION |= {"autograd_calls", "tensor_hooks", "transforming"}
 FOUNDATION |= {
     "declarations",
     "deferred",

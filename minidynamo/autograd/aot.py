@@ -197,8 +197,7 @@ def _callable(gm: fx.GraphModule, example_inputs: Sequence[Any], keep: Keep, mad
     if any(map(torch.is_autocast_enabled, AUTOCAST_DEVICES)):
         call = _without_autocast(call)
     if plan.signature.mutations:
-        written = {mutation.index for mutation in plan.signature.mutations}
-        call = runtime.checking_memory(written, call, as_written)
+        call = runtime.checking_inputs(plan.signature, call, as_written)
     entry = flatten_inputs(plan.layout, call)
     entry.signature = plan.signature  # type: ignore[attr-defined]
     return entry
@@ -308,18 +307,22 @@ _ARRIVES = "arrives"
 
 def _mark_arrivals(trace: Trace, functional: FunctionalGraph) -> None:
     for place, traced in trace.arrivals.items():
+        if place >= len(trace.tangents):
+            continue  # of a view, whose gradient backward does not take
         node = None if traced is None else functional.read(functional.values[traced])
         if node is not None and node.op != "placeholder":
             node.meta[_ARRIVES] = place
 
 
 def _with_arrivals(signature: GraphSignature, trace: Trace, backward: fx.GraphModule) -> GraphSignature:
-    """`signature` with the results that others are computed from, where backward computes what arrives there."""
+    """`signature` with what results are computed from, where a gradient arrives, and where backward computes which."""
+    own = dict(enumerate(trace.tangents))
+    reached = {place for place, node in trace.arrivals.items() if node is not None and node is not own.get(place)}
+    if not reached:
+        return signature
     marked = ((node.meta.get(_ARRIVES), i) for i, node in enumerate(backward.graph.nodes))
     arrivals = {place: i for place, i in marked if place is not None}
-    if not arrivals:
-        return signature
-    on_the_way = tuple(tuple(place for place in places if place in arrivals) for places in trace.on_the_way)
+    on_the_way = tuple(tuple(place for place in places if place in reached) for places in trace.on_the_way)
     return replace(signature, on_the_way=on_the_way, arrivals=tuple(sorted(arrivals.items())))
 
 

@@ -10,7 +10,7 @@ What is computed from what is found out in `joint.py`, and the graphs are made i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from minidynamo.autograd.holders import CompiledResult
 from minidynamo.autograd.signature import GraphSignature
 from minidynamo.errors import Diagnostic, Unsupported
 from minidynamo.references import Reference
+from minidynamo.tensor_hooks import hooks_to_come, may_ask_for, notice_hooks
 
 Arriving = Callable[[Any, int, torch.Tensor], Sequence[torch.Tensor | None]]
 
@@ -28,85 +29,146 @@ MOST_DECISIONS = 16
 
 
 class Chains:
-    """The edges between the results of one compiled graph. `arriving` computes what arrives at those in
-    `signature.arrivals`, given the graph's node, and the gradient of the result at a place."""
+    """What autograd is told about the places of one compiled graph: first the inputs that it writes to, then the other
+    results that are differentiable, then the outputs that are views.
+
+    `arriving` computes what arrives at those in `signature.arrivals`, given the graph's node, and the gradient of the
+    result at a place. What arrives at others is not computed: those who watch it are refused.
+    """
 
     def __init__(self, signature: GraphSignature, arriving: Arriving) -> None:
         self.arriving = arriving
         self.differentiable = signature.differentiable_results
         self.arrivals = [place for place, _ in signature.arrivals]
         self.on_the_way = signature.on_the_way
-        self.order = _order(signature.on_the_way)
+        self.written = [self.differentiable.index(m.result) for m in _collecting(signature)]
+        self.sources = sorted({place for places in self.on_the_way for place in places})
+        self.views = [place for place in self.sources if place >= len(self.differentiable)]
+        self.order = _order({**dict(enumerate(self.on_the_way)), **self._bases(signature)})
+        unseen = {*self.sources}.difference(self.arrivals)
+        self.unseen_behind = [unseen & _all_behind(place, self.on_the_way) for place in range(len(self.on_the_way))]
 
-    def joining(self, apply: Callable[..., Any]) -> Callable[..., Any]:
-        """`apply`, which calls the graph under autograd, with the edges."""
-        return lambda args, *links: self.joined(list(apply(args, *links)))
+    def _bases(self, signature: GraphSignature) -> dict[int, tuple[int, ...]]:
+        """For each place of a view that of what it is a view of, if it has one."""
+        results = {("graph", result): place for place, result in enumerate(self.differentiable)}
+        inputs = {("input", m.index): self.differentiable.index(m.result) for m in _collecting(signature)}
+        plans = {place: signature.outputs[place - len(self.differentiable)] for place in self.views}
+        bases = {place: (results | inputs).get((plan.origin, plan.index)) for place, plan in plans.items()}
+        return {place: () if base is None else (base,) for place, base in bases.items()}
 
-    def joined(self, made: list[Any]) -> list[Any]:
-        """The results of a call, with the edges between them."""
+    def join(
+        self,
+        made: list[Any],
+        inputs: Sequence[torch.Tensor],
+        view: Callable[[int], torch.Tensor],
+        write: Callable[[torch.Tensor, torch.Tensor], None],
+    ) -> dict[int, torch.Tensor]:
+        """Make the edges between the results `made` of a call, behind which `inputs` get those that were written to
+        them by `write`. Returns the outputs that `view` had to make by their numbers for this."""
+        written = dict(zip(self.written, inputs, strict=True))
         node = made[self.differentiable[0]].grad_fn
-        if node is None:
-            return made
-        watch = _main(node).watch = _Watch()
+        watch = None if node is None else _Watch(self.arrivals)
+        if watch is not None:
+            _main(node).watch = watch
+        found: dict[int, torch.Tensor] = {}
         for place in self.order:
+            if place >= len(self.differentiable):
+                found[place] = view(place - len(self.differentiable))
+                continue
             position = self.differentiable[place]
-            sources = [made[self.differentiable[source]] for source in self.on_the_way[place]]
-            made[position] = _chained(self, place, watch, [made[position].detach()], made[position], *sources)
-        for place in self.arrivals:
-            watch.add(made[self.differentiable[place]])
-        return made
+            if watch is not None and self.on_the_way[place]:
+                sources = [found[source] for source in self.on_the_way[place]]
+                made[position] = _chained(self, place, watch, [made[position].detach()], made[position], *sources)
+            if place in written:
+                write(written[place], made[position])
+            found[place] = written.get(place, made[position])
+        if watch is not None:
+            for place in self.sources:
+                ours = place < len(self.differentiable) and place not in written
+                watch.add(place, found[place], has_our_node=ours)
+        return {place - len(self.differentiable): found[place] for place in self.views}
 
 
-def _order(on_the_way: Sequence[Sequence[int]]) -> list[int]:
-    """The results that are computed from others, each behind those."""
+def _collecting(signature: GraphSignature) -> list[Any]:
+    """The mutations of inputs that collect history."""
+    return [mutation for mutation in signature.mutations if mutation.result is not None]
+
+
+def _order(behind: Mapping[int, Sequence[int]]) -> list[int]:
+    """All places, each behind those that it is computed from, or a view of."""
     order: dict[int, None] = {}
 
     def visit(place: int) -> None:
-        if on_the_way[place] and place not in order:
-            for source in on_the_way[place]:
+        if place not in order:
+            for source in behind[place]:
                 visit(source)
             order[place] = None
 
-    for place in range(len(on_the_way)):
+    for place in behind:
         visit(place)
     return list(order)
 
 
-class _Watch:
-    """Who watches the gradients of the results of one call that others are computed from."""
+def _all_behind(place: int, on_the_way: Sequence[Sequence[int]]) -> set[int]:
+    """What the result at a place is computed from, with others between or not."""
+    found: set[int] = set()
+    pending = [place]
+    while pending:
+        place = pending.pop()
+        new = {*on_the_way[place]} - found if place < len(on_the_way) else set()
+        found |= new
+        pending += new
+    return found
 
-    def __init__(self) -> None:
-        self.results: list[Reference] = []
-        self.hooks: list[Mapping[int, Any]] = []
+
+class _Watch:
+    """Who watches the gradients of the places of one call that results are computed from; what arrives at `seen` ones
+    can be computed."""
+
+    def __init__(self, seen: Collection[int]) -> None:
+        self.seen = seen
+        self.tensors: dict[int, Reference] = {}
+        self.hooks: dict[int, list[Mapping[int, Any]]] = {}
         self.decided: dict[int, bool] = {}
 
-    def add(self, result: torch.Tensor) -> None:
-        """Look at a result, too."""
-        self.results.append(Reference(result))
-        node: Any = result.grad_fn
+    def add(self, place: int, tensor: torch.Tensor, *, has_our_node: bool) -> None:
+        """Look at the tensor of a place, too."""
+        node: Any = tensor.grad_fn
+        if node is None:
+            return
+        self.tensors[place] = Reference(tensor)
+        hooks = self.hooks[place] = []
+        if not has_our_node:
+            hooks.append(hooks_to_come(tensor))
+            return
         outputs = getattr(node, "watched", None)
         if outputs is None:
             outputs = node.watched = {}
-        outputs[result.output_nr] = self
+        outputs[tensor.output_nr] = hooks
 
-    def decide(self, gradient: torch.Tensor) -> bool:
+    def decide(self, gradient: torch.Tensor, unseen: Collection[int]) -> bool:
         """Whether somebody watches in the backward that is running; the same answer at each node. Raises where somebody
-        does in vain: a gradient that arrives from another result is not differentiable, and comes alone."""
+        does in vain: at places that are `unseen` from this node, or since a gradient that arrives from another result
+        is not differentiable, and comes alone."""
+        if any(map(self.is_watched, unseen)):
+            raise _not_seen()
         number = compat.current_backward()
         if number not in self.decided:
-            self.decided[number] = self.is_watched(torch.is_grad_enabled() or compat.is_batched(gradient))
+            self.decided[number] = any(map(self.is_watched, self.seen))
             if len(self.decided) > MOST_DECISIONS:
                 del self.decided[min(self.decided)]
+        if self.decided[number] and (torch.is_grad_enabled() or compat.is_batched(gradient)):
+            raise _not_seen()
         return self.decided[number]
 
-    def is_watched(self, is_beyond: bool) -> bool:
-        """Whether somebody could tell what arrives. Of a backward for some tensors nobody says which they are."""
-        alive = [result for reference in self.results if (result := reference()) is not None]
-        if any(self.hooks) or any(result.retains_grad for result in alive):
-            if is_beyond:
-                raise _not_seen()
+    def is_watched(self, place: int) -> bool:
+        """Whether somebody could tell what arrives at a place."""
+        if place not in self.tensors:
+            return False
+        tensor = self.tensors[place]()
+        if any(self.hooks[place]) or (tensor is not None and tensor.retains_grad):
             return True
-        return not is_beyond and bool(alive) and not compat.asks_for_all_gradients()
+        return tensor is not None and not compat.asks_for_all_gradients() and may_ask_for(tensor)
 
 
 def _not_seen() -> Unsupported:
@@ -114,8 +176,9 @@ def _not_seen() -> Unsupported:
         Diagnostic(
             "MD411",
             "a gradient between results of a compiled graph cannot be shown in this backward",
-            why="Somebody watches it, by a hook or `retain_grad()`, but with `create_graph=True` or"
-            " `is_grads_batched=True` it is not computed apart from the gradients of the inputs.",
+            why="Somebody watches it, by a hook, by `retain_grad()` or as what `torch.autograd.grad` is asked for. At a"
+            " view, and with `create_graph=True` or `is_grads_batched=True`, it is not computed apart from the"
+            " gradients of the inputs.",
             fix="Call `minidynamo.graph_break()` in the function behind the result that is watched.",
         )
     )
@@ -129,19 +192,21 @@ def is_cut(node: Any) -> bool:
 
 def watched(function: type[torch.autograd.Function]) -> type[torch.autograd.Function]:
     """`function`, whose nodes know from now on of hooks on results that others are computed from."""
-    compat.notice_hooks(function, _notice)
+    notice_hooks(function, _notice)
     return function
 
 
 def _notice(node: Any, output: int | None, hooks: Mapping[int, Any]) -> None:
-    for number, watch in getattr(node, "watched", {}).items():
+    for number, known in getattr(node, "watched", {}).items():
         if output is None or output == number:
-            watch.hooks.append(hooks)
+            known.append(hooks)
 
 
 def _main(node: Any) -> Any:
-    """The node of the whole graph, given one of a result that no edges were made for."""
-    return node.next_functions[0][0] if type(node) in _OF_RESULTS else node
+    """The node of the whole graph, given that of a result."""
+    while type(node) in _OF_RESULTS:
+        node = node.next_functions[0][0]
+    return node
 
 
 class ChainedResult(torch.autograd.Function):
@@ -165,11 +230,11 @@ class ChainedResult(torch.autograd.Function):
         chains: Chains = ctx.chains
         sources = chains.on_the_way[ctx.place]
         arrived: dict[int, torch.Tensor | None] = {}
-        if gradient is not None and ctx.watch.decide(gradient):
-            main = _main(ctx.next_functions[0][0])
+        if gradient is not None and ctx.watch.decide(gradient, chains.unseen_behind[ctx.place]):
+            main = _main(ctx)
             arrived = dict(zip(chains.arrivals, chains.arriving(main, ctx.place, gradient), strict=True))
         return (None, None, None, None, gradient, *(arrived.get(source) for source in sources))
 
 
 _chained = compat.raw_apply(watched(ChainedResult))
-_OF_RESULTS = (compat.node_type(watched(CompiledResult)),)
+_OF_RESULTS = (compat.node_type(ChainedResult), compat.node_type(watched(CompiledResult)))

@@ -48,7 +48,8 @@ class Trace:
     earlier orders; `differentiable` says which can be differentiated once more. `kept` are tensors that eager
     keeps for higher derivatives, which backward may not read; `saves`: eager saves something for backward. `used_up`
     has, for each of several that are differentiated, those that eager cannot differentiate behind it; `on_the_way`
-    those that it is computed from with no other between, and `arrivals` what arrives at each of these in all."""
+    those that it is computed from with no other between, and `arrivals` what arrives at each of these in all; places
+    behind those of what is differentiated are those of outputs that are views."""
 
     graph: fx.Graph
     mode: FakeTensorMode
@@ -208,6 +209,7 @@ class _Tracing:
         self.tensors = [i for i, value in enumerate(flat) if isinstance(value, torch.Tensor)]
         self.numbers = [i for i, value in enumerate(flat) if is_symbolic(value)]
         self.result = Trace(fx.Graph(), mode, is_leaf=leaves)
+        self.watchable: dict[int, torch.Tensor] = {}
 
     def trace(self, decompositions: dict[OpOverload, Callable[..., Any]]) -> Trace:
         self.casts_once = torch.is_autocast_cache_enabled()
@@ -265,9 +267,12 @@ class _Tracing:
             self.result.saves = any(map(compat.saved_by, functions))
             if len(targets) > 1:
                 self.result.used_up = _used_up(targets)
-            on_the_way = () if self.orders or len(targets) < 2 or not sources else _on_the_way(targets, len(mutated))
-            self.result.on_the_way = on_the_way
-            self.result.arrivals = dict.fromkeys(sorted({place for places in on_the_way for place in places}))
+            self.watchable = dict(enumerate(targets))
+            if sources and not self.orders:
+                self.watchable |= _views(outputs, self.result.outputs, len(targets))
+                self.result.on_the_way = _on_the_way(targets, self.watchable)
+            on_the_way = sorted({place for places in self.result.on_the_way for place in places})
+            self.result.arrivals = dict.fromkeys(on_the_way)
             kept = [] if self.orders else _kept_for_derivatives(functions)
             with compat.without_autocast():  # which holds for what the program computes forward
                 gradients = self.run_backward(targets, list(sources.values()))
@@ -299,7 +304,7 @@ class _Tracing:
 
     def run_backward(self, targets: list[torch.Tensor], sources: list[torch.Tensor]) -> list[torch.Tensor | None]:
         made: list[torch.Tensor | None] = [*targets]
-        slots: list[torch.Tensor | None] = [*sources, *(targets[i] for i in self.result.arrivals)]
+        slots: list[torch.Tensor | None] = [*sources, *(self.watchable[i] for i in self.result.arrivals)]
         with _no_autocast():
             for order, given in enumerate(self.orders or [(False,) * len(targets)] * bool(targets)):
                 tangents = self.tangents(order, made, given)
@@ -415,17 +420,31 @@ def _used_up(targets: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(k for k, others in enumerate(behind) if not own.isdisjoint(others)) for own in behind)
 
 
-def _on_the_way(targets: Sequence[torch.Tensor], first: int) -> tuple[tuple[int, ...], ...]:
-    """For each target those from the place `first` on that it is computed from with no other of these between."""
-    functions = _functions_behind(targets)  # which live until all edges are compared
-    places = {(target.grad_fn, target.output_nr): i for i, target in enumerate(targets) if i >= first}
-    found = [_first_met(target.grad_fn, places) for target in targets]
+def _views(outputs: Sequence[Any], traced: Sequence[TracedOutput], first: int) -> dict[int, torch.Tensor]:
+    """The outputs that the runtime makes as views of others or of inputs, by places from `first` on."""
+    return {
+        first + i: value
+        for i, (value, output) in enumerate(zip(outputs, traced))
+        if output.kind in ("view", "member") and output.has_history
+    }
+
+
+def _on_the_way(targets: Sequence[torch.Tensor], watchable: Mapping[int, torch.Tensor]) -> tuple[tuple[int, ...], ...]:
+    """For each target those of `watchable` that it is computed from with no other target between."""
+    if len(watchable) < 2:
+        return ()
+    functions = _functions_behind([*watchable.values()])  # which live until all edges are compared
+    places: dict[Any, int] = {}
+    for place, value in watchable.items():
+        places.setdefault((value.grad_fn, value.output_nr), place)
+    found = [_first_met(target.grad_fn, places, len(targets)) for target in targets]
     del functions
-    return tuple(tuple(sorted(met - {i})) for i, met in enumerate(found))
+    return tuple(tuple(sorted(met - {i})) for i, met in enumerate(found)) if any(found) else ()
 
 
-def _first_met(function: torch.autograd.graph.Node | None, places: Mapping[Any, int]) -> set[int]:
-    """The `places` by edges that are met first on all ways behind a gradient function."""
+def _first_met(function: torch.autograd.graph.Node | None, places: Mapping[Any, int], targets: int) -> set[int]:
+    """The `places` by edges that are met on all ways behind a gradient function, which end at `targets`, the first
+    ones."""
     met: set[int] = set()
     seen: set[torch.autograd.graph.Node | None] = {None}
     pending = [function]
@@ -435,9 +454,10 @@ def _first_met(function: torch.autograd.graph.Node | None, places: Mapping[Any, 
             continue
         seen.add(function)
         for edge in function.next_functions:
-            if edge in places:
-                met.add(places[edge])
-            else:
+            place = places.get(edge)
+            if place is not None:
+                met.add(place)
+            if place is None or place >= targets:
                 pending.append(edge[0])
     return met
 

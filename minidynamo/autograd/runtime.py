@@ -21,6 +21,7 @@ from minidynamo.autograd.batches import has_batches
 from minidynamo.autograd.chains import Arriving, Chains, is_cut, watched
 from minidynamo.autograd.double_backward import DoubleBackward, linked
 from minidynamo.autograd.holders import NOTHING, Holders
+from minidynamo.autograd.hooks import spare, tables_of
 from minidynamo.autograd.layouts import GradientLayout, Layout
 from minidynamo.autograd.parts import WHOLE, Part
 from minidynamo.autograd.signature import GraphSignature, OutputPlan
@@ -59,9 +60,11 @@ def training_call(
     run_backward = _BackwardCall(signature, _Parts(compile_backward), expected[len(saved) :])
     function = _make_function(signature, _settling(signature, forward), saved, run_backward, expected, again, holders)
     apply = compat.raw_apply(function) if holders is None else _joining(holders, function)
-    if signature.arrivals:
+    if len(differentiable) > 1:
         watched(function)
-        apply = Chains(signature, _arriving(signature, holders, run_backward)).joining(apply)
+    chains = None
+    if any(signature.on_the_way):
+        chains = Chains(signature, _arriving(signature, holders, run_backward))
     gradients = signature.gradients
     unreached = [place for place, i in enumerate(gradients) if i in signature.unreached and i not in again.plan.linked]
     if len(unreached) == len(gradients):
@@ -79,7 +82,7 @@ def training_call(
         del known
         return apply(args, *links)
 
-    return _finishing(signature, _with_constants(signature, run_detached if unreached else run))
+    return _finishing(signature, _with_constants(signature, run_detached if unreached else run), chains)
 
 
 def _joining(holders: Holders, function: type[torch.autograd.Function]) -> Callable[..., Any]:
@@ -87,16 +90,22 @@ def _joining(holders: Holders, function: type[torch.autograd.Function]) -> Calla
     return lambda args, *links: holders.joined(apply(args, *links), args)
 
 
-def checking_memory(
-    written: Collection[int], call: BoxedCallable, make_eager: Callable[[], BoxedCallable]
+def checking_inputs(
+    signature: GraphSignature, call: BoxedCallable, make_eager: Callable[[], BoxedCallable]
 ) -> BoxedCallable:
-    """`call`, unless an input in `written` shares memory with another input: then what `make_eager` returns."""
+    """`call`, unless an input that it writes to shares memory with another input, or is a view that is watched: what
+    eager shows of it hangs on which views were written to. Then it is what `make_eager` returns."""
     eager = _Lazy(make_eager)
+    written = {mutation.index for mutation in signature.mutations}
+    with_history = [mutation.index for mutation in signature.mutations if mutation.result is not None]
 
     def check(args: list[Any]) -> Any:
         places = [arg.untyped_storage()._cdata for arg in args if isinstance(arg, torch.Tensor)]
         if len(set(places)) < len(places) and _is_shared(args, written):
             return eager(args)
+        for i in with_history:
+            if args[i]._is_view() and (args[i]._backward_hooks or args[i].retains_grad):
+                return eager(args)
         return call(args)
 
     return mark_boxed(check)
@@ -226,7 +235,7 @@ def _make_function(
     results = signature.results
     differentiable = signature.differentiable_results
     places = _Places(saved, expected, results)
-    unreached = set(signature.unreached)
+    unreached, partial = set(signature.unreached), signature.partial
     others = [i for i in range(results) if i not in differentiable and i not in signature.number_results]
     runs_once = bool(signature.runs_once or places.inputs or places.made or again.plan.held or again.plan.random)
     saved_for = _saving(signature.used_up, holders, runs_once)
@@ -245,6 +254,7 @@ def _make_function(
             numbers = [args[i] for i in places.number_inputs]
             hooked = compat.has_saved_tensor_hooks()
             ctx.again = again.keep(args, links, hooked)
+            ctx.tables = tables_of(args, partial)
             made = forward_graph(args)
             kept += [made[i] for i in places.made]
             returned = list(made[:results])
@@ -264,7 +274,7 @@ def _make_function(
             if signature.all_gradients:
                 compat.check_reentrant_backward()
             kept = ctx.again
-            tangents = [gradients[i] for i in differentiable]
+            tangents = spare(ctx, [gradients[i] for i in differentiable])
             gradients.clear()
             args, unwanted = saved_for(ctx, tangents), not_asked_for(ctx, kept.links)
             if torch.is_grad_enabled() or has_batches(tangents):
@@ -443,12 +453,13 @@ def _with_constants(signature: GraphSignature, run: BoxedCallable) -> BoxedCalla
     return extend
 
 
-def _finishing(signature: GraphSignature, run: BoxedCallable) -> BoxedCallable:
-    """`run`, followed by what only real tensors allow: writing to inputs under autograd, and making views."""
+def _finishing(signature: GraphSignature, run: BoxedCallable, chains: Chains | None = None) -> BoxedCallable:
+    """`run`, followed by what only real tensors allow: writing to inputs under autograd, making views, and telling
+    autograd by `chains` what is computed from what."""
     plain = [OutputPlan("graph", i) for i in range(signature.results)]
     pending = [(m.index, m.result) for m in signature.mutations if m.result is not None]
     counted = {m.index: m.writes for m in signature.mutations if m.writes is not None and m.result is not None}
-    if not pending and not counted and list(signature.outputs) == plain:
+    if not pending and not counted and list(signature.outputs) == plain and chains is None:
         return run if getattr(run, "_boxed_call", False) else mark_boxed(run)
     from_inputs = {plan.index for plan in signature.outputs if plan.origin == "input"}
     needed = sorted({i for i, _ in pending} | from_inputs | counted.keys())
@@ -461,11 +472,23 @@ def _finishing(signature: GraphSignature, run: BoxedCallable) -> BoxedCallable:
         kept = [args[i] for i in needed]
         versions = [kept[index]._version + count for index, count in counts]
         made = run(args)
+        if chains is not None:
+            counted = {id(kept[index]): version for (index, _), version in zip(counts, versions)}
+            return chained(chains, kept, list(made), counted)
         for index, result in writes:
             _write(kept[index], made[result])
         if versions:
             compat.set_versions([kept[index] for index, _ in counts], versions)
         return tuple([make(kept, made) for make in makers])
+
+    def chained(chains: Chains, kept: list[Any], made: list[Any], versions: dict[int, int]) -> Any:
+        def write(target: torch.Tensor, value: torch.Tensor) -> None:
+            _write(target, value)
+            if id(target) in versions:  # before views are made, which hang on it
+                compat.set_versions([target], [versions[id(target)]])
+
+        views = chains.join(made, [kept[index] for index, _ in writes], lambda i: makers[i](kept, made), write)
+        return tuple([views[i] if i in views else make(kept, made) for i, make in enumerate(makers)])
 
     return mark_boxed(call)
 

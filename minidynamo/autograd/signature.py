@@ -133,6 +133,12 @@ class GraphSignature:
     handed_on: tuple[int, ...] = ()
 
     @property
+    def partial(self) -> list[int]:
+        """The inputs that get a gradient through some of the results, but not through all."""
+        count = len(self.differentiable_results)
+        return [i for i, sources in zip(self.gradients, self.gradient_sources) if 0 < len(sources) < count]
+
+    @property
     def saved_bytes(self) -> int:
         """Bytes that live from forward to backward, inputs included."""
         return sum(value.bytes for value in self.saved)

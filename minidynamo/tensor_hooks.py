@@ -1,0 +1,111 @@
+"""Owns the tables of hooks of tensors, and what the backward that is running is asked for: who watches which gradients.
+
+Autograd has one node for a whole compiled graph. It calls the hooks of a result or an input with None where that node
+runs and no gradient comes; in eager each has a node of its own then, which is not called.
+"""
+
+from __future__ import annotations
+
+import collections
+import sys
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from minidynamo import compat
+
+
+def unless_none(hook: Any) -> Any:
+    """A hook of a tensor, which is not called without a gradient. Those of torch itself count how often they are
+    called, by the nodes that are."""
+    if isinstance(hook, _UnlessNone) or getattr(hook, "__module__", None) == torch.autograd.graph.__name__:
+        return hook
+    return _UnlessNone(hook)
+
+
+class _UnlessNone:
+    def __init__(self, hook: Any) -> None:
+        self.hook = hook
+
+    def __call__(self, given: torch.Tensor | None) -> Any:
+        return None if given is None else self.hook(given)
+
+
+class _HooksOfResult(collections.OrderedDict[int, Any]):
+    """The hooks of one of several results of a node."""
+
+    def __setitem__(self, number: int, hook: Any) -> None:
+        super().__setitem__(number, unless_none(hook))
+
+
+def notice_hooks(
+    function: type[torch.autograd.Function], notice: Callable[[Any, int | None, Mapping[int, Any]], None]
+) -> None:
+    """Have `notice` called whenever hooks are registered on a node of `function`: with the node, the number of the
+    result that they are for, None for the node itself, and the mapping that has those that there are. Those for a
+    result are not called where no gradient comes in for it."""
+    kind: Any = compat.node_type(function)
+    of_results, before, behind = kind._register_hook_dict, kind.register_prehook, kind.register_hook
+
+    def register_hook_dict(node: Any, tensor: torch.Tensor) -> None:
+        tensor._backward_hooks = _HooksOfResult(tensor._backward_hooks or ())
+        of_results(node, tensor)
+        notice(node, tensor.output_nr, tensor._backward_hooks)
+
+    def register(how: Any, node: Any, hook: Any) -> Any:
+        handle = how(node, hook)
+        hooks = handle.hooks_dict_ref()
+        notice(node, None, {} if hooks is None else hooks)
+        return handle
+
+    kind._register_hook_dict = register_hook_dict
+    kind.register_prehook = lambda node, hook: register(before, node, hook)
+    kind.register_hook = lambda node, hook: register(behind, node, hook)
+
+
+def hooks_to_come(tensor: torch.Tensor) -> Mapping[int, Any]:
+    """What will have the hooks that are registered on `tensor`, which is no leaf, as long as nobody writes to it."""
+    node: Any = tensor.grad_fn  # which is made anew, with no hooks, if its base was written to
+    if not tensor._backward_hooks:
+        tensor._backward_hooks = _HooksOfResult()
+        node._register_hook_dict(tensor)
+    hooks: Mapping[int, Any] = tensor._backward_hooks
+    return hooks
+
+
+def hooks_of_leaves(node: Any) -> list[dict[int, Any]]:
+    """The tables of the hooks on leaves that `node` hands gradients to."""
+    leaves = (getattr(function, "variable", None) for function, _ in node.next_functions)
+    tables = (None if leaf is None else leaf._backward_hooks for leaf in leaves)
+    return [table for table in tables if table]
+
+
+def may_ask_for(tensor: torch.Tensor) -> bool:
+    """Whether the backward that is running, which is not for all leaves, may be asked for what arrives at `tensor`."""
+    asked = _asked_gradients()
+    edge = (tensor.grad_fn, tensor.output_nr)
+    return asked is None or any(
+        one is tensor if isinstance(one, torch.Tensor) else (one.node, one.output_nr) == edge for one in asked
+    )
+
+
+def _asked_gradients() -> list[Any] | None:
+    """The tensors, and edges of autograd's graph, that the backward which is running is asked for, and maybe those of
+    others that run meanwhile; None where that cannot be found out. Autograd calls nodes in the thread that has called
+    it, or, of other devices, in threads of its own."""
+    for frames in ([sys._getframe(1)], list(sys._current_frames().values())):
+        found = [asked for frame in frames for asked in _asked_in(frame)]
+        if found:
+            return found
+    return None
+
+
+def _asked_in(frame: types.FrameType | None) -> Sequence[Any]:
+    while frame is not None:
+        if frame.f_code is compat.RUNS_BACKWARD:
+            inputs: Sequence[Any] = frame.f_locals["args"][3]
+            return inputs
+        frame = frame.f_back
+    return ()

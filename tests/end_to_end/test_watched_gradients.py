@@ -1,0 +1,426 @@
+"""Gradients that somebody watches on their way, by hooks, `retain_grad` or `torch.autograd.grad`, are those of eager,
+or an error says that they cannot be seen."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+import minidynamo
+from minidynamo.errors import Unsupported
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
+    pytest.mark.filterwarnings("ignore:MD402"),
+    pytest.mark.filterwarnings("ignore:Using backward"),
+]
+
+
+def leaves():
+    torch.manual_seed(0)
+    return [torch.randn(3).add(2).requires_grad_() for _ in range(2)]
+
+
+def recorder(seen, factor=None):
+    def hook(gradient):
+        seen.append(gradient.clone())
+        return None if factor is None else gradient * factor
+
+    return hook
+
+
+# Tensors of the program that are written to behind the hook
+
+
+def multiplied(x, hook):
+    h = x.sin()
+    h.register_hook(hook)
+    h.mul_(3)
+    return h.exp()
+
+
+def zeroed_and_read(x, hook):
+    h = x.sin()
+    h.register_hook(hook)
+    h.zero_()
+    return x * 2 + h
+
+
+def zeroed(x, hook):
+    h = x.sin()
+    h.register_hook(hook)
+    h.zero_()
+    return x * 2
+
+
+def retained_and_zeroed(x, hook):
+    h = x * 2
+    h.retain_grad()
+    h.zero_()
+    h.register_hook(hook)
+    return h * x
+
+
+def partly_overwritten(x, hook):
+    h = x.sin()
+    h.register_hook(hook)
+    h[0] = 7.0
+    return h.exp()
+
+
+def written_through_a_view(x, hook):
+    h = x.sin()
+    v = h[1:]
+    h.register_hook(hook)
+    v.mul_(3)
+    return h.exp()
+
+
+def view_whose_base_is_written(x, hook):
+    h = x.sin()
+    v = h[1:]
+    v.register_hook(hook)
+    h.mul_(3)
+    return h.exp().sum() + v.sum()
+
+
+def view_that_is_written(x, hook):
+    h = x.sin()
+    v = h[1:]
+    v.register_hook(hook)
+    v.mul_(3)
+    return h.exp().sum() + v.sum()
+
+
+def view_of_a_tensor_of_torch(x, hook):
+    h = torch.nn.functional.linear(x, torch.ones(3, 3), torch.ones(3))
+    h.register_hook(hook)
+    return torch.relu_(h)
+
+
+def among_others(x, hook):
+    h = x.sin()
+    h.register_hook(hook)
+    torch._foreach_mul_([h], 3.0)
+    return h * x
+
+
+def several_at_once(x, hook):
+    a, b = x.sin(), x.cos()
+    torch.autograd.graph.register_multi_grad_hook((a, b), lambda gradients: [hook(g) for g in gradients] and None)
+    a.mul_(2)
+    return a * b
+
+
+FRAMES = [
+    multiplied,
+    zeroed_and_read,
+    zeroed,
+    retained_and_zeroed,
+    partly_overwritten,
+    written_through_a_view,
+    view_whose_base_is_written,
+    view_that_is_written,
+    view_of_a_tensor_of_torch,
+    among_others,
+    several_at_once,
+]
+
+
+@pytest.mark.parametrize("factor", [None, 5])
+@pytest.mark.parametrize("program", FRAMES)
+def test_a_hook_of_what_the_program_writes_to_afterwards(program, factor):
+    outcomes = []
+    for call in (program, minidynamo.compile(program, backend="aot_eager")):
+        seen, (x, _) = [], leaves()
+        call(x, recorder(seen, factor)).sum().backward()
+        outcomes.append((seen, x.grad))
+    torch.testing.assert_close(*outcomes)
+
+
+def test_what_the_program_keeps_of_a_tensor_that_it_writes_to():
+    def program(x, kept):
+        h = x * 2
+        h.retain_grad()
+        kept.append(h)
+        h.mul_(3)
+        return h.exp()
+
+    outcomes = []
+    for call in (program, minidynamo.compile(program, backend="aot_eager")):
+        kept, (x, _) = [], leaves()
+        call(x, kept).sum().backward()
+        outcomes.append((kept[0].grad, x.grad))
+    torch.testing.assert_close(*outcomes)
+
+
+# Arguments and results
+
+
+def written(y, w):
+    y.mul_(w)
+    return [y.exp()]
+
+
+def written_in_part(y, w):
+    y[0] = 5.0
+    return [y * w]
+
+
+def written_and_returned(y, w):
+    y.mul_(w)
+    z = y.sin()
+    return [y, z, z * y]
+
+
+def both_written(y, w):
+    h = y.detach().clone()
+    h.mul_(w)
+    y.mul_(h)
+    return [h, y.exp()]
+
+
+def rounded(y, w):
+    z = y.floor()
+    return [z, z * w]
+
+
+def view_of_a_result(y, w):
+    z = y.sin()
+    v = z[1:]
+    return [z, v, v.exp() * w[1:]]
+
+
+def view_of_the_argument(y, w):
+    v = y[1:]
+    return [v, v + 1]
+
+
+def view_of_what_is_written(y, w):
+    v = y.view(-1)
+    v.mul_(w)
+    return [v, v.exp()]
+
+
+def parts(y, w):
+    a, b, c = y.sin().unbind()
+    return [a, b, c, a * b * c]
+
+
+VIEWS = {
+    (view_of_a_result, 2),
+    (view_of_the_argument, 1),
+    (view_of_what_is_written, 1),
+    (parts, 1),
+    (parts, 2),
+    (parts, 3),
+}
+"""Where what arrives is not computed: the tensors of programs, 0 for the argument, then results."""
+
+
+def retained(tensor, loss, given):
+    tensor.retain_grad()
+    loss.backward()
+    return [tensor.grad, *(leaf.grad for leaf in given)]
+
+
+def replaced(tensor, loss, given):
+    seen = []
+    tensor.register_hook(recorder(seen, 3))
+    loss.backward()
+    return [*seen, *(leaf.grad for leaf in given)]
+
+
+def asked(tensor, loss, given):
+    return torch.autograd.grad(loss, [tensor, *given], allow_unused=True)
+
+
+def alone(tensor, loss, given):
+    return torch.autograd.grad(loss, tensor, allow_unused=True)
+
+
+def accumulated(tensor, loss, given):
+    loss.backward(inputs=[tensor])
+    return [tensor.grad]
+
+
+def differentiable(tensor, loss, given):
+    return torch.autograd.grad(loss, [tensor, *given], allow_unused=True, create_graph=True)
+
+
+PROGRAMS = [
+    written,
+    written_in_part,
+    written_and_returned,
+    both_written,
+    rounded,
+    view_of_a_result,
+    view_of_the_argument,
+    view_of_what_is_written,
+    parts,
+]
+
+
+def watch(call, place, ask):
+    x, w = leaves()
+    y = x * 2
+    results = call(y, w)
+    ends = results[-1].sum()
+    return ask([y, *results][place], ends, [x, w])
+
+
+@pytest.mark.parametrize("ask", [retained, replaced, asked, alone, accumulated, differentiable])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_watching_behind_the_call(program, ask):
+    compiled = minidynamo.compile(program, backend="aot_eager")
+    for place in range(len(program(*leaves_of_a_call())) + 1):
+        expected = watch(program, place, ask)
+        try:
+            got = watch(compiled, place, ask)
+        except Unsupported as error:
+            assert "MD411" in str(error)
+            assert (program, place) in VIEWS or ask is differentiable
+        else:
+            torch.testing.assert_close(got, expected)
+
+
+def leaves_of_a_call():
+    x, w = leaves()
+    return x * 2, w
+
+
+@pytest.mark.parametrize("how", [torch.Tensor.retain_grad, lambda y: y.register_hook(lambda gradient: gradient * 3)])
+@pytest.mark.parametrize("program", [written, written_in_part, written_and_returned, view_of_what_is_written])
+def test_an_argument_that_is_watched_before_the_call(program, how):
+    compiled = minidynamo.compile(program, backend="aot_eager")
+    x, w = leaves()
+    compiled(x * 2, w)  # where nobody watches
+    for is_view in (False, True):
+        outcomes = []
+        for call in (program, compiled):
+            x, w = leaves()
+            base = x * 2
+            y = base.view(3) if is_view else base
+            how(y)
+            sum(result.sum() for result in call(y, w)).backward()
+            outcomes.append((y.grad, x.grad, w.grad))
+        torch.testing.assert_close(*outcomes)
+
+
+def test_a_hook_of_a_view_that_is_written_is_let_go():
+    outcomes = []
+    for call in (written, minidynamo.compile(written, backend="aot_eager")):
+        seen, (x, w) = [], leaves()
+        base = x.repeat(2)
+        y = base[3:]
+        y.register_hook(recorder(seen))
+        call(y, w)[0].sum().backward()
+        outcomes.append((seen, x.grad))
+    torch.testing.assert_close(*outcomes)
+
+
+def test_hooks_of_what_is_gone():
+    outcomes = []
+    for call in (written, minidynamo.compile(written, backend="aot_eager")):
+        seen, (x, w) = [], leaves()
+        y = x * 2
+        (z,) = call(y, w)
+        y.register_hook(recorder(seen))
+        del y
+        z.sum().backward()
+        outcomes.append((seen, x.grad))
+    torch.testing.assert_close(*outcomes)
+    v, z = minidynamo.compile(view_of_the_argument, backend="aot_eager")(*leaves_of_a_call())
+    v.register_hook(print)
+    del v
+    with pytest.raises(Unsupported, match="MD411"):
+        z.sum().backward()
+
+
+def test_a_state_that_is_written_in_each_step():
+    def step(h, x):
+        h.mul_(0.5).add_(x)
+        return h.sin()
+
+    outcomes = []
+    for call in (step, minidynamo.compile(step, backend="aot_eager")):
+        (x, _), h, arrived = leaves(), torch.zeros(3), []
+        for _ in range(3):
+            z = call(h, x)
+            h.retain_grad()
+            z.sum().backward(retain_graph=True)
+            arrived.append(h.grad)
+            h.grad = None
+        outcomes.append((arrived, x.grad))
+    torch.testing.assert_close(*outcomes)
+
+
+# Who is no watcher
+
+
+def test_hooks_are_not_called_where_no_gradient_comes_in():
+    def program(x, hook):
+        return x * 2, x + 1
+
+    for call in (program, minidynamo.compile(program, backend="aot_eager")):
+        seen, together, (x, _) = [], [], leaves()
+        y, z = call(x, None)
+        y.register_hook(seen.append)
+        torch.autograd.graph.register_multi_grad_hook((y, z), together.append)
+        z.sum().backward()
+        assert seen == []
+        assert together[0][0] is None and together[0][1] is not None
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_hooks_of_parameters_that_another_result_has(create_graph):
+    def program(x, w):
+        return x * x, w * w
+
+    outcomes = []
+    for call in (program, minidynamo.compile(program, backend="aot_eager")):
+        seen, (x, w) = [], leaves()
+        w.register_hook(recorder(seen))
+        handle = x.register_hook(recorder(seen, 2))
+        y, z = call(x, w)
+        y.sum().backward(create_graph=create_graph)
+        handle.remove()
+        (call(x, w)[1] + z).sum().backward()
+        outcomes.append((seen, x.grad.detach(), w.grad.detach()))
+    torch.testing.assert_close(*outcomes)
+
+
+@pytest.mark.parametrize("in_a_thread", [False, True])
+def test_who_asks_for_other_gradients_gets_them_from_one_graph(in_a_thread):
+    """Differentiable ones, too, which are refused where one between results is asked for."""
+    compiled = minidynamo.compile(view_of_a_result, backend="aot_eager")
+    outcomes = []
+    for call in (view_of_a_result, compiled):
+        x, w = leaves()
+        results = call(x * 2, w)
+
+        def ask(x=x, w=w, results=results):
+            made = torch.autograd.grad(results[2].sum(), [x, w], create_graph=True)
+            outcomes.append([*made, *torch.autograd.grad(made[0].sum(), [x])])
+
+        thread = threading.Thread(target=ask)
+        thread.start() if in_a_thread else ask()
+        if in_a_thread:
+            thread.join()
+    torch.testing.assert_close(*outcomes)
+
+
+def test_an_edge_of_the_graph_of_autograd_is_asked_for():
+    def program(x):
+        y = x.sin()
+        return y, y.exp()
+
+    outcomes = []
+    for call in (program, minidynamo.compile(program, backend="aot_eager")):
+        x, _ = leaves()
+        y, z = call(x)
+        edge = torch.autograd.graph.get_gradient_edge(y)
+        outcomes.append(torch.autograd.grad(z.sum(), [edge, x]))
+    torch.testing.assert_close(*outcomes)
