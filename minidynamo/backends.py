@@ -36,6 +36,7 @@ from minidynamo.options import GraphCompiler
 from minidynamo.stored_graphs import StoredGraphs
 from minidynamo.structure import compile_flat
 from minidynamo.switches import switches_inference
+from minidynamo.tensor_places import reads_places
 
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -192,6 +193,10 @@ def inductor(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callabl
     """torch's own code generator behind minidynamo's capture."""
     if any(switches_inference(node.target) for node in gm.graph.nodes):  # which it would leave out
         return compile_segments(gm, example_inputs, inductor)
+    if any(map(reads_places, gm.graph.nodes)):
+        what = "a graph runs operation by operation: torch's code generator takes no tensor as the index of a place"
+        notice(Diagnostic("MD401", what, why="The number is known when it runs.", fix="Index with x[i[None]][0]."))
+        return make_boxed(gm)
     return make_boxed_func(compat.compile_with_inductor(gm, list(example_inputs)))
 
 

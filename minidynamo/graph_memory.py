@@ -16,6 +16,7 @@ from torch import fx
 from minidynamo import compat
 from minidynamo.boxed import final_results
 from minidynamo.memory_plan import MemoryPlan, PlanRecorder
+from minidynamo.numbers_in_data import hint_of
 
 # Their results are parts of their argument, which their schemas do not say.
 _UNDECLARED = frozenset(("unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk", "_unsafe_view"))
@@ -128,4 +129,4 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 def _bytes(value: torch.Tensor) -> int:
     """The bytes of a tensor's memory; sizes that change are taken to be what they were when the graph was traced."""
     size: Any = value.untyped_storage().nbytes()
-    return int(size.node.hint) if isinstance(size, compat.SYMBOLIC_NUMBERS) else int(size)
+    return hint_of(size) if isinstance(size, compat.SYMBOLIC_NUMBERS) else int(size)

@@ -14,6 +14,7 @@ from torch import fx
 
 from minidynamo import compat
 from minidynamo.graph_memory import may_share
+from minidynamo.numbers_in_data import hint_of
 
 WRITTEN = "written"
 """Where a node notes which of its results the program has written to arguments: by their positions those of these."""
@@ -71,5 +72,5 @@ def _storages(value: Any) -> Iterator[tuple[int, int, int]]:
     for position, item in enumerate(value if isinstance(value, (list, tuple)) else (value,)):
         if isinstance(item, compat.FakeTensor) and item.layout is torch.strided:
             nbytes: Any = item.untyped_storage().nbytes()
-            hint = nbytes.node.hint if isinstance(nbytes, compat.SYMBOLIC_NUMBERS) else nbytes
+            hint = hint_of(nbytes) if isinstance(nbytes, compat.SYMBOLIC_NUMBERS) else nbytes
             yield position, item.untyped_storage()._cdata, int(hint)

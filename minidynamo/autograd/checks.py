@@ -16,6 +16,7 @@ from torch import fx
 
 from minidynamo.autograd.numbers import has_symbols
 from minidynamo.compat import OpOverload
+from minidynamo.tensor_places import place_of
 
 aten = torch.ops.aten
 
@@ -35,7 +36,7 @@ def unused_checks(graph: fx.Graph, used: Collection[fx.Node]) -> list[fx.Node]:
 
 def _may_raise(node: fx.Node) -> bool:
     if not isinstance(node.target, OpOverload):
-        return False
+        return node.target is place_of
     name = str(node.target.overloadpacket.__name__)
     if node.target is aten.as_strided.default:
         return not _is_within_memory(node)

@@ -31,6 +31,7 @@ from minidynamo.autograd.value_keys import Symbols, symbols_of, value_keys
 from minidynamo.boxed import BoxedCallable, make_boxed
 from minidynamo.compat import OpOverload
 from minidynamo.locks import ForkSafeLock
+from minidynamo.numbers_in_data import hangs_on_data
 from minidynamo.switches import Settings, preserved, restore, settings
 
 
@@ -162,7 +163,8 @@ class Program:
         self.call = self.build()
 
     def is_given(self, node: fx.Node) -> bool:
-        return is_number(node) or self.keys[node] in self.kept or node.op == "placeholder" or is_empty(node.meta["val"])
+        is_known = is_number(node) and not hangs_on_data(node.meta["val"])
+        return is_known or self.keys[node] in self.kept or node.op == "placeholder" or is_empty(node.meta["val"])
 
     def sources(self, node: fx.Node) -> list[fx.Node]:
         return [] if self.is_given(node) else read_inputs(node)

@@ -25,6 +25,7 @@ from minidynamo.autograd.recomputation import is_free, is_random, uses_generator
 from minidynamo.autograd.unread import read_inputs
 from minidynamo.autograd.value_keys import symbol_values, symbols_of, value_keys
 from minidynamo.errors import Diagnostic, Unsupported
+from minidynamo.numbers_in_data import hangs_on_data
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ def plan_higher_order(
     """
     roots = [node for node in gradients if node is not None]
     usable = {node for node in parts.saved if node in functional.made_forward or not _is_differentiable(node)}
+    usable -= {node for node in usable if hangs_on_data(node.meta["val"])}  # numbers are kept for the first order alone
 
     def reaching(nodes: Iterable[fx.Node]) -> set[fx.Node]:
         return ancestors(nodes, lambda node: () if node in usable else read_inputs(node))

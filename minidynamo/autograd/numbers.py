@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from minidynamo import compat
+from minidynamo.numbers_in_data import hint_of
 
 
 def is_symbolic(value: Any) -> bool:
@@ -60,7 +61,7 @@ def keys(numbers: Iterable[Any]) -> tuple[Any, ...]:
 
 def hint(number: Any) -> int:
     """The number, or what a symbolic one is in the call that is being compiled for."""
-    return int(number.node.hint) if is_symbolic(number) else int(number)
+    return hint_of(number) if is_symbolic(number) else int(number)
 
 
 def dense_strides(order: Sequence[int], shape: Sequence[Any], at_least: Callable[[Any, int], Any] = max) -> Any:

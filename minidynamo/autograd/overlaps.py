@@ -12,6 +12,7 @@ import torch
 from minidynamo.autograd.mutation import Mutation
 from minidynamo.autograd.numbers import is_symbolic, key, keys
 from minidynamo.compat import OpOverload
+from minidynamo.numbers_in_data import hangs_on_data
 from minidynamo.strides import Dims, may_meet
 
 
@@ -48,9 +49,12 @@ def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def share_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors over one storage may have memory in common. Sizes that are not known are decided on."""
+    """Whether two tensors over one storage may have memory in common. Sizes that are not known are decided on; of where
+    a tensor begins that data tell, nothing is known."""
     if not one.numel() or not other.numel():
         return False
+    if any(hangs_on_data(tensor.storage_offset()) for tensor in (one, other)):
+        return True
     return may_meet(*_bytes_of(one), *_bytes_of(other))
 
 

@@ -25,6 +25,7 @@ from minidynamo.errors import Diagnostic, GraphRefused
 from minidynamo.fake_strides import FakeTensorMode
 from minidynamo.recomputing import CHECKPOINTS
 from minidynamo.switches import Call, Settings, is_switch, preserved, restore, settings, switches_inference, way_to
+from minidynamo.tensor_places import at_first_places
 
 CompileGraph = Callable[[fx.GraphModule, Sequence[Any]], BoxedCallable]
 Environment = dict[fx.Node, Any]
@@ -291,7 +292,7 @@ class _OnFakes(fx.Interpreter):
             return _run_both(args[1:3], args[3])
         if target in CHECKPOINTS:
             return tuple(_OnFakes(args[0]).run(*args[1]))
-        return super().call_function(target, *foreseen(target, args, kwargs))
+        return super().call_function(target, *foreseen(target, tuple(at_first_places(target, args)), kwargs))
 
     def call_method(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return super().call_method(target, *foreseen(target, args, kwargs))

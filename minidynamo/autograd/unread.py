@@ -15,6 +15,7 @@ from torch import fx
 from minidynamo.autograd.emitter import Emitter
 from minidynamo.autograd.numbers import is_number
 from minidynamo.autograd.opaque import Gradients
+from minidynamo.numbers_in_data import hangs_on_data
 
 aten = torch.ops.aten
 
@@ -48,9 +49,9 @@ ASKED_FOR_LAYOUT = frozenset(
 
 def read_inputs(node: fx.Node) -> list[fx.Node]:
     """What the results of `node` depend on: numbers and layouts aside, and new running statistics of batch norm, which
-    depend on the old ones, do not count as results."""
+    depend on the old ones, do not count as results. Numbers that tensors hold depend on those."""
     if is_number(node):
-        return []
+        return node.all_input_nodes if hangs_on_data(node.meta["val"]) else []
     if isinstance(node.target, Gradients):
         return [arg for i, arg in enumerate(node.args) if i not in node.target.unread and isinstance(arg, fx.Node)]
     if node.target in ASKED_FOR_LAYOUT:

@@ -19,6 +19,7 @@ from minidynamo.autograd.functional_graph import FunctionalGraph
 from minidynamo.autograd.numbers import is_number, is_symbolic, key
 from minidynamo.autograd.recomputation import is_random, uses_generator
 from minidynamo.compat import OpOverload
+from minidynamo.numbers_in_data import hangs_on_data
 
 LARGEST_CONSTANT = 1 << 16
 """Elements of a constant that is looked at; a larger one is known by its name alone."""
@@ -63,7 +64,7 @@ def value_keys(functional: FunctionalGraph, symbols: Symbols) -> dict[fx.Node, s
     found: dict[fx.Node, str] = {}
     drawn = 0
     for node in functional.emitter.graph.nodes:
-        if is_number(node):
+        if is_number(node) and not hangs_on_data(node.meta["val"]):
             number = key(node.meta["val"])
             found[node] = f"number {number.xreplace(names) if is_symbolic(node.meta['val']) else number}"
         elif node in inputs:

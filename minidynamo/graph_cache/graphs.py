@@ -21,6 +21,7 @@ from minidynamo.errors import UserLocation
 from minidynamo.fake_strides import FakeTensorMode
 from minidynamo.graph_cache.encoding import Codec, Damaged, Json, NotStorable
 from minidynamo.graph_cache.key import Key
+from minidynamo.tensor_places import place_of
 from minidynamo.unfused_memory import DIES
 
 _ON_NUMBERS = (
@@ -30,6 +31,7 @@ _ON_NUMBERS = (
     *(torch.sym_not, torch.sym_ite),
 )
 NUMBER_FUNCTIONS: dict[str, Any] = {f"{function.__module__}.{function.__name__}": function for function in _ON_NUMBERS}
+NUMBER_FUNCTIONS["place_of"] = place_of
 """What graphs and host programs call on numbers, by a name that is the same in every process."""
 
 RANDOM_FUNCTIONS: dict[str, Any] = {function.__name__: function for function in redrawing.FUNCTIONS}

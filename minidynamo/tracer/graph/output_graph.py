@@ -28,6 +28,7 @@ from minidynamo.guards.shapes import Shapes
 from minidynamo.guards.source import Computed, Constant, Result, Size, Source, TensorFact, is_read_anew
 from minidynamo.structure import leaves
 from minidynamo.switches import allowed_attention, settings, way_to
+from minidynamo.tensor_places import at_first_places
 from minidynamo.tracer.constants import NotConstant, from_constant
 from minidynamo.tracer.copies import anew
 from minidynamo.tracer.graph.arguments import Arguments, NotInGraph
@@ -190,7 +191,8 @@ class OutputGraph:
             del node_kwargs["generator"], fake_kwargs["generator"]
         versions = Versions((fake_args, fake_kwargs))
         self._fakes.take_draws()
-        result = self._fakes.run(target, fake_args, fake_kwargs)
+        run_args = fake_args if self.subgraph is not None else at_first_places(target, fake_args)
+        result = self._fakes.run(target, run_args, fake_kwargs)
         uncounted = [*_written_lists(target, fake_args), *_updated_statistics(target, fake_args, fake_kwargs)]
         written = [*versions.written(), *tensors_in(uncounted)]
         self._note_writes(written)
