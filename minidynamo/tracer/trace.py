@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
+import torch
+
 from minidynamo.bytecode.analysis import is_in_try
 from minidynamo.compat import DataDependentOutput, DynamicOutputShape, UnsupportedFakeTensor, UnsupportedOperator
 from minidynamo.errors import Diagnostic, GraphBreak, UserLocation
@@ -167,7 +169,7 @@ class Trace:
         known = facts.answer(self, target, args) if target in facts.ANSWERS and not kwargs else None
         if known is not None:
             return known
-        if kwargs and self._makes_leaf(kwargs):
+        if kwargs and target is not torch.asarray and self._makes_leaf(kwargs):  # which may give its argument
             others = {name: value for name, value in kwargs.items() if name != "requires_grad"}
             return self.call_method(self.emit(target, args, others), "requires_grad_")
         name = f"Tensor.{target}()" if isinstance(target, str) else f"{getattr(target, '__name__', target)}()"
