@@ -104,6 +104,11 @@ def taken_one_by_one(make):
     return [[*each] for each in lazy], functools.reduce(lambda a, b: a + b, make()), max(make(), key=str)
 
 
+def noted(item):
+    ASKED.append(f"key of {item}")
+    return -item
+
+
 def mapped(make):
     return [*map(str, make())], dict.fromkeys(make()), [item for item in make()], dict(zip(make(), make()))  # noqa: C416
 
@@ -124,6 +129,7 @@ PROGRAMS = {
     "joined": lambda make: ",".join(make()),
     "intersected": intersected,
     "one by one": taken_one_by_one,
+    "ranked": lambda make: (max(make(), key=noted), min(make(), key=noted), sorted(make(), key=noted)),
     "iterator": lambda make: (list(iter(make())), tuple(iter(make())), [*iter(make())], sorted(iter(make()))),
     "starred behind another": lambda make: (lambda: [(a, b) for a, *b in [iter(make())]])(),
     "part": lambda make: (lambda items: (items.__setitem__(slice(1), make()), items))([0]),
