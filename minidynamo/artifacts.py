@@ -71,6 +71,18 @@ def collected() -> Iterator[list[Artifact]]:
         _collected.reset(token)
 
 
+@contextlib.contextmanager
+def kept_if_done() -> Iterator[None]:
+    """What is written in the `with` block is collected only if the block comes to its end."""
+    texts = _collected.get()
+    count = len(texts or ())
+    try:
+        yield
+    except BaseException:
+        del (texts or [])[count:]
+        raise
+
+
 def collecting(function: Callable[P, R]) -> Callable[P, R]:
     """`function`, whose texts belong to whoever collects now, whenever it is called."""
     texts = _collected.get()

@@ -32,7 +32,9 @@ from minidynamo.errors import ArgumentError, BackendError, Diagnostic, GraphRefu
 from minidynamo.events import notice, phase
 from minidynamo.graph_memory import IN_PLACE, graph_plan
 from minidynamo.graph_text import graph_text
+from minidynamo.memory_plan import MemoryPlan
 from minidynamo.options import GraphCompiler
+from minidynamo.peak_limit import PeakLimit
 from minidynamo.stored_graphs import StoredGraphs
 from minidynamo.structure import compile_flat
 from minidynamo.switches import switches_inference
@@ -58,6 +60,13 @@ def _one_by_one(gm: torch.fx.GraphModule, stage: str) -> BoxedCallable:
     return make_boxed(gm, handing_over=handing_over)
 
 
+def _plan_of_operations(graph: torch.fx.GraphModule) -> MemoryPlan:
+    """The plan of a backward graph whose operations run one by one."""
+    graph = _copied(graph)
+    write_in_place(graph.graph)
+    return graph_plan(graph, "backward", handing_over=True)
+
+
 def boxed_nop(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """What a backend of one's own starts from: the captured graph, changed in nothing, as a boxed callable.
 
@@ -73,14 +82,17 @@ def _with_autograd(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **st
     """
     for stage in ("forward", "backward", "inference"):
         stages[stage] = artifacts.collecting(stages[stage])
+    if _save_policy.get() is not None:  # of what is kept somebody else has decided
+        del stages["announce"]
     try:
-        compiled: Callable[..., Any] = aot_compile(gm, example_inputs, **stages, save_policy=_save_policy.get())
+        with artifacts.kept_if_done():
+            compiled: Callable[..., Any] = aot_compile(gm, example_inputs, **stages, save_policy=_save_policy.get())
         return compiled
     except GraphRefused as refused:
         if refused.code == "MD401" and has_symbols(list(example_inputs)):
             raise
         notice(replace(refused.diagnostic, what=f"a graph runs operation by operation: {refused.diagnostic.what}"))
-        return make_boxed(gm)
+        return eager(gm, example_inputs)
 
 
 def _show(stage: str, graph: torch.fx.GraphModule) -> str:
@@ -93,6 +105,8 @@ def _show(stage: str, graph: torch.fx.GraphModule) -> str:
 def aot_eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """Our autograd stage, with ATen operations run one by one."""
 
+    limit = PeakLimit(_plan_of_operations)
+
     def run(stage: str) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
         def run_stage(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
             _show(stage, graph)
@@ -104,12 +118,13 @@ def aot_eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callab
             if stage == "forward":
                 postpone(graph.graph)
             renewed = overwrite(graph.graph)
+            limit.check(graph_plan(graph, stage))
             return as_new(_one_by_one(graph, stage), renewed)
 
         return run_stage
 
     stages = {stage: run(stage) for stage in ("forward", "backward", "inference")}
-    return _with_autograd(gm, example_inputs, **stages, keep=splittable)
+    return _with_autograd(gm, example_inputs, **stages, keep=splittable, announce=limit.announce)
 
 
 def _writing_to_inputs(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
@@ -140,25 +155,32 @@ def _generated(target: str) -> Backend:
         by_rules = _save_policy.get() is None  # what a function of the user's decides is in no key
         cache = StoredGraphs(target, settings) if settings.graph_cache and by_rules else None
 
+        def how(stage: str, graph: torch.fx.GraphModule) -> dict[str, Any]:
+            """What the code generator is told; it gets the graph ready."""
+            otherwise = None
+            if graph.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
+                otherwise = functools.partial(_writing_to_inputs, _copied(graph))
+            if stage != "backward":
+                overwrite_inputs(graph.graph, lambda op: compile_graph.find(op) is None)
+            _note_in_place(graph.graph)
+            return {"target": target, "name": stage, "handing_over": stage == "backward", "otherwise": otherwise}
+
+        def plan_backward(graph: torch.fx.GraphModule) -> MemoryPlan:
+            graph = _copied(graph)
+            return compile_graph.plan_graph(graph, **how("backward", graph))
+
+        limit = PeakLimit(plan_backward, _plan_of_operations)
+
         def compiler(stage: str) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
             def compile_stage(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
                 text = _show(stage, graph)
-                otherwise = None
-                if graph.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
-                    otherwise = functools.partial(_writing_to_inputs, _copied(graph))
-                if stage != "backward":
-                    overwrite_inputs(graph.graph, lambda op: compile_graph.find(op) is None)
-                _note_in_place(graph.graph)
+                told = how(stage, graph)
                 try:
                     with phase("codegen"), config.using(settings):
-                        compiled = compile_graph.compile_graph(
-                            graph,
-                            inputs,
-                            target=target,
-                            name=stage,
-                            handing_over=stage == "backward",
-                            otherwise=otherwise,
-                        )
+                        check = None if stage == "backward" else limit.check
+                        compiled = compile_graph.compile_graph(graph, inputs, **told, check=check)
+                except GraphRefused:
+                    raise
                 except Exception as error:
                     failure = _in_stage(stage, error)
                     if stage != "backward" or on_error == "raise":
@@ -179,6 +201,7 @@ def _generated(target: str) -> Backend:
             inference=compiler("inference"),
             keep=_lowered,
             cache=cache,
+            announce=limit.announce,
         )
 
     return backend

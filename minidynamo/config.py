@@ -56,6 +56,9 @@ class Config:
         1.0, "what forward may keep for backward: 1 as usual, 0 as little as possible", changes_code=True, most=1.0
     )
     decompose: bool = _option(True, "split composite ATen operations before lowering", changes_code=True)
+    eager_peak: bool = _option(
+        True, "run a graph as captured where its code would need more memory than eager", changes_code=True
+    )
     verify_ir: bool = _option(True, "check the loop IR between stages")
 
     def code_key(self) -> tuple[tuple[str, Any], ...]:

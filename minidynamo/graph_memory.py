@@ -92,10 +92,21 @@ class _Walk:
             key = value.untyped_storage()._cdata
             if shares and key in self.owners:
                 self.recorder.view(name, self.owners[key])
+            elif shares and (place := self.place(node)) is not None:
+                self.recorder.view(name, place)
             else:
                 self.owners[key] = name
                 made_by = () if node.op == "placeholder" else (_label(node), node.meta.get("user_location"))
                 self.recorder.make(name, _bytes(value), *made_by)
+
+    def place(self, node: fx.Node) -> str | None:
+        """The name of what a view lies in, whose fake value was made where the graph did not write there yet."""
+        if node.target is not operator.getitem and not isinstance(node.target, compat.OpOverload):
+            return None
+        source = node.args[0] if node.args else None
+        names = self.names.get(source, []) if isinstance(source, fx.Node) else []
+        parts = isinstance(source, fx.Node) and node.target is operator.getitem and may_share(source)
+        return names[0] if names and (parts or len(names) == 1) else None
 
     def free(self, nodes: list[fx.Node]) -> None:
         self.recorder.free(name for node in nodes for name in self.names.get(node, ()))

@@ -43,6 +43,7 @@ from minidynamo.switches import AUTOCAST_DEVICES
 
 AtenCompiler = Callable[[fx.GraphModule, Sequence[Any]], BoxedCallable]
 Keep = Callable[[], Collection[OpOverload]]
+Announce = Callable[[fx.GraphModule, Sequence[Any], "AotGraphs"], None]
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,7 @@ def aot_compile(
     keep: Keep = frozenset,
     cache: GraphCache | None = None,
     save_policy: SavePolicy | None = None,
+    announce: Announce | None = None,
 ) -> BoxedCallable:
     """Compile a torch-level graph; the result takes one list with a value per placeholder.
 
@@ -100,7 +102,7 @@ def aot_compile(
     inputs. `backward` is called at the first backward; what it raises reaches the user there, so a caller that wants
     eager execution instead must return an eager callable itself. What they return is boxed; a plain callable is
     adapted, with one notice. `keep` gives operators that are not to be decomposed. `cache` may know what an equal graph
-    was compiled to.
+    was compiled to. What a graph becomes is told to `announce` before its forward or inference graph is compiled.
 
     A graph that writes to inputs assumes that they lie in separate memory. Each call checks that; inputs that share
     memory with a written one are run by the torch-level graph, operation by operation.
@@ -121,6 +123,7 @@ def aot_compile(
             keep=keep,
             cache=cache,
             save_policy=save_policy,
+            announce=announce,
         )
         return compile_segments(gm, example_inputs, again)
     noticed: set[tuple[str, str]] = set()
@@ -129,6 +132,8 @@ def aot_compile(
     found = None if place is None else place.read(lambda graph: backward(graph, _examples(graph)))
     if found is None:
         graphs = aot_graphs(gm, example_inputs, keep=keep, save_policy=save_policy)
+        if announce is not None:
+            announce(gm, example_inputs, graphs)
         found = _compile_graphs(graphs, forward=forward, backward=backward, inference=inference, place=place)
     return _callable(gm, example_inputs, keep, found)
 

@@ -30,6 +30,7 @@ from minidynamo.codegen.runtime import library, triton_launch
 from minidynamo.config import config
 from minidynamo.errors import Diagnostic, ToolchainMissing, UnknownName, nearest
 from minidynamo.events import notice, phase
+from minidynamo.memory_plan import MemoryPlan
 from minidynamo.unfused_memory import DIES, peak_of_operations
 
 TARGETS = ("auto", "cpp", "triton", "aten")
@@ -65,37 +66,61 @@ def compile_graph(
     name: str = "graph",
     handing_over: bool = False,
     otherwise: Callable[[], fx.GraphModule] | None = None,
+    check: Callable[[MemoryPlan], None] | None = None,
 ) -> CompiledGraph:
     """Compile a functional ATen graph whose nodes carry fake tensors in `meta["val"]`.
 
     With `handing_over` the callable hands its results over (see `boxed.py`). `otherwise` makes a graph that does the
-    same, which is compiled instead where the peak of this one is too high, and its own lower.
+    same, which is compiled instead where the peak of this one is too high, and its own lower. `check` is given the
+    memory plan before a kernel is built; what it raises is raised.
 
     Raises UnknownName for an unknown target and BackendError when a kernel cannot be built. Without a C++ compiler the
     graph runs with torch's own kernels, after one notice.
     """
+    plan = functools.partial(_planned, gm, name=name, handing_over=handing_over, otherwise=otherwise)
     chosen = choose_target(gm, target)
+    planned = plan(target=chosen)
+    if check is not None:
+        check(memory_plan(planned[1]))
     try:
-        return _compile(gm, chosen, name, handing_over, otherwise)
+        return _compile(*planned, chosen, name)
     except ToolchainMissing as missing:
         notice(missing.diagnostic)
-        return _compile(gm, "aten", name, handing_over, otherwise)
+        return _compile(*plan(target="aten"), "aten", name)
 
 
-def _compile(
+def plan_graph(
     gm: fx.GraphModule,
+    *,
+    target: str,
+    name: str,
+    handing_over: bool,
+    otherwise: Callable[[], fx.GraphModule] | None = None,
+) -> MemoryPlan:
+    """The memory plan of what `compile_graph` would make; nothing is built."""
+    chosen = choose_target(gm, target)
+    return memory_plan(_planned(gm, target=chosen, name=name, handing_over=handing_over, otherwise=otherwise)[1])
+
+
+def _planned(
+    gm: fx.GraphModule,
+    *,
     target: str,
     name: str,
     handing_over: bool,
     otherwise: Callable[[], fx.GraphModule] | None,
-) -> CompiledGraph:
-    paths: dict[str, str] = {}
+) -> tuple[LoopProgram, HostProgram]:
     limit = functools.partial(peak_of_operations, gm)
     schedule = functools.partial(_scheduled, kernels=target != "aten", name=name, handing_over=handing_over)
     loops, program, above = schedule(gm, limit)
     if otherwise is not None and above > 0:
         other = schedule(otherwise(), limit)
-        loops, program = other[:2] if other[2] < above else (loops, program)
+        return other[:2] if other[2] < above else (loops, program)
+    return loops, program
+
+
+def _compile(loops: LoopProgram, program: HostProgram, target: str, name: str) -> CompiledGraph:
+    paths: dict[str, str] = {}
     kernels_text = "\n".join(map(kernel_text, program.kernels))
     loops_text = program_text(loops)
     paths["loops"] = artifacts.write("loops", name, f"{loops_text}\n{kernels_text}", ".txt")

@@ -1,0 +1,184 @@
+"""Owns the peak that a captured graph has in eager: it is run once, forward and backward, on tensors without data.
+
+Torch's own autograd saves and frees what it saves and frees with data, and every storage that operations make is
+counted from its birth to its death. What kernels take inside is not seen. Nothing here is compiled.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from minidynamo import compat, fake_strides
+from minidynamo.autograd.inputs import layout_of
+from minidynamo.autograd.numbers import is_symbolic
+from minidynamo.compat import FakeTensor
+from minidynamo.switches import preserved
+
+
+@dataclass(frozen=True)
+class EagerMemory:
+    """Bytes on top of the inputs: the most at one time in a call and, if gradients flow, in its backward, by the
+    beginning of which the results are gone; and those that live between the two, with the results."""
+
+    peak: int
+    between: int
+
+
+def eager_memory(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> EagerMemory | None:
+    """What the operations of `gm` hold. None where that cannot be foreseen: where the program looks into data, say."""
+    try:
+        with torch.autograd.set_detect_anomaly(False), preserved():
+            return _Rehearsal(gm, example_inputs).run()
+    except Exception:  # of the program's, or of torch's without data
+        return None
+
+
+class _Counting(compat.TorchDispatchMode):
+    """Counts the bytes of the storages that operations make, as long as they live."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.known: dict[int, weakref.ref[Any]] = {}
+        self.arrived: set[int] = set()
+        self.level = self.peak = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.look()
+        made = func(*args, **(kwargs or {}))
+        self.note(_tensors(made))
+        # Where several gradients of one tensor are added, torch writes over the first if it has data. Without, that is
+        # gone by the next operation. One that has arrived from outside may be somebody else's.
+        if func is not torch.ops.aten.add.Tensor or args[0].untyped_storage()._cdata in self.arrived:
+            self.look()
+        return made
+
+    def look(self) -> None:
+        """Note how much lives now."""
+        self.peak = max(self.peak, self.level)
+
+    def note(self, tensors: Iterable[torch.Tensor], counts: bool = True) -> None:
+        """Tensors that there are; those that are inputs do not count."""
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            if storage._cdata not in self.known:
+                nbytes = storage.nbytes() if counts else 0
+                self.level += nbytes
+                self.known[storage._cdata] = weakref.ref(storage, self._forgetting(storage._cdata, nbytes))
+
+    def _forgetting(self, key: int, nbytes: int) -> Callable[[Any], None]:
+        def forget(_: Any) -> None:
+            del self.known[key]
+            self.level -= nbytes
+
+        return forget
+
+
+class _Arrival(torch.autograd.Function):
+    """Stands for what becomes of results: its gradients are those of the results, which it does not keep."""
+
+    @staticmethod
+    def forward(ctx: Any, arrived: set[int], *results: torch.Tensor) -> torch.Tensor:
+        ctx.arrived = arrived
+        ctx.made = [(value.shape, value.stride(), value.dtype, value.device) for value in results]
+        return results[0].new_empty(())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor | None, ...]:
+        made = [torch.empty_strided(*sizes, dtype=dtype, device=device) for *sizes, dtype, device in ctx.made]
+        ctx.arrived.update(value.untyped_storage()._cdata for value in made)
+        return None, *made
+
+
+class _Program(fx.Interpreter):
+    """Runs the graph; values die behind their last use, as in eager."""
+
+    def __init__(self, gm: fx.GraphModule, as_fake: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__(gm)
+        self.as_fake = as_fake
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """The value of an attribute, without data."""
+        value = super().get_attr(target, args, kwargs)
+        return self.as_fake(value) if isinstance(value, torch.Tensor) else value
+
+
+class _Rehearsal:
+    def __init__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> None:
+        self.gm = gm
+        self.layout = layout_of(gm, example_inputs)
+        self.flat = self.layout.flatten(example_inputs)
+        self.mode = fake_strides.FakeTensorMode()  # with the sizes of this call
+        self.counting = _Counting()
+        self.leaves: list[torch.Tensor] = []
+        self.constants: dict[int, torch.Tensor] = {}
+
+    def run(self) -> EagerMemory:
+        with self.mode, torch.enable_grad():
+            given = [self.as_input(value) for value in self.flat]
+        held = [value for value in given if isinstance(value, torch.Tensor)]
+        histories = [value.grad_fn for value in held]
+        self.counting.note([*self.leaves, *held], counts=False)
+        program = _Program(self.gm, self.as_constant)
+        with self.mode, self.counting:
+            made = program.run(*self.layout.unflatten(given), enable_io_processing=False)
+        self.counting.look()
+        program.env.clear()
+        del given
+        between = self.counting.level
+        written = [value for value, before in zip(held, histories) if value.grad_fn is not before]
+        results = {id(value): value for value in (*written, *_tensors(made)) if value.requires_grad}
+        del written, histories
+        with self.mode, torch.enable_grad():
+            end = self.arrival(list(results.values())) if results and self.leaves else None
+        del made, results
+        if end is not None:
+            first = torch.empty_like(end)
+            self.counting.note([first], counts=False)
+            with self.mode, self.counting:
+                gradients = torch.autograd.grad(end, self.leaves, first, allow_unused=True)
+            self.counting.look()
+            del gradients
+        return EagerMemory(self.counting.peak, between)
+
+    def arrival(self, results: list[torch.Tensor]) -> torch.Tensor:
+        """What backward begins with."""
+        end: torch.Tensor = _Arrival.apply(self.counting.arrived, *results)  # type: ignore[no-untyped-call]
+        return end
+
+    def as_input(self, value: Any) -> Any:
+        """A value like `value`, without data and with the size of this call."""
+        if not isinstance(value, torch.Tensor):
+            return _hint(value)
+        if value.layout is not torch.strided:
+            raise NotImplementedError("its memory is not one storage")
+        shape, stride = ([_hint(size) for size in sizes] for sizes in (value.shape, value.stride()))
+        leaf = torch.empty_strided(shape, stride, dtype=value.dtype, device=value.device)
+        if not value.requires_grad:
+            return leaf
+        self.leaves.append(leaf.requires_grad_())
+        return leaf if value.is_leaf else leaf.clone()
+
+    def as_constant(self, value: torch.Tensor) -> torch.Tensor:
+        """A tensor of the program's, without data."""
+        if id(value) not in self.constants:
+            self.constants[id(value)] = self.mode.from_tensor(value)
+            self.counting.note([self.constants[id(value)]], counts=False)
+        return self.constants[id(value)]
+
+
+def _hint(value: Any) -> Any:
+    return value.node.hint if is_symbolic(value) else value
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, FakeTensor) and value.layout is torch.strided:
+        yield value

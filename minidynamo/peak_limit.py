@@ -1,0 +1,196 @@
+"""Owns the decision that a graph runs as it was captured, because compiled it would need more memory than in eager.
+
+What compiled graphs need is known from their plans, what eager needs from a rehearsal (`autograd/rehearsal.py`).
+Neither knows what kernels take inside.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from minidynamo import compat
+from minidynamo.autograd.aot import AotGraphs
+from minidynamo.autograd.numbers import has_symbols
+from minidynamo.autograd.rehearsal import eager_memory
+from minidynamo.autograd.views import PARTS
+from minidynamo.config import config
+from minidynamo.errors import Diagnostic, GraphRefused
+from minidynamo.graph_memory import FILLING, graph_plan
+from minidynamo.memory_plan import MemoryPlan
+from minidynamo.switches import AUTOCAST_DEVICES
+from minidynamo.unfused_memory import WRITTEN
+
+ROUNDING = 64
+"""The allocator gives memory in multiples of so many bytes, so that less of it per tensor is no difference."""
+
+PlanBackward = Callable[[fx.GraphModule], MemoryPlan]
+
+
+@dataclass(frozen=True)
+class _Need:
+    """The most bytes at one time, and how many tensors hold them."""
+
+    bytes: int
+    tensors: int
+
+
+@dataclass(frozen=True)
+class _Captured:
+    """A graph, and what the autograd stage has made of it; `theirs` is the memory of arguments. `writes`: the program
+    writes to some of that, or to parts of tensors."""
+
+    gm: fx.GraphModule
+    example_inputs: Sequence[Any]
+    graphs: AotGraphs
+    theirs: Collection[int]
+    writes: bool
+
+
+class PeakLimit:
+    """What becomes of a captured graph is told to `announce`; `check` is then given the plan of its forward graph.
+
+    `plan_backward` plans a backward graph for the code that will run it. Where that takes long, `estimate` gives a plan
+    that needs as much or more; code whose sizes vary is not made before it is needed, since that decides on sizes.
+    """
+
+    def __init__(self, plan_backward: PlanBackward, estimate: PlanBackward | None = None) -> None:
+        self.plan_backward = plan_backward
+        self.estimate = estimate
+        self.captured: _Captured | None = None
+
+    def announce(self, gm: fx.GraphModule, example_inputs: Sequence[Any], graphs: AotGraphs) -> None:
+        """The graph that is going to be compiled, and what the autograd stage has made of it."""
+        # Under autocast, what is converted lives as long as the block, which the graph does not know.
+        known = config.eager_peak and not any(map(torch.is_autocast_enabled, AUTOCAST_DEVICES))
+        self.captured = _Captured(gm, example_inputs, graphs, _in_arguments(graphs), _writes(graphs)) if known else None
+
+    def check(self, plan: MemoryPlan) -> None:
+        """Raises GraphRefused where the compiled graph, or its backward, would need more memory than eager."""
+        captured, self.captured = self.captured, None
+        if captured is None:
+            return
+        graphs, need = captured.graphs, _need(plan)
+        if graphs.backward is not None and not captured.writes:
+            return  # the partitioner and the scheduler see to that
+        if graphs.backward is None and not _is_above(need, graph_plan(captured.gm, "captured").peak()):
+            return  # eager needs that, and what functions of several operations make between them
+        eager = eager_memory(captured.gm, captured.example_inputs)
+        if eager is None:
+            return
+        _compare("in forward", need, eager.peak)
+        if graphs.backward is not None:
+            _compare("until backward", _between(plan, graphs), eager.between)
+            self.compare_backward(captured, eager.peak)
+
+    def compare_backward(self, captured: _Captured, allowed: int) -> None:
+        """Raises where backward would need more than is allowed, on top of the arguments."""
+        if self.estimate is not None:
+            if not _is_above(_need_of_backward(captured, self.estimate), allowed):
+                return
+            if has_symbols(list(captured.example_inputs)):
+                return
+        _compare("in backward", _need_of_backward(captured, self.plan_backward), allowed)
+
+
+def _compare(when: str, need: _Need, allowed: int) -> None:
+    if _is_above(need, allowed):
+        raise GraphRefused(
+            Diagnostic(
+                "MD412",
+                f"compiled, it would need more memory {when} than in eager: {need.bytes:,} bytes, not {allowed:,}",
+                why="What it writes in place would lie in memory of its own.",
+                fix="Return new tensors instead of writing to parts of others, or set eager_peak=False.",
+            )
+        )
+
+
+def _need_of_backward(captured: _Captured, plan_backward: PlanBackward) -> _Need:
+    """What backward needs, if the results are gone by then."""
+    graphs, theirs = captured.graphs, captured.theirs
+    assert graphs.backward is not None and graphs.partition is not None
+    plan = plan_backward(graphs.backward)
+    saved = graphs.partition.saved
+    owned: dict[int, int] = {}
+    dying: set[str] = set()
+    for place, node in enumerate(graphs.backward.graph.find_nodes(op="placeholder")):
+        new = _memory([saved[place] if place < len(saved) else node], theirs)
+        owned.update(new)
+        dying.update([node.name] if new else ())
+    return _need(plan, dying, sum(owned.values()), len(owned))
+
+
+def _between(plan: MemoryPlan, graphs: AotGraphs) -> _Need:
+    """What lives when forward has run: the results, and what is kept for backward. What is copied into arguments is
+    gone by then."""
+    assert graphs.partition is not None
+    results = _results(graphs)
+    returned = [results[made.index] for made in graphs.signature.outputs if made.origin == "graph"]
+    kept = _memory([*filter(None, returned), *graphs.partition.saved], ())
+    copied = [results[m.result] for m in graphs.signature.mutations if m.result is not None and not m.in_place]
+    gone = _memory(copied, kept)
+    counts = replace(plan, buffers=tuple(replace(buffer, bytes=1) for buffer in plan.buffers))
+    return _Need(plan.usage()[-1] - sum(gone.values()), counts.usage()[-1] - len(gone))
+
+
+def _results(graphs: AotGraphs) -> list[Any]:
+    """What forward gives to the runtime, as the signature counts it; None for what it has written to inputs itself."""
+    (output,) = graphs.forward.graph.find_nodes(op="output")
+    results: list[Any] = list(output.args[0])
+    for place in sorted(m.result for m in graphs.signature.mutations if m.in_place and m.result is not None):
+        results.insert(place, None)
+    return results
+
+
+def _in_arguments(graphs: AotGraphs) -> dict[int, int]:
+    """The memory of the arguments, and of what forward copies into them."""
+    given = graphs.forward.graph.find_nodes(op="placeholder")
+    copies = graphs.forward.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+    return _memory([*given, *(copy.args[1] for copy in copies)], ())
+
+
+def _memory(nodes: Iterable[fx.Node], known: Collection[int]) -> dict[int, int]:
+    """The bytes of each storage that nodes lie in, but for those that are known."""
+    found: dict[int, int] = {}
+    for node in nodes:
+        value = node.meta.get("val")
+        if isinstance(value, compat.FakeTensor) and value.layout is torch.strided:
+            nbytes: Any = value.untyped_storage().nbytes()
+            hint = nbytes.node.hint if isinstance(nbytes, compat.SYMBOLIC_NUMBERS) else nbytes
+            found[value.untyped_storage()._cdata] = int(hint)
+    return {key: size for key, size in found.items() if key not in known}
+
+
+def _need(plan: MemoryPlan, owned: Collection[str] = (), before: int = 0, tensors: int = 0) -> _Need:
+    """What a plan says, on top of what there is before; inputs in `owned` die."""
+    buffers = [buffer for buffer in plan.buffers if not buffer.name.startswith("inside_")]
+    usage = replace(plan, buffers=tuple(buffers)).usage(owned)
+    counts = replace(plan, buffers=tuple(replace(buffer, bytes=1) for buffer in buffers)).usage(owned)
+    most, step = max((used, -step) for step, used in enumerate([0, *usage]))
+    return _Need(before + most, tensors + [0, *counts][-step])
+
+
+def _is_above(need: _Need, allowed: int) -> bool:
+    return need.bytes - allowed > need.tensors * ROUNDING
+
+
+def _writes(graphs: AotGraphs) -> bool:
+    """Whether the program writes to parts of tensors or to arguments, for which a graph without writes needs new memory
+    first. Numbers do not count, nor what operators return to be written, as batch norm running statistics."""
+    nodes = graphs.forward.graph.nodes
+    results = _results(graphs)
+    copied = [results[made.result] for made in graphs.signature.mutations if made.result is not None]
+    copied += [node.args[1] for node in nodes if node.target is torch.ops.aten.copy_.default]
+    if any(node is None or not (node.target is operator.getitem or _is_number(node)) for node in copied):
+        return True
+    return any(node.target in PARTS or (node.target in FILLING and WRITTEN in node.meta) for node in nodes)
+
+
+def _is_number(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.dim() == 0
