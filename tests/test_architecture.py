@@ -42,6 +42,7 @@ FOUNDATION |= {
     "kernel_launches",
     "locks",
     "memory_plan",
+    "numbers_in_data",
     "options",
     "plain_numbers",
     "recomputing",
@@ -50,6 +51,7 @@ FOUNDATION |= {
     "strides",
     "structure",
     "switches",
+    "tensor_places",
 }
 MAY_IMPORT = {
     **dict.fromkeys(FOUNDATION, FOUNDATION),

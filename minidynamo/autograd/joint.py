@@ -31,11 +31,13 @@ from minidynamo.autograd.locations import LocatingInterpreter, LocationRecorder
 from minidynamo.autograd.mutation import write_unseen
 from minidynamo.autograd.numbers import is_empty, is_symbolic, known
 from minidynamo.autograd.opaque import CHOOSES_BY_DATA, CHOOSES_LATER, REFUSES_BY_DATA, NotOpaque, run_opaque
+from minidynamo.autograd.places_read import PlacesRead, let_have_symbols
 from minidynamo.autograd.vectors import without_vectors
 from minidynamo.compat import FakeTensor, FakeTensorMode, OpOverload
 from minidynamo.errors import Diagnostic, GraphRefused, MinidynamoError
 from minidynamo.recomputing import CHECKPOINTS
 from minidynamo.switches import is_switch, preserved, restore, settings
+from minidynamo.tensor_places import reads_places, run_with_places
 
 
 @dataclass
@@ -116,6 +118,8 @@ def trace_joint(
     be rebuilt.
     """
     mode = mode_of(gm, flat)
+    if any(map(reads_places, gm.graph.nodes)):
+        let_have_symbols(mode)
     leaves = {i: value.is_leaf for i, value in enumerate(flat) if isinstance(value, torch.Tensor)}
     flat = [_as_fake(mode, known(value)) for value in flat]
     attempt = functools.partial(_trace_once, gm, layout, flat, mode, leaves, decompositions, orders)
@@ -478,6 +482,7 @@ class _CheckingInterpreter(LocatingInterpreter):
     ) -> None:
         super().__init__(gm, recorder, **around)
         self.opaque = opaque
+        self.places = PlacesRead()
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if target in CHECKPOINTS:
@@ -486,6 +491,8 @@ class _CheckingInterpreter(LocatingInterpreter):
         if self.recorder.current in self.opaque:
             return run_opaque(target, args, kwargs)
         if (made := plain_calls.call(target, args, kwargs)) is not NotImplemented:
+            return made
+        if (made := run_with_places(target, args, self.places)) is not NotImplemented:
             return made
         before = self.recorder.newest()
         result = super().call_function(target, args, kwargs)
