@@ -23,6 +23,7 @@ from minidynamo.config import config
 from minidynamo.errors import Diagnostic, GraphRefused
 from minidynamo.graph_memory import FILLING, graph_plan
 from minidynamo.memory_plan import MemoryPlan
+from minidynamo.numbers_in_data import hint_of
 from minidynamo.switches import AUTOCAST_DEVICES
 from minidynamo.unfused_memory import WRITTEN
 
@@ -161,7 +162,7 @@ def _memory(nodes: Iterable[fx.Node], known: Collection[int]) -> dict[int, int]:
         value = node.meta.get("val")
         if isinstance(value, compat.FakeTensor) and value.layout is torch.strided:
             nbytes: Any = value.untyped_storage().nbytes()
-            hint = nbytes.node.hint if isinstance(nbytes, compat.SYMBOLIC_NUMBERS) else nbytes
+            hint = hint_of(nbytes) if isinstance(nbytes, compat.SYMBOLIC_NUMBERS) else nbytes
             found[value.untyped_storage()._cdata] = int(hint)
     return {key: size for key, size in found.items() if key not in known}
 

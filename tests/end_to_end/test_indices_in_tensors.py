@@ -74,6 +74,14 @@ def an_index_that_changes(x, i, j):
     return y + 10, x[i] * 2, y
 
 
+def a_part_of_a_part_that_is_copied(x, i, j):
+    h = torch.stack([x, x + 1])
+    part = h[j]
+    part[i] = 5
+    x.copy_(part)
+    return x + 1
+
+
 def in_a_loop(x, i, j):
     x = x.clone()
     for k in range(3):
@@ -91,7 +99,8 @@ def without_gradients(x, i, j):
 
 WRITES: Sequence[Program] = (
     *(elements_of_an_input, an_input_from_its_own_part, parts_of_an_input, one_part_from_another),
-    *(views_that_may_be_one, parts_of_what_is_computed, an_index_that_changes, in_a_loop, without_gradients),
+    *(views_that_may_be_one, parts_of_what_is_computed, an_index_that_changes, a_part_of_a_part_that_is_copied),
+    *(in_a_loop, without_gradients),
 )
 PROGRAMS = {**READS, **{program.__name__: program for program in WRITES}}
 PLACES = [(1, 0), (0, 1), (1, 1), (-1, 1), (9, 0), (0, -7)]
