@@ -11,7 +11,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -466,4 +466,16 @@ def _name_of_part(source: Derived, base: str) -> str:
         return f"{base}.size()[{source.dim}]"
     if isinstance(source, Stride):
         return f"{base}.stride()[{source.dim}]"
-    return f"{base}.cell_contents" if isinstance(source, CellContents) else f"{type(source).__name__}({base})"
+    if isinstance(source, CellContents):
+        return f"{base}.cell_contents"
+    told_apart_by = [vars(source)[field.name] for field in fields(source) if field.name != "of"]
+    return f"{type(source).__name__}({', '.join([base, *map(_stable_text, told_apart_by)])})"
+
+
+def _stable_text(part: object) -> str:
+    """A field of a source, as a part of its name."""
+    if isinstance(part, Source):
+        return stable_name(part)
+    if isinstance(part, tuple):
+        return f"[{', '.join(map(_stable_text, part))}]"
+    return repr(part) if isinstance(part, (str, int)) else getattr(part, "__qualname__", type(part).__name__)

@@ -334,8 +334,8 @@ def _backend(reader: Reader, guard: Guard) -> list[str]:
 
 
 def _relation(reader: Reader, guard: Guard) -> list[str]:
-    text = reader.read(guard.source)
-    return [text if guard.expected else f"not ({text})"]
+    text = f"({reader.read(guard.source)})"  # it may be an alternative, among conditions that all must hold
+    return [text if guard.expected else f"not {text}"]
 
 
 WRITERS: dict[GuardKind, Callable[[Reader, Guard], list[str]]] = {

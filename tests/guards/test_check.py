@@ -9,7 +9,7 @@ import torch
 
 from minidynamo.guards.check import Condition, ordered, write_condition
 from minidynamo.guards.guard import Guard, GuardKind
-from minidynamo.guards.source import Attr, Constant, InstanceAttr, Item, Local, Source, TypeOf, global_source
+from minidynamo.guards.source import Attr, Computed, Constant, InstanceAttr, Item, Local, Source, TypeOf, global_source
 from minidynamo.guards.state import current
 from minidynamo.guards.tensors import facts_of
 from tests.guards.module_guards import Net, guards_of, parameter_sources
@@ -45,6 +45,15 @@ def test_a_few_arguments_are_checked_in_one_expression() -> None:
     assert _holds(condition, x=x, y=y, n=3)
     assert not _holds(condition, x=x, y=torch.zeros(9), n=3)
     assert not _holds(condition, x=x, y=y, n=4)
+
+
+def test_an_alternative_is_one_of_the_conditions() -> None:
+    either = Guard(Computed("{0} == 1 or {1} == 2", (Local("n"), Local("m"))), K.RELATION, True)
+    neither = Guard(Computed("{0} == 7 or {1} == 7", (Local("n"), Local("m"))), K.RELATION, False)
+    condition = write_condition([either, neither, Guard(Local("s"), K.EQUALS, "s")], ("n", "m", "s"))
+    assert _holds(condition, n=1, m=5, s="s") and _holds(condition, n=5, m=2, s="s")
+    assert not _holds(condition, n=5, m=5, s="s") and not _holds(condition, n=7, m=2, s="s")
+    assert not _holds(condition, n=1, m=5, s="t") and not _holds(condition, n=5, m=2, s="t")
 
 
 def test_names_of_two_entries_do_not_meet() -> None:

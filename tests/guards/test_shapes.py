@@ -8,7 +8,18 @@ from minidynamo.guards.failures import describe
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.profile import FrameProfile
 from minidynamo.guards.shapes import Shapes, stable_name
-from minidynamo.guards.source import Attr, Computed, Constant, InstanceAttr, Item, Local, Size, global_source
+from minidynamo.guards.source import (
+    Attr,
+    Called,
+    Computed,
+    Constant,
+    InstanceAttr,
+    Item,
+    Local,
+    Size,
+    TensorFact,
+    global_source,
+)
 from minidynamo.guards.tensors import facts_of
 
 X, Y = Local("x"), Local("y")
@@ -110,3 +121,6 @@ def test_names_are_the_same_in_each_process() -> None:
     assert stable_name(global_source(names, "a")) == "G['a']"
     assert stable_name(Attr(Constant(max, "max"), "__name__")) == "max.__name__"
     assert stable_name(Computed("{0} + {1}", (X, Y))) == "L['x'] + L['y']"
+    cached = global_source(names, "a")
+    assert stable_name(Called(cached, (Constant(3, "3"), X), ("k",))) == "Called(G['a'], [3, L['x']], ['k'])"
+    assert stable_name(TensorFact(X, "storage_offset()")) == "TensorFact(L['x'], 'storage_offset()')"
