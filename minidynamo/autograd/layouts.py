@@ -68,6 +68,13 @@ class GradientLayout:
         self.order = written.order or ()
         self.shape, self.stride = written.shape, written.stride
         self.dtype, self.device = written.dtype, written.device
+        self.kind = torch.strided if isinstance(like, WrittenLayout) else like.layout  # only strided ones are written
+
+    def of_this_kind(self, gradient: torch.Tensor | None) -> torch.Tensor | None:
+        """The gradient, dense if the graph was traced with a dense one, else sparse."""
+        if gradient is None or gradient.layout is self.kind:
+            return gradient
+        return gradient.to_dense() if self.kind is torch.strided else gradient.to_sparse(layout=self.kind)
 
     def __call__(
         self, gradient: torch.Tensor | None, shape: Sequence[int] | None, stride: tuple[int, ...] | None = None
@@ -78,6 +85,8 @@ class GradientLayout:
             shape, stride = self.shape, stride or self.stride
         else:
             stride = dense_strides(self.order, shape)
+        if self.kind is not torch.strided:
+            return self.nothing(shape) if gradient is None else gradient
         if gradient is None:
             return torch.empty_strided(shape, stride, dtype=self.dtype, device=self.device).zero_()
         if gradient.stride() == stride and not gradient.is_neg():
@@ -87,7 +96,7 @@ class GradientLayout:
     def own_order(self, gradient: torch.Tensor) -> tuple[int, ...] | None:
         """The strides, without gaps, of a gradient whose dimensions come in another order in memory; None if it fits
         but for gaps, or its order cannot be told. Sizes that vary are laid out in the one order."""
-        if gradient.stride() == self.stride or self.is_symbolic:
+        if self.is_symbolic or self.kind is not torch.strided or gradient.stride() == self.stride:
             return None
         inner = sorted((stride, dim) for dim, stride in enumerate(gradient.stride()) if self.shape[dim] > 1)
         strides, reached, step = list(self.stride), 1, 1
@@ -100,17 +109,24 @@ class GradientLayout:
     def own_gaps(self, gradient: torch.Tensor) -> tuple[int, ...] | None:
         """The strides of a gradient, if they are others than those that it was traced with. Sizes that vary are laid
         out in the one order."""
+        if self.kind is not torch.strided:
+            return None
         strides = gradient.stride()
         alike = all(given == own or n == 1 for given, own, n in zip(strides, self.stride, self.shape))
         return None if alike or self.is_symbolic or gradient.is_neg() else strides
 
     def is_repeated(self, gradient: torch.Tensor) -> bool:
         """Whether a gradient is one number, expanded, that would have to be laid out."""
-        return gradient.dim() > 0 and not any(gradient.stride()) and gradient.numel() > 1 and not gradient.is_neg()
+        if self.kind is not torch.strided or gradient.dim() == 0 or any(gradient.stride()):
+            return False
+        return gradient.numel() > 1 and not gradient.is_neg()
 
     def nothing(self, shape: Sequence[int] | None) -> torch.Tensor:
         """Zeros of that shape in the memory of one."""
-        return torch.zeros((), dtype=self.dtype, device=self.device).expand(self.shape if shape is None else shape)
+        shape = self.shape if shape is None else shape
+        if self.kind is not torch.strided:
+            return torch.zeros(shape, dtype=self.dtype, layout=self.kind, device=self.device)
+        return torch.zeros((), dtype=self.dtype, device=self.device).expand(shape)
 
 
 def _dense_order(like: torch.Tensor) -> tuple[int, ...]:

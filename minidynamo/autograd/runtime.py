@@ -198,6 +198,10 @@ class _BackwardCall:
         ]
         tangents.clear()
 
+    def of_their_kinds(self, tangents: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+        """The gradients, dense or sparse as they were when the graph was traced."""
+        return [fit.of_this_kind(tangent) for fit, tangent in zip(self.fits, tangents)]
+
     def repeated(self, tangents: Sequence[torch.Tensor | None]) -> list[int]:
         """Which of several gradients are one number repeated, which need not be laid out before they are read."""
         return [
@@ -274,7 +278,7 @@ def _make_function(
             if signature.all_gradients:
                 compat.check_reentrant_backward()
             kept = ctx.again
-            tangents = spare(ctx, [gradients[i] for i in differentiable])
+            tangents = spare(ctx, run_backward.of_their_kinds([gradients[i] for i in differentiable]))
             gradients.clear()
             args, unwanted = saved_for(ctx, tangents), not_asked_for(ctx, kept.links)
             if torch.is_grad_enabled() or has_batches(tangents):
@@ -326,7 +330,7 @@ def _arriving(signature: GraphSignature, holders: Holders | None, run_backward: 
     def arriving(ctx: Any, place: int, gradient: torch.Tensor) -> Sequence[torch.Tensor | None]:
         tangents = [gradient if i == place else None for i in range(len(signature.differentiable_results))]
         args = _looked_up(signature.used_up, holders, ctx, tangents) if signature.saved else []
-        return run_backward.arriving(ctx, args, tangents)
+        return run_backward.arriving(ctx, args, run_backward.of_their_kinds(tangents))
 
     return arriving
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import minidynamo
 from minidynamo.autograd.layouts import GradientLayout, Layout
 from minidynamo.compat import FakeTensorMode
 from tests.autograd.programs import ShapeEnv, fake
@@ -47,3 +48,21 @@ def test_strides_follow_from_the_sizes_of_the_call(order):
         assert fit(wanted, wanted.shape) is wanted or 1 in shape
         assert torch.equal(fit(torch.ones(1).expand(shape), wanted.shape), torch.ones(shape))
         assert fit(None, wanted.shape).stride() == wanted.stride() or 1 in shape
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize(
+    "program",
+    [lambda x: x * 2, lambda x: x.to_sparse(), lambda x: (x.to_sparse() * 2, x.sin())],
+    ids=["to dense", "to sparse", "two"],
+)
+def test_gradients_may_be_sparse_where_results_are_dense_and_the_other_way_round(program, backend):
+    def gradient(fn, given):
+        x = torch.eye(3).requires_grad_()
+        made = fn(x)
+        return torch.autograd.grad(made[0] if isinstance(made, tuple) else made, x, given)[0].to_dense()
+
+    diagonal = torch.diag(torch.tensor([1.0, 2.0, 3.0]))
+    compiled = minidynamo.compile(program, backend=backend)
+    for given in (diagonal, diagonal.to_sparse()):
+        assert torch.equal(gradient(compiled, given), gradient(program, given))
