@@ -32,7 +32,7 @@ _OF_FUNCTIONS = {
 
 # Operations whose result has a shape that depends on data, or that read the values of a tensor.
 _OF_VALUES = {
-    "getitem": "for a mask torch.where(mask, x, 0); for an index in a tensor x.index_select(0, i.view(1))[0]",
+    "getitem": "for a mask torch.where(mask, x, 0); for n items behind i x.index_select(0, i + torch.arange(n))",
     "masked_select": "keep the shape: torch.where(mask, x, 0)",
     "nonzero": "keep the shape, and choose by the mask: torch.where(mask, a, b)",
     "where": "keep the shape, and choose by the mask: torch.where(mask, a, b)",

@@ -26,7 +26,7 @@ LAZY, LAYER, CLASSES = nn.LazyLinear(2), nn.Linear(4, 2), torch.tensor([[1]])
         (lambda x: zlib.crc32(b"a"), "outside of the compiled function"),
         (lambda x: logging.warning("a"), "log outside"),
         (lambda x: x[x > 0], "torch.where"),
-        (lambda x: x[x.argmax()], "index_select"),
+        (lambda x: x[x.argmax() :], "index_select"),
         (lambda x: x.unique(), "keep the shape"),
         (lambda x: x * random.choice((1, 2)), "draw the numbers before"),
         (lambda x: torch.nn.functional.ctc_loss(x.view(1, 1, 4), CLASSES, (1,), (1,)), "behind the compiled function"),
