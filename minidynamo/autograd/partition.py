@@ -346,8 +346,8 @@ class _Network:
 
         Parameters are free, inputs and results as good as free, since the caller holds them; but exposed ones are kept
         only when nothing else will do. A result comes before the input that it is computed from: a caller may write to
-        the input (`h += f(h)`). Of everything else bytes decide; among equals, first comes what forward computes
-        anyway.
+        the input (`h += f(h)`). Of everything else bytes decide; among equals, first come what forward computes
+        anyway and the copies that autograd makes of what is written, which second derivatives take, too.
         """
         value = node.meta["val"]
         if is_number(node):
@@ -362,7 +362,8 @@ class _Network:
             return None
         if node in self.results:
             return _HELD_BY_CALLER - 1
-        return 4 * _bytes(value) + (0 if node in self.required else 1)
+        first = node in self.required or node.target is torch.ops.aten.clone.default
+        return 4 * _bytes(value) + (0 if first else 1)
 
 
 def _bytes(value: torch.Tensor) -> int:

@@ -449,3 +449,20 @@ def test_a_derivative_that_cannot_be_traced_is_refused(monkeypatch):
     assert torch.equal(first, out)
     with pytest.raises(Unsupported, match="MD403"):
         first.sum().backward()
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("again", [torch.Tensor.mul_, torch.Tensor.lerp_], ids=["mul_", "lerp_"])
+def test_the_second_derivative_takes_what_a_written_part_of_an_argument_held(again, backend):
+    def program(h):
+        part = h.narrow(0, 0, 1)
+        part.sin_()
+        again(part, *([part] if again is torch.Tensor.lerp_ else []), 0.5)
+        return h
+
+    def second(fn):
+        x = torch.arange(6.0).reshape(2, 3).requires_grad_()
+        (first,) = torch.autograd.grad(fn(x * 1).sum(), x, create_graph=True)
+        return torch.autograd.grad(first.square().sum(), x)[0]
+
+    assert torch.allclose(second(minidynamo.compile(program, backend=backend)), second(program), rtol=1e-5)
