@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import minidynamo
 from minidynamo.errors import Unsupported
 from tests.autograd.programs import (
     compile_program,
