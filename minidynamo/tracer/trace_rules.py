@@ -216,5 +216,5 @@ def _is_written_in_python(cls: type) -> bool:
 
 
 def is_library_value(value: object) -> bool:
-    """Whether a value found in library code is a function, class, module or sentinel, which is not guarded there."""
-    return type(value) is object or isinstance(value, (*_LIBRARY_VALUES, OpOverload, OpOverloadPacket))
+    """Whether a value found in library code is a function, class or module, which is not guarded there."""
+    return isinstance(value, (*_LIBRARY_VALUES, OpOverload, OpOverloadPacket))
