@@ -23,7 +23,7 @@ def tx():
 
 
 def test_real_callables_stand_for_themselves(tx):
-    assert tx.call(max, [ConstantVariable(1), ConstantVariable(2)]).value == 2
+    assert tx.call(pow, [ConstantVariable(7), ConstantVariable(2)]).value == 49
     assert tx.call_method(ConstantVariable("a"), "__add__", [ConstantVariable("b")]).value == "ab"
     assert not tx.graph.guards
 

@@ -78,7 +78,7 @@ def lower_index_select(builder: Builder, x: Value, dim: int, index: Value) -> Va
 def lower_gather(builder: Builder, x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Value:
     """One element of `x` per element of `index`, chosen along one dimension."""
     _need_integers(index)
-    if not x.shape or not index.shape:
+    if not x.shape or len(index.shape) != len(x.shape):  # an empty index may have any number of dimensions
         raise NotLowered
     along = dim % len(x.shape)
     is_target = _is_replaced_where_ignored(builder, index)

@@ -18,6 +18,7 @@ I = torch.tensor([[2, 0], [1, 1]])  # noqa: E741
 
 def test_reading_through_indices():
     check(lambda x, i: (x.index_select(1, i[0]), F.embedding(i, x[0]), x[0].gather(1, i), x.sum(2).gather(0, i)), X, I)
+    check(lambda x, i: x[:0].gather(0, i), X, I[0, :0])  # an empty index may have any number of dimensions
     check(lambda x, i: (x[i], x[:, i], x[i, i - 3], x[:, i, i.int()], x[:, i - 1, 1:].sum(0)), X, I)
 
 
