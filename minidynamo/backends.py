@@ -118,7 +118,7 @@ def aot_eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callab
             if stage == "forward":
                 postpone(graph.graph)
             renewed = overwrite(graph.graph)
-            limit.check(graph_plan(graph, stage))
+            limit.check(functools.partial(graph_plan, graph, stage))
             return as_new(_one_by_one(graph, stage), renewed)
 
         return run_stage

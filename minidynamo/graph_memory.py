@@ -139,5 +139,4 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 def _bytes(value: torch.Tensor) -> int:
     """The bytes of a tensor's memory; sizes that change are taken to be what they were when the graph was traced."""
-    size: Any = value.untyped_storage().nbytes()
-    return hint_of(size) if isinstance(size, compat.SYMBOLIC_NUMBERS) else int(size)
+    return hint_of(value.untyped_storage().nbytes())

@@ -32,9 +32,11 @@ def hangs_on_data(value: Any) -> bool:
     return isinstance(value, compat.SYMBOLIC_NUMBERS) and bool(_in_data(value))
 
 
-def hint_of(number: torch.SymInt | torch.SymFloat | torch.SymBool) -> int:
-    """What a symbolic number was in the call that is being compiled for; what hangs on numbers that tensors hold, what
-    it is where those are zero."""
+def hint_of(number: Any) -> int:
+    """The number, or what a symbolic one was in the call that is being compiled for; what hangs on numbers that tensors
+    hold, what it is where those are zero."""
+    if not isinstance(number, compat.SYMBOLIC_NUMBERS):
+        return int(number)
     node = number.node
     if node.hint is None:
         zero = dict.fromkeys(_in_data(number), compat.symbolic().Integer(0))

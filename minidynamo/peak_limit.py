@@ -54,7 +54,7 @@ class _Captured:
 
 
 class PeakLimit:
-    """What becomes of a captured graph is told to `announce`; `check` is then given the plan of its forward graph.
+    """What becomes of a captured graph is told to `announce`; `check` then asks for the plan of its forward graph.
 
     `plan_backward` plans a backward graph for the code that will run it. Where that takes long, `estimate` gives a plan
     that needs as much or more; code whose sizes vary is not made before it is needed, since that decides on sizes.
@@ -71,14 +71,16 @@ class PeakLimit:
         known = config.eager_peak and not any(map(torch.is_autocast_enabled, AUTOCAST_DEVICES))
         self.captured = _Captured(gm, example_inputs, graphs, _in_arguments(graphs), _writes(graphs)) if known else None
 
-    def check(self, plan: MemoryPlan) -> None:
+    def check(self, make_plan: Callable[[], MemoryPlan]) -> None:
         """Raises GraphRefused where the compiled graph, or its backward, would need more memory than eager."""
         captured, self.captured = self.captured, None
         if captured is None:
             return
-        graphs, need = captured.graphs, _need(plan)
+        graphs = captured.graphs
         if graphs.backward is not None and not captured.writes:
             return  # the partitioner and the scheduler see to that
+        plan = make_plan()
+        need = _need(plan)
         if graphs.backward is None and not _is_above(need, graph_plan(captured.gm, "captured").peak()):
             return  # eager needs that, and what functions of several operations make between them
         eager = eager_memory(captured.gm, captured.example_inputs)
@@ -135,8 +137,7 @@ def _between(plan: MemoryPlan, graphs: AotGraphs) -> _Need:
     kept = _memory([*filter(None, returned), *graphs.partition.saved], ())
     copied = [results[m.result] for m in graphs.signature.mutations if m.result is not None and not m.in_place]
     gone = _memory(copied, kept)
-    counts = replace(plan, buffers=tuple(replace(buffer, bytes=1) for buffer in plan.buffers))
-    return _Need(plan.usage()[-1] - sum(gone.values()), counts.usage()[-1] - len(gone))
+    return _Need(plan.usage()[-1] - sum(gone.values()), _counts(plan).usage()[-1] - len(gone))
 
 
 def _results(graphs: AotGraphs) -> list[Any]:
@@ -161,19 +162,22 @@ def _memory(nodes: Iterable[fx.Node], known: Collection[int]) -> dict[int, int]:
     for node in nodes:
         value = node.meta.get("val")
         if isinstance(value, compat.FakeTensor) and value.layout is torch.strided:
-            nbytes: Any = value.untyped_storage().nbytes()
-            hint = hint_of(nbytes) if isinstance(nbytes, compat.SYMBOLIC_NUMBERS) else nbytes
-            found[value.untyped_storage()._cdata] = int(hint)
+            storage = value.untyped_storage()
+            found[storage._cdata] = hint_of(storage.nbytes())
     return {key: size for key, size in found.items() if key not in known}
 
 
 def _need(plan: MemoryPlan, owned: Collection[str] = (), before: int = 0, tensors: int = 0) -> _Need:
     """What a plan says, on top of what there is before; inputs in `owned` die."""
-    buffers = [buffer for buffer in plan.buffers if not buffer.name.startswith("inside_")]
-    usage = replace(plan, buffers=tuple(buffers)).usage(owned)
-    counts = replace(plan, buffers=tuple(replace(buffer, bytes=1) for buffer in buffers)).usage(owned)
+    plan = replace(plan, buffers=tuple(buffer for buffer in plan.buffers if not buffer.name.startswith("inside_")))
+    usage, counts = plan.usage(owned), _counts(plan).usage(owned)
     most, step = max((used, -step) for step, used in enumerate([0, *usage]))
     return _Need(before + most, tensors + [0, *counts][-step])
+
+
+def _counts(plan: MemoryPlan) -> MemoryPlan:
+    """The same plan, which counts tensors."""
+    return replace(plan, buffers=tuple(replace(buffer, bytes=1) for buffer in plan.buffers))
 
 
 def _is_above(need: _Need, allowed: int) -> bool:

@@ -71,6 +71,5 @@ def _written(node: fx.Node, position: int, memories: dict[fx.Node, list[int]]) -
 def _storages(value: Any) -> Iterator[tuple[int, int, int]]:
     for position, item in enumerate(value if isinstance(value, (list, tuple)) else (value,)):
         if isinstance(item, compat.FakeTensor) and item.layout is torch.strided:
-            nbytes: Any = item.untyped_storage().nbytes()
-            hint = hint_of(nbytes) if isinstance(nbytes, compat.SYMBOLIC_NUMBERS) else nbytes
-            yield position, item.untyped_storage()._cdata, int(hint)
+            storage = item.untyped_storage()
+            yield position, storage._cdata, hint_of(storage.nbytes())

@@ -61,7 +61,7 @@ def keys(numbers: Iterable[Any]) -> tuple[Any, ...]:
 
 def hint(number: Any) -> int:
     """The number, or what a symbolic one is in the call that is being compiled for."""
-    return hint_of(number) if is_symbolic(number) else int(number)
+    return hint_of(number)
 
 
 def dense_strides(order: Sequence[int], shape: Sequence[Any], at_least: Callable[[Any, int], Any] = max) -> Any:

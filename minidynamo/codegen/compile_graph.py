@@ -66,13 +66,13 @@ def compile_graph(
     name: str = "graph",
     handing_over: bool = False,
     otherwise: Callable[[], fx.GraphModule] | None = None,
-    check: Callable[[MemoryPlan], None] | None = None,
+    check: Callable[[Callable[[], MemoryPlan]], None] | None = None,
 ) -> CompiledGraph:
     """Compile a functional ATen graph whose nodes carry fake tensors in `meta["val"]`.
 
     With `handing_over` the callable hands its results over (see `boxed.py`). `otherwise` makes a graph that does the
-    same, which is compiled instead where the peak of this one is too high, and its own lower. `check` is given the
-    memory plan before a kernel is built; what it raises is raised.
+    same, which is compiled instead where the peak of this one is too high, and its own lower. `check` may ask
+    for the memory plan before a kernel is built; what it raises is raised.
 
     Raises UnknownName for an unknown target and BackendError when a kernel cannot be built. Without a C++ compiler the
     graph runs with torch's own kernels, after one notice.
@@ -81,7 +81,7 @@ def compile_graph(
     chosen = choose_target(gm, target)
     planned = plan(target=chosen)
     if check is not None:
-        check(memory_plan(planned[1]))
+        check(functools.partial(memory_plan, planned[1]))
     try:
         return _compile(*planned, chosen, name)
     except ToolchainMissing as missing:

@@ -23,7 +23,7 @@ from minidynamo.tracer.attributes import instance_dict
 from minidynamo.tracer.constants import as_constant
 from minidynamo.tracer.expectations import only_computes
 from minidynamo.tracer.graph.dead_code import is_pure
-from minidynamo.tracer.handlers.seeded_generators import draw_now
+from minidynamo.tracer.handlers.seeded_generators import GIVING_NUMBERS, draw_now
 from minidynamo.tracer.numbers import computed_text, value_here
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.side_effects import Draw
@@ -32,13 +32,9 @@ from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.numbers import NumberVariable, SeededGenerator
 from minidynamo.variables.objects import OpaqueVariable
 
-# Methods that give a number, or nothing, and change nothing but their generator. The first ones take any numbers.
+# Methods that give a number, or nothing, and change nothing but their generator; those that take any numbers.
+_NAMES = (*GIVING_NUMBERS, "seed")
 _OF_ANY = ("uniform", "gauss", "normalvariate", "seed")
-_NAMES = (
-    *_OF_ANY,
-    *("random", "getrandbits", "randint", "randrange", "triangular", "betavariate", "binomialvariate", "expovariate"),
-    *("gammavariate", "lognormvariate", "paretovariate", "vonmisesvariate", "weibullvariate"),
-)
 # What they may call of the generator, which could have something else under these names.
 _CALLED = ("random", "getrandbits")
 _PLAIN = (int, float, bool, str, bytes, type(None))

@@ -25,12 +25,11 @@ from minidynamo.variables.containers import ListVariable, SequenceVariable
 from minidynamo.variables.numbers import NumberVariable, SeededGenerator
 
 _SEEDS = (int, float, str, bytes)
-SEEDED_NAMES = frozenset(
-    (
-        *("random", "uniform", "gauss", "normalvariate", "getrandbits", "randint", "randrange", "triangular"),
-        *("betavariate", "binomialvariate", "expovariate", "gammavariate", "lognormvariate", "paretovariate"),
-        *("vonmisesvariate", "weibullvariate"),
-    )
+# Methods that give a number.
+GIVING_NUMBERS = (
+    *("random", "uniform", "gauss", "normalvariate", "getrandbits", "randint", "randrange", "triangular"),
+    *("betavariate", "binomialvariate", "expovariate", "gammavariate", "lognormvariate", "paretovariate"),
+    *("vonmisesvariate", "weibullvariate"),
 )
 _PICKS = ("choice", "choices", "sample", "shuffle")
 
@@ -47,7 +46,7 @@ def _make(tx: Tracer, seed: VariableTracker | None = None, /) -> VariableTracker
 
 @registry.attributes(SeededGenerator)
 def _attribute(tx: Tracer, generator: SeededGenerator, name: str) -> VariableTracker | None:
-    if name not in _PICKS and name not in SEEDED_NAMES:
+    if name not in (*_PICKS, *GIVING_NUMBERS):
         tx.break_graph("MD206", f"`{name}` of a Random is used", why="It shows or changes the state of the generator.")
     return None
 
