@@ -437,6 +437,21 @@ def leaf_of(node: torch.autograd.graph.Node | None) -> torch.Tensor | None:
     return leaf
 
 
+def function_of(tensor: torch.Tensor) -> torch.autograd.graph.Node | None:
+    """`tensor.grad_fn`; None where torch does not tell it."""
+    return tensor.grad_fn if tells_history(tensor) else None
+
+
+def tells_history(tensor: torch.Tensor) -> bool:
+    """Whether torch tells what made a tensor, and whether it is a leaf. Of a view from inside `no_grad` whose base was
+    written to outside of it since, it raises an error instead."""
+    try:
+        tensor.is_leaf  # noqa: B018 (which raises it)
+    except RuntimeError:
+        return False
+    return True
+
+
 def will_run(node: torch.autograd.graph.Node) -> bool | None:
     """Whether the backward that is running will run a node; None for one that adds to `.grad`, where somebody has asked
     for what it would be called with instead."""

@@ -179,7 +179,7 @@ def _is_bare(tensor: torch.Tensor) -> bool:
 
 def _has_history(tensor: torch.Tensor) -> bool:
     """Whether `tensor.grad_fn` can be looked at: that runs no code, and there is one."""
-    return type(tensor) in _TENSORS and not tensor.is_leaf
+    return type(tensor) in _TENSORS and compat.tells_history(tensor) and not tensor.is_leaf
 
 
 def are_noticed(values: list[Any]) -> bool:
@@ -234,7 +234,7 @@ def _are_simple(losses: tuple[Any, ...]) -> bool:
     for owner, key in zip(losses[::2], losses[1::2]):
         if type(owner) is dict and type(key) is str:
             value = owner.get(key)
-        elif type(key) is str and key == "grad" and type(owner) in _TENSORS and owner.is_leaf:
+        elif type(key) is str and key == "grad" and type(owner) in _TENSORS and has_gradient(owner):
             value = owner.grad
         elif key is Lost.NO_HISTORY:
             continue
@@ -279,7 +279,7 @@ def _lost(losses: tuple[Any, ...]) -> list[Any]:
 
 def has_gradient(tensor: torch.Tensor) -> bool:
     """Whether `tensor.grad` can be looked at: that runs no code, warns of nothing, and there may be one."""
-    return type(tensor) in _TENSORS and (tensor.is_leaf or tensor.retains_grad)
+    return type(tensor) in _TENSORS and compat.tells_history(tensor) and (tensor.is_leaf or tensor.retains_grad)
 
 
 def _held(owner: Any, key: Any) -> object:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from minidynamo.compat import function_of
 from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.deaths import Lost, are_noticed, are_watched, ends_unseen, loses_unnoticed
 from minidynamo.guards.guard import GuardKind
@@ -146,7 +147,7 @@ def keep_histories(graph: OutputGraph, left: Iterable[VariableTracker], effects:
 
 def _has_history(graph: OutputGraph, tensor: TensorVariable) -> bool:
     real = graph.real(tensor)
-    return real is not None and not real.is_leaf
+    return real is not None and function_of(real) is not None
 
 
 def _reads_more_than(tensor: TensorVariable) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from minidynamo.compat import leaf_of
+from minidynamo import compat
 from minidynamo.guards.deaths import (
     any_dying,
     are_noticed,
@@ -119,13 +119,13 @@ def dies_any(
 def history_of(results: Iterable[torch.Tensor]) -> set[object]:
     """The gradient functions behind some tensors, and the ids of the leaves there."""
     functions = set[object]()
-    leaves = {id(leaf_of(function)) for function in history_behind((t.grad_fn for t in results), functions)}
+    leaves = {id(compat.leaf_of(function)) for function in history_behind(map(compat.function_of, results), functions)}
     return functions | leaves
 
 
 def joins(tensor: torch.Tensor, history: set[object]) -> bool:
     """Whether the history of a tensor is a part of another one."""
-    return id(tensor) in history if tensor.is_leaf else tensor.grad_fn in history
+    return id(tensor) in history or compat.function_of(tensor) in history
 
 
 def _losses(graph: OutputGraph, effect: Effect) -> tuple[Source | None, list[Loss]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from minidynamo.compat import constant_behind
+from minidynamo.compat import constant_behind, tells_history
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Computed, InstanceAttr
 from minidynamo.tracer import facts, registry, scalars
@@ -74,6 +74,9 @@ def tensor_attribute(tx: Tracer, obj: TensorVariable, name: str) -> VariableTrac
         return facts.attribute(tx, obj, name)
     if name in COMPUTED:
         return tx.emit(getattr, [obj, from_constant(name)])
+    if name in ("is_leaf", "grad_fn") and not tells_history(tx.graph.use(obj)):
+        why = "Its base was written to under another grad mode than it was made under, and torch raises an error."
+        tx.break_graph("MD212", f"`{name}` of a view is used", why=why)
     if name == "is_leaf":
         return _is_leaf(tx, obj)
     if name == "grad_fn" and _has_no_grad_fn(tx, obj):

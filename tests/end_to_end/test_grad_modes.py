@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import minidynamo
+from minidynamo.events import on_event
 from minidynamo.testing import assert_same_as_eager
 
 BACKENDS = ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)]
@@ -89,3 +90,59 @@ def test_grad_mode_of_the_caller(backend):
         assert [t.requires_grad for t in actual] == [t.requires_grad for t in expected]
         (grad,) = torch.autograd.grad(actual[0].sum(), x)
         assert torch.equal(grad, 2 * x)
+
+
+# Views from inside `no_grad` whose base is written to outside of it: torch raises where `is_leaf` or `grad_fn` is read.
+
+
+def returned(c, v):
+    return v, c
+
+
+def carried_over_a_break(c, v):
+    u = v.detach() + 1
+    minidynamo.graph_break()
+    return u + v.detach(), v, c
+
+
+def asked_for_its_history(c, v):
+    try:
+        known = v.grad_fn is None
+    except RuntimeError:
+        known = "torch raises"
+    return v.detach() * 2, known, v.requires_grad
+
+
+def described(value):
+    if not isinstance(value, torch.Tensor):
+        return value
+    try:
+        history = value.grad_fn is None
+    except RuntimeError:
+        history = "torch raises"
+    return value.detach().tolist(), value.requires_grad, history, value._version
+
+
+@pytest.mark.parametrize("is_inside", [False, True])
+@pytest.mark.parametrize("fn", [returned, carried_over_a_break, asked_for_its_history])
+@pytest.mark.filterwarnings("ignore:.*MD401")
+def test_views_without_a_history_that_torch_tells(fn, is_inside):
+    def program(c, v):
+        if v is None:
+            with torch.no_grad():
+                v = c.view(-1)
+            c.mul_(2)
+        return fn(c, v)
+
+    outcomes, noticed = [], []
+    unsubscribe = on_event(lambda event: noticed.append(getattr(event.data.get("diagnostic"), "code", None)))
+    for call in (program, minidynamo.compile(program, backend="aot_eager")):
+        c, v = torch.ones(3, requires_grad=True) * 2, None
+        if not is_inside:
+            with torch.no_grad():
+                v = c.view(-1)
+            c.mul_(2)
+        outcomes.append([described(value) for value in call(c, v)])
+    unsubscribe()
+    assert outcomes[0] == outcomes[1]
+    assert "MD299" not in noticed

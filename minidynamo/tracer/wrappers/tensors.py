@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from minidynamo.compat import is_functorch_wrapped
+from minidynamo.compat import is_functorch_wrapped, tells_history
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Source
 from minidynamo.tracer.graph.output_graph import OutputGraph
@@ -28,9 +28,7 @@ def _tensor(graph: OutputGraph, value: torch.Tensor, source: Source) -> Variable
 
 def is_plain_tensor(value: torch.Tensor) -> bool:
     """Whether dtype, device, shape, strides and requires_grad say everything about it but its values."""
-    try:
-        value.is_leaf  # noqa: B018 (of a view whose base was written to under another grad mode torch does not say)
-    except RuntimeError:
+    if not tells_history(value):
         return False
     if value.layout is not torch.strided or value.is_quantized or value.is_nested or is_functorch_wrapped(value):
         return False
