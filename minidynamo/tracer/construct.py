@@ -102,7 +102,7 @@ def _cannot_make(cls: type) -> str | None:
     if issubclass(cls, BaseException):
         if not can_make(cls):
             return "Exceptions that keep more than their arguments are made by Python itself."
-    elif not cls.__flags__ & _HEAP_TYPE and cls is not types.SimpleNamespace:
+    elif not cls.__flags__ & _HEAP_TYPE and cls not in (types.SimpleNamespace, object):
         return "It is not written in Python, and minidynamo does not know it."
     return None
 

@@ -112,7 +112,9 @@ class MovedTable(MutableMapping[DictKey, VariableTracker]):
 
     def as_moved(self) -> dict[DictKey, VariableTracker]:
         """All entries; values that nobody has looked at, here or elsewhere, are unread."""
-        self._items = {key: as_known(self._tx, value) for key, value in self._items.items()}
+        for key, value in [*self._items.items()]:
+            if (known := as_known(self._tx, value)) is not value:
+                self._items[key] = known  # in this very dict: somebody may be looking for a key in it
         return self._items
 
     def __setitem__(self, key: DictKey, value: VariableTracker) -> None:

@@ -34,7 +34,6 @@ _kept_alive: list[object] = []
 
 METHODS: dict[tuple[type, str], Handler] = {}
 SUBCLASS_METHODS: dict[tuple[type, str], Handler] = {}
-CLASS_METHOD_POLYFILLS: dict[tuple[type, str], Callable[..., Any]] = {}
 LATE_FUNCTIONS: dict[tuple[str, str], Handler] = {}
 CODE_POLYFILLS: dict[CodeType, Callable[..., Any]] = {}
 INSTANCES: dict[type, Handler] = {}
@@ -148,19 +147,28 @@ def polyfill(*originals: Callable[..., Any]) -> Callable[[F], F]:
     methods = [(one.__objclass__, one.__name__) for one in originals if hasattr(one, "__objclass__")]
 
     def register(twin: F) -> F:
-        @_registers(METHODS, methods)
-        @takes_unread("args", "kwargs")
-        def call_twin(tx: Tracer, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
-            return tx.call(twin, args, kwargs, unread=True)
-
-        return _registers(POLYFILLS, identities)(twin)
+        return _registers(POLYFILLS, identities)(_twin_of(METHODS, methods)(twin))
 
     return register
 
 
-def polyfill_class_method(cls: type, name: str) -> Callable[[F], F]:
-    """Trace the decorated function wherever the program reads the class method `cls.name`, a new object each time."""
-    return _registers(CLASS_METHOD_POLYFILLS, [(cls, name)])
+def polyfill_class_method(name: str, *classes: type) -> Callable[[F], F]:
+    """Trace the decorated function, which takes the class, wherever the program calls this class method of these."""
+    return _twin_of(METHODS, [(cls, name) for cls in classes])
+
+
+def _twin_of(table: dict[Any, Any], keys: Iterable[Any]) -> Callable[[F], F]:
+    """A decorator that lets handlers trace a twin."""
+
+    def register(twin: F) -> F:
+        @_registers(table, keys)
+        @takes_unread("args", "kwargs")
+        def call_twin(tx: Tracer, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
+            return tx.call(twin, args, kwargs, unread=True)
+
+        return twin
+
+    return register
 
 
 def polyfill_code(code: CodeType) -> Callable[[F], F]:

@@ -1,6 +1,7 @@
 """Values that say themselves what they equal, in containers, beside tensors and below other classes: as in eager."""
 
 import dataclasses
+from typing import ClassVar
 
 import pytest
 import torch
@@ -117,3 +118,71 @@ def test_same_as_eager(name, question):
     compiled = minidynamo.compile(lambda a, b: ask(a, b), backend="eager")
     for args in CALLS[name]:
         assert answer(compiled, *args) == answer(ask, *args), args
+
+
+class Noted:
+    """A key whose comparisons can be counted."""
+
+    asked: ClassVar = []
+
+    def __init__(self, value, name=""):
+        self.value, self.name = value, name
+
+    def __hash__(self):
+        self.asked.append(("hash", self.value, self.name))
+        return self.value % 2
+
+    def __eq__(self, other):
+        self.asked.append(("eq", self.value, self.name, other.value, other.name))
+        return self.value == other.value
+
+
+def noted(count, name=""):
+    return [Noted(value, name) for value in range(count)]
+
+
+COUNTED = {
+    "set": lambda: len(set(noted(4))),
+    "set literal": lambda: len({Noted(1), Noted(3), Noted(1, "b")}),
+    "union": lambda: len(set(noted(3)) | set(noted(4, "b"))),
+    "difference": lambda: len(set(noted(3)) - set(noted(4, "b"))),
+    "equal sets": lambda: set(noted(4)) == set(noted(4, "b")),
+    "set.update": lambda: set(noted(3)).update(noted(3, "b")),
+    "dict literal": lambda: len({Noted(1): 1, Noted(3): 2, Noted(1, "b"): 3}),
+    "dict.update": lambda: {Noted(1): 1}.update({Noted(3): 2, Noted(1, "b"): 3}),
+    "equal dicts": lambda: {Noted(1): 1, Noted(3): 2} == {Noted(3, "b"): 2, Noted(1, "b"): 1},
+    "dict.fromkeys": lambda: len(dict.fromkeys({Noted(1): 1, Noted(3): 2})),
+    "tuples": lambda: {(Noted(1), 1): 2}[Noted(1, "b"), 1],
+    "lists": lambda: (noted(3) == noted(3, "b"), Noted(1, "b") in noted(2)),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_comparisons_that_can_be_counted_are_as_many_as_in_eager(name):
+    def program(x):
+        Noted.asked.clear()
+        return x + 1, COUNTED[name](), list(Noted.asked)
+
+    compiled = minidynamo.compile(program, backend="eager")
+    for _ in range(2):
+        assert compiled(PAIR)[1:] == program(PAIR)[1:]
+
+
+class Drawn:
+    def __hash__(self):
+        return int(torch.rand(2).shape[0])
+
+    def __eq__(self, other):
+        return True
+
+
+def test_a_hash_that_draws_random_numbers_draws_them_once():
+    def program(x):
+        return x + len({Drawn(): 1} | {Drawn(): 2}), torch.rand(1)
+
+    def drawn(function):
+        torch.manual_seed(0)
+        return function(PAIR)
+
+    compiled = minidynamo.compile(program, backend="eager")
+    torch.testing.assert_close(drawn(compiled), drawn(program), rtol=0, atol=0)

@@ -17,7 +17,7 @@ from minidynamo.tracer import registry
 from minidynamo.tracer.constants import key_named
 from minidynamo.tracer.exceptions import made
 from minidynamo.tracer.handlers.lists import length_of, storage_of
-from minidynamo.tracer.handlers.values import expect_key, looked_up, none, not_implemented
+from minidynamo.tracer.handlers.values import expect_key, none, not_implemented
 from minidynamo.tracer.moved_items import MovedTable, entries_as_moved, hold, hold_named, moved_under, store_entries
 from minidynamo.tracer.polyfills.dicts import dict_equal, dict_update, ordered_dict_equal
 from minidynamo.tracer.polyfills.lists import sequence_contains
@@ -79,8 +79,7 @@ def _getitem(tx: Tracer, self: DictVariable, key: VariableTracker) -> VariableTr
 
 
 def _find(self: DictVariable, key: DictKey) -> VariableTracker | None:
-    with looked_up(self.items, key) as is_there:
-        return moved_under(self.items, key) if is_there else None
+    return moved_under(self.items, key) if key in self.items else None
 
 
 @registry.method(defaultdict, "__missing__")
@@ -142,10 +141,9 @@ def _setdefault(
     tx: Tracer, self: DictVariable, key: VariableTracker, default: VariableTracker | None = None, /
 ) -> VariableTracker:
     found, value = expect_key(tx, key), none() if default is None else default
-    with looked_up(self.items, found) as is_there:
-        if is_there:
-            return moved_under(self.items, found)
-        store_entries(tx, self, {found: value})
+    if found in self.items:
+        return moved_under(self.items, found)
+    store_entries(tx, self, {found: value})
     tx.side_effects.contents_changed(self)
     return value
 
@@ -184,14 +182,13 @@ def _pop_end(tx: Tracer, self: DictVariable, *, last: bool) -> VariableTracker:
 
 
 def _take(tx: Tracer, self: DictVariable, key: DictKey, default: VariableTracker | None = None) -> VariableTracker:
-    with looked_up(self.items, key) as is_there:
-        if is_there:
-            taken = moved_under(self.items, key)
-            del self.items[key]
-        elif default is None:
-            tx.raises(made(KeyError, key.variable))
-        else:
-            return default
+    if key in self.items:
+        taken = moved_under(self.items, key)
+        del self.items[key]
+    elif default is None:
+        tx.raises(made(KeyError, key.variable))
+    else:
+        return default
     tx.side_effects.contents_changed(self)
     return taken
 

@@ -214,12 +214,6 @@ def _class_and_receiver(tx: Tracer) -> tuple[VariableTracker, VariableTracker]:
     tx.raises(RuntimeError(words), exact=True)
 
 
-@registry.attributes(ClassVariable)
-def _class_method_with_twin(tx: Tracer, obj: ClassVariable, name: str) -> VariableTracker | None:
-    twin = registry.CLASS_METHOD_POLYFILLS.get((obj.value, name))
-    return None if twin is None else tx.wrap(twin, None)
-
-
 @registry.method(types.MethodType, "__eq__")
 def _same_method(tx: Tracer, self: VariableTracker, other: VariableTracker) -> VariableTracker:
     if not isinstance(self, MethodVariable) or not isinstance(other, MethodVariable):

@@ -1,4 +1,5 @@
-"""Owns the watch over code that is traced into a subgraph and must change nothing that exists around it.
+"""Owns the watch over code that must change nothing that exists around it: what is traced into a subgraph, and what is
+traced more or less often than it runs in eager.
 
 What is then done is for the caller to say: custom Functions and checkpoints break the graph. Whether random numbers are
 drawn is answered here, too.
@@ -7,6 +8,7 @@ drawn is answered here, too.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -15,6 +17,7 @@ import torch
 from minidynamo.compat import FakeTensorMode, TorchDispatchMode
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Item
+from minidynamo.tracer.graph.dead_code import is_pure
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.reachable import is_outside, reachable, target_of
 from minidynamo.tracer.side_effects import Advanced, ContentsChanged, Effect, Written
@@ -43,7 +46,7 @@ def changing_nothing(
             if not may_write:
                 refuse("its function writes to a tensor from outside")
             return
-        target = effect.iterator if isinstance(effect, Advanced) else target_of(effect)
+        target = _changed_by(effect)
         outside = target is None or is_outside(target) or target in existing
         container = target if may_restore and isinstance(effect, ContentsChanged) else None
         if isinstance(container, DictVariable) and type(container) is DictVariable:  # noqa: SIM102
@@ -61,6 +64,37 @@ def changing_nothing(
                 refuse("it changes something outside")
     finally:
         effects.on_effect = around
+
+
+@contextlib.contextmanager
+def unnoticed(tx: Tracer, asked: Sequence[VariableTracker], refuse: Callable[[], object]) -> Iterator[None]:
+    """Inside the block, `refuse()` is called where somebody could tell how often code runs that is asked of these
+    values: it changes something that is there now, or its operations must stay in the graph. It has to raise."""
+    effects, graph = tx.side_effects, tx.graph.graph
+    roots = [*asked, *(value for frame in tx.frames for value in frame.held())]
+    around, nodes = effects.on_effect, len(graph.nodes)
+    existing: set[VariableTracker] = set()
+
+    def check(effect: Effect) -> None:
+        around(effect)
+        target = _changed_by(effect)
+        if not existing:
+            existing.update(reachable(roots, effects)[0])
+        if target is None or is_outside(target) or target in existing:
+            refuse()
+
+    effects.on_effect = check
+    try:
+        yield
+    finally:
+        effects.on_effect = around
+    made = itertools.islice(reversed(graph.nodes), len(graph.nodes) - nodes)
+    if not all(node.op in ("placeholder", "get_attr") or is_pure(node) for node in made):
+        refuse()
+
+
+def _changed_by(effect: Effect) -> VariableTracker | None:
+    return effect.iterator if isinstance(effect, Advanced) else target_of(effect)
 
 
 def _is_restored(

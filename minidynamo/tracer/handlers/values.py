@@ -5,10 +5,8 @@ It registers nothing.
 
 from __future__ import annotations
 
-import contextlib
 import types
-from collections.abc import Container, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant
@@ -22,6 +20,7 @@ from minidynamo.tracer.constants import (
     key_of,
 )
 from minidynamo.tracer.exceptions import unsaid
+from minidynamo.tracer.handlers.trials import unnoticed
 from minidynamo.tracer.numbers import involves_number, pinned
 from minidynamo.tracer.polyfills.lists import same_or_equal
 from minidynamo.tracer.protocol import Tracer
@@ -118,10 +117,12 @@ def expect_index(tx: Tracer, key: VariableTracker, owner: str) -> int | slice:
 
 
 def expect_key(tx: Tracer, variable: VariableTracker) -> DictKey:
-    """The stand-in of a dict key or set element. `__hash__` and `__eq__` of the user are traced at each look-up."""
+    """The stand-in of a dict key or set element. `__hash__` and `__eq__` of the user are traced, which nobody may be
+    able to count: what is built again behind the graph asks once more, and some operations know the hash."""
     variable = pinned(variable)
     if isinstance(variable, ObjectVariable | TupleVariable) and _compares_itself(variable):
-        return DictKey(TracedKey(tx, variable, hash_of(tx, variable)), variable)
+        with unnoticed(tx, [variable], lambda: _refuse_key(tx, variable)):
+            return DictKey(TracedKey(tx, variable, hash_of(tx, variable)), variable)
     if isinstance(variable, TupleVariable):
         return DictKey(tuple(expect_key(tx, item).token for item in variable.items), variable)
     if isinstance(variable, _UNHASHABLE) or lookup_method(variable.python_type, "__hash__") is None:
@@ -134,18 +135,22 @@ def expect_key(tx: Tracer, variable: VariableTracker) -> DictKey:
             fix="Use `None`, a number or a string as the key.",
         )
     if _decides_itself(variable):
-        name = variable.python_type.__name__
-        tx.break_graph(
-            "MD232",
-            f"a {name} is a dict key or set element",
-            why=f"`{name}` decides itself when two of its objects are equal.",
-            fix="Use a number, a string or a tuple of them as the key.",
-        )
+        _refuse_key(tx, variable)
     if isinstance(variable, TensorVariable | ObjectVariable) and variable.source is not None:
         tx.graph.identity_keys[variable] = None
     if isinstance(variable, FunctionVariable):
         tx.guard(variable.source, GuardKind.IDENTITY, variable.value)
     return key_of(variable)
+
+
+def _refuse_key(tx: Tracer, variable: VariableTracker) -> NoReturn:
+    name = variable.python_type.__name__
+    tx.break_graph(
+        "MD232",
+        f"a {name} is a dict key or set element",
+        why=f"`{name}` decides itself when two of its objects are equal.",
+        fix="Use a number, a string or a tuple of them as the key.",
+    )
 
 
 class TracedKey:
@@ -155,8 +160,6 @@ class TracedKey:
         self.tx = tx
         self.variable = variable
         self.hashed = hashed
-        self.answers: dict[int, bool] = {}  # of keys that it was compared with in a look-up
-        self.is_looked_up = False  # and the answers stand
 
     def __hash__(self) -> int:
         return self.hashed
@@ -168,24 +171,8 @@ class TracedKey:
             right = other
         else:
             right = from_constant(other)
-        sought, known = (other, self) if isinstance(other, TracedKey) else (self, other)
-        if not sought.is_looked_up or id(known) not in sought.answers:
-            sought.answers[id(known)] = self.tx.truth(self.tx.call(same_or_equal, [self.variable, right]))
-        return sought.answers[id(known)]
-
-
-@contextlib.contextmanager
-def looked_up(items: Container[DictKey], key: DictKey) -> Iterator[bool]:
-    """Whether a dict has the key. What is done with both in here asks keys with an equality of their own no more."""
-    token = key.token
-    is_there = key in items
-    if isinstance(token, TracedKey):
-        token.is_looked_up = True
-    try:
-        yield is_there
-    finally:
-        if isinstance(token, TracedKey):
-            token.is_looked_up = False
+        with unnoticed(self.tx, [self.variable, right], lambda: _refuse_key(self.tx, self.variable)):
+            return self.tx.truth(self.tx.call(same_or_equal, [self.variable, right]))
 
 
 class _Hashed:

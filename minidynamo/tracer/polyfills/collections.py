@@ -9,19 +9,9 @@ The methods of deques and OrderedDicts are with those of lists and dicts, in `li
 from __future__ import annotations
 
 import bisect
-import collections
 import heapq
 
-from minidynamo.tracer.registry import polyfill, polyfill_class_method
-
-
-@polyfill_class_method(collections.OrderedDict, "fromkeys")
-def ordered_dict_fromkeys(iterable, value=None):
-    result = collections.OrderedDict()
-    for key in iterable:
-        result[key] = value
-    return result
-
+from minidynamo.tracer.registry import polyfill
 
 # --- heapq: the heap is laid out exactly as the original lays it out -----------------------------------------------
 
@@ -52,10 +42,47 @@ def _settle(heap, position):
     _sink(heap, start, position)
 
 
+def _settle_largest(heap, position):
+    """The same in a heap with the largest item at the top."""
+    start, end, item = position, len(heap), heap[position]
+    child = 2 * position + 1
+    while child < end:
+        if child + 1 < end and not heap[child + 1] < heap[child]:
+            child += 1
+        heap[position] = heap[child]
+        position = child
+        child = 2 * position + 1
+    while position > start:
+        above = (position - 1) // 2
+        if not heap[above] < item:
+            break
+        heap[position] = heap[above]
+        position = above
+    heap[position] = item
+
+
 @polyfill(heapq.heapify)
 def heapify(heap, /):
     for position in range(len(heap) // 2 - 1, -1, -1):
         _settle(heap, position)
+
+
+# `heapq.nsmallest` and `nlargest` are Python, and traced. The one keeps the largest at the top, by functions that have
+# had other names.
+
+
+@polyfill(getattr(heapq, "_heapify_max", None) or vars(heapq)["heapify_max"])
+def heapify_max(heap, /):
+    for position in range(len(heap) // 2 - 1, -1, -1):
+        _settle_largest(heap, position)
+
+
+@polyfill(getattr(heapq, "_heapreplace_max", None) or vars(heapq)["heapreplace_max"])
+def heapreplace_max(heap, item, /):
+    largest = heap[0]
+    heap[0] = item
+    _settle_largest(heap, 0)
+    return largest
 
 
 @polyfill(heapq.heappush)
@@ -85,16 +112,6 @@ def heapreplace(heap, item, /):
 @polyfill(heapq.heappushpop)
 def heappushpop(heap, item, /):
     return heapreplace(heap, item) if heap and heap[0] < item else item
-
-
-@polyfill(heapq.nlargest)
-def nlargest(n, iterable, key=None):
-    return sorted(iterable, key=key, reverse=True)[: max(n, 0)]
-
-
-@polyfill(heapq.nsmallest)
-def nsmallest(n, iterable, key=None):
-    return sorted(iterable, key=key)[: max(n, 0)]
 
 
 # --- bisect ---------------------------------------------------------------------------------------------------------

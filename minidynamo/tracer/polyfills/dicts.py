@@ -40,9 +40,14 @@ def dict_ior(self, other, /):
     return self
 
 
-@polyfill_class_method(dict, "fromkeys")
-def dict_fromkeys(iterable, value=None, /):
-    result = {}
+@polyfill_class_method("fromkeys", collections.OrderedDict)
+def ordered_dict_fromkeys(cls, iterable, value=None):
+    return dict_fromkeys(cls, iterable, value)
+
+
+@polyfill_class_method("fromkeys", dict)
+def dict_fromkeys(cls, iterable, value=None, /):
+    result = cls()
     for key in iterable:
         result[key] = value
     return result

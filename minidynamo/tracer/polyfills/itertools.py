@@ -272,20 +272,28 @@ def _groups(source, key):
 def tee(iterable, n=2, /):
     if n < 0:
         cannot_trace("`itertools.tee` with a negative number", "it raises ValueError")
-    source = iter(iterable)
+    source = iter(iter(iterable))  # which the original asks for twice, too
     queues: list[list[Any]] = [[] for _ in range(n)]
-    return tuple([_branch(source, queues, mine) for mine in queues])
+    return tuple([Branch(source, queues, mine) for mine in queues])
 
 
-def _branch(source, queues, mine):
-    while True:
-        if not mine:
-            item = next(source, _END)
-            if item is _END:
-                return
-            for queue in queues:
+class Branch:
+    """What `tee` gives. One that has come to the end asks the source again when it is asked."""
+
+    def __init__(self, source, queues, mine):
+        self.source = source
+        self.queues = queues
+        self.mine = mine
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if not self.mine:
+            item = next(self.source)
+            for queue in self.queues:
                 queue.append(item)
-        yield mine.pop(0)
+        return self.mine.pop(0)
 
 
 def until(function, sentinel):

@@ -1,6 +1,5 @@
 from collections import OrderedDict
 
-from minidynamo.tracer import registry
 from minidynamo.tracer.polyfills import dicts as twins
 from tests.tracer.polyfills.agreement import same_changes
 
@@ -15,7 +14,10 @@ test_changing_twin_leaves_what_the_original_leaves = same_changes(CHANGING_CASES
 
 
 def test_class_methods():
-    assert registry.CLASS_METHOD_POLYFILLS[dict, "fromkeys"]("ab", 0) == dict.fromkeys("ab", 0)
+    for cls, twin in ((dict, twins.dict_fromkeys), (OrderedDict, twins.ordered_dict_fromkeys)):
+        for args in (("abca",), ("ab", 1), ([],)):
+            assert twin(cls, *args) == cls.fromkeys(*args)
+            assert type(twin(cls, *args)) is cls
 
 
 def test_equality():

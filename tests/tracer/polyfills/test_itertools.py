@@ -83,6 +83,32 @@ def test_groupby(items):
     assert grouped(twins.groupby, items, ord) == grouped(itertools.groupby, items, ord)
 
 
+class Counted:
+    """An iterator that notes what it is asked for."""
+
+    def __init__(self):
+        self.asked = []
+
+    def __iter__(self):
+        self.asked.append("iter")
+        return self
+
+    def __next__(self):
+        self.asked.append("next")
+        if len(self.asked) > 4:
+            raise StopIteration
+        return len(self.asked)
+
+
+def test_tee_asks_the_source_as_often():
+    sources = Counted(), Counted()
+    for tee, source in zip((twins.tee, itertools.tee), sources):
+        left, right = tee(source)
+        assert list(left) == list(right) == [3, 4]
+        assert next(left, None) is None
+    assert sources[0].asked == sources[1].asked
+
+
 def test_tee():
     for tee in (twins.tee, itertools.tee):
         left, right = tee(iter("abc"))
