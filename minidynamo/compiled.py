@@ -160,7 +160,8 @@ class CompiledFunction:
         self._family = (lambda: None) if family is None else weakref.ref(family)
         # Per frame point (None: the root): what has been seen to vary, and what was written for each entry.
         self.profiles: dict[FramePoint | None, FrameProfile] = {}
-        self._expected: dict[FramePoint, FrameProfile] = {}
+        self._expected: dict[FramePoint | None, FrameProfile] = {}
+        self._expected_calls: dict[types.CodeType, FrameProfile] = {}
         self.turns: Turns = family.turns if family else Turns()
         self._texts: dict[FramePoint | None, list[list[Artifact]]] = {}
 
@@ -250,6 +251,10 @@ class CompiledFunction:
         """Note what is known to vary of the values with which a frame will go on at `point`."""
         self._expected.setdefault(point, FrameProfile()).add(found)
 
+    def expect_call(self, code: types.CodeType, found: FrameProfile) -> None:
+        """Note what is known to vary of the arguments with which a function of this code will be called at a break."""
+        (self._family() or self)._expected_calls.setdefault(code, FrameProfile()).add(found)
+
     # Misses
 
     def convert(self, dispatcher: Dispatcher, values: list[Any], point: FramePoint | None = None) -> Entry | Native:
@@ -289,6 +294,9 @@ class CompiledFunction:
             stored_profile.recall(self.py_func, name_of_point(point), self.profiles[point])
         if point in self._expected:
             self.profiles[point].add(self._expected.pop(point))
+        family = self._family()
+        if family is not None and (point is None or point.index == first_index(point.code)):
+            self.profiles[point].add(family._expected_calls.pop(self.py_func.__code__, FrameProfile()))
         return self.profiles[point]
 
     def _check_stolen(self, arguments: dict[str, Any]) -> None:
@@ -393,5 +401,5 @@ class CompiledFunction:
             record.reset()
         self.stats.reset()
         told = (self.graphs, self.breaks, self.fallbacks, self.recompiles)
-        for kept in (*told, self._texts, self.profiles, self._expected, self.turns):
+        for kept in (*told, self._texts, self.profiles, self._expected, self._expected_calls, self.turns):
             kept.clear()

@@ -44,7 +44,7 @@ from minidynamo.guards.state import saved_tensor_hook_guards
 from minidynamo.names import weakly
 from minidynamo.options import BackendKey, CompileOptions
 from minidynamo.stealing import stolen_arguments
-from minidynamo.tracer.foreseen import foreseen
+from minidynamo.tracer.foreseen import foreseen, foreseen_of_callee
 from minidynamo.tracer.frame import trace_frame
 from minidynamo.tracer.frame_request import FrameRequest, StackSlot
 from minidynamo.tracer.residual import Surroundings, print_residual
@@ -73,6 +73,10 @@ class FrameOwner(Protocol):
 
     def expect(self, point: FramePoint, found: FrameProfile) -> None:
         """Note what is known to vary of the values with which a frame will go on at `point`."""
+        ...
+
+    def expect_call(self, code: types.CodeType, found: FrameProfile) -> None:
+        """Note what is known to vary of the arguments with which a function of this code will be called at a break."""
         ...
 
 
@@ -231,6 +235,9 @@ def _conversion(
     if cut is not None and point is not None and frame.profile.dynamic is None:
         for way in exits(point):
             owner.expect(way.point, foreseen(traced, cut, way.point, frame.profile))
+        called = foreseen_of_callee(traced, cut, frame.fn.__code__, frame.profile)
+        if called is not None:
+            owner.expect_call(*called)
     # An error of the graph may be meant for a handler; then it is no news that the frame ran again.
     handles = traced.emits_in_try or any(instruction.handler for instruction in decode(frame.fn.__code__))
     surroundings = Surroundings(

@@ -22,6 +22,8 @@ class Turns:
     number. It is common to the frames of a function and those of what it calls."""
 
     captures: dict[Line, set[frozenset[float | str]]] = field(default_factory=dict)
+    # All numbers, also of captures in which they were constants.
+    unrolled: dict[Line, set[float]] = field(default_factory=dict)
 
     def numbers(self, line: Line) -> tuple[int, set[float | str]]:
         """How many captures differ, and all numbers that they had."""
@@ -36,6 +38,7 @@ class Turns:
     def clear(self) -> None:
         """Forget all."""
         self.captures.clear()
+        self.unrolled.clear()
 
 
 @dataclass
@@ -56,7 +59,7 @@ class FrameProfile:
         layouts = (fact for layout in self.tensors.values() for part in layout for fact in part)
         return self.dynamic is True or (self.dynamic is None and None in (*layouts, *self.numbers.values()))
 
-    def varies(self, name: str, value: int | float) -> bool:
+    def varies(self, name: str, value: int | float | str) -> bool:
         """Whether the number at a source has had another value; it is noted now."""
         known = self.numbers.setdefault(name, value)
         if known is not None and not _same(known, value):

@@ -93,6 +93,8 @@ class Shapes:
         self._relations: dict[Source, Guard] = {}
         # Per line of the program how often what is unrolled there is, where that may be another number next time.
         self.unrolled: dict[Line, set[float | str]] = {}
+        # The lines at which an earlier capture had another number, whether it was known to vary or not.
+        self.differing: set[Line] = set()
         # Per frame how often each of its instructions compared numbers that may vary.
         self.compared: WeakKeyDictionary[Any, Counter[int]] = WeakKeyDictionary()
 

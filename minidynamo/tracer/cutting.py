@@ -10,7 +10,9 @@ from types import FunctionType
 from typing import NamedTuple
 
 from minidynamo.bytecode.analysis import cannot_cut, group_of, live_locals
+from minidynamo.bytecode.instructions import location
 from minidynamo.errors import Diagnostic, SkipFrame
+from minidynamo.guards.profile import Line
 from minidynamo.tracer.interpreter import Frame
 from minidynamo.tracer.lifetimes import lives_on
 from minidynamo.tracer.opcodes.calls import callable_position
@@ -37,12 +39,16 @@ class Cuts:
     Where an exception is in flight it cannot be. It is cut before the instruction that raised instead, and Python runs
     the handlers. `origins` has the last step before each raised exception, and before each stand-in was made, at which
     a cut was possible.
+
+    In a loop whose number of turns varies it is cut in front of the loop: behind a cut within, each number would have a
+    version.
     """
 
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
         self.origins: dict[VariableTracker, Cut] = {}
         self._before_handlers: Cut | None = None
+        self._unrolled: dict[Line, Cut | None] = {}
 
     def note_raised(self, step: int) -> None:
         """The program has raised exceptions in this step."""
@@ -54,7 +60,11 @@ class Cuts:
         self.origins |= dict.fromkeys(new, self._before_handlers)
 
     def note_new(self, step: int) -> None:
-        """Note the exceptions that were raised, and the stand-ins that were made, in this step."""
+        """Note the exceptions that were raised, the stand-ins that were made, and what was unrolled, in this step."""
+        differing = self.frame.tx.graph.shapes.differing
+        if len(differing) != len(self._unrolled):
+            cut = Cut(self._first(step), True) if self._possible() else None
+            self._unrolled |= dict.fromkeys(differing - self._unrolled.keys(), cut)
         raised, stand_ins = self.frame.chain.raised, self.frame.tx.side_effects.stand_ins
         if len(raised) + len(stand_ins) == len(self.origins):  # as in nearly all steps
             return
@@ -72,7 +82,20 @@ class Cuts:
         if not self._possible() and self._before_handlers is not None:
             cut = self._before_handlers
         escaping = self.escaping(_values(self.frame, self.frame.index))
-        return min([cut, *(self.origins[each] for each in escaping)])
+        return min([cut, *(self.origins[each] for each in escaping), *self._in_front_of_loops()])
+
+    def _in_front_of_loops(self) -> list[Cut]:
+        """Where what is looped over was made, for the loops around the present step whose number of turns varies."""
+        if not self._unrolled:
+            return []
+        frame = self.frame
+        here = frame.instructions[frame.index]
+        around = [i for i in frame.instructions if i.opname == "FOR_ITER" and i.index <= here.index < (i.target or 0)]
+        if any(called.code.co_name in _COMPREHENSIONS for called in frame.chain.frames[1:2]):
+            around.append(here)
+        places = [location(frame.code, i.index) for i in around]
+        cuts = [self._unrolled.get((place.filename, place.lineno, "")) for place in places]
+        return [cut for cut in cuts if cut is not None]
 
     def escaping(self, roots: Iterable[VariableTracker]) -> list[VariableTracker]:
         """The raised exceptions that outlive the graph, which has no tracebacks for them, and the stand-ins that do or
@@ -100,6 +123,10 @@ class Cuts:
     def _first(self, step: int) -> int:
         # A call may be several instructions; the cut is before the first of them.
         return step - (self.frame.index - group_of(self.frame.code, self.frame.index).start)
+
+
+# Functions that are loops, until Python 3.12.
+_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>")
 
 
 def _values(frame: Frame, index: int) -> list[VariableTracker]:

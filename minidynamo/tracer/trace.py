@@ -34,7 +34,7 @@ from minidynamo.tracer.operators import truth_of
 from minidynamo.tracer.plain_arguments import with_plain_numbers
 from minidynamo.tracer.side_effects import Effect, SideEffects, Written
 from minidynamo.tracer.unread import looked_at
-from minidynamo.tracer.unrolling import expect_no_constant, free_numbers, unroll_lists
+from minidynamo.tracer.unrolling import expect_no_constant, free_numbers, unroll_lists, unroll_pieces
 from minidynamo.tracer.wrap import wrap
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
@@ -200,6 +200,7 @@ class Trace:
                 self.break_graph("MD216", f"{name} has no form without data", why=str(cause).partition("\n")[0])
             assert cause is not None
             self.raises(cause)
+        unroll_pieces(self, name, args, made)
         while self.graph.subgraph is not None and (written := self.graph.subgraph.take_written()) is not None:
             self.side_effects.on_effect(Written(written))
         return made

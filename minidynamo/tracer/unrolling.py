@@ -50,6 +50,10 @@ def unroll(tx: Tracer, turns: float, what: str, *, varies: bool = True) -> None:
         )
     if varies:
         tx.graph.shapes.unrolled.setdefault(line, set()).add(turns)
+    numbers_so_far = known.unrolled.setdefault(line, set())
+    numbers_so_far.add(turns)
+    if len(numbers_so_far) > 1:
+        tx.graph.shapes.differing.add(line)
 
 
 def unroll_comparison(tx: Tracer) -> None:
@@ -85,6 +89,18 @@ def unroll_lists(tx: Tracer, name: str, args: Sequence[VariableTracker]) -> None
     for arg in args:
         if isinstance(arg, SequenceVariable):
             _unroll_items(tx, arg, f"{name} of a list")
+
+
+def unroll_pieces(tx: Tracer, name: str, args: Sequence[VariableTracker], made: VariableTracker) -> None:
+    """Count the pieces of a tensor that is split, where their number hangs on a size, or on a number, that varies."""
+    if name.strip("().").rpartition(".")[2] not in _SPLITTING or not isinstance(made, SequenceVariable):
+        return
+    sizes = args[0].fake.shape if args and isinstance(args[0], TensorVariable) else ()
+    varies = bool(free_numbers(args)) or any(isinstance(size, torch.SymInt) for size in sizes)
+    unroll(tx, len(made.items), name, varies=varies)
+
+
+_SPLITTING = ("split", "chunk", "unbind")
 
 
 def unroll_loop(tx: Tracer, sequence: SequenceVariable) -> None:

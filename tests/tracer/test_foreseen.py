@@ -1,5 +1,6 @@
 """What varies in front of a graph break is known to vary behind it, also where the program comes to only later."""
 
+import pytest
 import torch
 
 import minidynamo
@@ -68,3 +69,58 @@ def test_nothing_is_foreseen_of_sizes_that_have_not_varied() -> None:
     x = torch.randn(3, 4)
     assert compiles(compiled, [(x, torch.tensor(k > 1), 0.5) for k in range(4)]) == [2, 0, 1, 0]
     assert "?" not in compiled.profile()
+
+
+def halved(y, n, *more, **named):
+    z = y * 0.5
+    minidynamo.graph_break()
+    return z + n + y.shape[0] + sum(more) + sum(named.values())
+
+
+class Scaled(torch.nn.Module):
+    rate = 0.5
+
+    def forward(self, y, n):
+        z = y * self.rate
+        return z + n if z.sum().item() < 1e9 else z
+
+
+scaled = Scaled()
+
+
+def called(x, n, late):
+    return halved(x + 1, n) if late.item() else x * n
+
+
+def called_with_names(x, n, late):
+    return halved(n=n, y=x + 1, k=n + 1) if late.item() else x * n
+
+
+def called_with_unpacked(x, n, late):
+    args, kwargs = (x + 1, n, n * 2), {"k": n}
+    return halved(*args, **kwargs) if late.item() else x * n
+
+
+def called_as_a_module(x, n, late):
+    return scaled(x, n) if late.item() else x * n
+
+
+def called_as_a_closure(x, n, late):
+    rows = x.shape[0]
+
+    def inner(y):
+        more = lambda: y.sum() + rows  # noqa: E731
+        minidynamo.graph_break()
+        return more() * n
+
+    return inner(x * 2) if late.item() else x * n
+
+
+@pytest.mark.parametrize(
+    "program", [called, called_with_names, called_with_unpacked, called_as_a_module, called_as_a_closure]
+)
+def test_a_function_that_is_called_late_at_a_break_is_compiled_once(program) -> None:
+    compiled = minidynamo.compile(program, backend="eager")
+    counts = compiles(compiled, [(torch.randn(3 + k, 4), 2 + k, torch.tensor(k > 2)) for k in range(7)])
+    # Frames that go on with what a function has returned see that for the first time; a module's call is one, too.
+    assert counts[2:3] + counts[5:] == [0, 0, 0] and counts[4] <= (2 if program is called_as_a_module else 1)

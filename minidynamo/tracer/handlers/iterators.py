@@ -110,6 +110,7 @@ def _range(tx: Tracer, *bounds: VariableTracker) -> VariableTracker:
 @registry.function(reversed)
 def _reversed(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
     if isinstance(obj, ConstantVariable):
+        _unroll_range(tx, obj)
         try:
             values = tuple(reversed(obj.value))
         except TypeError as error:
@@ -197,9 +198,13 @@ for _cls in dict.fromkeys(_ITERATORS):
 # --- constants that are iterable ------------------------------------------------------------------------------------
 
 
+def _unroll_range(tx: Tracer, looped: ConstantVariable) -> None:
+    if isinstance(looped.here, range):
+        unroll(tx, len(looped.here), "a loop over a range", varies=looped.source is not None)
+
+
 def _iterate_constant(tx: Tracer, self: ConstantVariable) -> VariableTracker:
-    if isinstance(self.here, range):
-        unroll(tx, len(self.here), "a loop over a range", varies=self.source is not None)
+    _unroll_range(tx, self)
     if len(self.value) > LONGEST:
         tx.break_graph(
             "MD242",
