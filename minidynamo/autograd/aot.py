@@ -29,9 +29,11 @@ from minidynamo.autograd.outputs import Results, plan_outputs
 from minidynamo.autograd.partition import Partition, ancestors, exposed, forward_graph, partition
 from minidynamo.autograd.parts import KeptFor, Part, part_of, read_for
 from minidynamo.autograd.redraws import draw_from_states
+from minidynamo.autograd.rehearsal import EagerMemory
 from minidynamo.autograd.saving import SavePolicy
 from minidynamo.autograd.segments import compile_segments, has_cuts
 from minidynamo.autograd.signature import GraphSignature
+from minidynamo.autograd.traced_memory import traced_memory
 from minidynamo.autograd.written_inputs import holds_in_the_end
 from minidynamo.autograd_calls import differentiates_again
 from minidynamo.boxed import BoxedCallable, as_boxed, make_boxed, mark_boxed
@@ -48,7 +50,8 @@ Announce = Callable[[fx.GraphModule, Sequence[Any], "AotGraphs"], None]
 
 @dataclass(frozen=True)
 class AotGraphs:
-    """What the autograd stage made of one torch-level graph. `partition` is None for an inference graph."""
+    """What the autograd stage made of one torch-level graph. `partition` is None for an inference graph, and so is
+    `eager`, what the graph is thought to take in eager."""
 
     layout: InputLayout
     signature: GraphSignature
@@ -57,6 +60,7 @@ class AotGraphs:
     partition: Partition | None
     without_grad: bool = False
     higher: HigherOrder = field(default_factory=HigherOrder)
+    eager: EagerMemory | None = None
 
 
 class Place(Protocol):
@@ -240,13 +244,14 @@ def aot_graphs(
         layout = layout_of(gm, example_inputs)
         flat = layout.flatten(example_inputs)
         trace = trace_joint(gm, layout, flat, decomposition_table(keep()))
+        eager = traced_memory(trace) if trace.training else None
         with compat.without_autocast():  # what it converts is in the traced graph
             functional = functionalize(trace, layout.flat_names(), flat)
             if trace.training:
                 draw_from_states(functional)
             results = plan_outputs(trace, functional)
             graphs = _split(layout, trace, functional, results, save_policy)
-    return replace(graphs, signature=replace(graphs.signature, all_gradients=is_reentrant(gm)))
+    return replace(graphs, signature=replace(graphs.signature, all_gradients=is_reentrant(gm)), eager=eager)
 
 
 def _split(
@@ -282,11 +287,16 @@ def _split(
         again,
         {mutation.result for mutation in results.mutations if mutation.in_place},
     )
-    sources = tuple(_tangents_of(node, functional.tangents) for node in gradients)
+    zeros = trace.zeros_from
+    sources = tuple(
+        tuple(sorted({*_tangents_of(node, functional.tangents), *zeros.get(i, ())}))
+        for i, node in zip(trace.gradients, gradients)
+    )
     signature = replace(
         _signature(layout, functional, results, parts),
         gradients=tuple(trace.gradients),
         gradient_sources=sources,
+        zeros_from=tuple((place, zeros[i]) for place, i in enumerate(trace.gradients) if i in zeros),
         unreached=tuple(i for i, node in trace.gradients.items() if node is None),
         runs_once=trace.saves,
     )

@@ -18,6 +18,7 @@ from minidynamo import compat, redrawing
 from minidynamo.autograd.batches import has_batches, one_by_one
 from minidynamo.autograd.derivatives import Derivative, Derivatives, NotAvailable, Values, random_state
 from minidynamo.autograd.functional_graph import FunctionalGraph
+from minidynamo.autograd.hooks import Watched, spare_leaves
 from minidynamo.autograd.joint import Given, Trace
 from minidynamo.autograd.numbers import is_number
 from minidynamo.autograd.partition import Partition, ancestors, maker_of
@@ -270,7 +271,9 @@ class _Differentiable(torch.autograd.Function):
         rest = iter(values[ctx.count :])
         earlier = tuple(tuple(next(rest) for _ in given) for given in call.orders)
         call = replace(call, saved=values[: ctx.count], earlier=earlier)
-        return (None, *_gradients(call, tangents))
+        found = _gradients(call, tangents)
+        spare_leaves(ctx, found)
+        return (None, *found)
 
 
 def _unsupported(why: str) -> Unsupported:
@@ -290,14 +293,18 @@ class _Links(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.set_materialize_grads(False)
-        return tuple(_without_data(value) for value in values)
+        ctx.watched = [*map(Watched, values)]
+        return tuple(without_data(value) for value in values)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        for watched, gradient in zip(ctx.watched, gradients):
+            if gradient is None:
+                watched.spare()
         return gradients
 
 
-def _without_data(value: torch.Tensor) -> torch.Tensor:
+def without_data(value: torch.Tensor) -> torch.Tensor:
     """A tensor of the same kind and shape that takes no memory."""
     made = value.new_empty(()).expand(value.shape)
     made.untyped_storage().resize_(0)

@@ -6,13 +6,14 @@ traced program is decided in `tracer/`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch.utils.hooks import RemovableHandle
 
 from minidynamo import compat
+from minidynamo.references import Reference
 from minidynamo.tensor_hooks import hooks_of_leaves, unless_none
 
 Register = Callable[[Callable[..., Any]], RemovableHandle]
@@ -42,18 +43,29 @@ def is_hooked(leaf: torch.Tensor, node: torch.autograd.graph.Node) -> bool:
     return _is_used(node.register_prehook) or _is_used(node.register_hook)
 
 
-def tables_of(args: Sequence[Any], places: Iterable[int]) -> list[dict[int, Any]]:
-    """The tables of the hooks that the tensors at `places` have."""
-    return [table for i in places if (table := args[i]._backward_hooks)]
+def spare_leaves(node: Any, gradients: Iterable[torch.Tensor | None]) -> None:
+    """Have no hook of a leaf behind `node` called with None, if some of `gradients`, which it takes or gives, are."""
+    if any(gradient is None for gradient in gradients):
+        for hooks in hooks_of_leaves(node):
+            _spare(hooks)
 
 
-def spare(node: Any, tangents: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
-    """`tangents`, with which `node` is about to run. No hook of a leaf behind it, or in its `tables`, is called with
-    None where no gradient comes for it from those results that have any."""
-    if len(tangents) > 1 and any(tangent is None for tangent in tangents):
-        for hooks in (*hooks_of_leaves(node), *node.tables):
-            hooks.update({number: unless_none(hook) for number, hook in hooks.items()})
-    return tangents
+class Watched:
+    """The hooks of a tensor that is no leaf, now and later, as long as it lives."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = Reference(tensor)
+        self.known = tensor._backward_hooks
+
+    def spare(self) -> None:
+        """Have none of them called with None."""
+        tensor = self.tensor()
+        _spare(self.known if tensor is None else tensor._backward_hooks)
+
+
+def _spare(hooks: dict[int, Any] | None) -> None:
+    if hooks:
+        hooks.update({number: unless_none(hook) for number, hook in hooks.items()})
 
 
 def _is_used(how: Register) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -26,6 +26,7 @@ from minidynamo import compat, fake_strides
 from minidynamo.autograd import plain_calls
 from minidynamo.autograd.checks import assert_values
 from minidynamo.autograd.families import Family, TracedOutput, classify
+from minidynamo.autograd.histories import functions_behind, on_the_way, used_results, used_up, zeros_from
 from minidynamo.autograd.inputs import InputLayout
 from minidynamo.autograd.locations import LocatingInterpreter, LocationRecorder
 from minidynamo.autograd.mutation import write_unseen
@@ -51,7 +52,8 @@ class Trace:
     keeps for higher derivatives, which backward may not read; `saves`: eager saves something for backward. `used_up`
     has, for each of several that are differentiated, those that eager cannot differentiate behind it; `on_the_way`
     those that it is computed from with no other between, and `arrivals` what arrives at each of these in all; places
-    behind those of what is differentiated are those of outputs that are views."""
+    behind those of what is differentiated are those of outputs that are views. `zeros_from` has, for inputs, what is
+    differentiated that gives them zeros, which hang on no gradient."""
 
     graph: fx.Graph
     mode: FakeTensorMode
@@ -75,6 +77,7 @@ class Trace:
     used_up: tuple[tuple[int, ...], ...] = ()
     on_the_way: tuple[tuple[int, ...], ...] = ()
     arrivals: dict[int, fx.Node | None] = field(default_factory=dict)
+    zeros_from: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def training(self) -> bool:
@@ -267,19 +270,21 @@ class _Tracing:
             self.result.families = families
             targets = [*mutated.values(), *(f.root for f in families if f.requires_grad and f.root is not None)]
             sources = {i: leaf for i, leaf in wanted.items() if leaf.requires_grad} if targets else {}
-            functions = _functions_behind(targets)
+            functions = functions_behind(targets)
             self.result.saves = any(map(compat.saved_by, functions))
             if len(targets) > 1:
-                self.result.used_up = _used_up(targets)
+                self.result.used_up = used_up(targets)
             self.watchable = dict(enumerate(targets))
             if sources and not self.orders:
                 self.watchable |= _views(outputs, self.result.outputs, len(targets))
-                self.result.on_the_way = _on_the_way(targets, self.watchable)
-            on_the_way = sorted({place for places in self.result.on_the_way for place in places})
-            self.result.arrivals = dict.fromkeys(on_the_way)
+                self.result.on_the_way = on_the_way(targets, self.watchable)
+            watched = sorted({place for places in self.result.on_the_way for place in places})
+            self.result.arrivals = dict.fromkeys(watched)
             kept = [] if self.orders else _kept_for_derivatives(functions)
             with compat.without_autocast():  # which holds for what the program computes forward
                 gradients = self.run_backward(targets, list(sources.values()))
+                if not self.orders:
+                    self.result.zeros_from = zeros_from(targets, sources, gradients, self.tracer)
             recorder.end()
         self.result.mutated_with_grad = dict.fromkeys(mutated)
         self.result.requires_grad = {i: value.requires_grad for i, value in inputs.items()}
@@ -344,8 +349,9 @@ class _Tracing:
         self.refuse_choices(targets, first=first)
         sources = [source for source in slots if source is not None]
         again = bool(self.orders)
+        keeps = again or len(targets) > 1
         try:
-            made = iter(torch.autograd.grad(targets, sources, tangents, create_graph=again, allow_unused=True))
+            made = iter(torch.autograd.grad(targets, sources, tangents, keeps, again, allow_unused=True))
         except Exception as error:
             # Whatever else a first derivative raises, eager may raise as well: of a value that was overwritten, say.
             if self.recorder.current is None or not (again or isinstance(error, _LOOKS_INTO_DATA)):
@@ -384,18 +390,6 @@ def _kept_for_derivatives(functions: Iterable[torch.autograd.graph.Node]) -> lis
     return [value for function in chosen for value in compat.saved_by(function)]
 
 
-def _functions_behind(targets: Iterable[torch.Tensor]) -> list[torch.autograd.graph.Node]:
-    """The gradient functions that autograd calls for `targets`."""
-    found: dict[torch.autograd.graph.Node, None] = {}
-    pending = [target.grad_fn for target in targets]
-    while pending:
-        function = pending.pop()
-        if function is not None and function not in found:
-            found[function] = None
-            pending += [after for after, _ in function.next_functions]
-    return list(found)
-
-
 def _refuses(function: torch.autograd.graph.Node, targets: list[torch.Tensor]) -> bool:
     """Whether a gradient function may raise an error where there is data, given gradients of `targets`."""
     vectors = REFUSES_BY_DATA.get(function.name())
@@ -403,25 +397,11 @@ def _refuses(function: torch.autograd.graph.Node, targets: list[torch.Tensor]) -
         return False
     saved = compat.saved_by(function)  # vectors of what is real and symmetric have all their gradients
     is_complex = _has_data(saved) and any(value.is_complex() for value in saved)
-    return is_complex and not vectors.isdisjoint(_used_results(function, targets))
-
-
-def _used_results(function: torch.autograd.graph.Node, targets: list[torch.Tensor]) -> set[int]:
-    """The numbers of the results, of those that `function` gives gradients for, that `targets` hang on."""
-    edges = [(target.grad_fn, target.output_nr) for target in targets]
-    edges += (edge for behind in _functions_behind(targets) for edge in behind.next_functions)
-    return {number for after, number in edges if after == function}
+    return is_complex and not vectors.isdisjoint(used_results(function, targets))
 
 
 def _has_data(values: list[torch.Tensor]) -> bool:
     return any(value.dim() for value in values) and not any(map(is_empty, values))
-
-
-def _used_up(targets: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], ...]:
-    """For each target those that share a function with it that has saved something, which backward frees."""
-    saving = {f for f in _functions_behind(targets) if compat.saved_by(f)}
-    behind = [saving.intersection(_functions_behind([target])) for target in targets]
-    return tuple(tuple(k for k, others in enumerate(behind) if not own.isdisjoint(others)) for own in behind)
 
 
 def _views(outputs: Sequence[Any], traced: Sequence[TracedOutput], first: int) -> dict[int, torch.Tensor]:
@@ -433,43 +413,10 @@ def _views(outputs: Sequence[Any], traced: Sequence[TracedOutput], first: int) -
     }
 
 
-def _on_the_way(targets: Sequence[torch.Tensor], watchable: Mapping[int, torch.Tensor]) -> tuple[tuple[int, ...], ...]:
-    """For each target those of `watchable` that it is computed from with no other target between."""
-    if len(watchable) < 2:
-        return ()
-    functions = _functions_behind([*watchable.values()])  # which live until all edges are compared
-    places: dict[Any, int] = {}
-    for place, value in watchable.items():
-        places.setdefault((value.grad_fn, value.output_nr), place)
-    found = [_first_met(target.grad_fn, places, len(targets)) for target in targets]
-    del functions
-    return tuple(tuple(sorted(met - {i})) for i, met in enumerate(found)) if any(found) else ()
-
-
-def _first_met(function: torch.autograd.graph.Node | None, places: Mapping[Any, int], targets: int) -> set[int]:
-    """The `places` by edges that are met on all ways behind a gradient function, which end at `targets`, the first
-    ones."""
-    met: set[int] = set()
-    seen: set[torch.autograd.graph.Node | None] = {None}
-    pending = [function]
-    while pending:
-        function = pending.pop()
-        if function is None or function in seen:
-            continue
-        seen.add(function)
-        for edge in function.next_functions:
-            place = places.get(edge)
-            if place is not None:
-                met.add(place)
-            if place is None or place >= targets:
-                pending.append(edge[0])
-    return met
-
-
 def _raise_delayed_errors(targets: Iterable[torch.Tensor]) -> None:
     """Raise what a backward that is differentiable once leaves for whoever differentiates its gradients; autograd does
     not ask for it on the way to certain inputs only."""
-    for function in _functions_behind(targets):
+    for function in functions_behind(targets):
         if function.name() == "torch::autograd::Error":
             function(None)  # type: ignore[operator]
 

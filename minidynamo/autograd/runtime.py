@@ -19,9 +19,9 @@ from minidynamo import compat
 from minidynamo.autograd.accumulation import accumulating, not_asked_for
 from minidynamo.autograd.batches import has_batches
 from minidynamo.autograd.chains import Arriving, Chains, is_cut, watched
-from minidynamo.autograd.double_backward import DoubleBackward, linked
+from minidynamo.autograd.double_backward import DoubleBackward, linked, without_data
 from minidynamo.autograd.holders import NOTHING, Holders
-from minidynamo.autograd.hooks import spare, tables_of
+from minidynamo.autograd.hooks import spare_leaves
 from minidynamo.autograd.layouts import GradientLayout, Layout
 from minidynamo.autograd.parts import WHOLE, Part
 from minidynamo.autograd.signature import GraphSignature, OutputPlan
@@ -143,6 +143,7 @@ class _BackwardCall:
         self.chained = bool(signature.arrivals)
         self.sources = signature.gradient_sources
         self.handed_on = signature.handed_on
+        self.zeros_from = signature.zeros_from
         self.fits = [GradientLayout(value) for value in expected]
         self.symbolic = [i for fit, i in zip(self.fits, self.results) if fit.is_symbolic]
 
@@ -169,7 +170,20 @@ class _BackwardCall:
             part, graph = self.parts.find(part)
         self.take(ctx, args, tangents, part)
         made: Sequence[torch.Tensor | None] = graph(args, accumulating(ctx, links, args, unwanted))
-        return [None if place in unwanted else g for place, g in enumerate(made)] if unwanted else made
+        if unwanted:
+            made = [None if place in unwanted else g for place, g in enumerate(made)]
+        return self.with_zeros(ctx, made, unused, unwanted) if self.zeros_from else made
+
+    def with_zeros(
+        self, ctx: Any, made: Sequence[torch.Tensor | None], unused: set[int], unwanted: Collection[int]
+    ) -> list[torch.Tensor | None]:
+        """The gradients `made`, with the zeros that inputs get from results that are used by derivatives that are zero,
+        where all else that they might get comes from results that are not."""
+        full = list(made)
+        for place, results in self.zeros_from:
+            if full[place] is None and place not in unwanted and not unused.issuperset(results):
+                full[place] = torch.zeros_like(ctx.like[place])
+        return full
 
     def arriving(self, ctx: Any, args: list[Any], tangents: list[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
         """The gradients that arrive at results from others."""
@@ -236,10 +250,9 @@ def _make_function(
     again: DoubleBackward,
     holders: Holders | None,
 ) -> type[torch.autograd.Function]:
-    results = signature.results
+    results, unreached = signature.results, set(signature.unreached)
     differentiable = signature.differentiable_results
     places = _Places(saved, expected, results)
-    unreached, partial = set(signature.unreached), signature.partial
     others = [i for i in range(results) if i not in differentiable and i not in signature.number_results]
     runs_once = bool(signature.runs_once or places.inputs or places.made or again.plan.held or again.plan.random)
     saved_for = _saving(signature.used_up, holders, runs_once)
@@ -258,7 +271,7 @@ def _make_function(
             numbers = [args[i] for i in places.number_inputs]
             hooked = compat.has_saved_tensor_hooks()
             ctx.again = again.keep(args, links, hooked)
-            ctx.tables = tables_of(args, partial)
+            ctx.like = {place: without_data(args[signature.gradients[place]]) for place, _ in signature.zeros_from}
             made = forward_graph(args)
             kept += [made[i] for i in places.made]
             returned = list(made[:results])
@@ -278,8 +291,9 @@ def _make_function(
             if signature.all_gradients:
                 compat.check_reentrant_backward()
             kept = ctx.again
-            tangents = spare(ctx, run_backward.of_their_kinds([gradients[i] for i in differentiable]))
+            tangents = run_backward.of_their_kinds([gradients[i] for i in differentiable])
             gradients.clear()
+            spare_leaves(ctx, tangents)
             args, unwanted = saved_for(ctx, tangents), not_asked_for(ctx, kept.links)
             if torch.is_grad_enabled() or has_batches(tangents):
                 return (None, *again.gradients(kept, args, tangents, run_backward.keeping(ctx, tuple(args), unwanted)))

@@ -107,7 +107,8 @@ class GraphSignature:
     it, unless the user retains the graph; it is empty where that is all of them. `on_the_way` has, for each of
     `differentiable_results`, those of them that it is computed from with no other between; `arrivals`, by the places of
     these, which node of the backward graph is the gradient that arrives there. Both are empty where there are none.
-    `handed_on` are positions in `differentiable_results` of those whose gradients backward returns views of.
+    `handed_on` are positions in `differentiable_results` of those whose gradients backward returns views of;
+    `zeros_from` has, for positions in `gradients`, those that give zeros there, which hang on no gradient.
     """
 
     inputs: tuple[str, ...]
@@ -131,12 +132,7 @@ class GraphSignature:
     on_the_way: tuple[tuple[int, ...], ...] = ()
     arrivals: tuple[tuple[int, int], ...] = ()
     handed_on: tuple[int, ...] = ()
-
-    @property
-    def partial(self) -> list[int]:
-        """The inputs that get a gradient through some of the results, but not through all."""
-        count = len(self.differentiable_results)
-        return [i for i, sources in zip(self.gradients, self.gradient_sources) if 0 < len(sources) < count]
+    zeros_from: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
     @property
     def saved_bytes(self) -> int:

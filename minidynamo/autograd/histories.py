@@ -1,0 +1,115 @@
+"""Owns what the gradient functions behind results of a traced program tell of them: which use up others, are computed
+from others, or give an input zeros.
+
+In eager an input gets None where no function calls its own, and zeros where a derivative is zero (`torch.sgn`, `x**0`).
+In the joint graph such zeros hang on no gradient that comes in, so from which result they come is asked of autograd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_slot
+
+from minidynamo import compat
+from minidynamo.autograd.partition import ancestors
+
+
+def functions_behind(targets: Iterable[torch.Tensor]) -> list[torch.autograd.graph.Node]:
+    """The gradient functions that autograd calls for `targets`."""
+    found: dict[torch.autograd.graph.Node, None] = {}
+    pending = [target.grad_fn for target in targets]
+    while pending:
+        function = pending.pop()
+        if function is not None and function not in found:
+            found[function] = None
+            pending += [after for after, _ in function.next_functions]
+    return list(found)
+
+
+def used_results(function: torch.autograd.graph.Node, targets: list[torch.Tensor]) -> set[int]:
+    """The numbers of the results, of those that `function` gives gradients for, that `targets` hang on."""
+    edges = [(target.grad_fn, target.output_nr) for target in targets]
+    edges += (edge for behind in functions_behind(targets) for edge in behind.next_functions)
+    return {number for after, number in edges if after == function}
+
+
+def used_up(targets: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], ...]:
+    """For each target those that share a function with it that has saved something, which backward frees."""
+    saving = {f for f in functions_behind(targets) if compat.saved_by(f)}
+    behind = [saving.intersection(functions_behind([target])) for target in targets]
+    return tuple(tuple(k for k, others in enumerate(behind) if not own.isdisjoint(others)) for own in behind)
+
+
+def on_the_way(targets: Sequence[torch.Tensor], watchable: Mapping[int, torch.Tensor]) -> tuple[tuple[int, ...], ...]:
+    """For each target those of `watchable` that it is computed from with no other target between."""
+    if len(watchable) < 2:
+        return ()
+    functions = functions_behind([*watchable.values()])  # which live until all edges are compared
+    places: dict[Any, int] = {}
+    for place, value in watchable.items():
+        places.setdefault((value.grad_fn, value.output_nr), place)
+    found = [_first_met(target.grad_fn, places, len(targets)) for target in targets]
+    del functions
+    return tuple(tuple(sorted(met - {i})) for i, met in enumerate(found)) if any(found) else ()
+
+
+def _first_met(function: torch.autograd.graph.Node | None, places: Mapping[Any, int], targets: int) -> set[int]:
+    """The `places` by edges that are met on all ways behind a gradient function, which end at `targets`, the first
+    ones."""
+    met: set[int] = set()
+    seen: set[torch.autograd.graph.Node | None] = {None}
+    pending = [function]
+    while pending:
+        function = pending.pop()
+        if function is None or function in seen:
+            continue
+        seen.add(function)
+        for edge in function.next_functions:
+            place = places.get(edge)
+            if place is not None:
+                met.add(place)
+            if place is None or place >= targets:
+                pending.append(edge[0])
+    return met
+
+
+def zeros_from(
+    targets: Sequence[torch.Tensor],
+    leaves: Mapping[int, torch.Tensor],
+    gradients: Iterable[torch.Tensor | None],
+    tracer: Any,
+) -> dict[int, tuple[int, ...]]:
+    """For each of `leaves` the positions of the `targets` that give it a gradient which was not computed from theirs.
+
+    `gradients` were traced, and what the functions have saved is still there.
+    """
+    if len(targets) < 2:
+        return {}
+    made = {i: _node(value, tracer) for i, value in zip(leaves, gradients) if value is not None}
+    behind = {i: ancestors([node]) for i, node in made.items()}
+    tangents = [node for node in tracer.graph.nodes if node.op == "placeholder"][-len(targets) :]
+    found: dict[int, list[int]] = {}
+    for place, (target, tangent) in enumerate(zip(targets, tangents)):
+        unread = [i for i, nodes in behind.items() if tangent not in nodes]
+        reached = {id(compat.leaf_of(function)) for function in functions_behind([target])} if unread else ()
+        asked = [i for i in unread if id(leaves[i]) in reached]
+        for i, gradient in zip(asked, _alone(target, [leaves[i] for i in asked]) if asked else ()):
+            if gradient is not None:
+                found.setdefault(i, []).append(place)
+    return {i: tuple(places) for i, places in found.items()}
+
+
+def _node(value: torch.Tensor, tracer: Any) -> fx.Node:
+    node: fx.Node = get_proxy_slot(value, tracer).proxy.node
+    return node
+
+
+def _alone(target: torch.Tensor, leaves: Sequence[torch.Tensor]) -> Iterable[torch.Tensor | None]:
+    """The gradients of `leaves` by one target, which are not traced."""
+    with disable_proxy_modes_tracing():
+        given = torch.empty_like(target.detach())
+        return torch.autograd.grad(target, leaves, given, retain_graph=True, allow_unused=True)

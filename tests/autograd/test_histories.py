@@ -1,0 +1,51 @@
+"""Tests of minidynamo/autograd/histories.py: inputs get zeros where eager has zeros, and None where it has None."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import minidynamo
+
+# Each has a derivative that is zero whatever comes in.
+FLAT = {
+    "sgn": torch.sgn,
+    "round": torch.round,
+    "power": lambda x: x**0,
+    "zero": lambda x: x.clone().zero_(),
+    "detached": lambda x: x.detach() + 1,
+}
+PROGRAMS = {
+    "alone": lambda flat: lambda x, w: (flat(x), w.cos()),
+    "beside": lambda flat: lambda x, w: (flat(x), x.sin(), w.cos()),
+    "behind": lambda flat: lambda x, w: (flat(y := x * 2), y.sin(), w.cos()),
+    "multiplied": lambda flat: lambda x, w: (flat(x) * w, x * w, w.sin()),
+}
+
+
+def outcome(program, used, *, is_leaf, again):
+    x, w = (torch.tensor(values, requires_grad=True) for values in ([0.5, -1.2, 2.3], [0.1, 0.2, 0.3]))
+    seen = []
+    given = x if is_leaf else x * 2
+    if not is_leaf:
+        given.register_hook(lambda gradient: seen.append(gradient.detach().clone()))
+    results = program(given, w)
+    roots = [results[i].sum() for i in used if results[i].requires_grad]
+    first = torch.autograd.grad(roots, (x, w), allow_unused=True, create_graph=again) if roots else ()
+    second = [gradient.square().sum() for gradient in first if gradient is not None and gradient.requires_grad]
+    return seen, first, torch.autograd.grad(sum(second), (x, w), allow_unused=True) if second else ()
+
+
+CASES = [(flat, name, None) for flat in FLAT for name in PROGRAMS] + [("sgn", "behind", True), ("round", "alone", True)]
+
+
+@pytest.mark.parametrize(("flat", "name", "dynamic"), CASES)
+def test_zeros_and_none(flat, name, dynamic):
+    program = PROGRAMS[name](FLAT[flat])
+    compiled = minidynamo.compile(program, backend="aot_eager", dynamic=dynamic, fullgraph=True)
+    last = 1 if name == "alone" else 2
+    for used in ((0,), (1,), (last,)):
+        for is_leaf, again in ((True, False), (False, False), (False, True)):
+            expected = outcome(program, used, is_leaf=is_leaf, again=again)
+            got = outcome(compiled, used, is_leaf=is_leaf, again=again)
+            torch.testing.assert_close(got, expected)
