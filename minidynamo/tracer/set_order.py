@@ -9,6 +9,7 @@ bit of their tables (`reconstruct/containers.py`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from minidynamo.guards.guard import GuardKind
@@ -25,7 +26,7 @@ from minidynamo.variables.containers import (
     SetVariable,
     TupleVariable,
 )
-from minidynamo.variables.objects import IdVariable
+from minidynamo.variables.objects import IdVariable, ObjectVariable
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 ADD, DISCARD, CLEAR, POP = "add", "discard", "clear", "pop"
@@ -74,13 +75,21 @@ def discard(variable: SetVariable, key: DictKey) -> bool:
     del variable.items[key]
     added = SetStep(ADD, (key.variable,))
     if _is_new(key.variable) and added in variable.steps and not variable.is_operand:
-        # Where a new object is kept is different at each call: nobody can tell, and it need not live on for that.
-        variable.steps.remove(added)
-        variable.changes += 1
-        variable.real = None
+        # Where a new object was kept is different at each call, so it need not live on: any other will do.
+        place, instead = variable.steps.index(added), _another(key.variable)
+        variable.steps[place] = replace(variable.steps[place], operands=(instead,))
+        took_step(variable, SetStep(DISCARD, (instead,)))
     else:
         took_step(variable, SetStep(DISCARD, (key.variable,)))
     return True
+
+
+def _another(variable: VariableTracker) -> VariableTracker:
+    """What a set may hold in the place of a new object."""
+    if isinstance(variable, TupleVariable):
+        return TupleVariable([_another(item) if _is_new(item) else item for item in variable.items])
+    made = ObjectVariable(None, object)
+    return IdVariable(made) if isinstance(variable, IdVariable) else made
 
 
 def _is_new(variable: VariableTracker) -> bool:

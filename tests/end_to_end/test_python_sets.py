@@ -1,5 +1,7 @@
 """Sets in captured programs: their algebra, and loops over them where the order is that of eager."""
 
+import sys
+
 import pytest
 import torch
 
@@ -279,3 +281,27 @@ def test_where_the_order_of_a_changed_set_is_taken_the_frame_is_cut():
         s, t = set(items), set(items)
         assert _shown(f(torch.ones(1), s)) == _shown(compiled(torch.ones(1), t)) and list(s) == list(t)
     assert "MD231" in str(compiled.breaks())
+
+
+class Mark:
+    pass
+
+
+def test_a_new_object_that_comes_and_goes_leaves_the_set_as_large_as_in_eager():
+    def program(x, names, marks):
+        for number in range(20):
+            mark = Mark()
+            names.add(mark)
+            names.discard(mark)
+            marks.add((number, mark))
+            marks.remove((number, mark))
+        return x + 1
+
+    def sizes(function):
+        names, marks = {8, 0, 1, 2}, set()
+        function(torch.ones(2), names, marks)
+        assert names == {8, 0, 1, 2} and not marks
+        return sys.getsizeof(names), sys.getsizeof(marks)
+
+    compiled = minidynamo.compile(program, backend="eager", fullgraph=True)
+    assert sizes(program) == sizes(compiled) == sizes(compiled) != (sys.getsizeof({8, 0, 1, 2}), sys.getsizeof(set()))

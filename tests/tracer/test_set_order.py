@@ -49,11 +49,14 @@ def test_an_unknown_order_stays_unknown():
     assert [step.method for step in found.steps] == ["add", "discard"]
 
 
-def test_new_objects_that_are_removed_leave_no_steps():
+def test_another_object_takes_the_steps_of_a_new_one_that_is_removed():
     made, gone, kept = SetVariable({}), key_of(VariableTracker()), key_of(VariableTracker())
     for change, key in ((set_order.add, gone), (set_order.add, kept), (set_order.discard, gone)):
         change(made, key)
-    assert [step.operands for step in made.steps] == [(kept.variable,)]
+    (instead,), (added,), (discarded,) = (step.operands for step in made.steps)
+    assert instead is discarded and instead is not gone.variable and added is kept.variable
+    assert [step.method for step in made.steps] == ["add", "add", "discard"]
+    assert instead.python_type is object
 
 
 def test_clearing_forgets_the_steps_but_those_of_pop():
