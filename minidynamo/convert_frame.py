@@ -49,7 +49,7 @@ from minidynamo.tracer.frame import trace_frame
 from minidynamo.tracer.frame_request import FrameRequest, StackSlot
 from minidynamo.tracer.residual import Surroundings, print_residual
 from minidynamo.tracer.traced_frame import Break, Null, TracedFrame
-from minidynamo.tracer.unrolling import constants
+from minidynamo.tracer.unrolling import constants, newly_constant
 from minidynamo.variables.callables import CellVariable
 
 Boxed = Callable[[list[Any]], Any]
@@ -206,6 +206,8 @@ def _convert(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwner) ->
         run = None
         if traced.graph is not None:
             run = options.backend.run(traced.graph, [given.node.meta["example_value"] for given in traced.inputs])
+            if not options.fullgraph and newly_constant(traced, frame.profile.turns):
+                return _convert(frame, values, owner)  # which ends in front of what needs it
     except BackendError as error:
         if is_symbolic:
             raise _NeedsConstants from error

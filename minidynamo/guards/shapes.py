@@ -7,7 +7,9 @@ does with numbers is in `tracer/numbers.py`.
 
 from __future__ import annotations
 
+import cmath
 import math
+import numbers
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -57,6 +59,9 @@ _CALLS = re.compile(r"\b(?:" + "|".join(map(re.escape, _CALLED)) + r")(?=\()")
 # What a number or length that was compared is, if that turns out to matter.
 _FIXING = (GuardKind.EQUALS, GuardKind.LENGTH, GuardKind.DICT_KEYS, GuardKind.SET_ITEMS)
 
+# Comparisons that say less than which number it is, and how they read from the right.
+_TURNED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "!=": "!="}
+
 Number = int | float
 
 
@@ -84,6 +89,9 @@ class Shapes:
         self._announced = 0  # how many of them
         # Called with the places of numbers by which something has been decided.
         self.on_decision: Callable[[Source], object] = lambda place: None
+        # Called with the place of a float that has become a constant by that, and the float.
+        self.on_fixed: Callable[[Source, object], object] = lambda place, value: None
+        self.varied_floats: set[Source] = set()  # places of them, and of what is as good as one
         self._places: dict[Any, list[Source]] = {}  # symbol -> where it can be read
         self._tensors: dict[Source, tuple[list[Any], list[Any]]] = {}  # sizes and strides as expressions
         self._numbers: dict[Source, Any] = {}
@@ -189,9 +197,18 @@ class Shapes:
     def varies(self, source: Source, value: int | float, of: Source | None = None) -> bool:
         """Whether the number at a source, that of an object at `of`, is not to be taken for a constant."""
         varied = self._profile.varies(stable_name(source), value)
+        if varied and isinstance(value, float):
+            self.varied_floats.add(source)
         if self._profile.dynamic and _is_argument(of or source):
             varied = True
         return varied and (isinstance(value, float) or abs(value) < _LARGEST)
+
+    def has_varied(self, source: Source, value: object) -> bool:
+        """Whether the number at a source, of a class that no symbol stands for, has had another value."""
+        varied = self._profile.varies(stable_name(source), repr(value))
+        if varied and not isinstance(value, numbers.Integral):
+            self.varied_floats.add(source)
+        return varied
 
     def expect_change(self, source: Source | None) -> None:
         """Take the number at a source for one that varies, from the first value on."""
@@ -242,8 +259,7 @@ class Shapes:
             for symbol in expr.free_symbols.intersection(self._places) if values else ():
                 yield self._place(symbol), int(values[0]), where
         for guard in guards:
-            is_read = guard.kind is GuardKind.EQUALS and type(guard.expected) in (float, str)
-            if is_read and self._has_varied(guard.source):
+            if guard.kind is GuardKind.EQUALS and _is_read(guard.expected) and self._has_varied(guard.source):
                 yield guard.source, guard.expected, guard.where
 
     def hangs_on_float(self, number: torch.SymInt) -> bool:
@@ -254,14 +270,19 @@ class Shapes:
         """Tell `on_decision` what has been decided on symbols: torch, which decides, must not see it raise."""
         while self._announced < len(self._guards):
             self._announced += 1
-            for symbol in self._guards[self._announced - 1].expr.free_symbols:
-                floats = [self._floats[symbol][0]] if symbol in self._floats else []
-                for place in self._places.get(symbol, floats):
+            expr = self._guards[self._announced - 1].expr
+            for symbol in expr.free_symbols:
+                for place in self._places.get(symbol, ()):
                     self.on_decision(place)
+                if symbol in self._floats:
+                    place, value = self._floats[symbol]
+                    self.on_decision(place)
+                    if self._compared(expr) is None:
+                        self.on_fixed(place, value)
 
     def _has_varied(self, source: Source) -> bool:
-        numbers = self._profile.numbers
-        return any(numbers.get(stable_name(place), 0) is None for place in (source, *source.bases()))
+        known = self._profile.numbers
+        return any(known.get(stable_name(place), 0) is None for place in (source, *source.bases()))
 
     def require(self, condition: Source, answer: bool) -> None:
         """Guard a condition over numbers that is not one of the ShapeEnv's."""
@@ -367,6 +388,10 @@ class Shapes:
         """The conditions that were evaluated, unless they follow from sizes and ranges."""
         for expr, where in self._located():
             floats = [self._floats[s] for s in expr.free_symbols if s in self._floats]
+            compared = self._compared(expr) if floats else None
+            if compared is not None:
+                yield Guard(compared, GuardKind.RELATION, True, where)
+                continue
             if floats:
                 yield from (Guard(source, GuardKind.EQUALS, value, where) for source, value in floats)
                 continue
@@ -376,6 +401,16 @@ class Shapes:
             place = self._computed(final)
             if all(self._is_used(p) for p in place.bases() if isinstance(p, Size | Stride)):
                 yield Guard(place, GuardKind.RELATION, True, where)
+
+    def _compared(self, expr: Any) -> Source | None:
+        """The condition that is decided, where that compares a float with a number: the same to Python. Any other one
+        may have been turned around by arithmetic that rounds, and fixes its floats."""
+        sign, (left, right) = getattr(expr, "rel_op", "=="), (*expr.args, None, None)[:2]
+        if right in self._floats:
+            sign, left, right = _TURNED.get(sign, "=="), right, left
+        if left not in self._floats or sign not in _TURNED or not getattr(right, "is_Number", False):
+            return None
+        return Computed(f"{{0}} {sign} {float(right)!r}", (self._floats[left][0],))
 
     def _follows_from_ranges(self, expr: Any) -> bool:
         answered: bool = compat.symbolic().follows(self.env, expr)
@@ -393,6 +428,13 @@ class Shapes:
             if texts != ([], []):
                 text = "".join([*texts[0], "{0}", *texts[1]])
                 yield Guard(Computed(text, (place,)), GuardKind.RELATION, True, where if lower != 2 or upper else None)
+
+
+def _is_read(value: object) -> bool:
+    """Whether a guard on a value says that a number, or a text of one, is needed; of ints, symbols tell."""
+    if isinstance(value, str | int):
+        return type(value) is str
+    return isinstance(value, numbers.Complex) and cmath.isfinite(complex(value))
 
 
 def _is_settled(condition: Source, fixed: Collection[Source], tensors: Mapping[Source, TensorFacts]) -> bool:

@@ -59,6 +59,7 @@ def _as_float(tx: Tracer, number: NumberVariable) -> VariableTracker | None:
     )
 
 
+_SHORT = f"-{2**31} < {{0}} < {2**31}"
 _POSITIVE, _ANY, _SMALL = "0 < {0} < 1e300", "-1e300 < {0} < 1e300", "-700 < {0} < 700"
 _ONE_NUMBER: dict[Callable[..., Any], Callable[[Tracer, NumberVariable], VariableTracker | None]] = {
     builtins.int: _rounds(builtins.int),
@@ -66,6 +67,8 @@ _ONE_NUMBER: dict[Callable[..., Any], Callable[[Tracer, NumberVariable], Variabl
     math.floor: _rounds(math.floor),
     math.ceil: _rounds(math.ceil),
     math.trunc: _rounds(math.trunc),
+    math.modf: lambda tx, number: _parts(tx, math.modf, number),
+    math.frexp: lambda tx, number: _parts(tx, math.frexp, number),
     builtins.float: _as_float,
     torch.sym_int: _rounds(builtins.int),
     torch.sym_float: _as_float,
@@ -263,7 +266,46 @@ def total(tx: Tracer, numbers: Sequence[VariableTracker], start: VariableTracker
     return floating(tx, value, computed_text(template, *operands, Constant(sum, "sum")))
 
 
-_KNOWN = frozenset((math.pow, *_ONE_NUMBER, *_FLOATS_OF_ONE, *_FLOATS_OF_TWO, *_INTS_OF_ONE, *_INTS_OF_TWO, *_ANSWERS))
+def _of_lists(tx: Tracer, function: Callable[..., Any], args: Sequence[VariableTracker]) -> VariableTracker | None:
+    """A function that gives a float for lists of numbers; None where it takes constants."""
+    lists = [arg for arg in args if isinstance(arg, SequenceVariable) and arg.cls in (list, tuple)]
+    operands = [number for items in lists for number in items.items]
+    known = all(isinstance(v, NumberVariable | ConstantVariable) for v in operands)
+    if len(lists) < len(args) or not known or not {v.python_type for v in operands} <= {int, bool, float}:
+        return None
+    numbers = iter(range(len(operands)))
+    listed = ", ".join(f"({''.join(f'{{{next(numbers)}}}, ' for _ in items.items)})" for items in lists)
+    text = computed_text(f"{{{len(operands)}}}({listed})", *operands, Constant(function, function.__name__))
+    try:
+        value = function(*[[*map(value_here, items.items)] for items in lists])
+    except (ArithmeticError, ValueError):
+        return None
+    return floating(tx, value, text) if _all_within(tx, _ANY, operands) else None
+
+
+def _all_within(tx: Tracer, condition: str, operands: Sequence[VariableTracker]) -> bool:
+    varying = [operand for operand in operands if isinstance(operand, NumberVariable)]
+    here = all(eval(condition.format("n"), {}, {"n": number.here}) for number in varying)
+    return here and bool(operands) and all(require(tx, condition, True, number) for number in varying)
+
+
+def _parts(tx: Tracer, function: Callable[..., Any], number: NumberVariable) -> VariableTracker | None:
+    """A function that gives two numbers for one."""
+    if not _all_within(tx, _ANY, [number]):
+        return None
+    made: list[VariableTracker] = []
+    for position, part in enumerate(function(number.here)):
+        text = computed_text(f"{{1}}({{0}})[{position}]", number, Constant(function, function.__name__))
+        if text is None:
+            return None
+        made.append(tx.graph.floating(part, text) if type(part) is float else tx.graph.integer(part, text))
+    return TupleVariable(made)
+
+
+_OF_LISTS = (math.fsum, math.dist)
+_IN_PAIRS = (math.gcd, math.lcm)
+_TABLES = (_ONE_NUMBER, _FLOATS_OF_ONE, _FLOATS_OF_TWO, _INTS_OF_ONE, _INTS_OF_TWO)
+_KNOWN = frozenset((math.pow, *_OF_LISTS, *_ANSWERS, *(function for table in _TABLES for function in table)))
 
 # Functions that make a tensor of one element from a float. torch takes it for a constant there.
 _TENSORS = (torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor)
@@ -282,6 +324,10 @@ def call(
         return _tensor(tx, function, args, kwargs)
     if len(args) == 1 and not kwargs and any(function is cls for cls in numpy_numbers.FLOATS):
         return numpy_numbers.called(tx, function, args)
+    if any(function is cls for cls in numpy_numbers.INTS) and not kwargs and _all_within(tx, _SHORT, args):
+        return numpy_numbers.called(tx, function, args)
+    if not kwargs and is_known(function) and function in _OF_LISTS and any(map(involves_number, args)):
+        return _of_lists(tx, function, args)
     if function is not round and is_known(function):  # round() asks numpy's numbers
         args = [numpy_numbers.plain(tx, arg) or arg for arg in args]
     if not any(isinstance(arg, NumberVariable) for arg in (*args, *kwargs.values())):
@@ -297,6 +343,11 @@ def call(
         return None
     if function is math.pow:
         return _power(tx, args)
+    if function in _IN_PAIRS and len(args) > 2:
+        return functools.reduce(lambda one, other: tx.call(function, [one, other]), args)
+    if function is math.hypot and len(args) > 2 and _all_within(tx, _ANY, args):
+        text = computed_text(_call_text(len(args), ()), *args, Constant(function, function.__name__))
+        return floating(tx, function(*map(value_here, args)), text)
     known = _ONE_NUMBER.get(function) if len(args) == 1 else None
     if known is not None and isinstance(args[0], NumberVariable):
         return known(tx, args[0])
@@ -308,11 +359,22 @@ def is_known(function: Any) -> bool:
     return getattr(function, "__hash__", None) is not None and function in _KNOWN
 
 
+def part(number: NumberVariable, name: str) -> VariableTracker | None:
+    """`number.real` and its kin; None for another attribute."""
+    if name == "real" or (name == "numerator" and number.cls is int):
+        return number
+    if name == "imag":
+        return ConstantVariable(number.cls(0))
+    return ConstantVariable(1) if name == "denominator" and number.cls is int else None
+
+
 def call_method(
     tx: Tracer, number: NumberVariable, name: str, args: Sequence[VariableTracker]
 ) -> VariableTracker | None:
     """A special method of a number; None when it takes constants."""
     plain = _METHODS.get(name)
+    if name == "conjugate" and not args:
+        return number
     if plain is None:
         method = getattr(number.cls, name, None)
         return call(tx, method, [number, *args], {}) if is_known(method) else None

@@ -31,6 +31,7 @@ _UNARY = {operator.neg: "-{0}", operator.pos: "+{0}"}
 _LARGEST = 2**62
 # Classes that make a number of any other.
 FLOATS = (np.float16, np.float32, np.float64)
+INTS = (np.int32, np.int64)
 # Numbers that numpy compares with Python's as Python compares its own.
 _COMPARED = (np.float64, np.int64)
 

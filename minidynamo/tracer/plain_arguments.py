@@ -41,7 +41,9 @@ def with_plain_numbers(tx: Tracer, target: Any, args: Args, kwargs: Kwargs) -> t
             return replace(argument, items=[taken(name, item) for item in argument.items])
         if not isinstance(argument, NumberVariable) or not known.varies(name, argument.cls is int, tensors):
             return argument
-        return replace(argument, plain=True) if _may_vary(tx, known.numbers[name], argument) else argument
+        if _may_vary(tx, known.numbers[name], argument):
+            return replace(argument, plain=True)
+        return _as_special(tx, argument, alone=len(known.numbers) == 1)
 
     named = [taken(name, argument) for name, argument in zip(known.names, args)]
     return [*named, *args[len(named) :]], {name: taken(name, argument) for name, argument in kwargs.items()}
@@ -53,6 +55,10 @@ def _is_the_same_call(known: Plain, args: Args, kwargs: Kwargs, tensors: Sequenc
     out = kwargs.get("out")
     if out is not None and not (isinstance(out, ConstantVariable) and out.value is None):
         return False
+    for name, condition in known.numbers.items():
+        given = named.get(name)
+        if condition and isinstance(given, ConstantVariable) and not _holds(condition, given.value) and given.value:
+            return False
     on_cpu = all(fake.device.type == "cpu" for fake in tensors)
     for name, value in (known.fixed if on_cpu else {**known.fixed, **known.fixed_elsewhere}).items():
         given = named.get(name)
@@ -65,4 +71,16 @@ def _may_vary(tx: Tracer, condition: str, number: NumberVariable) -> bool:
     """Whether a number is one of those for which the call is the same; that they are is guarded."""
     if not condition:
         return True
-    return bool(eval(condition.format("n"), {}, {"n": value_here(number)})) and require(tx, condition, True, number)
+    return _holds(condition, value_here(number)) and require(tx, condition, True, number)
+
+
+def _as_special(tx: Tracer, number: NumberVariable, *, alone: bool) -> VariableTracker:
+    """A float for which the call is another one: a constant, of which there are few. Where it is not `alone`, this is
+    known of 0 only."""
+    here = number.here
+    may_be = number.cls is float and (here in (0, 1) if alone else here == 0)
+    return ConstantVariable(here) if may_be and require(tx, f"{{0}} == {here!r}", True, number) else number
+
+
+def _holds(condition: str, number: Any) -> bool:
+    return not isinstance(number, int | float) or bool(eval(condition.format("n"), {}, {"n": number}))

@@ -34,7 +34,14 @@ from minidynamo.tracer.operators import truth_of
 from minidynamo.tracer.plain_arguments import with_plain_numbers
 from minidynamo.tracer.side_effects import Effect, SideEffects, Written
 from minidynamo.tracer.unread import looked_at
-from minidynamo.tracer.unrolling import expect_no_constant, free_numbers, unroll_lists, unroll_pieces
+from minidynamo.tracer.unrolling import (
+    MOST_NUMBERS,
+    expect_no_constant,
+    free_numbers,
+    hangs_on_float,
+    unroll_lists,
+    unroll_pieces,
+)
 from minidynamo.tracer.wrap import wrap
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
@@ -81,6 +88,7 @@ class Trace:
         self.side_effects.on_effect = _weakly(self._expect_no_death)
         self.graph.on_pin = _weakly(self._expect_no_constant)
         self.graph.shapes.on_decision = _weakly(self._expect_no_decision)
+        self.graph.shapes.on_fixed = self.graph.on_pin
 
     @property
     def frames(self) -> Sequence[Frame]:
@@ -106,9 +114,11 @@ class Trace:
                 why="It is another one at each call; from here on it is an argument.",
             )
 
-    def _expect_no_constant(self, place: Source) -> None:
+    def _expect_no_constant(self, place: Source, value: object) -> None:
         self._expect_no_decision(place)
-        if not self.frames[-1].trusted:  # where torch chooses a module or function, each has a version in any case
+        if hangs_on_float(self, place, value):
+            expect_no_constant(self, place, "the program", self.location(), most=0)
+        elif not self.frames[-1].trusted:  # where torch chooses a module or function, each has a version in any case
             expect_no_constant(self, place, "the program", self.location())
 
     def forget_values(self) -> None:
@@ -175,7 +185,8 @@ class Trace:
         name = f"Tensor.{target}()" if isinstance(target, str) else f"{getattr(target, '__name__', target)}()"
         unroll_lists(self, name, args)
         for number in free_numbers([*args, *(kwargs or {}).values()]):
-            expect_no_constant(self, number.source, name, self.location())
+            is_float = hangs_on_float(self, number.source, number.value)
+            expect_no_constant(self, number.source, name, self.location(), most=1 if is_float else MOST_NUMBERS)
         try:
             args, kwargs = scalars.as_numbers(self, target, args, kwargs or {})
             stored = scalars.written(self, target, args, kwargs)

@@ -7,6 +7,7 @@ for all turns, and torch the layer. It is the same with numbers that Python, tor
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -14,7 +15,7 @@ import torch
 
 from minidynamo.errors import UserLocation
 from minidynamo.guards.guard import Guard
-from minidynamo.guards.profile import Line
+from minidynamo.guards.profile import Line, Turns
 from minidynamo.guards.shapes import stable_name
 from minidynamo.guards.source import Source
 from minidynamo.tracer.moved_items import MovedItems
@@ -131,20 +132,44 @@ def free_numbers(args: Iterable[VariableTracker]) -> list[NumberVariable]:
     return found
 
 
-def expect_no_constant(tx: Tracer, source: Source | None, what: str, where: UserLocation | None) -> None:
-    """End the graph where `what` takes the number at a place, if too many others were needed at this line."""
+def hangs_on_float(tx: Tracer, source: Source | None, value: object) -> bool:
+    """Whether a number or text is as good as a float that has varied: there is no end of values. An int that is made of
+    a float has few, and so have infinity and NaN."""
+    is_special = isinstance(value, float) and not math.isfinite(value)
+    if source is None or is_special or isinstance(value, int | torch.SymInt):
+        return False
+    return not tx.graph.shapes.varied_floats.isdisjoint((source, *source.bases()))
+
+
+def expect_no_constant(
+    tx: Tracer, source: Source | None, what: str, where: UserLocation | None, *, most: int = MOST_NUMBERS
+) -> None:
+    """End the graph where `what` takes the number at a place, if `most` others were needed at this line."""
     known = tx.graph.shapes.turns
     if known is None or where is None or not tx.graph.may_end or tx.graph.subgraph is not None:
         return
     for place in () if source is None else (source, *source.bases()):
         captures, _ = known.numbers((where.filename, where.lineno, stable_name(place)))
-        if captures >= MOST_NUMBERS:
+        if captures >= most:
+            others = f"has been {captures} other ones" if most == MOST_NUMBERS else "changes"
             tx.break_graph(
                 "MD218",
-                f"{what} needs a number as a constant, which has been {captures} other ones",
+                f"{what} needs a number as a constant, which {others}",
                 why="Each value takes a version of its own; from here on it is left to Python.",
                 fix="keep to a few values, or put the number into a tensor",
             )
+
+
+def newly_constant(traced: TracedFrame, turns: Turns) -> bool:
+    """Whether a backend has needed a float that varies as a constant, which is now noted. A capture that ends in front
+    of what takes it does without a version for each value."""
+    if traced.shapes is None or not traced.shapes.varied_floats:
+        return False
+    names = {stable_name(place) for place in traced.shapes.varied_floats}
+    found = {line: numbers for line, numbers in constants(traced, traced.all_guards()).items() if line[2] in names}
+    new = {line: numbers for line, numbers in found.items() if not turns.numbers(line)[0]}
+    turns.note(new)
+    return bool(new)
 
 
 def constants(traced: TracedFrame, guards: Iterable[Guard]) -> dict[Line, set[float | str]]:

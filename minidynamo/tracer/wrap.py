@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from minidynamo.errors import Diagnostic, SkipFrame
@@ -45,6 +46,7 @@ _BY_VALUE = (
     *NUMPY_SCALARS,
     *_DATES,
 )
+_NO_SYMBOLS = frozenset((complex, *NUMPY_SCALARS)) - {np.bool_}  # numbers for which none stands
 _ONLY_ONES = (type(None), type(...), type(NotImplemented))  # classes of one value each
 
 
@@ -122,10 +124,11 @@ def constant(graph: OutputGraph, value: Any, source: Source | None) -> VariableT
     if source is None:
         return ConstantVariable(value, lasting=True)
     kind = GuardKind.EQUALS if type(value) in _BY_VALUE else GuardKind.IDENTITY
+    has_varied = type(value) in _NO_SYMBOLS and source is not None and graph.shapes.has_varied(source, value)
     read = (
         None
         if type(value) in _ONLY_ONES or isinstance(source, Constant)
-        else graph.guard_when_asked(source, kind, value)
+        else graph.guard_when_asked(source, kind, value, has_varied=has_varied)
     )
     variable = ConstantVariable(value, source=source, on_read=read)
     graph.guard(source, kind if read is None else GuardKind.TYPE, value if read is None else type(value))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import math
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -293,7 +295,7 @@ def test_shifts_that_do_not_fit_are_taken_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("program", "calls", "line"),
     [
-        (lambda x, p: x * math.fsum((p, 0.5)), (1.5, 2.5, 3.5), "fsum"),
+        (lambda x, k: x * pow(k, 2, 7), (5, 6, 7), "pow"),
         (lambda x, k: torch.nn.functional.one_hot(x.long(), k), (5, 6, 7), "one_hot"),
         (lambda x, k: torch.kron(x, torch.ones(k)), (5, 6, 7), "kron"),
         (lambda x, k: x * complex(k), (5, 6, 7), "complex"),
@@ -306,3 +308,45 @@ def test_what_torch_needs_as_a_number_is_told_with_its_line(program: Any, calls:
     assert f.stats.graphs == 3
     newest = f.why().split("MD301")[1]
     assert line in newest and "expected" in newest, f.why()
+
+
+# What Python and numpy make of a float that is no constant.
+MADE: dict[str, Callable[[torch.Tensor, float], Any]] = {
+    "a sum of floats": lambda x, s: x * math.fsum([s, 1.0, s]),
+    "a mean": lambda x, s: x * statistics.fmean([s, 1.0]),
+    "a distance": lambda x, s: x * math.dist((s, 1.0), (0.5, s)) + math.hypot(s, 1.0, 2.0),
+    "parts": lambda x, s: x * math.modf(s * 3)[0] + math.modf(-s)[1],
+    "mantissa and exponent": lambda x, s: (x * math.frexp(s)[0], math.frexp(s), math.frexp(int(s * 10))),
+    "of numbers": lambda x, s: x * s.real + s.imag * s.conjugate() + int(s * 10).numerator + int(s * 10).denominator,
+    "numpy's ints": lambda x, s: x * np.int64(s * 100) + np.int32(s * 7),
+    "divisors": lambda x, s: x * math.gcd(int(s * 10), 6, 12) + math.lcm(int(s * 10), 2, 3),
+}
+FLOATS = (0.61, 0.72, 0.43, 0.94, 2.5, 3.6)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_python_computes_it_in_front_of_the_graph(name: str) -> None:
+    f = compiled(MADE[name], fullgraph=True)
+    for s in FLOATS:
+        assert str(f(X, s)) == str(MADE[name](X, s))
+    assert f.stats.graphs == 2
+
+
+def test_numbers_that_python_refuses_are_refused() -> None:
+    def cut(x, s):
+        return x * math.modf(s)[0] + np.int64(s)
+
+    def summed(x, s):
+        return x * math.fsum([s, -s, math.inf])
+
+    for program in (cut, summed):
+        f = compiled(program)
+        for s in (0.5, 1.5, -2.5, 1e200, math.inf, math.nan, 3.5):
+            assert outcome(f, s) == outcome(program, s)
+
+
+def outcome(f: Callable[..., Any], s: float) -> str:
+    try:
+        return str(f(X, s))
+    except (OverflowError, ValueError) as error:
+        return repr(error)

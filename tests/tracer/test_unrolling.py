@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fractions
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -176,14 +179,32 @@ def _scaled(x: Tensor, factor: float) -> Tensor:
     return x * factor
 
 
+_scaled.register_autograd(
+    lambda ctx, gradient: (gradient * ctx.factor, None),
+    setup_context=lambda ctx, inputs, output: setattr(ctx, "factor", inputs[1]),
+)
+
+
 @_scaled.register_fake
 def _(x: Tensor, factor: float) -> Tensor:
-    if factor > 1e9:  # which fixes the number
+    if int(factor * 10) > 1e9:  # which fixes the number
         raise ValueError("too much")
     return torch.empty_like(x)
 
 
 KEPT: dict[str, Tensor] = {}
+
+
+@torch.library.custom_op("test_unrolling::bounded", mutates_args=())
+def _bounded(x: Tensor, factor: float) -> Tensor:
+    return x * factor
+
+
+@_bounded.register_fake
+def _(x: Tensor, factor: float) -> Tensor:
+    if factor > 1e9:
+        raise ValueError("too much")
+    return torch.empty_like(x)
 
 
 def _keyed(x: Tensor, n: int) -> Tensor:
@@ -220,6 +241,82 @@ def test_a_number_that_torch_needs_has_few_versions(name: str) -> None:
         for n in (8, 9, 3, 12):
             assert torch.equal(compiled(x, n), function(x, n))
     assert 1 <= compiled.stats.graph_breaks <= 2  # also one in what is called there
+
+
+KEYS = {n * 0.25: n for n in range(1, 20)}
+LAYER = nn.LSTM(3, 3, 2)
+
+
+def _recurrent(x: Tensor, s: float) -> Tensor:
+    LAYER.dropout = s / 10
+    return LAYER(x.expand(2, 3, 3))[0] + x
+
+
+def _norms(x: Tensor, s: float) -> Tensor:
+    first, second = torch._foreach_norm([x, x + 1], s + 1)
+    return first * second * x
+
+
+# Where a float becomes a constant: for Python, numpy, torch, an operator of the user's, a derivative.
+FLOATS: dict[str, Callable[[Tensor, float], Tensor]] = {
+    "a key": lambda x, s: (x + 1) * KEYS[s],
+    "its text": lambda x, s: (x + 1) * {"0.25": 0.5}.get(str(s), s),
+    "a complex number": lambda x, s: (x + 1) * abs(complex(s, 1)),
+    "a complex number in the graph": lambda x, s: torch.view_as_real(torch.complex(x, x) * complex(s)).sum(-1),
+    "an array": lambda x, s: (x + 1) * float(np.interp(s, [0, 5], [1, 2])),
+    "a size": lambda x, s: torch.nn.functional.interpolate((x + 1).view(1, 1, 3), scale_factor=1 + s),
+    "an operator of the user's": lambda x, s: _scaled(x + 1, s) * 2,
+    "a library's function": lambda x, s: (x + 1) * float(fractions.Fraction(s)),
+    "dropout of a recurrent layer": _recurrent,
+    "a list of tensors": _norms,
+}
+
+
+@pytest.mark.parametrize("name", FLOATS)
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_float_that_has_changed_is_no_constant(name: str, backend: str) -> None:
+    function = FLOATS[name]
+    compiled = minidynamo.compile(function, backend=backend)
+    counts = []
+    for n in range(1, 12):
+        made = []
+        for call in (compiled, function):
+            x = torch.linspace(0.1, 0.7, 3, requires_grad=True)
+            torch.manual_seed(n)
+            result = call(x, n * 0.25)
+            result.square().sum().backward()
+            made.append([result.detach(), x.grad])
+        torch.testing.assert_close(*made)
+        counts.append(compiled.stats.compiles)
+    assert counts[-1] == counts[2] and compiled.stats.graph_breaks > 0, counts
+    whole = minidynamo.compile(function, backend=backend, fullgraph=True)
+    for n in (1, 2, 3):
+        torch.manual_seed(n)
+        made = whole(torch.ones(3), n * 0.25)
+        torch.manual_seed(n)
+        torch.testing.assert_close(made, function(torch.ones(3), n * 0.25))
+
+
+def test_a_comparison_of_a_float_is_all_that_is_guarded() -> None:
+    compiled = minidynamo.compile(lambda x, s: _bounded(x, s) * s, backend="aot_eager")
+    x = torch.ones(3)
+    for s in (0.1, 0.2, 0.3, 1.0, 2.5, 0.7):
+        assert torch.equal(compiled(x, s), x * s * s)
+    assert compiled.stats.graphs == 2 and "s <= 1000000000.0" in compiled.guards()
+    assert torch.equal(compiled(x, 2e9), x * 2e9 * 2e9) and compiled.stats.graph_breaks == 1
+
+
+def test_infinity_and_special_probabilities_have_versions() -> None:
+    def program(x: Tensor, s: float, p: float) -> Tensor:
+        return torch.nn.functional.dropout(x, p) * s
+
+    compiled = minidynamo.compile(program, backend="eager")
+    for s, p in ((0.1, 0.1), (0.2, 0.2), (0.3, 0.0), (math.inf, 0.3), (0.4, 1.0), (0.5, 0.4), (0.6, 0.0), (0.7, 1.0)):
+        torch.manual_seed(1)
+        made = compiled(torch.ones(9), s, p)
+        torch.manual_seed(1)
+        torch.testing.assert_close(made, program(torch.ones(9), s, p), equal_nan=True)
+    assert compiled.stats.graphs == 4 and compiled.stats.graph_breaks == 0
 
 
 def test_so_has_one_that_only_the_derivative_needs() -> None:

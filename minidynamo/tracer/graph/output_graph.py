@@ -70,8 +70,8 @@ class OutputGraph:
         self._where = where
         self.expects = expects
         self.may_end = True  # at a graph break
-        # Called with the place of a number before that becomes a constant.
-        self.on_pin: Callable[[Source], object] = lambda place: None
+        # Called with the place of a number, and the number, before that becomes a constant.
+        self.on_pin: Callable[[Source, object], object] = lambda place, value: None
         self._open = OpenGraphs()
         self._guards = GuardList(where)
         self.shapes = Shapes(FrameProfile(dynamic=False) if profile is None else profile, where)
@@ -104,13 +104,16 @@ class OutputGraph:
         source = Result(Constant(allowed_attention, "allowed_attention"))
         self.guard(source, GuardKind.EQUALS, self.entry_settings.attention)
 
-    def guard_when_asked(self, source: Source, kind: GuardKind, expected: object) -> Callable[[], None]:
-        """What installs the guard when it is called, as long as the trace goes on."""
+    def guard_when_asked(
+        self, source: Source, kind: GuardKind, expected: object, *, has_varied: bool = False
+    ) -> Callable[[], None]:
+        """What installs the guard when it is called, as long as the trace goes on. What is there `has_varied`, or is
+        computed of what may."""
 
         def install() -> None:
             assert not self.values.is_over, "a constant from outside is read when the trace is over"
-            if isinstance(source, Computed):
-                self.on_pin(source)
+            if has_varied or isinstance(source, Computed):
+                self.on_pin(source, expected)
             self.guard(source, kind, expected)
 
         return install
@@ -290,7 +293,7 @@ class OutputGraph:
         self, value: Any, cls: type, pin: Callable[[], Any], source: Source, node: torch.fx.Node | None = None
     ) -> NumberVariable:
         def announced() -> Any:
-            self.on_pin(source)
+            self.on_pin(source, value)
             return pin()
 
         return NumberVariable(value, cls, announced, node, source=source)

@@ -269,6 +269,11 @@ def _slice_attribute(tx: Tracer, obj: SliceVariable, name: str) -> VariableTrack
     return {"start": obj.start, "stop": obj.stop, "step": obj.step}.get(name)
 
 
+@registry.attributes(NumberVariable)
+def _number_attribute(tx: Tracer, obj: NumberVariable, name: str) -> VariableTracker | None:
+    return number_functions.part(obj, name)
+
+
 @registry.method(slice, "indices")
 def _slice_indices(tx: Tracer, self: VariableTracker, length: VariableTracker) -> VariableTracker:
     part = expect_constant(tx, self, "a slice")
