@@ -198,13 +198,6 @@ def _finite(builder: Builder, mean: Value, x: Value, dims: Sequence[int]) -> Val
     return builder.map(lambda m, p: where((m - m).ne(0) & (p - p).eq(0), p, m), mean, parts)
 
 
-def _corrected(builder: Builder, mean: Value, rough: Value, x: Value, dims: Sequence[int]) -> Value:
-    """`mean`, or where that is not finite, `rough` with what it is off: squares of that would overflow."""
-    n = count(x, dims)
-    off = builder.reduce("sum", lambda v, m: v - m, x, rough, dims=dims, keepdim=True)
-    return builder.map(lambda m, r, o: where((m - m).eq(0) | (o - o).ne(0), r, r + o / n), mean, rough, off)
-
-
 def _deviations(builder: Builder, x: Value, mean: Value, dims: Sequence[int], keepdim: bool) -> Value:
     """The sum of squared deviations from `mean`, in its dtype."""
 
@@ -240,16 +233,17 @@ def _variance(
     correction: float | None = None,
 ) -> tuple[Value, Value]:
     """Variance, and mean with its dimensions kept. Arguments as those of aten.var. On a CPU eager computes in double,
-    whatever the dtype: squares of large numbers do not overflow, nor, of doubles, does what their mean comes from."""
+    so squares of large numbers do not overflow. Those of doubles may, and what eager makes of them hangs on the means
+    that it has on the way: that is left to torch."""
     if isinstance(dim, bool):
         dim, unbiased = None, dim
     lost = correction if correction is not None else float(unbiased is not False)
     dims = folded(x, dim)
     divisor = _at_least_zero(count(x, dims), lost)
-    dtype = torch.float64 if builder.device.type == "cpu" else opmath(x.dtype)
-    mean = _running_mean(builder, x, dims, dtype)
-    if x.dtype == dtype and known_at_least(count(x, dims), 1):
-        mean = _corrected(builder, mean, _finite(builder, mean, x, dims), x, dims)
+    on_cpu = builder.device.type == "cpu"
+    if on_cpu and x.dtype == torch.float64:
+        raise NotLowered
+    mean = _running_mean(builder, x, dims, torch.float64 if on_cpu else opmath(x.dtype))
     squares = _deviations(builder, x, mean, dims, keepdim)
     return builder.map(lambda s: s / divisor, squares), mean
 

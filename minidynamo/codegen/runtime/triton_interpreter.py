@@ -94,9 +94,15 @@ def fused_multiply_add(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> tor
     return torch.from_numpy(fused).to(x.dtype)
 
 
+def remainder_of_c(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """C's fmod. Torch's vectors say NaN where the quotient overflows."""
+    return torch.from_numpy(np.asarray(np.fmod(x.numpy(), y.numpy())))
+
+
 class Libdevice:
     """The device's math library, as far as kernels use it."""
 
+    fmod = staticmethod(_elementwise(remainder_of_c))
     nearbyint = staticmethod(_elementwise(torch.round))
     fma = staticmethod(_elementwise(fused_multiply_add))
 

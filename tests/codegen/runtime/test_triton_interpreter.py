@@ -88,3 +88,16 @@ def test_a_masked_index_is_not_checked():
     index[4:] = 99
     run("tl.store(b + i, check_index(tl.load(a + i), 5, i < 4), i < 4)", index, out)
     assert out[:4].tolist() == [0] * 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_remainders_whose_quotient_overflows(dtype):
+    x = torch.tensor([torch.finfo(dtype).max, -1.5, 5.5, math.inf, 1.0, -0.0, 2.0, math.nan], dtype=dtype)
+    y = torch.tensor([3e-30, torch.finfo(dtype).tiny, -2.0, 2.0, math.inf, 1.0, 0.0, 1.0], dtype=dtype)
+    out, quotients = torch.empty_like(x), torch.empty_like(x)
+    run("tl.store(c + i, libdevice.fmod(tl.load(a + i), tl.load(b + i)))", x, y, out)
+    with np.errstate(invalid="ignore"):
+        rest = torch.from_numpy(np.fmod(x.numpy(), y.numpy()))
+    torch.testing.assert_close(out, rest, rtol=0, atol=0, equal_nan=True)
+    run("tl.store(c + i, floordiv_float(tl.load(a + i), tl.load(b + i)))", x, y, quotients)
+    torch.testing.assert_close(quotients, x // y, equal_nan=True)
