@@ -6,7 +6,7 @@ traced program is decided in `tracer/`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -44,10 +44,45 @@ def is_hooked(leaf: torch.Tensor, node: torch.autograd.graph.Node) -> bool:
 
 
 def spare_leaves(node: Any, gradients: Iterable[torch.Tensor | None]) -> None:
-    """Have no hook of a leaf behind `node` called with None, if some of `gradients`, which it takes or gives, are."""
+    """Have no hook of a leaf behind `node` called without a gradient, if some of `gradients`, which it takes or gives,
+    are None."""
     if any(gradient is None for gradient in gradients):
         for hooks in hooks_of_leaves(node):
             _spare(hooks)
+        for function, _ in node.next_functions:
+            leaf = compat.leaf_of(function)
+            if leaf is not None and leaf._post_accumulate_grad_hooks:
+                _spare_behind(leaf._post_accumulate_grad_hooks, function)
+
+
+def _spare_behind(hooks: dict[int, Any], node: torch.autograd.graph.Node) -> None:
+    """Let hooks of a leaf, which run when `node` has added to its `.grad`, not run this time if there is nothing to
+    add."""
+    for number, hook in hooks.items():
+        if not isinstance(hook, _IfAdded):
+            hook = hooks[number] = _IfAdded(hook)
+        hook.watch(node)
+
+
+class _IfAdded:
+    """A hook that is left out once where the node it is behind gets no gradient."""
+
+    def __init__(self, hook: Any) -> None:
+        self.hook = hook
+        self.is_idle = False
+
+    def watch(self, node: torch.autograd.graph.Node) -> None:
+        def look(gradients: Sequence[torch.Tensor | None]) -> None:
+            handle.remove()
+            self.is_idle = gradients[0] is None
+
+        handle = register(node.register_prehook, look)
+
+    def __call__(self, leaf: torch.Tensor) -> Any:
+        if not self.is_idle:
+            return self.hook(leaf)
+        self.is_idle = False
+        return None
 
 
 class Watched:
