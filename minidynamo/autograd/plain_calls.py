@@ -17,8 +17,9 @@ from torch.nn import functional
 
 from minidynamo import compat
 from minidynamo.autograd.number_operators import native_dropout, of_program, updated
-from minidynamo.autograd.numbers import is_empty, is_symbolic
+from minidynamo.autograd.numbers import has_symbols, is_empty, is_symbolic
 from minidynamo.autograd.opaque import run_with_numbers
+from minidynamo.autograd.upsampling import interpolated
 from minidynamo.plain_numbers import DRAWS, Plain, key_of_whole, operator_of, plain
 from minidynamo.structure import leaves
 
@@ -104,8 +105,11 @@ def call(target: Any, args: Args, kwargs: Kwargs) -> Any:
     """What the call gives, traced for any number; NotImplemented for another call, and where torch needs constants."""
     if key_of_whole(target) is not None and any(map(is_symbolic, leaves([*args]))):
         return run_with_numbers(target, args, kwargs)
+    if target is functional.interpolate:
+        return interpolated(*args, **kwargs)
+    of_sizes = target is functional.multi_margin_loss and has_symbols([*args[:2], *kwargs.values()])
     if not takes_plain_numbers(target, args, kwargs):
-        return NotImplemented
+        return run_with_numbers(target, args, kwargs) if of_sizes else NotImplemented
     args, kwargs = _converted(target, args, kwargs, _as_taken)
     op = operator_of(target)
     if op is not None:
