@@ -6,7 +6,6 @@ Neither knows what kernels take inside.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,14 +17,12 @@ from minidynamo import compat
 from minidynamo.autograd.aot import AotGraphs
 from minidynamo.autograd.numbers import has_symbols
 from minidynamo.autograd.rehearsal import eager_memory
-from minidynamo.autograd.views import PARTS
 from minidynamo.config import config
 from minidynamo.errors import Diagnostic, GraphRefused
-from minidynamo.graph_memory import FILLING, graph_plan
+from minidynamo.graph_memory import graph_plan
 from minidynamo.memory_plan import MemoryPlan
 from minidynamo.numbers_in_data import hint_of
 from minidynamo.switches import AUTOCAST_DEVICES
-from minidynamo.unfused_memory import WRITTEN
 
 ROUNDING = 64
 """The allocator gives memory in multiples of so many bytes, so that less of it per tensor is no difference."""
@@ -43,14 +40,12 @@ class _Need:
 
 @dataclass(frozen=True)
 class _Captured:
-    """A graph, and what the autograd stage has made of it; `theirs` is the memory of arguments. `writes`: the program
-    writes to some of that, or to parts of tensors."""
+    """A graph, and what the autograd stage has made of it; `theirs` is the memory of arguments."""
 
     gm: fx.GraphModule
     example_inputs: Sequence[Any]
     graphs: AotGraphs
     theirs: Collection[int]
-    writes: bool
 
 
 class PeakLimit:
@@ -69,36 +64,39 @@ class PeakLimit:
         """The graph that is going to be compiled, and what the autograd stage has made of it."""
         # Under autocast, what is converted lives as long as the block, which the graph does not know.
         known = config.eager_peak and not any(map(torch.is_autocast_enabled, AUTOCAST_DEVICES))
-        self.captured = _Captured(gm, example_inputs, graphs, _in_arguments(graphs), _writes(graphs)) if known else None
+        self.captured = _Captured(gm, example_inputs, graphs, _in_arguments(graphs)) if known else None
 
     def check(self, make_plan: Callable[[], MemoryPlan]) -> None:
         """Raises GraphRefused where the compiled graph, or its backward, would need more memory than eager."""
         captured, self.captured = self.captured, None
         if captured is None:
             return
-        graphs = captured.graphs
-        if graphs.backward is not None and not captured.writes:
-            return  # the partitioner and the scheduler see to that
-        plan = make_plan()
+        graphs, plan = captured.graphs, make_plan()
         need = _need(plan)
-        if graphs.backward is None and not _is_above(need, graph_plan(captured.gm, "captured").peak()):
-            return  # eager needs that, and what functions of several operations make between them
+        if graphs.backward is None:
+            # Eager needs that, and what functions of several operations make between them.
+            if _is_above(need, graph_plan(captured.gm, "captured").peak()):
+                eager = eager_memory(captured.gm, captured.example_inputs)
+                if eager is not None:
+                    _compare("in forward", need, eager.peak)
+            return
+        between = _between(plan, graphs)
+        backward = _need_of_backward(captured, self.estimate or self.plan_backward)
+        supposed = graphs.eager
+        if supposed is not None and not (
+            _is_above(need, supposed.peak) or _is_above(between, supposed.between) or _is_above(backward, supposed.peak)
+        ):
+            return
         eager = eager_memory(captured.gm, captured.example_inputs)
         if eager is None:
             return
         _compare("in forward", need, eager.peak)
-        if graphs.backward is not None:
-            _compare("until backward", _between(plan, graphs), eager.between)
-            self.compare_backward(captured, eager.peak)
-
-    def compare_backward(self, captured: _Captured, allowed: int) -> None:
-        """Raises where backward would need more than is allowed, on top of the arguments."""
-        if self.estimate is not None:
-            if not _is_above(_need_of_backward(captured, self.estimate), allowed):
-                return
+        _compare("until backward", between, eager.between)
+        if self.estimate is not None and _is_above(backward, eager.peak):
             if has_symbols(list(captured.example_inputs)):
                 return
-        _compare("in backward", _need_of_backward(captured, self.plan_backward), allowed)
+            backward = _need_of_backward(captured, self.plan_backward)
+        _compare("in backward", backward, eager.peak)
 
 
 def _compare(when: str, need: _Need, allowed: int) -> None:
@@ -182,20 +180,3 @@ def _counts(plan: MemoryPlan) -> MemoryPlan:
 
 def _is_above(need: _Need, allowed: int) -> bool:
     return need.bytes - allowed > need.tensors * ROUNDING
-
-
-def _writes(graphs: AotGraphs) -> bool:
-    """Whether the program writes to parts of tensors or to arguments, for which a graph without writes needs new memory
-    first. Numbers do not count, nor what operators return to be written, as batch norm running statistics."""
-    nodes = graphs.forward.graph.nodes
-    results = _results(graphs)
-    copied = [results[made.result] for made in graphs.signature.mutations if made.result is not None]
-    copied += [node.args[1] for node in nodes if node.target is torch.ops.aten.copy_.default]
-    if any(node is None or not (node.target is operator.getitem or _is_number(node)) for node in copied):
-        return True
-    return any(node.target in PARTS or (node.target in FILLING and WRITTEN in node.meta) for node in nodes)
-
-
-def _is_number(node: fx.Node) -> bool:
-    value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and value.dim() == 0

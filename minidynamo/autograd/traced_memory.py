@@ -1,0 +1,62 @@
+"""Owns an estimate of the memory that a program takes in eager, read off its joint graph as it was traced.
+
+It costs next to nothing, and is nearly always right. Where a compiled graph would need more, `rehearsal.py` tells what
+eager does need.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import torch
+from torch import fx
+
+from minidynamo.autograd.joint import Trace
+from minidynamo.autograd.rehearsal import EagerMemory
+from minidynamo.compat import FakeTensor
+from minidynamo.numbers_in_data import hint_of
+
+
+def traced_memory(trace: Trace) -> EagerMemory:
+    """What lives if operations run one by one in the order of the program and of autograd, and each value dies behind
+    its last use: no more than in eager, where a gradient function holds what it is given until it is done. The results
+    are gone when backward begins, where a gradient of each arrives."""
+    *nodes, output = trace.graph.nodes
+    tangents = set(trace.tangents)
+    begins = next((place for place, node in enumerate(nodes) if node in tangents), len(nodes))
+    inputs = {key for node in (*trace.primals.values(), *trace.identities) for key, _ in _storages(node)}
+    born: dict[int, int] = {}
+    dies: dict[int, int] = {}
+    size: dict[int, int] = {}
+    arrived = {key for node in tangents for key, _ in _storages(node)}
+    for place, node in enumerate(nodes):
+        for key, nbytes in _storages(node):
+            born.setdefault(key, place)
+            size.setdefault(key, 0 if key in inputs or node.op == "get_attr" else nbytes)
+            dies[key] = place
+        for source in node.all_input_nodes:
+            dies.update((key, place) for key, _ in _storages(source))
+    for place, node in enumerate(nodes[begins:], begins):
+        if node.target is torch.ops.aten.add.Tensor:  # torch writes a sum of gradients over the first of them
+            over = [key for key, _ in _storages(node.args[0]) if dies[key] == place and key not in arrived]
+            dies.update((key, place - 1) for key in over)
+    returned, _, _, gradients, *_ = output.args[0]
+    results = {key for node in returned for key, _ in _storages(node)}
+    dies.update((key, max(dies[key], begins - 1)) for key in results)
+    dies.update((key, len(nodes) - 1) for node in gradients for key, _ in _storages(node))
+    changes = [0] * (len(nodes) + 1)
+    for key, nbytes in size.items():
+        changes[born[key]] += nbytes
+        changes[dies[key] + 1] -= nbytes
+    kept = {key for key, end in dies.items() if end >= begins and born[key] < begins}
+    between = sum(size[key] for key in kept | results)
+    return EagerMemory(max(itertools.accumulate(changes)), between)
+
+
+def _storages(node: object) -> Iterator[tuple[int, int]]:
+    value = node.meta.get("val") if isinstance(node, fx.Node) else None
+    for item in value if isinstance(value, (tuple, list)) else (value,):
+        if isinstance(item, FakeTensor) and item.layout is torch.strided:
+            storage = item.untyped_storage()
+            yield storage._cdata, hint_of(storage.nbytes())
