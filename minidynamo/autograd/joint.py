@@ -31,7 +31,7 @@ from minidynamo.autograd.inputs import InputLayout
 from minidynamo.autograd.locations import LocatingInterpreter, LocationRecorder
 from minidynamo.autograd.mutation import write_unseen
 from minidynamo.autograd.numbers import is_empty, is_symbolic, known
-from minidynamo.autograd.opaque import CHOOSES_BY_DATA, CHOOSES_LATER, REFUSES_BY_DATA, NotOpaque, run_opaque
+from minidynamo.autograd.opaque import CHOOSES_BY_DATA, CHOOSES_LATER, REFUSES_BY_DATA, NotOpaque, method, run_opaque
 from minidynamo.autograd.places_read import PlacesRead, let_have_symbols
 from minidynamo.autograd.vectors import without_vectors
 from minidynamo.compat import FakeTensor, FakeTensorMode, OpOverload
@@ -53,7 +53,7 @@ class Trace:
     has, for each of several that are differentiated, those that eager cannot differentiate behind it; `on_the_way`
     those that it is computed from with no other between, and `arrivals` what arrives at each of these in all; places
     behind those of what is differentiated are those of outputs that are views. `zeros_from` has, for inputs, what is
-    differentiated that gives them zeros, which hang on no gradient."""
+    differentiated that gives them zeros, which hang on no gradient, and `zeros_at` for the places of `arrivals`."""
 
     graph: fx.Graph
     mode: FakeTensorMode
@@ -78,6 +78,7 @@ class Trace:
     on_the_way: tuple[tuple[int, ...], ...] = ()
     arrivals: dict[int, fx.Node | None] = field(default_factory=dict)
     zeros_from: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    zeros_at: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def training(self) -> bool:
@@ -284,7 +285,9 @@ class _Tracing:
             with compat.without_autocast():  # which holds for what the program computes forward
                 gradients = self.run_backward(targets, list(sources.values()))
                 if not self.orders:
+                    arriving = {place: self.watchable[place] for place in watched}
                     self.result.zeros_from = zeros_from(targets, sources, gradients, self.tracer)
+                    self.result.zeros_at = zeros_from(targets, arriving, gradients[len(sources) :], self.tracer)
             recorder.end()
         self.result.mutated_with_grad = dict.fromkeys(mutated)
         self.result.requires_grad = {i: value.requires_grad for i, value in inputs.items()}
@@ -449,7 +452,7 @@ class _CheckingInterpreter(LocatingInterpreter):
 
     def call_method(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.recorder.current in self.opaque:
-            return run_opaque(functools.partial(_call_method, target), args, kwargs)
+            return run_opaque(method(target), args, kwargs)
         if (made := plain_calls.call(target, args, kwargs)) is not NotImplemented:
             return made
         before = self.recorder.newest()
@@ -466,10 +469,6 @@ class _CheckingInterpreter(LocatingInterpreter):
     def traced_since(self, before: fx.Node | None) -> list[fx.Node]:
         """The nodes behind `before`, the newest first."""
         return [*itertools.takewhile(lambda node: node is not before, reversed(self.recorder.graph.nodes))]
-
-
-def _call_method(name: str, owner: Any, *args: Any, **kwargs: Any) -> Any:
-    return getattr(owner, name)(*args, **kwargs)
 
 
 def _as_fake(mode: FakeTensorMode, value: Any) -> Any:

@@ -51,6 +51,7 @@ class Operation:
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], takes_numbers: bool = False
     ) -> None:
         self.function = function
+        self.apart = _apart(function)
         self.takes_numbers = takes_numbers
         self.given: list[torch.Tensor] = []
         self.numbers: list[Any] = []
@@ -83,8 +84,8 @@ class Operation:
         self.given.append(value)
         return _Place(len(self.given) - 1)
 
-    def run(self, values: Sequence[Any]) -> list[torch.Tensor]:
-        """The tensors that it returns for `values`, some of which it may write to."""
+    def run(self, values: Sequence[Any], function: Callable[..., Any] | None = None) -> list[torch.Tensor]:
+        """The tensors that it returns for `values`, some of which it may write to; or what `function` does instead."""
         args, kwargs = _filled(self.arguments, values)
         found: list[torch.Tensor] = []
 
@@ -96,7 +97,7 @@ class Operation:
             found.append(value.clone() if places and _memory(value) in places else value)
             return _Place(len(found) - 1)
 
-        self.structure = map_aggregate(self.function(*args, **kwargs), taken)
+        self.structure = map_aggregate((function or self.function)(*args, **kwargs), taken)
         return found
 
     def examine(self) -> None:
@@ -144,11 +145,12 @@ class Operation:
     def __call__(self, *values: Any) -> list[torch.Tensor]:
         """What it returns for real tensors, which it leaves as they are."""
         again = torch.is_grad_enabled()
-        given = [value.clone() if i in self.written else _plain(value) for i, value in enumerate(values)]
+        written = self.written if self.apart is None else ()
+        given = [value.clone() if i in written else _plain(value) for i, value in enumerate(values)]
         with preserved():
             restore(self.settings)
             if again or not self.takes_numbers:
-                return self.run(given)
+                return self.run(given, self.apart)
             # Which kernel torch takes may hang on what requires grad.
             return [made.detach() for made in self.run([*map(_input, given, self.requires_grad)])]
 
@@ -286,6 +288,23 @@ def run_with_numbers(function: Callable[..., Any], args: tuple[Any, ...], kwargs
     numbers, operation.numbers = operation.numbers[::-1], []
     made = _applied(operation, (), [*given, *numbers])
     return _filled(operation.structure, made)
+
+
+def method(name: str) -> Callable[..., Any]:
+    """The method of that name, as a function."""
+    return functools.partial(_call_method, name)
+
+
+def _call_method(name: str, owner: Any, *args: Any, **kwargs: Any) -> Any:
+    return getattr(owner, name)(*args, **kwargs)
+
+
+def _apart(function: Any) -> Any:
+    """What computes the same as a method that writes to its tensor, and writes nothing; None for anything else."""
+    if not isinstance(function, functools.partial) or function.func is not _call_method:
+        return None
+    name = function.args[0].removesuffix("_")
+    return method(name) if function.args == (f"{name}_",) and hasattr(torch.Tensor, name) else None
 
 
 def _names(function: Any) -> list[str]:
