@@ -64,6 +64,13 @@ def one_of_each(x):
 
 
 @captured
+def chosen(x):
+    strides = [1, 2, 2000]
+    a, b = random.choice(strides), GENERATOR.choice((0.5, 1.5))
+    return x * a + b, random.choice(range(5)), random.choice(seq=[7]), a, b, random.random()
+
+
+@captured
 def in_a_loop(x):
     for _ in range(10):
         x = x * random.uniform(0.5, 1.5)

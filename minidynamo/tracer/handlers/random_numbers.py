@@ -23,12 +23,13 @@ from minidynamo.tracer.attributes import instance_dict
 from minidynamo.tracer.constants import as_constant
 from minidynamo.tracer.expectations import only_computes
 from minidynamo.tracer.graph.dead_code import is_pure
-from minidynamo.tracer.handlers.seeded_generators import GIVING_NUMBERS, draw_now
+from minidynamo.tracer.handlers.seeded_generators import GIVING_NUMBERS, choose_now, draw_now, leave_to_python
 from minidynamo.tracer.numbers import computed_text, value_here
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.side_effects import Draw
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import SequenceVariable, TupleVariable
 from minidynamo.variables.numbers import NumberVariable, SeededGenerator
 from minidynamo.variables.objects import OpaqueVariable
 
@@ -41,6 +42,8 @@ _PLAIN = (int, float, bool, str, bytes, type(None))
 # So that what is drawn fits into the integers of tensors.
 _MOST_BITS = 62
 _LARGEST = 2 ** (_MOST_BITS - 1)
+# Of how many numbers `choice` may choose.
+_MOST_OPTIONS = 4096
 
 
 def _draw(method: Callable[..., Any], tx: Tracer, generator: VariableTracker, /, *args: Any, **kwargs: Any) -> Any:
@@ -100,6 +103,8 @@ def _cannot(
         if isinstance(argument, NumberVariable):
             if name not in _OF_ANY:
                 return "It is called with numbers that vary, for some of which it raises."
+        elif isinstance(argument, TupleVariable):  # of plain numbers
+            continue
         elif not isinstance(argument, ConstantVariable) or argument.python_type not in _PLAIN:
             return "It is called with something other than plain numbers."
         elif argument.python_type is int and abs(argument.value) >= (_MOST_BITS if name == "getrandbits" else _LARGEST):
@@ -114,6 +119,34 @@ def _unused_name(tx: Tracer, number: int) -> str:
     while name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
         name += "_"
     return name
+
+
+@registry.opaque_method(random.Random.choice)
+def _choice(tx: Tracer, generator: VariableTracker, /, seq: VariableTracker) -> VariableTracker:
+    if isinstance(generator, SeededGenerator):
+        return choose_now(tx, generator, seq)
+    options = _options(seq)
+    if options is None:
+        leave_to_python(tx, "choice")
+    chosen: VariableTracker = _draw(random.Random.choice, tx, generator, options)
+    return chosen
+
+
+def _options(seq: VariableTracker) -> TupleVariable | None:
+    """What `choice` chooses of, if these are numbers of one kind that are the same at each call."""
+    if isinstance(seq, ConstantVariable) and seq.python_type is range and len(seq.value) <= _MOST_OPTIONS:
+        items = [ConstantVariable(number) for number in seq.value]
+    elif isinstance(seq, SequenceVariable) and seq.cls in (list, tuple) and 0 < len(seq.items) <= _MOST_OPTIONS:
+        items = [item for item in seq.items if isinstance(item, ConstantVariable)]
+    else:
+        return None
+    kinds = {item.python_type for item in items}
+    if len(items) < len(seq.items if isinstance(seq, SequenceVariable) else items) or kinds not in ({int}, {float}):
+        return None
+    values = tuple([item.value for item in items])
+    if kinds == {int} and max(map(abs, values)) >= _LARGEST:
+        return None
+    return TupleVariable(items, source=Constant(values, "options"))
 
 
 for _name in _NAMES:

@@ -65,7 +65,7 @@ def _draw_in_c(
     method: Callable[..., Any], tx: Tracer, generator: VariableTracker, /, *args: Any, **kwargs: Any
 ) -> VariableTracker:
     if not isinstance(generator, SeededGenerator):
-        _leave_to_python(tx, method.__name__)
+        leave_to_python(tx, method.__name__)
     return draw_now(tx, method, generator, args, kwargs)
 
 
@@ -73,7 +73,8 @@ for _name in ("random", "getrandbits"):
     registry.method(_random.Random, _name)(functools.partial(_draw_in_c, getattr(random.Random, _name)))
 
 
-def _leave_to_python(tx: Tracer, name: str) -> NoReturn:
+def leave_to_python(tx: Tracer, name: str) -> NoReturn:
+    """End the graph at a use of a generator from elsewhere."""
     why = "minidynamo passes objects of this class on but cannot look into them."
     tx.break_graph("MD206", f"Random.{name} is used", why=why, fix=INSTEAD["Random"])
 
@@ -107,7 +108,7 @@ def _picks(name: str) -> Callable[[registry.F], registry.F]:
     def register(pick: registry.F) -> registry.F:
         def handle(tx: Tracer, generator: VariableTracker, /, *args: Any, **kwargs: Any) -> VariableTracker:
             if not isinstance(generator, SeededGenerator):
-                _leave_to_python(tx, name)
+                leave_to_python(tx, name)
             picked: VariableTracker = pick(tx, generator, method, *args, **kwargs)
             return picked
 
@@ -129,9 +130,9 @@ def _items_at(tx: Tracer, sequence: VariableTracker, places: list[int]) -> Varia
     return ListVariable([tx.call(operator.getitem, [sequence, ConstantVariable(place)]) for place in places])
 
 
-@_picks("choice")
-def _choice(tx: Tracer, generator: SeededGenerator, method: Any, seq: VariableTracker) -> VariableTracker:
-    place = _run(tx, generator, method, [_places(tx, seq)], {})
+def choose_now(tx: Tracer, generator: SeededGenerator, seq: VariableTracker) -> VariableTracker:
+    """What `choice` gives."""
+    place = _run(tx, generator, random.Random.choice, [_places(tx, seq)], {})
     return tx.call(operator.getitem, [seq, ConstantVariable(place)])
 
 
