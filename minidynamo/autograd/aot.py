@@ -333,12 +333,14 @@ def _with_arrivals(signature: GraphSignature, trace: Trace, backward: fx.GraphMo
     """`signature` with what results are computed from, where a gradient arrives, and where backward computes which."""
     own = dict(enumerate(trace.tangents))
     reached = {place for place, node in trace.arrivals.items() if node is not None and node is not own.get(place)}
+    reached |= trace.zeros_at.keys()
     if not reached:
         return signature
     marked = ((node.meta.get(_ARRIVES), i) for i, node in enumerate(backward.graph.nodes))
     arrivals = {place: i for place, i in marked if place is not None}
     on_the_way = tuple(tuple(place for place in places if place in reached) for places in trace.on_the_way)
-    return replace(signature, on_the_way=on_the_way, arrivals=tuple(sorted(arrivals.items())))
+    zeros_at = tuple(trace.zeros_at.items())
+    return replace(signature, on_the_way=on_the_way, arrivals=tuple(sorted(arrivals.items())), zeros_at=zeros_at)
 
 
 def _kept_apart(signature: GraphSignature, parts: Partition, read: KeptFor) -> GraphSignature:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from minidynamo import compat
+from minidynamo.autograd.double_backward import without_data
 from minidynamo.autograd.holders import CompiledResult
 from minidynamo.autograd.signature import GraphSignature
 from minidynamo.errors import Diagnostic, Unsupported
@@ -41,6 +42,7 @@ class Chains:
         self.differentiable = signature.differentiable_results
         self.arrivals = [place for place, _ in signature.arrivals]
         self.on_the_way = signature.on_the_way
+        self.zeros = {(result, place) for place, results in signature.zeros_at for result in results}
         self.written = [self.differentiable.index(m.result) for m in _collecting(signature)]
         self.sources = sorted({place for places in self.on_the_way for place in places})
         self.views = [place for place in self.sources if place >= len(self.differentiable)]
@@ -216,9 +218,11 @@ class ChainedResult(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, chains: Chains, place: int, watch: _Watch, value: list[torch.Tensor], *_: torch.Tensor
+        ctx: Any, chains: Chains, place: int, watch: _Watch, value: list[torch.Tensor], *behind: torch.Tensor
     ) -> torch.Tensor:
         ctx.chains, ctx.place, ctx.watch = chains, place, watch
+        sources = zip(chains.on_the_way[place], behind[1:])
+        ctx.like = {source: without_data(like) for source, like in sources if (place, source) in chains.zeros}
         ctx.set_materialize_grads(False)
         return value.pop()
 
@@ -233,6 +237,7 @@ class ChainedResult(torch.autograd.Function):
         if gradient is not None and ctx.watch.decide(gradient, chains.unseen_behind[ctx.place]):
             main = _main(ctx)
             arrived = dict(zip(chains.arrivals, chains.arriving(main, ctx.place, gradient), strict=True))
+            arrived |= {i: torch.zeros_like(like) for i, like in ctx.like.items() if arrived.get(i) is None}
         return (None, None, None, None, gradient, *(arrived.get(source) for source in sources))
 
 

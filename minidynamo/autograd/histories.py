@@ -79,25 +79,26 @@ def _first_met(function: torch.autograd.graph.Node | None, places: Mapping[Any, 
 
 def zeros_from(
     targets: Sequence[torch.Tensor],
-    leaves: Mapping[int, torch.Tensor],
+    sources: Mapping[int, torch.Tensor],
     gradients: Iterable[torch.Tensor | None],
     tracer: Any,
 ) -> dict[int, tuple[int, ...]]:
-    """For each of `leaves` the positions of the `targets` that give it a gradient which was not computed from theirs.
+    """For each of `sources` the positions of the `targets` that give it a gradient which was not computed from theirs.
 
     `gradients` were traced, and what the functions have saved is still there.
     """
     if len(targets) < 2:
         return {}
-    made = {i: _node(value, tracer) for i, value in zip(leaves, gradients) if value is not None}
+    made = {i: _node(value, tracer) for i, value in zip(sources, gradients) if value is not None}
     behind = {i: ancestors([node]) for i, node in made.items()}
     tangents = [node for node in tracer.graph.nodes if node.op == "placeholder"][-len(targets) :]
     found: dict[int, list[int]] = {}
     for place, (target, tangent) in enumerate(zip(targets, tangents)):
         unread = [i for i, nodes in behind.items() if tangent not in nodes]
-        reached = {id(compat.leaf_of(function)) for function in functions_behind([target])} if unread else ()
-        asked = [i for i in unread if id(leaves[i]) in reached]
-        for i, gradient in zip(asked, _alone(target, [leaves[i] for i in asked]) if asked else ()):
+        functions = functions_behind([target]) if unread else []
+        leaves = {id(compat.leaf_of(function)) for function in functions}
+        asked = [i for i in unread if id(sources[i]) in leaves or sources[i].grad_fn in functions]
+        for i, gradient in zip(asked, _alone(target, [sources[i] for i in asked]) if asked else ()):
             if gradient is not None:
                 found.setdefault(i, []).append(place)
     return {i: tuple(places) for i, places in found.items()}
@@ -108,8 +109,8 @@ def _node(value: torch.Tensor, tracer: Any) -> fx.Node:
     return node
 
 
-def _alone(target: torch.Tensor, leaves: Sequence[torch.Tensor]) -> Iterable[torch.Tensor | None]:
-    """The gradients of `leaves` by one target, which are not traced."""
+def _alone(target: torch.Tensor, sources: Sequence[torch.Tensor]) -> Iterable[torch.Tensor | None]:
+    """The gradients of `sources` by one target, which are not traced."""
     with disable_proxy_modes_tracing():
         given = torch.empty_like(target.detach())
-        return torch.autograd.grad(target, leaves, given, retain_graph=True, allow_unused=True)
+        return torch.autograd.grad(target, sources, given, retain_graph=True, allow_unused=True)

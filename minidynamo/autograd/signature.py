@@ -108,7 +108,8 @@ class GraphSignature:
     `differentiable_results`, those of them that it is computed from with no other between; `arrivals`, by the places of
     these, which node of the backward graph is the gradient that arrives there. Both are empty where there are none.
     `handed_on` are positions in `differentiable_results` of those whose gradients backward returns views of;
-    `zeros_from` has, for positions in `gradients`, those that give zeros there, which hang on no gradient.
+    `zeros_from` has, for positions in `gradients`, those that give zeros there, which hang on no gradient, and
+    `zeros_at` for places of `on_the_way`.
     """
 
     inputs: tuple[str, ...]
@@ -133,6 +134,7 @@ class GraphSignature:
     arrivals: tuple[tuple[int, int], ...] = ()
     handed_on: tuple[int, ...] = ()
     zeros_from: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    zeros_at: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
     @property
     def saved_bytes(self) -> int:

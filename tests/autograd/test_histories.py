@@ -49,3 +49,20 @@ def test_zeros_and_none(flat, name, dynamic):
             expected = outcome(program, used, is_leaf=is_leaf, again=again)
             got = outcome(compiled, used, is_leaf=is_leaf, again=again)
             torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize("flat", ["sgn", "power", "round"])
+def test_zeros_that_arrive_at_a_result_from_another(flat):
+    def program(x):
+        y = x * 2
+        return y, FLAT[flat](y), y.sin()
+
+    outcomes = []
+    for call in (program, minidynamo.compile(program, backend="aot_eager")):
+        for used in ((1,), (2,), (1, 2)):
+            x = torch.tensor([0.5, -1.2, 2.3], requires_grad=True)
+            results = call(x)
+            results[0].retain_grad()
+            sum(results[i].sum() for i in used).backward()
+            outcomes.append((results[0].grad, x.grad))
+    torch.testing.assert_close(outcomes[:3], outcomes[3:])
