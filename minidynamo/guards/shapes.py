@@ -210,6 +210,13 @@ class Shapes:
             self.varied_floats.add(source)
         return varied
 
+    def is_expected_to_vary(self, source: Source) -> bool:
+        """Whether the text at a source was made of a number that varies, by Python at a graph break."""
+        varies = self._profile.dynamic is not False and self._profile.numbers.get(stable_name(source), "") is None
+        if varies:
+            self.varied_floats.add(source)
+        return varies
+
     def expect_change(self, source: Source | None) -> None:
         """Take the number at a source for one that varies, from the first value on."""
         if source is not None:

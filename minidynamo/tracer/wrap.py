@@ -124,7 +124,9 @@ def constant(graph: OutputGraph, value: Any, source: Source | None) -> VariableT
     if source is None:
         return ConstantVariable(value, lasting=True)
     kind = GuardKind.EQUALS if type(value) in _BY_VALUE else GuardKind.IDENTITY
-    has_varied = type(value) in _NO_SYMBOLS and source is not None and graph.shapes.has_varied(source, value)
+    has_varied = (type(value) in _NO_SYMBOLS and graph.shapes.has_varied(source, value)) or (
+        type(value) is str and graph.shapes.is_expected_to_vary(source)
+    )
     read = (
         None
         if type(value) in _ONLY_ONES or isinstance(source, Constant)

@@ -261,6 +261,8 @@ def _norms(x: Tensor, s: float) -> Tensor:
 FLOATS: dict[str, Callable[[Tensor, float], Tensor]] = {
     "a key": lambda x, s: (x + 1) * KEYS[s],
     "its text": lambda x, s: (x + 1) * {"0.25": 0.5}.get(str(s), s),
+    "text that Python makes": lambda x, s: (x + 1) * float.fromhex(s.hex()),
+    "text that numpy makes": lambda x, s: (x + 1) * float(f"{np.float64(s):.2f}"),
     "a complex number": lambda x, s: (x + 1) * abs(complex(s, 1)),
     "a complex number in the graph": lambda x, s: torch.view_as_real(torch.complex(x, x) * complex(s)).sum(-1),
     "an array": lambda x, s: (x + 1) * float(np.interp(s, [0, 5], [1, 2])),
