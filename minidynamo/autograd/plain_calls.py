@@ -107,7 +107,7 @@ def call(target: Any, args: Args, kwargs: Kwargs) -> Any:
         return run_with_numbers(target, args, kwargs)
     if target is functional.interpolate:
         return interpolated(*args, **kwargs)
-    of_sizes = target is functional.multi_margin_loss and has_symbols([*args[:2], *kwargs.values()])
+    of_sizes = target in _TAKEN_APART and has_symbols([*args[:2], *kwargs.values()])
     if not takes_plain_numbers(target, args, kwargs):
         return run_with_numbers(target, args, kwargs) if of_sizes else NotImplemented
     args, kwargs = _converted(target, args, kwargs, _as_taken)
@@ -386,6 +386,9 @@ def _shortened(weight: Tensor, rows: Tensor, max_norm: float, norm_type: float) 
 def _pad(x: Tensor, pad: Any, mode: str = "constant", value: Any = None) -> Any:
     return torch.constant_pad_nd(x, pad, value) if mode == "constant" else NotImplemented
 
+
+# Losses that torch takes apart where sizes are symbolic: the parts round otherwise.
+_TAKEN_APART = (functional.multi_margin_loss, functional.multilabel_margin_loss)
 
 _PARTS: dict[Any, Callable[..., Any]] = {
     **{method: functools.partial(_draw_into, method) for method in DRAWS},

@@ -78,14 +78,19 @@ def test_what_torch_refuses_is_refused(options: dict[str, Any]) -> None:
         compiled(torch.randn(2, 3, 5, 6))
 
 
-@pytest.mark.parametrize("reduction", ["none", "mean"])
-def test_a_margin_loss_of_many_classes_is_the_kernels(reduction: str) -> None:
-    def program(x: Tensor, classes: Tensor) -> Tensor:
-        return F.multi_margin_loss(x.tanh(), classes, p=2, reduction=reduction).sum()
+def _of_one_class(x: Tensor, classes: Tensor) -> Tensor:
+    return F.multi_margin_loss(x.tanh(), classes[:, 0], p=2)
 
+
+def _of_several(x: Tensor, classes: Tensor) -> Tensor:
+    return F.multilabel_margin_loss(x.tanh(), classes, reduction="none").sum()
+
+
+@pytest.mark.parametrize("program", [_of_one_class, _of_several])
+def test_a_margin_loss_of_any_number_of_samples_is_the_kernels(program: Callable[[Tensor, Tensor], Tensor]) -> None:
     compiled = minidynamo.compile(program, backend="aot_eager")
     for n in range(4, 9):
-        x, classes = torch.randn(n, 5, requires_grad=True), torch.randint(0, 5, (n,))
+        x, classes = torch.randn(n, 5, requires_grad=True), torch.randint(0, 5, (n, 5))
         made, wanted = (call(x, classes) for call in (compiled, program))
         assert torch.equal(made, wanted)
         assert torch.equal(torch.autograd.grad(made, x)[0], torch.autograd.grad(wanted, x)[0])

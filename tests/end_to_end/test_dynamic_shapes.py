@@ -419,3 +419,20 @@ def test_dropout_without_effect_is_its_argument_at_any_size(backend: str, p: flo
     expected, got = f(torch.ones(rows, 3)), compiled(torch.ones(rows, 3))
     assert alike(got, expected)
     assert [a is b for a in got for b in got] == [a is b for a in expected for b in expected]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_a_pool_of_any_length_is_compiled_once(backend: str, requires_grad: bool) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return F.max_pool1d(x.transpose(1, 2), 3, stride=2, padding=1)
+
+    compiled = minidynamo.compile(program, backend=backend)
+    for n in SIZES:
+        x = torch.randn(n, 3 * n, 5, requires_grad=requires_grad)
+        made, expected = compiled(x), program(x)
+        assert torch.equal(made, expected) and made.stride() == expected.stride()
+        if requires_grad:
+            (gradient,), (other,) = (torch.autograd.grad(y.square().sum(), x) for y in (made, expected))
+            assert torch.equal(gradient, other)
+    assert compiled.stats.graphs <= 3  # the size 1 has a version of its own

@@ -266,3 +266,66 @@ def over_a_global_tuple(x):
 def a_started_tuple_iterator_is_returned(x):
     rest = iter(NAMES)
     return x * len(next(rest)), type(rest).__name__, list(rest), next(iter(NAMES))
+
+
+def over_pieces(x, n):
+    pieces = []
+    for piece in x.split(1):
+        pieces.append((piece * 2).sum().item())
+    return x * pieces[0]
+
+
+def over_chunks(x, n):
+    total = 0
+    for place, chunk in enumerate(x.chunk(n)):
+        total = total + chunk.sum() * place
+        minidynamo.graph_break()
+    return total
+
+
+def over_rows(x, n):
+    total = x[0]
+    for row, other in zip(x, x.unbind(0)):
+        total = total * 0.5 + row
+        minidynamo.graph_break()
+        total = total + other
+    return total
+
+
+def backwards(x, n):
+    for place in reversed(range(1, n)):
+        x = x * 0.5 + place
+        minidynamo.graph_break()
+    return x
+
+
+def by_comprehension(x, n):
+    parts = [native(x * place) for place in range(n)]
+    return x + len(parts)
+
+
+def in_loops_of_varying_lengths(x, n):
+    for place in range(n):
+        for more in range(place):
+            x = x * 0.5 + more
+            minidynamo.graph_break()
+        x = x + place
+    return x
+
+
+VARYING = [
+    *(over_range, in_a_callee, over_pieces, over_chunks, over_rows, backwards, by_comprehension),
+    in_loops_of_varying_lengths,
+]
+
+
+@pytest.mark.parametrize("loop", VARYING, ids=lambda loop: loop.__name__)
+def test_no_length_is_compiled_once_two_have_been_seen(loop):
+    compiled = minidynamo.compile(loop, backend="eager")
+    compiles = []
+    for n in (3, 4, 5, 6, 7, 9, 4, 14):
+        x, before = torch.randn(n, 3), compiled.stats.compiles
+        assert torch.equal(compiled(x, n), loop(x, n))
+        compiles.append(compiled.stats.compiles - before)
+    assert sum(compiles[2:]) == 0, compiles
+    assert compiled.stats.fallbacks == 0

@@ -118,7 +118,8 @@ def _max_pool1d(
     function: Callable[..., Any], tx: Tracer, *args: VariableTracker, **kwargs: VariableTracker
 ) -> VariableTracker:
     """On a CPU, where neither gradients nor indices are wanted, it has a kernel of its own, which makes row-major
-    results; without data, the one that also gives indices would tell the layout."""
+    results; without data, the one that also gives indices would tell the layout. What asks for that kernel fixes all
+    sizes: with symbolic ones the other one is called, which gives the same values."""
     given = args[0] if args else kwargs.get("input")
     indices = args[6] if len(args) > 6 else kwargs.get("return_indices")
     if isinstance(given, TensorVariable) and (indices is None or not tx.truth(indices)):
@@ -127,6 +128,9 @@ def _max_pool1d(
         if not differentiated and fake.device.type == "cpu" and not fake.is_contiguous():
             made = tx.call_method(given, "contiguous", [])
             args, kwargs = ((made, *args[1:]), kwargs) if args else (args, {**kwargs, "input": made})
+        if any(isinstance(size, torch.SymInt) for size in fake.shape):
+            kwargs = {name: value for name, value in kwargs.items() if name != "return_indices"}
+            return tx.unpack(tx.emit(torch.nn.functional.max_pool1d_with_indices, args[:6], kwargs))[0]
     return tx.emit(function, args, kwargs)
 
 
