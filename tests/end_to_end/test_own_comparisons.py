@@ -1,5 +1,6 @@
 """Values that say themselves what they equal, in containers, beside tensors and below other classes: as in eager."""
 
+import collections
 import dataclasses
 from typing import ClassVar
 
@@ -153,6 +154,7 @@ COUNTED = {
     "equal dicts": lambda: {Noted(1): 1, Noted(3): 2} == {Noted(3, "b"): 2, Noted(1, "b"): 1},
     "dict.fromkeys": lambda: len(dict.fromkeys({Noted(1): 1, Noted(3): 2})),
     "tuples": lambda: {(Noted(1), 1): 2}[Noted(1, "b"), 1],
+    "OrderedDict": lambda: collections.OrderedDict((key, 1) for key in noted(3)).move_to_end(Noted(1)),
     "lists": lambda: (noted(3) == noted(3, "b"), Noted(1, "b") in noted(2)),
 }
 

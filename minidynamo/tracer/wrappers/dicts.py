@@ -45,7 +45,7 @@ def _dict(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
     if cls is dict and "__builtins__" in value:  # globals: each item is a variable, two ways to write one thing
         return opaque(graph, value, source)
     owner = collections.OrderedDict if issubclass(cls, collections.OrderedDict) else dict
-    raw = [*owner.__iter__(value)] if issubclass(cls, dict) else [*value]
+    raw = [*dict.__iter__(value)] if issubclass(cls, dict) else [*value]
     plain = cls in (dict, collections.defaultdict, collections.OrderedDict) and 0 < len(raw) <= LARGEST_CONTAINER
     if plain and all(type(key) in (torch.Tensor, torch.nn.Parameter) for key in raw):
         return _dict_of_tensors(graph, value, source)
@@ -54,6 +54,8 @@ def _dict(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
         graph.guard(source, GuardKind.TYPE, cls)
     if len(raw) > LARGEST_CONTAINER or not all(map(is_key, raw)):
         return opaque(graph, value, source)
+    if owner is collections.OrderedDict:  # only now: to give its keys in order, it asks each for its hash
+        raw = [*owner.__iter__(value)]
     guard_names(graph, cls)
     builtin = cls is storage_class(cls)
     if graph.values.is_namespace(value) or (not builtin and instance_dict(value) is value):
