@@ -139,6 +139,11 @@ class _Planner:
         if family.writes is not None and family.writes + value.base.uncounted:
             self.results.writes[position] = family.writes + value.base.uncounted
 
+    def is_whole_view(self, family: Family, position: int) -> bool:
+        """Whether torch knows what an output is a view of, but the graph returns that itself, all of which it is."""
+        node = self.results.nodes[position]
+        return family.is_view and not (family.requires_grad or node.meta["val"].is_inference() or _is_view(node))
+
     def value_of(self, node: Any) -> Value:
         if node not in self.functional.values:
             raise _shares("an output is not the result of an operation")
@@ -165,7 +170,7 @@ class _Planner:
         position, root = self.families[traced.index]
         family = self.trace.families[traced.index]
         if traced.node is family.node:
-            return OutputPlan("graph", position)
+            return OutputPlan("graph", position, steps=(_ALIAS,) if self.is_whole_view(family, position) else ())
         steps, start = value.steps(), root.steps()
         if value.base is not root.base or steps[: len(start)] != start:
             raise _shares("two outputs share memory, and neither is a view of the other's base")

@@ -293,7 +293,7 @@ def _make_function(
             kept = ctx.again
             tangents = run_backward.of_their_kinds([gradients[i] for i in differentiable])
             gradients.clear()
-            spare_leaves(ctx, (None,) if unreached else tangents)
+            spare_leaves(ctx, tangents)
             args, unwanted = saved_for(ctx, tangents), not_asked_for(ctx, kept.links)
             if torch.is_grad_enabled() or has_batches(tangents):
                 return (None, *again.gradients(kept, args, tangents, run_backward.keeping(ctx, tuple(args), unwanted)))

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import minidynamo
 from minidynamo.errors import BackendError
 from tests.autograd.programs import assert_same, compile_program, graphs, inputs, intermediate_inputs, mixed_inputs
 
@@ -115,3 +116,26 @@ def test_views_that_were_written_lie_where_they_do_in_eager(function):
     assert torch.equal(made, expected)
     for fact in (torch.Tensor.stride, torch.Tensor.storage_offset, lambda t: t.untyped_storage().nbytes()):
         assert fact(made) == fact(expected)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda y: y.sum(0).reshape(1, -1)[0],
+        lambda y: y.sum(0).view(-1),
+        lambda y: y.exp().t().t(),
+        lambda y: y.clone()[:],
+        lambda y: (y * 2).sum(1),
+    ],
+)
+@pytest.mark.parametrize("inference", [False, True])
+def test_a_view_of_a_whole_result_is_a_view(function, inference):
+    facts = []
+    for call in (function, minidynamo.compile(function, backend="aot_eager")):
+        with torch.inference_mode() if inference else torch.no_grad():
+            made = call(torch.ones(2, 3, requires_grad=True))
+            made.add_(1)
+        base = made._base
+        counts = [] if inference else [made._version, None if base is None else base._version]
+        facts.append((made._is_view(), base is None, made.is_leaf, made.output_nr, made.stride(), counts))
+    assert facts[0] == facts[1]
