@@ -105,7 +105,7 @@ def _compare(when: str, need: _Need, allowed: int) -> None:
             Diagnostic(
                 "MD412",
                 f"compiled, it would need more memory {when} than in eager: {need.bytes:,} bytes, not {allowed:,}",
-                why="What it writes in place would lie in memory of its own.",
+                why="What eager writes over, or frees early, would lie in memory of its own.",
                 fix="Return new tensors instead of writing to parts of others, or set eager_peak=False.",
             )
         )

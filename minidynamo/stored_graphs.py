@@ -23,7 +23,7 @@ from minidynamo.boxed import BoxedCallable
 from minidynamo.codegen import compile_graph, stored
 from minidynamo.codegen.runtime.toolchain import find_toolchain
 from minidynamo.config import Config
-from minidynamo.errors import BackendError, ToolchainMissing
+from minidynamo.errors import BackendError, Diagnostic, GraphRefused, ToolchainMissing
 from minidynamo.events import notice, phase, publish
 from minidynamo.graph_cache import files
 from minidynamo.graph_cache.encoding import Codec, Damaged, Json, NotStorable
@@ -96,6 +96,12 @@ def _needs_parts(plan: CallPlan) -> bool:
     return bool(plan.signature.kept_for or plan.signature.arrivals)
 
 
+def _refusal(form: Json) -> GraphRefused:
+    if not isinstance(form, list) or len(form) != 4 or not all(isinstance(text, str) for text in form):
+        raise Damaged("it does not say why the graph is not compiled")
+    return GraphRefused(Diagnostic(*form))
+
+
 def _what(program: str, stages: Iterable[str]) -> str:
     """What an entry has, for people."""
     return f"{program}, {' and '.join(dict.fromkeys(stage.partition(',')[0] for stage in stages))}"
@@ -120,7 +126,8 @@ class StoredGraph:
     def read(self, compile_backward: CompileBackward) -> CompiledCall | None:
         """The graph as it was stored, loaded; None when there is no entry that can be used.
 
-        What nobody has differentiated yet has its backward graph compiled and stored when somebody does.
+        What nobody has differentiated yet has its backward graph compiled and stored when somebody does. Raises
+        GraphRefused for a graph of which it is stored that it is not compiled.
         """
         with phase("cache"):
             content = files.read(self.key.name)
@@ -130,18 +137,22 @@ class StoredGraph:
         else:
             files.note_use(self.key.name)
             publish("cache", "hit", key=self.key.name)
+        if isinstance(found, GraphRefused):
+            raise found
         return found
 
-    def _load(self, content: Json, compile_backward: CompileBackward) -> CompiledCall | None:
+    def _load(self, content: Json, compile_backward: CompileBackward) -> CompiledCall | GraphRefused | None:
         try:
             if content["key"] != self.key.text:
                 raise Damaged("it was stored for another graph")
-            plan = call_plan.read_plan(content["plan"], self.codec)
             decisions = content["decisions"]
             if not isinstance(decisions, list):
                 raise Damaged("it does not say what was decided")
             if not self.key.symbols.decide(decisions):
                 return None  # it was compiled for numbers of another kind
+            if "refused" in content:
+                return _refusal(content["refused"])
+            plan = call_plan.read_plan(content["plan"], self.codec)
             stages = {stage: self._load_stage(stage, form) for stage, form in content["stages"].items()}
             if "inference" in stages:
                 return CompiledCall(plan, stages["inference"])
@@ -212,6 +223,19 @@ class StoredGraph:
                 "plan": call_plan.write_plan(plan, codec),
                 "stages": {stage: self._form(call, codec) for stage, call in stages.items()},
                 "backward": self._graph_form(backward, is_needed=WHOLE.stage not in stages or _needs_parts(plan)),
+            }
+
+        self._store(content)
+
+    def refuse(self, why: Diagnostic) -> None:
+        """Store that the graph is not compiled."""
+
+        def content(codec: Codec) -> Json:
+            return {
+                "key": self.key.text,
+                "what": f"{self.key.what}, refused: {why.code}",
+                "decisions": self.key.symbols.decided(),
+                "refused": [why.code, why.what, why.why, why.fix],
             }
 
         self._store(content)

@@ -38,6 +38,7 @@ from minidynamo.autograd.written_inputs import holds_in_the_end
 from minidynamo.autograd_calls import differentiates_again
 from minidynamo.boxed import BoxedCallable, as_boxed, make_boxed, mark_boxed
 from minidynamo.compat import OpOverload
+from minidynamo.errors import Diagnostic, GraphRefused
 from minidynamo.events import phase
 from minidynamo.recomputing import is_reentrant
 from minidynamo.saved_tensors import SavedTensors
@@ -68,7 +69,11 @@ class Place(Protocol):
 
     def read(self, compile_backward: Callable[[fx.GraphModule], BoxedCallable]) -> CompiledCall | None:
         """What was kept, ready to be called; None when there is nothing. A backward graph that was kept as a graph is
-        compiled with `compile_backward` when it is called."""
+        compiled with `compile_backward` when it is called. Raises GraphRefused for a graph that was refused."""
+        ...
+
+    def refuse(self, why: Diagnostic) -> None:
+        """Keep that the graph is not compiled."""
         ...
 
     def write(
@@ -138,7 +143,12 @@ def aot_compile(
         graphs = aot_graphs(gm, example_inputs, keep=keep, save_policy=save_policy)
         if announce is not None:
             announce(gm, example_inputs, graphs)
-        found = _compile_graphs(graphs, forward=forward, backward=backward, inference=inference, place=place)
+        try:
+            found = _compile_graphs(graphs, forward=forward, backward=backward, inference=inference, place=place)
+        except GraphRefused as refused:
+            if place is not None:
+                place.refuse(refused.diagnostic)
+            raise
     return _callable(gm, example_inputs, keep, found)
 
 
