@@ -6,6 +6,7 @@ before anything else, and an operator with a tensor among its operands is a node
 
 from __future__ import annotations
 
+import collections
 import enum
 import operator
 import types
@@ -185,8 +186,19 @@ def _in_place(function: Callable[..., Any], name: str, fallback: Callable[..., A
         if isinstance(left, TensorVariable):
             _, reflected = BINARY[fallback]
             return _answer_behind(tx, left, reflected, right) or tx.emit(function, [left, right])
-        result = None if _is_scalar(left) else _attempt(tx, left, name, right)
+        result = _asked_before(tx, left, right, fallback)
+        if result is None and not _is_scalar(left):
+            result = _attempt(tx, left, name, right)
         return tx.call(fallback, [left, right]) if result is None else result
+
+
+def _asked_before(
+    tx: Tracer, left: VariableTracker, right: VariableTracker, function: Callable[..., Any]
+) -> VariableTracker | None:
+    """What a method of the user's makes of `+=` before a list takes whatever can be looped over."""
+    reflected = BINARY[function][1]
+    is_own = isinstance(lookup_on_class(right.python_type, reflected)[0], types.FunctionType)
+    return _attempt(tx, right, reflected, left) if is_own and left.python_type in (list, collections.deque) else None
 
 
 def _unary(function: Callable[..., Any], name: str) -> None:

@@ -2,6 +2,7 @@
 # ruff: noqa: RUF005, RET503
 
 import collections
+import operator
 from collections import OrderedDict, defaultdict, deque
 
 import pytest
@@ -325,3 +326,31 @@ def a_list_that_holds_itself_is_found(x):
     ys = {"xs": xs}
     ys["xs"].append(3)
     return xs is ys["xs"], len(xs)
+
+
+class Plain(list):
+    pass
+
+
+class Asked:
+    """What can be looped over, and says itself what it is added to."""
+
+    def __init__(self, answer=None):
+        self.answer = answer
+
+    def __iter__(self):
+        return iter([7])
+
+    def __radd__(self, other):
+        return NotImplemented if self.answer is None else (self.answer, other)
+
+
+@programs()
+def the_right_side_is_asked_before_a_list_takes_it(x):
+    a, b, c, d, e = [1], deque([1]), [1], Plain([1]), [1]
+    a += Asked("a")
+    b += Asked("b")
+    c += Asked()
+    d += Asked("d")
+    e += x
+    return a, b, c, d, e, operator.iadd([1], Asked("i"))
