@@ -516,3 +516,8 @@ def test_hooks_autocast_and_inference_mode() -> None:
                 results.append(g(X, n))
         assert torch.equal(*results)
     assert compiled.stats.graphs == 2
+
+
+@pytest.mark.parametrize("p", [0.0, 1.0, -0.5])
+def test_a_number_varies_beside_a_probability_that_makes_another_call_of_it(p: float) -> None:
+    check(lambda x, n: F.scaled_dot_product_attention(x, Y, Y, dropout_p=p, scale=n), VALUES[:3], "aot_eager")
