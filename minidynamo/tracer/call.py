@@ -233,8 +233,8 @@ def _inline_twin(tx: Tracer, twin: object, args: Args, kwargs: Kwargs) -> Variab
 
 # Methods of built-in classes
 
-# Those that operators call, without the one by which texts format any object.
-_OPERATORS = {*itertools.chain(*BINARY.values())} - {"__mod__"}
+# Those that operators call.
+_OPERATORS = {*itertools.chain(*BINARY.values())}
 
 
 def _call_bound(tx: Tracer, method: BoundBuiltin, args: Args, kwargs: Kwargs) -> VariableTracker:
@@ -260,7 +260,8 @@ def call_built_in(
         if number is not None:
             return number
         receiver = numbers.pinned(receiver)
-    if isinstance(receiver, ConstantVariable) and name in _OPERATORS:
+    formats = name == "__mod__" and issubclass(receiver.python_type, str | bytes)  # any object
+    if isinstance(receiver, ConstantVariable) and name in _OPERATORS and not formats:
         args = [*map(below, args)]
     part = None if kwargs else parts.answer(tx, receiver, name, args)
     if part is not None:

@@ -9,6 +9,7 @@ import collections
 import contextlib
 import datetime
 import enum
+import operator
 import re
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -203,23 +204,30 @@ def slice_of(*parts: VariableTracker) -> VariableTracker:
 
 
 # Functions of torch that take a numpy scalar's dtype, too, and not its value alone.
-TAKES_DTYPE = (torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor, torch.result_type, "new_tensor")
+_TAKES_DTYPE = (torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor, torch.result_type, "new_tensor")
+
+
+def reads_as_plain(target: Any, variable: VariableTracker) -> bool:
+    """Whether a function of torch reads a real number of numpy's as Python's; no tensor stores what Python has not."""
+    if target is operator.setitem:
+        return issubclass(variable.python_type, np.integer | float)
+    return not any(target is function or target == function for function in _TAKES_DTYPE)
 
 
 def plain_numbers(
     target: Any, args: Sequence[VariableTracker], kwargs: Mapping[str, VariableTracker]
 ) -> tuple[list[VariableTracker], dict[str, VariableTracker]]:
     """Arguments of a torch function as torch reads them: numpy's real numbers are Python's."""
-    if any(target is function or target == function for function in TAKES_DTYPE):
-        return [*args], {**kwargs}
-    return [_plain_number(arg) for arg in args], {name: _plain_number(arg) for name, arg in kwargs.items()}
+    named = {name: _plain_number(target, arg) for name, arg in kwargs.items()}
+    return [_plain_number(target, arg) for arg in args], named
 
 
-def _plain_number(variable: VariableTracker) -> VariableTracker:
+def _plain_number(target: Any, variable: VariableTracker) -> VariableTracker:
     value = variable.value if isinstance(variable, ConstantVariable) else None
-    if type(value) not in NUMPY_SCALARS or not isinstance(value, np.integer | np.floating):
+    is_real = type(value) in NUMPY_SCALARS and isinstance(value, np.integer | np.floating)
+    if not is_real or not reads_as_plain(target, variable):
         return variable
-    return ConstantVariable(int(value) if isinstance(value, np.integer) else float(value))
+    return ConstantVariable(int(value) if isinstance(value, np.integer) else float(value))  # type: ignore[arg-type]
 
 
 def as_constant(variable: VariableTracker) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant, PlainValue, Source
-from minidynamo.tracer.constants import TAKES_DTYPE
+from minidynamo.tracer.constants import reads_as_plain
 from minidynamo.tracer.copies import NUMPY_SCALARS
 from minidynamo.tracer.numbers import binary, computed_text
 from minidynamo.tracer.operator_table import ARITHMETIC, BITWISE, COMPARISONS
@@ -60,9 +60,11 @@ def plain_arguments(
     """The arguments of a function of torch that reads numpy's numbers as Python's."""
     if not any(map(_is_unread, (*args, *kwargs.values()))):
         return args, kwargs
-    if any(target is function or target == function for function in TAKES_DTYPE):
-        return args, kwargs
-    return [plain(tx, arg) or arg for arg in args], {name: plain(tx, arg) or arg for name, arg in kwargs.items()}
+
+    def read(arg: VariableTracker) -> VariableTracker:
+        return (plain(tx, arg) if reads_as_plain(target, arg) else None) or arg
+
+    return [read(arg) for arg in args], {name: read(arg) for name, arg in kwargs.items()}
 
 
 def plain_index(tx: Tracer, key: VariableTracker) -> VariableTracker:

@@ -119,8 +119,9 @@ def _attempt(tx: Tracer, left: VariableTracker, name: str, right: VariableTracke
     if not _has_method(left, name):
         return None
     result: VariableTracker | None
-    is_folded = isinstance(left, ConstantVariable) and name != "__mod__" and not asks_for_members(left.python_type)
-    if is_folded and not has_own(left.python_type, name):
+    is_text = issubclass(left.python_type, str | bytes)  # which `%` puts anything into
+    is_folded = isinstance(left, ConstantVariable) and not (is_text and name == "__mod__")
+    if is_folded and not asks_for_members(left.python_type) and not has_own(left.python_type, name):
         # Numbers and text know nothing of what is neither.
         result = _fold(tx, getattr(left.python_type, name), left, below(right))
     else:
@@ -142,19 +143,62 @@ def _binary(function: Callable[..., Any], name: str, reflected: str) -> None:
             result = fold(tx, function, left, right)
             if result is not None:
                 return result
+        result = _asked_as_numbers(tx, function, left, right) or _asked_as_sequences(tx, function, left, right)
+        if result is not None:
+            return result
         first, second = left.python_type, right.python_type
-        order = [(left, name, right), (right, reflected, left)]
-        if second is not first and issubclass(second, first) and _overrides(second, first, reflected):
-            order.reverse()
-        # Operands of one class are not asked the other way round, except by comparisons.
-        attempts = order if first is not second or function in _COMPARISONS else order[:1]
-        for receiver, method, other in attempts:
-            result = _attempt(tx, receiver, method, other)
-            if result is not None:
-                return result
         if function in (operator.eq, operator.ne):
             return ConstantVariable(_is_the_same(tx, left, right) is (function is operator.eq))
         tx.raises(TypeError(f"unsupported operand type(s): '{first.__name__}' and '{second.__name__}'"))
+
+
+def _asked_as_numbers(
+    tx: Tracer, function: Callable[..., Any], left: VariableTracker, right: VariableTracker
+) -> VariableTracker | None:
+    """What the operands make of an operator, None for NotImplemented. Sequences are not asked to add or multiply yet,
+    unless a class of the user's says what that is."""
+    first, second = left.python_type, right.python_type
+    name, reflected = BINARY[function]
+    order = [(left, name, right)] if _is_like_a_number(first, function) else []
+    # Operands of one class are not asked the other way round, except by comparisons.
+    compares = function in _COMPARISONS
+    if _is_like_a_number(second, function) and (first is not second or compares):
+        is_first = second is not first and issubclass(second, first)
+        is_first = is_first and (compares or _overrides(second, first, reflected))
+        order.insert(0 if is_first else len(order), (right, reflected, left))
+    for receiver, method, other in order:
+        result = _attempt(tx, receiver, method, other)
+        if result is not None:
+            return result
+        if receiver is left and lookup_on_class(first, method)[1] in _JOINED.get(function, ()):
+            tx.raises(TypeError(f"unsupported operand types for '{first.__name__}': '{second.__name__}'"))
+    return None
+
+
+def _asked_as_sequences(
+    tx: Tracer, function: Callable[..., Any], left: VariableTracker, right: VariableTracker
+) -> VariableTracker | None:
+    """What sequences make of `+` and `*` after numbers have been asked."""
+    name, reflected = BINARY[function]
+    for receiver, method, other in ((left, name, right), (right, reflected, left)):
+        if issubclass(receiver.python_type, _JOINED.get(function, ())):
+            return _attempt(tx, receiver, method, other)
+        if function is operator.add:
+            break
+    return None
+
+
+# Operators of sequences -> the classes that have them as such.
+_JOINED: dict[Callable[..., Any], tuple[type, ...]] = dict.fromkeys(
+    (operator.add, operator.mul), (list, tuple, str, bytes, bytearray, collections.deque)
+)
+
+
+def _is_like_a_number(cls: type, function: Callable[..., Any]) -> bool:
+    """Whether an operator asks a class as it asks numbers: all but sequences that leave it to Python's own class."""
+    joined = _JOINED.get(function, ())
+    owners = (lookup_on_class(cls, name)[1] for name in BINARY[function])
+    return not issubclass(cls, joined) or any(owner not in (None, *joined) for owner in owners)
 
 
 def _answer_of_an_object(
@@ -186,7 +230,8 @@ def _in_place(function: Callable[..., Any], name: str, fallback: Callable[..., A
         if isinstance(left, TensorVariable):
             _, reflected = BINARY[fallback]
             return _answer_behind(tx, left, reflected, right) or tx.emit(function, [left, right])
-        result = _asked_before(tx, left, right, fallback)
+        is_told = isinstance(lookup_on_class(left.python_type, name)[0], types.FunctionType)
+        result = None if is_told else _asked_before(tx, left, right, fallback)
         if result is None and not _is_scalar(left):
             result = _attempt(tx, left, name, right)
         return tx.call(fallback, [left, right]) if result is None else result
@@ -195,10 +240,10 @@ def _in_place(function: Callable[..., Any], name: str, fallback: Callable[..., A
 def _asked_before(
     tx: Tracer, left: VariableTracker, right: VariableTracker, function: Callable[..., Any]
 ) -> VariableTracker | None:
-    """What a method of the user's makes of `+=` before a list takes whatever can be looped over."""
-    reflected = BINARY[function][1]
-    is_own = isinstance(lookup_on_class(right.python_type, reflected)[0], types.FunctionType)
-    return _attempt(tx, right, reflected, left) if is_own and left.python_type in (list, collections.deque) else None
+    """What a method of the user's makes of `+=` or `*=` before a list changes: where `+=` is inherited, it is first."""
+    plain = (list, collections.deque)
+    is_joined = left.python_type in plain if function is operator.add else issubclass(left.python_type, plain)
+    return _asked_as_numbers(tx, function, left, right) if is_joined and function in _JOINED else None
 
 
 def _unary(function: Callable[..., Any], name: str) -> None:

@@ -121,3 +121,18 @@ def test_a_number_of_numpy_has_two_versions_and_so_has_a_plain_number(kind):
     for value in (2, 3, 4, 5):
         assert torch.equal(compiled(x, kind(value).item()), x * kind(value))
     assert compiled.stats.compiles == 2
+
+
+def store(x, number):
+    x[0] = number
+    return x * 2
+
+
+@pytest.mark.parametrize("kind", ["e", "f", "d", "h", "l", "B", "?", "F", "D"])
+def test_a_tensor_stores_numbers_that_are_such_to_python(kind):
+    kind = np.dtype(kind).type
+    compiled = minidynamo.compile(store, backend="eager")
+    for value in (1, 2, 3):
+        x = torch.zeros(2, dtype=torch.complex64)
+        expected = attempt(store, x.clone(), kind(value))
+        assert repr(attempt(compiled, x, kind(value))) == repr(expected)

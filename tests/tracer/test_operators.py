@@ -1,11 +1,14 @@
 # Programs are written as users write them, not as a linter would.
 # ruff: noqa: RUF005, SIM300
 
+import collections
+import itertools
 import operator
 
 import pytest
 import torch
 
+import minidynamo
 from minidynamo.tracer.operator_table import BINARY, IN_PLACE, UNARY
 from minidynamo.tracer.registry import FUNCTIONS
 from tests.end_to_end.programs import Programs, two_vectors, vector
@@ -97,3 +100,62 @@ def test_every_operator_of_python_has_its_handler():
     for function in (*BINARY, *IN_PLACE, *UNARY, operator.getitem, operator.contains, operator.is_, operator.not_):
         assert id(function) in FUNCTIONS
     assert torch.is_grad_enabled()
+
+
+VALUES = {list: ([1], [2]), str: ("a%s", "b"), collections.deque: ([1], [2]), set: ({1}, {2}), int: (7, 2)}
+PAIRS = [(list, list), (str, str), (int, int), (set, set), (str, int), (collections.deque, int), (int, list)]
+
+
+def says(label, answer, log):
+    def method(self, other):
+        log.append((label, type(other).__name__))
+        return label if answer else NotImplemented
+
+    return method
+
+
+def made(cls, name, methods, log):
+    """A subclass whose methods give their names, or NotImplemented."""
+    return type(name, (cls,), {method: says(f"{name}.{method}", answer, log) for method, answer in methods.items()})
+
+
+def operands(pair, name, reflected, log):
+    """Pairs of classes: two that know nothing of each other, one of Python's beside another, one below the other."""
+    first, second = pair
+    ways = [{}, {reflected: True}, {reflected: False}, {name: False}, {name: True, reflected: True}]
+    for own, others in itertools.product(ways, ways):
+        left = made(first, "Left", own, log)
+        yield left, made(second, "Right", others, log)
+        if first is second:
+            yield left, made(left, "Below", others, log)
+    for own in ways:
+        yield first, made(second, "Right", own, log)
+        yield made(first, "Left", own, log), second
+
+
+@pytest.mark.parametrize(
+    "function", [operator.add, operator.mul, operator.mod, operator.eq, operator.lt, operator.imul]
+)
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: f"{pair[0].__name__}-{pair[1].__name__}")
+def test_who_is_asked_first(pair, function):
+    log = []
+    name, reflected = BINARY[IN_PLACE.get(function, (None, function))[1]]
+    first, second = (VALUES[cls][k] for k, cls in enumerate(pair))
+
+    def asked(x, pairs):
+        results = []
+        for left, right in pairs:
+            try:
+                results.append(function(left(first), right(second)))
+            except TypeError:
+                results.append("TypeError")
+        return x + 1, [(type(result).__name__, result) for result in results], [*log]
+
+    pairs = [*operands(pair, name, reflected, log)]
+    fails = [each for each in pairs if asked(0, [each])[1] == [("str", "TypeError")]]
+    for group in [[each for each in pairs if each not in fails], *([each] for each in fails)]:
+        log.clear()
+        _, *expected = asked(torch.ones(1), group)
+        log.clear()
+        _, *found = minidynamo.compile(asked, backend="eager", recompile_limit=60)(torch.ones(1), group)
+        assert found == expected
