@@ -341,6 +341,8 @@ def _mark_arrivals(trace: Trace, functional: FunctionalGraph) -> None:
 
 def _with_arrivals(signature: GraphSignature, trace: Trace, backward: fx.GraphModule) -> GraphSignature:
     """`signature` with what results are computed from, where a gradient arrives, and where backward computes which."""
+    if any(node is not None for node in trace.gradients.values()):
+        signature = replace(signature, saved_results=trace.saved_results)
     own = dict(enumerate(trace.tangents))
     reached = {place for place, node in trace.arrivals.items() if node is not None and node is not own.get(place)}
     reached |= trace.zeros_at.keys()

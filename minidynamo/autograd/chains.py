@@ -10,7 +10,7 @@ What is computed from what is found out in `joint.py`, and the graphs are made i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -39,12 +39,13 @@ class Chains:
 
     def __init__(self, signature: GraphSignature, arriving: Arriving) -> None:
         self.arriving = arriving
+        self.signature = signature
         self.differentiable = signature.differentiable_results
         self.arrivals = [place for place, _ in signature.arrivals]
-        self.on_the_way = signature.on_the_way
+        self.on_the_way = signature.on_the_way or ((),) * len(self.differentiable)
         self.zeros = {(result, place) for place, results in signature.zeros_at for result in results}
         self.written = [self.differentiable.index(m.result) for m in _collecting(signature)]
-        self.sources = sorted({place for places in self.on_the_way for place in places})
+        self.sources = sorted({place for places in (*self.on_the_way, signature.saved_results) for place in places})
         self.views = [place for place in self.sources if place >= len(self.differentiable)]
         self.order = _order({**dict(enumerate(self.on_the_way)), **self._bases(signature)})
         unseen = {*self.sources}.difference(self.arrivals)
@@ -69,7 +70,7 @@ class Chains:
         them by `write`. Returns the outputs that `view` had to make by their numbers for this."""
         written = dict(zip(self.written, inputs, strict=True))
         node = made[self.differentiable[0]].grad_fn
-        watch = None if node is None else _Watch(self.arrivals)
+        watch = None if node is None else _Watch(self.arrivals, self.signature)
         if watch is not None:
             _main(node).watch = watch
         found: dict[int, torch.Tensor] = {}
@@ -89,6 +90,39 @@ class Chains:
                 ours = place < len(self.differentiable) and place not in written
                 watch.add(place, found[place], has_our_node=ours)
         return {place - len(self.differentiable): found[place] for place in self.views}
+
+
+def has_chains(signature: GraphSignature) -> bool:
+    """Whether autograd has to be told of edges, or of inputs that are written to and saved, at each call."""
+    written = {mutation.result for mutation in signature.mutations}
+    saved = (signature.differentiable_results[place] for place in signature.saved_results)
+    return any(signature.on_the_way) or not written.isdisjoint(saved)
+
+
+def noting(apply: Callable[..., Any], signature: GraphSignature) -> Callable[..., Any]:
+    """`apply`, after which the graph's node knows the results that eager saves, for `watch_of`."""
+    positions = [signature.differentiable_results[place] for place in signature.saved_results]
+
+    def noted(args: list[Any], *links: torch.Tensor | None) -> Any:
+        made = apply(args, *links)
+        node = made[positions[0]].grad_fn
+        if node is not None:
+            _main(node).results = {i: Reference(made[i]) for i in positions}
+        return made
+
+    return noted
+
+
+def watch_of(node: Any, signature: GraphSignature) -> _Watch | None:
+    """Who watches the results of the call whose node this is; None where that does not matter."""
+    watch: _Watch | None = getattr(node, "watch", None)
+    references = getattr(node, "results", None)
+    if watch is None and references is not None:
+        watch = node.watch = _Watch((), signature)
+        known = _watched_noted(node)
+        for place, number in zip(signature.saved_results, references):
+            watch.tensors[place], watch.hooks[place] = references[number], known[number]
+    return watch
 
 
 def _collecting(signature: GraphSignature) -> list[Any]:
@@ -127,8 +161,9 @@ class _Watch:
     """Who watches the gradients of the places of one call that results are computed from; what arrives at `seen` ones
     can be computed."""
 
-    def __init__(self, seen: Collection[int]) -> None:
+    def __init__(self, seen: Collection[int], signature: GraphSignature) -> None:
         self.seen = seen
+        self.signature = signature
         self.tensors: dict[int, Reference] = {}
         self.hooks: dict[int, list[Mapping[int, Any]]] = {}
         self.decided: dict[int, bool] = {}
@@ -163,6 +198,17 @@ class _Watch:
             raise _not_seen()
         return self.decided[number]
 
+    def alive(self, places: Iterable[int]) -> list[torch.Tensor]:
+        """The tensors at `places` that are still there."""
+        found = (self.tensors[place]() for place in places if place in self.tensors)
+        return [tensor for tensor in found if tensor is not None]
+
+    def refuse(self, places: Iterable[int]) -> None:
+        """Raise if somebody watches one of `places`, where gradients of gradients would arrive."""
+        for place in sorted(places):
+            if self.is_watched(place):
+                raise _not_brought(place, self.signature)
+
     def is_watched(self, place: int) -> bool:
         """Whether somebody could tell what arrives at a place."""
         if place not in self.tensors:
@@ -186,6 +232,30 @@ def _not_seen() -> Unsupported:
     )
 
 
+def _not_brought(place: int, signature: GraphSignature) -> Unsupported:
+    return Unsupported(
+        Diagnostic(
+            "MD411",
+            f"what arrives at {_name(place, signature)} cannot be shown where gradients are differentiated",
+            why="Somebody watches it, by a hook, by `retain_grad()` or as what `torch.autograd.grad` is asked for. In"
+            " eager gradients of gradients go through it, since it was saved for backward. In a compiled graph they go"
+            " to its inputs at once.",
+            fix="Remove the hook before the second backward, or run the function without minidynamo there:"
+            " `fn.__wrapped__(...)`.",
+        )
+    )
+
+
+def _name(place: int, signature: GraphSignature) -> str:
+    """What the user calls the tensor at a place."""
+    outputs, result = [place - len(signature.differentiable_results)], None
+    if outputs[0] < 0:
+        result = signature.differentiable_results[place]
+        outputs = [i for i, plan in enumerate(signature.outputs) if (plan.origin, plan.index) == ("graph", result)]
+    written = [signature.inputs[m.index] for m in signature.mutations if m.result == result is not None]
+    return f"`{written[0]}`" if written else f"result {outputs[0]} of a compiled graph" if outputs else "a result"
+
+
 def is_cut(node: Any) -> bool:
     """Whether the gradients that come in at the node of a graph have all that arrives from other results."""
     watch: _Watch | None = getattr(node, "watch", None)
@@ -199,9 +269,22 @@ def watched(function: type[torch.autograd.Function]) -> type[torch.autograd.Func
 
 
 def _notice(node: Any, output: int | None, hooks: Mapping[int, Any]) -> None:
-    for number, known in getattr(node, "watched", {}).items():
-        if output is None or output == number:
-            known.append(hooks)
+    main, place = node, output
+    while type(main) in _OF_RESULTS:
+        main, number = main.next_functions[place or 0]
+        place = None if output is None else number
+    _watched_noted(main)
+    for one, at in {(node, output), (main, place)}:
+        for number, known in getattr(one, "watched", {}).items():
+            if at is None or at == number:
+                known.append(hooks)
+
+
+def _watched_noted(main: Any) -> dict[int, list[Mapping[int, Any]]]:
+    """The hooks of results that the node of a graph knows by `noting`."""
+    if hasattr(main, "results") and not hasattr(main, "watched"):
+        main.watched = {number: [] for number in main.results}
+    return getattr(main, "watched", {})
 
 
 def _main(node: Any) -> Any:

@@ -121,13 +121,15 @@ def _own_saved_tensors() -> Iterator[None]:
 
 
 class Derivative:
-    """One derivative. `differentiable` says for each result whether it has a derivative itself."""
+    """One derivative. `differentiable` says for each result whether it has a derivative itself, and `reached` at which
+    results of the graph its gradients arrive."""
 
     def __init__(self, trace: Trace, functional: FunctionalGraph, symbols: Symbols, kept: Mapping[str, int]) -> None:
         self.trace = trace
         self.functional = functional
         self.symbols = symbols
         self.differentiable = trace.differentiable
+        self.reached = trace.reached
         self.results = [
             None if node is None else functional.read(functional.values[node]) for node in trace.derivatives
         ]

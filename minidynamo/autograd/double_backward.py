@@ -7,9 +7,10 @@ beyond what is saved anyway is chosen and kept here; the plain backward is in `r
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import fx
@@ -176,13 +177,25 @@ class DoubleBackward:
         saved: Sequence[torch.Tensor | None],
         tangents: Sequence[torch.Tensor | None],
         compiled: Compiled,
+        watch: Watch | None,
     ) -> Sequence[torch.Tensor | None]:
-        """The gradients of the inputs, which can be differentiated if the grad mode is on. `compiled` computes them."""
+        """The gradients of the inputs, which can be differentiated if the grad mode is on. `compiled` computes them.
+        Gradients of theirs do not arrive at results of the graph: `watch` knows who would see them there."""
         values = [None if value is None else value.detach() for value in saved]
-        return _gradients(_Call(self, kept, values, compiled=compiled), tangents)
+        return _gradients(_Call(self, kept, values, compiled=compiled, watch=watch), tangents)
 
 
 Compiled = Callable[[Sequence[torch.Tensor | None]], Sequence[torch.Tensor | None]]
+
+
+class Watch(Protocol):
+    """The results of a call that somebody may watch, by their places."""
+
+    def alive(self, places: Iterable[int]) -> list[torch.Tensor]:
+        """Those of the results at `places` that are still there."""
+
+    def refuse(self, places: Iterable[int]) -> None:
+        """Raise Unsupported if somebody watches what arrives at one of them in the backward that is running."""
 
 
 @dataclass
@@ -196,10 +209,20 @@ class _Call:
     earlier: tuple[tuple[torch.Tensor | None, ...], ...] = ()
     orders: tuple[Given, ...] = ()
     compiled: Compiled | None = None
+    watch: Watch | None = None
 
     def derivative(self) -> Derivative:
         """The derivative of the highest order; raises NotAvailable."""
         return self.again.derivatives.of(self.orders, self.kept.numbers)
+
+    def reached(self) -> list[torch.Tensor]:
+        """The results of the graph that are still there, and that gradients of these arrive at in eager: autograd is
+        told, so that it comes here when it is asked for what arrives there."""
+        if self.watch is None:
+            return []
+        with contextlib.suppress(NotAvailable):
+            return self.watch.alive(frozenset().union(*self.derivative().reached))
+        return []
 
     def then(self, tangents: Sequence[torch.Tensor | None]) -> _Call:
         """The same with gradients of one more order."""
@@ -237,7 +260,7 @@ def _gradients(call: _Call, tangents: Sequence[torch.Tensor | None]) -> list[tor
     if not torch.is_grad_enabled():
         return list(call.compute())
     given = [tangent for tangents in call.earlier for tangent in tangents]
-    return list(compat.raw_apply(_Differentiable)(call, *call.kept.links, *given))
+    return list(compat.raw_apply(_Differentiable)(call, *call.kept.links, *given, *call.reached()))
 
 
 class _Differentiable(torch.autograd.Function):
@@ -252,6 +275,7 @@ class _Differentiable(torch.autograd.Function):
         except NotAvailable as error:
             ctx.refusal = str(error)
         else:
+            ctx.reached = derivative.reached
             known = zip(made, derivative.differentiable)
             ctx.mark_non_differentiable(*[value for value, again in known if value is not None and not again])
         ctx.save_for_backward(*call.saved, *(t for tangents in call.earlier for t in tangents))
@@ -264,8 +288,11 @@ class _Differentiable(torch.autograd.Function):
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         if ctx.refusal:
             raise _unsupported(ctx.refusal)
-        values = ctx.saved_tensors
         call: _Call = ctx.call
+        if call is not None and call.watch is not None:
+            used = (places for places, tangent in zip(ctx.reached, tangents) if tangent is not None)
+            call.watch.refuse(frozenset().union(*used))
+        values = ctx.saved_tensors
         if not compat.retains_graph():
             ctx.call = None
         rest = iter(values[ctx.count :])
@@ -273,7 +300,7 @@ class _Differentiable(torch.autograd.Function):
         call = replace(call, saved=values[: ctx.count], earlier=earlier)
         found = _gradients(call, tangents)
         spare_leaves(ctx, found)
-        return (None, *found)
+        return (None, *found, *[None] * (len(ctx.needs_input_grad) - 1 - len(found)))
 
 
 def _unsupported(why: str) -> Unsupported:

@@ -57,6 +57,38 @@ def on_the_way(targets: Sequence[torch.Tensor], watchable: Mapping[int, torch.Te
     return tuple(tuple(sorted(met - {i})) for i, met in enumerate(found)) if any(found) else ()
 
 
+def saved_results(targets: Sequence[torch.Tensor]) -> tuple[int, ...]:
+    """The positions of those that the functions which made them have saved for their own gradients."""
+    return tuple(i for i, target in enumerate(targets) if _edge(target) in map(_edge, _saved_by(target.grad_fn)))
+
+
+def _saved_by(function: torch.autograd.graph.Node | None) -> list[torch.Tensor]:
+    if function is None:
+        return []
+    of_the_user: Any = getattr(function, "saved_tensors", ())
+    return [*compat.saved_by(function), *(value for value in of_the_user if value is not None)]
+
+
+def _edge(value: torch.Tensor) -> tuple[torch.autograd.graph.Node | None, int]:
+    return value.grad_fn, value.output_nr
+
+
+def reached(values: Sequence[torch.Tensor | None], watchable: Mapping[int, torch.Tensor]) -> tuple[frozenset[int], ...]:
+    """For each of `values` those of `watchable` that its gradients arrive at."""
+    places: dict[Any, int] = {}
+    for place, value in watchable.items():
+        if value.grad_fn is not None:
+            places.setdefault(_edge(value), place)
+
+    def behind(value: torch.Tensor | None) -> frozenset[int]:
+        if value is None or not places:
+            return frozenset()
+        edges = {_edge(value), *(edge for function in functions_behind([value]) for edge in function.next_functions)}
+        return frozenset(place for edge, place in places.items() if edge in edges)
+
+    return tuple(map(behind, values))
+
+
 def _first_met(function: torch.autograd.graph.Node | None, places: Mapping[Any, int], targets: int) -> set[int]:
     """The `places` by edges that are met on all ways behind a gradient function, which end at `targets`, the first
     ones."""

@@ -26,7 +26,15 @@ from minidynamo import compat, fake_strides
 from minidynamo.autograd import plain_calls
 from minidynamo.autograd.checks import assert_values
 from minidynamo.autograd.families import Family, TracedOutput, classify
-from minidynamo.autograd.histories import functions_behind, on_the_way, used_results, used_up, zeros_from
+from minidynamo.autograd.histories import (
+    functions_behind,
+    on_the_way,
+    reached,
+    saved_results,
+    used_results,
+    used_up,
+    zeros_from,
+)
 from minidynamo.autograd.inputs import InputLayout
 from minidynamo.autograd.locations import LocatingInterpreter, LocationRecorder
 from minidynamo.autograd.mutation import write_unseen
@@ -53,7 +61,9 @@ class Trace:
     has, for each of several that are differentiated, those that eager cannot differentiate behind it; `on_the_way`
     those that it is computed from with no other between, and `arrivals` what arrives at each of these in all; places
     behind those of what is differentiated are those of outputs that are views. `zeros_from` has, for inputs, what is
-    differentiated that gives them zeros, which hang on no gradient, and `zeros_at` for the places of `arrivals`."""
+    differentiated that gives them zeros, which hang on no gradient, and `zeros_at` for the places of `arrivals`.
+    `saved_results` are the places of what eager saves for its own gradient; `reached` are for each of `derivatives` the
+    places that gradients of it arrive at."""
 
     graph: fx.Graph
     mode: FakeTensorMode
@@ -79,6 +89,8 @@ class Trace:
     arrivals: dict[int, fx.Node | None] = field(default_factory=dict)
     zeros_from: dict[int, tuple[int, ...]] = field(default_factory=dict)
     zeros_at: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    saved_results: tuple[int, ...] = ()
+    reached: tuple[frozenset[int], ...] = ()
 
     @property
     def training(self) -> bool:
@@ -276,9 +288,11 @@ class _Tracing:
             if len(targets) > 1:
                 self.result.used_up = used_up(targets)
             self.watchable = dict(enumerate(targets))
-            if sources and not self.orders:
+            if sources:
                 self.watchable |= _views(outputs, self.result.outputs, len(targets))
+            if sources and not self.orders:
                 self.result.on_the_way = on_the_way(targets, self.watchable)
+                self.result.saved_results = saved_results(targets)
             watched = sorted({place for places in self.result.on_the_way for place in places})
             self.result.arrivals = dict.fromkeys(watched)
             kept = [] if self.orders else _kept_for_derivatives(functions)
@@ -325,6 +339,8 @@ class _Tracing:
                 slots += [tangents[i] if differs and i in tangents else None for i, differs in enumerate(given)]
         again = made[: len(made) - len(self.result.arrivals)]
         self.result.differentiable = tuple(value is not None and value.requires_grad for value in again)
+        if self.orders:
+            self.result.reached = reached(again, self.watchable)
         return made
 
     def tangents(self, order: int, targets: Sequence[torch.Tensor | None], given: Given) -> dict[int, torch.Tensor]:

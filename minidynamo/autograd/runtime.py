@@ -18,7 +18,7 @@ import torch
 from minidynamo import compat
 from minidynamo.autograd.accumulation import accumulating, not_asked_for
 from minidynamo.autograd.batches import has_batches
-from minidynamo.autograd.chains import Arriving, Chains, is_cut, watched
+from minidynamo.autograd.chains import Arriving, Chains, has_chains, is_cut, noting, watch_of, watched
 from minidynamo.autograd.double_backward import DoubleBackward, linked, without_data
 from minidynamo.autograd.holders import NOTHING, Holders
 from minidynamo.autograd.hooks import spare_leaves
@@ -60,11 +60,13 @@ def training_call(
     run_backward = _BackwardCall(signature, _Parts(compile_backward), expected[len(saved) :])
     function = _make_function(signature, _settling(signature, forward), saved, run_backward, expected, again, holders)
     apply = compat.raw_apply(function) if holders is None else _joining(holders, function)
-    if len(differentiable) > 1:
+    if len(differentiable) > 1 or signature.saved_results:
         watched(function)
     chains = None
-    if any(signature.on_the_way):
+    if has_chains(signature):
         chains = Chains(signature, _arriving(signature, holders, run_backward))
+    elif signature.saved_results:
+        apply = noting(apply, signature)
     gradients = signature.gradients
     unreached = [place for place, i in enumerate(gradients) if i in signature.unreached and i not in again.plan.linked]
     if len(unreached) == len(gradients):
@@ -216,6 +218,13 @@ class _BackwardCall:
         """The gradients, dense or sparse as they were when the graph was traced."""
         return [fit.of_this_kind(tangent) for fit, tangent in zip(self.fits, tangents)]
 
+    def tangents(self, ctx: Any, gradients: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
+        """What came in at the node, for differentiable results alone; `gradients` are given up."""
+        tangents = self.of_their_kinds([gradients[i] for i in self.results])
+        gradients.clear()
+        spare_leaves(ctx, tangents)
+        return tangents
+
     def repeated(self, tangents: Sequence[torch.Tensor | None]) -> list[int]:
         """Which of several gradients are one number repeated, which need not be laid out before they are read."""
         return [
@@ -250,8 +259,7 @@ def _make_function(
     again: DoubleBackward,
     holders: Holders | None,
 ) -> type[torch.autograd.Function]:
-    results, unreached = signature.results, set(signature.unreached)
-    differentiable = signature.differentiable_results
+    results, differentiable, unreached = signature.results, signature.differentiable_results, {*signature.unreached}
     places = _Places(saved, expected, results)
     others = [i for i in range(results) if i not in differentiable and i not in signature.number_results]
     runs_once = bool(signature.runs_once or places.inputs or places.made or again.plan.held or again.plan.random)
@@ -291,12 +299,13 @@ def _make_function(
             if signature.all_gradients:
                 compat.check_reentrant_backward()
             kept = ctx.again
-            tangents = run_backward.of_their_kinds([gradients[i] for i in differentiable])
-            gradients.clear()
-            spare_leaves(ctx, tangents)
+            tangents = run_backward.tangents(ctx, gradients)
+            if all(tangent is None for tangent in tangents):
+                return (None,) * (1 + len(signature.gradients))  # autograd comes by on the way to what it is asked for
             args, unwanted = saved_for(ctx, tangents), not_asked_for(ctx, kept.links)
             if torch.is_grad_enabled() or has_batches(tangents):
-                return (None, *again.gradients(kept, args, tangents, run_backward.keeping(ctx, tuple(args), unwanted)))
+                compiled, watch = run_backward.keeping(ctx, tuple(args), unwanted), watch_of(ctx, signature)
+                return (None, *again.gradients(kept, args, tangents, compiled, watch))
             links, kept = kept.links, None
             return (None, *run_backward(ctx, args, tangents, unwanted, links))
 

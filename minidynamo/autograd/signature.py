@@ -109,7 +109,8 @@ class GraphSignature:
     these, which node of the backward graph is the gradient that arrives there. Both are empty where there are none.
     `handed_on` are positions in `differentiable_results` of those whose gradients backward returns views of;
     `zeros_from` has, for positions in `gradients`, those that give zeros there, which hang on no gradient, and
-    `zeros_at` for places of `on_the_way`.
+    `zeros_at` for places of `on_the_way`. `saved_results` are positions in `differentiable_results` of those that eager
+    saves for their own gradients, so that gradients of gradients arrive there.
     """
 
     inputs: tuple[str, ...]
@@ -135,6 +136,7 @@ class GraphSignature:
     handed_on: tuple[int, ...] = ()
     zeros_from: tuple[tuple[int, tuple[int, ...]], ...] = ()
     zeros_at: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    saved_results: tuple[int, ...] = ()
 
     @property
     def saved_bytes(self) -> int:

@@ -3,6 +3,7 @@ or an error says that they cannot be seen."""
 
 from __future__ import annotations
 
+import itertools
 import threading
 
 import pytest
@@ -355,6 +356,94 @@ def test_a_state_that_is_written_in_each_step():
             h.grad = None
         outcomes.append((arrived, x.grad))
     torch.testing.assert_close(*outcomes)
+
+
+# Gradients of gradients, which arrive at what eager has saved
+
+
+class Exponential(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x.exp()
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (y,) = ctx.saved_tensors
+        return gradient * y
+
+
+SAVING = {
+    "result": lambda x, w: [(x * w).exp()],
+    "custom": lambda x, w: [Exponential.apply(x * w)],
+    "written": lambda x, w: [(x * 2).exp_(), w * 2],
+    "argument": lambda x, w: [x.exp_(), w * 2],
+    "two": lambda x, w: [(x * 0.1).tanh(), (x * w).sigmoid()],
+    "read": lambda x, w: [y := x * 2, y * w],
+    "linear": lambda x, w: [x * 3, x * w],
+}
+
+
+def differentiate_twice(call, place, watch, early, ask):
+    x, w = leaves()
+    results = call(x * 1, w)
+    y = results[place]
+    seen = []
+    if early:
+        watch(y, seen)
+    gradients = torch.autograd.grad(sum(r.sum() for r in results), [x, w], create_graph=True)
+    if not early:
+        watch(y, seen)
+    loss = sum(g.square().sum() for g in gradients if g.requires_grad)
+    asked = {"all": None, "inputs": [x, w], "result": [y], "both": [y, x]}[ask]
+    if asked is None:
+        loss.backward()
+    else:
+        seen += torch.autograd.grad(loss, asked, allow_unused=True)
+    return [*seen, x.grad, w.grad, y.grad]
+
+
+WATCHES = {
+    "nobody": lambda y, seen: None,
+    "recorder": lambda y, seen: y.register_hook(recorder(seen)),
+    "changer": lambda y, seen: y.register_hook(recorder(seen, 2)),
+    "retained": lambda y, seen: y.retain_grad(),
+    "removed": lambda y, seen: y.register_hook(recorder(seen, 2)).remove(),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("ask", ["all", "inputs", "result", "both"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("name", SAVING)
+def test_watching_what_gradients_of_gradients_arrive_at(name, backend, ask):
+    program = SAVING[name]
+    compiled = minidynamo.compile(program, backend=backend)
+    places = range(len(program(*leaves_of_a_call())))
+    for (kind, watch), place, early in itertools.product(WATCHES.items(), places, [False, True]):
+        expected = differentiate_twice(program, place, watch, early, ask)
+        try:
+            got = differentiate_twice(compiled, place, watch, early, ask)
+        except Unsupported as error:
+            assert "MD411" in str(error)
+            assert backend != "eager"
+            assert kind in ("recorder", "changer", "retained") or ask in ("result", "both")
+        else:
+            torch.testing.assert_close(got, expected)
+
+
+def test_a_watched_result_of_kernels_is_named():
+    compiled = minidynamo.compile(SAVING["two"])
+    x, w = leaves()
+    a, b = compiled(x, w)
+    (gradient,) = torch.autograd.grad(b.sum(), x, create_graph=True)
+    a.retain_grad()
+    gradient.sum().backward(retain_graph=True)  # which does not arrive there
+    assert a.grad is None
+    b.register_hook(lambda gradient: gradient * 2)
+    with pytest.raises(Unsupported, match=r"MD411.*result 1 of a compiled graph"):
+        gradient.sum().backward()
 
 
 # Who is no watcher
