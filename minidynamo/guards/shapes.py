@@ -17,6 +17,7 @@ from dataclasses import fields, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 
 from minidynamo import compat
@@ -205,7 +206,8 @@ class Shapes:
 
     def has_varied(self, source: Source, value: object) -> bool:
         """Whether the number at a source, of a class that no symbol stands for, has had another value."""
-        varied = self._profile.varies(stable_name(source), repr(value))
+        plain = value.item() if isinstance(value, np.generic) else value  # another class is no other number
+        varied = self._profile.varies(stable_name(source), repr(plain))
         if varied and not isinstance(value, numbers.Integral):
             self.varied_floats.add(source)
         return varied

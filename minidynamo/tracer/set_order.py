@@ -88,8 +88,7 @@ def _another(variable: VariableTracker) -> VariableTracker:
     """What a set may hold in the place of a new object."""
     if isinstance(variable, TupleVariable):
         return TupleVariable([_another(item) if _is_new(item) else item for item in variable.items])
-    made = ObjectVariable(None, object)
-    return IdVariable(made) if isinstance(variable, IdVariable) else made
+    return ObjectVariable(None, object)
 
 
 def _is_new(variable: VariableTracker) -> bool:

@@ -74,7 +74,7 @@ def tensor_attribute(tx: Tracer, obj: TensorVariable, name: str) -> VariableTrac
         return facts.attribute(tx, obj, name)
     if name in COMPUTED:
         return tx.emit(getattr, [obj, from_constant(name)])
-    if name in ("is_leaf", "grad_fn") and not tells_history(tx.graph.use(obj)):
+    if name in ("is_leaf", "grad_fn") and _requires_grad(tx, obj) and not tells_history(tx.graph.use(obj)):
         why = "Its base was written to under another grad mode than it was made under, and torch raises an error."
         tx.break_graph("MD212", f"`{name}` of a view is used", why=why)
     if name == "is_leaf":

@@ -28,7 +28,7 @@ LAZY, LAYER, CLASSES = nn.LazyLinear(2), nn.Linear(4, 2), torch.tensor([[1]])
         (lambda x: x[x > 0], "torch.where"),
         (lambda x: x[x.argmax() :], "index_select"),
         (lambda x: x.unique(), "keep the shape"),
-        (lambda x: x * random.choice((1, 2)), "draw the numbers before"),
+        (lambda x: x * random.sample((1, 2), 1)[0], "draw the numbers before"),
         (lambda x: torch.nn.functional.ctc_loss(x.view(1, 1, 4), CLASSES, (1,), (1,)), "behind the compiled function"),
         (lambda x: copy.deepcopy(x[1:]), "clone()"),
         (lambda x: LAZY(x) + 1, "call the lazy module once"),

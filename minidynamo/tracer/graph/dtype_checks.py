@@ -80,6 +80,8 @@ def _standing_for(value: Any) -> Any:
         )
     if type(value) in (list, tuple, torch.Size):
         return (type(value), *map(_standing_for, value))
+    if isinstance(value, torch.SymInt) and value.node.hint is not None:
+        return (None, int, value.node.hint)  # a dimension, say, of which there may be no other
     if isinstance(value, SYMBOLIC_NUMBERS):
         return float if isinstance(value, torch.SymFloat) else int if isinstance(value, torch.SymInt) else bool
     if value is None or isinstance(value, bool | int | float | complex | str | torch.dtype | torch.device):

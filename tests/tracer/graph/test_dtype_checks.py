@@ -7,6 +7,7 @@ import operator
 import pytest
 import torch
 
+from minidynamo.testing import assert_same_as_eager
 from minidynamo.tracer.graph.dtype_checks import raise_unless_it_takes
 from minidynamo.tracer.graph.fake_tensors import FakeTensorMode
 
@@ -86,3 +87,19 @@ def test_what_nothing_stands_for_is_left_to_fake_tensors():
     for args in ((torch.ones(3, device="meta", dtype=BOOL),), (torch.ones(3, 3, dtype=BOOL).to_sparse(),)):
         raise_unless_it_takes("relu_", args, {})
     raise_unless_it_takes("reshape", (torch.ones(3, dtype=BOOL), 3), {})
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 3)])
+@pytest.mark.parametrize("dim", [0, -1])
+def test_a_dimension_that_may_vary_is_tried_as_what_it_is(shape, dim):
+    def reduced(x, d):
+        return torch.sum(x * 2, dim=d), x.mean(d), torch.amax(x, d, keepdim=True), x.sum((d,))
+
+    assert_same_as_eager(reduced, lambda: (torch.ones(shape), dim), dynamic=True, fullgraph=True, graphs=1)
+
+
+def test_dimensions_that_may_vary_are_told_apart():
+    def reduced(x, one, other):
+        return x.sum((one, other)), torch.amax(x, (one, other))
+
+    assert_same_as_eager(reduced, lambda: (torch.ones(2, 3, 4), 0, 2), dynamic=True, fullgraph=True, graphs=1)
