@@ -127,6 +127,9 @@ what drops nothing returns a copy."""
 LIKE_THE_FIRST = frozenset({aten.huber_loss.default})
 """What has the dtype of its first argument, although torch foretells one that all arguments have in common."""
 
+STANDS_FOR: dict[OpOverload, OpOverload] = {}
+"""Operators that do what one of ATen's does, of the same arguments: what is said of that holds for them."""
+
 
 def _count_writes(tensors: Sequence[torch.Tensor]) -> None:
     """Torch's kernels for lists count what they write to below autograd, where tensors without data do not come."""
@@ -143,17 +146,18 @@ class FakeTensorMode(compat.FakeTensorMode):
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """One operation."""
+        op = STANDS_FOR.get(func, func)
         # What operations of others do, nobody knows.
-        self.draws |= torch.Tag.nondeterministic_seeded in func.tags or func.namespace not in ("aten", "prim", "prims")
+        self.draws |= torch.Tag.nondeterministic_seeded in op.tags or op.namespace not in ("aten", "prim", "prims")
         if func is aten.constant_pad_nd.default:
             args, kwargs = args[:2], {}  # next to a number that varies torch would fix the sizes, which do not need it
         result: Any = super().dispatch(func, types, args, kwargs or {})
         if func.name().startswith("aten::_foreach_") and func._schema.is_mutable:
             _count_writes(args[0])
-        if func in LIKE_THE_FIRST:
+        if op in LIKE_THE_FIRST:
             with self:
                 result = torch.empty_like(result, dtype=args[0].dtype)
-        rule, copies = RULES.get(func), COPIES.get(func, {})
+        rule, copies = RULES.get(op), COPIES.get(op, {})
         if copies:
             with self:
                 result = tuple(torch.empty_like(args[copies[i]]) if i in copies else r for i, r in enumerate(result))

@@ -28,6 +28,9 @@ UNDECLARED: dict[OpOverload, tuple[tuple[int, ...], OpOverload]] = {
 # Functional operators whose name does not follow from the mutating one's.
 RENAMED = {"aten::normal_": "aten::normal_functional", "aten::zero_": "aten::zeros_like"}
 
+OF_NUMBERS = "numbers_"
+"""What the names of operators begin with that do what those of ATen do, and take symbolic numbers for floats."""
+
 
 @dataclass(frozen=True)
 class Mutation:
@@ -44,6 +47,14 @@ class Mutation:
     def own_results(self) -> int:
         """How many results are not written arguments."""
         return self.returns.count(None)
+
+
+def is_torchs(op: Any) -> bool:
+    """Whether `op` is an operator of torch, or stands for one and takes symbolic numbers."""
+    if not isinstance(op, OpOverload):
+        return False
+    own = op.namespace == "minidynamo" and op.overloadpacket.__name__.startswith(OF_NUMBERS)
+    return own or op.namespace == "aten"
 
 
 def is_undeclared_write(op: Any, args: tuple[Any, ...]) -> bool:

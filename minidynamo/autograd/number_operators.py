@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from minidynamo import compat
-from minidynamo.autograd.mutation import Mutation, mutation_of, named_arguments
+from minidynamo.autograd.mutation import OF_NUMBERS, Mutation, mutation_of, named_arguments
 from minidynamo.autograd.numbers import is_symbolic
 from minidynamo.compat import OpOverload
+from minidynamo.fake_strides import STANDS_FOR
 
 aten = torch.ops.aten
 _library = torch.library.Library("minidynamo", "FRAGMENT")
@@ -27,24 +28,27 @@ def taking_numbers(op: OpOverload) -> OpOverload:
     """The operator that does what `op` does, and whose floats may be symbolic. If `op` writes, another one is made
     that returns what this would write, and is found by its name."""
     mutation = mutation_of(op)
-    if mutation is None:
-        return _defined(op)
-    assert mutation.functional is not None and not mutation.own_results
-    _library.impl(_name(_defined(mutation.functional)), functools.partial(_written, op, mutation), "Meta")
     made = _defined(op)
-    _library.impl(_name(made), lambda *args, **kwargs: None, "Meta")
+    if mutation is not None:
+        assert mutation.functional is not None
+        functional = _defined(mutation.functional)
+        if not mutation.own_results:  # torch does not foretell all updates of lists
+            _library.impl(_name(functional), functools.partial(_written, op, mutation), "Meta")
+            _library.impl(_name(made), lambda *args, **kwargs: None, "Meta")
     return made
 
 
+@functools.cache
 def _defined(op: OpOverload) -> OpOverload:
     schema = compat.schema_of(op)
-    packet, overload = f"numbers_{schema.name.partition('::')[2]}", schema.overload_name
+    packet, overload = f"{OF_NUMBERS}{schema.name.partition('::')[2]}", schema.overload_name
     text = re.sub(r"\bfloat\b", "Scalar", str(schema).partition("(")[2])
     drawn = torch.Tag.nondeterministic_seeded
     name = f"{packet}.{overload}" if overload else packet
     _library.define(f"{name}({text}", tags=(drawn,) if drawn in op.tags else ())
     made: OpOverload = getattr(getattr(torch.ops.minidynamo, packet), overload or "default")
     _library.impl(name, functools.partial(_run, op), "CompositeExplicitAutograd")
+    STANDS_FOR[made] = op
     return made
 
 
@@ -141,3 +145,35 @@ def native_dropout(x: Tensor, p: Any) -> tuple[Tensor, Tensor]:
     """`torch.native_dropout(x, p, True)` for any `p` between 0 and 1."""
     made: tuple[Tensor, Tensor] = _NativeDropout.apply(x, p)  # type: ignore[no-untyped-call]
     return made
+
+
+class _BatchNorm(torch.autograd.Function):
+    """Batch norm by the statistics of its batch: the result, those statistics, and the new running ones."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, *more: Any) -> Any:
+        made = BATCH_NORM_OF_NUMBERS(x, weight, bias, *more)
+        ctx.save_for_backward(x, weight, *made[1:3])
+        ctx.mark_non_differentiable(*made[1:])
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, *_: Any) -> Any:
+        x, weight, mean, rstd = ctx.saved_tensors
+        wanted = ctx.needs_input_grad[:3]
+        rest = (None,) * (len(ctx.needs_input_grad) - 3)
+        # What is added to the variance is in `rstd`, and is not asked for.
+        return *aten.native_batch_norm_backward(gradient, x, weight, None, None, mean, rstd, True, 0.0, wanted), *rest
+
+
+taking_numbers(aten._native_batch_norm_legit.default)
+BATCH_NORM: OpOverload = aten._native_batch_norm_legit_functional.default
+BATCH_NORM_OF_NUMBERS = taking_numbers(BATCH_NORM)
+
+
+def batch_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, variance: Tensor, momentum: Any, eps: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Batch norm in training for any numbers: the result, and the new running statistics."""
+    made = _BatchNorm.apply(x, weight, bias, mean, variance, True, momentum, eps)  # type: ignore[no-untyped-call]
+    return made[0], made[3], made[4]

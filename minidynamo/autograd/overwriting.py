@@ -17,7 +17,7 @@ from torch import fx
 from minidynamo import compat
 from minidynamo.autograd.emitter import Emitter, fake, gives_alike, same_layout
 from minidynamo.autograd.memories import READING_LAYOUT, Memories, is_plain, is_window, nodes_in, same_kind
-from minidynamo.autograd.mutation import is_view
+from minidynamo.autograd.mutation import is_torchs, is_view
 from minidynamo.autograd.numbers import is_number, keys
 from minidynamo.autograd.overlaps import same_elements, share_elements
 from minidynamo.autograd.twins import Twin, out_variant, twin_of
@@ -88,7 +88,7 @@ class _Overwriting:
 
     def run(self) -> None:
         for node in list(self.graph.nodes):
-            if node.op != "call_function" or not isinstance(node.target, OpOverload) or node.target.namespace != "aten":
+            if node.op != "call_function" or not is_torchs(node.target):
                 continue
             if _is_store(node):
                 self.store(node)

@@ -16,7 +16,7 @@ from torch import Tensor, fx
 from torch.nn import functional
 
 from minidynamo import compat
-from minidynamo.autograd.number_operators import native_dropout, of_program, updated
+from minidynamo.autograd.number_operators import batch_norm, native_dropout, of_program, updated
 from minidynamo.autograd.numbers import has_symbols, is_empty, is_symbolic
 from minidynamo.autograd.opaque import run_with_numbers
 from minidynamo.autograd.upsampling import interpolated
@@ -322,6 +322,9 @@ def _normalize(x: Tensor, p: Any = 2.0, dim: Any = 1, eps: Any = 1e-12) -> Any:
 # Running statistics
 
 
+_BATCH_NORMS = (functional.batch_norm, torch.batch_norm)
+
+
 def _normalized(function: Callable[..., Any], updates: bool, *args: Any, **kwargs: Any) -> Any:
     """A normalization, which writes to running statistics if it is told so; `updates` is the default for that."""
     known = plain(function)
@@ -330,9 +333,15 @@ def _normalized(function: Callable[..., Any], updates: bool, *args: Any, **kwarg
     statistics = {name: named[name] for name in ("running_mean", "running_var") if named.get(name) is not None}
     if len(statistics) < 2 or not named.get("training", named.get("use_input_stats", updates)):
         return run_with_numbers(function, (), named)
-    with torch.no_grad():
-        before = {name: statistic.clone() for name, statistic in statistics.items()}
-    made, *after = run_with_numbers(functools.partial(_with_statistics, function), (), {**named, **before})
+    if named["input"].is_cpu and function in _BATCH_NORMS:
+        numbers = named.get("momentum", 0.1), named.get("eps", 1e-5)
+        mean, variance = statistics.values()
+        given = named["input"], named.get("weight"), named.get("bias"), mean, variance
+        made, *after = batch_norm(*given, *numbers)
+    else:
+        with torch.no_grad():
+            before = {name: statistic.clone() for name, statistic in statistics.items()}
+        made, *after = run_with_numbers(functools.partial(_with_statistics, function), (), {**named, **before})
     with torch.no_grad():
         for statistic, new in zip(statistics.values(), after):
             statistic.copy_(new)
@@ -412,7 +421,7 @@ _PARTS: dict[Any, Callable[..., Any]] = {
     **{
         function: functools.partial(_normalized, function, function is functional.instance_norm)
         for function in (
-            *(functional.batch_norm, torch.batch_norm, torch.native_batch_norm),
+            *(*_BATCH_NORMS, torch.native_batch_norm),
             *(functional.instance_norm, torch.instance_norm),
         )
     },

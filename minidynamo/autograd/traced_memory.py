@@ -13,7 +13,9 @@ import torch
 from torch import fx
 
 from minidynamo.autograd.joint import Trace
+from minidynamo.autograd.numbers import is_number
 from minidynamo.autograd.rehearsal import EagerMemory
+from minidynamo.autograd.unread import read_inputs
 from minidynamo.compat import FakeTensor
 from minidynamo.numbers_in_data import hint_of
 
@@ -35,7 +37,8 @@ def traced_memory(trace: Trace) -> EagerMemory:
             born.setdefault(key, place)
             size.setdefault(key, 0 if key in inputs or node.op == "get_attr" else nbytes)
             dies[key] = place
-        for source in node.all_input_nodes:
+        asked = read_inputs(node) if is_number(node) else node.all_input_nodes  # a size is known without the tensor
+        for source in asked:
             dies.update((key, place) for key, _ in _storages(source))
     for place, node in enumerate(nodes[begins:], begins):
         if node.target is torch.ops.aten.add.Tensor:  # torch writes a sum of gradients over the first of them

@@ -14,10 +14,8 @@ import torch
 from torch import fx
 
 from minidynamo import compat
-from minidynamo.autograd.mutation import Mutation, mutation_of
+from minidynamo.autograd.mutation import Mutation, is_torchs, mutation_of
 from minidynamo.compat import OpOverload
-
-aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
@@ -40,10 +38,10 @@ class Twin:
 
 @functools.cache
 def twin_of(functional: OpOverload) -> Twin | None:
-    """The twin of an operator of torch, if there is one."""
-    if functional.namespace != "aten":
+    """The twin of an operator of torch, or of one that takes numbers in its place, if there is one."""
+    if not is_torchs(functional):
         return None
-    for op in _overloads(functional.overloadpacket.__name__):
+    for op in _overloads(getattr(torch.ops, functional.namespace), functional.overloadpacket.__name__):
         mutation = mutation_of(op)
         if mutation is not None and mutation.functional is functional and not mutation.dropped:
             names = tuple(arg.name for arg in compat.schema_of(op).arguments)
@@ -61,10 +59,10 @@ def in_place(node: fx.Node) -> OpOverload | None:
     return twin.op if twin.call(node.target, node) == (node.args, node.kwargs) else None  # type: ignore[arg-type]
 
 
-def _overloads(name: str) -> Iterator[OpOverload]:
+def _overloads(library: Any, name: str) -> Iterator[OpOverload]:
     stem = name.removesuffix("_functional")
     for candidate in {f"{name}_": 0, f"{stem}_": 0} | ({} if stem == name else {stem: 0}):
-        packet = getattr(aten, candidate, None)
+        packet = getattr(library, candidate, None)
         for overload in packet.overloads() if packet is not None else ():
             yield getattr(packet, overload)
 

@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from minidynamo.autograd.emitter import Emitter
+from minidynamo.autograd.number_operators import BATCH_NORM, BATCH_NORM_OF_NUMBERS
 from minidynamo.autograd.numbers import is_number
 from minidynamo.autograd.opaque import Gradients
 from minidynamo.numbers_in_data import hangs_on_data
@@ -56,7 +57,7 @@ def read_inputs(node: fx.Node) -> list[fx.Node]:
         return [arg for i, arg in enumerate(node.args) if i not in node.target.unread and isinstance(arg, fx.Node)]
     if node.target in ASKED_FOR_LAYOUT:
         return [source for source in node.all_input_nodes if source is not node.args[0]]
-    if node.target is aten._native_batch_norm_legit_functional.default and node.args[5]:
+    if node.target in (BATCH_NORM, BATCH_NORM_OF_NUMBERS) and node.args[5]:
         return [source for source in node.args[:3] if isinstance(source, fx.Node)]
     return node.all_input_nodes
 

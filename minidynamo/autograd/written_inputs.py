@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from minidynamo.autograd.emitter import gives_alike, same_layout
-from minidynamo.compat import OpOverload
+from minidynamo.autograd.mutation import is_torchs
 from minidynamo.graph_memory import may_share
 
 aten = torch.ops.aten
@@ -151,7 +151,7 @@ class WrittenInputs:
 
 def lies_in_arguments(node: fx.Node) -> bool:
     """Whether a result may lie in the memory of an argument, by what is declared, or by the fake values."""
-    if not isinstance(node.target, OpOverload) or node.target.namespace != "aten" or may_share(node):
+    if not is_torchs(node.target) or may_share(node):
         return True
     memory = memory_of(node)
     return memory is not None and any(memory_of(source) == memory for source in node.all_input_nodes)

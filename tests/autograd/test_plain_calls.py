@@ -1,10 +1,13 @@
 """Calls that take plain numbers are traced for any of them, and draw what eager draws."""
 
+import copy
+
 import pytest
 import torch
 from torch.nn import functional as F
 
 import minidynamo
+from benchmarks.memory import peak_bytes
 from minidynamo.autograd.plain_calls import draw
 
 X = torch.linspace(-1.0, 1.0, 24).view(2, 3, 4)
@@ -46,6 +49,60 @@ def test_running_statistics_are_written(trains):
         assert torch.equal(got, expected) and all(map(torch.equal, mine, theirs))
         torch.testing.assert_close(x.grad, y.grad)
     assert compiled.stats.graphs == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("converted", [True, False], ids=["all converted", "statistics in float32"])
+def test_a_cumulative_batch_norm_is_that_of_eager(dtype, memory_format, converted):
+    def gradients(made, x, parameters):
+        first = torch.autograd.grad(made.double().exp().sum(), [x, *parameters], create_graph=dtype == torch.float64)
+        if dtype == torch.float64:
+            return *first, *torch.autograd.grad(first[0].square().sum(), [x, parameters[0]])
+        return first
+
+    theirs = torch.nn.BatchNorm2d(4, momentum=None).to(dtype if converted or dtype == torch.float64 else torch.float32)
+    mine = copy.deepcopy(theirs)
+    compiled = minidynamo.compile(lambda layer, x: layer(x), backend="aot_eager")
+    for step in range(4):
+        seen = []
+        for layer, call in ((theirs, torch.nn.BatchNorm2d.__call__), (mine, compiled)):
+            x = torch.randn(3, 4, 5, 6, generator=torch.Generator().manual_seed(step))
+            x = x.to(dtype).contiguous(memory_format=memory_format).requires_grad_()
+            made = call(layer, x)
+            seen.append([made, *gradients(made, x, [*layer.parameters()]), *(b.clone() for b in layer.buffers())])
+        *results, mean, variance, steps = zip(*seen)
+        assert all(one.dtype == other.dtype and one.stride() == other.stride() for one, other in results)
+        for one, other in (*results[:2], mean, variance, steps):
+            assert torch.equal(one, other)
+        for one, other in results[2:]:
+            torch.testing.assert_close(other, one)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_cumulative_batch_norm_takes_what_eager_takes(trains, backend):
+    x = torch.randn(64, 64, requires_grad=True)
+
+    def peak(compiled):
+        layer = torch.nn.BatchNorm1d(64, momentum=None)
+        call = minidynamo.compile(lambda x: layer(x), backend=backend) if compiled else layer
+
+        def step():
+            with torch.set_grad_enabled(trains):
+                made = call(x)
+                if trains:
+                    loss = made.square().mean()
+                    del made
+                    loss.backward()
+            x.grad = None
+            layer.zero_grad()
+
+        for _ in range(3):
+            step()
+        return peak_bytes(step)
+
+    assert peak(True) <= peak(False)
 
 
 def test_what_comes_apart_in_another_way_takes_constants():

@@ -33,6 +33,7 @@ PROGRAMS = {
     "gradients added": gradients_added,
     "attention": lambda x, w: attention(x[None], w[None], w[None], need_weights=False)[0],
     "numbers": lambda x, w: (x @ w).exp().mean() * x.sum(),
+    "sizes": lambda x, w: (x @ w).square().mean() * x.sum(),
 }
 
 
