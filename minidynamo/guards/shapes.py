@@ -255,6 +255,11 @@ class Shapes:
         """Where a symbolic int can be read, as Python computes it of what is guarded."""
         return self._computed(_expr(number))
 
+    def sizes_behind(self, tensor: torch.Tensor) -> list[Source]:
+        """The places of the symbolic sizes that those of a tensor are computed of."""
+        sizes = [_expr(size) for size in tensor.shape if isinstance(size, torch.SymInt)]
+        return [place for expr in sizes for symbol in expr.free_symbols for place in self._places.get(symbol, ())]
+
     def constant_behind(self, number: Any) -> int | None:
         """What a symbolic int has turned out to be; None when it may be any."""
         return self._constant(_expr(number))

@@ -160,6 +160,17 @@ def expect_no_constant(
             )
 
 
+def expect_no_size(tx: Tracer, args: Iterable[VariableTracker], what: str) -> None:
+    """End the graph where `what` takes tensors whose sizes were constants at this line too often:
+    inside torch, `kron` fixes them, and so do derivatives such as that of `block_diag`."""
+    known = tx.graph.shapes.turns
+    if known is None or not known.captures:
+        return
+    for arg in args:
+        for place in tx.graph.shapes.sizes_behind(arg.fake) if isinstance(arg, TensorVariable) else ():
+            expect_no_constant(tx, place, what, tx.location())
+
+
 def newly_constant(traced: TracedFrame, turns: Turns) -> bool:
     """Whether a backend has needed a float that varies as a constant, which is now noted. A capture that ends in front
     of what takes it does without a version for each value."""

@@ -364,3 +364,15 @@ def test_loops_that_end_by_a_comparison_may_have_any_number_of_turns(function: C
     with no_recompile():
         for n in (11, 3, 12):
             check(n)
+
+
+@pytest.mark.parametrize("program", [lambda x: torch.kron(x, torch.eye(2)), lambda x: torch.combinations(x[:, 0])])
+def test_sizes_that_torch_fixes_inside_are_left_to_python(program):
+    compiled = minidynamo.compile(program, backend="eager")
+    compiles = []
+    for rows in range(3, 14):
+        x = torch.arange(3.0 * rows).view(rows, 3)
+        assert torch.equal(compiled(x), program(x))
+        compiles.append(compiled.stats.compiles)
+    assert compiles[5] == compiles[-1] <= 8
+    assert "MD218" in str(compiled.breaks())
