@@ -188,7 +188,7 @@ class Trace:
         for number in free_numbers([*args, *(kwargs or {}).values()]):
             is_float = hangs_on_float(self, number.source, number.value)
             expect_no_constant(self, number.source, name, self.location(), most=1 if is_float else MOST_NUMBERS)
-        expect_no_size(self, args, name)
+        expect_no_size(self, args, name, self.location())
         try:
             args, kwargs = scalars.as_numbers(self, target, args, kwargs or {})
             stored = scalars.written(self, target, args, kwargs)

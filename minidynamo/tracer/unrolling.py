@@ -160,7 +160,7 @@ def expect_no_constant(
             )
 
 
-def expect_no_size(tx: Tracer, args: Iterable[VariableTracker], what: str) -> None:
+def expect_no_size(tx: Tracer, args: Iterable[VariableTracker], what: str, where: UserLocation | None) -> None:
     """End the graph where `what` takes tensors whose sizes were constants at this line too often:
     inside torch, `kron` fixes them, and so do derivatives such as that of `block_diag`."""
     known = tx.graph.shapes.turns
@@ -168,7 +168,7 @@ def expect_no_size(tx: Tracer, args: Iterable[VariableTracker], what: str) -> No
         return
     for arg in args:
         for place in tx.graph.shapes.sizes_behind(arg.fake) if isinstance(arg, TensorVariable) else ():
-            expect_no_constant(tx, place, what, tx.location())
+            expect_no_constant(tx, place, what, where)
 
 
 def newly_constant(traced: TracedFrame, turns: Turns) -> bool:
