@@ -198,8 +198,13 @@ class GraphView(Protocol):
         """Whether a graph break is no error."""
         ...
 
+    @property
+    def may_end_here(self) -> bool:
+        """Whether that is so in what is being traced."""
+        ...
+
     def open_subgraph(
-        self, inputs: Iterable[GraphValue], *, takes_numbers: bool = False
+        self, inputs: Iterable[GraphValue], *, takes_numbers: bool = False, may_be_left: bool = False
     ) -> AbstractContextManager[Subgraph]:
         """Until the block ends, operations go into a graph of its own, which takes `inputs` and what else it reads."""
         ...

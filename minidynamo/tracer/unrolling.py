@@ -37,7 +37,7 @@ def unroll(tx: Tracer, turns: float, what: str, *, varies: bool = True) -> None:
     """Count the turns for which `what`, at this line of the program, is captured; the graph breaks there where it was
     captured for too many other numbers. Unless it `varies`, the number is one of this capture, and does not count."""
     known = tx.graph.shapes.turns
-    if known is None or not tx.graph.may_end or tx.graph.subgraph is not None:
+    if known is None or not tx.graph.may_end_here:
         return
     where = next(frame for frame in reversed(tx.frames) if not frame.is_ours).location
     line = where.filename, where.lineno, ""
@@ -61,7 +61,7 @@ def unroll_comparison(tx: Tracer) -> None:
     """Count how often a frame compares numbers that may vary with the same instruction: in a `while` loop each number
     of turns gives other answers."""
     known = tx.graph.shapes.turns
-    if known is None or not tx.graph.may_end or tx.graph.subgraph is not None:
+    if known is None or not tx.graph.may_end_here:
         return
     frame = next(frame for frame in reversed(tx.frames) if not frame.is_ours)
     line = frame.location.filename, frame.location.lineno, "while"
@@ -146,7 +146,7 @@ def expect_no_constant(
 ) -> None:
     """End the graph where `what` takes the number at a place, if `most` others were needed at this line."""
     known = tx.graph.shapes.turns
-    if known is None or where is None or not tx.graph.may_end or tx.graph.subgraph is not None:
+    if known is None or where is None or not tx.graph.may_end_here:
         return
     for place in () if source is None else (source, *source.bases()):
         captures, _ = known.numbers((where.filename, where.lineno, stable_name(place)))

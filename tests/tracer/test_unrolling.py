@@ -299,6 +299,27 @@ def test_a_float_that_has_changed_is_no_constant(name: str, backend: str) -> Non
         torch.testing.assert_close(made, function(torch.ones(3), n * 0.25))
 
 
+@pytest.mark.parametrize("name", ["a key", "a complex number", "a size"])
+def test_a_checkpoint_of_a_float_that_has_changed_is_left_to_python(name: str) -> None:
+    function = FLOATS[name]
+
+    def enclosed(x: Tensor, s: float) -> Tensor:
+        return torch.utils.checkpoint.checkpoint(function, x, s, use_reentrant=False) * 2
+
+    compiled = minidynamo.compile(enclosed, backend="aot_eager")
+    counts = []
+    for n in range(1, 12):
+        made = []
+        for call in (compiled, enclosed):
+            x = torch.linspace(0.1, 0.7, 3, requires_grad=True)
+            result = call(x, n * 0.25)
+            result.square().sum().backward()
+            made.append([result.detach(), x.grad])
+        torch.testing.assert_close(*made)
+        counts.append(compiled.stats.compiles)
+    assert counts[-1] == counts[2] and compiled.stats.graph_breaks > 0, counts
+
+
 def test_a_comparison_of_a_float_is_all_that_is_guarded() -> None:
     compiled = minidynamo.compile(lambda x, s: _bounded(x, s) * s, backend="aot_eager")
     x = torch.ones(3)

@@ -39,6 +39,11 @@ class OpenGraphs:
         """Whether the graph takes numbers that are not known, and computes with them."""
         return all(subgraph.takes_numbers for subgraph in self._subgraphs)
 
+    @property
+    def may_be_left(self) -> bool:
+        """Whether the root graph may end in front of what the open subgraphs are traced for."""
+        return all(subgraph.may_be_left for subgraph in self._subgraphs)
+
     def holds(self, node: torch.fx.Node) -> bool:
         """Whether a node is in a graph that is open: in one that is closed, nobody can use it any more."""
         return node.graph is self.root or any(node.graph is subgraph.graph for subgraph in self._subgraphs)
@@ -51,9 +56,11 @@ class OpenGraphs:
         return variable.node
 
     @contextlib.contextmanager
-    def open(self, inputs: Iterable[GraphValue], *, takes_numbers: bool = False) -> Iterator[Subgraph]:
+    def open(
+        self, inputs: Iterable[GraphValue], *, takes_numbers: bool = False, may_be_left: bool = False
+    ) -> Iterator[Subgraph]:
         """Until the block ends, operations go into a graph of its own, which takes `inputs` and what else it reads."""
-        subgraph = Subgraph(takes_numbers)
+        subgraph = Subgraph(takes_numbers, may_be_left)
         self._subgraphs.append(subgraph)
         subgraph.take(inputs)
         try:

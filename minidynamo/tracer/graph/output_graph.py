@@ -88,6 +88,11 @@ class OutputGraph:
         self.class_checks = ClassChecks()
         self.entry_settings = settings()
 
+    @property
+    def may_end_here(self) -> bool:
+        """Whether the graph may end in what is being traced, or in front of it."""
+        return self.may_end and self._open.may_be_left
+
     # What is known of the outside
 
     @property
@@ -332,10 +337,10 @@ class OutputGraph:
         return self._open.graph
 
     def open_subgraph(
-        self, inputs: Iterable[GraphValue], *, takes_numbers: bool = False
+        self, inputs: Iterable[GraphValue], *, takes_numbers: bool = False, may_be_left: bool = False
     ) -> AbstractContextManager[Subgraph]:
         """Until the block ends, operations go into a graph of its own, which takes `inputs` and what else it reads."""
-        return self._open.open(inputs, takes_numbers=takes_numbers)
+        return self._open.open(inputs, takes_numbers=takes_numbers, may_be_left=may_be_left)
 
     def close_subgraph(self, subgraph: Subgraph, outputs: Sequence[TensorVariable], name: str) -> torch.fx.Node:
         """Let the subgraph return `outputs`; gives the node that stands for it in the graph around it."""

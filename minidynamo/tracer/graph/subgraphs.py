@@ -24,10 +24,12 @@ class Subgraph:
 
     Where it does not take numbers (`takes_numbers`), sizes and the like are constants in it. `asks_grad_mode`: what is
     traced into it has asked whether gradients are wanted; `writes`: it writes to an input; `draws`: it draws random
-    numbers; `has_plain_numbers`: a call takes one that varies as a plain number.
+    numbers; `has_plain_numbers`: a call takes one that varies as a plain number. `may_be_left`: what it is traced for
+    may as well run as written, behind a graph break.
     """
 
     takes_numbers: bool = False
+    may_be_left: bool = False
     asks_grad_mode: bool = False
     writes: bool = False
     draws: bool = False

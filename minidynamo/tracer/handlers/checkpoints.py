@@ -44,7 +44,7 @@ def _checkpoint(
     options = _options(tx, kwargs)
     enabled = torch.is_grad_enabled()
     with (
-        tx.graph.open_subgraph((), takes_numbers=True) as subgraph,
+        tx.graph.open_subgraph((), takes_numbers=True, may_be_left=True) as subgraph,
         changing_nothing(tx, lambda what: _refuse(tx, what)),
     ):
         result = tx.call(function, args, kwargs)
