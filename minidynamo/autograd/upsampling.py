@@ -1,6 +1,7 @@
-"""Owns `interpolate` between linear and cubic neighbours where sizes are symbolic: it stays one call of torch's kernel.
+"""Owns `interpolate` where sizes are symbolic and torch's parts are not its kernel: it stays one call of that.
 
-torch takes these operations apart in Python where a size varies, and the parts round otherwise than the kernels do.
+torch takes these operations apart in Python where a size varies. The parts of linear and cubic ones round otherwise than
+the kernels do. The derivatives of nearest neighbours on one and three axes do not read the factor, while the parts do.
 Which calls come here is said in `plain_calls.py`.
 """
 
@@ -29,6 +30,8 @@ _KERNELS = {
     ("trilinear", 5, False): "upsample_trilinear3d",
     ("bicubic", 4, False): "upsample_bicubic2d",
     ("bicubic", 4, True): "_upsample_bicubic2d_aa",
+    ("nearest", 3, False): "upsample_nearest1d",
+    ("nearest", 5, False): "upsample_nearest3d",
 }
 
 
@@ -59,7 +62,8 @@ def interpolated(
     else:
         sizes = [torch.sym_int(there * factor) for there, factor in zip(input.shape[2:], given)]
         scales = scales if recompute_scale_factor else [float(factor) for factor in given]
-    return _Upsampled.apply(input, kernel, sizes, bool(align_corners), scales)  # type: ignore[no-untyped-call]
+    more = scales if mode == "nearest" else [bool(align_corners), *scales]
+    return _Upsampled.apply(input, kernel, sizes, more)  # type: ignore[no-untyped-call]
 
 
 def _each(value: Any, count: int) -> list[Any]:
@@ -98,14 +102,13 @@ class _Upsampled(torch.autograd.Function):
     """An interpolation. It is linear: its derivative hangs on no values."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, kernel: str, sizes: Sequence[Any], *more: Any) -> Any:
+    def forward(ctx: Any, x: Tensor, kernel: str, sizes: Sequence[Any], more: Sequence[Any]) -> Any:
         ctx.facts = kernel, [*sizes], [*x.shape], more
-        align_corners, scales = more
-        return _whole(kernel)(x, [*sizes], align_corners, *scales)
+        return _whole(kernel)(x, [*sizes], *more)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        return _UpsampledBackward.apply(gradient, *ctx.facts), None, None, None, None  # type: ignore[no-untyped-call]
+        return _UpsampledBackward.apply(gradient, *ctx.facts), None, None, None  # type: ignore[no-untyped-call]
 
 
 class _UpsampledBackward(torch.autograd.Function):
@@ -114,10 +117,9 @@ class _UpsampledBackward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gradient: Tensor, kernel: str, sizes: Sequence[Any], shape: Sequence[Any], more: Any) -> Any:
         ctx.facts = kernel, sizes, more
-        align_corners, scales = more
-        return _whole(f"{kernel}_backward")(gradient, [*sizes], [*shape], align_corners, *scales)
+        return _whole(f"{kernel}_backward")(gradient, [*sizes], [*shape], *more)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         kernel, sizes, more = ctx.facts
-        return _Upsampled.apply(gradient, kernel, sizes, *more), None, None, None, None  # type: ignore[no-untyped-call]
+        return _Upsampled.apply(gradient, kernel, sizes, more), None, None, None, None  # type: ignore[no-untyped-call]

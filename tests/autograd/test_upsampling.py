@@ -20,6 +20,8 @@ KINDS = {
     "bicubic": (2, {}),
     "bicubic antialiased": (2, {"antialias": True}),
     "trilinear": (3, {}),
+    "nearest line": (1, {}),
+    "nearest volume": (3, {}),
 }
 SIZES: dict[str, Callable[[Tensor, int], dict[str, Any]]] = {
     "size": lambda x, n: {"size": n},
