@@ -1,8 +1,8 @@
 """Owns `interpolate` where sizes are symbolic and torch's parts are not its kernel: it stays one call of that.
 
-torch takes these operations apart in Python where a size varies. The parts of linear and cubic ones round in another way
-than the kernels do. The derivatives of nearest neighbours on one and three axes do not read the factor, and the parts do.
-Which calls come here is said in `plain_calls.py`.
+torch takes these operations apart in Python where a size varies. The parts of linear and cubic ones round otherwise.
+The derivatives of nearest neighbours on one and three axes do not read the factor, and the parts do. Which calls come
+here is said in `plain_calls.py`.
 """
 
 from __future__ import annotations
