@@ -166,11 +166,14 @@ def _asked_as_numbers(
         is_first = second is not first and issubclass(second, first)
         is_first = is_first and (compares or _overrides(second, first, reflected))
         order.insert(0 if is_first else len(order), (right, reflected, left))
+    joined = _JOINED.get(function, ())
     for receiver, method, other in order:
+        if issubclass(other.python_type, joined) and lookup_on_class(receiver.python_type, method)[1] in _NUMBERS:
+            continue  # they know nothing of sequences, whose items stay unread
         result = _attempt(tx, receiver, method, other)
         if result is not None:
             return result
-        if receiver is left and lookup_on_class(first, method)[1] in _JOINED.get(function, ()):
+        if receiver is left and lookup_on_class(first, method)[1] in joined:
             tx.raises(TypeError(f"unsupported operand types for '{first.__name__}': '{second.__name__}'"))
     return None
 
@@ -188,6 +191,7 @@ def _asked_as_sequences(
     return None
 
 
+_NUMBERS = (bool, int, float, complex)
 # Operators of sequences -> the classes that have them as such.
 _JOINED: dict[Callable[..., Any], tuple[type, ...]] = dict.fromkeys(
     (operator.add, operator.mul), (list, tuple, str, bytes, bytearray, collections.deque)
