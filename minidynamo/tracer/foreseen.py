@@ -22,11 +22,11 @@ from minidynamo.compat import MODULE_CALL
 from minidynamo.guards.profile import Fact, FrameProfile, relative_strides
 from minidynamo.guards.shapes import Shapes, stable_name
 from minidynamo.guards.source import Attr, CellContents, Item, Local, Source
+from minidynamo.tracer.constants import as_constant
 from minidynamo.tracer.moved_items import MovedItems, MovedTable, as_moved, entries_as_moved
 from minidynamo.tracer.traced_frame import Break, Null, TracedFrame
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable, FunctionVariable, MethodVariable, NestedFunctionVariable
-from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable, SequenceVariable
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ModuleVariable, UnreadVariable
@@ -97,8 +97,7 @@ def _given(cut: Break, code: CodeType) -> tuple[Args, Kwargs] | None:
         return _items(spread), {key: value for table in named for key, value in _items_by_name(table).items()}
     names = next((i.argval for i in group if i.opname == "KW_NAMES"), ())
     if group[-1].opname == "CALL_KW":
-        last = values.pop()
-        names = last.value if isinstance(last, ConstantVariable) else ()
+        names = as_constant(values.pop())
     positional = len(values) - len(names)
     return values[:positional], dict(zip(names, values[positional:]))
 
