@@ -16,49 +16,38 @@ from minidynamo.tracer.registry import polyfill
 # --- heapq: the heap is laid out exactly as the original lays it out -----------------------------------------------
 
 
-def _sink(heap, start, position):
-    """Move the item at `position` towards `start` until its parent is not larger."""
+def _smaller(one, other):
+    return one < other
+
+
+def _larger(one, other):
+    return other < one
+
+
+def _sink(heap, start, position, before=_smaller):
+    """Move the item at `position` towards `start` until it does not come before its parent."""
     item = heap[position]
     while position > start:
         above = (position - 1) // 2
-        if not item < heap[above]:
+        if not before(item, heap[above]):
             break
         heap[position] = heap[above]
         position = above
     heap[position] = item
 
 
-def _settle(heap, position):
-    """Bring the item at `position` to a leaf, always past the smaller child, and then back up to its place."""
+def _settle(heap, position, before=_smaller):
+    """Bring the item at `position` to a leaf, always past the child that comes first, and then back up to its place."""
     start, end, item = position, len(heap), heap[position]
     child = 2 * position + 1
     while child < end:
-        if child + 1 < end and not heap[child] < heap[child + 1]:
+        if child + 1 < end and not before(heap[child], heap[child + 1]):
             child += 1
         heap[position] = heap[child]
         position = child
         child = 2 * position + 1
     heap[position] = item
-    _sink(heap, start, position)
-
-
-def _settle_largest(heap, position):
-    """The same in a heap with the largest item at the top."""
-    start, end, item = position, len(heap), heap[position]
-    child = 2 * position + 1
-    while child < end:
-        if child + 1 < end and not heap[child + 1] < heap[child]:
-            child += 1
-        heap[position] = heap[child]
-        position = child
-        child = 2 * position + 1
-    while position > start:
-        above = (position - 1) // 2
-        if not heap[above] < item:
-            break
-        heap[position] = heap[above]
-        position = above
-    heap[position] = item
+    _sink(heap, start, position, before)
 
 
 @polyfill(heapq.heapify)
@@ -74,14 +63,14 @@ def heapify(heap, /):
 @polyfill(getattr(heapq, "_heapify_max", None) or vars(heapq)["heapify_max"])
 def heapify_max(heap, /):
     for position in range(len(heap) // 2 - 1, -1, -1):
-        _settle_largest(heap, position)
+        _settle(heap, position, _larger)
 
 
 @polyfill(getattr(heapq, "_heapreplace_max", None) or vars(heapq)["heapreplace_max"])
 def heapreplace_max(heap, item, /):
     largest = heap[0]
     heap[0] = item
-    _settle_largest(heap, 0)
+    _settle(heap, 0, _larger)
     return largest
 
 
