@@ -38,6 +38,7 @@ from minidynamo.autograd.written_inputs import holds_in_the_end
 from minidynamo.autograd_calls import differentiates_again
 from minidynamo.boxed import BoxedCallable, as_boxed, make_boxed, mark_boxed
 from minidynamo.compat import OpOverload
+from minidynamo.config import config
 from minidynamo.errors import Diagnostic, GraphRefused
 from minidynamo.events import phase
 from minidynamo.recomputing import is_reentrant
@@ -52,7 +53,7 @@ Announce = Callable[[fx.GraphModule, Sequence[Any], "AotGraphs"], None]
 @dataclass(frozen=True)
 class AotGraphs:
     """What the autograd stage made of one torch-level graph. `partition` is None for an inference graph, and so is
-    `eager`, what the graph is thought to take in eager."""
+    `eager`, what the graph is thought to take in eager, which nobody asks where `config.eager_peak` is off."""
 
     layout: InputLayout
     signature: GraphSignature
@@ -254,7 +255,7 @@ def aot_graphs(
         layout = layout_of(gm, example_inputs)
         flat = layout.flatten(example_inputs)
         trace = trace_joint(gm, layout, flat, decomposition_table(keep()))
-        eager = traced_memory(trace) if trace.training else None
+        eager = traced_memory(trace) if trace.training and config.eager_peak else None
         with compat.without_autocast():  # what it converts is in the traced graph
             functional = functionalize(trace, layout.flat_names(), flat)
             if trace.training:
