@@ -99,8 +99,11 @@ def brief(value: object) -> str:
     cls = type(value)
     if cls in _CONSTANTS or issubclass(cls, np.number | np.bool_):
         return reprlib.repr(value) if cls in (str, bytes) else repr(value)
-    if cls is tuple and all(type(item) in (bool, int, type(None)) for item in value):  # type: ignore[attr-defined]
+    plain = (bool, int, type(None))
+    if cls is tuple and all(type(item) in plain for item in value):  # type: ignore[attr-defined]
         return reprlib.repr(value)
+    if cls is slice and all(type(getattr(value, part)) in plain for part in ("start", "stop", "step")):
+        return repr(value)
     if cls in (tuple, list, set, frozenset, dict):
         return f"{cls.__name__} of {len(value)}"  # type: ignore[arg-type]
     if not issubclass(cls, _DESCRIBED):  # `isinstance` would ask the object for its class
@@ -127,7 +130,7 @@ def _some(keys: Iterable[object], *, sort: bool = False) -> str:
     return ", ".join([*texts[:_MOST_KEYS], *more])
 
 
-_CONSTANTS = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+_CONSTANTS = (int, float, complex, bool, str, bytes, range, type(None), torch.dtype, torch.device, torch.Size)
 _BUILT_IN = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 _DESCRIBED = (torch.Tensor, type, enum.Enum, types.FunctionType, types.ModuleType, *_BUILT_IN)
 

@@ -27,7 +27,7 @@ _ADVICE: dict[GuardKind, str] = {
     GuardKind.TENSOR: "A size that varies is symbolic from its second value on; 0 and 1 have versions of their own.",
     GuardKind.PRESENT: "With and without this value there is a version each; no more follow.",
     GuardKind.NOT_NONE: "With and without this value there is a version each; no more follow.",
-    GuardKind.EQUALS: "Each text has a version of its own: pass one of a few, or leave it out of what is compiled.",
+    GuardKind.EQUALS: "Each value has a version of its own: pass one of a few, or leave it out of what is compiled.",
     GuardKind.IDENTITY: "Pass the same function, class or flag in each call instead of a new one.",
     GuardKind.TYPE: "Pass values of one class, or compile one function per class.",
     GuardKind.LENGTH: "Each length is compiled once where items are read: keep it, or stack them into one tensor.",

@@ -70,6 +70,7 @@ _ONE_NUMBER: dict[Callable[..., Any], Callable[[Tracer, NumberVariable], Variabl
     math.modf: lambda tx, number: _parts(tx, math.modf, number),
     math.frexp: lambda tx, number: _parts(tx, math.frexp, number),
     builtins.float: _as_float,
+    operator.index: lambda tx, number: number if number.cls is int else None,
     torch.sym_int: _rounds(builtins.int),
     torch.sym_float: _as_float,
 }

@@ -28,6 +28,7 @@ from minidynamo.tracer.trace_rules import is_trusted_class
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, FunctionVariable
 from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import SliceVariable
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ClassVariable, PythonModuleVariable
 
@@ -123,6 +124,8 @@ def constant(graph: OutputGraph, value: Any, source: Source | None) -> VariableT
         guard_names(graph, type(value))
     if source is None:
         return ConstantVariable(value, lasting=True)
+    if type(value) is slice and (varying := _varying_slice(graph, value, source)) is not None:
+        return varying
     kind = GuardKind.EQUALS if type(value) in _BY_VALUE else GuardKind.IDENTITY
     has_varied = (type(value) in _NO_SYMBOLS and graph.shapes.has_varied(source, value)) or (
         type(value) is str and graph.shapes.is_expected_to_vary(source)
@@ -135,6 +138,23 @@ def constant(graph: OutputGraph, value: Any, source: Source | None) -> VariableT
     variable = ConstantVariable(value, source=source, on_read=read)
     graph.guard(source, kind if read is None else GuardKind.TYPE, value if read is None else type(value))
     graph.values.place(source, variable)
+    return variable
+
+
+def _varying_slice(graph: OutputGraph, value: slice, source: Source) -> SliceVariable | None:
+    """A slice from outside with a bound that varies, by its parts; None for others, which are constants."""
+    parts = (value.start, value.stop, value.step)
+    if not all(part is None or type(part) is int for part in parts):
+        return None
+    places = [Computed(f"{{0}}.{name}", (source,)) for name in ("start", "stop", "step")]
+    varies = [part is not None and graph.shapes.varies(place, part, source) for place, part in zip(places, parts)]
+    if not any(varies):
+        return None
+    graph.guard(source, GuardKind.TYPE, slice)
+    for place, part in zip(places, parts):
+        graph.guard(place, GuardKind.TYPE, type(part))
+    variable = SliceVariable(*(wrap(graph, part, place) for place, part in zip(places, parts)), source=source)
+    graph.values.remember(value, variable)
     return variable
 
 

@@ -622,7 +622,7 @@ WHY = {
     "train_and_eval": ("object `self.norm.training`: expected True, got False", "train() and eval()"),
     "optional_tensor": ("tensor `mask`: expected float32[3] on cpu, got None", "With and without this argument"),
     "mode_by_enum": ("object `mode`: expected Mode.FAST, got Mode.EXACT", "Each of its few values"),
-    "mode_by_name": ("value of `mode`: expected 'sum', got 'none'", "Each text has a version"),
+    "mode_by_name": ("value of `mode`: expected 'sum', got 'none'", "Each value has a version"),
     "dtypes": ("tensor `x`: expected float64[3] on cpu, got int64[3] on cpu", "Each dtype has a version"),
     "tensors_with_and_without_gradient": ("requires_grad False, not True", "x.detach()"),
     "cache_by_shape": ("keys of `masks`: expected (3, 3) not among them, got (3, 3)", "With and without this key"),

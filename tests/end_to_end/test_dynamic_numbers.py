@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -350,3 +351,27 @@ def outcome(f: Callable[..., Any], s: float) -> str:
         return str(f(X, s))
     except (OverflowError, ValueError) as error:
         return repr(error)
+
+
+def window(x, part, n):
+    return x[part], x[..., part.start :], part
+
+
+def bounds_of_a_window(x, part, n):
+    return x * 2, part.indices(n), part.indices(x.shape[0])
+
+
+def written_window(x, part, n):
+    y = x.clone()
+    y[part] += 1
+    return y, operator.index(n)
+
+
+@pytest.mark.parametrize("fn", [window, bounds_of_a_window, written_window])
+def test_the_bounds_of_a_slice_from_outside_vary(fn: Callable[..., Any]) -> None:
+    f = compiled(fn, fullgraph=True)
+    for start, stop in ((1, 9), (2, 11), (3, 8), (4, 19), (5, 12)):
+        x, part = torch.randn(20), slice(start, stop, 2)
+        for got, expected in zip(f(x, part, stop + 3), fn(x, part, stop + 3), strict=True):
+            assert got is expected or repr(got) == repr(expected)
+    assert f.stats.graphs == 2

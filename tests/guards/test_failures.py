@@ -178,6 +178,7 @@ def test_brief_never_shows_the_inside_of_users_objects() -> None:
 
     assert brief(Loud()) == "Loud object"
     assert brief([Loud()]) == "list of 1"
+    assert brief(slice(Loud())) == "slice object" and brief(slice(0, 5)) == "slice(0, 5, None)"
     assert brief(Net) == "class Net"
     assert brief(torch.nn) == "module torch.nn"
     assert brief(torch.zeros(2)) == "float32[2] on cpu"

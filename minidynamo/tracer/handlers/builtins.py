@@ -272,9 +272,3 @@ def _slice_attribute(tx: Tracer, obj: SliceVariable, name: str) -> VariableTrack
 @registry.attributes(NumberVariable)
 def _number_attribute(tx: Tracer, obj: NumberVariable, name: str) -> VariableTracker | None:
     return number_functions.part(obj, name)
-
-
-@registry.method(slice, "indices")
-def _slice_indices(tx: Tracer, self: VariableTracker, length: VariableTracker) -> VariableTracker:
-    part = expect_constant(tx, self, "a slice")
-    return constant(part.indices(expect_constant(tx, length, "a length")))

@@ -1,4 +1,4 @@
-"""Owns the polyfills of the methods of lists, tuples and deques that search, count, extend and compare.
+"""Owns the polyfills of the methods of lists, tuples, deques and slices that search, count, extend, compare and bound.
 
 The other methods have handlers in `handlers/lists.py`.
 """
@@ -11,6 +11,7 @@ The other methods have handlers in `handlers/lists.py`.
 from __future__ import annotations
 
 import collections
+import operator
 import types
 
 from minidynamo.tracer import registry
@@ -153,3 +154,21 @@ def sequence_compare(compare, left, right):
         if not same_or_equal(a, b):
             return compare(a, b)
     return compare(len(left), len(right))
+
+
+@polyfill(slice.indices)
+def indices(part, length, /):
+    length = operator.index(length)
+    step = 1 if part.step is None else operator.index(part.step)
+    if length < 0 or step == 0:
+        raise ValueError("a negative length, or a step of zero")
+    first, last = (0, length) if step > 0 else (-1, length - 1)
+    begin, end = (first, last) if step > 0 else (last, first)
+    bounds = []
+    for bound, missing in ((part.start, begin), (part.stop, end)):
+        if bound is None:
+            bounds.append(missing)
+        else:
+            bound = operator.index(bound)
+            bounds.append(max(bound + length, first) if bound < 0 else min(bound, last))
+    return (*bounds, step)

@@ -1,4 +1,5 @@
 import collections
+import itertools
 import math
 import operator
 
@@ -11,6 +12,11 @@ CASES = {
     list.index: [([1, 2, 1], 1), ([1, 2, 1], 1, 1), ([1, 2, 1], 1, -1), ([1, 2, 3], 2, 0, 2)],
     list.count: [([1, 2, 1], 1), ([], 1), ([math.nan], math.nan)],
     list.__contains__: [([1, 2], 2), ([1, 2], 3), ([math.nan], math.nan)],
+    slice.indices: [
+        (slice(start, stop, step), length)
+        for start, stop, step in itertools.product((None, -9, -2, 0, 3, 9), (None, -9, -1, 0, 4, 9), (None, -3, -1, 2))
+        for length in (0, 1, 5)
+    ],
 }
 
 CHANGING_CASES = {
