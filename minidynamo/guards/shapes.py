@@ -8,6 +8,7 @@ does with numbers is in `tracer/numbers.py`.
 from __future__ import annotations
 
 import cmath
+import datetime
 import math
 import numbers
 import re
@@ -205,10 +206,10 @@ class Shapes:
         return varied and (isinstance(value, float) or abs(value) < _LARGEST)
 
     def has_varied(self, source: Source, value: object) -> bool:
-        """Whether the number at a source, of a class that no symbol stands for, has had another value."""
+        """Whether the number or date at a source, of a class that no symbol stands for, has had another value."""
         plain = value.item() if isinstance(value, np.generic) else value  # another class is no other number
         varied = self._profile.varies(stable_name(source), repr(plain))
-        if varied and not isinstance(value, numbers.Integral):
+        if varied and isinstance(value, numbers.Number) and not isinstance(value, numbers.Integral):
             self.varied_floats.add(source)
         return varied
 
@@ -445,9 +446,11 @@ class Shapes:
 
 
 def _is_read(value: object) -> bool:
-    """Whether a guard on a value says that a number, or a text of one, is needed; of ints, symbols tell."""
+    """Whether a guard on a value says that a number, a text of one, or a date is needed; of ints, symbols tell."""
     if isinstance(value, str | int):
         return type(value) is str
+    if isinstance(value, datetime.date | datetime.time | datetime.timedelta):
+        return True
     return isinstance(value, numbers.Complex) and cmath.isfinite(complex(value))
 
 

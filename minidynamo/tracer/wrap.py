@@ -47,7 +47,7 @@ _BY_VALUE = (
     *NUMPY_SCALARS,
     *_DATES,
 )
-_NO_SYMBOLS = frozenset((complex, *NUMPY_SCALARS)) - {np.bool_}  # numbers for which none stands
+_NO_SYMBOLS = frozenset((complex, *NUMPY_SCALARS, *_DATES)) - {np.bool_}  # values without end, for which none stands
 _ONLY_ONES = (type(None), type(...), type(NotImplemented))  # classes of one value each
 
 

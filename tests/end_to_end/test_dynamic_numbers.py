@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 import math
 import operator
@@ -375,3 +376,25 @@ def test_the_bounds_of_a_slice_from_outside_vary(fn: Callable[..., Any]) -> None
         for got, expected in zip(f(x, part, stop + 3), fn(x, part, stop + 3), strict=True):
             assert got is expected or repr(got) == repr(expected)
     assert f.stats.graphs == 2
+
+
+def test_spans_of_time_vary() -> None:
+    def decayed(x, elapsed):
+        return x * 0.5 ** (elapsed.total_seconds() / 60)
+
+    f = compiled(decayed, fullgraph=True)
+    for seconds in (1.25, 2.5, 300, 86399, 7.125):
+        elapsed = datetime.timedelta(seconds=seconds)
+        assert torch.equal(f(X, elapsed), decayed(X, elapsed))
+    assert f.stats.graphs == 2
+
+
+def test_dates_that_are_needed_whole_are_left_to_python_after_a_few() -> None:
+    def since(x, day):
+        return (x + 1) * (day - datetime.date(2024, 1, 1)).days
+
+    f = compiled(since)
+    for number in range(1, 20):
+        day = datetime.date(2024, 1, number)
+        assert torch.equal(f(X, day), since(X, day))
+    assert f.stats.compiles == 7 and f.stats.fallbacks == 0

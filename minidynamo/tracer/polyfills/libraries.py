@@ -1,4 +1,4 @@
-"""Owns the polyfills of library functions: math, inspect, dataclasses and torch.
+"""Owns the polyfills of library functions: math, datetime, inspect, dataclasses and torch.
 
 Libraries with more than a few twins have files of their own.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import datetime
 import inspect
 import math
 import types
@@ -32,6 +33,14 @@ def math_prod(iterable, /, *, start=1):
     for item in iterable:
         start = start * item
     return start
+
+
+# --- datetime ---------------------------------------------------------------------------------------------------------
+
+
+@polyfill(datetime.timedelta.total_seconds)
+def total_seconds(span, /):
+    return ((span.days * 86400 + span.seconds) * 10**6 + span.microseconds) / 10**6
 
 
 # --- inspect ----------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 import copy
 import dataclasses
+import datetime
 import enum
 import inspect
 import math
@@ -17,6 +18,10 @@ def annotated(x: int, *, y: str = "") -> None: ...
 
 CASES = {
     inspect.get_annotations: [(annotated,), (enum.Enum,), (math,), (len,)],
+    datetime.timedelta.total_seconds: [
+        (datetime.timedelta(days, seconds, microseconds),)
+        for days, seconds, microseconds in ((0, 0, 1), (-1, 3, 999999), (999999999, 86399, 7), (0, 1, 500000))
+    ],
     math.prod: [([],), (NUMBERS,), ([2, 3], {"start": 5})],
     copy.copy: [([1],), ({1: 2},), ((1, 2),), ("a",)],
 }
