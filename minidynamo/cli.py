@@ -1,4 +1,4 @@
-"""Owns the command line: `python -m minidynamo doctor | explain CODE | cache ls | cache why A B | cache clear`.
+"""Owns the command line: `python -m minidynamo doctor | run SCRIPT | explain CODE | cache ls, why or clear`.
 
 It shows what other files know and empties the cache; no command here has an effect on what is compiled.
 """
@@ -10,6 +10,7 @@ import importlib.metadata
 import os
 import platform
 import re
+import runpy
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,8 +22,10 @@ from minidynamo import artifacts
 from minidynamo.codegen.runtime.toolchain import find_toolchain
 from minidynamo.config import config
 from minidynamo.errors import KernelBuildError, ToolchainMissing, nearest
+from minidynamo.events import on_event
 from minidynamo.graph_cache import files
 from minidynamo.graph_cache.key import differences
+from minidynamo.observe.report import Report
 
 # In an installed package the page lies beside the code, in a checkout in docs/.
 ERROR_PAGES = (Path(__file__).parent / "errors.md", Path(__file__).parent.parent / "docs" / "errors.md")
@@ -57,6 +60,9 @@ def parser() -> argparse.ArgumentParser:
         "code", metavar="CODE", help="for example MD201; MD2 lists those that begin so, 'all' lists every code"
     )
     commands.add_parser("doctor", help="what minidynamo finds on this machine")
+    script = commands.add_parser("run", help="run a script, and report on standard error what it compiled")
+    script.add_argument("script", metavar="SCRIPT", help="the file, as `python SCRIPT` takes it")
+    script.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER, help="what the script is given")
     cache = commands.add_parser("cache", help="the compiled graphs that are kept on disk")
     actions = cache.add_subparsers(dest="action", required=True, metavar="ACTION")
     actions.add_parser("ls", help="the entries: key, size, age, uses, what they are")
@@ -72,6 +78,8 @@ def run(chosen: argparse.Namespace) -> int:
         return show_entry(chosen.code.upper())
     if chosen.command == "doctor":
         return show_machine()
+    if chosen.command == "run":
+        return run_script(chosen.script, chosen.arguments)
     if chosen.action == "why":
         return compare_entries(*chosen.keys)
     return list_cache() if chosen.action == "ls" else clear_cache()
@@ -99,6 +107,24 @@ def show_entry(code: str) -> int:
         print(f"There is no code {code}.{nearest(code, entries)} `explain all` lists them.", file=sys.stderr)
         return 2
     print(entries[code].removeprefix("## "))
+    return 0
+
+
+def run_script(path: str, arguments: Sequence[str]) -> int:
+    """Run a script as Python does and print what it compiled, also when it raises; returns 2 when there is none."""
+    if not os.path.isfile(path):
+        print(f"There is no script {path}.", file=sys.stderr)
+        return 2
+    report = Report()
+    stop = on_event(report)
+    sys.argv = [path, *arguments]
+    sys.path[0] = os.path.dirname(os.path.abspath(path))
+    try:
+        runpy.run_path(path, run_name="__main__")
+    finally:
+        stop()
+        sys.stdout.flush()
+        print(f"\nminidynamo, of {path}: {report}", file=sys.stderr)
     return 0
 
 

@@ -151,3 +151,31 @@ def test_a_cache_command_needs_an_action(capsys):
 @pytest.mark.parametrize(("seconds", "text"), [(5, "just now"), (120, "2 min ago"), (7200, "2 h ago")])
 def test_ages(seconds, text):
     assert cli.age(seconds) == text
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "beside.py").write_text("FACTOR = 3\n")
+    file = tmp_path / "train.py"
+    file.write_text(
+        "import sys\nimport torch\nimport minidynamo\nfrom beside import FACTOR\n\n"
+        "f = minidynamo.compile(lambda x: x * FACTOR, backend='eager')\n"
+        "if __name__ == '__main__':\n    print(f(torch.ones(2)).tolist(), sys.argv[1:])\n    sys.exit(len(sys.argv))\n"
+    )
+    return file
+
+
+def test_a_script_runs_and_what_it_compiled_is_reported(script, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["run", str(script), "--steps", "3"])
+    assert stopped.value.code == 3
+    printed = capsys.readouterr()
+    assert printed.out == "[3.0, 3.0] ['--steps', '3']\n"
+    assert f"minidynamo, of {script}: 1 version of 1 frame, 1 graph (0 found on disk), 0 graph breaks" in printed.err
+
+
+def test_a_script_that_is_not_there(tmp_path, capsys):
+    assert cli.main(["run", str(tmp_path / "train.py")]) == 2
+    assert "There is no script" in capsys.readouterr().err

@@ -1,0 +1,80 @@
+"""Owns the report about a program as a whole: what it compiled, where it breaks, why it compiled again, and the time.
+
+It only listens to events, so it knows functions that are gone when the program ends, too. What is known of a single
+function is told by `explain`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from minidynamo.errors import Diagnostic
+from minidynamo.events import Event
+
+MOST_TOLD = 10  # diagnostics below one heading
+
+
+class Report:
+    """An event subscriber; printed, it is the report about all that it has seen."""
+
+    def __init__(self) -> None:
+        self.versions: Counter[str] = Counter()
+        self.seconds: Counter[str] = Counter()
+        self.graphs = 0
+        self.stored = 0
+        self.breaks: Counter[Diagnostic] = Counter()
+        self.fallbacks: Counter[Diagnostic] = Counter()
+        self.recompiles: Counter[Diagnostic] = Counter()
+
+    def __call__(self, event: Event) -> None:
+        if event.kind == "entry":
+            self.versions[event.name] += 1
+        elif event.kind == "phase_end":
+            self.seconds[event.name] += event.data["seconds"]  # a Counter adds floats, too
+        elif event.kind == "artifact":
+            self.graphs += event.name == "graph"
+        elif event.kind == "cache":
+            self.stored += event.name == "hit"
+        elif event.kind in _TOLD:
+            getattr(self, _TOLD[event.kind])[event.data["diagnostic"]] += 1
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        if not self.versions and not self.fallbacks:
+            yield "minidynamo compiled nothing."
+            return
+        yield (
+            f"{_count(self.versions.total(), 'version')} of {_count(len(self.versions), 'frame')}, "
+            f"{_count(self.graphs, 'graph')} ({self.stored} found on disk), "
+            f"{_count(self.breaks.total(), 'graph break')}, {_count(self.recompiles.total(), 'recompile')}, "
+            f"{self.fallbacks.total()} given up"
+        )
+        phases = ", ".join(f"{name} {seconds:.2g}" for name, seconds in self.seconds.most_common())
+        yield f"compiled in {sum(self.seconds.values()):.2g} s: {phases}"
+        yield from (f"{versions:>6} x {name}" for name, versions in self.versions.most_common(MOST_TOLD))
+        for heading, told in (
+            ("Graph breaks", self.breaks),
+            ("What runs as written", self.fallbacks),
+            ("Why frames were compiled again", self.recompiles),
+        ):
+            yield from _section(heading, told)
+
+
+_TOLD = {"graph_break": "breaks", "fallback": "fallbacks", "recompile": "recompiles"}
+
+
+def _section(heading: str, told: Counter[Diagnostic]) -> Iterator[str]:
+    if not told:
+        return
+    yield f"\n{heading}, the most frequent first"
+    for diagnostic, times in told.most_common(MOST_TOLD):
+        yield f"\n{diagnostic.render()}{f'  ({times} times)' * (times > 1)}"
+    if len(told) > MOST_TOLD:
+        yield f"\nand {_count(len(told) - MOST_TOLD, 'other')}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
