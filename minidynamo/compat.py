@@ -491,7 +491,8 @@ _functorch = torch._C._functorch
 _is_old_batch = _functorch.is_legacy_batchedtensor
 
 # The transform of torch.func (vmap, grad, jvp) that is running now, or None.
-running_transform = torch._C._functorch.peek_interpreter_stack
+running_transform = _functorch.peek_interpreter_stack
+are_transforms_active = torch._C._are_functorch_transforms_active
 
 # What runs inside knows of no vmap around it.
 outside_of_batches = torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack

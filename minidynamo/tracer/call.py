@@ -147,6 +147,8 @@ def _call_unknown(tx: Tracer, value: Any, args: Args, kwargs: Kwargs, rule: Rule
     if isinstance(value, types.BuiltinFunctionType) and type(owner) in CONSTANT_TYPES and owner is not None:
         return call_built_in(tx, ConstantVariable(owner), value.__name__, args, kwargs, type(owner))
     name = getattr(value, "__qualname__", None) or type(value).__name__
+    if name.startswith("pybind11_"):  # which binds a function as part of a record of its own
+        name = name.rpartition(".")[2]
     args, kwargs = all_looked_at(tx, args, kwargs)
     needs_value = any(involves_tensor(arg) for arg in (*args, *kwargs.values()))
     tx.break_graph(

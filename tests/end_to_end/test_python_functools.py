@@ -443,3 +443,28 @@ def test_other_getters_and_caches_are_noticed():
     assert torch.equal(compiled(torch.ones(2), holder), torch.full((2,), 7.0))
     holder.compute = fibonacci
     assert torch.equal(compiled(torch.ones(2), holder), torch.full((2,), 5.0))
+
+
+class Counted:
+    def __init__(self, fn, **options):
+        functools.update_wrapper(self, fn, **options)
+        self.calls = 0
+
+    def __call__(self, *args):
+        self.calls += 1
+        return self.__wrapped__(*args)
+
+
+def described(x):
+    """Doubles."""
+    return x * 2
+
+
+described.tag = 5
+
+
+@programs()
+def wrappers_that_are_objects(x):
+    counted, plain = Counted(described), Counted(described, updated=())
+    names = [(w.__name__, w.__doc__, w.__module__, w.__wrapped__ is described) for w in (counted, plain)]
+    return counted(x) + plain(x) + counted(x), counted.calls, names, counted.tag, hasattr(plain, "tag"), counted

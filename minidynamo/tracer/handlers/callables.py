@@ -33,7 +33,7 @@ from minidynamo.variables.callables import (
 )
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable, Keyword, TupleVariable
-from minidynamo.variables.objects import ClassVariable
+from minidynamo.variables.objects import ClassVariable, ObjectVariable
 
 
 @registry.function(functools.partial)
@@ -81,6 +81,8 @@ def _update_wrapper(
     assigned: VariableTracker | None = None,
     updated: VariableTracker | None = None,
 ) -> VariableTracker:
+    if isinstance(wrapper, ObjectVariable) and wrapper.source is None and isinstance(wrapped, FunctionVariable):
+        return _update_object(tx, wrapper, wrapped, assigned, updated)
     if not isinstance(wrapper, NestedFunctionVariable) or updated is not None:
         tx.break_graph(
             "MD240",
@@ -99,6 +101,24 @@ def _update_wrapper(
         for name in vars(wrapped.value):
             wrapper.attributes[name] = tx.getattr(wrapped, name)
     wrapper.attributes["__wrapped__"] = wrapped
+    return wrapper
+
+
+def _update_object(
+    tx: Tracer,
+    wrapper: ObjectVariable,
+    wrapped: FunctionVariable,
+    assigned: VariableTracker | None,
+    updated: VariableTracker | None,
+) -> VariableTracker:
+    """Give an object that the program has made what a function has: its name, its documentation, its attributes."""
+    names = functools.WRAPPER_ASSIGNMENTS if assigned is None else expect_constant(tx, assigned, "`assigned`")
+    given = {name: _attribute(tx, wrapped, name) for name in names}
+    if "__dict__" in (functools.WRAPPER_UPDATES if updated is None else expect_constant(tx, updated, "`updated`")):
+        given.update((name, tx.getattr(wrapped, name)) for name in vars(wrapped.value))
+    for name, value in [*given.items(), ("__wrapped__", wrapped)]:
+        if value is not None:
+            tx.call(setattr, [wrapper, ConstantVariable(name), value])
     return wrapper
 
 

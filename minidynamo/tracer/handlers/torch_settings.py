@@ -64,6 +64,14 @@ def _answered(question: Callable[..., Any], guarded: bool) -> registry.Handler:
     return handle
 
 
+@registry.function(compat.are_transforms_active)
+def _are_transforms_active(tx: Tracer) -> VariableTracker:
+    # That none is outside belongs to the global state; those of the program itself may surround what is traced.
+    if not tx.graph.may_end_here:
+        tx.break_graph("MD207", "a question about transforms of torch.func", why="One may be running here.")
+    return ConstantVariable(False)
+
+
 for _question in _SWITCHED:
     registry.function(_question)(_answered(_question, guarded=False))
 for _question in _GUARDED:

@@ -73,9 +73,10 @@ def single_dispatch_method(self, obj, cls=None):
     return method
 
 
-def _inner_code(function: Callable[..., Any], name: str) -> CodeType:
+def inner_code(function: Callable[..., Any], name: str) -> CodeType:
+    """The code of the function called `name` that a function makes."""
     return next(c for c in function.__code__.co_consts if isinstance(c, CodeType) and c.co_name == name)
 
 
 # Each `singledispatch` function is a function object of its own, with the same code.
-polyfill_code(_inner_code(functools.singledispatch, "wrapper"))(single_dispatch)
+polyfill_code(inner_code(functools.singledispatch, "wrapper"))(single_dispatch)

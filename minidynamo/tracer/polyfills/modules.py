@@ -12,8 +12,9 @@ from __future__ import annotations
 import torch
 from torch.nn.modules import module as module_globals
 
+from minidynamo.tracer.polyfills.functools import inner_code
 from minidynamo.tracer.polyfills.refusal import cannot_trace
-from minidynamo.tracer.registry import polyfill
+from minidynamo.tracer.registry import polyfill, polyfill_code
 
 Module = torch.nn.Module
 
@@ -35,6 +36,14 @@ def module_call(self, *args, **kwargs):
     ):
         return self.forward(*args, **kwargs)
     return _call_with_hooks(self, args, kwargs)
+
+
+@polyfill_code(inner_code(torch.fx.GraphModule.recompile, "call_wrapped"))
+def graph_module_call(_call, self, *args, **kwargs):
+    wrapped = self._wrapped_call
+    if wrapped.cls_call is not None:
+        return cannot_trace("a GraphModule whose class has its own `__call__`", "it runs around the graph's code")
+    return super(wrapped.cls, self).__call__(*args, **kwargs)
 
 
 def _call_with_hooks(self, args, kwargs):

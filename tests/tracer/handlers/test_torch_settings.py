@@ -8,6 +8,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 import minidynamo
+from minidynamo.events import MinidynamoNotice
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Result
 from minidynamo.switches import SWITCHES, allow_attention, allowed_attention, is_switch
@@ -79,3 +80,24 @@ def test_what_computes_attention_is_guarded():
         assert torch.equal(compiled(x), attend(x))
     assert compiled.stats.recompiles == 1
     assert "expected (True, True, True, True, True), got (True, False, True, True, True)" in str(compiled.why())
+
+
+def test_whether_a_transform_runs_is_answered_where_none_can():
+    question = torch._C._are_functorch_transforms_active
+
+    def program(x):
+        return x + 1 if question() else x * 2
+
+    x = torch.randn(3)
+    f = minidynamo.compile(program, backend="eager")
+    assert torch.equal(f(x), x * 2) and f.stats.graph_breaks == 0
+    with pytest.warns(MinidynamoNotice, match="MD303"):
+        assert torch.equal(torch.vmap(f)(x), x + 1)
+    mapped = minidynamo.compile(lambda x: torch.vmap(program)(x), backend="eager")
+    assert torch.equal(mapped(x), x + 1)
+
+
+def test_functions_of_pybind_are_called_by_their_name():
+    f = minidynamo.compile(lambda x: (x + 1, torch._C._get_max_operator_version()), backend="eager")
+    assert f(torch.ones(2))[1] == torch._C._get_max_operator_version()
+    assert "MD207 graph break: _get_max_operator_version() cannot be captured" in f.breaks()
