@@ -111,6 +111,13 @@ def _parameters(code: types.CodeType) -> set[str]:
     return {*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount], *starred_parameters(code)}
 
 
+def _signature(fn: types.FunctionType) -> inspect.Signature:
+    """The parameters that the code of a function has, whatever its `__signature__` or `__wrapped__` say."""
+    bare = types.FunctionType(fn.__code__, fn.__globals__, argdefs=fn.__defaults__, closure=fn.__closure__)
+    bare.__kwdefaults__ = fn.__kwdefaults__
+    return inspect.signature(bare)
+
+
 def _new_cell(values: Mapping[str, Any], name: str) -> types.CellType:
     """The cell of a variable that nested functions share: of an argument with its value, else empty."""
     return types.CellType(values[name]) if name in values else types.CellType()
@@ -118,7 +125,7 @@ def _new_cell(values: Mapping[str, Any], name: str) -> types.CellType:
 
 def _entered(target: types.FunctionType, point: FramePoint, step: Callable[[list[Any]], Any]) -> Callable[..., Any]:
     """A function that calls `target` by entering its frame at `point`, which lies at its head."""
-    signature = inspect.Signature.from_callable(target, follow_wrapped=False)
+    signature = _signature(target)
     cells = dict(zip(target.__code__.co_freevars, target.__closure__ or ()))
 
     @functools.wraps(target)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 
 import pytest
 import torch
@@ -688,3 +689,23 @@ def double_backward(compiled):
     yield f(p)
     g = attempt(lambda: torch.autograd.grad(f(p), p, create_graph=True)[0])
     yield (g if isinstance(g, torch.Tensor) else 0)
+
+
+def with_another_signature(fn):
+    def wrapper(*args, **kwargs):
+        return fn(*args, **kwargs)
+
+    wrapper.__signature__ = inspect.signature(lambda tensor: None)
+    return wrapper
+
+
+@with_another_signature
+def decides(tensor):
+    return tensor + 1 if tensor.sum() > 0 else tensor - 1
+
+
+@histories
+def a_signature_that_the_code_does_not_have(compiled):
+    f = compiled(lambda x: decides(x) * 2 + with_another_signature(lambda y: y.sum().item() + 1)(x))
+    for x in (vector(), -vector()):
+        yield f(x)
