@@ -350,6 +350,30 @@ def thread_local(compiled):
 
 
 @histories
+def the_names_of_a_thread(compiled):
+    tl = threading.local()
+    tl.k = 2
+
+    @compiled
+    def f(x):
+        tl.__dict__["calls"] = tl.__dict__.get("calls", 0) + 1
+        return x * tl.__dict__.get("k", 3), "k" in vars(tl), [*tl.__dict__]
+
+    results = []
+
+    def work():
+        results.extend((f(vector()), f(vector()), tl.calls))
+
+    for _ in range(2):
+        work()
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        tl.k += 1
+    yield results
+
+
+@histories
 def weakrefs(compiled):
 
     class O:
