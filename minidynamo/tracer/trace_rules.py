@@ -76,7 +76,7 @@ _TRACED = (
     "torch.autograd.profiler",
 )
 
-# Library code that is never traced into: it registers, communicates, or compiles.
+# Library code that is never traced into: it registers, communicates or compiles, or computes with arrays of numpy.
 _RUN_AS_WRITTEN = (
     "torch.autograd",
     "torch.distributed",
@@ -94,6 +94,12 @@ _RUN_AS_WRITTEN = (
     "torch.utils.data",
     "logging",
     "threading",
+    "matplotlib",
+    "numpy",
+    "pandas",
+    "PIL",
+    "scipy",
+    "sklearn",
 )
 
 _ASYNCHRONOUS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
