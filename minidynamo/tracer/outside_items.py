@@ -28,16 +28,23 @@ Slot = VariableTracker | int
 
 @dataclass(frozen=True)
 class Length:
-    """How long a container is: the number at `place`, which is `there`, and `more`."""
+    """How long a container is: the number at `place`, which is `there`, and `more`, but at most `most`."""
 
     place: Computed
     there: int
     more: int
+    most: int | None = None
 
     @property
     def container(self) -> Source:
         """What is so long."""
         return self.place.operands[-1]
+
+    @property
+    def now(self) -> int:
+        """The number itself, in this call."""
+        total = self.there + self.more
+        return total if self.most is None else min(total, self.most)
 
 
 @dataclass(frozen=True)
@@ -204,7 +211,8 @@ class OutsideItems(MutableSequence[VariableTracker]):
 
     def _is_new(self, index: SupportsIndex) -> bool:
         """Whether it counts from the end, and no further than to what was added to a list that was not looked at."""
-        return self._slots is None and self._maxlen is None and -len(self._added) <= index.__index__() < 0
+        added = len(self._added) if self._maxlen is None else min(len(self._added), self._maxlen)
+        return self._slots is None and -added <= index.__index__() < 0
 
     def __setitem__(self, index: Any, value: Any) -> None:
         slots = self._read()
@@ -212,7 +220,7 @@ class OutsideItems(MutableSequence[VariableTracker]):
         slots[index] = value
 
     def __delitem__(self, index: SupportsIndex | slice[Any, Any, Any]) -> None:
-        if not isinstance(index, slice) and self._is_new(index):
+        if not isinstance(index, slice) and self._maxlen is None and self._is_new(index):
             del self._added[index]
         else:
             slots = self._read()
@@ -245,9 +253,9 @@ class OutsideItems(MutableSequence[VariableTracker]):
 
     def unread_length(self) -> Length | None:
         """The length as a sum, while the length on entry does not matter otherwise."""
-        if self._slots is not None or (self._added and self._maxlen is not None):
+        if self._slots is not None:
             return None
-        return Length(self._reader.size, self._length, len(self._added))
+        return Length(self._reader.size, self._length, len(self._added), self._maxlen if self._added else None)
 
     def changes(self) -> tuple[int | None, list[Slot]]:
         """How many of the first elements are those of the beginning (None: all there were), and what follows them."""

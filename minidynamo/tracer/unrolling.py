@@ -118,7 +118,7 @@ def _unroll_items(tx: Tracer, sequence: SequenceVariable, what: str) -> None:
     items = sequence.items
     length = items.unread_length() if isinstance(items, OutsideItems | OutsideTuple) else None
     if length is not None:
-        unroll(tx, length.there + length.more, what)
+        unroll(tx, length.now, what)
 
 
 def free_numbers(args: Iterable[VariableTracker]) -> list[NumberVariable]:

@@ -321,6 +321,23 @@ def test_lengths_of_dicts_sets_and_deques_are_numbers():
     assert compiled.stats.compiles <= 3, compiled.why()
 
 
+def test_the_length_of_a_deque_that_fills_up_is_a_number():
+    def program(buffer, x):
+        buffer.append(x * 2)
+        buffer.append(x)
+        if len(buffer) < 6:
+            return None
+        return buffer[-1] * len(buffer) + len(buffer) / buffer.maxlen
+
+    compiled = minidynamo.compile(program, backend="eager")
+    mine, eager = collections.deque(maxlen=15), collections.deque(maxlen=15)
+    for n in range(20):
+        x = torch.full((2,), float(n))
+        assert repr(compiled(mine, x)) == repr(program(eager, x))
+        assert repr(mine) == repr(eager)
+    assert compiled.stats.compiles <= 4, compiled.why()
+
+
 def test_deques_turn():
     def program(xs, x):
         xs.append(xs.popleft())

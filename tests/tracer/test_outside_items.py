@@ -75,7 +75,7 @@ def test_a_list_of_tensors_that_is_passed_is_read_together(graph):
 def test_a_deque_keeps_its_length(graph):
     items = items_of(graph, collections.deque([1, 2, 3], maxlen=3))
     items.append(ConstantVariable(4))
-    assert items.changes()[0] is None
+    assert items.changes()[0] is None and items.unread_length().now == 3 and items[-1].value == 4
     assert [item.value for item in items] == [2, 3, 4] and len(items) == 3
     assert items.changes() == (0, [1, 2, items[2]])
 

@@ -98,7 +98,8 @@ def length_of(tx: Tracer, items: Collection[object]) -> VariableTracker:
     only compared with others."""
     length = items.unread_length() if isinstance(items, OutsideItems | OutsideTuple | OutsideTable) else None
     if length is not None and tx.graph.shapes.varies(length.place, length.there):
-        return tx.call(operator.add, [tx.wrap(length.there, length.place), constant(length.more)])
+        total = tx.call(operator.add, [tx.wrap(length.there, length.place), constant(length.more)])
+        return total if length.most is None else tx.call(min, [total, constant(length.most)])
     if length is not None and not length.more:
         read = tx.graph.guard_when_asked(length.container, GuardKind.LENGTH, length.there)
         return ConstantVariable(length.there, source=length.place, on_read=read)
