@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+import torch
+
 from minidynamo.bytecode.analysis import group_of, sees_deaths
 from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, InstanceAttr, Source
-from minidynamo.switches import settings, way_to
+from minidynamo.switches import Settings, settings, way_to
 from minidynamo.tracer.attributes import instance_dict
 from minidynamo.tracer.frame_request import FrameRequest
 from minidynamo.tracer.generators import cannot_go_on
@@ -28,7 +30,7 @@ from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable, ListVariable
-from minidynamo.variables.contexts import ContextExitVariable
+from minidynamo.variables.contexts import ContextVariable
 from minidynamo.variables.exceptions import ExceptionVariable
 from minidynamo.variables.iterators import LibraryIterator
 from minidynamo.variables.objects import ObjectVariable
@@ -38,8 +40,9 @@ from minidynamo.variables.transforms import PullBackVariable
 
 def finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) -> TracedFrame:
     """Close the graph and the journal. Raises SkipFrame when Python alone can make what the frame leaves behind."""
-    _keep_settings(tx, end)
     found, journal = reachable(end.values(), tx.side_effects)
+    if _keep_settings(tx, found):
+        found, journal = reachable(end.values(), tx.side_effects)
     _refuse_what_only_python_makes(tx, request, frame, end, found)
     tx.side_effects.journal[:] = journal
     for value in found:
@@ -156,14 +159,28 @@ def _empty(
     return tuple(lent)
 
 
-def _keep_settings(tx: Trace, end: Return | Break) -> None:
-    """What was switched for good is switched again behind the graph, outside contexts that are still open."""
-    stack = end.stack if isinstance(end, Break) else ()
-    open_contexts = [value.context for value in stack if isinstance(value, ContextExitVariable)]
-    left = settings()
-    if open_contexts:
-        left = replace(left, grad_enabled=open_contexts[0].saved, inference=tx.graph.entry_settings.inference)
-    for function, arguments in way_to(left, tx.graph.entry_settings):
+def _keep_settings(tx: Trace, found: Iterable[VariableTracker]) -> bool:
+    """Have what was switched for good switched again behind the graph, and contexts entered that stay open among what
+    was `found` to live on. Whether there is any of that."""
+    now, left = tx.graph.entry_settings, settings()
+    before = len(tx.side_effects.journal)
+    still_open = [value for value in found if isinstance(value, ContextVariable) and value.depth is not None]
+    for context in sorted(still_open, key=_depth):
+        if context.factory is torch.inference_mode:
+            _switch(tx, replace(now, grad_enabled=context.saved), now)
+            now = replace(now, inference=(*now.inference, *context.args), grad_enabled=not context.args[0])
+        enter = vars(context.factory)["__enter__"]
+        tx.side_effects.call_later(BuiltinVariable(enter, source=Constant(enter, "enter")), context)
+    _switch(tx, left, now)
+    return len(tx.side_effects.journal) > before
+
+
+def _depth(context: ContextVariable) -> int:
+    return context.depth or 0
+
+
+def _switch(tx: Trace, wanted: Settings, now: Settings) -> None:
+    for function, arguments in way_to(wanted, now):
         switch = BuiltinVariable(function, source=Constant(function, function.__name__))
         tx.side_effects.call_later(switch, *map(ConstantVariable, arguments))
 

@@ -179,7 +179,7 @@ class _Program:
         leaving = [rebuild.value(value) for value in self.leaving]
         self.bound += rebuild.bound
         ending = self.ending(leaving)
-        sections = [self.unpack(), loads, call, rebuild.lines, stores, rebuild.late, rebuild.entering, ending]
+        sections = [self.unpack(), loads, call, rebuild.lines, stores, rebuild.late, ending]
         lines = [line for section in sections for line in section]
         signature = f"{self.boxed}, {self.args}=None" if self.takes_inputs else self.boxed
         return "\n".join([f"def {self.function}({signature}):", *(f"    {line}" for line in lines), ""])

@@ -16,12 +16,14 @@ from minidynamo.variables.base import VariableTracker
 class ContextVariable(VariableTracker):
     """A context manager such as torch.no_grad(): `factory(*args)` makes the real one at run time.
 
-    `saved` is what has to be restored on exit; None while it has not been entered.
+    `saved` is the grad mode to go back to on exit; None while it has not been entered. `depth` is for those that only a
+    real `__enter__` can open: in how many open blocks of their kind they were entered; None while they are not open.
     """
 
     factory: Callable[..., Any]
     args: tuple[Any, ...] = ()
     saved: Any = None
+    depth: int | None = None
 
     @property
     def python_type(self) -> type:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+
 import pytest
 import torch
 
@@ -90,6 +93,85 @@ def test_grad_mode_of_the_caller(backend):
         assert [t.requires_grad for t in actual] == [t.requires_grad for t in expected]
         (grad,) = torch.autograd.grad(actual[0].sum(), x)
         assert torch.equal(grad, 2 * x)
+
+
+CONTEXTS = {
+    "no_grad": torch.no_grad,
+    "enable_grad": torch.enable_grad,
+    "set_grad_enabled": lambda: torch.set_grad_enabled(False),
+    "inference_mode": torch.inference_mode,
+    "record_function": lambda: torch.profiler.record_function("range"),
+}
+
+
+def modes():
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+
+
+def entered_by_a_stack(make, x):
+    with contextlib.ExitStack() as stack:
+        for context in (make(), torch.enable_grad(), make()):
+            stack.enter_context(context)
+        minidynamo.graph_break()
+        y, inside = x * 2, modes()
+    return y, inside, modes()
+
+
+def entered_by_hand(make, x):
+    context = make()
+    context.__enter__()
+    minidynamo.graph_break()
+    y, inside = x * 2, modes()
+    context.__exit__(None, None, None)
+    return y, inside, modes()
+
+
+def entered_once_more(make, x):
+    context = make()
+    with context:
+        y = x * 2
+    minidynamo.graph_break()
+    with context:
+        return y, x * 3, modes()
+
+
+def switched_inside_a_block(make, x):
+    with torch.enable_grad(), make():
+        torch.set_grad_enabled(True)
+        minidynamo.graph_break()
+        y, inside = x * 2, modes()
+    return y, inside, modes()
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("name", CONTEXTS)
+@pytest.mark.parametrize("fn", [entered_by_a_stack, entered_by_hand, entered_once_more, switched_inside_a_block])
+def test_a_context_that_is_open_at_a_break_goes_back_to_the_mode_before(fn, name, backend):
+    program = functools.partial(fn, CONTEXTS[name])
+    compiled = minidynamo.compile(lambda x: program(x), backend=backend)
+    for enabled in (True, True, False):
+        x = torch.randn(4, requires_grad=True)
+        found = []
+        for call in (program, compiled):
+            with torch.set_grad_enabled(enabled):
+                y, *rest = call(x)
+                found.append((y.requires_grad, y.is_inference(), torch.is_inference_mode_enabled(), rest, modes()))
+        assert repr(found[0]) == repr(found[1])
+
+
+def test_a_switch_made_outside_switches_where_it_is_entered():
+    with torch.enable_grad():
+        context = torch.set_grad_enabled(False)
+
+    def program(x):
+        with context:
+            y = x * 2
+        return y, x * 3
+
+    x = torch.randn(4, requires_grad=True)
+    compiled = minidynamo.compile(program, backend="eager")
+    for _ in range(2):
+        assert [t.requires_grad for t in compiled(x)] == [t.requires_grad for t in program(x)] == [False, True]
 
 
 # Views from inside `no_grad` whose base is written to outside of it: torch raises where `is_leaf` or `grad_fn` is read.

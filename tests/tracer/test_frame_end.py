@@ -67,7 +67,8 @@ def test_an_open_context_travels_on_the_stack_and_grad_mode_is_restored():
 
     traced = capture(f, torch.ones(1))
     assert any(isinstance(value, ContextExitVariable) for value in traced.exit.stack)
-    assert torch.is_grad_enabled() and not traced.side_effects.journal
+    (switched,) = traced.side_effects.journal
+    assert torch.is_grad_enabled() and switched.args[0].value is False
     modes = [node.args[0] for node in traced.graph.graph.nodes if "grad" in str(node.target)]
     assert modes == [False, True]
 

@@ -330,7 +330,7 @@ def test_the_callee_of_a_break_is_replaced_by_its_compiled_form() -> None:
     assert callee == ("compiled", helper)
 
 
-def test_open_contexts_are_entered_last_and_in_order() -> None:
+def test_contexts_are_entered_by_effects_before_they_are_handed_on() -> None:
     log: list[str] = []
 
     class Context:
@@ -347,12 +347,15 @@ def test_open_contexts_are_entered_last_and_in_order() -> None:
     target = frame.object("m", Box)
     frame.side_effects.set_attr(target, "count", C(9))
     outer, inner = ContextVariable(Context, ("outer",)), ContextVariable(Context, ("inner",))
+    enter = FunctionVariable(Context.__enter__, source=Constant(Context.__enter__, "enter"))
+    for context in (outer, inner):
+        frame.side_effects.call_later(enter, context)
     traced = frame.breaks({"ctx": outer}, stack=[ContextExitVariable(outer), ContextExitVariable(inner)])
     box = Box()
     residual = frame.print(traced, root=False, break_function=_first_step)
-    _, (leave, _, context) = residual.body([box])
+    _, (leave, _, handed_on) = residual.body([box])
     assert log == ["enter outer 9", "enter inner 9"]
-    assert leave.__self__ is context
+    assert leave.__self__ is handed_on
 
 
 # Errors of the graph

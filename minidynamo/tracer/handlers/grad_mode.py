@@ -68,12 +68,13 @@ def _flag(tx: Tracer, mode: VariableTracker) -> bool:
 @registry.function(*(factory.__enter__ for factory in _MODES))
 def _enter(tx: Tracer, context: VariableTracker) -> VariableTracker:
     mode = _MODES[context.python_type]
-    if mode is not None:
-        before = torch.is_grad_enabled()
-        if isinstance(context, ContextVariable):
-            context.saved = before
-        else:
-            tx.call(setattr, [context, ConstantVariable("prev"), ConstantVariable(before)])
+    if mode is None:  # the mode to go back to is that from before it was made
+        mode = context.args[0] if isinstance(context, ContextVariable) else _flag(tx, tx.getattr(context, "mode"))
+    elif isinstance(context, ContextVariable):
+        context.saved = torch.is_grad_enabled()
+    else:
+        tx.call(setattr, [context, ConstantVariable("prev"), ConstantVariable(torch.is_grad_enabled())])
+    if mode is not torch.is_grad_enabled():
         tx.graph.switch(set_grad_enabled, mode)
     return ConstantVariable(None)
 

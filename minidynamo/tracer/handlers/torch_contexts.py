@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from minidynamo.switches import enter_inference_mode, leave_inference_mode
+from minidynamo.switches import enter_inference_mode, leave_inference_mode, settings
 from minidynamo.tracer import registry
 from minidynamo.tracer.handlers.values import constant, expect_constant, none
 from minidynamo.tracer.protocol import Tracer
@@ -76,7 +76,7 @@ def _record_function(tx: Tracer, name: VariableTracker, args: VariableTracker | 
 def _enter_or_leave_range(tx: Tracer, context: VariableTracker, *error: VariableTracker) -> VariableTracker:
     """Nothing happens. A range that was made outside must not be open at a break: nobody would enter it there."""
     if isinstance(context, ContextVariable):
-        context.saved = torch.is_grad_enabled()
+        context.depth = None if error else 0
     elif len(tx.frames) == 1:
         tx.break_graph("MD213", "a profiler range that was made outside of the graph is used")
     return context if not error else none()
@@ -94,7 +94,7 @@ def _inference_mode(tx: Tracer, mode: VariableTracker | None = None) -> Variable
 def _enter_inference_mode(tx: Tracer, context: VariableTracker) -> VariableTracker:
     if not isinstance(context, ContextVariable):
         tx.break_graph("MD213", "an inference mode that was made outside of the graph is entered")
-    context.saved = torch.is_grad_enabled()
+    context.saved, context.depth = torch.is_grad_enabled(), len(settings().inference)
     tx.graph.switch(enter_inference_mode, *context.args)
     return none()
 
@@ -103,5 +103,8 @@ def _enter_inference_mode(tx: Tracer, context: VariableTracker) -> VariableTrack
 def _leave_inference_mode(tx: Tracer, context: VariableTracker, *error: VariableTracker) -> VariableTracker:
     if not isinstance(context, ContextVariable):
         tx.break_graph("MD213", "an inference mode that was entered outside of the graph ends")
+    if context.depth is None or context.depth + 1 != len(settings().inference):
+        tx.break_graph("MD213", "blocks of inference mode do not end in the order in which they began")
+    context.depth = None
     tx.graph.switch(leave_inference_mode)
     return none()

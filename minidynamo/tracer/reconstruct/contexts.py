@@ -1,6 +1,7 @@
-"""Owns how context managers of torch are rebuilt, and those that are open at a break entered.
+"""Owns how context managers of torch are rebuilt: as they are between `__enter__` and `__exit__`, if they are open.
 
-Context managers of the user are objects like any others.
+Context managers of the user are objects like any others. What those of torch have switched is switched behind the graph
+(`frame_end.py`).
 """
 
 from __future__ import annotations
@@ -11,23 +12,23 @@ from minidynamo.tracer.reconstruct.builders import builds
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder
 from minidynamo.variables.contexts import ContextExitVariable, ContextVariable
 
+_GRAD_MODES = (torch.no_grad, torch.enable_grad, torch.autograd.set_grad_enabled)
+
 
 @builds(ContextVariable, hint="context")
 def _context(rebuild: Rebuilder, variable: ContextVariable) -> str:
     arguments = ", ".join(rebuild.literal(argument) for argument in variable.args)
     factory = rebuild.constant(variable.factory)
-    if variable.factory is not torch.autograd.set_grad_enabled:
+    if variable.saved is None or variable.factory not in _GRAD_MODES:
         return f"{factory}({arguments})"
-    # Its __init__ would switch the mode at once, and note the one in force here.
+    # set_grad_enabled() would switch the mode at once, and note the one in force here.
     name = rebuild.assign("context", f"{factory}.__new__({factory})")
-    rebuild.lines.append(f"{name}.mode, {name}.prev = {variable.args[0]}, {variable.saved}")
+    rebuild.lines.append(f"{name}.prev = {variable.saved}")
+    if variable.args:
+        rebuild.lines.append(f"{name}.mode = {variable.args[0]}")
     return name
 
 
 @builds(ContextExitVariable)
 def _context_exit(rebuild: Rebuilder, variable: ContextExitVariable) -> str:
-    """The `__exit__` of a context manager, which is entered for real when all effects have been replayed."""
-    text = rebuild.value(variable.context)
-    name = text if text.isidentifier() else rebuild.assign("context", text)
-    rebuild.entering.append(f"{name}.__enter__()")
-    return f"{name}.__exit__"
+    return f"{rebuild.value(variable.context)}.__exit__"

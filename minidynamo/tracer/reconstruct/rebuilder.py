@@ -39,9 +39,8 @@ _LIBRARIES = ("torch", "builtins", "operator", "math", "functools", "itertools",
 class Rebuilder:
     """Writes the statements that rebuild values. `known` names the graph's outputs and what was loaded before.
 
-    `lines` are the statements so far; `late` those that must come after all effects; `entering` those that enter
-    context managers, last of all. `refilled` are the containers from outside that have their new contents already.
-    `pins` has the objects that literals in the statements stand for.
+    `lines` are the statements so far; `late` those that must come after all effects. `refilled` are the containers
+    from outside that have their new contents already. `pins` has the objects that literals in the statements stand for.
     """
 
     def __init__(
@@ -55,7 +54,6 @@ class Rebuilder:
         self.side_effects = side_effects
         self.lines: list[str] = []
         self.late: list[str] = []
-        self.entering: list[str] = []
         self.bound: list[str] = []
         self.pins = Pins()
         self._known = dict(known)

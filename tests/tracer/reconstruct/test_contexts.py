@@ -1,20 +1,21 @@
-"""Context managers are made, and entered when they are open."""
+"""Context managers are made as they are, open or not; nothing is switched."""
 
+from typing import Any
+
+import pytest
 import torch
 
 from minidynamo.variables.contexts import ContextExitVariable, ContextVariable
 from tests.tracer.reconstruct.rebuilt import rebuilt
 
 
-def test_an_open_context_manager_is_entered_and_its_exit_handed_on() -> None:
-    context = ContextVariable(torch.set_grad_enabled, (False,), saved=True)
-    try:
-        leave = rebuilt(ContextExitVariable(context))
-        assert not torch.is_grad_enabled()
+@pytest.mark.parametrize("factory, args", [(torch.set_grad_enabled, (False,)), (torch.no_grad, ())])
+def test_an_open_context_manager_knows_the_mode_to_go_back_to(factory: Any, args: tuple[bool, ...]) -> None:
+    leave = rebuilt(ContextExitVariable(ContextVariable(factory, args, saved=True)))
+    assert torch.is_grad_enabled()
+    with torch.no_grad():
         leave(None, None, None)
         assert torch.is_grad_enabled()
-    finally:
-        torch.set_grad_enabled(True)
 
 
 def test_a_context_manager_that_is_not_open_is_only_made() -> None:
