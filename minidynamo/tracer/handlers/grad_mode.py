@@ -67,7 +67,7 @@ def _flag(tx: Tracer, mode: VariableTracker) -> bool:
 
 @registry.function(*(factory.__enter__ for factory in _MODES))
 def _enter(tx: Tracer, context: VariableTracker) -> VariableTracker:
-    mode = _MODES[context.python_type]
+    mode = next(mode for factory, mode in _MODES.items() if issubclass(context.python_type, factory))
     if mode is None:  # the mode to go back to is that from before it was made
         mode = context.args[0] if isinstance(context, ContextVariable) else _flag(tx, tx.getattr(context, "mode"))
     elif isinstance(context, ContextVariable):

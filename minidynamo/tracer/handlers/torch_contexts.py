@@ -65,6 +65,21 @@ def _decorate(tx: Tracer, context: VariableTracker, function: VariableTracker) -
     return tx.call(decorate, [tx.wrap(context.factory, None), constant(context.args), function])
 
 
+@registry.attributes(ContextVariable)
+def _attribute(tx: Tracer, context: ContextVariable, name: str) -> VariableTracker | None:
+    """What `__init__` and `__enter__` note in a context that the program has made; None for what its class has."""
+    if hasattr(context.python_type, name):
+        return None
+    if context.saved is not None and context.factory in (torch.no_grad, torch.enable_grad, set_grad_enabled):
+        if name == "prev":
+            return ConstantVariable(context.saved)
+        if name == "mode" and context.args:
+            return ConstantVariable(context.args[0])
+    tx.break_graph(
+        "MD206", f"`{name}` of torch.{context.python_type.__name__} is asked for", why="Only Python knows it."
+    )
+
+
 @registry.function(record_function)
 def _record_function(tx: Tracer, name: VariableTracker, args: VariableTracker | None = None) -> VariableTracker:
     """Names a range for the profiler. Kernels have names of their own; the range is entered for real at a break."""

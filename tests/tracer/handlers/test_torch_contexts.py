@@ -96,3 +96,29 @@ def test_transforms_end_the_graph_at_their_call():
         return torch.func.grad(lambda t: (t * t).sum())(x * 2) + torch.vmap(lambda t: t * 2)(x)
 
     assert_same_as_eager(program, vector)
+
+
+class Logged(torch.no_grad):
+    def __enter__(self):
+        super().__enter__()
+        return 7
+
+
+def test_a_subclass_of_a_grad_mode():
+    def program(x):
+        with Logged() as factor:
+            y = x * factor
+        return y, y.requires_grad, torch.is_grad_enabled()
+
+    assert_same_as_eager(program, lambda: torch.ones(3, requires_grad=True), breaks=0)
+
+
+def test_what_a_context_notes_can_be_asked_for():
+    def program(x):
+        context, other = torch.no_grad(), torch.set_grad_enabled(True)
+        found = [hasattr(context, "prev"), context.prev, other.prev, other.mode]
+        with context:
+            found.append(context.prev)
+        return x, found, hasattr(torch.inference_mode(False), "mode")
+
+    assert_same_as_eager(program, vector)
