@@ -6,6 +6,7 @@ It does not call them; `tracer/call.py` does.
 from __future__ import annotations
 
 import functools
+import inspect
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -88,16 +89,21 @@ class BoundBuiltin(VariableTracker):
 
     @property
     def python_type(self) -> type:
-        return types.BuiltinMethodType
+        found = inspect.getattr_static(self.receiver.python_type, self.name, None)
+        return types.MethodWrapperType if isinstance(found, types.WrapperDescriptorType) else types.BuiltinMethodType
 
 
 @dataclass(eq=False)
 class PartialVariable(VariableTracker):
-    """functools.partial; programs may change its `keywords`, so they are the dict itself."""
+    """functools.partial; programs may change its `keywords`, so they are the dict itself.
+
+    `value` is the real one, from outside, which can have attributes of its own.
+    """
 
     function: VariableTracker
     args: TupleVariable
     keywords: DictVariable
+    value: functools.partial[Any] | None = None
 
     @property
     def python_type(self) -> type:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import enum
+import functools
 import math
 import types
 import weakref
@@ -483,3 +484,62 @@ def functions_of_libraries_that_are_replaced(compiled):
         with mock.patch(name, lambda x, *rest: x * 7):
             yield f(vector())
     yield f(vector())
+
+
+def scaled_by(x, by=2):
+    return x * by
+
+
+@histories
+def attributes_of_a_partial(compiled):
+    part = functools.partial(scaled_by, by=3)
+
+    @compiled
+    def f(x):
+        return part(x), hasattr(part, "note"), getattr(part, "__name__", None), getattr(part, "factor", 1) * x
+
+    yield f(vector())
+    yield functools.partial(part).func is scaled_by
+    functools.update_wrapper(part, scaled_by)
+    yield f(vector())
+    for factor in (2.0, 3.0, vector()):
+        part.note = part.factor = factor
+        yield f(vector())
+    del part.factor
+    yield f(vector())
+
+
+@histories
+def the_dict_of_a_function(compiled):
+    def marked(x):
+        return x
+
+    @compiled
+    def written_first(x, n):
+        marked.calls = n
+        return x, "calls" in vars(marked), sorted(marked.__dict__)
+
+    @compiled
+    def read_first(x, n):
+        table = vars(marked)
+        table["size"] = n
+        marked.more = table.get("more", 0) + 1
+        return marked.size, marked.more, sorted(table), hasattr(marked, "missing")
+
+    for n in range(3):
+        yield written_first(vector(), n)
+        yield read_first(vector(), n)
+        yield vars(marked)
+    del marked.more
+    yield read_first(vector(), 3)
+
+
+@histories
+def kinds_of_built_in_methods(compiled):
+    @compiled
+    def f(x, value):
+        kinds = [type(method).__name__ for method in (value.__eq__, [].__len__, [].pop, x.add, x.__add__, "".join)]
+        return kinds, isinstance(value.__hash__, types.MethodWrapperType)
+
+    yield f(vector(), 1)
+    yield f(vector(), "a")

@@ -5,11 +5,14 @@ Calls of them are `call.py`'s.
 
 from __future__ import annotations
 
+import operator
+
 from minidynamo.compat import OpOverloadPacket
 from minidynamo.defaults import are_followed
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, Item
 from minidynamo.steering import COMPILED, own_mark
+from minidynamo.tracer.advice import CHANGE_OUTSIDE
 from minidynamo.tracer.attributes.binding import (
     built_in,
 )
@@ -21,6 +24,7 @@ from minidynamo.tracer.attributes.lookup import (
     store_attribute,
     writes,
 )
+from minidynamo.tracer.constants import key_named
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.side_effects import DELETED
 from minidynamo.tracer.trace_rules import is_trusted_module
@@ -33,6 +37,7 @@ from minidynamo.variables.callables import (
     NestedFunctionVariable,
 )
 from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import DictVariable
 
 # Fields of functions that are as easily replaced as attributes that the program invents.
 _FUNCTION_NAMES = ("__name__", "__qualname__", "__module__", "__doc__", "__wrapped__")
@@ -81,8 +86,13 @@ def _function(tx: Tracer, obj: FunctionVariable, name: str) -> VariableTracker |
         return pending
     if name in _DEFAULTS and own_mark(obj.value, COMPILED) is not None and _follows(tx, obj, name):
         return tx.getattr(_wrapped(tx, obj), name)
+    if name == "__dict__" and any(tx.side_effects.attribute_history(obj)):
+        tx.break_graph("MD206", "`__dict__` of a function is read whose attributes were written", fix=CHANGE_OUTSIDE)
     if name in _READABLE:
         return tx.wrap(getattr(obj.value, name), Attr(obj.source, name) if obj.source else None)
+    if (table := _table(tx, obj)) is not None and pending is not DELETED:
+        found = table.items.get(key_named(name))
+        return built_in(tx, obj, name) if found is None else found
     if name in obj.value.__dict__ and pending is not DELETED:
         source = Item(Attr(obj.source, "__dict__"), name) if obj.source else None
         return tx.wrap(obj.value.__dict__[name], source)
@@ -93,9 +103,19 @@ def _function(tx: Tracer, obj: FunctionVariable, name: str) -> VariableTracker |
 
 @writes(FunctionVariable)
 def _write_function(tx: Tracer, obj: FunctionVariable, name: str, value: VariableTracker | None) -> None:
-    if name.startswith("__"):
+    table = _table(tx, obj)
+    if table is not None and value is not None and not name.startswith("__"):
+        tx.call(operator.setitem, [table, ConstantVariable(name), value])
+    elif table is not None or name.startswith("__"):
         cannot_write(tx, obj, name, value)
-    store_attribute(tx, obj, name, value)
+    else:
+        store_attribute(tx, obj, name, value)
+
+
+def _table(tx: Tracer, function: FunctionVariable) -> DictVariable | None:
+    """The function's `__dict__` where the program has got hold of it, as it is now."""
+    known = tx.graph.tracker_of(function.value.__dict__)
+    return known if isinstance(known, DictVariable) else None
 
 
 @looks_up(NestedFunctionVariable)

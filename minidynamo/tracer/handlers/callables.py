@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Attr
+from minidynamo.guards.source import Attr, Computed, Constant
 from minidynamo.tracer import registry
+from minidynamo.tracer.attributes import lookup_on_class
 from minidynamo.tracer.constants import as_constant, key_named
 from minidynamo.tracer.exceptions import unsaid
 from minidynamo.tracer.handlers.objects import ask_classes
@@ -70,7 +71,12 @@ def _function_code(tx: Tracer, obj: FunctionVariable, name: str) -> VariableTrac
 
 @registry.attributes(PartialVariable)
 def _partial_attribute(tx: Tracer, obj: PartialVariable, name: str) -> VariableTracker | None:
-    return {"func": obj.function, "args": obj.args, "keywords": obj.keywords}.get(name)
+    if lookup_on_class(functools.partial, name)[1] is not None or obj.value is None or obj.source is None:
+        return {"func": obj.function, "args": obj.args, "keywords": obj.keywords}.get(name)
+    has = hasattr(obj.value, name)  # its `__dict__` is not asked: that would make one, so that it is flattened no more
+    asked = Computed("{0}({1}, {2})", (Constant(hasattr, "hasattr"), obj.source, Constant(name, repr(name))))
+    tx.graph.shapes.require(asked, has)
+    return tx.wrap(getattr(obj.value, name), Attr(obj.source, name)) if has else None
 
 
 @registry.function(functools.update_wrapper)

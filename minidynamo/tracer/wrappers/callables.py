@@ -93,7 +93,7 @@ def _partial(graph: OutputGraph, value: functools.partial[Any], source: Source) 
     keywords = wrap(graph, value.keywords, Attr(source, "keywords"))
     if not isinstance(args, TupleVariable) or not isinstance(keywords, DictVariable):
         return opaque(graph, value, source)
-    variable = PartialVariable(function, args, keywords, source=source)
+    variable = PartialVariable(function, args, keywords, value, source=source)
     graph.values.remember(value, variable)
     return variable
 
