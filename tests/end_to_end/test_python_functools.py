@@ -468,3 +468,14 @@ def wrappers_that_are_objects(x):
     counted, plain = Counted(described), Counted(described, updated=())
     names = [(w.__name__, w.__doc__, w.__module__, w.__wrapped__ is described) for w in (counted, plain)]
     return counted(x) + plain(x) + counted(x), counted.calls, names, counted.tag, hasattr(plain, "tag"), counted
+
+
+def test_wraps_a_built_in_function():
+    def f(x):
+        @functools.wraps(torch.sin)
+        def sine(x):
+            return torch.sin(x)
+
+        return sine(x), sine.__name__, sine.__qualname__, sine.__module__, sine.__doc__, sine.__wrapped__ is torch.sin
+
+    assert_same_as_eager(f, vector, graphs=1, breaks=0)

@@ -369,3 +369,11 @@ def test_what_a_transformed_function_reads_is_guarded():
     compiled = minidynamo.compile(program, backend="eager", fullgraph=True)
     for factor[0] in (2.0, 3.0):
         assert torch.equal(compiled(torch.ones(2)), program(torch.ones(2)))
+
+
+def test_transforms_of_built_in_functions_have_their_names():
+    def program(x):
+        many, slope = torch.func.vmap(torch.sin), torch.func.grad(torch.sum)
+        return many(x), slope(x), many.__name__, many.__wrapped__ is torch.sin, slope.__name__
+
+    assert_same_as_eager(program, lambda: torch.randn(3), graphs=1, breaks=0)

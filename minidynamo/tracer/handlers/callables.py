@@ -18,7 +18,7 @@ from minidynamo.tracer.attributes import lookup_on_class
 from minidynamo.tracer.constants import as_constant, key_named
 from minidynamo.tracer.exceptions import unsaid
 from minidynamo.tracer.handlers.objects import ask_classes
-from minidynamo.tracer.handlers.values import expect_constant
+from minidynamo.tracer.handlers.values import constant, expect_constant
 from minidynamo.tracer.moved_items import as_moved, entries_as_moved, hold, hold_named
 from minidynamo.tracer.polyfills.functools import best_match, compared_key
 from minidynamo.tracer.polyfills.operator import call_a_method, get_attributes, get_items
@@ -132,6 +132,8 @@ def _attribute(tx: Tracer, wrapped: VariableTracker, name: str) -> VariableTrack
     """A field that every function has, or None where the wrapped object has none."""
     if isinstance(wrapped, FunctionVariable) and wrapped.source is not None and hasattr(wrapped.value, name):
         return tx.wrap(getattr(wrapped.value, name), Attr(wrapped.source, name))
+    if isinstance(wrapped, BuiltinVariable) and isinstance(wrapped.value, types.BuiltinFunctionType):
+        return constant(getattr(wrapped.value, name)) if hasattr(wrapped.value, name) else None
     if not isinstance(wrapped, NestedFunctionVariable):
         tx.break_graph("MD240", "`functools.wraps` of what is not a function", why="Its fields are not known.")
     if name in wrapped.attributes:

@@ -38,6 +38,10 @@ Refuse = Callable[[str], NoReturn]
 registry.polyfill(func.functional_call)(func.functional_call)
 
 
+# What lends its name to a transformed function while tracing.
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
+
+
 # Plain Python twins of the functions that make transformed functions.
 
 
@@ -48,7 +52,7 @@ def _vmap(function: Any, in_dims: Any = 0, out_dims: Any = 0, randomness: Any = 
     def run(*args: Any, **kwargs: Any) -> Any:
         return transformed(torch.func.vmap, function, options, args, kwargs)
 
-    return functools.wraps(function)(run) if isinstance(function, types.FunctionType) else run
+    return functools.wraps(function)(run) if isinstance(function, _FUNCTIONS) else run
 
 
 def _derivative(transform: Any) -> Any:
@@ -58,7 +62,7 @@ def _derivative(transform: Any) -> Any:
         def run(*args: Any, **kwargs: Any) -> Any:
             return transformed(transform, function, options, args, kwargs)
 
-        return functools.wraps(function)(run) if isinstance(function, types.FunctionType) else run
+        return functools.wraps(function)(run) if isinstance(function, _FUNCTIONS) else run
 
     return twin
 
