@@ -18,6 +18,7 @@ import torch
 from minidynamo import compat
 from minidynamo.autograd.double_backward import without_data
 from minidynamo.autograd.holders import CompiledResult
+from minidynamo.autograd.links import LeadingResult
 from minidynamo.autograd.signature import GraphSignature
 from minidynamo.errors import Diagnostic, Unsupported
 from minidynamo.references import Reference
@@ -99,12 +100,12 @@ def has_chains(signature: GraphSignature) -> bool:
     return any(signature.on_the_way) or not written.isdisjoint(saved)
 
 
-def noting(apply: Callable[..., Any], signature: GraphSignature) -> Callable[..., Any]:
-    """`apply`, after which the graph's node knows the results that eager saves, for `watch_of`."""
+def noting(run: Callable[[list[Any]], Any], signature: GraphSignature) -> Callable[[list[Any]], Any]:
+    """`run`, after which the graph's node knows the results that eager saves, for `watch_of`."""
     positions = [signature.differentiable_results[place] for place in signature.saved_results]
 
-    def noted(args: list[Any], *links: torch.Tensor | None) -> Any:
-        made = apply(args, *links)
+    def noted(args: list[Any]) -> Any:
+        made = run(args)
         node = made[positions[0]].grad_fn
         if node is not None:
             _main(node).results = {i: Reference(made[i]) for i in positions}
@@ -325,4 +326,4 @@ class ChainedResult(torch.autograd.Function):
 
 
 _chained = compat.raw_apply(watched(ChainedResult))
-_OF_RESULTS = (compat.node_type(ChainedResult), compat.node_type(watched(CompiledResult)))
+_OF_RESULTS = tuple(compat.node_type(kind) for kind in (ChainedResult, watched(CompiledResult), watched(LeadingResult)))

@@ -122,7 +122,8 @@ def _own_saved_tensors() -> Iterator[None]:
 
 class Derivative:
     """One derivative. `differentiable` says for each result whether it has a derivative itself, and `reached` at which
-    results of the graph its gradients arrive."""
+    results of the graph its gradients arrive; `leads_to` are the inputs with gradients, then the gradients that were
+    handed in, by their places, that autograd comes to from it."""
 
     def __init__(self, trace: Trace, functional: FunctionalGraph, symbols: Symbols, kept: Mapping[str, int]) -> None:
         self.trace = trace
@@ -130,6 +131,7 @@ class Derivative:
         self.symbols = symbols
         self.differentiable = trace.differentiable
         self.reached = trace.reached
+        self.leads_to = trace.leads_to
         self.results = [
             None if node is None else functional.read(functional.values[node]) for node in trace.derivatives
         ]

@@ -19,7 +19,7 @@ from minidynamo import compat, redrawing
 from minidynamo.autograd.batches import has_batches, one_by_one
 from minidynamo.autograd.derivatives import Derivative, Derivatives, NotAvailable, Values, random_state
 from minidynamo.autograd.functional_graph import FunctionalGraph
-from minidynamo.autograd.hooks import Watched, spare_leaves
+from minidynamo.autograd.hooks import spare_leaves
 from minidynamo.autograd.joint import Given, Trace
 from minidynamo.autograd.numbers import is_number
 from minidynamo.autograd.partition import Partition, ancestors, maker_of
@@ -224,6 +224,14 @@ class _Call:
             return self.watch.alive(frozenset().union(*self.derivative().reached))
         return []
 
+    def leading(self, inputs: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
+        """Those of `inputs` that autograd comes to from these gradients: it runs what is behind all that it is told of,
+        functions of the user's as well."""
+        with contextlib.suppress(NotAvailable):
+            leads_to = self.derivative().leads_to
+            return [value if place in leads_to else None for place, value in enumerate(inputs)]
+        return inputs
+
     def then(self, tangents: Sequence[torch.Tensor | None]) -> _Call:
         """The same with gradients of one more order."""
         differentiable = torch.is_grad_enabled()
@@ -260,7 +268,7 @@ def _gradients(call: _Call, tangents: Sequence[torch.Tensor | None]) -> list[tor
     if not torch.is_grad_enabled():
         return list(call.compute())
     given = [tangent for tangents in call.earlier for tangent in tangents]
-    return list(compat.raw_apply(_Differentiable)(call, *call.kept.links, *given, *call.reached()))
+    return list(compat.raw_apply(_Differentiable)(call, *call.leading([*call.kept.links, *given]), *call.reached()))
 
 
 class _Differentiable(torch.autograd.Function):
@@ -314,41 +322,11 @@ def _unsupported(why: str) -> Unsupported:
     )
 
 
-class _Links(torch.autograd.Function):
-    """For each tensor another of the same shape, under its history, without its data."""
-
-    @staticmethod
-    def forward(ctx: Any, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        ctx.set_materialize_grads(False)
-        ctx.watched = [*map(Watched, values)]
-        return tuple(without_data(value) for value in values)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        for watched, gradient in zip(ctx.watched, gradients):
-            if gradient is None:
-                watched.spare()
-        return gradients
-
-
 def without_data(value: torch.Tensor) -> torch.Tensor:
     """A tensor of the same kind and shape that takes no memory."""
     made = value.new_empty(()).expand(value.shape)
     made.untyped_storage().resize_(0)
     return made
-
-
-def linked(values: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-    """What stands for `values` and their history without keeping them alive, nor what is written to them later.
-
-    Leaves, which live as long as their history does and which autograd does not let be written, stand for themselves.
-    """
-    inner = [value for value in values if value is not None and not value.is_leaf]
-    if not inner:
-        return list(values)
-    with torch.enable_grad():
-        made = iter(compat.raw_apply(_Links)(*inner))
-    return [value if value is None or value.is_leaf else next(made) for value in values]
 
 
 def _hold(value: torch.Tensor) -> tuple[torch.Tensor, int]:

@@ -109,6 +109,17 @@ def _first_met(function: torch.autograd.graph.Node | None, places: Mapping[Any, 
     return met
 
 
+def ways(targets: Sequence[torch.Tensor], sources: Mapping[int, torch.Tensor]) -> dict[int, tuple[int, ...]]:
+    """For each of `sources`, which are leaves, the positions of the `targets` that autograd comes there from."""
+    found: dict[int, list[int]] = {i: [] for i in sources}
+    for place, target in enumerate(targets):
+        leaves = {id(target), *(id(compat.leaf_of(function)) for function in functions_behind([target]))}
+        for i, source in sources.items():
+            if id(source) in leaves:
+                found[i].append(place)
+    return {i: tuple(places) for i, places in found.items()}
+
+
 def zeros_from(
     targets: Sequence[torch.Tensor],
     sources: Mapping[int, torch.Tensor],

@@ -33,6 +33,7 @@ from minidynamo.autograd.histories import (
     saved_results,
     used_results,
     used_up,
+    ways,
     zeros_from,
 )
 from minidynamo.autograd.inputs import InputLayout
@@ -63,7 +64,8 @@ class Trace:
     behind those of what is differentiated are those of outputs that are views. `zeros_from` has, for inputs, what is
     differentiated that gives them zeros, which hang on no gradient, and `zeros_at` for the places of `arrivals`.
     `saved_results` are the places of what eager saves for its own gradient; `reached` are for each of `derivatives` the
-    places that gradients of it arrive at."""
+    places that gradients of it arrive at. `ways` has, for inputs, what is differentiated that leads there,
+    and `leads_to` the places of the inputs, then of what was handed in, that `derivatives` lead to."""
 
     graph: fx.Graph
     mode: FakeTensorMode
@@ -91,6 +93,8 @@ class Trace:
     zeros_at: dict[int, tuple[int, ...]] = field(default_factory=dict)
     saved_results: tuple[int, ...] = ()
     reached: tuple[frozenset[int], ...] = ()
+    ways: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    leads_to: frozenset[int] = frozenset()
 
     @property
     def training(self) -> bool:
@@ -293,6 +297,7 @@ class _Tracing:
             if sources and not self.orders:
                 self.result.on_the_way = on_the_way(targets, self.watchable)
                 self.result.saved_results = saved_results(targets)
+                self.result.ways = ways(targets, sources) if len(targets) > 1 else {}
             watched = sorted({place for places in self.result.on_the_way for place in places})
             self.result.arrivals = dict.fromkeys(watched)
             kept = [] if self.orders else _kept_for_derivatives(functions)
@@ -341,6 +346,10 @@ class _Tracing:
         self.result.differentiable = tuple(value is not None and value.requires_grad for value in again)
         if self.orders:
             self.result.reached = reached(again, self.watchable)
+            asked = {place: slot for place, slot in enumerate(slots) if slot is not None}
+            found = ways([value for value in again if value is not None], asked)
+            # What a function of the user's returns that is differentiable once leads to an error only.
+            self.result.leads_to = frozenset(place for place, values in found.items() if values) or frozenset(asked)
         return made
 
     def tangents(self, order: int, targets: Sequence[torch.Tensor | None], given: Given) -> dict[int, torch.Tensor]:

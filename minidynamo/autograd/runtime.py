@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,10 +20,11 @@ from minidynamo import compat
 from minidynamo.autograd.accumulation import accumulating, not_asked_for
 from minidynamo.autograd.batches import has_batches
 from minidynamo.autograd.chains import Arriving, Chains, has_chains, is_cut, noting, watch_of, watched
-from minidynamo.autograd.double_backward import DoubleBackward, linked, without_data
+from minidynamo.autograd.double_backward import DoubleBackward, without_data
 from minidynamo.autograd.holders import NOTHING, Holders
 from minidynamo.autograd.hooks import spare_leaves
 from minidynamo.autograd.layouts import GradientLayout, Layout
+from minidynamo.autograd.links import Apart, Compute, Links, Ways
 from minidynamo.autograd.parts import WHOLE, Part
 from minidynamo.autograd.signature import GraphSignature, OutputPlan
 from minidynamo.boxed import BoxedCallable, HandOver, hands_over, mark_boxed
@@ -58,33 +60,29 @@ def training_call(
     kept_for, differentiable = signature.kept_for, signature.differentiable_results
     holders = Holders(kept_for, differentiable, signature.used_up) if kept_for else None
     run_backward = _BackwardCall(signature, _Parts(compile_backward), expected[len(saved) :])
-    function = _make_function(signature, _settling(signature, forward), saved, run_backward, expected, again, holders)
-    apply = compat.raw_apply(function) if holders is None else _joining(holders, function)
+    places = _Places(saved, expected, signature.results)
+    gradients_of = _gradients_of(signature, places, run_backward, again, holders)
+    function = _make_function(
+        signature, _settling(signature, forward), places, run_backward, again, holders, gradients_of
+    )
+    ways = Ways(signature, compat.raw_apply(function) if holders is None else _joining(holders, function), gradients_of)
     if len(differentiable) > 1 or signature.saved_results:
         watched(function)
-    chains = None
-    if has_chains(signature):
-        chains = Chains(signature, _arriving(signature, holders, run_backward))
-    elif signature.saved_results:
-        apply = noting(apply, signature)
+    chains = Chains(signature, _arriving(signature, holders, run_backward)) if has_chains(signature) else None
     gradients = signature.gradients
-    unreached = [place for place, i in enumerate(gradients) if i in signature.unreached and i not in again.plan.linked]
-    if len(unreached) == len(gradients):
-        unreached = []  # the results require grad although none will come
+    reached = {i for i in gradients if i not in signature.unreached or i in again.plan.linked} or {*gradients}
 
     def run(args: list[Any]) -> Any:
-        return apply(args, *linked([args[i] for i in gradients]))
+        return ways.call(args, [args[i] for i in gradients])
 
     def run_detached(args: list[Any]) -> Any:
-        known = [args[i] for i in gradients]
-        for place in unreached:
-            if not known[place].is_leaf:
-                known[place] = None  # autograd would walk into its history without bringing a gradient
-        links = linked(known)
-        del known
-        return apply(args, *links)
+        # Autograd would walk into the history of the others without bringing a gradient.
+        return ways.call(args, [args[i] if i in reached or args[i].is_leaf else None for i in gradients])
 
-    return _finishing(signature, _with_constants(signature, run_detached if unreached else run), chains)
+    call: Callable[[list[Any]], Any] = run if reached.issuperset(gradients) else run_detached
+    if chains is None and signature.saved_results:
+        call = noting(call, signature)
+    return _finishing(signature, _with_constants(signature, call), chains)
 
 
 def _joining(holders: Holders, function: type[torch.autograd.Function]) -> Callable[..., Any]:
@@ -250,35 +248,69 @@ class _BackwardCall:
         return lambda tangents: self(ctx, list(args), list(tangents), unwanted)
 
 
-def _make_function(
+def _gradients_of(
     signature: GraphSignature,
-    forward_graph: BoxedCallable,
-    saved: Saved,
+    places: _Places,
     run_backward: _BackwardCall,
-    expected: Sequence[torch.Tensor],
     again: DoubleBackward,
     holders: Holders | None,
-) -> type[torch.autograd.Function]:
-    results, differentiable, unreached = signature.results, signature.differentiable_results, {*signature.unreached}
-    places = _Places(saved, expected, results)
-    others = [i for i in range(results) if i not in differentiable and i not in signature.number_results]
+) -> Compute:
+    """The backward of a graph: what gives, for its node and what came in there, which is given up, the gradients."""
     runs_once = bool(signature.runs_once or places.inputs or places.made or again.plan.held or again.plan.random)
     saved_for = _saving(signature.used_up, holders, runs_once)
 
+    def gradients_of(ctx: Any, given: list[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
+        if signature.all_gradients:
+            compat.check_reentrant_backward()
+        kept = ctx.again
+        tangents = run_backward.tangents(ctx, given)
+        if all(tangent is None for tangent in tangents):
+            return (None,) * len(signature.gradients)  # autograd comes by on the way to what it is asked for
+        args = saved_for(ctx, tangents)
+        if ctx.apart is not None:
+            kept = replace(kept, links=ctx.apart.completed(kept.links))
+        unwanted = not_asked_for(ctx, kept.links)
+        if torch.is_grad_enabled() or has_batches(tangents):
+            compiled, watch = run_backward.keeping(ctx, tuple(args), unwanted), watch_of(ctx, signature)
+            return again.gradients(kept, args, tangents, compiled, watch)
+        links, kept = kept.links, None
+        return run_backward(ctx, args, tangents, unwanted, links)
+
+    return gradients_of
+
+
+def _make_function(
+    signature: GraphSignature,
+    forward_graph: BoxedCallable,
+    places: _Places,
+    run_backward: _BackwardCall,
+    again: DoubleBackward,
+    holders: Holders | None,
+    gradients_of: Compute,
+) -> type[torch.autograd.Function]:
+    results, differentiable, unreached = signature.results, signature.differentiable_results, {*signature.unreached}
+    others = [i for i in range(results) if i not in differentiable and i not in signature.number_results]
+
     class CompiledFunction(torch.autograd.Function):
         """One node of autograd's graph for the whole compiled graph. Its first argument is the list of all inputs; what
-        autograd sees are links to those that require grad, so that the inputs themselves can die in forward."""
+        autograd sees are links to those that require grad, so that the inputs themselves can die in forward. The second
+        has the links to all, where some lie apart (`links.py`)."""
 
         # Autograd hands all gradients in in one list and keeps none itself, so they die inside backward as well.
         boxed_grads_call = True
 
         @staticmethod
-        def forward(ctx: Any, args: list[Any], *links: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+        def forward(
+            ctx: Any, args: list[Any], apart: tuple[Apart, Links] | None, *links: torch.Tensor | None
+        ) -> tuple[torch.Tensor, ...]:
             # An input whose history autograd shall not walk into must not be saved together with it.
             kept = [args[i].detach() if i in unreached and not args[i].is_leaf else args[i] for i in places.inputs]
             numbers = [args[i] for i in places.number_inputs]
             hooked = compat.has_saved_tensor_hooks()
-            ctx.again = again.keep(args, links, hooked)
+            ctx.apart, all_links = (None, links) if apart is None else apart
+            ctx.again = again.keep(args, all_links, hooked)
+            if ctx.apart is not None:
+                ctx.apart.let_go(ctx.again.links)
             ctx.like = {place: without_data(args[signature.gradients[place]]) for place, _ in signature.zeros_from}
             made = forward_graph(args)
             kept += [made[i] for i in places.made]
@@ -296,18 +328,9 @@ def _make_function(
         def backward(ctx: Any, *given: Any) -> tuple[torch.Tensor | None, ...]:
             gradients: list[torch.Tensor | None] = given[0] if compat.HAS_BOXED_GRADIENTS else list(given)
             del given
-            if signature.all_gradients:
-                compat.check_reentrant_backward()
-            kept = ctx.again
-            tangents = run_backward.tangents(ctx, gradients)
-            if all(tangent is None for tangent in tangents):
-                return (None,) * (1 + len(signature.gradients))  # autograd comes by on the way to what it is asked for
-            args, unwanted = saved_for(ctx, tangents), not_asked_for(ctx, kept.links)
-            if torch.is_grad_enabled() or has_batches(tangents):
-                compiled, watch = run_backward.keeping(ctx, tuple(args), unwanted), watch_of(ctx, signature)
-                return (None, *again.gradients(kept, args, tangents, compiled, watch))
-            links, kept = kept.links, None
-            return (None, *run_backward(ctx, args, tangents, unwanted, links))
+            if ctx.apart is None:
+                return (None, None, *gradients_of(ctx, gradients))
+            return (None, None, *ctx.apart.left(gradients_of(ctx, gradients)), None)
 
     return CompiledFunction
 

@@ -110,7 +110,9 @@ class GraphSignature:
     `handed_on` are positions in `differentiable_results` of those whose gradients backward returns views of;
     `zeros_from` has, for positions in `gradients`, those that give zeros there, which hang on no gradient, and
     `zeros_at` for places of `on_the_way`. `saved_results` are positions in `differentiable_results` of those that eager
-    saves for their own gradients, so that gradients of gradients arrive there.
+    saves for their own gradients, so that gradients of gradients arrive there. `ways` are, for each of `gradients`, the
+    positions in `differentiable_results` of those that autograd comes there from in eager; it is empty where the graph
+    has no such inputs apart.
     """
 
     inputs: tuple[str, ...]
@@ -137,6 +139,7 @@ class GraphSignature:
     zeros_from: tuple[tuple[int, tuple[int, ...]], ...] = ()
     zeros_at: tuple[tuple[int, tuple[int, ...]], ...] = ()
     saved_results: tuple[int, ...] = ()
+    ways: tuple[tuple[int, ...], ...] = ()
 
     @property
     def saved_bytes(self) -> int:

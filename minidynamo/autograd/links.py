@@ -1,0 +1,224 @@
+"""Owns how autograd comes from a compiled graph to its inputs: to those that eager comes to from the results in use.
+
+The graph is one node of autograd's graph, and autograd calls all that a node has edges to: without a gradient where the
+results in use give none, but then functions of the user's run on zeros, and hooks are called. So inputs that not all
+results lead to lie behind nodes of their own, to which the graph's has no edge. A result that leads there gets a node
+in front of the graph's, with edges to both. Of the nodes that are ready autograd runs the one that was made last: the
+graph's, which leaves the gradients for those that were made before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+
+from minidynamo import compat
+from minidynamo.autograd.double_backward import without_data
+from minidynamo.autograd.holders import CompiledResult
+from minidynamo.autograd.hooks import Watched
+from minidynamo.autograd.signature import GraphSignature
+from minidynamo.references import Reference
+
+MOST_RUNS = 16
+"""How many backward calls of one forward call are told apart: more than run at a time."""
+
+Links: TypeAlias = list[torch.Tensor | None]
+Gradients: TypeAlias = Sequence[torch.Tensor | None]
+Compute: TypeAlias = Callable[[Any, list[torch.Tensor | None]], Gradients]
+
+
+class _Links(torch.autograd.Function):
+    """For each tensor another of the same shape, under its history, without its data; behind those of `apart` one of no
+    size, to which results have an edge."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, apart: Apart | None, places: Sequence[int], *values: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.apart, ctx.places = apart, places
+        ctx.watched = [*map(Watched, values)]
+        ends = () if apart is None else (values[0].new_empty(0),)
+        return (*map(without_data, values), *ends)
+
+    @staticmethod
+    def backward(ctx: Any, *given: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        gradients: Gradients = given
+        if ctx.apart is not None:
+            gradients = ctx.apart.collected(ctx.places, given[:-1]) if given[-1] is not None else given[:-1]
+        for watched, gradient in zip(ctx.watched, gradients):
+            if gradient is None:
+                watched.spare()
+        return (None, None, *gradients)
+
+
+_link = compat.raw_apply(_Links)
+
+
+def linked(values: Links) -> Links:
+    """What stands for `values` and their history without keeping them alive, nor what is written to them later.
+
+    Leaves, which live as long as their history does and which autograd does not let be written, stand for themselves.
+    """
+    inner = [value for value in values if value is not None and not value.is_leaf]
+    if not inner:
+        return [*values]
+    with torch.enable_grad():
+        made = iter(_link(None, (), *inner))
+    return [value if value is None or value.is_leaf else next(made) for value in values]
+
+
+class Ways:
+    """How one compiled graph is called. `groups` has the places of inputs that require grad and to which not all
+    results lead, by the positions of those that do."""
+
+    def __init__(self, signature: GraphSignature, apply: Callable[..., Any], compute: Compute) -> None:
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for place, results in enumerate(signature.ways):
+            if 0 < len(results) < len(signature.differentiable_results):
+                groups.setdefault(tuple(signature.differentiable_results[i] for i in results), []).append(place)
+        self.groups = list(groups.items())
+        self.results = signature.results
+        self.apply = apply
+        self.compute = compute
+
+    def call(self, args: list[Any], known: Links) -> Any:
+        """The results. `known` has those of `args` that require grad, or None instead, and is emptied."""
+        if not self.groups or not torch.is_grad_enabled():
+            links = linked(known)
+            known.clear()
+            return self.apply(args, None, *links)
+        apart = Apart(self.results, self.compute)
+        everything, ends = self.link(apart, known)
+        if not ends:
+            return self.apply(args, None, *everything)
+        links = [None if place in apart.places else link for place, link in enumerate(everything)]
+        made = list(self.apply(args, (apart, everything), *links, _SEED))
+        for position, behind in ends.items():
+            value, held = made[position], [link for links in behind for link in links]
+            made[position] = _lead(apart, position, [value.detach()], held, value, *(links[-1] for links in behind))
+        return tuple(made)
+
+    def link(self, apart: Apart, known: Links) -> tuple[Links, dict[int, list[list[torch.Tensor]]]]:
+        """The links to `known`, which is emptied, and for results those to what lies apart, each with the end of an
+        edge. Leaves do not lie apart: autograd only adds to their `.grad`."""
+        ends: dict[int, list[list[torch.Tensor]]] = {}
+        links: dict[int, torch.Tensor] = {}
+        for results, places in self.groups:
+            values = {i: value for i in places if (value := known[i]) is not None and not value.is_leaf}
+            if values:
+                made = list(_link(apart, tuple(values), *values.values()))
+                links |= zip(values, made)
+                for position in results:
+                    ends.setdefault(position, []).append(made)
+        apart.places.update(links)
+        others = linked([None if place in links else value for place, value in enumerate(known)])
+        known.clear()
+        return [links.get(place, link) for place, link in enumerate(others)], ends
+
+
+# Makes autograd see the graph's node where all inputs lie apart: no gradient ever comes here.
+_SEED = torch.empty(0, requires_grad=True)
+
+
+class Apart:
+    """One call of a graph with inputs that lie apart. `compute` is the graph's backward, given its node and what comes
+    in for its `results`; `places` are those of the inputs."""
+
+    def __init__(self, results: int, compute: Compute) -> None:
+        self.results = results
+        self.compute = compute
+        self.places: set[int] = set()
+        self.links: dict[int, Reference] = {}
+        self.runs: dict[int, _Run] = {}
+
+    def let_go(self, kept: Links) -> None:
+        """Have the graph's node keep no link to what lies apart: that dies with the results that lead there."""
+        for place in self.places:
+            if (link := kept[place]) is not None:
+                self.links[place], kept[place] = Reference(link), None
+
+    def completed(self, kept: Links) -> Links:
+        """What the graph's node has kept with the links that it let go, if they are still there."""
+        alive = {place: reference() for place, reference in self.links.items()}
+        return [alive.get(place, link) for place, link in enumerate(kept)]
+
+    def run(self) -> _Run:
+        """The backward that is running."""
+        number = compat.current_backward()
+        if number not in self.runs:
+            self.runs[number] = _Run()
+            if len(self.runs) > MOST_RUNS:
+                del self.runs[min(self.runs)]
+        return self.runs[number]
+
+    def note(self, node: Any, position: int, gradient: torch.Tensor | None) -> None:
+        """Note what comes in for a result, on its way to the `node` of the graph: that does not run where it does not
+        lead to what autograd is asked for."""
+        run = self.run()
+        run.node, run.gradients[position] = node, gradient
+
+    def left(self, found: Gradients) -> Gradients:
+        """What the graph's node returns of the gradients that it has found. The others stay here."""
+        run = self.run()
+        run.node, run.gradients = None, {}
+        run.found = {place: found[place] for place in self.places}
+        return [None if place in self.places else gradient for place, gradient in enumerate(found)]
+
+    def collected(self, places: Sequence[int], given: Gradients) -> list[torch.Tensor | None]:
+        """The gradients at `places`, and what is `given` from elsewhere."""
+        run = self.run()
+        if run.found is None:
+            gradients = [run.gradients.get(i) for i in range(self.results)]
+            node, run.node, run.gradients = run.node, None, {}
+            found = self.compute(node, gradients)
+            run.found = {place: found[place] for place in self.places}
+        own = [run.found.pop(place, None) for place in places]
+        return [one if other is None else other if one is None else one + other for one, other in zip(own, given)]
+
+
+class _Run:
+    """One backward through a call: `gradients` of results, by their positions, until the ones of inputs are `found`."""
+
+    def __init__(self) -> None:
+        self.node: Any = None
+        self.gradients: dict[int, torch.Tensor | None] = {}
+        self.found: dict[int, torch.Tensor | None] | None = None
+
+
+class LeadingResult(torch.autograd.Function):
+    """The node of a result that leads to inputs which lie apart, to which it has `held` links. The gradient goes to the
+    graph's node as it is; those inputs are told that there is one by something of no size."""
+
+    boxed_grads_call = True
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        apart: Apart,
+        position: int,
+        value: list[torch.Tensor],
+        held: list[torch.Tensor],
+        *behind: torch.Tensor,
+    ) -> torch.Tensor:
+        ctx.apart, ctx.position, ctx.held, ctx.ends = apart, position, held, len(behind) - 1
+        ctx.set_materialize_grads(False)
+        return value.pop()
+
+    @staticmethod
+    def backward(ctx: Any, *given: Any) -> tuple[torch.Tensor | None, ...]:
+        gradients: list[torch.Tensor | None] = given[0] if compat.HAS_BOXED_GRADIENTS else list(given)
+        del given
+        gradient = gradients.pop()
+        node: Any = ctx.next_functions[0][0]
+        if type(node) in _HOLDING:
+            node = node.next_functions[0][0]
+        ctx.apart.note(node, ctx.position, gradient)
+        end = None if gradient is None else torch.empty(0, device=gradient.device)
+        return (None, None, None, None, gradient, *[end] * ctx.ends)
+
+
+_lead = compat.raw_apply(LeadingResult)
+_HOLDING = (compat.node_type(CompiledResult),)
