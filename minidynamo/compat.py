@@ -335,6 +335,11 @@ def raw_dispatch_keys(tensor: torch.Tensor) -> int:
     return keys
 
 
+def memory_of(tensor: torch.Tensor) -> object:
+    """What two tensors in the same memory have in common."""
+    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
+
+
 def version_of(tensor: torch.Tensor) -> int | None:
     """How often torch counts the memory of a tensor as written; None for inference tensors, which it does not count."""
     return None if tensor.is_inference() else tensor._version

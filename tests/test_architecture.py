@@ -37,6 +37,7 @@ FOUNDATION = {
 }
 FOUNDATION |= {"autograd_calls", "tensor_hooks", "transforming"}
 FOUNDATION |= {
+    "copied_results",
     "declarations",
     "deferred",
     "kernel_launches",

@@ -15,6 +15,7 @@ from torch import fx
 
 from minidynamo import compat
 from minidynamo.autograd.numbers import is_symbolic, known
+from minidynamo.copied_results import CopiedResult
 from minidynamo.errors import Diagnostic, GraphRefused
 
 
@@ -59,7 +60,7 @@ def classify(outputs: Sequence[Any], inputs: Mapping[int, torch.Tensor]) -> tupl
     Raises GraphRefused MD404 for outputs that cannot be made from what one compiled graph returns.
     """
     objects = {id(value): i for i, value in inputs.items()}
-    owners = {_storage(value): i for i, value in inputs.items()}
+    owners = {compat.memory_of(value): i for i, value in inputs.items()}
     members: dict[Any, list[torch.Tensor]] = {}
     entries = []
     for value in outputs:
@@ -71,26 +72,37 @@ def classify(outputs: Sequence[Any], inputs: Mapping[int, torch.Tensor]) -> tupl
             entry = TracedOutput("input", objects[id(value)])
         elif _is_cut_off(value):
             raise _cannot_rebuild("an output is a view of one that was made with the grad mode off")
-        elif (owner := owners.get(_storage(value))) is not None:
+        elif (owner := owners.get(compat.memory_of(value))) is not None:
             entry = _traced("view", owner, value)
             if value.requires_grad and not inputs[owner].requires_grad:
                 raise _cannot_rebuild("an output shares memory with an input, but not its gradient history")
         else:
-            family = members.setdefault(_storage(value), [])
+            family = members.setdefault(compat.memory_of(value), [])
             family.append(value)
-            entry = _traced("member", list(members).index(_storage(value)), value)
+            entry = _traced("member", list(members).index(compat.memory_of(value)), value)
         entries.append(entry)
     return entries, [_family(group) for group in members.values()]
+
+
+def refuse_copies(copies: Sequence[CopiedResult], outputs: Sequence[Any], inputs: Mapping[int, torch.Tensor]) -> None:
+    """Raise GraphRefused MD404 where somebody could tell that results of the user's functions are copies, while they
+    share memory in eager: with an input or another output, or with something that is written to."""
+    if any(copied.is_written for copied in copies):
+        raise _cannot_rebuild("a function of the user's returns a view of an argument, and one of them is written to")
+    places: dict[Any, Any] = {}
+    for copied in copies:  # the memory that each lies in in eager, and behind another function that of the first
+        place = compat.memory_of(copied.result)
+        places[compat.memory_of(copied.copy)] = places.get(place, place)
+    memories = {compat.memory_of(value) for value in (*inputs.values(), *outputs) if isinstance(value, torch.Tensor)}
+    found = [places[memory] for memory in memories if memory in places]
+    if len({*found}) < len(found) or not memories.isdisjoint(found):
+        raise _cannot_rebuild("an output shares memory with the argument of a function of the user's")
 
 
 def _traced(kind: Literal["view", "member"], index: int, value: torch.Tensor) -> TracedOutput:
     has_history = value.grad_fn is not None
     is_view = value._is_view() or value.is_inference()
     return TracedOutput(kind, index, None, value.requires_grad, has_history, is_view)
-
-
-def _storage(value: torch.Tensor) -> Any:
-    return value.untyped_storage()._cdata if value.layout is torch.strided else id(value)
 
 
 def _family(members: list[torch.Tensor]) -> Family:

@@ -25,7 +25,7 @@ from torch.fx.experimental.proxy_tensor import (
 from minidynamo import compat, fake_strides
 from minidynamo.autograd import plain_calls
 from minidynamo.autograd.checks import assert_values
-from minidynamo.autograd.families import Family, TracedOutput, classify
+from minidynamo.autograd.families import Family, TracedOutput, classify, refuse_copies
 from minidynamo.autograd.histories import (
     functions_behind,
     on_the_way,
@@ -44,6 +44,7 @@ from minidynamo.autograd.opaque import CHOOSES_BY_DATA, CHOOSES_LATER, REFUSES_B
 from minidynamo.autograd.places_read import PlacesRead, let_have_symbols
 from minidynamo.autograd.vectors import without_vectors
 from minidynamo.compat import FakeTensor, FakeTensorMode, OpOverload
+from minidynamo.copied_results import noting_copies
 from minidynamo.errors import Diagnostic, GraphRefused, MinidynamoError
 from minidynamo.recomputing import CHECKPOINTS
 from minidynamo.switches import is_switch, preserved, restore, settings
@@ -278,8 +279,9 @@ class _Tracing:
             before = settings()
             # Before the program runs: an input that it writes to may require grad afterwards, and has no gradient.
             wanted = {i: leaf for i, leaf in leaves.items() if leaf.requires_grad}
-            with _blocks_of_autocast(self.casts_once):
+            with _blocks_of_autocast(self.casts_once), noting_copies() as copies:
                 outputs = self.run_forward(recorder, given)
+            refuse_copies(copies, outputs, inputs)
             restore(before)
             mutated = {i: v for i, v in inputs.items() if v.grad_fn is not histories[i]}
             self.result.writes = {i: inputs[i]._version - count for i, count in versions.items()}

@@ -16,10 +16,9 @@ from typing import Any
 
 import torch
 
-from minidynamo.compat import constant_behind, foreach_add_, foreach_copy_, foreach_mul_, owns_its_memory
+from minidynamo.compat import constant_behind, foreach_add_, foreach_copy_, foreach_mul_, memory_of, owns_its_memory
 from minidynamo.guards.source import Computed, Constant, Held
 from minidynamo.tracer import numbers, numpy_numbers
-from minidynamo.tracer.graph.subgraphs import memory_of
 from minidynamo.tracer.protocol import Number, Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from minidynamo.autograd.families import classify
+from minidynamo.autograd.families import classify, refuse_copies
+from minidynamo.copied_results import noting_copies, of_its_own
 from minidynamo.errors import GraphRefused
 
 
@@ -43,3 +44,46 @@ def test_histories_of_their_own_are_refused():
     x = torch.randn(4)
     with pytest.raises(GraphRefused, match="MD404"):
         classify([x.view(2, 2).requires_grad_()], {0: x})
+
+
+def copied(x, *others):
+    """Copies of views of x, each noted."""
+    with noting_copies() as copies:
+        made = [of_its_own(x[:2], (x,)), *(of_its_own(x[k:], (x,)) for k in others)]
+        made.append(of_its_own(made[0].view(2), (made[0],)))
+    return copies, made
+
+
+def test_copies_that_nobody_can_tell_are_taken():
+    x, y = torch.randn(4), torch.randn(2)
+    copies, (one, other) = copied(x)
+    refuse_copies(copies, [one, one[1:], y, 3], {0: y})
+    refuse_copies(copies, [other], {0: y})
+
+
+@pytest.mark.parametrize(
+    "outputs", [lambda x, made: [made[0]], lambda x, made: [made[-1][:1]]], ids=["a copy", "a copy of a copy"]
+)
+def test_a_copy_of_what_lies_in_an_input_is_refused(outputs):
+    x = torch.randn(4)
+    copies, made = copied(x)
+    with pytest.raises(GraphRefused, match="MD404"):
+        refuse_copies(copies, outputs(x, made), {0: x})
+
+
+@pytest.mark.parametrize(
+    "outputs", [lambda x, made: [made[0], x], lambda x, made: [made[0], made[1]]], ids=["beside it", "two of it"]
+)
+def test_a_copy_of_what_another_output_lies_in_is_refused(outputs):
+    x = torch.randn(4)
+    copies, made = copied(x, 1)
+    with pytest.raises(GraphRefused, match="MD404"):
+        refuse_copies(copies, outputs(x, made), {})
+
+
+def test_copies_are_refused_where_there_is_written_to_the_memory():
+    x = torch.randn(4)
+    copies, _ = copied(x)
+    x.add_(1)
+    with pytest.raises(GraphRefused, match="written to"):
+        refuse_copies(copies, [], {})

@@ -231,6 +231,7 @@ def test_with_a_graph_for_backward(fn):
     assert_same_as_eager(fn, leaf, backend="aot_eager", calls=2, graphs=1, breaks=0)
 
 
+@pytest.mark.filterwarnings("ignore:MD404")
 def test_a_result_in_the_memory_of_an_argument_has_its_own_gradient():
     def program(x):
         y = x * 2
@@ -240,6 +241,74 @@ def test_a_result_in_the_memory_of_an_argument_has_its_own_gradient():
     for y, reversed_y in (program(x), minidynamo.compile(program, backend="aot_eager")(x)):
         (gradient,) = torch.autograd.grad((y * 3 + reversed_y).sum(), x)
         assert torch.equal(gradient, torch.full((4,), 4.0))
+
+
+class Detached(Function):
+    """What it returns shares memory with the argument, and is no view of it."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.detach()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 3
+
+
+def of_the_argument(x):
+    return Reversed.apply(x)
+
+
+def part_of_the_argument(x):
+    return Detached.apply(x)[1:], x.sin()
+
+
+def beside_another_view(x):
+    y = x * 2
+    return Detached.apply(y), y.view(2, 2)
+
+
+def written_afterwards(x):
+    y = x * 2
+    z = Detached.apply(y)
+    with torch.no_grad():
+        y.add_(1)
+    return z * 1
+
+
+def written_through(x):
+    y = x.detach() * 2
+    Reversed.apply(y).mul_(3)
+    return y + 1
+
+
+@pytest.mark.filterwarnings("ignore:MD404")
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)])
+@pytest.mark.parametrize(
+    "program", [of_the_argument, part_of_the_argument, beside_another_view, written_afterwards, written_through]
+)
+@pytest.mark.parametrize("requires_grad", [True, False])
+def test_a_result_shares_memory_as_in_eager(program, backend, requires_grad):
+    def outcome(f):
+        x = torch.arange(4.0, requires_grad=requires_grad)
+        made = f(x)
+        outs = made if isinstance(made, tuple) else (made,)
+        views = [(out._is_view(), out._base is x, out.data_ptr() == x.data_ptr()) for out in outs]
+        with torch.no_grad():
+            outs[-1].add_(1)
+            x.add_(1)
+        return views, [out.tolist() for out in outs], x.tolist()
+
+    assert outcome(minidynamo.compile(program, backend=backend)) == outcome(program)
+
+
+def test_a_result_that_nobody_else_sees_stays_in_the_graph():
+    """As in domain-adversarial training: no notice that the graph runs operation by operation."""
+
+    def program(x):
+        return Reversed.apply(x * 2).sin(), Reversed.apply(x.cos())
+
+    assert_same_as_eager(program, leaf, backend="aot_eager", calls=2, graphs=1, breaks=0)
 
 
 FACTOR = 2.0

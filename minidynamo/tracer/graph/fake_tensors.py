@@ -11,11 +11,17 @@ from typing import Any
 
 import torch
 
-from minidynamo.compat import SYMBOLIC_NUMBERS, OpOverload, fake_tensor_log, form_without_data, python_dispatcher
+from minidynamo.compat import (
+    SYMBOLIC_NUMBERS,
+    OpOverload,
+    fake_tensor_log,
+    form_without_data,
+    memory_of,
+    python_dispatcher,
+)
 from minidynamo.fake_strides import FakeTensorMode
 from minidynamo.guards.shapes import Layout, Shapes
 from minidynamo.tracer.graph.dtype_checks import raise_unless_it_takes
-from minidynamo.tracer.graph.subgraphs import memory_of
 from minidynamo.variables.tensors import TensorVariable
 
 

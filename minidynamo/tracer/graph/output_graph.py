@@ -18,7 +18,7 @@ import torch
 import torch.fx
 from torch.utils.hooks import RemovableHandle
 
-from minidynamo.compat import ATTENTION_FUNCTIONS, OpOverload, written_lists
+from minidynamo.compat import ATTENTION_FUNCTIONS, OpOverload, memory_of, written_lists
 from minidynamo.errors import UserLocation
 from minidynamo.guards.class_checks import ClassChecks
 from minidynamo.guards.guard import Guard, GuardKind
@@ -37,7 +37,7 @@ from minidynamo.tracer.graph.fake_tensors import FakeTensors, Versions, has_symb
 from minidynamo.tracer.graph.inputs import GraphInputs
 from minidynamo.tracer.graph.known_values import KnownValues
 from minidynamo.tracer.graph.open_graphs import OpenGraphs, give
-from minidynamo.tracer.graph.subgraphs import GraphValue, Subgraph, memory_of
+from minidynamo.tracer.graph.subgraphs import GraphValue, Subgraph
 from minidynamo.tracer.protocol import Number
 from minidynamo.tracer.traced_frame import GraphInput
 from minidynamo.transforming import Transformation

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import torch
 import torch.fx
 
+from minidynamo.compat import memory_of
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.tensors import TensorVariable
 
@@ -100,8 +101,3 @@ class Subgraph:
 
 def _facts(fake: torch.Tensor) -> tuple[object, ...]:
     return tuple(fake.shape), fake.stride(), fake.requires_grad
-
-
-def memory_of(fake: torch.Tensor) -> object:
-    """What two tensors in the same memory have in common."""
-    return fake.untyped_storage()._cdata if fake.layout is torch.strided else id(fake)

@@ -19,8 +19,8 @@ from minidynamo.autograd_calls import (
     require_grad,
     retain_grad,
 )
+from minidynamo.compat import memory_of
 from minidynamo.tracer import registry
-from minidynamo.tracer.graph.subgraphs import memory_of
 from minidynamo.tracer.handlers.values import constant, expect_constant, none
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker

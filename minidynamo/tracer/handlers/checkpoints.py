@@ -11,9 +11,10 @@ from typing import NoReturn
 import torch
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
+from minidynamo.compat import memory_of
 from minidynamo.recomputing import run_checkpoint, run_reentrant_checkpoint
 from minidynamo.tracer import registry
-from minidynamo.tracer.graph.subgraphs import Subgraph, memory_of
+from minidynamo.tracer.graph.subgraphs import Subgraph
 from minidynamo.tracer.handlers.conditional import leaves, rebuilt, tensors_in
 from minidynamo.tracer.handlers.trials import changing_nothing, draws_random_numbers
 from minidynamo.tracer.handlers.values import is_constant

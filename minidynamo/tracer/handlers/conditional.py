@@ -16,12 +16,13 @@ import torch
 
 from minidynamo import compat
 from minidynamo.branching import run_branch
+from minidynamo.compat import memory_of
 from minidynamo.errors import GraphBreak, InvalidCond, Unsupported, UserLocation
 from minidynamo.switches import settings
 from minidynamo.tracer import registry
 from minidynamo.tracer.constants import from_constant
 from minidynamo.tracer.exceptions import Raised
-from minidynamo.tracer.graph.subgraphs import GraphValue, Subgraph, memory_of
+from minidynamo.tracer.graph.subgraphs import GraphValue, Subgraph
 from minidynamo.tracer.handlers.values import class_has
 from minidynamo.tracer.numbers import pinned
 from minidynamo.tracer.protocol import Tracer

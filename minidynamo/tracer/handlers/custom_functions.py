@@ -16,10 +16,10 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from minidynamo import compat
+from minidynamo.copied_results import of_its_own
 from minidynamo.guards.source import Computed, Constant, Names, Source
 from minidynamo.plain_numbers import run_whole
 from minidynamo.tracer import registry
-from minidynamo.tracer.graph.subgraphs import memory_of
 from minidynamo.tracer.handlers.trials import changing_nothing
 from minidynamo.tracer.handlers.values import constant, none
 from minidynamo.tracer.numbers import pinned
@@ -138,10 +138,9 @@ def applier(cls: type[Any], whole: bool = False) -> Callable[..., Any]:
         results = cls.apply(*args)
         if get_proxy_mode() is None:
             return results
-        # Autograd's graphs make tensors that share memory from one another, and would leave out the user's backward.
         if isinstance(results, tuple):
-            return tuple(_of_its_own(result, args) for result in results)
-        return _of_its_own(results, args)
+            return tuple(of_its_own(result, args) for result in results)
+        return of_its_own(results, args)
 
     apply.__dict__["only_computes"] = True  # or writes to its arguments, as its trace has shown
     apply.__name__ = apply.__qualname__ = f"{cls.__name__}_apply"
@@ -149,14 +148,6 @@ def applier(cls: type[Any], whole: bool = False) -> Callable[..., Any]:
     if whole:
         run_whole(apply, f"{cls.__module__}.{cls.__qualname__} {id(cls)}")
     return apply
-
-
-def _of_its_own(result: Any, args: tuple[Any, ...]) -> Any:
-    """A result that does not share memory with an argument, unless it is the argument, written to."""
-    if not isinstance(result, torch.Tensor) or any(result is arg for arg in args):
-        return result
-    memories = [memory_of(arg) for arg in args if isinstance(arg, torch.Tensor)]
-    return result.clone() if memory_of(result) in memories else result
 
 
 def _forward(

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import torch
 
+from minidynamo.compat import memory_of
 from minidynamo.guards.source import Computed, Constant
 from minidynamo.tracer import registry
-from minidynamo.tracer.graph.subgraphs import memory_of
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable

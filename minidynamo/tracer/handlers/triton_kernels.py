@@ -9,11 +9,11 @@ import inspect
 import types
 from typing import Any, NoReturn
 
+from minidynamo.compat import memory_of
 from minidynamo.guards.guard import GuardKind
 from minidynamo.kernel_launches import Launch, Tensor, launch_kernel, number_of
 from minidynamo.tracer import registry
 from minidynamo.tracer.constants import NotConstant, as_constant, key_of
-from minidynamo.tracer.graph.subgraphs import memory_of
 from minidynamo.tracer.handlers.values import constant, none
 from minidynamo.tracer.kernel_writes import written_arguments
 from minidynamo.tracer.protocol import Tracer

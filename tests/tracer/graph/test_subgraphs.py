@@ -3,7 +3,8 @@
 import torch
 from torch import fx
 
-from minidynamo.tracer.graph.subgraphs import Subgraph, memory_of
+from minidynamo.compat import memory_of
+from minidynamo.tracer.graph.subgraphs import Subgraph
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.tensors import TensorVariable
 
