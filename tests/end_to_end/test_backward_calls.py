@@ -374,3 +374,25 @@ def hooked_behind_the_call(y, z, x):
 def test_a_gradient_from_one_result_to_another(fn, ask):
     """It is seen behind the call, whether the program has asked for it inside, too, or broken the graph."""
     assert_alike(fn, lambda call, given: ask(*call(*given), *given), (3,), backend="aot_eager", fullgraph=False)
+
+
+PLACES = torch.tensor([1, 1, 3])
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("native", marks=pytest.mark.cpp)])
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(lambda x: x[PLACES].sin(), id="subscript"),
+        pytest.param(lambda x: torch.index_select(x, 0, PLACES).sin(), id="index_select"),
+        pytest.param(lambda x: torch.gather(x, 0, PLACES[:, None]).sin(), id="gather"),
+        pytest.param(lambda x: x.scatter(0, PLACES[:, None], 1.0).sin(), id="scatter"),
+    ],
+)
+def test_a_gradient_that_torch_writes_into_is_added_to_one_that_is_there(program, backend):
+    """Torch fills it after it was made; then it is handed over, and nothing of it is left to return."""
+    leaves = [torch.arange(10.0).view(5, 2).requires_grad_() for _ in range(2)]
+    for call, leaf in zip((program, minidynamo.compile(program, backend=backend)), leaves):
+        for _ in range(3):
+            call(leaf).sum().backward()
+    assert torch.allclose(leaves[0].grad, leaves[1].grad)

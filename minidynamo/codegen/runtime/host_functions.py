@@ -17,7 +17,7 @@ def with_strides(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor
     return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
-def count_as_new(*tensors: torch.Tensor) -> None:
-    """Forget that torch has written to them."""
-    counted = [tensor for tensor in tensors if not tensor.is_inference()]
+def count_as_new(*tensors: torch.Tensor | None) -> None:
+    """Forget that torch has written to them; None stands for a gradient that was handed over."""
+    counted = [tensor for tensor in tensors if tensor is not None and not tensor.is_inference()]
     compat.set_versions(counted, [0] * len(counted))
