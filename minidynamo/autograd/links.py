@@ -160,10 +160,14 @@ class Apart:
         run = self.run()
         run.node, run.gradients[position] = node, gradient
 
+    def begin(self) -> None:
+        """The graph's node runs: what comes in dies there."""
+        run = self.run()
+        run.node, run.gradients = None, {}
+
     def left(self, found: Gradients) -> Gradients:
         """What the graph's node returns of the gradients that it has found. The others stay here."""
         run = self.run()
-        run.node, run.gradients = None, {}
         run.found = {place: found[place] for place in self.places}
         return [None if place in self.places else gradient for place, gradient in enumerate(found)]
 

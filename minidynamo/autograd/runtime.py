@@ -330,6 +330,7 @@ def _make_function(
             del given
             if ctx.apart is None:
                 return (None, None, *gradients_of(ctx, gradients))
+            ctx.apart.begin()
             return (None, None, *ctx.apart.left(gradients_of(ctx, gradients)), None)
 
     return CompiledFunction

@@ -11,6 +11,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import minidynamo
+from minidynamo.boxed import mark_boxed
 from tests.autograd.programs import compile_program
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using backward")
@@ -225,3 +226,44 @@ def test_a_write_to_a_result_is_noticed():
     first.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         first.sum().backward()
+
+
+@pytest.mark.parametrize("asked", [True, False], ids=["from another node", "in the node of the graph"])
+def test_what_comes_in_dies_in_backward(asked):
+    """As where no input lies apart: nobody holds a gradient of a result while the gradients of inputs are computed."""
+    seen, watched = [], []
+
+    def look(gm, examples):
+        def run(args):
+            watched[:] = [weakref.ref(value) for value in args if value.shape == (3,) and value.sum() == 3]
+            args.clear()
+            seen.append([reference() is None for reference in watched])
+            return [None] * len(gm.graph.output_node().args[0])
+
+        return mark_boxed(run)
+
+    leaves = leaves_of_all()
+    call = compile_program(each_its_own, leaves, backward=look)
+    a, b, w = leaves[0] * 1, leaves[1] * 1, leaves[2]
+    made = call([a, b, w])
+    given = [torch.ones(3) for _ in made]
+    if asked:
+        targets, made, given = [b], made[1:2], given[1:2]
+    else:
+        targets = [b, w]
+    torch.autograd.grad(
+        [Handing.apply(value) for value in made], targets, [one * 2 for one in given], allow_unused=True
+    )
+    assert seen and all(map(all, seen))
+
+
+class Handing(torch.autograd.Function):
+    """Gives a gradient that nobody else holds."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return torch.ones_like(gradient)
