@@ -592,6 +592,11 @@ def constant_of(number: typing.Any) -> int | float | bool | None:
     return found
 
 
+def in_parts(op: OpOverload) -> typing.Callable[..., typing.Any]:
+    """What runs an operation that consists of others as torch's C++ does."""
+    return functools.partial(op._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)
+
+
 _RULE_KEYS = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
 
 

@@ -1,11 +1,12 @@
 """Owns the mode in which operations run on tensors without data, with the strides and dtypes of eager.
 
 Torch's own mode foretells others for some operations: those that it describes by other operations than they consist
-of. Three tables say what eager does there. Sizes are torch's.
+of. Tables say what eager does there. Sizes are torch's.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -127,6 +128,41 @@ what drops nothing returns a copy."""
 LIKE_THE_FIRST = frozenset({aten.huber_loss.default})
 """What has the dtype of its first argument, although torch foretells one that all arguments have in common."""
 
+_HANDED_OVER_WHOLE = """
+    dropout.default broadcast_tensors.default matmul.default one_hot.default pad_sequence.default
+    unsafe_chunk.default tensor_split.tensor_indices_or_sections stft.center istft.default
+    gru.input gru.data lstm.input lstm.data rnn_relu.input rnn_relu.data rnn_tanh.input rnn_tanh.data
+    upsample_linear1d.vec upsample_bilinear2d.vec upsample_bicubic2d.vec upsample_trilinear3d.vec
+    upsample_nearest1d.vec upsample_nearest2d.vec upsample_nearest3d.vec
+    _upsample_nearest_exact1d.vec _upsample_nearest_exact2d.vec _upsample_nearest_exact3d.vec
+    _upsample_bilinear2d_aa.vec _upsample_bicubic2d_aa.vec
+"""
+
+
+def _by_its_own(op: OpOverload) -> Callable[..., Any]:
+    run = compat.in_parts(op)
+
+    def composed(*args: Any, **kwargs: Any) -> Any:
+        return NotImplemented if _has_symbols((args, kwargs)) else run(*args, **kwargs)
+
+    return composed
+
+
+def _has_symbols(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return any(isinstance(size, torch.SymInt) for size in value.shape)
+    if isinstance(value, (list, tuple)):
+        return any(map(_has_symbols, value))
+    return _has_symbols([*value.values()]) if isinstance(value, dict) else isinstance(value, compat.SYMBOLIC_NUMBERS)
+
+
+COMPOSITES: dict[OpOverload, Callable[..., Any]] = {
+    op: _by_its_own(op) for op in operator.attrgetter(*_HANDED_OVER_WHOLE.split())(aten)
+}
+"""Operations that consist of others. Torch hands them over whole in inference mode, and has rules in Python of what
+they are: those return copies where eager returns an argument, and compute in another order. These take them apart as
+eager does; NotImplemented where sizes or numbers are symbols, which only those rules take."""
+
 STANDS_FOR: dict[OpOverload, OpOverload] = {}
 """Operators that do what one of ATen's does, of the same arguments: what is said of that holds for them."""
 
@@ -146,6 +182,11 @@ class FakeTensorMode(compat.FakeTensorMode):
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """One operation."""
+        if func in COMPOSITES:
+            with self:
+                parts = COMPOSITES[func](*args, **(kwargs or {}))
+            if parts is not NotImplemented:
+                return parts
         op = STANDS_FOR.get(func, func)
         # What operations of others do, nobody knows.
         self.draws |= torch.Tag.nondeterministic_seeded in op.tags or op.namespace not in ("aten", "prim", "prims")

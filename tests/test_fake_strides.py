@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import minidynamo
-from minidynamo.fake_strides import RULES, FakeTensorMode
+from minidynamo.fake_strides import COMPOSITES, RULES, FakeTensorMode
 
 aten = torch.ops.aten
 BINARY = [
@@ -160,3 +160,11 @@ def test_running_statistics_of_half_types(backend, dtype):
     found = minidynamo.compile(updating, backend=backend)(images, *made)
     assert found.stride() == result.stride()
     torch.testing.assert_close([found, *made], [result, *expected], rtol=0, atol=0)
+
+
+def test_what_consists_of_others_is_taken_apart_as_in_eager():
+    """In inference mode torch hands it over whole, and has rules that return copies."""
+    with FakeTensorMode(), torch.inference_mode():
+        x = torch.ones(3)
+        assert F.dropout(x, 0.5, training=False) is x
+    assert COMPOSITES[aten.dropout.default](x, 0.5, False) is x

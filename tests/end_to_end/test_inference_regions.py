@@ -186,3 +186,42 @@ def an_error_inside(compiled):
     for index in (0, 7, 7, 1):
         yield attempt(f, vector(), torch.tensor(index)), torch.is_inference_mode_enabled(), torch.is_grad_enabled()
         yield facts(vector() + 1)
+
+
+# What consists of other operations, which torch has rules in Python for
+
+dropout, lstm = torch.nn.Dropout(0.5).eval(), torch.nn.LSTM(4, 3, num_layers=2, bidirectional=True)
+interpolate = torch.nn.functional.interpolate
+COMPOSED = {
+    "linear": lambda x: interpolate(x[None], scale_factor=1.7, mode="linear"),
+    "bilinear": lambda x: interpolate(x[None, None], size=(3, 9), mode="bilinear", align_corners=True),
+    "bicubic": lambda x: interpolate(x[None, None], scale_factor=1.7, mode="bicubic"),
+    "nearest": lambda x: interpolate(x[None], scale_factor=2.0),
+    "long short-term memory": lambda x: lstm(x)[0],
+    "matrix product": lambda x: x.expand(2, 5, 4) @ x.t(),
+    "transform": lambda x: torch.stft(x[:, 0], 4, return_complex=True, window=torch.ones(4)).abs(),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", COMPOSED)
+def test_what_consists_of_other_operations_is_computed_as_in_eager(name, dynamic):
+    torch.manual_seed(0)
+    x = torch.randn(5, 4)
+    compiled = minidynamo.compile(COMPOSED[name], backend="aot_eager", dynamic=dynamic)
+    with torch.inference_mode():
+        assert torch.equal(compiled(x), COMPOSED[name](x))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)])
+def test_dropout_that_drops_nothing_returns_its_argument(backend):
+    """No copy: who writes to the one writes to the other."""
+
+    def program(x):
+        y = x.sin()
+        return y, dropout(y), dropout(x), torch.nn.functional.dropout(x, 0.0)
+
+    compiled, x = minidynamo.compile(program, backend=backend), torch.ones(3)
+    with torch.inference_mode():
+        y, dropped, given, whole = compiled(x)
+    assert dropped is y and given is x and whole is x
