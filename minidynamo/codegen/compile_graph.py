@@ -111,7 +111,7 @@ def _planned(
     otherwise: Callable[[], fx.GraphModule] | None,
 ) -> tuple[LoopProgram, HostProgram]:
     limit = functools.partial(peak_of_operations, gm)
-    schedule = functools.partial(_scheduled, kernels=target != "aten", name=name, handing_over=handing_over)
+    schedule = functools.partial(_scheduled, target=target, name=name, handing_over=handing_over)
     loops, program, above = schedule(gm, limit)
     if otherwise is not None and above > 0:
         other = schedule(otherwise(), limit)
@@ -136,10 +136,10 @@ def _compile(loops: LoopProgram, program: HostProgram, target: str, name: str) -
 
 
 def _scheduled(
-    gm: fx.GraphModule, limit: Callable[[bool], int], *, kernels: bool, name: str, handing_over: bool
+    gm: fx.GraphModule, limit: Callable[[bool], int], *, target: str, name: str, handing_over: bool
 ) -> tuple[LoopProgram, HostProgram, int]:
     """A graph, scheduled and with its memory planned, and by how many bytes its peak is above the limit."""
-    loops = lower_graph(gm, kernels=kernels)
+    loops = lower_graph(gm, kernels=target != "aten", moments=target == "cpp")
     if config.verify_ir:
         verify_program(loops)
     inputs = zip(gm.graph.find_nodes(op="placeholder"), loops.inputs)

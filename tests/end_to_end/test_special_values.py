@@ -208,6 +208,41 @@ def test_special_values_are_those_of_eager(dtype):
     assert wrong == []
 
 
+def rows_of_all_kinds(n, dtype):
+    """Rows of `n` elements: ordinary ones, far off zero, all equal, and of the largest numbers."""
+    largest, noise = torch.finfo(dtype).max, torch.randn(6, n, generator=torch.Generator().manual_seed(n)).double()
+    rows = [*noise[:2], noise[2] * 1e-3 + 100, noise[5] * 0 + 0.1, noise[5] * 0 + largest, noise[3] * largest / 4]
+    single = noise[5] * 0
+    single[0], single[-1] = largest, -largest
+    rows += [single, single.abs().flip(0), noise[4] * 1e-30, torch.full((n,), INF)]
+    return torch.stack([row.double() for row in rows]).to(dtype)
+
+
+NORMS = {
+    "plain": lambda x, w, b, n: F.layer_norm(x, (n,)),
+    "weight": lambda x, w, b, n: F.layer_norm(x, (n,), w),
+    "bias": lambda x, w, b, n: F.layer_norm(x, (n,), None, b),
+    "both": lambda x, w, b, n: F.layer_norm(x, (n,), w, b),
+    "no eps": lambda x, w, b, n: F.layer_norm(x, (n,), w, b, 0.0),
+    "statistics": lambda x, w, b, n: torch.native_layer_norm(x, (n,), w, b, 1e-5),
+    "between others": lambda x, w, b, n: F.layer_norm(x.abs() + b, (n,), w, b).mT.relu().contiguous(),
+    "several dimensions": lambda x, w, b, n: F.layer_norm(x.view(5, 2, n), (2, n)),
+    "turned": lambda x, w, b, n: F.layer_norm(x.view(5, 2, n), (2, n)).mT.contiguous(),
+}
+
+
+@pytest.mark.cpp
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("name", NORMS)
+def test_layer_norms_are_those_of_eager_to_the_last_bit(name, dtype, dynamic):
+    compiled = minidynamo.compile(NORMS[name], fullgraph=True, dynamic=dynamic, recompile_limit=20)
+    for n in (1024, 1, 3, 16, 33, 260, 5000) if dynamic else (3, 260, 5000):
+        x, (w, b) = rows_of_all_kinds(n, dtype), torch.linspace(-2, 3, 2 * n).to(dtype).view(2, n)
+        made, expected = compiled(x, w, b, n), NORMS[name](x, w, b, n)
+        torch.testing.assert_close(made, expected, rtol=0, atol=0, equal_nan=True)
+
+
 EVERY_HALF = {
     "erf": torch.erf,
     "erf of columns": lambda x: x.view(256, 256).mT.erf(),

@@ -18,9 +18,13 @@ from minidynamo.codegen.ir.index import Index, Var, numbers_below
 from minidynamo.codegen.ir.size import Extent, Number, Symbol, numbers_of, product
 from minidynamo.errors import UserLocation
 
-COMBINES = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
+POSITIONAL = ("argmax", "argmin")
+MOMENTS = ("mean", "squares")
+COMBINES = ("sum", "prod", "max", "min", "any", "all", *POSITIONAL, *MOMENTS)
 """How a reduction folds values. max and min return NaN if one is NaN; argmax and argmin give the position of the
-first extreme value (a NaN counts as extreme)."""
+first extreme value (a NaN counts as extreme). MOMENTS, the mean and the sum of squared deviations from it, are folded
+in the steps of torch's kernels for rows on a CPU, which are others for half types: they have these as their dtype, and
+a float32 as their result."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,13 @@ def merge(*origins: Iterable[Origin]) -> Origins:
 def comments(origins: Origins) -> tuple[str, ...]:
     """The user's lines that `origins` name, each once."""
     return tuple(dict.fromkeys(origin.where.comment() for origin in origins if origin.where is not None))
+
+
+def folded_dtype(combine: str, dtype: torch.dtype) -> torch.dtype:
+    """The dtype of a finished fold of `dtype`."""
+    if combine in POSITIONAL:
+        return torch.int64
+    return torch.float32 if combine in MOMENTS and dtype.itemsize < 4 else dtype
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from minidynamo.codegen.ir.loops import (
     Name,
     Statement,
     Store,
+    folded_dtype,
     numbers_in,
 )
 from minidynamo.codegen.ir.size import Extent, known_at_least, known_less
@@ -177,7 +178,7 @@ def verify_kernel(kernel: Kernel) -> None:
                         kept[s.name] = s.value.dtype
                 case Accumulate():
                     _require(bool(loop.axes), "a fold needs a loop", kernel)
-                    behind[s.name] = torch.int64 if s.position is not None else s.dtype
+                    behind[s.name] = folded_dtype(s.combine, s.dtype)
         row_names |= behind
     _verify_memory(kernel)
 

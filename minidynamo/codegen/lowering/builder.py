@@ -12,7 +12,7 @@ import torch
 
 from minidynamo.codegen.ir.expr import rename
 from minidynamo.codegen.ir.index import Index, Var, as_index, flatten, row_major
-from minidynamo.codegen.ir.loops import Buffer, Loops, Node, Origins
+from minidynamo.codegen.ir.loops import POSITIONAL, Buffer, Loops, Node, Origins
 from minidynamo.codegen.ir.size import Extent
 from minidynamo.codegen.lowering.formula import V, const, identity, opmath
 from minidynamo.codegen.lowering.values import Coordinates, Value, broadcast_shape, dimensions
@@ -34,6 +34,8 @@ class Builder:
         self.given: tuple[Buffer | None, ...] = ()
         # The call being lowered.
         self.origins: Origins = ()
+        # Whether kernels can fold MOMENTS.
+        self.moments = False
 
     @property
     def out(self) -> Buffer:
@@ -88,7 +90,7 @@ class Builder:
         folded = {d % len(shape) for d in dims} if shape else set()
         size = [1 if d in folded else n for d, n in enumerate(shape) if keepdim or d not in folded]
         index = [Index() if d in folded else at[d] for d in range(len(shape)) if keepdim or d not in folded]
-        positional = combine.startswith("arg")
+        positional = combine in POSITIONAL
         several = {d for d in folded if shape[d] != 1}
         if 0 in shape or (positional and not several):  # folds of nothing, or none at all
             nothing = const(0, torch.int64) if positional else V(identity(combine, body.dtype))

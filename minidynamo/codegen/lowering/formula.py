@@ -94,7 +94,7 @@ def identity(combine: str, dtype: torch.dtype) -> Const:
             return literal(combine == "min", dtype)
         limits = torch.iinfo(dtype)
         return literal(limits.min if combine == "max" else limits.max, dtype)
-    return literal({"sum": 0, "prod": 1, "any": False, "all": True}[combine], dtype)
+    return literal({"sum": 0, "prod": 1, "any": False, "all": True}.get(combine, 0), dtype)
 
 
 @dataclass(frozen=True)

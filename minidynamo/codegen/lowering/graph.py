@@ -44,12 +44,12 @@ from minidynamo.redrawing import FUNCTIONS
 _COPY = torch.ops.aten.copy_.default
 
 
-def lower_graph(gm: fx.GraphModule, *, kernels: bool = True) -> LoopProgram:
+def lower_graph(gm: fx.GraphModule, *, kernels: bool = True, moments: bool = False) -> LoopProgram:
     """The loop program of a functional ATen graph with fake tensors in `meta["val"]`.
 
-    With `kernels=False` every node becomes an extern call.
+    With `kernels=False` every node becomes an extern call. `moments` says that kernels can fold MOMENTS.
     """
-    return GraphLowering(gm, kernels).run()
+    return GraphLowering(gm, kernels, moments).run()
 
 
 def layout_of(name: str, fake: Any, numbers: Numbers) -> Buffer | None:
@@ -78,10 +78,11 @@ class GraphLowering:
     """One walk. `values` has the loop form of a node, `known` the number that kernels see in a node, `real` the host
     name of the tensor or number if it exists."""
 
-    def __init__(self, gm: fx.GraphModule, kernels: bool) -> None:
+    def __init__(self, gm: fx.GraphModule, kernels: bool, moments: bool) -> None:
         self.gm = gm
         self.kernels = kernels
         self.builder = Builder()
+        self.builder.moments = moments
         self.values: dict[fx.Node, Value | tuple[Value | None, ...]] = {}
         self.numbers = Numbers()
         self.known: dict[fx.Node, Extent | V | float] = {}

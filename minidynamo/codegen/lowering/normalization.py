@@ -15,7 +15,7 @@ import torch
 from minidynamo.codegen.lowering.builder import Builder
 from minidynamo.codegen.lowering.formula import NotLowered, V, apply, const, is_half, opmath, where
 from minidynamo.codegen.lowering.kernel_choices import in_order, large_means_are_lost
-from minidynamo.codegen.lowering.reductions import count, moments
+from minidynamo.codegen.lowering.reductions import count, moments, row_moments
 from minidynamo.codegen.lowering.registry import lowering
 from minidynamo.codegen.lowering.values import Value
 
@@ -86,10 +86,24 @@ def lower_log_softmax_backward(builder: Builder, grad: Value, y: Value, dim: int
     return builder.map(lambda g, v, s: g - apply("exp", v) * s, grad, y, total, dtype=builder.out.dtype)
 
 
-def _affine(normal: V, weight: V | None, bias: V | None, on_cpu: bool) -> V:
-    """Eager's kernel for a CPU adds zero for a missing bias, so nothing becomes a negative zero."""
-    scaled = normal if weight is None else normal * weight
-    return scaled if bias is None and not on_cpu else scaled + (0 if bias is None else bias)
+def _normalized(v: V, mean: V, rstd: V, weight: V | None, bias: V | None) -> V:
+    """One element of a layer norm."""
+    scaled = (v - mean) * rstd if weight is None else (v - mean) * rstd * weight
+    return scaled if bias is None else scaled + bias
+
+
+def _normalized_on_cpu(v: V, mean: V, rstd: V, weight: V | None, bias: V | None, dtype: torch.dtype) -> V:
+    """One element of a layer norm, rounded as in eager's kernel for a CPU: it has fused what it could. It adds zero for
+    a missing bias, so nothing becomes a negative zero."""
+    if is_half(dtype):
+        normal = apply("fma", v, rstd, -(mean * rstd))
+    elif weight is None and bias is not None:
+        return apply("fma", v - mean, rstd, bias)
+    else:
+        normal = (v - mean) * rstd
+    if weight is None:
+        return normal + (0 if bias is None else bias)
+    return normal * weight + 0 if bias is None else apply("fma", normal, weight, bias)
 
 
 @lowering("native_layer_norm")
@@ -102,27 +116,39 @@ def lower_layer_norm(
     if n == 0 or _is_mixed(builder, x, weight):
         raise NotLowered
     on_cpu = builder.device.type == "cpu"
-    lost = isinstance(n, int) and on_cpu and large_means_are_lost(n, x.dtype)
-    mean, squares = moments(builder, x, dims, safe=on_cpu and x.dtype != torch.float16 and not lost)
-
-    def reciprocal_deviation(s: V, m: V) -> V:
-        return apply("rsqrt", (where(apply("isinf", m * m), math.nan, s) if lost else s) / n + eps)
-
-    rstd = builder.map(reciprocal_deviation, squares, mean)
+    mean, squares, shown = _statistics(builder, x, dims)
+    rstd = builder.map(lambda s: apply("rsqrt", s / n + eps), squares)
     given = [v for v in (weight, bias) if v is not None]
 
     def formula(v: V, m: V, r: V, *rest: V) -> V:
         operands = iter(rest)
         w = None if weight is None else next(operands)
-        return _affine((v - m) * r, w, None if bias is None else next(operands), on_cpu)
+        b = None if bias is None else next(operands)
+        return _normalized_on_cpu(v, m, r, w, b, x.dtype) if on_cpu else _normalized(v, m, r, w, b)
 
     y = builder.map(formula, x, mean, rstd, *given, dtype=x.dtype)
     # CPU keeps the statistics in the dtype of the weights, GPU in float32.
     kept = torch.float32 if not on_cpu else x.dtype if weight is None else weight.dtype
     kept = x.dtype if kept.itemsize < x.dtype.itemsize else kept
-    shown = builder.map(lambda m, s: where(s.ne(s), math.nan, m), mean, squares)  # infinite elements have no mean
     statistics = (builder.map(lambda s: s, v, dtype=kept) for v in (shown, rstd))
     return y, *statistics
+
+
+def _statistics(builder: Builder, x: Value, dims: Sequence[int]) -> tuple[Value, Value, Value]:
+    """The mean and the sum of squared deviations of rows, and the mean that is returned, with their dimensions kept; in
+    the steps of eager's kernel for a CPU where rows lie in memory as it reads them."""
+    n, outer = count(x, dims), x.shape[: len(x.shape) - len(dims)]
+    if builder.moments and builder.device.type == "cpu" and in_order(builder.given[0]):
+        rows, kept = x.reshape((*outer, n)), (*outer, *(1 for _ in dims))
+        mean, squares = (m.reshape(kept) for m in row_moments(builder, rows))
+        return mean, squares, mean
+    lost = isinstance(n, int) and builder.device.type == "cpu" and large_means_are_lost(n, x.dtype)
+    safe = builder.device.type == "cpu" and x.dtype != torch.float16 and not lost
+    mean, squares = moments(builder, x, dims, safe=safe)
+    if lost:
+        squares = builder.map(lambda m, s: where(apply("isinf", m * m), math.nan, s), mean, squares)
+    # Infinite elements have no mean.
+    return mean, squares, builder.map(lambda m, s: where(s.ne(s), math.nan, m), mean, squares)
 
 
 def _is_mixed(builder: Builder, x: Value, weight: Value | None) -> bool:

@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 
+from minidynamo.codegen.ir.expr import Cast
 from minidynamo.codegen.ir.index import as_index, flatten, row_major
+from minidynamo.codegen.ir.loops import MOMENTS
 from minidynamo.codegen.ir.size import Extent, known_at_least, known_less, product
 from minidynamo.codegen.lowering.builder import Builder
 from minidynamo.codegen.lowering.formula import NotLowered, Number, V, apply, const, number, opmath, where
@@ -189,6 +191,20 @@ def moments(builder: Builder, x: Value, dims: Sequence[int], safe: bool = False)
     mean = builder.map(lambda s: s / n, total)
     mean = _finite(builder, mean, x, dims) if safe else mean
     return mean, _deviations(builder, x, mean, dims, True)
+
+
+def row_moments(builder: Builder, x: Value) -> tuple[Value, Value]:
+    """As `moments`, over the last dimension, in the steps of eager's kernels for rows on a CPU."""
+    if x.shape[-1] == 1:
+        # What the lanes have is added with weight zero.
+        mean = builder.map(lambda v: v + (0 - v) * 0, x)
+        return mean, builder.map(lambda v: v * (v - v) + v * v * 0, x)
+
+    def stored(v: V) -> V:
+        return V(v.expr.value) if isinstance(v.expr, Cast) else v
+
+    made = [builder.reduce(combine, stored, x, dims=[-1], keepdim=True, dtype=opmath(x.dtype)) for combine in MOMENTS]
+    return made[0], made[1]
 
 
 def _finite(builder: Builder, mean: Value, x: Value, dims: Sequence[int]) -> Value:

@@ -11,9 +11,9 @@ import contextlib
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from minidynamo.codegen.ir.expr import Scalar
-from minidynamo.codegen.ir.index import Var, as_index, at_least_one, flatten, row_major
-from minidynamo.codegen.ir.loops import Accumulate, Kernel, Let, Loop, Statement, Store
+from minidynamo.codegen.ir.expr import Load, Ref, Scalar
+from minidynamo.codegen.ir.index import Index, Var, as_index, at_least_one, flatten, row_major
+from minidynamo.codegen.ir.loops import MOMENTS, Accumulate, Kernel, Let, Loop, Statement, Store
 from minidynamo.codegen.ir.size import Extent, Symbol, ceil_division, hint, known_at_least, size_of
 from minidynamo.codegen.printers.base import (
     Form,
@@ -30,6 +30,7 @@ from minidynamo.config import config
 POINTWISE_BLOCK = 2048  # neighbouring rows that are one item of work
 SUM_BLOCK = 2048  # elements of a float sum in vector lanes before they go to a double
 COLUMN_SUM_BLOCK = 128  # the same where each column has its own sum
+MOMENTS_BLOCK = 1024  # elements of a row that moments take at once; chunks of all types fit into it
 BLOCKS = Symbol("blocks", 0)  # what the number of blocks is called where only the kernel knows it
 
 
@@ -42,6 +43,9 @@ def print_kernels(kernels: Sequence[Kernel]) -> str:
     """The source of a library with one entry point per kernel."""
     lines = Lines("  ", "//")
     lines('#include "vecmath.h"')
+    folds = (s for kernel in kernels for s in kernel.statements() if isinstance(s, Accumulate))
+    if any(s.combine in MOMENTS for s in folds):
+        lines('#include "moments.h"')
     for kernel in kernels:
         lines("")
         _KernelPrinter(kernel, lines).print()
@@ -253,7 +257,14 @@ class _KernelPrinter(CppExpressions):
 
     def nest(self, loop: Loop) -> None:
         """A loop with axes: folds start, the axes run, the innermost in vector lanes, folds end."""
-        folds = [Fold.of(s, loop.axes, self.sum_block(loop)) for s in loop.body if isinstance(s, Accumulate)]
+        folds = Fold.all_of(loop.body, loop.axes, self.sum_block(loop))
+        rows = [fold for fold in folds if fold.leads]
+        if rows and (places := self.rows_in_memory(loop, folds)):
+            size = self.size(extent_of(loop.axes))
+            for fold, place in zip(rows, places):
+                self.lines(f"{fold.moments(size)};", f"{fold.total}.add({place}, {size});", f"{fold.total}.end();")
+            self.end(loop, folds)
+            return
         for s in loop.body:
             if isinstance(s, Let) and s.kept:
                 self.lines(f"alignas(64) {TYPES[s.value.dtype]} k_{s.name}[{self.size(extent_of(loop.axes))}];")
@@ -261,12 +272,14 @@ class _KernelPrinter(CppExpressions):
         self.each(*(line for fold in folds for line in fold.start(self.here)))
         *outer, inner = loop.axes
         parted = [fold for fold in folds if fold.parted]
+        self.lines(*(f"{f.moments(self.size(inner.extent))};" for f in rows))
+        self.lines(*(f"alignas(64) {f.compared} {f.part}[{MOMENTS_BLOCK}];" for f in rows))
         with contextlib.ExitStack() as stack:
             for var in outer:
                 stack.enter_context(self.lines.block(_for(var.name, "0", self.size(var.extent)), "}"))
             first, after = "0", self.size(inner.extent)
-            block = self.block_of_sums
-            if parted and not known_at_least(block - inner.extent, 0):
+            block = MOMENTS_BLOCK if rows else self.block_of_sums
+            if (parted or rows) and not known_at_least(block - inner.extent, 0):
                 head = f"for (int64_t from = 0; from < {after}; from += {block}) {{"
                 stack.enter_context(self.lines.block(head, "}"))
                 self.lines(self.end_of_block("to", "from", block, inner.extent))
@@ -283,9 +296,29 @@ class _KernelPrinter(CppExpressions):
             else:
                 clauses = "".join(f" reduction({fold.clause} : {fold.current})" for fold in folds if fold.clause)
                 with self.vector_loop(inner, first, after, loop.body, clauses):
-                    self.body(loop, folds)
+                    self.body(loop, folds, inner.name if first == "0" else f"{inner.name} - {first}")
             self.each(*(f"{fold.total}{self.here} += {fold.part}{self.here}" for fold in parted))
+            self.lines(*(f"{fold.total}.add({fold.part}, {after} - {first});" for fold in rows))
+        self.lines(*(f"{fold.total}.end();" for fold in rows))
         self.end(loop, folds)
+
+    def rows_in_memory(self, loop: Loop, folds: Sequence[Fold]) -> list[str]:
+        """Where the rows lie whose moments are all that a loop computes; nothing where it computes something else."""
+        named = {s.name: s.value for s in loop.body if isinstance(s, Let) and not s.kept}
+        if len(named) + len(folds) < len(loop.body) or not all(fold.is_moment for fold in folds):
+            return []
+        start = {v: Index() for v in loop.axes}
+        places = []
+        for fold in (fold for fold in folds if fold.leads):
+            value = fold.source.value
+            value = named.get(value.name, value) if isinstance(value, Ref) else value
+            if not isinstance(value, Load) or value.valid is not None or value.dtype.itemsize < 4:
+                return []
+            first = value.index[0].substitute(start)
+            if value.index[0] != first + as_index(loop.axes[-1]) or self.may_fail(value):
+                return []
+            places.append(f"p_{value.buffer} + {self.index(first)}")
+        return places
 
     def sum_block(self, loop: Loop) -> int:
         """The number of float additions per lane up to which a sum is left in one float; 0 for none."""
@@ -308,12 +341,13 @@ class _KernelPrinter(CppExpressions):
             with self.vector_loop(self.items.along, self.first, self.after, ()):
                 self.lines(*(f"{s};" for s in statements))
 
-    def body(self, loop: Loop, folds: Sequence[Fold]) -> None:
+    def body(self, loop: Loop, folds: Sequence[Fold], in_block: str = "") -> None:
+        """What a loop does in each iteration, which is at the place `in_block` of a block of a row."""
         remaining = iter(folds)
         for s in loop.body:
             if isinstance(s, Accumulate):
                 self.lines.origins(s.origins)
-                position = "" if s.position is None else self.index(s.position)
+                position = in_block if s.position is None else self.index(s.position)
                 self.lines(*next(remaining).step(self.here, self.expr(s.value), position))
                 continue
             self.statement(s)

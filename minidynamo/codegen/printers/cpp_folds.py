@@ -6,12 +6,13 @@ Where the loops of a fold stand is decided in `cpp.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
+from minidynamo.codegen.ir.expr import Expr
 from minidynamo.codegen.ir.index import Var, as_index, flatten, row_major
-from minidynamo.codegen.ir.loops import Accumulate
+from minidynamo.codegen.ir.loops import MOMENTS, Accumulate, Statement
 from minidynamo.codegen.printers.cpp_expressions import TYPES
 
 # combine -> (start, fold of old {0} and new {1}, name of the fold in a reduction clause)
@@ -29,17 +30,38 @@ BETTER = {"argmax": "exceeds", "argmin": "undercuts"}
 @dataclass(frozen=True)
 class Fold:
     """How one Accumulate is spelled. A long float sum runs in blocks of floats (`part`) that are added in double.
-    `in_order` says that the loops visit positions in ascending order: of equal values the first one is met first."""
+    `in_order` says that the loops visit positions in ascending order: of equal values the first one is met first.
+    Moments take blocks of a row at once; those of the same elements are folded once, by the `leader`."""
 
     source: Accumulate
     parted: bool
     in_order: bool
+    leader: str = ""
 
     @staticmethod
     def of(s: Accumulate, axes: Sequence[Var], sum_block: int) -> Fold:
         visited = flatten([as_index(v) for v in axes], row_major([v.extent for v in axes]))
         parted = sum_block > 0 and s.combine == "sum" and s.dtype is torch.float32
         return Fold(s, parted, s.position in (None, visited))
+
+    @staticmethod
+    def all_of(body: Sequence[Statement], axes: Sequence[Var], sum_block: int) -> list[Fold]:
+        """The folds of one loop."""
+        folds = [Fold.of(s, axes, sum_block) for s in body if isinstance(s, Accumulate)]
+        leaders: dict[tuple[Expr, torch.dtype], str] = {}
+        for s in (fold.source for fold in folds if fold.is_moment):
+            leaders.setdefault((s.value, s.dtype), s.name)
+        return [replace(f, leader=leaders.get((f.source.value, f.source.dtype), "")) for f in folds]
+
+    @property
+    def is_moment(self) -> bool:
+        """Whether it is one of MOMENTS."""
+        return self.source.combine in MOMENTS
+
+    @property
+    def leads(self) -> bool:
+        """Whether it folds moments."""
+        return self.is_moment and self.leader == self.source.name
 
     @property
     def combine(self) -> str:
@@ -62,6 +84,8 @@ class Fold:
 
     @property
     def total(self) -> str:
+        if self.is_moment:
+            return f"moments_{self.leader}"
         return f"{self.source.combine}_{self.source.name}"
 
     @property
@@ -75,13 +99,21 @@ class Fold:
 
     @property
     def clause(self) -> str:
-        return "" if self.source.combine in BETTER else FOLDS[self.combine][2]
+        return "" if self.source.combine in (*BETTER, *MOMENTS) else FOLDS[self.combine][2]
+
+    def moments(self, size: str) -> str:
+        """The declaration of what folds moments of a row of a `size`."""
+        return f"Moments<{TYPES[self.source.dtype]}> {self.total}({size})"
 
     def declarations(self) -> list[str]:
+        if self.is_moment:
+            return []
         rows = [f"{self.type} {self.total}"]
         return [*rows, f"{self.compared} best_{self.source.name}"] if self.source.combine in BETTER else rows
 
     def start(self, here: str) -> list[str]:
+        if self.is_moment:
+            return []
         if self.source.combine in BETTER:
             return [f"{self.total}{here} = -1", f"best_{self.source.name}{here} = 0"]
         return [f"{self.total}{here} = {FOLDS[self.combine][0].format(type=self.compared)}"]
@@ -90,6 +122,8 @@ class Fold:
         """The statements that fold `value` in."""
         if self.source.dtype in (torch.float16, torch.bfloat16):
             value = f"to_float({value})"
+        if self.is_moment:
+            return [f"{self.part}[{position}] = {value};"] if self.leads else []
         target = f"{self.current}{here}"
         if self.source.combine not in BETTER:
             return [f"{target} = {FOLDS[self.combine][1].format(target, value)};"]
@@ -108,4 +142,6 @@ class Fold:
         """The result, as an expression of the type that readers expect."""
         if self.source.combine in BETTER:
             return f"{self.total}{here}"
+        if self.is_moment:
+            return f"{self.total}.{self.source.combine}"
         return f"cast<{TYPES[self.source.dtype]}>({self.total}{here})"

@@ -10,22 +10,23 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from minidynamo.codegen.ir.expr import IndexValue, Load, walk
 from minidynamo.codegen.ir.index import FloorDiv, Index, Lookup, Mod, Var, as_index
-from minidynamo.codegen.ir.loops import Accumulate, Kernel, Let, Loop, Statement, Store
+from minidynamo.codegen.ir.loops import MOMENTS, Accumulate, Kernel, Let, Loop, Statement, Store
 from minidynamo.codegen.ir.size import hint
 
 
 def arrange(kernel: Kernel) -> Kernel:
     """The same kernel with its loops in memory order, joined where possible, and `vector` set."""
     columns = next((loop.axes for loop in kernel.loops if loop.axes), ())
-    kernel = _with_axes(kernel, _sorted(kernel.rows, kernel), _sorted(columns, kernel))
-    kernel = _join(_join(kernel, rows=True), rows=False)
+    ordered = any(isinstance(s, Accumulate) and s.combine in MOMENTS for s in kernel.statements())
+    kernel = _with_axes(kernel, _sorted(kernel.rows, kernel), columns if ordered else _sorted(columns, kernel))
+    kernel = _join(_join(kernel, rows=True), rows=False, always=ordered)
     columns = next((loop.axes for loop in kernel.loops if loop.axes), ())
     renamed = {v: Var(f"y{k}", v.extent) for k, v in enumerate(kernel.rows)}
     renamed |= {v: Var(f"x{k}", v.extent) for k, v in enumerate(columns)}
     kernel = _replace_variables(kernel, {v: as_index(new) for v, new in renamed.items()})
     rows, columns = tuple(renamed[v] for v in kernel.rows), tuple(renamed[v] for v in columns)
     kernel = _with_axes(kernel, rows, columns)
-    if any(isinstance(s, Let) and s.kept for s in kernel.statements()):
+    if ordered or any(isinstance(s, Let) and s.kept for s in kernel.statements()):
         return dataclasses.replace(kernel, vector=columns[-1])  # what is kept is kept of one row at a time
     inner = [i for loop in kernel.loops if loop.axes for s in loop.body for i in _offsets(s)]
     return dataclasses.replace(kernel, vector=vector_of(rows, columns, inner))
@@ -121,8 +122,8 @@ def _divisions(index: Index) -> int:
     return total
 
 
-def _join(kernel: Kernel, *, rows: bool) -> Kernel:
-    """Join neighbouring axes, innermost first, where that needs no further division anywhere."""
+def _join(kernel: Kernel, *, rows: bool, always: bool = False) -> Kernel:
+    """Join neighbouring axes, innermost first, where that needs no further division anywhere, or `always`."""
     k = 0
     while True:
         columns = next((loop.axes for loop in kernel.loops if loop.axes), ())
@@ -135,7 +136,7 @@ def _join(kernel: Kernel, *, rows: bool) -> Kernel:
         values = {outer: flat // inner.extent, inner: flat % inner.extent}
         before = sum(map(_divisions, _indices(kernel)))
         changed = _replace_variables(kernel, values)
-        if sum(map(_divisions, _indices(changed))) > before:
+        if not always and sum(map(_divisions, _indices(changed))) > before:
             k += 1
             continue
         fewer = (*axes[: len(axes) - k - 2], joined, *axes[len(axes) - k :])

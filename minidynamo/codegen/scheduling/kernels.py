@@ -14,7 +14,18 @@ import torch
 
 from minidynamo.codegen.ir.expr import Cast, Expr, Load, Ref, children, loads, rewrite, walk
 from minidynamo.codegen.ir.index import Index, flatten
-from minidynamo.codegen.ir.loops import Accumulate, Buffer, Kernel, Let, Loop, Loops, Statement, Store, numbers_between
+from minidynamo.codegen.ir.loops import (
+    Accumulate,
+    Buffer,
+    Kernel,
+    Let,
+    Loop,
+    Loops,
+    Statement,
+    Store,
+    folded_dtype,
+    numbers_between,
+)
 from minidynamo.codegen.scheduling.axes import arrange, vector_of
 from minidynamo.codegen.scheduling.fuse import Group
 from minidynamo.codegen.scheduling.passes import Passes, find_passes
@@ -132,8 +143,8 @@ class KernelBuilder:
 
 def _fold_dtype(node: Loops) -> torch.dtype:
     """The dtype of a finished fold."""
-    assert node.accumulate is not None
-    return torch.int64 if node.position is not None else node.accumulate
+    assert node.accumulate is not None and node.combine is not None
+    return folded_dtype(node.combine, node.accumulate)
 
 
 def share_loads(body: Sequence[Statement], fresh: Callable[[str], str]) -> tuple[Statement, ...]:

@@ -11,7 +11,7 @@ import torch
 
 from minidynamo.codegen.ir.expr import IndexValue, Load, Op, mask
 from minidynamo.codegen.ir.index import Var, as_index, delinearize, row_major
-from minidynamo.codegen.ir.loops import Buffer, LoopProgram, Loops, Node
+from minidynamo.codegen.ir.loops import MOMENTS, POSITIONAL, Buffer, LoopProgram, Loops, Node
 from minidynamo.codegen.ir.size import Extent, ceil_division, hint, product
 from minidynamo.codegen.lowering.formula import identity, operand
 
@@ -43,7 +43,7 @@ def split_reductions(program: LoopProgram) -> LoopProgram:
 
 
 def _is_long(node: Loops) -> bool:
-    if node.combine is None or node.position is not None:
+    if node.combine is None or node.combine in (*POSITIONAL, *MOMENTS):
         return False
     results = hint(product(v.extent for v in node.ranges))
     length = hint(product(v.extent for v in node.reduced))
