@@ -80,7 +80,7 @@ def decomposition_table(keep: Collection[OpOverload] = ()) -> dict[OpOverload, C
     packets = [getattr(aten, name) for name in SPLIT.split()]
     table = compat.get_decompositions(packets)
     for op in (aten.native_batch_norm_backward.default, aten.native_group_norm_backward.default):
-        table[op] = _unless_mixed(table[op])
+        table[op] = _unless_mixed(_laid_out_as_input(table[op]))
     table[aten.native_batch_norm_backward.default] = _unless_half_steps(table[aten.native_batch_norm_backward.default])
     table |= dict.fromkeys((aten.nll_loss_backward.default, aten.nll_loss2d_backward.default), nll_loss_backward)
     for op in (getattr(aten, name).default for name in ROW_MAJOR.split()):
@@ -106,6 +106,20 @@ def _copying(split: Callable[..., Any]) -> Callable[..., Any]:
         return map_aggregate(split(*args, **kwargs), own)
 
     return copying
+
+
+def _laid_out_as_input(split: Callable[..., Any]) -> Callable[..., Any]:
+    """`split`, with the gradient of the input, the first result, laid out as kernels for a CPU do it: channels last if
+    they are last in the input, however the other gradient lies. That is not known here: it may come in another order than
+    it is traced in."""
+
+    def laid_out(grad: torch.Tensor, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        made, *others = split(grad, x, *args, **kwargs)
+        if made is not None and made.device.type == "cpu":
+            made = made.clone(memory_format=compat.suggest_memory_format(x))
+        return (made, *others)
+
+    return laid_out
 
 
 def _row_major(split: Callable[..., Any]) -> Callable[..., Any]:

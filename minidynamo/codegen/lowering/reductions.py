@@ -7,7 +7,7 @@ the scheduler and the printers.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -43,17 +43,24 @@ def _required(x: Value, dims: Sequence[int]) -> None:
         raise NotLowered
 
 
+def _taken_as(made: torch.dtype, x: Value) -> Callable[[V], V]:
+    """How a fold that makes `made` takes its elements: converted to that first, then to what it computes in."""
+    return lambda v: (v if x.dtype == made else v.to(made)).to(opmath(made))
+
+
 @lowering("sum")
 def lower_sum(builder: Builder, x: Value, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
-    """Half types are summed in float32, integers and bools in int64."""
+    """Half types are summed in float32, integers and bools in int64 unless the program says otherwise; a sum of bools in
+    bool is whether there is one."""
     made = builder.out.dtype
     dims = folded(x, dim)
-    return builder.reduce("sum", lambda v: v.to(opmath(made)), x, dims=dims, keepdim=keepdim, dtype=made)
+    combine = "any" if made == torch.bool else "sum"
+    return builder.reduce(combine, _taken_as(made, x), x, dims=dims, keepdim=keepdim, dtype=made)
 
 
 @lowering("mean")
 def lower_mean(builder: Builder, x: Value, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
-    """The sum divided by the count."""
+    """The sum divided by the count; unlike `sum`, it rounds to a half type but once."""
     made = builder.out.dtype
     dims = folded(x, dim)
     total = builder.reduce("sum", lambda v: v.to(opmath(made)), x, dims=dims, keepdim=keepdim)
@@ -67,7 +74,8 @@ def lower_prod(builder: Builder, x: Value, dim: Dims = None, keepdim: bool = Fal
     if builder.device.type == "cpu" and opmath(made) != made:
         raise NotLowered
     dims = folded(x, dim)
-    return builder.reduce("prod", lambda v: v.to(opmath(made)), x, dims=dims, keepdim=keepdim, dtype=made)
+    combine = "all" if made == torch.bool else "prod"
+    return builder.reduce(combine, _taken_as(made, x), x, dims=dims, keepdim=keepdim, dtype=made)
 
 
 def extreme(builder: Builder, combine: str, x: Value, dims: Sequence[int], keepdim: bool) -> Value:

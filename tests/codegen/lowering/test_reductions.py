@@ -49,6 +49,18 @@ def test_bools():
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int16, torch.int64], ids=str)
+def test_sums_convert_what_they_add_to_the_dtype_that_is_asked_for(dtype):
+    x = torch.tensor([32767, -32768, 32766, -32767, 0, 1, 3]).to(dtype)
+    check(lambda x: [x.sum(dtype=d) for d in (torch.float16, torch.bfloat16, torch.int8)], x, exact=True)
+    check(lambda x: [x.float().mean(dtype=d) for d in (torch.float16, torch.bfloat16)], x, exact=True)
+
+
+def test_sums_and_products_in_bool():
+    x = torch.tensor([[4] * 256, [0, 4] * 128, [0] * 256], dtype=torch.uint8)
+    check(lambda x: [f(d, dtype=torch.bool) for f in (x.sum, x.prod) for d in (0, 1)], x, exact=True)
+
+
 def test_special_values():
     x = X.clone()
     x[0, 0, 0] = torch.nan
