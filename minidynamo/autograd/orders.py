@@ -27,8 +27,9 @@ _TAKES_ANY = """
     _fft_c2c _fft_c2r _fft_r2c _to_copy bmm cat channel_shuffle clone constant_pad_nd cumsum diagonal_scatter flip
     gather hardshrink_backward hardswish_backward hardtanh_backward index_copy index_fill index_put index_select
     masked_fill mean mm native_channel_shuffle pixel_shuffle pixel_unshuffle put roll rot90 scatter select_scatter
-    slice_scatter softshrink_backward sum tril triu _upsample_bilinear2d_aa_backward upsample_bilinear2d_backward
-    upsample_trilinear3d_backward
+    slice_scatter softshrink_backward sum tril triu _upsample_bilinear2d_aa_backward _upsample_nearest_exact2d_backward
+    _upsample_nearest_exact3d_backward upsample_bilinear2d_backward upsample_nearest2d_backward
+    upsample_nearest3d_backward upsample_trilinear3d_backward
 """
 # Torch's formulas make these of a gradient as it comes; a user's may have asked for another order before.
 _MADE_ALIKE = "empty_like full_like ones_like zeros_like"

@@ -56,6 +56,12 @@ PROGRAMS = {
     ),
     "a border": (lambda x: F.pad(x, (1, -1, 2, 0)), lambda: flat(4, 6)),
     "larger images": (lambda x: F.interpolate(x, scale_factor=2.0, mode="bilinear"), lambda: flat(2, 3, 4, 5)),
+    "repeated pixels": (
+        lambda x: (
+            F.interpolate(x, scale_factor=2, mode="nearest") + F.interpolate(x, size=(8, 10), mode="nearest-exact")
+        ),
+        lambda: flat(2, 3, 4, 5).to(memory_format=LAST),
+    ),
     "a transform": (lambda x: torch.fft.fft(x).real, lambda: flat(2, 3, 4, 5).to(memory_format=LAST)),
 }
 
