@@ -110,8 +110,8 @@ def _copying(split: Callable[..., Any]) -> Callable[..., Any]:
 
 def _laid_out_as_input(split: Callable[..., Any]) -> Callable[..., Any]:
     """`split`, with the gradient of the input, the first result, laid out as kernels for a CPU do it: channels last if
-    they are last in the input, however the other gradient lies. That is not known here: it may come in another order than
-    it is traced in."""
+    they are last in the input. A copy says so, since the other gradient may come in another order than it is traced in.
+    """
 
     def laid_out(grad: torch.Tensor, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         made, *others = split(grad, x, *args, **kwargs)

@@ -136,9 +136,11 @@ def lower_layer_norm(
 
 def _statistics(builder: Builder, x: Value, dims: Sequence[int]) -> tuple[Value, Value, Value]:
     """The mean and the sum of squared deviations of rows, and the mean that is returned, with their dimensions kept; in
-    the steps of eager's kernel for a CPU where rows lie in memory as it reads them."""
+    the steps of eager's kernel for a CPU where the elements of a row lie one behind the other."""
     n, outer = count(x, dims), x.shape[: len(x.shape) - len(dims)]
-    if builder.moments and builder.device.type == "cpu" and in_order(builder.given[0]):
+    given = builder.given[0]
+    along = in_order(given) or (given is not None and len(dims) == 1 and given.stride[-1] == 1)
+    if builder.moments and builder.device.type == "cpu" and along:
         rows, kept = x.reshape((*outer, n)), (*outer, *(1 for _ in dims))
         mean, squares = (m.reshape(kept) for m in row_moments(builder, rows))
         return mean, squares, mean

@@ -50,8 +50,8 @@ def _taken_as(made: torch.dtype, x: Value) -> Callable[[V], V]:
 
 @lowering("sum")
 def lower_sum(builder: Builder, x: Value, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
-    """Half types are summed in float32, integers and bools in int64 unless the program says otherwise; a sum of bools in
-    bool is whether there is one."""
+    """Half types are summed in float32, integers and bools in int64 unless the program names a dtype; a sum in bool is
+    whether there is something that is not zero."""
     made = builder.out.dtype
     dims = folded(x, dim)
     combine = "any" if made == torch.bool else "sum"
