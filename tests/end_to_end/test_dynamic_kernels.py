@@ -110,3 +110,17 @@ def test_training_with_changing_batches(backend):
         for a, b in zip(eager.parameters(), twin.parameters(), strict=True):
             torch.testing.assert_close(b.grad, a.grad, rtol=1e-4, atol=1e-4)
     assert compiled.stats.graphs == 2
+
+
+@pytest.mark.parametrize(
+    "program",
+    [lambda x, k: x + k * k, lambda x, k: x.float() * (k * k), lambda x, k: torch.full_like(x, k * k) if k > 0 else x],
+    ids=["added", "of floats", "filled in"],
+)
+def test_what_is_computed_of_numbers_does_not_wrap(program):
+    compiled, x = minidynamo.compile(program, dynamic=True), torch.tensor([1, -5])
+    for k in (3, 5, 2**20):
+        torch.testing.assert_close(compiled(x, k), program(x, k), rtol=0, atol=0)
+    with pytest.raises(OverflowError, match="int too big to convert"):
+        compiled(x, 2**40)
+    torch.testing.assert_close(compiled(x, 7), program(x, 7), rtol=0, atol=0)

@@ -19,11 +19,13 @@ UNKNOWN_HINT = 64
 
 @dataclass(frozen=True)
 class Symbol:
-    """A whole number that the host program knows under `name`: at least `lower` (None: anything), at first `hint`."""
+    """A whole number that the host program knows under `name`: at least `lower` (None: anything), at first `hint`. A
+    `large` one may be as large as the program has made it, others are sizes and strides of tensors."""
 
     name: str
     lower: int | None
     hint: int = UNKNOWN_HINT
+    large: bool = False
 
     def __str__(self) -> str:
         return self.name
@@ -49,12 +51,19 @@ class Derived:
 Number = Symbol | Derived
 Monomial = tuple[Number, ...]
 
-DERIVED = {"floordiv": "({} // {})", "mod": "({} % {})", "max": "max({}, {})", "min": "min({}, {})"}
-"""Operation -> how Python spells it."""
+DERIVED = {
+    "floordiv": "({} // {})",
+    "mod": "({} % {})",
+    "max": "max({}, {})",
+    "min": "min({}, {})",
+    "exact": "({} + {})",
+}
+"""Operation -> how Python spells it. An "exact" sum is one that is not left to kernels, which would wrap."""
 
 
 def _apply(op: str, a: int, b: int) -> int:
     functions: dict[str, Callable[[int, int], int]] = {"floordiv": operator.floordiv, "mod": operator.mod}
+    functions["exact"] = operator.add
     return functions[op](a, b) if op in functions else max(a, b) if op == "max" else min(a, b)
 
 
@@ -251,6 +260,14 @@ def derived(op: str, a: Extent, b: Extent, lower: int | None = None) -> Extent:
         lowest = 0 if known_at_least(b, 1) else -math.inf
     lower = int(lowest) if lower is None and lowest > -math.inf else lower
     return size_of(Derived(op, (a, b), lower))
+
+
+def exact(value: Extent) -> Extent:
+    """`value` as one number of the host program, unless it is one, or computed of sizes alone: what a program computes
+    of its own numbers may not fit into an int64, which is an error where a kernel is handed it."""
+    if isinstance(value, int) or value in map(size_of, numbers_of(value)):
+        return value
+    return size_of(Derived("exact", (value, 0), None)) if any(s.large for s in symbols_of(value)) else value
 
 
 def ceil_division(a: Extent, b: Extent) -> Extent:

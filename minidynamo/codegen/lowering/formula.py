@@ -14,7 +14,7 @@ import torch
 
 from minidynamo.codegen.ir.expr import OPS, Cast, Const, Expr, IndexValue, Op
 from minidynamo.codegen.ir.index import Index
-from minidynamo.codegen.ir.size import Extent, Size, known_at_least, known_less
+from minidynamo.codegen.ir.size import Extent, Size, exact, known_at_least, known_less
 
 Known = bool | int | float
 Number = Known | Size
@@ -68,7 +68,7 @@ def operand(value: V | Number, dtype: torch.dtype) -> Expr:
     if isinstance(value, V):
         return value.expr
     if isinstance(value, Size):
-        return V(IndexValue(Index((), value), torch.int64)).to(dtype).expr
+        return V(IndexValue(Index((), exact(value)), torch.int64)).to(dtype).expr
     if not fits(value, dtype):
         raise NotLowered
     return literal(value, dtype)

@@ -35,7 +35,7 @@ class Numbers:
         """Bind every symbol that is an input, or else a size or stride of an input tensor."""
         tensors = []
         for name, value in inputs:
-            self._bind(value, functools.partial(_called, name))
+            self._bind(value, functools.partial(_called, name), large=True)
             if isinstance(value, torch.SymFloat):
                 self.floats.add(name)
             elif isinstance(value, torch.Tensor) and value.layout == torch.strided:
@@ -50,11 +50,11 @@ class Numbers:
         self.prelude.append(Compute(out, method, (Name(tensor), dimension)))
         return out
 
-    def _bind(self, value: Any, name: Callable[[str], str]) -> None:
+    def _bind(self, value: Any, name: Callable[[str], str], large: bool = False) -> None:
         """Bind the symbol that `value` is, if it is one; `name` makes it known to the host program."""
         symbol = value.node.expr if isinstance(value, torch.SymInt) else None
         if symbol is not None and symbol.is_Symbol and symbol not in self._symbols:
-            self._symbols[symbol] = Symbol(name(str(symbol)), _lower(value.node, symbol), _hint(value))
+            self._symbols[symbol] = Symbol(name(str(symbol)), _lower(value.node, symbol), _hint(value), large)
 
     def extent(self, value: Any) -> Extent | None:
         """A size as an extent; None if it hangs on something that only torch can compute."""

@@ -24,6 +24,7 @@ void* PyLong_AsVoidPtr(PyObject*);
 long long PyLong_AsLongLong(PyObject*);
 double PyFloat_AsDouble(PyObject*);
 void Py_IncRef(PyObject*);
+PyObject* PyErr_Occurred();
 void PyErr_SetString(PyObject*, const char*);
 PyObject* PyErr_Format(PyObject*, const char*, ...);
 extern PyObject _Py_NoneStruct;
@@ -40,7 +41,9 @@ template <class T> INLINE T* address(PyObject* number) { return (T*)PyLong_AsVoi
 INLINE int64_t integer(PyObject* number) { return PyLong_AsLongLong(number); }
 INLINE double real(PyObject* number) { return PyFloat_AsDouble(number); }
 
+// Behind the last step: None, or nothing where a number was too large for an int64.
 INLINE PyObject* none() {
+  if (PyErr_Occurred()) return nullptr;
   Py_IncRef(&_Py_NoneStruct);
   return &_Py_NoneStruct;
 }
