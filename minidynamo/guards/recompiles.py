@@ -30,7 +30,7 @@ _ADVICE: dict[GuardKind, str] = {
     GuardKind.EQUALS: "Each value has a version of its own: pass one of a few, or leave it out of what is compiled.",
     GuardKind.IDENTITY: "Pass the same function, class or flag in each call instead of a new one.",
     GuardKind.TYPE: "Pass values of one class, or compile one function per class.",
-    GuardKind.LENGTH: "Each length is compiled once where items are read: pass as many in each call, or stack them.",
+    GuardKind.LENGTH: "Each length is compiled once where items are read: pass as many, or stack them into one tensor.",
     GuardKind.DICT_KEYS: _SAME_KEYS,
     GuardKind.HAS_KEY: _ONE_KEY,
     GuardKind.MISSING_KEY: _ONE_KEY,

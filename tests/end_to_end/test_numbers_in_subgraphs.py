@@ -156,7 +156,7 @@ class Reading(torch.autograd.Function):
 CUSTOM: dict[str, Callable[..., Any]] = {
     "a norm": lambda x, n: Scaled.apply(x, n) + Scaled.apply(x, n * 2 + 1),
     "a view": lambda x, n: OfItsKind.apply(x, n) * 2,
-    "an int": lambda x, n: OfItsKind.apply(x, int(n * 100)),
+    "an int": lambda x, n: OfItsKind.apply(x, int(n * 100)) + 1,
     "in a checkpoint": lambda x, n: ck(lambda y: Scaled.apply(F.dropout(y, n), n) * n, x),
     "in a branch": lambda x, n: minidynamo.cond(x[0].sum() > 0, lambda y: Scaled.apply(y, n), lambda y: y * n, (x,)),
 }
