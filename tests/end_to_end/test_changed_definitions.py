@@ -543,3 +543,19 @@ def kinds_of_built_in_methods(compiled):
 
     yield f(vector(), 1)
     yield f(vector(), "a")
+
+
+@histories
+def partials_of_partials_with_attributes(compiled):
+    plain, tagged = functools.partial(scaled_by, by=3), functools.partial(scaled_by, by=4)
+    tagged.tag = 1
+
+    @compiled
+    def f(x, part):
+        outer = functools.partial(part, by=5)
+        return outer(x), outer.func is scaled_by, outer.func is part, outer.keywords
+
+    for part in (plain, tagged, plain, tagged):
+        yield f(vector(), part)
+    plain.tag = 2
+    yield f(vector(), plain)

@@ -42,7 +42,7 @@ from minidynamo.variables.objects import ClassVariable, ObjectVariable
 def _partial(
     tx: Tracer, function: VariableTracker, /, *args: VariableTracker, **keywords: VariableTracker
 ) -> VariableTracker:
-    if isinstance(function, PartialVariable):  # functools flattens these too
+    if isinstance(function, PartialVariable) and not _has_attributes(tx, function):  # functools flattens these too
         inner = function
         given = {Keyword.of(key): value for key, value in entries_as_moved(inner.keywords.items).items()}
         made = _partial(tx, inner.function, *as_moved(inner.args.items), *args, **{**given, **keywords})
@@ -51,6 +51,15 @@ def _partial(
         return made
     named = {key_named(name): value for name, value in keywords.items()}
     return PartialVariable(function, TupleVariable(hold(tx, [*args])), DictVariable(hold_named(tx, named)))
+
+
+def _has_attributes(tx: Tracer, obj: PartialVariable) -> bool:
+    """Whether a partial object from outside has a dictionary; to ask for `__dict__` would make one."""
+    if obj.value is None or obj.source is None:
+        return False
+    has = obj.value.__reduce__()[2][3] is not None
+    tx.graph.shapes.require(Computed("({0}.__reduce__()[2][3] is not None)", (obj.source,)), has)
+    return has
 
 
 @registry.function(types.MethodType)
