@@ -382,10 +382,19 @@ def _is_the_same(tx: Tracer, left: VariableTracker, right: VariableTracker) -> b
         left, right = values
     if is_same(left, right):
         return True
+    if _are_varying_slices(left, right):
+        what = "`is` compares slices whose bounds vary"
+        tx.break_graph("MD230", what, why="Whether they are one object is only known when the program runs.")
     known = isinstance(left, ConstantVariable | NumberVariable)  # whose value is guarded
     if not known and left.source is not None and right.source is not None and left.python_type is right.python_type:
         tx.guard(left.source, GuardKind.DISTINCT_OBJECTS, (right.source,))
     return False
+
+
+def _are_varying_slices(*operands: VariableTracker) -> bool:
+    """Whether both are slices from outside, one of them known by its bounds: the same one may have two trackers."""
+    are_outside = all(each.python_type is slice and each.source is not None for each in operands)
+    return are_outside and any(isinstance(each, SliceVariable) for each in operands)
 
 
 def _may_be_two(left: VariableTracker, right: VariableTracker) -> bool:

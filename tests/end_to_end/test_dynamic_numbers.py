@@ -378,6 +378,17 @@ def test_the_bounds_of_a_slice_from_outside_vary(fn: Callable[..., Any]) -> None
     assert f.stats.graphs == 2
 
 
+def test_slices_from_outside_are_told_apart_although_their_bounds_vary() -> None:
+    def compared(x, one, other, pair):
+        return x[one], one is other, pair[0] is pair[1], one is one, [other, one][1] is one, pair[1] is not one
+
+    f = compiled(compared)
+    for stop in (4, 5, 6, 7):
+        one, other = slice(0, stop), slice(0, stop)
+        for args in ((one, one, (one, one)), (one, other, (other, one)), (one, other, (other, other))):
+            assert repr(f(torch.ones(9), *args)) == repr(compared(torch.ones(9), *args))
+
+
 def test_spans_of_time_vary() -> None:
     def decayed(x, elapsed):
         return x * 0.5 ** (elapsed.total_seconds() / 60)
