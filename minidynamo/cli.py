@@ -118,7 +118,8 @@ def run_script(path: str, arguments: Sequence[str]) -> int:
     report = Report()
     stop = on_event(report)
     sys.argv = [path, *arguments]
-    sys.path[0] = os.path.dirname(os.path.abspath(path))
+    if not sys.flags.safe_path:
+        sys.path[0] = os.path.dirname(os.path.abspath(path))
     try:
         runpy.run_path(path, run_name="__main__")
     finally:

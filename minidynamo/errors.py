@@ -200,6 +200,11 @@ class UnknownName(MinidynamoError, ValueError):
     """A name is not in the table it must come from: a backend, a mode, a config field, a log."""
 
 
+def counted(number: int, noun: str) -> str:
+    """`3 graphs`, `1 graph`."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """``" Did you mean 'x'?"`` for the entry of `known` that is nearest to `name`, or an empty string."""
     match = difflib.get_close_matches(name, list(known), n=1)

@@ -17,7 +17,7 @@ import torch
 
 from minidynamo import compat
 from minidynamo.autograd.double_backward import without_data
-from minidynamo.autograd.holders import CompiledResult
+from minidynamo.autograd.holders import CompiledResult, received
 from minidynamo.autograd.links import LeadingResult
 from minidynamo.autograd.signature import GraphSignature
 from minidynamo.errors import Diagnostic, Unsupported
@@ -312,7 +312,7 @@ class ChainedResult(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *given: Any) -> tuple[torch.Tensor | None, ...]:
-        gradients: list[torch.Tensor | None] = given[0] if compat.HAS_BOXED_GRADIENTS else list(given)
+        gradients = received(given)
         del given
         gradient = gradients.pop()
         chains: Chains = ctx.chains

@@ -126,6 +126,11 @@ class _Holder(torch.autograd.Function):
         return torch.empty(0)
 
 
+def received(given: Sequence[Any]) -> list[torch.Tensor | None]:
+    """What autograd gives to `backward` of a node, as a list to be emptied; with `boxed_grads_call` it may be one."""
+    return given[0] if compat.HAS_BOXED_GRADIENTS else list(given)
+
+
 class CompiledResult(torch.autograd.Function):
     """The node of results that share their holders. Gradients pass through it as they are."""
 
@@ -143,7 +148,7 @@ class CompiledResult(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *given: Any) -> tuple[torch.Tensor | None, ...]:
-        gradients: list[torch.Tensor | None] = given[0] if compat.HAS_BOXED_GRADIENTS else list(given)
+        gradients = received(given)
         passed = (None, None, *gradients)
         gradients.clear()
         return passed

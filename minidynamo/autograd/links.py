@@ -16,7 +16,7 @@ import torch
 
 from minidynamo import compat
 from minidynamo.autograd.double_backward import without_data
-from minidynamo.autograd.holders import CompiledResult
+from minidynamo.autograd.holders import CompiledResult, received
 from minidynamo.autograd.hooks import Watched
 from minidynamo.autograd.signature import GraphSignature
 from minidynamo.references import Reference
@@ -213,7 +213,7 @@ class LeadingResult(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *given: Any) -> tuple[torch.Tensor | None, ...]:
-        gradients: list[torch.Tensor | None] = given[0] if compat.HAS_BOXED_GRADIENTS else list(given)
+        gradients = received(given)
         del given
         gradient = gradients.pop()
         node: Any = ctx.next_functions[0][0]

@@ -21,7 +21,7 @@ from minidynamo.autograd.accumulation import accumulating, not_asked_for
 from minidynamo.autograd.batches import has_batches
 from minidynamo.autograd.chains import Arriving, Chains, has_chains, is_cut, noting, watch_of, watched
 from minidynamo.autograd.double_backward import DoubleBackward, without_data
-from minidynamo.autograd.holders import NOTHING, Holders
+from minidynamo.autograd.holders import NOTHING, Holders, received
 from minidynamo.autograd.hooks import spare_leaves
 from minidynamo.autograd.layouts import GradientLayout, Layout
 from minidynamo.autograd.links import Apart, Compute, Links, Ways
@@ -326,7 +326,7 @@ def _make_function(
 
         @staticmethod
         def backward(ctx: Any, *given: Any) -> tuple[torch.Tensor | None, ...]:
-            gradients: list[torch.Tensor | None] = given[0] if compat.HAS_BOXED_GRADIENTS else list(given)
+            gradients = received(given)
             del given
             if ctx.apart is None:
                 return (None, None, *gradients_of(ctx, gradients))

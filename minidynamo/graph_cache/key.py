@@ -27,7 +27,7 @@ from torch import fx
 from minidynamo import compat
 from minidynamo.branching import is_cond
 from minidynamo.compat import FakeTensor, OpOverload, OpOverloadPacket
-from minidynamo.errors import UserLocation
+from minidynamo.errors import UserLocation, counted
 from minidynamo.graph_cache.encoding import NotStorable, Surroundings, operator_name
 from minidynamo.graph_cache.symbols import Symbols
 from minidynamo.recomputing import CHECKPOINTS
@@ -110,7 +110,7 @@ def _describe(nodes: list[fx.Node]) -> str:
     places = [place for node in nodes if isinstance(place := node.meta.get("user_location"), UserLocation)]
     outside_torch = [place for place in places if not place.filename.startswith(_TORCH_FOLDER)]
     where = next(iter((*outside_torch, *places)), "unknown place")
-    return f"{where}, {operations} operation{'s' * (operations != 1)}"
+    return f"{where}, {counted(operations, 'operation')}"
 
 
 def _all_nodes(gm: fx.GraphModule) -> Iterator[fx.Node]:

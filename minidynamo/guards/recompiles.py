@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minidynamo.errors import Diagnostic
+from minidynamo.errors import Diagnostic, counted
 from minidynamo.guards.failures import GuardFailure, subject
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Result
@@ -92,8 +92,8 @@ class Recompile:
     def diagnostic(self) -> Diagnostic:
         """What the user is told: the difference, the line of theirs that made it matter, and advice."""
         what = f"recompiled {self.name} (version {self.version}): {self.difference or 'nothing differs any more'}"
-        folded = [_count(self.more, "more difference")] if self.more else []
-        folded += [f"{_count(self.others, 'older version')} fitted less"] if self.others else []
+        folded = [counted(self.more, "more difference")] if self.more else []
+        folded += [f"{counted(self.others, 'older version')} fitted less"] if self.others else []
         if self.difference is None:
             return Diagnostic("MD301", what, why=", ".join(folded))
         guard = self.difference.guard
@@ -125,7 +125,7 @@ def differs_from_frozen(name: str, failures: Sequence[GuardFailure]) -> Diagnost
         f"{name} is frozen, and this call differs: {failures[0] if failures else 'an object it was made for is gone'}"
     )
     fix = "Call the function that was frozen, which compiles what is new, or freeze it again."
-    why = f"and {_count(len(failures) - 1, 'more difference')}" if len(failures) > 1 else ""
+    why = f"and {counted(len(failures) - 1, 'more difference')}" if len(failures) > 1 else ""
     return Diagnostic("MD305", what, why=why, fix=fix, where=failures[0].guard.where if failures else None)
 
 
@@ -141,12 +141,12 @@ def limit_reached(
     rows = []
     for (changed, _), count in counts.most_common(_MOST_CAUSES):
         last = next(d for d in reversed(differences) if subject(d.guard) == changed)
-        rows.append(f"{changed} changed ({_count(count, 'time')}, last from {last.expected} to {last.actual})")
+        rows.append(f"{changed} changed ({counted(count, 'time')}, last from {last.expected} to {last.actual})")
         rows.append(f"    {_advice(last)}")
-    rows += [f"and {_count(len(counts) - _MOST_CAUSES, 'other cause')}"] * (len(counts) > _MOST_CAUSES)
+    rows += [f"and {counted(len(counts) - _MOST_CAUSES, 'other cause')}"] * (len(counts) > _MOST_CAUSES)
     return Diagnostic(
         "MD302",
-        f"stopped compiling `{name}`: {_count(limit, 'version')} exist{'s' * (limit == 1)} (recompile_limit={limit})",
+        f"stopped compiling `{name}`: {counted(limit, 'version')} exist{'s' * (limit == 1)} (recompile_limit={limit})",
         why="\n".join([*rows, "Calls that fit none of them run as written."][: None if runs_as_written else -1]),
         fix="Do so, or raise recompile_limit= if all versions are needed. f.why() tells each reason.",
     )
@@ -154,7 +154,3 @@ def limit_reached(
 
 # A message has twelve lines.
 _MOST_CAUSES = 3
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from minidynamo.errors import Diagnostic
+from minidynamo.errors import Diagnostic, counted
 from minidynamo.events import Event
 
 MOST_TOLD = 10  # diagnostics below one heading
@@ -47,9 +47,9 @@ class Report:
             yield "minidynamo compiled nothing."
             return
         yield (
-            f"{_count(self.versions.total(), 'version')} of {_count(len(self.versions), 'frame')}, "
-            f"{_count(self.graphs, 'graph')} ({self.stored} found on disk), "
-            f"{_count(self.breaks.total(), 'graph break')}, {_count(self.recompiles.total(), 'recompile')}, "
+            f"{counted(self.versions.total(), 'version')} of {counted(len(self.versions), 'frame')}, "
+            f"{counted(self.graphs, 'graph')} ({self.stored} found on disk), "
+            f"{counted(self.breaks.total(), 'graph break')}, {counted(self.recompiles.total(), 'recompile')}, "
             f"{self.fallbacks.total()} given up"
         )
         phases = ", ".join(f"{name} {seconds:.2g}" for name, seconds in self.seconds.most_common())
@@ -73,8 +73,4 @@ def _section(heading: str, told: Counter[Diagnostic]) -> Iterator[str]:
     for diagnostic, times in told.most_common(MOST_TOLD):
         yield f"\n{diagnostic.render()}{f'  ({times} times)' * (times > 1)}"
     if len(told) > MOST_TOLD:
-        yield f"\nand {_count(len(told) - MOST_TOLD, 'other')}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
+        yield f"\nand {counted(len(told) - MOST_TOLD, 'other')}"
