@@ -96,9 +96,12 @@ def _update_wrapper(
     assigned: VariableTracker | None = None,
     updated: VariableTracker | None = None,
 ) -> VariableTracker:
-    if isinstance(wrapper, ObjectVariable) and wrapper.source is None and isinstance(wrapped, FunctionVariable):
-        return _update_object(tx, wrapper, wrapped, assigned, updated)
-    if not isinstance(wrapper, NestedFunctionVariable) or updated is not None:
+    put: Callable[[str, VariableTracker], Any]
+    if isinstance(wrapper, NestedFunctionVariable) and updated is None:
+        put = wrapper.attributes.__setitem__
+    elif isinstance(wrapper, ObjectVariable) and wrapper.source is None and isinstance(wrapped, FunctionVariable):
+        put = functools.partial(_set, tx, wrapper)
+    else:
         tx.break_graph(
             "MD240",
             "`functools.update_wrapper` of a function that was not made here",
@@ -109,32 +112,24 @@ def _update_wrapper(
     for name in given:
         value = _attribute(tx, wrapped, name)
         if value is not None:
-            wrapper.attributes[name] = value
-    if isinstance(wrapped, NestedFunctionVariable):
-        wrapper.attributes.update(wrapped.attributes)
-    elif isinstance(wrapped, FunctionVariable):
-        for name in vars(wrapped.value):
-            wrapper.attributes[name] = tx.getattr(wrapped, name)
-    wrapper.attributes["__wrapped__"] = wrapped
-    return wrapper
-
-
-def _update_object(
-    tx: Tracer,
-    wrapper: ObjectVariable,
-    wrapped: FunctionVariable,
-    assigned: VariableTracker | None,
-    updated: VariableTracker | None,
-) -> VariableTracker:
-    """Give an object that the program has made what a function has: its name, its documentation, its attributes."""
-    names = functools.WRAPPER_ASSIGNMENTS if assigned is None else expect_constant(tx, assigned, "`assigned`")
-    given = {name: _attribute(tx, wrapped, name) for name in names}
+            put(name, value)
     if "__dict__" in (functools.WRAPPER_UPDATES if updated is None else expect_constant(tx, updated, "`updated`")):
-        given.update((name, tx.getattr(wrapped, name)) for name in vars(wrapped.value))
-    for name, value in [*given.items(), ("__wrapped__", wrapped)]:
-        if value is not None:
-            tx.call(setattr, [wrapper, ConstantVariable(name), value])
+        for name, value in _own_attributes(tx, wrapped):
+            put(name, value)
+    put("__wrapped__", wrapped)
     return wrapper
+
+
+def _set(tx: Tracer, obj: ObjectVariable, name: str, value: VariableTracker) -> None:
+    tx.call(setattr, [obj, ConstantVariable(name), value])
+
+
+def _own_attributes(tx: Tracer, function: VariableTracker) -> list[tuple[str, VariableTracker]]:
+    """What a program has set on a function."""
+    if isinstance(function, NestedFunctionVariable):
+        return [*function.attributes.items()]
+    names = vars(function.value) if isinstance(function, FunctionVariable) else ()
+    return [(name, tx.getattr(function, name)) for name in names]
 
 
 def _attribute(tx: Tracer, wrapped: VariableTracker, name: str) -> VariableTracker | None:
