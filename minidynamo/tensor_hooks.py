@@ -15,17 +15,22 @@ from typing import Any
 import torch
 
 from minidynamo import compat
+from minidynamo.references import Reference
 
 
 def unless_none(hook: Any) -> Any:
     """A hook of a tensor, which is not called without a gradient. Those of torch itself count how often they are
     called, by the nodes that are."""
-    if isinstance(hook, _UnlessNone) or getattr(hook, "__module__", None) == torch.autograd.graph.__name__:
-        return hook
-    return _UnlessNone(hook)
+    return hook if _is_as_it_should_be(hook) else UnlessNone(hook)
 
 
-class _UnlessNone:
+def _is_as_it_should_be(hook: Any) -> bool:
+    return isinstance(hook, UnlessNone) or getattr(hook, "__module__", None) == torch.autograd.graph.__name__
+
+
+class UnlessNone:
+    """A hook of a tensor that is not called without a gradient."""
+
     def __init__(self, hook: Any) -> None:
         self.hook = hook
 
@@ -34,23 +39,33 @@ class _UnlessNone:
 
 
 class _HooksOfResult(collections.OrderedDict[int, Any]):
-    """The hooks of one of several results of a node."""
+    """The hooks of one of several results of a node, each as `of_result` makes it."""
+
+    def __init__(self, of_result: Callable[[Any], Any], hooks: Mapping[int, Any] = types.MappingProxyType({})) -> None:
+        super().__init__()
+        self.of_result = of_result
+        self.update(hooks)
 
     def __setitem__(self, number: int, hook: Any) -> None:
-        super().__setitem__(number, unless_none(hook))
+        super().__setitem__(number, hook if _is_as_it_should_be(hook) else self.of_result(hook))
 
 
 def notice_hooks(
-    function: type[torch.autograd.Function], notice: Callable[[Any, int | None, Mapping[int, Any]], None]
+    function: type[torch.autograd.Function],
+    notice: Callable[[Any, int | None, Mapping[int, Any]], None],
+    of_result: Callable[[Any, Any, int], UnlessNone] = lambda hook, node, number: UnlessNone(hook),
 ) -> None:
     """Have `notice` called whenever hooks are registered on a node of `function`: with the node, the number of the
-    result that they are for, None for the node itself, and the mapping that has those that there are. Those for a
-    result are not called where no gradient comes in for it."""
+    result that they are for, None for the node itself, and the mapping that has those that there are. One for a result
+    is called as `of_result` makes it, given the hook, the node and that number."""
     kind: Any = compat.node_type(function)
     of_results, before, behind = kind._register_hook_dict, kind.register_prehook, kind.register_hook
 
     def register_hook_dict(node: Any, tensor: torch.Tensor) -> None:
-        tensor._backward_hooks = _HooksOfResult(tensor._backward_hooks or ())
+        reference, number = Reference(node), tensor.output_nr
+        tensor._backward_hooks = _HooksOfResult(
+            lambda hook: of_result(hook, reference(), number), tensor._backward_hooks or {}
+        )
         of_results(node, tensor)
         notice(node, tensor.output_nr, tensor._backward_hooks)
 
@@ -69,7 +84,7 @@ def hooks_to_come(tensor: torch.Tensor) -> Mapping[int, Any]:
     """What will have the hooks that are registered on `tensor`, which is no leaf, as long as nobody writes to it."""
     node: Any = tensor.grad_fn  # which is made anew, with no hooks, if its base was written to
     if not tensor._backward_hooks:
-        tensor._backward_hooks = _HooksOfResult()
+        tensor._backward_hooks = _HooksOfResult(UnlessNone)
         node._register_hook_dict(tensor)
     hooks: Mapping[int, Any] = tensor._backward_hooks
     return hooks
@@ -86,9 +101,18 @@ def may_ask_for(tensor: torch.Tensor) -> bool:
     """Whether the backward that is running, which is not for all leaves, may be asked for what arrives at `tensor`."""
     asked = _asked_gradients()
     edge = (tensor.grad_fn, tensor.output_nr)
-    return asked is None or any(
-        one is tensor if isinstance(one, torch.Tensor) else (one.node, one.output_nr) == edge for one in asked
-    )
+    return asked is None or any(one is tensor or (tensor.grad_fn and _edge_of(one) == edge) for one in asked)
+
+
+def asked_edges() -> list[tuple[Any, int]] | None:
+    """The nodes, None for that of a leaf, with the numbers of their results that the backward which is running may be
+    asked for; None where that cannot be found out."""
+    asked = _asked_gradients()
+    return None if asked is None else [*map(_edge_of, asked)]
+
+
+def _edge_of(asked: Any) -> tuple[Any, int]:
+    return (asked.grad_fn if isinstance(asked, torch.Tensor) else asked.node), asked.output_nr
 
 
 def _asked_gradients() -> list[Any] | None:

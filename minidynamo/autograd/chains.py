@@ -19,10 +19,11 @@ from minidynamo import compat
 from minidynamo.autograd.double_backward import without_data
 from minidynamo.autograd.holders import CompiledResult, received
 from minidynamo.autograd.links import LeadingResult
+from minidynamo.autograd.result_hooks import all_behind, in_front, main_node, watch_hooks
 from minidynamo.autograd.signature import GraphSignature
 from minidynamo.errors import Diagnostic, Unsupported
 from minidynamo.references import Reference
-from minidynamo.tensor_hooks import hooks_to_come, may_ask_for, notice_hooks
+from minidynamo.tensor_hooks import hooks_to_come, may_ask_for
 
 Arriving = Callable[[Any, int, torch.Tensor], Sequence[torch.Tensor | None]]
 
@@ -50,7 +51,7 @@ class Chains:
         self.views = [place for place in self.sources if place >= len(self.differentiable)]
         self.order = _order({**dict(enumerate(self.on_the_way)), **self._bases(signature)})
         unseen = {*self.sources}.difference(self.arrivals)
-        self.unseen_behind = [unseen & _all_behind(place, self.on_the_way) for place in range(len(self.on_the_way))]
+        self.unseen_behind = [unseen & all_behind(place, self.on_the_way) for place in range(len(self.on_the_way))]
 
     def _bases(self, signature: GraphSignature) -> dict[int, tuple[int, ...]]:
         """For each place of a view that of what it is a view of, if it has one."""
@@ -73,7 +74,7 @@ class Chains:
         node = made[self.differentiable[0]].grad_fn
         watch = None if node is None else _Watch(self.arrivals, self.signature)
         if watch is not None:
-            _main(node).watch = watch
+            main_node(node)[0].watch = watch
         found: dict[int, torch.Tensor] = {}
         for place in self.order:
             if place >= len(self.differentiable):
@@ -108,7 +109,7 @@ def noting(run: Callable[[list[Any]], Any], signature: GraphSignature) -> Callab
         made = run(args)
         node = made[positions[0]].grad_fn
         if node is not None:
-            _main(node).results = {i: Reference(made[i]) for i in positions}
+            main_node(node)[0].results = {i: Reference(made[i]) for i in positions}
         return made
 
     return noted
@@ -144,18 +145,6 @@ def _order(behind: Mapping[int, Sequence[int]]) -> list[int]:
     for place in behind:
         visit(place)
     return list(order)
-
-
-def _all_behind(place: int, on_the_way: Sequence[Sequence[int]]) -> set[int]:
-    """What the result at a place is computed from, with others between or not."""
-    found: set[int] = set()
-    pending = [place]
-    while pending:
-        place = pending.pop()
-        new = {*on_the_way[place]} - found if place < len(on_the_way) else set()
-        found |= new
-        pending += new
-    return found
 
 
 class _Watch:
@@ -265,15 +254,11 @@ def is_cut(node: Any) -> bool:
 
 def watched(function: type[torch.autograd.Function]) -> type[torch.autograd.Function]:
     """`function`, whose nodes know from now on of hooks on results that others are computed from."""
-    notice_hooks(function, _notice)
-    return function
+    return watch_hooks(function, _notice)
 
 
 def _notice(node: Any, output: int | None, hooks: Mapping[int, Any]) -> None:
-    main, place = node, output
-    while type(main) in _OF_RESULTS:
-        main, number = main.next_functions[place or 0]
-        place = None if output is None else number
+    main, place = main_node(node, output)
     _watched_noted(main)
     for one, at in {(node, output), (main, place)}:
         for number, known in getattr(one, "watched", {}).items():
@@ -288,13 +273,7 @@ def _watched_noted(main: Any) -> dict[int, list[Mapping[int, Any]]]:
     return getattr(main, "watched", {})
 
 
-def _main(node: Any) -> Any:
-    """The node of the whole graph, given that of a result."""
-    while type(node) in _OF_RESULTS:
-        node = node.next_functions[0][0]
-    return node
-
-
+@in_front
 class ChainedResult(torch.autograd.Function):
     """The node of a result that is computed from others. It holds no tensors."""
 
@@ -319,11 +298,12 @@ class ChainedResult(torch.autograd.Function):
         sources = chains.on_the_way[ctx.place]
         arrived: dict[int, torch.Tensor | None] = {}
         if gradient is not None and ctx.watch.decide(gradient, chains.unseen_behind[ctx.place]):
-            main = _main(ctx)
+            main = main_node(ctx)[0]
             arrived = dict(zip(chains.arrivals, chains.arriving(main, ctx.place, gradient), strict=True))
             arrived |= {i: torch.zeros_like(like) for i, like in ctx.like.items() if arrived.get(i) is None}
         return (None, None, None, None, gradient, *(arrived.get(source) for source in sources))
 
 
 _chained = compat.raw_apply(watched(ChainedResult))
-_OF_RESULTS = tuple(compat.node_type(kind) for kind in (ChainedResult, watched(CompiledResult), watched(LeadingResult)))
+for _kind in (CompiledResult, LeadingResult):
+    watched(_kind)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from minidynamo import compat
+from minidynamo.autograd.result_hooks import in_front
 from minidynamo.references import Reference
 
 NOTHING = torch.empty(0)
@@ -43,12 +44,12 @@ class Holders:
             (frozenset(places), [i for i, others in enumerate(kept_for) if others == places])
             for places in sorted({places for places in kept_for if places})
         ]
-        # Results that share a node have the same holders, and are used up together.
+        # Results that share a node have the same holders, and are used up together. All have such a node: autograd runs
+        # what has an edge to the node of a result that it is asked for.
         by_holders: dict[tuple[tuple[int, ...], Any], list[int]] = {}
         for place, result in enumerate(differentiable):
             own = tuple(holder for holder, (places, _) in enumerate(self.apart) if place in places)
-            if own:
-                by_holders.setdefault((own, used_up[place] if used_up else ()), []).append(result)
+            by_holders.setdefault((own, used_up[place] if own and used_up else ()), []).append(result)
         self.groups = [(own, group) for (own, _), group in by_holders.items()]
         self.places = [{differentiable.index(result) for result in group} for _, group in self.groups]
 
@@ -131,6 +132,7 @@ def received(given: Sequence[Any]) -> list[torch.Tensor | None]:
     return given[0] if compat.HAS_BOXED_GRADIENTS else list(given)
 
 
+@in_front
 class CompiledResult(torch.autograd.Function):
     """The node of results that share their holders. Gradients pass through it as they are."""
 

@@ -16,8 +16,9 @@ import torch
 
 from minidynamo import compat
 from minidynamo.autograd.double_backward import without_data
-from minidynamo.autograd.holders import CompiledResult, received
+from minidynamo.autograd.holders import received
 from minidynamo.autograd.hooks import Watched
+from minidynamo.autograd.result_hooks import in_front, main_node
 from minidynamo.autograd.signature import GraphSignature
 from minidynamo.references import Reference
 
@@ -192,6 +193,7 @@ class _Run:
         self.found: dict[int, torch.Tensor | None] | None = None
 
 
+@in_front
 class LeadingResult(torch.autograd.Function):
     """The node of a result that leads to inputs which lie apart, to which it has `held` links. The gradient goes to the
     graph's node as it is; those inputs are told that there is one by something of no size."""
@@ -216,13 +218,9 @@ class LeadingResult(torch.autograd.Function):
         gradients = received(given)
         del given
         gradient = gradients.pop()
-        node: Any = ctx.next_functions[0][0]
-        if type(node) in _HOLDING:
-            node = node.next_functions[0][0]
-        ctx.apart.note(node, ctx.position, gradient)
+        ctx.apart.note(main_node(ctx)[0], ctx.position, gradient)
         end = None if gradient is None else torch.empty(0, device=gradient.device)
         return (None, None, None, None, gradient, *[end] * ctx.ends)
 
 
 _lead = compat.raw_apply(LeadingResult)
-_HOLDING = (compat.node_type(CompiledResult),)

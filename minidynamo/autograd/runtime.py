@@ -307,6 +307,7 @@ def _make_function(
             kept = [args[i].detach() if i in unreached and not args[i].is_leaf else args[i] for i in places.inputs]
             numbers = [args[i] for i in places.number_inputs]
             hooked = compat.has_saved_tensor_hooks()
+            ctx.signature = signature
             ctx.apart, all_links = (None, links) if apart is None else apart
             ctx.again = again.keep(args, all_links, hooked)
             if ctx.apart is not None:

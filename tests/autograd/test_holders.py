@@ -76,7 +76,7 @@ def without_collector():
 def test_results_with_the_same_values_share_a_node():
     holders = Holders(((0,), (), (0, 2), (3,)), (0, 1, 4, 5))
     assert holders.common == [1]
-    assert holders.groups == [((0, 1), [0]), ((1,), [4]), ((2,), [5])]
+    assert holders.groups == [((0, 1), [0]), ((), [1]), ((1,), [4]), ((2,), [5])]
 
 
 def test_what_a_result_needs_alone_dies_with_it():
