@@ -90,13 +90,6 @@ def hooks_to_come(tensor: torch.Tensor) -> Mapping[int, Any]:
     return hooks
 
 
-def hooks_of_leaves(node: Any) -> list[dict[int, Any]]:
-    """The tables of the hooks on leaves that `node` hands gradients to."""
-    leaves = (getattr(function, "variable", None) for function, _ in node.next_functions)
-    tables = (None if leaf is None else leaf._backward_hooks for leaf in leaves)
-    return [table for table in tables if table]
-
-
 def may_ask_for(tensor: torch.Tensor) -> bool:
     """Whether the backward that is running, which is not for all leaves, may be asked for what arrives at `tensor`."""
     asked = _asked_gradients()

@@ -314,7 +314,7 @@ def _split(
     written = [mutation.index for mutation in results.mutations]
     higher = plan_higher_order(trace, functional, parts, gradients, written, layout.given_up())
     forward, backward = _module(parts.forward), _module(parts.backward)
-    signature = _with_arrivals(replace(signature, ways=_ways(trace)), trace, backward)
+    signature = _with_arrivals(_with_ways(signature, trace), trace, backward)
     inputs_of_backward = backward.graph.find_nodes(op="placeholder")
     signature = replace(signature, handed_on=handed_on(backward.graph, inputs_of_backward[len(parts.saved) :]))
     if len(results.differentiable) > 1 and not higher.strays:
@@ -379,13 +379,15 @@ def _tangents_of(gradient: fx.Node | None, tangents: list[fx.Node]) -> tuple[int
     return tuple(i for i, tangent in enumerate(tangents) if tangent in used)
 
 
-def _ways(trace: Trace) -> tuple[tuple[int, ...], ...]:
-    """For `GraphSignature.ways`. Of several devices autograd runs in several threads, whose order is not known."""
+def _with_ways(signature: GraphSignature, trace: Trace) -> GraphSignature:
+    """`signature` with `ways` and `unvisited`. Of several devices autograd runs in several threads, whose order is not
+    known."""
+    unvisited = tuple(place for place, i in enumerate(trace.gradients) if not trace.ways.get(i, True))
     lead_everywhere = all(len(places) == len(trace.tangents) for places in trace.ways.values())
     values = [*trace.tangents, *(trace.primals[i] for i in trace.gradients)]
     if lead_everywhere or len({node.meta["val"].device for node in values}) > 1:
-        return ()
-    return tuple(trace.ways[i] for i in trace.gradients)
+        return replace(signature, unvisited=unvisited)
+    return replace(signature, ways=tuple(trace.ways[i] for i in trace.gradients), unvisited=unvisited)
 
 
 def _signature(

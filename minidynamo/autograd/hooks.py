@@ -6,7 +6,7 @@ traced program is decided in `tracer/`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from minidynamo import compat
 from minidynamo.references import Reference
-from minidynamo.tensor_hooks import hooks_of_leaves, unless_none
+from minidynamo.tensor_hooks import unless_none
 
 Register = Callable[[Callable[..., Any]], RemovableHandle]
 
@@ -43,15 +43,18 @@ def is_hooked(leaf: torch.Tensor, node: torch.autograd.graph.Node) -> bool:
     return _is_used(node.register_prehook) or _is_used(node.register_hook)
 
 
-def spare_leaves(node: Any, gradients: Iterable[torch.Tensor | None]) -> None:
+def spare_leaves(
+    node: Any, gradients: Iterable[torch.Tensor | None], unvisited: Collection[torch.Tensor | None] = ()
+) -> None:
     """Have no hook of a leaf behind `node` called without a gradient, if some of `gradients`, which it takes or gives,
-    are None."""
-    if any(gradient is None for gradient in gradients):
-        for hooks in hooks_of_leaves(node):
-            _spare(hooks)
-        for function, _ in node.next_functions:
-            leaf = compat.leaf_of(function)
-            if leaf is not None and leaf._post_accumulate_grad_hooks:
+    are None; in any case none of a leaf in `unvisited`."""
+    everyone = any(gradient is None for gradient in gradients)
+    only = {id(leaf) for leaf in unvisited}
+    for function, _ in node.next_functions if everyone or only else ():
+        leaf = compat.leaf_of(function)
+        if leaf is not None and (everyone or id(leaf) in only):
+            _spare(leaf._backward_hooks)
+            if leaf._post_accumulate_grad_hooks:
                 _spare_behind(leaf._post_accumulate_grad_hooks, function)
 
 

@@ -299,13 +299,14 @@ class _Tracing:
             if sources and not self.orders:
                 self.result.on_the_way = on_the_way(targets, self.watchable)
                 self.result.saved_results = saved_results(targets)
-                self.result.ways = ways(targets, sources) if len(targets) > 1 else {}
             watched = sorted({place for places in self.result.on_the_way for place in places})
             self.result.arrivals = dict.fromkeys(watched)
             kept = [] if self.orders else _kept_for_derivatives(functions)
             with compat.without_autocast():  # which holds for what the program computes forward
                 gradients = self.run_backward(targets, list(sources.values()))
                 if not self.orders:
+                    if len(targets) > 1 or any(gradient is None for gradient in gradients):
+                        self.result.ways = ways(targets, sources)
                     arriving = {place: self.watchable[place] for place in watched}
                     self.result.zeros_from = zeros_from(targets, sources, gradients, self.tracer)
                     self.result.zeros_at = zeros_from(targets, arriving, gradients[len(sources) :], self.tracer)

@@ -220,7 +220,7 @@ class _BackwardCall:
         """What came in at the node, for differentiable results alone; `gradients` are given up."""
         tangents = self.of_their_kinds([gradients[i] for i in self.results])
         gradients.clear()
-        spare_leaves(ctx, tangents)
+        spare_leaves(ctx, tangents, ctx.unvisited)
         return tangents
 
     def repeated(self, tangents: Sequence[torch.Tensor | None]) -> list[int]:
@@ -313,6 +313,8 @@ def _make_function(
             if ctx.apart is not None:
                 ctx.apart.let_go(ctx.again.links)
             ctx.like = {place: without_data(args[signature.gradients[place]]) for place, _ in signature.zeros_from}
+            links_to = (all_links[place] for place in signature.unvisited)
+            ctx.unvisited = [link for link in links_to if link is not None and link.is_leaf]
             made = forward_graph(args)
             kept += [made[i] for i in places.made]
             returned = list(made[:results])

@@ -112,7 +112,7 @@ class GraphSignature:
     `zeros_at` for places of `on_the_way`. `saved_results` are positions in `differentiable_results` of those that eager
     saves for their own gradients, so that gradients of gradients arrive there. `ways` are, for each of `gradients`, the
     positions in `differentiable_results` of those that autograd comes there from in eager; it is empty where the graph
-    has no such inputs apart.
+    has no such inputs apart. `unvisited` are positions in `gradients` of those that it comes to from no result.
     """
 
     inputs: tuple[str, ...]
@@ -140,6 +140,7 @@ class GraphSignature:
     zeros_at: tuple[tuple[int, tuple[int, ...]], ...] = ()
     saved_results: tuple[int, ...] = ()
     ways: tuple[tuple[int, ...], ...] = ()
+    unvisited: tuple[int, ...] = ()
 
     @property
     def saved_bytes(self) -> int:

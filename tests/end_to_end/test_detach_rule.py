@@ -115,3 +115,39 @@ def test_DET_6_hooks_of_an_inner_tensor_are_silent_and_its_backward_works(backen
     keeping(x, p).sum().backward()
     with pytest.raises(RuntimeError, match="second time"):
         p.sum().backward()
+
+
+def detached(x, p):
+    return x * p.detach()
+
+
+def two_results(x, p):
+    return x * p.detach(), x.sin()
+
+
+def only_where_it_is_not_differentiable(x, p):
+    with torch.no_grad():
+        scale = p.exp()
+    return x * scale + p.argmax()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", [detached, two_results, only_where_it_is_not_differentiable])
+@pytest.mark.parametrize("create_graph", [False, True])
+@pytest.mark.filterwarnings("ignore:Using backward")
+def test_hooks_of_a_leaf_that_autograd_does_not_come_to_are_silent(program, create_graph, backend):
+    def seen(fn):
+        x, p, log = leaf(), leaf(), []
+        p.register_hook(lambda gradient: log.append("p"))
+        p.register_post_accumulate_grad_hook(lambda tensor: log.append("p has one"))
+        x.register_hook(lambda gradient: log.append("x"))
+        results = fn(x, p)
+        loss = results.sum() if isinstance(results, torch.Tensor) else sum(map(torch.sum, results))
+        loss.backward(create_graph=create_graph)
+        assert p.grad is None
+        return log, x.grad
+
+    found, gradient = seen(compiled(program, backend))
+    expected, expected_gradient = seen(program)
+    assert found == expected == ["x"]
+    torch.testing.assert_close(gradient, expected_gradient)
