@@ -318,3 +318,16 @@ def annotations_that_are_computed(values, x):
     y = x + 1
     minidynamo.graph_break()
     return scaled(y), scaled.__annotations__
+
+
+def test_attributes_that_are_no_names_arrive():
+    def program(x):
+        def f():
+            return x
+
+        setattr(f, "class", 3)
+        setattr(f, "two words", 2)
+        return f
+
+    made = minidynamo.compile(program, backend="eager", fullgraph=True)(torch.ones(1))
+    assert vars(made) == {"class": 3, "two words": 2}

@@ -479,3 +479,34 @@ def test_wraps_a_built_in_function():
         return sine(x), sine.__name__, sine.__qualname__, sine.__module__, sine.__doc__, sine.__wrapped__ is torch.sin
 
     assert_same_as_eager(f, vector, graphs=1, breaks=0)
+
+
+class Rule:
+    """Doubles."""
+
+    def __init__(self):
+        self.by = 2
+
+    def __call__(self, x):
+        return x * self.by
+
+
+@programs(lambda: (Rule(), torch.ones(3)))
+def wraps_an_object(rule, x):
+    @functools.wraps(rule)
+    def call(x):
+        return rule(x)
+
+    shown = call.__name__, call.__qualname__, call.__module__, call.__doc__, call.by, call.__wrapped__ is rule
+    return call(x), shown
+
+
+@programs()
+def wraps_a_partial_object(x):
+    double = functools.partial(torch.mul, other=2)
+
+    @functools.wraps(double)
+    def call(x):
+        return double(x)
+
+    return call(x), call.__name__, call.__module__, call.__wrapped__ is double

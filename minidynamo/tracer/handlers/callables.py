@@ -15,6 +15,7 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Computed, Constant
 from minidynamo.tracer import registry
 from minidynamo.tracer.attributes import lookup_on_class
+from minidynamo.tracer.attributes.lookup import find_unread
 from minidynamo.tracer.constants import as_constant, key_named
 from minidynamo.tracer.exceptions import unsaid
 from minidynamo.tracer.handlers.objects import ask_classes
@@ -53,13 +54,25 @@ def _partial(
     return PartialVariable(function, TupleVariable(hold(tx, [*args])), DictVariable(hold_named(tx, named)))
 
 
+_DICT_OF_PARTIAL = "{0}.__reduce__()[2][3]"  # to ask for `__dict__` would make one
+
+
 def _has_attributes(tx: Tracer, obj: PartialVariable) -> bool:
-    """Whether a partial object from outside has a dictionary; to ask for `__dict__` would make one."""
+    """Whether a partial object from outside has a dictionary."""
     if obj.value is None or obj.source is None:
         return False
     has = obj.value.__reduce__()[2][3] is not None
-    tx.graph.shapes.require(Computed("({0}.__reduce__()[2][3] is not None)", (obj.source,)), has)
+    tx.graph.shapes.require(Computed(f"({_DICT_OF_PARTIAL} is not None)", (obj.source,)), has)
     return has
+
+
+def _names_in(tx: Tracer, obj: PartialVariable) -> tuple[str, ...]:
+    """The attributes in that dictionary."""
+    if obj.value is None or obj.source is None or not _has_attributes(tx, obj):
+        return ()
+    names = (*obj.value.__reduce__()[2][3],)
+    tx.guard(Computed(_DICT_OF_PARTIAL, (obj.source,)), GuardKind.DICT_KEYS, names)
+    return names
 
 
 @registry.function(types.MethodType)
@@ -124,27 +137,37 @@ def _set(tx: Tracer, obj: ObjectVariable, name: str, value: VariableTracker) -> 
     tx.call(setattr, [obj, ConstantVariable(name), value])
 
 
-def _own_attributes(tx: Tracer, function: VariableTracker) -> list[tuple[str, VariableTracker]]:
-    """What a program has set on a function."""
-    if isinstance(function, NestedFunctionVariable):
-        return [*function.attributes.items()]
-    names = vars(function.value) if isinstance(function, FunctionVariable) else ()
-    return [(name, tx.getattr(function, name)) for name in names]
+# Callables without an attribute that can change.
+_BUILT_IN = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+
+
+def _own_attributes(tx: Tracer, wrapped: VariableTracker) -> list[tuple[str, VariableTracker]]:
+    """What a program has set on a function or an object."""
+    if isinstance(wrapped, NestedFunctionVariable):
+        return [*wrapped.attributes.items()]
+    if isinstance(wrapped, FunctionVariable):
+        return [(name, tx.getattr(wrapped, name)) for name in vars(wrapped.value)]
+    if isinstance(wrapped, PartialVariable):
+        return [(name, tx.getattr(wrapped, name)) for name in _names_in(tx, wrapped)]
+    table = find_unread(tx, wrapped, "__dict__")
+    items = entries_as_moved(table.items) if isinstance(table, DictVariable) else {}
+    return [(str(key.token), value) for key, value in items.items()]
 
 
 def _attribute(tx: Tracer, wrapped: VariableTracker, name: str) -> VariableTracker | None:
     """A field that every function has, or None where the wrapped object has none."""
     if isinstance(wrapped, FunctionVariable) and wrapped.source is not None and hasattr(wrapped.value, name):
         return tx.wrap(getattr(wrapped.value, name), Attr(wrapped.source, name))
-    if isinstance(wrapped, BuiltinVariable) and isinstance(wrapped.value, types.BuiltinFunctionType):
+    if isinstance(wrapped, BuiltinVariable) and isinstance(wrapped.value, _BUILT_IN):
         return constant(getattr(wrapped.value, name)) if hasattr(wrapped.value, name) else None
-    if not isinstance(wrapped, NestedFunctionVariable):
-        tx.break_graph("MD240", "`functools.wraps` of what is not a function", why="Its fields are not known.")
-    if name in wrapped.attributes:
-        return wrapped.attributes[name]
-    if name in ("__annotate__", "__type_params__"):
-        return None
-    return tx.getattr(wrapped, name)
+    if isinstance(wrapped, ClassVariable):
+        tx.break_graph("MD240", "`functools.wraps` of a class", why="What is in its dictionary is not copied.")
+    if isinstance(wrapped, NestedFunctionVariable):
+        if name in wrapped.attributes:
+            return wrapped.attributes[name]
+        if name in ("__annotate__", "__type_params__"):
+            return None
+    return find_unread(tx, wrapped, name)
 
 
 @registry.function(functools.wraps)

@@ -20,7 +20,16 @@ from minidynamo.switches import Settings, settings
 from minidynamo.tracer import registry
 from minidynamo.tracer.graph.subgraphs import GraphValue
 from minidynamo.tracer.handlers.conditional import tensors_in
-from minidynamo.tracer.handlers.transforms import distinct, given_tensors, record, refuse_transform, spec_of, trace
+from minidynamo.tracer.handlers.transforms import (
+    distinct,
+    given_tensors,
+    named,
+    names_inside,
+    record,
+    refuse_transform,
+    spec_of,
+    trace,
+)
 from minidynamo.tracer.handlers.trials import draws_random_numbers
 from minidynamo.tracer.handlers.values import expect_constant
 from minidynamo.tracer.protocol import Tracer
@@ -58,14 +67,17 @@ def pulled_back(function: Callable[..., Any], has_aux: bool, create_graph: bool 
     return pull
 
 
+_NAMES = names_inside(func.vjp, "_vjp_with_argnums", "wrapper")
+
+
 @registry.polyfill(func.vjp)
 def _vjp(function: Any, *primals: Any, has_aux: Any = False) -> Any:
     values, pull_back, *aux = vjp_at(function, primals, has_aux)
 
-    def wrapper(cotangents: Any, retain_graph: Any = True, create_graph: Any = None) -> Any:
+    def wrapper(cotangents: Any, retain_graph: bool = True, create_graph: bool | None = None) -> Any:
         return pull_back(cotangents, retain_graph, create_graph)
 
-    return (values, wrapper, *aux)
+    return (values, named(wrapper, _NAMES), *aux)
 
 
 def vjp_at(function: Any, primals: Any, has_aux: Any) -> Any:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -38,11 +37,30 @@ Refuse = Callable[[str], NoReturn]
 registry.polyfill(func.functional_call)(func.functional_call)
 
 
-# What lends its name to a transformed function while tracing.
-_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
-
-
 # Plain Python twins of the functions that make transformed functions.
+
+
+Names = tuple[str, str, str]
+
+
+def names_inside(maker: Callable[..., Any], maker_name: str, name: str) -> Names:
+    """`__name__`, `__qualname__` and `__module__` of a function that is made in one of torch."""
+    return name, f"{maker_name}.<locals>.{name}", maker.__globals__["__name__"]
+
+
+def named(function: Any, names: Names) -> Any:
+    """The function, called as one that torch makes."""
+    function.__name__, function.__qualname__, function.__module__ = names
+    return function
+
+
+def _looking_like(function: Any, run: Any, names: Names) -> Any:
+    """A transformed function as torch makes it; of a class it only has the name."""
+    run = named(run, names)
+    return run if isinstance(function, type) else functools.wraps(function)(run)
+
+
+_NAMES_OF_VMAP = names_inside(func.vmap, "vmap", "wrapped")
 
 
 @registry.polyfill(func.vmap)
@@ -52,17 +70,19 @@ def _vmap(function: Any, in_dims: Any = 0, out_dims: Any = 0, randomness: Any = 
     def run(*args: Any, **kwargs: Any) -> Any:
         return transformed(torch.func.vmap, function, options, args, kwargs)
 
-    return functools.wraps(function)(run) if isinstance(function, _FUNCTIONS) else run
+    return _looking_like(function, run, _NAMES_OF_VMAP)
 
 
-def _derivative(transform: Any) -> Any:
+def _derivative(transform: Any, name: str) -> Any:
+    names = names_inside(transform, transform.__name__, name)
+
     def twin(function: Any, argnums: Any = 0, has_aux: Any = False, **others: Any) -> Any:
         options = {"argnums": argnums, "has_aux": has_aux, **others}
 
         def run(*args: Any, **kwargs: Any) -> Any:
             return transformed(transform, function, options, args, kwargs)
 
-        return functools.wraps(function)(run) if isinstance(function, _FUNCTIONS) else run
+        return _looking_like(function, run, names)
 
     return twin
 
@@ -89,9 +109,15 @@ def _jvp_of(function: Any, **options: Any) -> Any:
 
 
 _BACKWARD = (func.grad, func.grad_and_value, func.jacrev)
-_DERIVATIVES = (*_BACKWARD, func.jacfwd)
-for _transform in _DERIVATIVES:
-    registry.polyfill(_transform)(_derivative(_transform))
+# With the name of the function that each makes.
+_DERIVATIVES = {
+    func.grad: "wrapper",
+    func.grad_and_value: "wrapper",
+    func.jacrev: "wrapper_fn",
+    func.jacfwd: "wrapper_fn",
+}
+for _transform, _name in _DERIVATIVES.items():
+    registry.polyfill(_transform)(_derivative(_transform, _name))
 
 
 # The node

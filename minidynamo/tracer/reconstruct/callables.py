@@ -60,7 +60,8 @@ def _nested_function(rebuild: Rebuilder, variable: NestedFunctionVariable) -> st
     if not attributes:
         return text
     name = rebuild.assign(hint_of(variable), text)
-    rebuild.lines += [f"{name}.{attribute} = {value}" for attribute, value in attributes.items()]
+    store = rebuild.constant(setattr)
+    rebuild.lines += [f"{store}({name}, {attribute!r}, {value})" for attribute, value in attributes.items()]
     return name
 
 

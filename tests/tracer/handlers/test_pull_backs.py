@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 import torch
 from torch.func import vjp, vmap
 
+import minidynamo
 from minidynamo.tracer.handlers.pull_backs import vjp_at
 from minidynamo.tracer.traced_frame import Break
 from tests.tracer.capture import capture, targets
@@ -38,6 +41,19 @@ def test_inside_of_another_transform():
 def test_parts_without_a_tracer():
     first, pull_back, aux = vjp_at(lambda a: (a * 2, a), (torch.ones(2),), True)
     assert first.tolist() == [2, 2] and aux.tolist() == [1, 1] and pull_back(first)[0].tolist() == [4, 4]
+
+
+def test_the_gradient_function_is_called_as_torch_calls_it():
+    def program(x):
+        pull_back = vjp(torch.sin, x)[1]
+        return pull_back, pull_back.__qualname__
+
+    def look(function):
+        return function.__name__, function.__qualname__, function.__module__, str(inspect.signature(function))
+
+    kept, inside = minidynamo.compile(program, backend="eager", fullgraph=True)(torch.ones(2))
+    expected = vjp(torch.sin, torch.ones(2))[1]
+    assert look(kept) == look(expected) and inside == expected.__qualname__
 
 
 def no_tensors(x):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call, grad, grad_and_value, jacfwd, jacrev, vmap
 
+import minidynamo
 from minidynamo.tracer.traced_frame import Break
 from tests.tracer.capture import capture, targets
 
@@ -83,3 +86,72 @@ def not_a_scalar(x, seen):
 def test_what_ends_the_graph(program):
     traced = capture(program, torch.randn(3, 2), {})
     assert isinstance(traced.exit, Break) and traced.exit.diagnostic.code == "MD207"
+
+
+class Scaling:
+    """Multiplies."""
+
+    def __init__(self):
+        self.by = 2
+        self.calls = 0
+
+    def __call__(self, x):
+        return (x * self.by).sum()
+
+
+def summed(x, by=1):
+    return (x * by).sum()
+
+
+tagged = functools.partial(summed, by=4)
+tagged.tag = "four"
+scaling = Scaling()
+TRANSFORMED = [
+    scaling,
+    scaling.__call__,
+    functools.partial(summed, by=3),
+    tagged,
+    torch.nn.Linear(2, 1),
+    torch.Tensor.sum,
+    torch.sum,
+    summed,
+]
+
+
+def look(function):
+    fields = ("__name__", "__qualname__", "__module__", "__doc__", "__wrapped__")
+    return [getattr(function, name, None) for name in fields], {**vars(function)}
+
+
+@pytest.mark.parametrize("function", TRANSFORMED, ids=lambda function: type(function).__name__)
+@pytest.mark.parametrize("transform", [vmap, grad, grad_and_value, jacrev, jacfwd])
+def test_what_is_transformed_lends_its_name(transform, function):
+    def program(x):
+        return transform(function), x + 1
+
+    compiled = minidynamo.compile(program, backend="eager", fullgraph=True)
+    assert look(compiled(torch.ones(2))[0]) == look(program(torch.ones(2))[0])
+
+
+def test_a_partial_object_made_in_the_program_is_wrapped():
+    def program(x):
+        made = vmap(functools.partial(summed, by=x))
+        return made.__name__, made.__wrapped__.func, made(x)
+
+    compiled = minidynamo.compile(program, backend="eager", fullgraph=True)
+    assert compiled(torch.ones(2))[:2] == ("wrapped", summed)
+
+
+def test_only_what_a_program_reads_of_the_transformed_object_is_guarded():
+    program = minidynamo.compile(lambda x: vmap(scaling)(x), backend="eager", fullgraph=True)
+    for scaling.calls in range(3):
+        program(torch.ones(3, 2))
+    assert "not recompiled" in str(program.why())
+
+
+def test_new_attributes_of_a_partial_object_are_noticed():
+    function = functools.partial(summed, by=3)
+    program = minidynamo.compile(lambda x: vmap(function), backend="eager")
+    for n in range(3):
+        assert look(program(torch.ones(3, 2))) == look(vmap(function))
+        setattr(function, f"tag{n}", n)
