@@ -1,4 +1,5 @@
-"""Owns the mode in which operations run on tensors without data, with the strides and dtypes of eager.
+"""Owns the mode in which operations run on tensors without data, with the strides, the dtypes and the errors of
+eager.
 
 Torch's own mode foretells others for some operations: those that it describes by other operations than they consist
 of. Tables say what eager does there. Sizes are torch's.
@@ -130,6 +131,13 @@ what drops nothing returns a copy."""
 LIKE_THE_FIRST = frozenset({aten.huber_loss.default})
 """What has the dtype of its first argument, although torch foretells one that all arguments have in common."""
 
+WINDOWS: dict[OpOverload, OpOverload] = {
+    aten.select_scatter.default: aten.select.int,
+    aten.slice_scatter.default: aten.slice.Tensor,
+}
+"""Where torch foretells what a tensor is with a part replaced, and leaves unasked whether it has that part, which what
+is put there must be as large as."""
+
 _HANDED_OVER_WHOLE = """
     dropout.default broadcast_tensors.default matmul.default one_hot.default pad_sequence.default
     unsafe_chunk.default tensor_split.tensor_indices_or_sections stft.center istft.default
@@ -174,6 +182,13 @@ def _count_writes(tensors: Sequence[torch.Tensor]) -> None:
     torch.autograd.graph.increment_version([tensor for tensor in tensors if not tensor.is_inference()])
 
 
+def _need_as_large(source: torch.Tensor, window: torch.Tensor) -> None:
+    """Raises a RuntimeError in eager's words."""
+    if source.shape != window.shape:
+        text = "expected src to have a size equal to the slice of self. src size = {}, slice size = {}"
+        raise RuntimeError(text.format(list(source.shape), list(window.shape)))
+
+
 class FakeTensorMode(compat.FakeTensorMode):
     """Operations on tensors without data; results have sizes, strides and dtypes as in eager.
 
@@ -192,6 +207,9 @@ class FakeTensorMode(compat.FakeTensorMode):
         op = STANDS_FOR.get(func, func)
         # What operations of others do, nobody knows.
         self.draws |= torch.Tag.nondeterministic_seeded in op.tags or op.namespace not in ("aten", "prim", "prims")
+        if op in WINDOWS:
+            with self:
+                _need_as_large(args[1], WINDOWS[op](args[0], *args[2:], **(kwargs or {})))
         if func is aten.constant_pad_nd.default:
             args, kwargs = args[:2], {}  # next to a number that varies torch would fix the sizes, which do not need it
         result: Any = super().dispatch(func, types, args, kwargs or {})

@@ -170,3 +170,21 @@ def test_what_consists_of_others_is_taken_apart_as_in_eager():
         x = torch.ones(3)
         assert F.dropout(x, 0.5, training=False) is x
     assert COMPOSITES[aten.dropout.default](x, 0.5, False) is x
+
+
+REPLACED = {
+    "no such place": lambda x: x.select_scatter(x.new_ones(4), 0, 7),
+    "a place of another size": lambda x: x.select_scatter(x.new_ones(2), 0, 1),
+    "no such rows": lambda x: x.slice_scatter(x.new_ones(1, 4), 0, 7, 8),
+    "rows of another size": lambda x: x.slice_scatter(x.new_ones(2, 3), 0, 0, None, 2),
+}
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_a_part_that_does_not_fit_raises_the_error_of_eager(name):
+    function = REPLACED[name]
+    with pytest.raises((IndexError, RuntimeError)) as expected:
+        function(torch.zeros(3, 4))
+    with FakeTensorMode(), pytest.raises(expected.type) as raised:
+        function(torch.zeros(3, 4))
+    assert str(raised.value) == str(expected.value)

@@ -177,6 +177,10 @@ OUT_OF_RANGE = {
     "subscript": (lambda w, i: w[i], "is out of bounds for dimension 0 with size 10", (10, -11)),
     "gather": (lambda w, i: w.gather(0, i[:, None]), "is out of bounds for dimension 0 with size 10", (10, -1)),
     "targets": (lambda w, i: F.nll_loss(w[:2], i), "Target .*is out of bounds", (10, -1)),
+    "columns": (lambda w, i: w.index_select(1, i), "INDICES element is out of DATA bounds, id=", (4, -1)),
+    "columns from the end": (lambda w, i: (w * 2).index_select(-1, i), "out of DATA bounds, id=", (4, -1)),
+    "a masked position": (lambda w, i: w.gather(1, torch.where(i == 100, 0, i)[:, None]), "dimension 1", (10, -1)),
+    "one column seen twice": (lambda w, i: w[:, :1].expand(10, 2).index_select(1, i), "out of DATA bounds", (2, -1)),
 }
 
 
@@ -189,10 +193,34 @@ def test_positions_out_of_range_raise_the_error_of_eager(name):
     compiled.call(list(args))
     for position in positions:
         args = normal(10, 4), torch.tensor([1, position])
-        with pytest.raises((IndexError, RuntimeError)) as expected:
+        with pytest.raises((IndexError, RuntimeError), match=text) as expected:
             function(*args)
-        with pytest.raises(expected.type, match=text):
+        with pytest.raises(expected.type) as raised:
             compiled.call([*args])
+        assert str(raised.value).splitlines()[0] == str(expected.value).splitlines()[0]
+
+
+EXPANDED = {
+    "embedding": (lambda w, i: F.embedding(i, w), (3, 3), (1, 3)),
+    "index_select": (lambda w, i: w.index_select(0, i), (3, 3), (1, 3)),
+    "subscript": (lambda w, i: w[i], (3, 3), (1, 3)),
+    "gather": (lambda w, i: w.gather(0, i[:, None]), (3, 3), (1, 3)),
+    "nothing": (lambda w, i: w[i], (0, 3), (0, 3)),
+    "no columns": (lambda w, i: w.index_select(1, i), (3, 0), (3, 0)),
+}
+
+
+@pytest.mark.cpp
+@pytest.mark.parametrize("name", EXPANDED)
+def test_positions_in_repeated_and_empty_dimensions_are_checked(name):
+    function, shape, own = EXPANDED[name]
+    args = normal(*own).expand(shape), torch.tensor([7])
+    with pytest.raises((IndexError, RuntimeError)) as expected:
+        function(*args)
+    compiled = compile_graph(trace(function, *args), args, target="cpp")
+    with pytest.raises(expected.type) as raised:
+        compiled.call([*args])
+    assert str(raised.value).splitlines()[0] == str(expected.value).splitlines()[0]
 
 
 @ANY_TARGET

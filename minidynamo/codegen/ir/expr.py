@@ -96,6 +96,7 @@ OPS: dict[str, OpInfo] = {
     "shr": OpInfo(2, "i", doc="arithmetic; a shift below 0 or >= the width leaves nothing but the sign"),
     "where": OpInfo(3, "fib", doc="(bool, a, a) -> a; both sides are evaluated"),
     "check_index": OpInfo(2, "i", cost=8, doc="int64 a if 0 <= a < b, else an IndexError behind the launch"),
+    "check_data": OpInfo(2, "i", cost=8, doc="the same with a RuntimeError, as index_select raises it in dimension 1"),
     "check_subscript": OpInfo(3, "i", cost=8, doc="the same in the words of subscripts; c is the dimension"),
     "check_target": OpInfo(2, "i", cost=8, doc="the same in the words of losses over classes"),
     "check_gather": OpInfo(3, "i", cost=8, doc="the same with a RuntimeError, as gather raises it; c is the dimension"),

@@ -6,12 +6,12 @@ Reading through indices is lowered, with a check of every index; writing through
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
-from minidynamo.codegen.ir.expr import IndexValue, Op, checks, mask
+from minidynamo.codegen.ir.expr import Const, Expr, IndexValue, Load, Op, checks, loads, mask
 from minidynamo.codegen.ir.index import Index, Lookup
 from minidynamo.codegen.ir.loops import Loops
 from minidynamo.codegen.ir.size import Extent, Size, known_at_least
@@ -34,12 +34,25 @@ def checked(position: V, size: Extent, *words: int, wrap: bool = False, check: s
     return Index(((Lookup(apply(check, position, size, *words).expr, size), 1),))
 
 
-def _checked_load(x: Value, at: Coordinates) -> V:
-    """The element at `at`, some of which are checked."""
+def _checked_load(builder: Builder, x: Value, at: Coordinates) -> V:
+    """The element at `at`, some of which are checked. What would drop a check is left to ATen: a dimension in which
+    the tensor is one element seen many times, or none at all."""
+    if not all(known_at_least(size, 1) for size in x.shape):
+        raise NotLowered
     loaded = x.load(at)
-    if not {check for index in at for check in checks(IndexValue(index, torch.int64))} <= checks(loaded):
-        raise NotLowered  # along a dimension in which the tensor is one element seen many times
+    kept = (
+        index
+        for load in loads(loaded)
+        for index, stride in zip(load.index, builder.buffers[load.buffer].stride)
+        if stride != 0
+    )
+    if not _checks(at) <= _checks(kept):
+        raise NotLowered
     return V(loaded)
+
+
+def _checks(indices: Iterable[Index]) -> set[Expr]:
+    return {check for index in indices for check in checks(IndexValue(index, torch.int64))}
 
 
 def _need_integers(index: Value) -> None:
@@ -54,7 +67,7 @@ def lower_embedding(builder: Builder, weight: Value, index: Value, *rest: Any) -
 
     def body(at: Coordinates) -> V:
         row = checked(V(index.load(at[:-1])), weight.shape[0])
-        return _checked_load(weight, (row, at[-1]))
+        return _checked_load(builder, weight, (row, at[-1]))
 
     return builder.compute(builder.out.shape, body)
 
@@ -66,10 +79,11 @@ def lower_index_select(builder: Builder, x: Value, dim: int, index: Value) -> Va
     if not x.shape or len(index.shape) != 1:
         raise NotLowered
     along = dim % len(x.shape)
+    check = "check_data" if along == 1 else "check_index"  # ATen has a kernel of its own for this dimension
 
     def body(at: Coordinates) -> V:
-        chosen = checked(V(index.load((at[along],))), x.shape[along])
-        return _checked_load(x, (*at[:along], chosen, *at[along + 1 :]))
+        chosen = checked(V(index.load((at[along],))), x.shape[along], check=check)
+        return _checked_load(builder, x, (*at[:along], chosen, *at[along + 1 :]))
 
     return builder.compute(builder.out.shape, body)
 
@@ -86,15 +100,25 @@ def lower_gather(builder: Builder, x: Value, dim: int, index: Value, *, sparse_g
 
     def body(at: Coordinates) -> V:
         chosen = checked(V(index.load(at)), x.shape[along], *words, check=check)
-        return _checked_load(x, (*at[:along], chosen, *at[along + 1 :]))
+        return _checked_load(builder, x, (*at[:along], chosen, *at[along + 1 :]))
 
     return builder.compute(builder.out.shape, body)
 
 
 def _is_replaced_where_ignored(builder: Builder, index: Value) -> bool:
-    """Whether these are the targets of a loss over classes, with a class in the place of each that is to be ignored."""
-    made = (node for node in builder.nodes if isinstance(node, Loops) and node.out.name == index.buffer.name)
-    return any(isinstance(node.body, Op) and node.body.name == "where" for node in made)
+    """Whether these are the targets of a loss over classes: `target if target != ignored else 0`."""
+    made = {node.out.name: node.body for node in builder.nodes if isinstance(node, Loops)}
+
+    def computed(expr: Expr) -> Expr:
+        return made.get(expr.buffer, expr) if isinstance(expr, Load) else expr
+
+    chosen = made.get(index.buffer.name)
+    if not isinstance(chosen, Op) or chosen.name != "where":
+        return False
+    condition, kept, instead = chosen.args
+    asked = computed(condition)
+    of_kept = isinstance(asked, Op) and asked.name == "ne" and asked.args[0] == kept
+    return of_kept and computed(instead) == Const(0, kept.dtype)
 
 
 @lowering("index")
@@ -112,7 +136,7 @@ def lower_index(builder: Builder, x: Value, indices: Sequence[Value | None]) -> 
         inner = at[first : first + len(shape)]
         loaded = (V(i.broadcast_load(inner)) for i in tensors)
         chosen = [subscript(own, x.shape[d], k) for k, (d, own) in enumerate(zip(given, loaded))]
-        return _checked_load(x, (*at[:first], *chosen, *at[first + len(shape) :]))
+        return _checked_load(builder, x, (*at[:first], *chosen, *at[first + len(shape) :]))
 
     return builder.compute(builder.out.shape, body)
 

@@ -115,8 +115,6 @@ def first_of_slice(start: Extent | None, step: Extent, size: Extent) -> Extent:
 
 def place_of(index: Extent, size: Extent) -> Extent:
     """An index into a dimension, counted from its start. Raises NotLowered where the sign is not known."""
-    if isinstance(index, int) and isinstance(size, int):
-        return index % size
     if not known_at_least(index, 0) and not known_less(index, 0):
         raise NotLowered
     return index if known_at_least(index, 0) else size + index

@@ -53,6 +53,7 @@ OPERATIONS: dict[str, str | Mapping[str, str]] = {
     "shr": "shift_right({0}, {1})",
     "where": "({0} ? {1} : {2})",
     "check_index": "check_index({0}, {1}, failed, INDEX_OUT_OF_RANGE)",
+    "check_data": "check_index({0}, {1}, failed, DATA_OUT_OF_BOUNDS)",
     "check_subscript": "check_index({0}, {1}, failed, SUBSCRIPT_OUT_OF_RANGE, {2})",
     "check_target": "check_index({0}, {1}, failed, TARGET_OUT_OF_RANGE)",
     "check_gather": "check_index({0}, {1}, failed, GATHER_OUT_OF_RANGE, {2})",

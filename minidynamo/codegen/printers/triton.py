@@ -86,7 +86,8 @@ OPERATIONS: dict[str, str | Mapping[str, str]] = {
     "shr": "shift_right({0}, {1}, {width})",
     "where": "tl.where({0}, {1}, {2})",
     **dict.fromkeys(
-        ("check_index", "check_subscript", "check_target", "check_gather"), "check_index({0}, {1}, {mask})"
+        ("check_index", "check_data", "check_subscript", "check_target", "check_gather"),
+        "check_index({0}, {1}, {mask})",
     ),
 }
 """Operation -> text. A pair of texts where kinds of operands differ."""

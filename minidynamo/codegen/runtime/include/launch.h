@@ -55,6 +55,7 @@ enum Reason {
   SUBSCRIPT_OUT_OF_RANGE,
   TARGET_OUT_OF_RANGE,
   GATHER_OUT_OF_RANGE,
+  DATA_OUT_OF_BOUNDS,
 };
 struct Failure {
   int reason;  // 0: there is none
@@ -68,11 +69,14 @@ INLINE PyObject* result(const Failure& failed) {
   switch (failed.reason) {
     case 0: return none();
     case INDEX_OUT_OF_RANGE: PyErr_SetString(PyExc_IndexError, "index out of range in self"); break;
-    case TARGET_OUT_OF_RANGE: PyErr_SetString(PyExc_IndexError, "Target is out of bounds."); break;
+    case TARGET_OUT_OF_RANGE: PyErr_Format(PyExc_IndexError, "Target %lld is out of bounds.", index); break;
     case SUBSCRIPT_OUT_OF_RANGE:  // a negative one has been counted from the end
       PyErr_Format(PyExc_IndexError, with_number, index < 0 ? index - size : index, dimension, size);
       break;
     case GATHER_OUT_OF_RANGE: PyErr_Format(PyExc_RuntimeError, with_number, index, dimension, size); break;
+    case DATA_OUT_OF_BOUNDS:
+      PyErr_Format(PyExc_RuntimeError, "INDICES element is out of DATA bounds, id=%lld axis_dim=%lld", index, size);
+      break;
     default: PyErr_SetString(PyExc_RuntimeError, "ZeroDivisionError");
   }
   return nullptr;
