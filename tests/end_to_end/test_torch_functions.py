@@ -237,6 +237,18 @@ def test_one_hot_is_row_major_whatever_the_layout_of_the_index(backend):
     assert strides == result.stride() == program(index)[1] and torch.equal(result, program(index)[0])
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("cpp", marks=pytest.mark.cpp)])
+def test_max_pool1d_without_gradients_makes_no_view(backend):
+    """Autograd refuses later writes to a view that was made without it."""
+    program = minidynamo.compile(lambda x: F.max_pool1d(x, 2), backend=backend, fullgraph=True)
+    for length in (8, 10, 12):
+        x = torch.rand(2, 3, length)
+        with torch.no_grad():
+            made = program(x)
+        assert not made._is_view() and torch.equal(made, F.max_pool1d(x, 2))
+        made.mul_(torch.ones(3, 1, requires_grad=True)).sum().backward()
+
+
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_max_pool1d_has_eagers_layouts(backend):
     def program(x, y):

@@ -32,6 +32,8 @@ from minidynamo.variables.containers import DictKey, DictVariable, ListVariable,
 from minidynamo.variables.objects import ClassVariable
 from minidynamo.variables.tensors import TensorVariable
 
+aten = torch.ops.aten
+
 # What these answer while a program is captured.
 _FIXED_ANSWERS: dict[Any, int] = {
     torch.jit.is_scripting: False,  # type: ignore[attr-defined]
@@ -118,20 +120,25 @@ def _max_pool1d(
     function: Callable[..., Any], tx: Tracer, *args: VariableTracker, **kwargs: VariableTracker
 ) -> VariableTracker:
     """On a CPU, where neither gradients nor indices are wanted, it has a kernel of its own, which makes row-major
-    results; without data, the one that also gives indices would tell the layout. What asks for that kernel fixes all
-    sizes: with symbolic ones the other one is called, which gives the same values."""
+    results that are no views; without data, the one that also gives indices would tell the layout, and makes views.
+    What asks for that kernel fixes all sizes: with symbolic ones the other one is called, which gives the same values.
+    """
     given = args[0] if args else kwargs.get("input")
     indices = args[6] if len(args) > 6 else kwargs.get("return_indices")
-    if isinstance(given, TensorVariable) and (indices is None or not tx.truth(indices)):
-        fake = tx.graph.use(given)
-        differentiated = fake.requires_grad and torch.is_grad_enabled()
-        if not differentiated and fake.device.type == "cpu" and not fake.is_contiguous():
-            made = tx.call_method(given, "contiguous", [])
-            args, kwargs = ((made, *args[1:]), kwargs) if args else (args, {**kwargs, "input": made})
-        if any(isinstance(size, torch.SymInt) for size in fake.shape):
-            kwargs = {name: value for name, value in kwargs.items() if name != "return_indices"}
-            return tx.unpack(tx.emit(torch.nn.functional.max_pool1d_with_indices, args[:6], kwargs))[0]
-    return tx.emit(function, args, kwargs)
+    if not isinstance(given, TensorVariable) or (indices is not None and tx.truth(indices)):
+        return tx.emit(function, args, kwargs)
+    fake = tx.graph.use(given)
+    differentiated = fake.requires_grad and torch.is_grad_enabled()
+    plain = not differentiated and fake.device.type == "cpu"
+    if plain and not fake.is_contiguous():
+        made = tx.call_method(given, "contiguous", [])
+        args, kwargs = ((made, *args[1:]), kwargs) if args else (args, {**kwargs, "input": made})
+    if any(isinstance(size, torch.SymInt) for size in fake.shape):
+        kwargs = {name: value for name, value in kwargs.items() if name != "return_indices"}
+        pooled = tx.unpack(tx.emit(torch.nn.functional.max_pool1d_with_indices, args[:6], kwargs))[0]
+    else:
+        pooled = tx.emit(function, args, kwargs)
+    return tx.emit(aten._unsafe_view.default, [pooled, tx.getattr(pooled, "shape")], {}) if plain else pooled
 
 
 for _function in (torch.max_pool1d, torch.nn.functional.max_pool1d):
