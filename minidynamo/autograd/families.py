@@ -24,7 +24,8 @@ class TracedOutput:
     """One output of the user's graph. `index` counts inputs or families, by `kind`:
 
     "constant" (`value`), "number" (that is only known when the graph runs), "input" (that very object), "view" (shares
-    memory with some input), "member" (of a family of outputs that share memory among themselves).
+    memory with some input), "member" (of a family of outputs that share memory among themselves). `counts_apart`:
+    writes to it are not counted as writes to what it shares memory with (`y.data`).
     """
 
     kind: Literal["constant", "number", "input", "view", "member"]
@@ -33,6 +34,7 @@ class TracedOutput:
     requires_grad: bool = False
     has_history: bool = False
     is_view: bool = True
+    counts_apart: bool = False
     node: fx.Node | None = None
 
     @property
@@ -81,7 +83,31 @@ def classify(outputs: Sequence[Any], inputs: Mapping[int, torch.Tensor]) -> tupl
             family.append(value)
             entry = _traced("member", list(members).index(compat.memory_of(value)), value)
         entries.append(entry)
-    return entries, [_family(group) for group in members.values()]
+    families = [_family(group) for group in members.values()]
+    for output, entry in zip(outputs, entries):
+        if entry.kind in ("view", "member"):
+            holder = inputs[entry.index] if entry.kind == "view" else families[entry.index].root
+            entry.counts_apart = holder is not None and _counts_apart(output, holder, outputs)
+    return entries, families
+
+
+def _counts_apart(value: torch.Tensor, holder: torch.Tensor, outputs: Sequence[Any]) -> bool:
+    """Whether no other output is counted together with this one, which was not written to."""
+    if value.is_inference() or holder.is_inference() or _count_together(value, holder) or value._version:
+        return False
+    others = [other for other in outputs if isinstance(other, torch.Tensor) and other is not value]
+    return not any(_count_together(value, other) for other in others)
+
+
+def _count_together(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether writes to one tensor are counted as writes to the other."""
+    counts = compat.version_of(one), compat.version_of(other)
+    if one is other or None in counts or counts[0] != counts[1]:
+        return one is other
+    torch.autograd.graph.increment_version(one)
+    together = compat.version_of(other) != counts[1]
+    compat.set_versions([one], [one._version - 1])
+    return together
 
 
 def refuse_copies(copies: Sequence[CopiedResult], outputs: Sequence[Any], inputs: Mapping[int, torch.Tensor]) -> None:

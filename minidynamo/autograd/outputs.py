@@ -6,8 +6,9 @@ from the real tensors, so that they share memory and gradient history as in eage
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import fx
@@ -165,8 +166,7 @@ class _Planner:
             if index is None:
                 raise _shares("an output shares memory with an input and is no view of it")
             detach = not traced.is_view or (self.trace.requires_grad[index] and not traced.requires_grad)
-            steps = self.resolved(value.steps()) or (_ALIAS,)
-            return OutputPlan("input", index, steps=steps, detach=detach, no_grad=traced.no_grad)
+            return self.shared("input", index, value.steps(), detach, traced)
         position, root = self.families[traced.index]
         family = self.trace.families[traced.index]
         if traced.node is family.node:
@@ -175,8 +175,26 @@ class _Planner:
         if value.base is not root.base or steps[: len(start)] != start:
             raise _shares("two outputs share memory, and neither is a view of the other's base")
         detach = not traced.is_view or (family.requires_grad and not traced.requires_grad)
-        steps = self.resolved(steps[len(start) :]) or (_ALIAS,)
-        return OutputPlan("graph", position, steps=steps, detach=detach, no_grad=traced.no_grad)
+        return self.shared("graph", position, steps[len(start) :], detach, traced)
+
+    def shared(
+        self,
+        origin: Literal["graph", "input"],
+        index: int,
+        steps: Sequence[ViewStep],
+        detach: bool,
+        traced: TracedOutput,
+    ) -> OutputPlan:
+        """An output in the memory of another tensor."""
+        resolved = self.resolved(tuple(steps))
+        if traced.counts_apart and _is_only_returned(traced.node):
+            return OutputPlan(origin, index, steps=resolved, counts_apart=True)
+        return OutputPlan(origin, index, steps=resolved or (_ALIAS,), detach=detach, no_grad=traced.no_grad)
+
+
+def _is_only_returned(node: fx.Node | None) -> bool:
+    """Whether backward does not need it either: that notices writes to the tensor that it lies in."""
+    return node is not None and all(user.op == "output" for user in node.users)
 
 
 def _is_view(node: fx.Node) -> bool:

@@ -562,13 +562,14 @@ def _maker(plan: OutputPlan, place: dict[int, int]) -> Callable[[Any, Any], Any]
         return lambda kept, made: plan.value
     from_input = plan.origin == "input"
     index = place[plan.index] if from_input else plan.index
-    if not plan.steps:
+    if not plan.steps and not plan.counts_apart:
         return (lambda kept, made: kept[index]) if from_input else (lambda kept, made: made[index])
 
     filled = all(step.is_filled for step in plan.steps)
 
     def view(kept: Any, made: Any) -> Any:
         value = (kept if from_input else made)[index]
+        value = value.data if plan.counts_apart else value
         for step in plan.steps:
             value = (step if filled else step.filled(made)).apply(value)
         return value.detach() if plan.detach else value

@@ -63,7 +63,7 @@ class OutputPlan:
     `origin` is "graph" (result `index` of the compiled graph), "input" (flat input `index`) or "constant" (`value`).
     The output is that very object when there are no `steps`, else the view of it that the steps describe. `detach`:
     the view takes no part in autograd although its base does. `no_grad`: it was made with the grad mode off, which
-    torch remembers in a view.
+    torch remembers in a view. `counts_apart`: it is `.data` of the tensor, or the view of that.
     """
 
     origin: Literal["graph", "input", "constant"]
@@ -72,6 +72,7 @@ class OutputPlan:
     steps: tuple[ViewStep, ...] = ()
     detach: bool = False
     no_grad: bool = False
+    counts_apart: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,104 @@
+"""Writes to `y.data`, behind the graph that returns it, are not counted as writes to `y`: backward does not notice."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+import minidynamo
+
+BACKENDS = ["eager", "aot_eager", pytest.param("cpp", marks=pytest.mark.cpp)]
+
+
+def of_a_result(x):
+    y = x.exp()
+    return y, y.data
+
+
+def twice(x):
+    y = x.exp()
+    return y, y.data, y.data
+
+
+def of_an_argument(x):
+    return x * 2, x.data
+
+
+def part_of_it(x):
+    y = x.exp()
+    return y, y.data[1:], y.detach()
+
+
+def seen_twice(x):
+    y = x.exp()
+    d = y.data
+    return y, d, d.view(-1, 1)
+
+
+def written(x):
+    y = x.exp()
+    d = y.data
+    d.mul_(2)
+    return y, d
+
+
+def counts(program, requires_grad):
+    """How often each tensor is counted as written, after a write to one after the other."""
+    x = torch.ones(3, requires_grad=requires_grad) * 1
+    tensors = [*program(x), x]
+    found = [[t._version for t in tensors]]
+    for tensor in tensors:
+        with torch.no_grad():
+            tensor.add_(1)
+        found.append([t._version for t in tensors])
+    return found
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("program", "requires_grad"),
+    [*itertools.product([of_a_result, twice, of_an_argument], [False, True]), (part_of_it, True)],
+)
+def test_writes_are_counted_as_in_eager(program, requires_grad, backend):
+    compiled = minidynamo.compile(program, backend=backend, fullgraph=True)
+    assert counts(compiled, requires_grad) == counts(program, requires_grad)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", [seen_twice, written])
+def test_no_write_goes_unnoticed(program, backend):
+    """What has other views, or was written, counts with the tensor that it lies in."""
+    compiled = minidynamo.compile(program, backend=backend, fullgraph=True)
+    for made, expected in zip(counts(compiled, True)[1:], counts(program, True)[1:]):
+        assert all(one >= other for one, other in zip(made, expected))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_backward_needs_notices_writes(backend):
+    def program(x, w):
+        d = x.exp().data
+        return d, w * d
+
+    compiled = minidynamo.compile(program, backend=backend, fullgraph=True)
+    for run in (program, compiled):
+        d, z = run(torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True))
+        d.zero_()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            z.sum().backward()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_backward_needs_of_two_notices_writes(backend):
+    def program(x, w):
+        y = x.exp()
+        d = y.data
+        return y, d, w * d
+
+    compiled = minidynamo.compile(program, backend=backend, fullgraph=True)
+    for run in (program, compiled):
+        _, d, z = run(torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True))
+        d.zero_()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            z.sum().backward()
