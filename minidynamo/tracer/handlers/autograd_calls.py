@@ -20,6 +20,7 @@ from minidynamo.autograd_calls import (
     retain_grad,
 )
 from minidynamo.compat import memory_of
+from minidynamo.errors import GraphBreak
 from minidynamo.tracer import registry
 from minidynamo.tracer.handlers.values import constant, expect_constant, none
 from minidynamo.tracer.protocol import Tracer
@@ -143,10 +144,23 @@ def _gradients(
         if isinstance(tensor, TensorVariable):
             _check_unwritten(tx, tensor, "torch.autograd.grad()")
     given = [] if grad_outputs is None else [_one_or_several(tx, grad_outputs)]
-    results = tx.emit(gradients, [outputs, inputs, *given], options)
-    if any(isinstance(result, ConstantVariable) for result in tx.unpack(results)):
+    try:
+        results = tx.emit(gradients, [outputs, inputs, *given], options)
+        lacks_one = any(isinstance(result, ConstantVariable) for result in tx.unpack(results))
+    except GraphBreak as error:
+        if error.diagnostic.code != "MD202" or not _leads_outside(tx):
+            raise
+        lacks_one = True  # or so it seems while tracing
+    if lacks_one:
         tx.break_graph("MD212", "a gradient may come from computations outside the graph", why=_WHY)
     return results
+
+
+def _leads_outside(tx: Tracer) -> bool:
+    """Whether the graph takes a tensor that was computed, of which autograd knows more than is seen here."""
+    placeholders = (node for node in tx.graph.graph.nodes if node.op == "placeholder")
+    fakes = (node.meta.get("example_value") for node in placeholders)
+    return any(isinstance(fake, torch.Tensor) and not fake.is_leaf for fake in fakes)
 
 
 # Options of `torch.autograd.grad` that are captured with these values alone.

@@ -110,3 +110,26 @@ def test_gradients_are_a_node():
         return torch.autograd.grad((x * x).sum(), [x])[0] + 1
 
     assert gradients in targets(capture(program, torch.ones(2, requires_grad=True)))
+
+
+def gradients_through_an_argument(y, x):
+    return torch.autograd.grad(y * 2, x)
+
+
+def gradients_of_a_stranger(y, x):
+    return torch.autograd.grad((x * x).sum(), torch.ones(2, requires_grad=True))
+
+
+@pytest.mark.parametrize(
+    ("program", "computed", "code"),
+    [
+        (gradients_through_an_argument, True, "MD212"),
+        (gradients_through_an_argument, False, "MD202"),
+        (gradients_of_a_stranger, False, "MD202"),
+    ],
+)
+def test_no_error_is_foretold_where_autograd_knows_more(program, computed, code):
+    """Of an argument that was computed, only the real tensor tells from what."""
+    x = torch.ones(2, requires_grad=True)
+    exit = capture(program, (x * x).sum() if computed else torch.tensor(1.0, requires_grad=True), x).exit
+    assert isinstance(exit, Break) and exit.diagnostic.code == code
