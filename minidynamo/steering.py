@@ -12,6 +12,7 @@ from typing import Any, TypeVar, overload
 
 import torch
 
+from minidynamo.compat import is_allowed_by_torch_compile
 from minidynamo.config import STANCES, config
 from minidynamo.declarations import Dimension, declare
 from minidynamo.errors import ArgumentError, Diagnostic, UnknownName, nearest
@@ -28,6 +29,13 @@ def own_mark(fn: Callable[..., Any], mark: str) -> Any:
     found = vars(fn).get(mark)
     inner = getattr(vars(fn).get("__wrapped__"), "__dict__", {})
     return None if found is inner.get(mark) else found
+
+
+def is_put_into_graphs(value: object) -> bool:
+    """Whether it is a Python function that the program calls from graphs, unseen."""
+    if not isinstance(value, types.FunctionType):
+        return False
+    return own_mark(value, IN_GRAPH) is not None or is_allowed_by_torch_compile(value)
 
 
 def is_compiling() -> bool:

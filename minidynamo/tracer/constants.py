@@ -19,7 +19,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from minidynamo.compat import OpOverload, OpOverloadPacket
 from minidynamo.guards.source import Computed
+from minidynamo.steering import is_put_into_graphs
 from minidynamo.tracer.copies import (
     CALLABLE_ALIAS,
     ISO_CALENDAR_DATE,
@@ -214,15 +216,31 @@ def reads_as_plain(target: Any, variable: VariableTracker) -> bool:
     return not any(target is function or target == function for function in _TAKES_DTYPE)
 
 
-def plain_numbers(
+# Python's classes of numbers, which torch takes in the place of a dtype.
+_DTYPES: dict[type, torch.dtype] = {
+    bool: torch.bool,
+    int: torch.int64,
+    float: torch.float64,
+    complex: torch.complex128,
+}
+
+
+def as_torch_reads(
     target: Any, args: Sequence[VariableTracker], kwargs: Mapping[str, VariableTracker]
 ) -> tuple[list[VariableTracker], dict[str, VariableTracker]]:
-    """Arguments of a torch function as torch reads them: numpy's real numbers are Python's."""
-    named = {name: _plain_number(target, arg) for name, arg in kwargs.items()}
-    return [_plain_number(target, arg) for arg in args], named
+    """Arguments as torch's functions read them: numpy's real numbers are Python's, classes of numbers are dtypes."""
+    if is_put_into_graphs(target):
+        return [*args], {**kwargs}
+    named = {name: _as_read(target, arg) for name, arg in kwargs.items()}
+    return [_as_read(target, arg) for arg in args], named
 
 
-def _plain_number(target: Any, variable: VariableTracker) -> VariableTracker:
+def _as_read(target: Any, variable: VariableTracker) -> VariableTracker:
+    if isinstance(variable, ClassVariable):
+        if target == "type":  # which takes a class of tensors by its name, too
+            return ConstantVariable(f"{variable.value.__module__}.{variable.value.__name__}")
+        dtype = None if isinstance(target, OpOverload | OpOverloadPacket) else _DTYPES.get(variable.value)
+        return variable if dtype is None else ConstantVariable(dtype)
     value = variable.value if isinstance(variable, ConstantVariable) else None
     is_real = type(value) in NUMPY_SCALARS and isinstance(value, np.integer | np.floating)
     if not is_real or not reads_as_plain(target, variable):

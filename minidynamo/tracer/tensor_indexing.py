@@ -1,7 +1,9 @@
-"""Owns subscripts of tensors by numbers that differ from call to call, which torch itself would take as constants.
+"""Owns subscripts of tensors: by numbers that differ from call to call, which torch itself would take as constants, and
+by arrays of numpy.
 
 A number chooses one place of a dimension, whatever stands beside it: `x[:, i]` is `x.select(1, i)`, the same view. As
-in torch, items are applied from left to right, which shows in strides, and tensors among them come last.
+in torch, items are applied from left to right, which shows in strides, and tensors among them come last. An array
+stands, as in torch, for the tensor over its memory, as ints of 64 bits unless it is a mask.
 """
 
 from __future__ import annotations
@@ -9,14 +11,17 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from minidynamo.tracer import numpy_numbers
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.variables.arrays import ArrayVariable
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import SliceVariable, TupleVariable
 from minidynamo.variables.numbers import NumberVariable
+from minidynamo.variables.objects import OpaqueVariable
 from minidynamo.variables.tensors import TensorVariable
 
 WHOLE = ConstantVariable(...)
@@ -30,7 +35,7 @@ def select_numbers(
     """The part of a tensor that such numbers in `key` choose, and the key to what is left: `...` where nothing is."""
     if not isinstance(tensor, TensorVariable):
         return tensor, key
-    key = numpy_numbers.plain_index(tx, key)
+    key = _without_arrays(tx, numpy_numbers.plain_index(tx, key))
     items = key.items if isinstance(key, TupleVariable) else [key]
     if not any(map(_is_place, items)):
         return tensor, key
@@ -48,6 +53,18 @@ def select_numbers(
         else:
             left.append((item, 1 if _is(item, None) else 0 if item.python_type is int else count))
     return part, WHOLE if all(item is _ALL for item, _ in left) else TupleVariable([item for item, _ in left])
+
+
+def _without_arrays(tx: Tracer, key: VariableTracker) -> VariableTracker:
+    if isinstance(key, TupleVariable):
+        items = [_without_arrays(tx, item) for item in key.items]
+        return key if all(map(operator.is_, items, key.items)) else TupleVariable(items)
+    array = key.value if isinstance(key, ArrayVariable | OpaqueVariable) else None
+    if type(array) is not np.ndarray or not array.ndim or array.dtype.kind not in "biu":
+        return key
+    # Nobody else holds an array of constants: a copy is as good, and leaves its memory alone.
+    made = tx.call(torch.tensor if isinstance(key, ArrayVariable) else torch.from_numpy, [key])
+    return made if array.dtype in (np.bool_, np.uint8) else tx.emit("long", [made])
 
 
 # An item that is not applied yet, and how many dimensions it leaves.

@@ -22,7 +22,7 @@ from minidynamo.tracer import facts, scalars
 from minidynamo.tracer.advice import INSTEAD, instead_of_values
 from minidynamo.tracer.attributes import read_attribute
 from minidynamo.tracer.call import call, call_method
-from minidynamo.tracer.constants import plain_numbers
+from minidynamo.tracer.constants import as_torch_reads
 from minidynamo.tracer.exceptions import description, tracked
 from minidynamo.tracer.graph.arguments import NotInGraph
 from minidynamo.tracer.graph.fake_tensors import CallFailed
@@ -192,7 +192,7 @@ class Trace:
         try:
             args, kwargs = scalars.as_numbers(self, target, args, kwargs or {})
             stored = scalars.written(self, target, args, kwargs)
-            made = self.graph.emit(target, *with_plain_numbers(self, target, *plain_numbers(target, args, kwargs)))
+            made = self.graph.emit(target, *with_plain_numbers(self, target, *as_torch_reads(target, args, kwargs)))
             self.graph.shapes.announce_decisions()
             scalars.note(self, [*stored, *scalars.made(self, target, args, made)])
             if not self.chain.emits_in_try:

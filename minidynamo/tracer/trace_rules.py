@@ -23,12 +23,11 @@ from minidynamo.compat import (
     SCHEDULED_STEP,
     OpOverload,
     OpOverloadPacket,
-    is_allowed_by_torch_compile,
     is_assumed_constant,
     is_made_by_torch_compile,
     tagged_init,
 )
-from minidynamo.steering import COMPILED, DISABLED, IN_GRAPH, own_mark
+from minidynamo.steering import COMPILED, DISABLED, is_put_into_graphs, own_mark
 from minidynamo.tracer.advice import instead_of
 from minidynamo.tracer.registry import CODE_POLYFILLS, FOLDABLE, FUNCTIONS, INSTANCES, LATE_FUNCTIONS, POLYFILLS
 
@@ -130,7 +129,7 @@ def _function_rule(value: types.FunctionType) -> Rule:
     marks = value.__dict__
     if DISABLED in marks:
         return Rule(Action.BREAK, f"It is not captured: {marks[DISABLED]}.")
-    if own_mark(value, IN_GRAPH) is not None or is_allowed_by_torch_compile(value):
+    if is_put_into_graphs(value):
         return Rule(Action.IN_GRAPH)
     if is_assumed_constant(value):
         return Rule(Action.FOLD)

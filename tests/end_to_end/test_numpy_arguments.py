@@ -74,6 +74,52 @@ def an_array_of_objects(a):
         return a.shape
 
 
+def places(kind=np.int64):
+    return np.array([2, 0, 0], dtype=kind)
+
+
+@programs(lambda: (torch.randn(3, 3, requires_grad=True), places(), places(np.int32)))
+def a_tensor_is_subscripted_with_arrays(x, i, j):
+    return x[i], x[:, i], x[..., j, None], x[i, j], x[1:, i], x[i, 0]
+
+
+@programs(lambda: (torch.randn(3, requires_grad=True), np.tril_indices(3, -1)))
+def a_tensor_is_written_to_at_arrays(x, places):
+    made = x.new_zeros(3, 3)
+    made[places[0], places[1]] = x
+    made[places] += 1
+    return made
+
+
+@programs(lambda: torch.randn(3, 3, requires_grad=True))
+def a_tensor_is_subscripted_with_arrays_of_constants(x):
+    places = np.arange(2)
+    return x[places], x[:, places, None], places.tolist()
+
+
+@programs(lambda: (torch.randn(3, 3), places(bool), places(np.float32)), graphs=0, breaks=2)
+def a_tensor_is_subscripted_with_a_mask_and_with_reals(x, mask, reals):
+    chosen = x[mask]
+    try:
+        return chosen, x[reals]
+    except IndexError as error:
+        return chosen, str(error)
+
+
+def test_gradients_are_of_the_places_that_stand_in_the_array_then():
+    def gradient(fn):
+        x, where = torch.arange(3.0, requires_grad=True), places()
+        result = fn(x, where)
+        where[:] = 1
+        result.sum().backward()
+        return x.grad
+
+    def fn(x, where):
+        return x[where].sin()
+
+    assert torch.equal(gradient(minidynamo.compile(fn, backend="aot_eager")), gradient(fn))
+
+
 @histories
 def arrays_of_other_kinds(compiled):
     @compiled

@@ -20,7 +20,7 @@ from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable, Keyword, SequenceVariable, SliceVariable
 from minidynamo.variables.numbers import NumberVariable
-from minidynamo.variables.objects import ObjectVariable
+from minidynamo.variables.objects import ClassVariable, ObjectVariable
 from minidynamo.variables.tensors import TensorVariable
 
 
@@ -56,6 +56,8 @@ class Arguments:
             return variable.value, variable.value
         if isinstance(variable, NumberVariable):
             return self._number(variable)
+        if isinstance(variable, ClassVariable):
+            raise NotInGraph("class")  # the text of a graph has no name for it
         if isinstance(variable, ObjectVariable) and variable.storage is not None:
             return self.one(variable.storage)  # torch looks at the container below
         if isinstance(variable, SequenceVariable) and variable.cls in (list, tuple, torch.Size):
