@@ -195,9 +195,10 @@ def partition(
     )
     wishes = Wishes() if save_policy is None else network.wishes(save_policy)
     cut = network.cut_within(config.activation_budget, wishes)
-    placed = [("input", n) for n in cut if n in held or (n.op == "placeholder" and n not in overwritten)]
-    placed += [("result", n) for n in cut if n in results and n not in overwritten]
-    rest = [n for n in cut if n not in {n for _, n in placed}]
+    given = [n for n in cut if n in held or (n.op == "placeholder" and n not in overwritten)]
+    returned = [n for n in cut if n in results and n not in {*given, *overwritten}]
+    rest = [n for n in cut if n not in {*given, *returned}]
+    placed = [("input", n) for n in given] + [("result", n) for n in returned]
     # Tensors come first: numbers are kept apart from them.
     placed += [("extra", n) for n in rest]
     placed.sort(key=lambda place: is_number(place[1]))
@@ -207,11 +208,11 @@ def partition(
     inside = kept_parts(rest, {*rest, *results} - overwritten)
     views = [position for position, node in enumerate(rest) if node in inside]
     made = Partition(fx.Graph(), fx.Graph(), saved, sources, views=views)
-    returned = [node for position, node in enumerate(results) if position not in in_inputs]
-    made.forward = forward_graph(graph, inputs, returned, writes, overwritten, rest, wanted, inside)
+    others = [node for position, node in enumerate(results) if position not in in_inputs]
+    made.forward = forward_graph(graph, inputs, others, writes, overwritten, rest, wanted, inside)
     made.backward = backward_graph(graph, saved, tangents, gradients, behind)
-    for given, node in zip(made.backward.nodes, saved):
-        given.meta["val"] = fake_view(inside[node]) if node in inside else given.meta["val"]
+    for made_input, node in zip(made.backward.nodes, saved):
+        made_input.meta["val"] = fake_view(inside[node]) if node in inside else made_input.meta["val"]
     _mark_dying(made.backward, [*saved, *tangents], {*rest, *tangents} - inside.keys())
     tensors = [node for node in saved if not is_number(node)]
     made.values = [_record(n, n in required, n in overwritten, n in network.recomputable, wishes) for n in tensors]

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import minidynamo
+from minidynamo.testing import assert_same_as_eager
 
 X = torch.arange(4.0)
 SETTINGS = {"factor": 1.0, "offset": 2}
@@ -185,6 +186,15 @@ def test_numbers_of_other_classes_are_compiled_for_themselves() -> None:
     for n in (2, 3, 2.0, 3.0, True, 4, 5.0):
         got = f(X, n)
         assert torch.equal(got[0], X * n) and got[1] is type(n)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_a_number_chooses_a_view_that_is_returned_and_what_has_a_gradient(backend: str) -> None:
+    def program(x: torch.Tensor, y: torch.Tensor, i: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return x[i].sin(), y[i]
+
+    makers = [lambda i=i: (torch.randn(5, 3, requires_grad=True), torch.randn(5, 3), i) for i in range(1, 5)]
+    assert_same_as_eager(program, *makers, backend=backend, graphs=2, recompiles=1, rtol=1e-6, atol=1e-6)
 
 
 def test_the_gradient_goes_through_a_number_that_varies() -> None:
