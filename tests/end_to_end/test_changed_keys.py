@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import enum
 import functools
 
@@ -39,6 +40,34 @@ def an_object_that_becomes_the_key(compiled):
 
     for key in (b, a, Key(), a, b):
         yield f(vector(), key)
+
+
+@histories
+def a_name_among_tensors(compiled):
+    a, b = torch.zeros(3), torch.zeros(3)
+
+    @compiled
+    def f(x, table):
+        return "k" in table, list(map(str, table)), x * table.get("k", 5) + table[a], b in table
+
+    for keys in ((a, "k"), (a, "k"), ("k", a), (a, "l"), (a, b), (a, "k", b), (a, "k")):
+        yield f(vector(), {key: vector() + place for place, key in enumerate(keys)})
+
+
+@histories
+def a_name_joins_tensors(compiled):
+    table, key = collections.defaultdict(dict), vector()
+
+    @compiled
+    def f(x):
+        if "k" not in table:
+            table["k"] = 1.0
+        table[key].setdefault("sum", torch.zeros(3)).add_(x)
+        table["k"] += 1
+        return table[key]["sum"] * table["k"]
+
+    for _ in range(4):
+        yield f(vector()), len(table), table["k"]
 
 
 @histories

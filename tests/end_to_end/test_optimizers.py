@@ -188,6 +188,28 @@ def test_optimizer_of_the_users():
     assert [graphs for _, graphs in results] == [(0, 0, 0), (1, 2, 3), (2, 4, 5)]  # new; first numbers; any numbers
 
 
+def test_state_of_the_whole_optimizer_among_that_of_parameters():
+    class Counting(SignDescent):
+        def step(self, closure=None):
+            self.state.setdefault("steps", torch.zeros(()))
+            self.state["steps"] += 1
+            for group in self.param_groups:
+                for p in group["params"]:
+                    self.state[p].setdefault("sum", torch.zeros_like(p)).add_(p.grad)
+            super().step(closure)
+
+    model = nn.Linear(3, 2)
+    optimizer = Counting(model.parameters())
+    counter = CompileCounter()
+    step = minidynamo.compile(optimizer.step, backend=counter)
+    for _ in range(4):
+        model(torch.ones(1, 3)).sum().backward()
+        step()
+    assert counter.frame_count == 3  # new; first numbers; any numbers
+    assert optimizer.state["steps"] == 4
+    assert torch.equal(optimizer.state[model.bias]["sum"], torch.full((2,), 10.0))
+
+
 def test_update_written_out():
     results = []
     for compiled in (False, True):

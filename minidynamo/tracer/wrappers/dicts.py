@@ -37,6 +37,8 @@ from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import DictKey, DictVariable, storage_class
 from minidynamo.variables.objects import ObjectVariable
 
+_TENSOR_KEYS = {torch.Tensor, torch.nn.Parameter}
+
 
 @wrapper(dict, collections.OrderedDict, collections.defaultdict, types.MappingProxyType)
 @subclass_wrapper(dict)
@@ -47,7 +49,8 @@ def _dict(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
     owner = collections.OrderedDict if issubclass(cls, collections.OrderedDict) else dict
     raw = [*dict.__iter__(value)] if issubclass(cls, dict) else [*value]
     plain = cls in (dict, collections.defaultdict, collections.OrderedDict) and 0 < len(raw) <= LARGEST_CONTAINER
-    if plain and all(type(key) in (torch.Tensor, torch.nn.Parameter) for key in raw):
+    kinds = {type(key) for key in raw}
+    if plain and kinds <= _TENSOR_KEYS | {str} and kinds & _TENSOR_KEYS:
         return _dict_of_tensors(graph, value, source)
     # nn.Module makes its tables of hooks itself, and there are many of them: that they are empty is all that matters.
     if raw or not _is_hook_table(graph, source):
@@ -96,15 +99,17 @@ def _entries(
 
 
 def _dict_of_tensors(graph: OutputGraph, value: dict[Any, Any], source: Source) -> VariableTracker:
-    """A dict whose keys are tensors, each of which is itself an input: its keys are known by their places."""
+    """A dict whose keys are tensors, each of which is itself an input, and strings among them: its keys are known by
+    their places."""
     graph.guard(source, GuardKind.TYPE, type(value))
     graph.guard(source, GuardKind.LENGTH, len(value))
     variable = DictVariable({}, type(value), source=source)
     graph.values.remember(value, variable)
     for position, key in enumerate(value):
-        tensor = wrap(graph, key, Item(DictKeys(source), position))
-        graph.identity_keys[tensor] = None
-        variable.items[key_of(tensor)] = wrap(graph, value[key], Item(DictValues(source), position))
+        known = wrap(graph, key, Item(DictKeys(source), position))
+        if type(key) in _TENSOR_KEYS:
+            graph.identity_keys[known] = None
+        variable.items[key_of(known)] = wrap(graph, value[key], Item(DictValues(source), position))
     if isinstance(value, collections.defaultdict):
         variable.default_factory = wrap(graph, value.default_factory, Attr(source, "default_factory"))
     return variable
