@@ -78,7 +78,8 @@ def boxed_nop(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callab
 def _with_autograd(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **stages: Any) -> Callable[..., Any]:
     """`aot_compile`, or the graph operation by operation, after one notice, when the autograd stage refuses it.
 
-    What torch cannot trace with symbolic sizes it may trace with those of one call, so that is for the caller to try.
+    What torch cannot trace with symbolic sizes it may trace with those of one call, so that is for the caller to try,
+    unless a size hangs on the values of tensors in any case.
     """
     for stage in ("forward", "backward", "inference"):
         stages[stage] = artifacts.collecting(stages[stage])
@@ -89,10 +90,16 @@ def _with_autograd(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **st
             compiled: Callable[..., Any] = aot_compile(gm, example_inputs, **stages, save_policy=_save_policy.get())
         return compiled
     except GraphRefused as refused:
-        if refused.code == "MD401" and has_symbols(list(example_inputs)):
+        if refused.code == "MD401" and has_symbols(list(example_inputs)) and not _is_about_values(refused):
             raise
         notice(replace(refused.diagnostic, what=f"a graph runs operation by operation: {refused.diagnostic.what}"))
         return eager(gm, example_inputs)
+
+
+def _is_about_values(error: BaseException | None) -> bool:
+    while error is not None and not isinstance(error, compat.DynamicOutputShape):
+        error = error.__cause__
+    return error is not None
 
 
 def _show(stage: str, graph: torch.fx.GraphModule) -> str:
