@@ -236,7 +236,7 @@ def exposed(
     """
     kept = {shared for node in also for shared in _viewed(node)}
     for node in graph.nodes:
-        if node not in made_forward:
+        if node not in made_forward and not is_number(node):  # eager keeps sizes as numbers
             kept.update(*(_viewed(source) for source in node.all_input_nodes))
     return frozenset(node for node in held if not is_number(node) and kept.isdisjoint(_viewed(node)))
 

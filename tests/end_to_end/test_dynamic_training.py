@@ -148,6 +148,22 @@ def test_backward_of_other_sizes_than_it_was_compiled_for():
         torch.testing.assert_close(x.grad, x.detach().exp() * x.shape[0])
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_what_eager_keeps_only_the_sizes_of_may_be_written_before_backward(backend):
+    def program(x):
+        return ((x * 2).sin() * x.exp()).sum()
+
+    def gradient(call):
+        x = torch.full((5,), 0.5, requires_grad=True)
+        result = call(x)
+        with torch.no_grad():
+            x.mul_(2)
+        return torch.autograd.grad(result, x)
+
+    compiled = minidynamo.compile(program, backend=backend, dynamic=True, fullgraph=True)
+    torch.testing.assert_close(gradient(compiled), gradient(program))
+
+
 def test_a_penalty_on_the_gradient_for_all_sizes():
     torch.manual_seed(0)
     critic, reference = both(nn.Sequential(nn.Linear(4, 8), nn.Softplus(), nn.Linear(8, 1)))
