@@ -306,7 +306,8 @@ class _Differentiable(torch.autograd.Function):
         rest = iter(values[ctx.count :])
         earlier = tuple(tuple(next(rest) for _ in given) for given in call.orders)
         call = replace(call, saved=values[: ctx.count], earlier=earlier)
-        found = _gradients(call, tangents)
+        wanted = ctx.needs_input_grad[1:]  # a derivative in one call has zeros for what it does not lead to
+        found = [value if asked else None for value, asked in zip(_gradients(call, tangents), wanted)]
         spare_leaves(ctx, found)
         return (None, *found, *[None] * (len(ctx.needs_input_grad) - 1 - len(found)))
 

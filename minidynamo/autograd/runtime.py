@@ -532,14 +532,14 @@ def _finishing(signature: GraphSignature, run: BoxedCallable, chains: Chains | N
         for index, result in writes:
             _write(kept[index], made[result])
         if versions:
-            compat.set_versions([kept[index] for index, _ in counts], versions)
+            _count([kept[index] for index, _ in counts], versions)
         return tuple([make(kept, made) for make in makers])
 
     def chained(chains: Chains, kept: list[Any], made: list[Any], versions: dict[int, int]) -> Any:
         def write(target: torch.Tensor, value: torch.Tensor) -> None:
             _write(target, value)
             if id(target) in versions:  # before views are made, which hang on it
-                compat.set_versions([target], [versions[id(target)]])
+                _count([target], [versions[id(target)]])
 
         views = chains.join(made, [kept[index] for index, _ in writes], lambda i: makers[i](kept, made), write)
         return tuple([views[i] if i in views else make(kept, made) for i, make in enumerate(makers)])
@@ -554,6 +554,15 @@ def _write(target: torch.Tensor, value: torch.Tensor) -> None:
     if own and value.requires_grad and torch.is_grad_enabled():
         target.detach_()
     target.copy_(value)
+
+
+def _count(written: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
+    """Have torch count inputs as written as often as in eager. The node of a view, which it makes anew for that when it
+    is asked for, is made now: it would drop hooks that were registered before."""
+    compat.set_versions(written, versions)
+    for value in written:
+        if value._is_view():
+            _ = value.grad_fn
 
 
 def _maker(plan: OutputPlan, place: dict[int, int]) -> Callable[[Any, Any], Any]:

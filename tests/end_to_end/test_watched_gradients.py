@@ -322,6 +322,24 @@ def test_a_hook_of_a_view_that_is_written_is_let_go():
     torch.testing.assert_close(*outcomes)
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_a_hook_on_a_view_that_the_program_has_filled(backend):
+    """torch drops hooks that are registered before it makes the node of a written view anew, and then crashes."""
+
+    def program(y):
+        y.fill_(2)
+
+    outcomes = []
+    for call in (program, minidynamo.compile(program, backend=backend)):
+        seen, (x, _) = [], leaves()
+        y = x.repeat(2)[3:]
+        call(y)
+        y.register_hook(recorder(seen, 2))
+        (y * 3).sum().backward()
+        outcomes.append((seen, x.grad))
+    torch.testing.assert_close(*outcomes)
+
+
 def test_hooks_of_what_is_gone():
     outcomes = []
     for call in (written, minidynamo.compile(written, backend="aot_eager")):
