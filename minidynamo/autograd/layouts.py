@@ -84,7 +84,7 @@ class GradientLayout:
         if shape is None:
             shape, stride = self.shape, stride or self.stride
         else:
-            stride = dense_strides(self.order, shape)
+            stride = stride or dense_strides(self.order, shape)
         if self.kind is not torch.strided:
             return self.nothing(shape) if gradient is None else gradient
         if gradient is None:
@@ -93,10 +93,18 @@ class GradientLayout:
             return gradient
         return torch.empty_strided(shape, stride, dtype=self.dtype, device=self.device).copy_(gradient)
 
+    def own_strides(self, gradient: torch.Tensor, with_gaps: bool) -> tuple[int, ...] | None:
+        """The strides in which backward takes a gradient, if they are others than those that it was traced with: its
+        own `with_gaps`, and where elements repeat, as those of what is summed do; else those of its order."""
+        if self.kind is not torch.strided or gradient.stride() == self.stride:
+            return None
+        as_it_is = with_gaps or 0 in gradient.stride()
+        return self.own_gaps(gradient) if as_it_is else self.own_order(gradient)
+
     def own_order(self, gradient: torch.Tensor) -> tuple[int, ...] | None:
         """The strides, without gaps, of a gradient whose dimensions come in another order in memory; None if it fits
         but for gaps, or its order cannot be told. Sizes that vary are laid out in the one order."""
-        if self.is_symbolic or self.kind is not torch.strided or gradient.stride() == self.stride:
+        if self.is_symbolic:
             return None
         inner = sorted((stride, dim) for dim, stride in enumerate(gradient.stride()) if self.shape[dim] > 1)
         strides, reached, step = list(self.stride), 1, 1
@@ -108,18 +116,12 @@ class GradientLayout:
 
     def own_gaps(self, gradient: torch.Tensor) -> tuple[int, ...] | None:
         """The strides of a gradient, if they are others than those that it was traced with. Sizes that vary are laid
-        out in the one order."""
-        if self.kind is not torch.strided:
-            return None
+        out in the one order, unless one number is repeated."""
         strides = gradient.stride()
-        alike = all(given == own or n == 1 for given, own, n in zip(strides, self.stride, self.shape))
-        return None if alike or self.is_symbolic or gradient.is_neg() else strides
-
-    def is_repeated(self, gradient: torch.Tensor) -> bool:
-        """Whether a gradient is one number, expanded, that would have to be laid out."""
-        if self.kind is not torch.strided or gradient.dim() == 0 or any(gradient.stride()):
-            return False
-        return gradient.numel() > 1 and not gradient.is_neg()
+        if gradient.is_neg() or (self.is_symbolic and any(strides)):
+            return None
+        alike = all(given == own or n == 1 for given, own, n in zip(strides, self.stride, gradient.shape))
+        return None if alike else strides
 
     def nothing(self, shape: Sequence[int] | None) -> torch.Tensor:
         """Zeros of that shape in the memory of one."""

@@ -15,6 +15,7 @@ from minidynamo.autograd.emitter import fake
 from minidynamo.autograd.locations import USERS_BACKWARD
 from minidynamo.autograd.mutation import is_view
 from minidynamo.autograd.numbers import dense_strides, has_symbols, hint, keys
+from minidynamo.autograd.opaque import Gradients
 from minidynamo.compat import OpOverload
 
 aten = torch.ops.aten
@@ -26,10 +27,10 @@ _PARTICULAR = frozenset((aten.as_strided.default, aten.view_as_complex.default, 
 _TAKES_ANY = """
     _fft_c2c _fft_c2r _fft_r2c _to_copy bmm cat channel_shuffle clone constant_pad_nd cumsum diagonal_scatter flip
     gather hardshrink_backward hardswish_backward hardtanh_backward index_copy index_fill index_put index_select
-    masked_fill mean mm native_channel_shuffle pixel_shuffle pixel_unshuffle put roll rot90 scatter select_scatter
-    slice_scatter softshrink_backward sum tril triu _upsample_bilinear2d_aa_backward _upsample_nearest_exact2d_backward
-    _upsample_nearest_exact3d_backward upsample_bilinear2d_backward upsample_nearest2d_backward
-    upsample_nearest3d_backward upsample_trilinear3d_backward
+    masked_fill mean mm native_channel_shuffle pixel_shuffle pixel_unshuffle put roll rot90 scatter scatter_add
+    select_scatter slice_scatter softshrink_backward sum tril triu _upsample_bilinear2d_aa_backward
+    _upsample_nearest_exact2d_backward _upsample_nearest_exact3d_backward upsample_bilinear2d_backward
+    upsample_nearest2d_backward upsample_nearest3d_backward upsample_trilinear3d_backward
 """
 # Torch's formulas make these of a gradient as it comes; a user's may have asked for another order before.
 _MADE_ALIKE = "empty_like full_like ones_like zeros_like"
@@ -39,7 +40,7 @@ def lay_out_anew(graph: fx.Graph, tangents: Mapping[fx.Node, Sequence[int]]) -> 
     """Let a backward graph take some of its gradients in other strides.
 
     The values computed of them get the strides that eager gives them. An operation that may count on the layout which
-    it was traced for, since its formula has seen to it, gets a copy in that layout.
+    it was traced for, since its formula has seen to it, gets a copy in that layout; so do all where sizes vary.
     """
     traced: dict[fx.Node, torch.Tensor] = {}
     copies: dict[fx.Node, fx.Node] = {}
@@ -48,10 +49,10 @@ def lay_out_anew(graph: fx.Graph, tangents: Mapping[fx.Node, Sequence[int]]) -> 
         tangent.meta["val"] = empty_as(like, range(like.ndim), strides)
     for node in graph.nodes if tangents else ():
         given = [source for source in node.all_input_nodes if source in traced]
-        if node.op != "call_function" or not given:
-            continue
-        if _takes_any_layout(node):
-            like = node.meta["val"]
+        if node.op != "call_function" or not given or isinstance(node.target, Gradients):
+            continue  # whose results lie as they have promised, whatever they are given
+        like = node.meta["val"]
+        if _takes_any_layout(node) and not has_symbols([like, *(source.meta["val"] for source in given)]):
             node.target = aten.reshape.default if node.target in _RESHAPED else node.target
             with like.fake_mode, torch.no_grad():
                 made = node.target(*fake(node.args), **fake(node.kwargs))

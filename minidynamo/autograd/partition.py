@@ -213,14 +213,14 @@ def partition(
     made.backward = backward_graph(graph, saved, tangents, gradients, behind)
     for made_input, node in zip(made.backward.nodes, saved):
         made_input.meta["val"] = fake_view(inside[node]) if node in inside else made_input.meta["val"]
-    _mark_dying(made.backward, [*saved, *tangents], {*rest, *tangents} - inside.keys())
+    _mark_dying(made.backward, [*saved, *tangents], {*rest, *results, *tangents} - {*inputs, *inside, *held})
     tensors = [node for node in saved if not is_number(node)]
     made.values = [_record(n, n in required, n in overwritten, n in network.recomputable, wishes) for n in tensors]
     return made
 
 
 def _mark_dying(backward: fx.Graph, given: Sequence[fx.Node], dying: Collection[fx.Node]) -> None:
-    """Note which inputs of the backward graph, given in order, nobody holds but backward."""
+    """Note which inputs of the backward graph, given in order, die in it: results are taken to be gone by then."""
     for node, value in zip(backward.nodes, given):
         if value in dying:
             node.meta[DIES] = True

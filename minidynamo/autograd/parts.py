@@ -1,9 +1,9 @@
 """Owns backward graphs for a part of what backward can compute: what nobody takes is left out, as in eager.
 
 `autograd.grad(y, [x])` takes one gradient of many, and of several results a program may use one. Which part that is, is
-found out in `runtime.py`; nothing is compiled here. A graph also knows which gradients come in as one number repeated,
-as `y.sum()` hands them in: they take no memory until they are read. Others may lie in memory in another order than
-the results that they are gradients of, and so do then, as in eager, the gradients that are computed (`orders.py`).
+found out in `runtime.py`; nothing is compiled here. A graph also knows which gradients come in with other strides than
+the results that they are gradients of: as one number repeated, say, as `y.sum()` hands them in. They are read as they
+lie, and so are laid out then, as in eager, the gradients that are computed (`orders.py`).
 """
 
 from __future__ import annotations
@@ -36,14 +36,13 @@ _MASKS = frozenset(("output_mask", "grad_input_mask"))
 @dataclass(frozen=True)
 class Part:
     """What is left out of backward: `unused` are the positions of results that no gradient comes in for, counted among
-    the differentiable ones; `unwanted` those of gradients that nobody takes. For the results in `repeated` the gradient
-    is one number, expanded; `strides` are those of gradients that have others than the result. With `cut`, what comes
-    in for results that others are computed from has all that arrives there: nothing else flows on. `arriving` is what
-    comes there from results that use them, with no other between, instead of the gradients."""
+    the differentiable ones; `unwanted` those of gradients that nobody takes. `strides` are those of gradients that have
+    others than the result. With `cut`, what comes in for results that others are computed from has all that arrives
+    there: nothing else flows on. `arriving` is what comes there from results that use them, with no other between,
+    instead of the gradients."""
 
     unused: frozenset[int] = frozenset()
     unwanted: frozenset[int] = frozenset()
-    repeated: frozenset[int] = frozenset()
     strides: tuple[tuple[int, tuple[int, ...]], ...] = ()
     cut: bool = False
     arriving: bool = False
@@ -51,16 +50,11 @@ class Part:
     @property
     def stage(self) -> str:
         """The name of its compiled graph among those that are kept."""
-        if self == WHOLE:
-            return "backward"
-        unused, unwanted, repeated = (
-            " ".join(map(str, sorted(places))) or "none" for places in (self.unused, self.unwanted, self.repeated)
-        )
-        strides = f", strides: {dict(self.strides)}" if self.strides else ""
-        kind = ", cut at results" if self.cut else ", arriving at results" if self.arriving else ""
-        return (
-            f"backward{kind}, results unused: {unused}, gradients unwanted: {unwanted}, repeated: {repeated}{strides}"
-        )
+        places = {"results unused": self.unused, "gradients unwanted": self.unwanted}
+        left_out = (f"{what}: {' '.join(map(str, sorted(found)))}" for what, found in places.items() if found)
+        kind = "cut at results" if self.cut else "arriving at results" if self.arriving else ""
+        strides = f"strides: {dict(self.strides)}" if self.strides else ""
+        return ", ".join(filter(None, ("backward", kind, *left_out, strides)))
 
 
 WHOLE = Part()
@@ -72,9 +66,9 @@ def part_of(
     """The graph of a part of the backward graph `gm`, which takes so many values that forward has saved, then tangents.
 
     The whole is a copy: whoever compiles it may change it. A part takes the same inputs, but for each unused result one
-    zero that is expanded to the shape of its gradient, for each in `part.repeated` any number that is, and something
-    empty for each value that was kept for unused results alone, as `kept_for` says; in the places of gradients that are
-    unwanted, or nothing, it returns None. `arrivals` are those of the signature.
+    zero that is expanded to the shape of its gradient, and something empty for each value that was kept for unused
+    results alone, as `kept_for` says; in the places of gradients that are unwanted, or nothing, it returns None.
+    `arrivals` are those of the signature.
     """
     graph = fx.Graph()
     gradients: Any = graph.graph_copy(gm.graph, {})
@@ -89,7 +83,7 @@ def part_of(
     lay_out_anew(graph, {tangents[place]: strides for place, strides in part.strides})
     unused = [tangents[place] for place in sorted(part.unused)]
     nothing = _leave_out(graph, tangents, part.unused, tangent_dependent(graph, {*kept}))
-    for tangent in [*unused, *(tangents[place] for place in sorted(part.repeated))]:
+    for tangent in unused:
         _read_expanded(graph, tangent)
     results: Any = output.args[0]
     wanted = [None if place in part.unwanted or node in nothing else node for place, node in enumerate(results)]

@@ -160,13 +160,12 @@ class _BackwardCall:
         if unused:
             idle = (place for place, sources in enumerate(self.sources) if sources and unused.issuperset(sources))
             unwanted = {*unwanted, *idle}
-        repeated = self.repeated(tangents) if len(tangents) > 1 else ()
-        strides = self.other_strides(tangents, repeated)
+        strides = self.other_strides(tangents)
         part = WHOLE
         graph: Callable[..., Any] = self.parts.whole
         cut = self.chained and is_cut(ctx)
-        if unused or unwanted or repeated or strides or cut:
-            part = Part(frozenset(unused), frozenset(unwanted), frozenset(repeated), strides, cut)
+        if unused or unwanted or strides or cut:
+            part = Part(frozenset(unused), frozenset(unwanted), strides, cut)
             part, graph = self.parts.find(part)
         self.take(ctx, args, tangents, part)
         made: Sequence[torch.Tensor | None] = graph(args, accumulating(ctx, links, args, unwanted))
@@ -188,9 +187,8 @@ class _BackwardCall:
     def arriving(self, ctx: Any, args: list[Any], tangents: list[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
         """The gradients that arrive at results from others."""
         unused = frozenset(place for place, tangent in enumerate(tangents) if tangent is None)
-        repeated = frozenset(self.repeated(tangents))
-        strides = self.other_strides(tangents, repeated)
-        part, graph = self.parts.find(Part(unused, repeated=repeated, strides=strides, arriving=True))
+        strides = self.other_strides(tangents)
+        part, graph = self.parts.find(Part(unused, strides=strides, arriving=True))
         self.take(ctx, args, tangents, part)
         made: Sequence[torch.Tensor | None] = graph(args)
         return made
@@ -203,11 +201,7 @@ class _BackwardCall:
         shapes = map(ctx.shapes.get, self.results)
         taken = dict(part.strides)
         args += [
-            fit.nothing(shape)
-            if place in part.unused
-            else tangent
-            if place in part.repeated
-            else fit(tangent, shape, taken.get(place))
+            fit.nothing(shape) if place in part.unused else fit(tangent, shape, taken.get(place))
             for place, (fit, tangent, shape) in enumerate(zip(self.fits, tangents, shapes))
         ]
         tangents.clear()
@@ -223,21 +217,13 @@ class _BackwardCall:
         spare_leaves(ctx, tangents, ctx.unvisited)
         return tangents
 
-    def repeated(self, tangents: Sequence[torch.Tensor | None]) -> list[int]:
-        """Which of several gradients are one number repeated, which need not be laid out before they are read."""
-        return [
-            place for place, given in enumerate(tangents) if given is not None and self.fits[place].is_repeated(given)
-        ]
-
-    def other_strides(
-        self, tangents: Sequence[torch.Tensor | None], repeated: Collection[int]
-    ) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """The strides of gradients that lie in memory in another order than the graph was traced for, or with gaps that
-        gradients which backward returns have, too; none of those in `repeated`."""
-        places = {place: given for place, given in enumerate(tangents) if given is not None and place not in repeated}
+    def other_strides(self, tangents: Sequence[torch.Tensor | None]) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """The strides of gradients that lie in memory in another order than the graph was traced for, with elements
+        that repeat, or with gaps that gradients which backward returns have, too."""
         strides = (
-            (place, self.fits[place].own_gaps(given) if place in self.handed_on else self.fits[place].own_order(given))
-            for place, given in places.items()
+            (place, self.fits[place].own_strides(given, place in self.handed_on))
+            for place, given in enumerate(tangents)
+            if given is not None
         )
         return tuple((place, other) for place, other in strides if other is not None)
 

@@ -102,8 +102,8 @@ def _at_peak(host: HostProgram) -> Kernel | None:
 def _cut(
     program: LoopProgram, loops: LoopProgram, steps: Sequence[Step], host: HostProgram, excess: int
 ) -> frozenset[str]:
-    """What the kernel at the peak had better read, because others have made it: where that needs least memory. Nothing
-    where the peak is not that of a kernel, no cut helps, or it costs too much for so few bytes."""
+    """What the kernel at the peak had better read, or leave alone, because others make it: where that needs least
+    memory. Nothing where the peak is not that of a kernel, no cut helps, or it costs too much for so few bytes."""
     kernel = _at_peak(host)
     if kernel is None:
         return frozenset()
@@ -111,7 +111,7 @@ def _cut(
     dying = {*analyze(steps, loops.inputs, loops.outputs).dying(position)} - ({*loops.inputs} - {*host.input_buffers})
     halves = _Halves(program, kernel, dying, loops.inputs)
     costs = {k: halves.cost(k) for k in range(len(halves.nodes)) if halves.traffic(k) <= MOST_TRAFFIC * excess}
-    return halves.between(min(costs, key=costs.__getitem__))
+    return halves.apart(min(costs, key=costs.__getitem__))
 
 
 class _Halves:
@@ -129,6 +129,10 @@ class _Halves:
     def between(self, place: int) -> frozenset[str]:
         """What is made before `place` and read behind it."""
         return _made(self.nodes[:place]) & _read(self.nodes[place:])
+
+    def apart(self, place: int) -> frozenset[str]:
+        """What has to lie in memory for a cut at `place`: what goes across, or else the results of the first half."""
+        return self.between(place) or _made(self.nodes[:place]) & frozenset(self.written)
 
     def traffic(self, place: int) -> int:
         """The bytes of what the second half reads of the first."""

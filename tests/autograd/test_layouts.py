@@ -28,12 +28,24 @@ def test_gradients_get_the_strides_of_the_graph():
     assert torch.equal(fit(None, None), torch.zeros(3, 4))
 
 
-def test_one_number_repeated_is_told_from_other_gradients():
+def test_gradients_with_repeated_elements_are_told_from_others():
     fit = GradientLayout(torch.empty(3, 4))
-    one = torch.ones(())
-    assert fit.is_repeated(one.expand(3, 4))
-    others = [torch.ones(3, 4), torch.ones(4).expand(3, 4), one, one.expand(1, 1), one.expand(0, 4)]
-    assert not any(map(fit.is_repeated, others))
+    one, row = torch.ones(()), torch.ones(4)
+    assert fit.own_strides(one.expand(3, 4), False) == (0, 0)
+    assert fit.own_strides(row.expand(3, 4), False) == (0, 1)
+    assert fit(row.expand(3, 4), None, (0, 1)).stride() == (0, 1)
+    negative = torch.zeros(1, 4, dtype=torch.complex64).conj().imag.expand(3, 4)
+    others = [torch.ones(3, 4), torch.ones(3, 8)[:, ::2], negative]
+    assert not any(fit.own_strides(other, False) for other in others)
+
+
+def test_of_gradients_whose_sizes_vary_one_number_alone_is_taken_as_it_is():
+    fit = GradientLayout(fake(FakeTensorMode(shape_env=ShapeEnv()), torch.empty(3, 4)))
+    one, row = torch.ones(()), torch.ones(4)
+    assert fit.own_strides(one.expand(3, 4), False) == (0, 0)
+    assert fit.own_strides(row.expand(3, 4), False) is None
+    repeated = one.expand(5, 2)
+    assert fit(repeated, (5, 2), (0, 0)) is repeated
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1), (3, 2, 1, 0)])

@@ -15,11 +15,11 @@ from tests.autograd.programs import compile_program, graphs, inputs, interpret, 
 ATEN = torch.ops.aten
 
 
-def part(program, args, unused=(), unwanted=(), repeated=(), dynamic=False):
+def part(program, args, unused=(), unwanted=(), strides=(), dynamic=False):
     """The graph of a part of the backward of `program`, and how many values forward saves."""
     made = graphs(program, args, dynamic=dynamic)
     saved = len(made.partition.sources)
-    what = Part(frozenset(unused), frozenset(unwanted), frozenset(repeated))
+    what = Part(frozenset(unused), frozenset(unwanted), tuple(strides))
     return part_of(made.backward, saved, what), saved
 
 
@@ -38,6 +38,9 @@ def results(gm):
 
 def test_what_is_not_wanted_is_not_computed():
     assert WHOLE.stage == "backward"
+    assert Part(unused=frozenset({2, 0}), strides=((1, (0, 1)),)).stage == (
+        "backward, results unused: 0 2, strides: {1: (0, 1)}"
+    )
     whole = targets(part(chain, square())[0])
     for unwanted, products in (((), 4), ((0,), 3), ((1, 2), 2), ((0, 1), 1), ((0, 1, 2), 0)):
         gm, _ = part(chain, square(), unwanted=unwanted)
@@ -47,12 +50,22 @@ def test_what_is_not_wanted_is_not_computed():
     assert targets(gm) == []
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_a_repeated_number_is_laid_out_where_it_is_read_first(dynamic):
-    def program(x, v, w):
-        return (x @ v).tanh(), (x.sin() @ w).t()
+def both(x, v, w):
+    return (x @ v).tanh(), (x.sin() @ w).t()
 
-    gm, saved = part(program, square(), repeated={0, 1}, dynamic=dynamic)
+
+REPEATED = ((0, (0, 0)), (1, (0, 0)))
+
+
+def test_a_repeated_number_is_read_as_it_is():
+    gm, saved = part(both, square(), strides=REPEATED)
+    tangents = gm.graph.find_nodes(op="placeholder")[saved:]
+    assert [node.meta["val"].stride() for node in tangents] == [(0, 0), (0, 0)]
+    assert "aten.clone.default" not in targets(gm)
+
+
+def test_where_sizes_vary_a_repeated_number_is_laid_out_where_it_is_read_first():
+    gm, saved = part(both, square(), strides=REPEATED, dynamic=True)
     tangents = gm.graph.find_nodes(op="placeholder")[saved:]
     assert [node.meta["val"].stride() for node in tangents] == [(0, 0), (0, 0)]
     made = targets(gm)

@@ -121,6 +121,40 @@ def test_gradients_of_several_results_are_laid_out_one_by_one(name, backend):
     assert got_peak <= peak
 
 
+SUMMED = {
+    "exponential": lambda x, w: x.exp(),
+    "two exponentials": lambda x, w: (x.exp(), w.exp()),
+    "exponential beside a product": lambda x, w: (x.exp(), w.exp() * w),
+    "cumulative product": lambda x, w: x.cumprod(0),
+    "cumulative maximum": lambda x, w: x.cummax(0)[0],
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("given", [as_they_are, computed])
+@pytest.mark.parametrize("name", SUMMED)
+def test_the_gradients_of_sums_are_read_as_they_are(name, given, backend):
+    values, peak = measured(SUMMED[name], None, True, sums, given)
+    got, got_peak = measured(SUMMED[name], backend, True, sums, given)
+    torch.testing.assert_close(got, values, rtol=1e-4, atol=1e-5)
+    assert got_peak <= peak
+
+
+def sums_of_rows(made):
+    """Each result gets a row of numbers, repeated, for its gradient."""
+    (value,) = made
+    made.clear()
+    return value.sum(0).square().sum()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_rows_that_repeat_in_gradients_are_read_as_they_are(backend):
+    values, peak = measured(SUMMED["exponential"], None, True, sums_of_rows)
+    got, got_peak = measured(SUMMED["exponential"], backend, True, sums_of_rows)
+    torch.testing.assert_close(got, values, rtol=1e-4, atol=1e-5)
+    assert got_peak <= peak
+
+
 OF_COMPUTED = {
     "written": lambda x, w: x.add_(1) @ w,
     "written in part": lambda x, w: (x[0].zero_(), x @ w)[1],

@@ -62,6 +62,7 @@ class Fusion:
                 self.readers.setdefault(name, []).append(k)
             if made(node) not in program.inputs:
                 self.maker[made(node)] = k
+        self.unread = self.maker.keys() - self.readers.keys()
         self.stores = stores(program)
         # What reads the memory of an input that is stored into, views included.
         self.touching: dict[str, list[int]] = {name: [] for name in self.stores}
@@ -98,7 +99,7 @@ class Fusion:
             return False
         read = {name for k in joined for name in self.reads[k]}
         own = {made(node) for node in nodes}
-        if not self.apart.isdisjoint(own & read):
+        if not self.apart.isdisjoint(own & (read | self.unread)):
             return False
         names = own | read
         if len(joined) > MOST_NODES or len(names) > MOST_BUFFERS or not self._fits(nodes):
@@ -225,7 +226,7 @@ class Fusion:
 
 def fuse(program: LoopProgram, *, join: bool = True, apart: Collection[str] = ()) -> list[Item]:
     """The schedule of a program: kernels-to-be and extern calls in order. `join=False` keeps one nest per kernel; what
-    is `apart` is read by other kernels than the one that makes it."""
+    is `apart` is read by other kernels than the one that makes it, or, if nobody reads it, has one to itself."""
     fusion = Fusion(program, apart)
     if join:
         fusion.run()

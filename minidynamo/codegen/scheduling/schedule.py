@@ -37,7 +37,7 @@ def schedule(
     program: LoopProgram, *, join: bool, verify: bool, apart: Collection[str] = ()
 ) -> tuple[LoopProgram, list[Step]]:
     """The optimized program, and its kernels and extern calls in the order in which they run. Kernels that read what is
-    `apart` do not make it."""
+    `apart` do not make it; what nobody reads has one to itself."""
     program = optimize(program, join=join, apart=apart)
     if verify:
         verify_program(program)
