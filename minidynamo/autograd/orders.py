@@ -25,12 +25,15 @@ _RESHAPED = frozenset((aten.view.default, aten._unsafe_view.default))
 _PARTICULAR = frozenset((aten.as_strided.default, aten.view_as_complex.default, aten.view.dtype))
 # Beside operations on elements: every overload of these.
 _TAKES_ANY = """
-    _fft_c2c _fft_c2r _fft_r2c _to_copy bmm cat channel_shuffle clone constant_pad_nd cumsum diagonal_scatter flip
-    gather hardshrink_backward hardswish_backward hardtanh_backward index_copy index_fill index_put index_select
-    masked_fill mean mm native_channel_shuffle pixel_shuffle pixel_unshuffle put roll rot90 scatter scatter_add
-    select_scatter slice_scatter softshrink_backward sum tril triu _upsample_bilinear2d_aa_backward
-    _upsample_nearest_exact2d_backward _upsample_nearest_exact3d_backward upsample_bilinear2d_backward
-    upsample_nearest2d_backward upsample_nearest3d_backward upsample_trilinear3d_backward
+    bmm cat channel_shuffle clone constant_pad_nd cumsum diagonal_scatter elu_backward _fft_c2c _fft_c2r _fft_r2c flip
+    gather hardshrink_backward hardswish_backward hardtanh_backward huber_loss_backward index_copy index_fill
+    index_put index_select masked_fill mean mm mse_loss_backward native_batch_norm_backward native_channel_shuffle
+    _pdist_backward pixel_shuffle pixel_unshuffle _prelu_kernel_backward put roll rot90 rrelu_with_noise_backward
+    _scaled_dot_product_flash_attention_for_cpu_backward scatter scatter_add select_scatter slice_scatter
+    smooth_l1_loss_backward soft_margin_loss_backward softshrink_backward sum _to_copy tril _trilinear triu
+    _upsample_bilinear2d_aa_backward upsample_bilinear2d_backward upsample_nearest2d_backward
+    upsample_nearest3d_backward _upsample_nearest_exact2d_backward _upsample_nearest_exact3d_backward
+    upsample_trilinear3d_backward
 """
 # Torch's formulas make these of a gradient as it comes; a user's may have asked for another order before.
 _MADE_ALIKE = "empty_like full_like ones_like zeros_like"
@@ -54,12 +57,14 @@ def lay_out_anew(graph: fx.Graph, tangents: Mapping[fx.Node, Sequence[int]]) -> 
         like = node.meta["val"]
         if _takes_any_layout(node) and not has_symbols([like, *(source.meta["val"] for source in given)]):
             node.target = aten.reshape.default if node.target in _RESHAPED else node.target
-            with like.fake_mode, torch.no_grad():
+            with given[0].meta["val"].fake_mode, torch.no_grad():
                 made = node.target(*fake(node.args), **fake(node.kwargs))
-            if keys(made.stride()) != keys(like.stride()):
-                traced[node] = like
-            node.meta["val"] = made
-            continue
+            alike = _strides(made) == _strides(like)
+            if isinstance(made, torch.Tensor):
+                node.meta["val"] = made
+                traced.update({} if alike else {node: like})
+            if alike or node in traced:
+                continue
         for source in given:
             if source not in copies:
                 with graph.inserting_before(node):
@@ -80,10 +85,15 @@ def handed_on(graph: fx.Graph, tangents: Sequence[fx.Node]) -> tuple[int, ...]:
     return tuple(sorted({places[node] for node in output.all_input_nodes if node in places}))
 
 
+def _strides(made: Any) -> list[Any]:
+    values = made if isinstance(made, (tuple, list)) else (made,)
+    return [keys(value.stride()) if isinstance(value, torch.Tensor) else None for value in values]
+
+
 def _takes_any_layout(node: fx.Node) -> bool:
     """Whether an operation computes the same of tensors that lie in any order."""
     op = node.target
-    if not isinstance(op, OpOverload) or op.namespace != "aten" or not isinstance(node.meta["val"], torch.Tensor):
+    if not isinstance(op, OpOverload) or op.namespace != "aten":
         return False
     name = op.overloadpacket.__name__
     named = name in _TAKES_ANY.split() or op in _RESHAPED
