@@ -14,6 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "minidynamo"
+COMPAT = PACKAGE / "compat"
 FILES = sorted(PACKAGE.rglob("*.py"))
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
 
@@ -264,22 +265,22 @@ def test_private_torch_names_stay_in_compat():
         {
             f"{place(path, line)} {name}"
             for path, tree in TREES.items()
-            if path.name != "compat.py"
+            if COMPAT not in path.parents
             for name, line in private_torch_uses(tree)
         }
     )
-    complain(problems, "Re-export the name in minidynamo/compat.py with a word on why, and use it from there:")
+    complain(problems, "Re-export the name in minidynamo/compat/ with a word on why, and use it from there:")
 
 
 def test_python_version_is_asked_in_compat_only():
     problems = [
         place(path, node.lineno)
         for path, tree in TREES.items()
-        if path.name != "compat.py"
+        if COMPAT not in path.parents
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and dotted(node) in ("sys.version_info", "sys.hexversion")
     ]
-    complain(problems, "Use a flag of minidynamo/compat.py (PY312, PY313, ...):")
+    complain(problems, "Use a flag of minidynamo/compat/python.py (PY312, PY313, ...):")
 
 
 def test_environment_is_read_in_config_only():

@@ -1,0 +1,134 @@
+"""Owns private names of autograd's graph, and questions about the backward that is running.
+
+Whose hooks those are that run, and what they mean, is not known here (`autograd/hooks.py`, `tensor_hooks.py`).
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import typing
+
+import torch
+import torch.utils.checkpoint
+
+# What the module of forward-mode AD holds: the level that is open is a global of it, -1 without one.
+forward_ad = vars(torch.autograd.forward_ad)
+
+# Whether autograd can hand the gradients to a Function's backward in one list, which it may empty.
+HAS_BOXED_GRADIENTS = hasattr(torch.autograd.Function, "boxed_grads_call")
+
+# What a Function without a `setup_context` of its own has.
+default_setup_context = torch.autograd.function._SingleLevelFunction.setup_context
+
+# Whether the backward that is running leaves saved tensors for another one.
+retains_graph: typing.Callable[[], bool] = torch._C._autograd._get_current_graph_task_keep_graph
+
+# The pack and unpack hooks that saved tensors go through now, or None.
+_saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+
+
+def check_reentrant_backward() -> None:
+    """Raise what a reentrant checkpoint raises when the backward that is running is for some gradients only."""
+    if not asks_for_all_gradients():
+        torch.utils.checkpoint.CheckpointFunction.backward(None)
+
+
+def raw_apply(function: type[torch.autograd.Function]) -> typing.Callable[..., typing.Any]:
+    """`function.apply` without its check for functorch transforms, which a compiled graph never runs under."""
+    apply: typing.Callable[..., typing.Any] = super(torch.autograd.Function, function).apply
+    return apply
+
+
+def has_saved_tensor_hooks() -> bool:
+    """Whether what autograd saves now goes through the user's hooks."""
+    return _saved_tensor_hooks(False) is not None
+
+
+def traceable_saved_tensor_hooks() -> tuple[typing.Any, typing.Any] | None:
+    """The pack and unpack hooks in force when both are graphs; None for all others, which run as eager calls."""
+    hooks = _saved_tensor_hooks(False)
+    if hooks is None or not all(isinstance(hook, torch.fx.GraphModule) for hook in hooks):
+        return None
+    return hooks
+
+
+def saved_by(function: torch.autograd.graph.Node) -> list[torch.Tensor]:
+    """The tensors that a gradient function has saved. Numbers are not read: that would fix those that are symbols."""
+    saved = [getattr(function, name.removeprefix("_raw"), None) for name in _saved_names(type(function))]
+    return [value for value in saved if isinstance(value, torch.Tensor)]
+
+
+@functools.cache
+def _saved_names(cls: typing.Hashable) -> list[str]:
+    return [name for name in dir(cls) if name.startswith("_raw_saved_")]
+
+
+def kept_by(function: typing.Any) -> list[typing.Any]:
+    """What Python can see of what a gradient function holds, besides others of its kind. No hook runs."""
+    kind: typing.Any = type(function)
+    parts = [_unless_freed(function, name) for name in _saved_names(kind)]
+    raw = [saved for part in parts for saved in (part if isinstance(part, tuple) else (part,))]
+    return [*(_unless_freed(saved, "data") for saved in raw), leaf_of(function), *gc.get_referents(function)]
+
+
+def _unless_freed(owner: object, name: str) -> typing.Any:
+    """An attribute of what autograd keeps; None where there is none, or when backward has freed it."""
+    try:
+        return getattr(owner, name)
+    except (AttributeError, RuntimeError):
+        return None
+
+
+def leaf_of(node: torch.autograd.graph.Node | None) -> torch.Tensor | None:
+    """The leaf to whose `.grad` a node adds what it is called with; None for another node."""
+    leaf: torch.Tensor | None = getattr(node, "variable", None)
+    return leaf
+
+
+def function_of(tensor: torch.Tensor) -> torch.autograd.graph.Node | None:
+    """`tensor.grad_fn`; None where torch does not tell it."""
+    return tensor.grad_fn if tells_history(tensor) else None
+
+
+def tells_history(tensor: torch.Tensor) -> bool:
+    """Whether torch tells what made a tensor, and whether it is a leaf. Of a view from inside `no_grad` whose base was
+    written to outside of it since, it raises an error instead."""
+    try:
+        tensor.is_leaf  # noqa: B018 (which raises it)
+    except RuntimeError:
+        return False
+    return True
+
+
+def will_run(node: torch.autograd.graph.Node) -> bool | None:
+    """Whether the backward that is running will run a node; None for one that adds to `.grad`, where somebody has asked
+    for what it would be called with instead."""
+    try:
+        return torch._C._will_engine_execute_node(node)
+    except RuntimeError:
+        return None
+
+
+# The number of the backward that is running.
+current_backward: typing.Callable[[], int] = torch._C._current_graph_task_id
+
+
+def node_type(function: type[torch.autograd.Function]) -> type:
+    """The type of the gradient functions that a custom function makes."""
+    kind: type = function._backward_cls
+    return kind
+
+
+def asks_for_all_gradients() -> bool:
+    """Whether the backward that is running is for all leaves, not for some tensors."""
+    return bool(torch.autograd._is_checkpoint_valid())
+
+
+# The code of the function of torch that calls autograd; the fourth of its `args` is what gradients are asked for.
+RUNS_BACKWARD = torch.autograd.graph._engine_run_backward.__code__
+
+
+def has_tensor_hooks(leaf: torch.Tensor) -> bool:
+    """Whether hooks of the tensor see its gradient, or run when it was added to `.grad`."""
+    return bool(leaf._backward_hooks or leaf._post_accumulate_grad_hooks)

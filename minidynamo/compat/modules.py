@@ -1,0 +1,85 @@
+"""Owns private names of modules and optimizers, and code objects of theirs that the tracer knows.
+
+What the tracer makes of them is decided in `tracer/trace_rules.py` and its handlers.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+import typing
+
+import torch
+from torch.optim.optimizer import _use_grad_for_differentiable
+
+from minidynamo.compat.operators import OpOverload
+
+# What nn.Module.__call__ runs: hooks and forward. `compile(module)` compiles it.
+MODULE_CALL: types.FunctionType = typing.cast(types.FunctionType, torch.nn.Module._call_impl)
+
+# Counts uses of a part of torch; nn.Module calls it when a module is made.
+log_api_usage = torch._C._log_api_usage_once
+
+# What decorates `step` of torch's optimizers: it switches grad mode, and asks torch.compile for graph breaks.
+OPTIMIZER_STEP_SWITCH = next(
+    constant
+    for constant in _use_grad_for_differentiable.__code__.co_consts
+    if isinstance(constant, types.CodeType) and constant.co_name == "_use_grad"
+)
+
+OPTIMIZER_ZERO_GRAD = inspect.unwrap(torch.optim.Optimizer.zero_grad)  # which is disabled for torch.compile
+_HEALTH_CHECKS = ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check")
+
+# Methods of optimizers that complain when an accelerator records a graph of a step that is not made for it.
+OPTIMIZER_HEALTH_CHECKS = [vars(torch.optim.Optimizer)[n] for n in _HEALTH_CHECKS if n in vars(torch.optim.Optimizer)]
+
+# Whole updates, which take the learning rate as a number or as a tensor.
+FUSED_UPDATES = [
+    getattr(torch, name)
+    for name in ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_")
+    if "tensor_lr" in getattr(torch.ops.aten, name).overloads()
+]
+
+# Attention as operations that autograd knows: the result, and the weights that values are multiplied with.
+attention_by_parts: typing.Any = torch.ops.aten._scaled_dot_product_attention_math
+
+# What optimizers do to the numbers of many tensors at once.
+foreach_add_: typing.Any = torch._foreach_add_
+foreach_mul_: typing.Any = torch._foreach_mul_
+foreach_copy_: typing.Any = torch._foreach_copy_
+
+# Sorts the tensors of several lists into groups of one device and dtype; gradient clipping and optimizers use it.
+group_tensors: typing.Any = torch._C._group_tensors_by_device_and_dtype
+
+
+def foreach_operators(name: str) -> list[OpOverload]:
+    """The operators that do on lists of tensors what `name` does on one, in place or not; those with `out` left out."""
+    packets = [getattr(torch.ops.aten, f"_foreach_{name}{suffix}", None) for suffix in ("", "_")]
+    found = [getattr(packet, overload) for packet in packets if packet is not None for overload in packet.overloads()]
+    return [op for op in found if not any(argument.is_out for argument in op._schema.arguments)]
+
+
+@functools.cache
+def written_lists(function: typing.Any) -> tuple[int, ...]:
+    """Which arguments of one of torch's functions on lists of tensors are written to; fake tensors do not count it."""
+    name = getattr(function, "__name__", "")
+    if not name.startswith(("_foreach_", "_fused_")) or not name.endswith("_"):
+        return ()
+    packet = getattr(torch.ops.aten, name)
+    arguments = getattr(packet, packet.overloads()[0])._schema.arguments
+    return tuple(i for i, argument in enumerate(arguments) if argument.alias_info and argument.alias_info.is_write)
+
+
+def _codes_within(code: types.CodeType) -> typing.Iterator[types.CodeType]:
+    """A code object, and those of the functions that are defined in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes_within(constant)
+
+
+# What the schedulers of learning rates put in the place of `optimizer.step`: it notes that there was a step.
+SCHEDULED_STEP = next(
+    code for code in _codes_within(torch.optim.lr_scheduler.LRScheduler.__init__.__code__) if code.co_name == "wrapper"
+)

@@ -1,0 +1,95 @@
+"""Owns private names of torch's operators: their classes, schemas, and what torch computes with them.
+
+What an operator means for a stage stands in that stage's tables.
+"""
+
+from __future__ import annotations
+
+import operator
+import types
+import typing
+
+import torch
+import torch._decomp
+import torch._prims_common
+
+# Operators as FX graphs hold them; the last is the class of those that take functions, as torch's `cond` does.
+OpOverload = torch._ops.OpOverload
+OpOverloadPacket = torch._ops.OpOverloadPacket
+HigherOrderOperator = torch._ops.HigherOrderOperator
+higher_order_cond = torch.ops.higher_order.cond
+
+# Namespaces whose functions compute tensors from tensors and nothing else.
+OPERATOR_NAMESPACES = (
+    torch._C._VariableFunctions,
+    torch._C._nn,
+    torch._C._fft,
+    torch._C._linalg,
+    torch._C._special,
+)
+
+# An assertion that torch.jit knows, and what `torch._check` and its kin come down to.
+torch_assert = torch._assert
+torch_check_with = torch._check_with
+
+# The strides of an operation on elements, and whether channels come last, as eager decides them.
+elementwise_strides = torch._prims_common.compute_elementwise_output_strides
+suggest_memory_format = torch._prims_common.suggest_memory_format
+get_decompositions = torch._decomp.get_decompositions
+
+
+def schema_of(op: typing.Any) -> typing.Any:
+    """The schema of an operator overload: `name`, `arguments` and `returns` with their aliasing."""
+    return op._schema
+
+
+def definition_of(op: typing.Any) -> typing.Any:
+    """What `torch.library.custom_op` has made for an operator: `backward` and `setup_context` are its derivative, if
+    there is one; `casts` if autocast changes its arguments. None for an operator that was made in another way."""
+    found = torch._library.custom_ops.OPDEFS.get(schema_of(op).name)
+    if found is None or found._opoverload is not op:
+        return None
+    return types.SimpleNamespace(
+        backward=found._backward_fn, setup_context=found._setup_context_fn, casts=bool(found._autocast_dtype)
+    )
+
+
+def overload_of(definition: typing.Any) -> OpOverload:
+    """The operator that `torch.library.custom_op` has made."""
+    made: OpOverload = definition._opoverload
+    return made
+
+
+def form_without_data(op: typing.Any) -> typing.Callable[..., typing.Any] | None:
+    """The function that tells what an operator gives for tensors without data, if it is one of Python's: it takes the
+    mode of these, then the arguments."""
+    found = torch._library.simple_registry.singleton._data.get(schema_of(op).name)
+    kernel = None if found is None else found.fake_impl.kernel
+    if kernel is None:
+        return None
+
+    def run(mode: typing.Any, *args: typing.Any, **kwargs: typing.Any) -> typing.Any:
+        context = torch._library.fake_impl.FakeImplCtx(mode, op)
+        with torch._library.fake_impl.set_ctx_getter(lambda: context), mode:
+            return kernel(*args, **kwargs)
+
+    return run
+
+
+def operator_function(op: typing.Any) -> typing.Any:
+    """What calling an ATen operator comes to, without the Python layer of `OpOverload`; other callables as they are."""
+    return op._op if isinstance(op, OpOverload) else op
+
+
+def called_by(node: torch.fx.Node) -> typing.Any:
+    """The target of a call in an ATen graph, or what has to be called in its place inside a compiled forward."""
+    wants_workspace = any(user.target is operator.getitem and user.args[1] == 3 for user in node.users)
+    if node.target is torch.ops.aten.mkldnn_rnn_layer.default and wants_workspace:
+        return recurrent_layer_for_training
+    return node.target
+
+
+def recurrent_layer_for_training(*args: typing.Any) -> typing.Any:
+    """oneDNN's recurrent layer, which makes what backward needs only in the grad mode; autograd records nothing."""
+    with torch._C._AutoDispatchBelowAutograd(), torch.enable_grad():
+        return torch.ops.aten.mkldnn_rnn_layer.default(*args)

@@ -1,0 +1,98 @@
+"""Owns private names of torch's settings, of modes, and of devices that are modes.
+
+Which of them guards hold on to is decided in `guards/`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import typing
+
+import torch
+import torch.utils._device
+
+# Grad mode and default dtype, as FX graphs set them.
+set_grad_enabled = torch._C._set_grad_enabled
+set_default_dtype = torch._C._set_default_dtype
+InferenceMode: typing.Any = torch._C._InferenceMode
+is_autocast_available = torch._C._is_autocast_available
+legacy_default_device = torch._C._get_default_device
+
+# A context in which operations convert nothing, whatever autocast says.
+without_autocast = torch._C._DisableAutocast
+
+# Builds without an accelerator refuse torch.set_default_tensor_type() of another device.
+HAS_ACCELERATOR_TENSOR_TYPES = bool(torch.version.cuda or torch.version.hip)
+
+# Flags of backends that programs ask for without arguments.
+_FLAGS = (
+    *("cublas_allow_tf32", "cudnn_allow_tf32", "cudnn_benchmark", "cudnn_deterministic", "cudnn_enabled"),
+    *("deterministic_algorithms", "deterministic_algorithms_warn_only", "float32_matmul_precision"),
+    *("mkldnn_enabled", "nnpack_enabled", "privateuse1_backend_name"),
+)
+
+GUARDED_QUESTIONS: tuple[typing.Any, ...] = tuple(
+    getattr(torch._C, f"_get_{flag}") for flag in _FLAGS if hasattr(torch._C, f"_get_{flag}")
+)
+
+
+# What `scaled_dot_product_attention` chooses among: the name of each, who tells whether it may be taken, who says so.
+ATTENTION: dict[str, tuple[typing.Any, typing.Any]] = {
+    name: (getattr(torch._C, f"_get_{name}_sdp_enabled"), getattr(torch._C, f"_set_sdp_use_{name}"))
+    for name in torch.nn.attention._backend_names
+}
+# Who chooses.
+ATTENTION_FUNCTIONS: tuple[typing.Any, ...] = (
+    torch.nn.functional.scaled_dot_product_attention,
+    torch.nn.functional.multi_head_attention_forward,
+    torch._native_multi_head_attention,
+    torch._transformer_encoder_layer_fwd,
+)
+
+
+DeviceContext = torch.utils._device.DeviceContext
+torch_function_mode_count = torch._C._len_torch_function_stack
+torch_function_mode_at = torch._C._get_function_stack_at
+torch_dispatch_mode_count = torch._C._len_torch_dispatch_stack
+torch_dispatch_mode_at = torch._C._get_dispatch_stack_at
+
+# Sees the operations that run, whatever they run on.
+TorchDispatchMode = torch.utils._python_dispatch.TorchDispatchMode
+
+# A context in which tensors are read without asking `__torch_function__`, of their classes or of modes.
+without_torch_function = torch._C.DisableTorchFunction
+
+# Asked by library code that would have to hand its work to a torch function mode.
+is_function_mode_enabled = torch._C._is_torch_function_mode_enabled
+
+
+def open_devices() -> tuple[torch.device, ...]:
+    """The device of each `torch.device` context that is open, the outermost first."""
+    modes = [torch_function_mode_at(index) for index in range(torch_function_mode_count())]
+    return tuple(mode.device for mode in modes if isinstance(mode, DeviceContext))
+
+
+@contextlib.contextmanager
+def _below_other_modes() -> typing.Iterator[None]:
+    """Inside the block the stack of function modes ends with a `torch.device` context, if there is one.
+
+    Tracers of torch put modes of their own on top, and expect to find them there.
+    """
+    above = []
+    while (count := torch_function_mode_count()) and not isinstance(torch_function_mode_at(count - 1), DeviceContext):
+        above.append(torch._C._pop_torch_function_stack())
+    yield
+    for mode in reversed(above):
+        torch._C._push_on_torch_function_stack(mode)
+
+
+def enter_device(device: torch.device) -> None:
+    """What `with device:` does first."""
+    with _below_other_modes():
+        device.__enter__()
+
+
+def leave_device() -> None:
+    """What `with device:` does last, for the innermost one."""
+    with _below_other_modes():
+        torch._C._pop_torch_function_stack()

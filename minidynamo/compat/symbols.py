@@ -1,0 +1,161 @@
+"""Owns private names of symbolic sizes, and rules of operators that torch's own do not fit.
+
+What the stages do with sizes that vary is theirs; here a symbol is made, printed and asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import importlib
+import types
+import typing
+
+import torch
+
+from minidynamo.compat.operators import OpOverload
+
+# Symbolic sizes: what stands for a number that is only known when a graph runs.
+SYMBOLIC_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def constant_of(number: typing.Any) -> int | float | bool | None:
+    """What a symbolic number has turned out to be; None while that is only known when a graph runs."""
+    kind = "int" if isinstance(number, torch.SymInt) else "float" if isinstance(number, torch.SymFloat) else "bool"
+    found: int | float | bool | None = getattr(number.node, f"maybe_as_{kind}")()
+    return found
+
+
+def in_parts(op: OpOverload) -> typing.Callable[..., typing.Any]:
+    """What runs an operation that consists of others as torch's C++ does."""
+    return functools.partial(op._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)
+
+
+_RULE_KEYS = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
+
+
+@contextlib.contextmanager
+def python_dispatcher() -> typing.Iterator[None]:
+    """A context in which operations on symbolic sizes take torch's rules in Python, which can compute with them.
+
+    Those are left out that give a new tensor where the operation itself gives its argument (what is written to the
+    result has to reach the argument, too), and those that compute in another order than the operation or leave its
+    dropout out. The operation's own C++ can compute with symbolic sizes, but for `_lstm`.
+    """
+    entered = importlib.import_module("torch._dispatch.python").enable_python_dispatcher()
+    kept = {op: {key: op.py_kernels.pop(key) for key in _RULE_KEYS if key in op.py_kernels} for op in _OWN_RULES}
+    for op, rule in _OWN_RULES.items():
+        op.py_kernels.update(dict.fromkeys(_RULE_KEYS, rule) if rule is not None else {})
+        op._dispatch_cache.clear()
+    try:
+        with entered:
+            yield
+    finally:
+        for op, rules in kept.items():
+            for key in _RULE_KEYS:
+                op.py_kernels.pop(key, None)
+            op.py_kernels.update(rules)
+            op._dispatch_cache.clear()
+
+
+def _lstm(*args: typing.Any) -> typing.Any:
+    """A long short-term memory: what oneDNN computes in eager, layer by layer, since the C++ in front of its kernel
+    takes no symbolic sizes; all else by the operation's own C++."""
+    x, hidden, weights, biased, layers, dropout, trains, both_ways, batch_first = args
+    if not _by_onednn(x, hidden, weights):
+        return torch.ops.aten.lstm.input._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args)
+    x = (x.transpose(0, 1) if batch_first else x).contiguous()
+    hx, cx = (state.contiguous() for state in hidden)
+    per_layer, ways = 4 if biased else 2, 2 if both_ways else 1
+    states = []
+    for layer in range(layers):
+        made = []
+        for way in range(ways):
+            i = layer * ways + way
+            given = weights[i * per_layer : (i + 1) * per_layer]
+            biases = given[2:] or [w.new_zeros(w.shape) for w in given]
+            tensors = (x, *given[:2], *biases, hx[i], cx[i])
+            y, *state, _ = torch.ops.aten.mkldnn_rnn_layer(
+                *tensors, way > 0, [], 2, hx.shape[2], layers, biased, both_ways, batch_first, trains
+            )
+            made.append(y)
+            states.append(state)
+        x = torch.cat(made, -1) if both_ways else made[0]
+        if dropout != 0 and trains and layer < layers - 1:
+            x = torch.dropout(x, dropout, True)
+    return x.transpose(0, 1) if batch_first else x, *(torch.stack(state) for state in zip(*states))
+
+
+def _by_onednn(x: torch.Tensor, hidden: typing.Sequence[torch.Tensor], weights: typing.Sequence[torch.Tensor]) -> bool:
+    """Whether eager has a long short-term memory computed by oneDNN."""
+    if not torch.backends.mkldnn.enabled or any(t.device.type != "cpu" for t in (x, *hidden, *weights)):
+        return False
+    if hidden[0].shape[2] != hidden[1].shape[2] or x.numel() == 0:  # projections
+        return False
+    if x.dtype == torch.float16:
+        return not torch.is_grad_enabled() and bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+    return x.dtype == torch.float32 or (x.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+# The rule that stands in for torch's own; without one, the operation's C++ computes with symbolic sizes.
+_OWN_RULES: dict[OpOverload, typing.Callable[..., typing.Any] | None] = {
+    torch.ops.aten.dropout.default: None,
+    torch.ops.aten.gru.input: None,
+    torch.ops.aten.rnn_tanh.input: None,
+    torch.ops.aten.rnn_relu.input: None,
+    torch.ops.aten.lstm.input: _lstm,
+}
+
+
+@functools.cache
+def symbolic() -> types.SimpleNamespace:
+    """What makes and prints symbols, imported when the first one is needed, since that takes a while.
+
+    A `ShapeEnv` makes symbols, decides conditions on them and keeps what it decided; `DimDynamic` says how. They are
+    named by a hash of the text of a `NamedSource`. `text(expr)` is an expression as a template of Python, with `{0}`,
+    `{1}`, ... for the symbols, which are given, too. `follows(env, expr)` tells whether the ranges of the symbols
+    answer a condition.
+    """
+    shapes = importlib.import_module("torch.fx.experimental.symbolic_shapes")
+    printers = importlib.import_module("torch.utils._sympy.printers")
+    guards = importlib.import_module("torch._guards")
+    sympy = importlib.import_module("sympy")
+
+    class Printer(printers.PythonPrinter):  # type: ignore[name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.symbols: list[typing.Any] = []
+
+        def _print_Symbol(self, expr: typing.Any) -> str:
+            if expr not in self.symbols:
+                self.symbols.append(expr)
+            return f"{{{self.symbols.index(expr)}}}"
+
+    def text(expr: typing.Any) -> tuple[str, list[typing.Any]]:
+        printer = Printer()
+        return printer.doprint(expr), printer.symbols
+
+    def follows(env: typing.Any, expr: typing.Any) -> bool:
+        return env._maybe_evaluate_static(expr, axioms=()) is not None
+
+    @dataclasses.dataclass(frozen=True)
+    class NamedSource(guards.Source):  # type: ignore[name-defined]
+        text: str
+
+        def name(self) -> str:
+            return self.text
+
+    if isinstance(vars(guards.Source).get("name"), property | functools.cached_property):
+        NamedSource.name = property(NamedSource.name)  # type: ignore[method-assign, assignment]
+    return types.SimpleNamespace(
+        ShapeEnv=shapes.ShapeEnv,
+        DimDynamic=shapes.DimDynamic,
+        NamedSource=NamedSource,
+        Integer=sympy.Integer,
+        Symbol=sympy.Symbol,
+        true=sympy.true,
+        text=text,
+        follows=follows,
+        Eq=sympy.Eq,
+    )

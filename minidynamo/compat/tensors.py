@@ -1,0 +1,86 @@
+"""Owns private names of tensors, of their memory, and of torch's checker of them.
+
+It tells about tensors as they are now; how long they live is followed elsewhere.
+"""
+
+from __future__ import annotations
+
+import typing
+
+import torch
+
+# `tensor_guards` makes one C++ object that checks many tensors (class, dtype, device, dispatch keys, shape, strides,
+# requires_grad); `state_guard` one that checks grad mode, autocast, default dtype and determinism.
+_dynamo_guards = torch._C._dynamo.guards
+state_guard = _dynamo_guards.GlobalStateGuard
+dispatch_keys = torch._C._dispatch_keys
+Layouts = list[typing.Any]  # per tensor a list of numbers and None
+
+
+def tensor_guards(examples: tuple[torch.Tensor, ...], layouts: tuple[Layouts, Layouts] | None = None) -> typing.Any:
+    """torch's batched checker for tensors like `examples`. It keeps no tensor alive.
+
+    Every size and stride is fixed, unless `layouts` has those of each tensor, with None where any will do.
+    """
+    sizes, strides = layouts or (None, None)
+    return _dynamo_guards.TensorGuards(*examples, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+
+
+TensorBase = torch._C.TensorBase
+make_subclass = torch.Tensor._make_subclass
+reinterpret_tensor = _dynamo_guards._reinterpret_tensor
+
+# An uninitialized CPU tensor from sizes, strides and dtype: half the cost of torch.empty_strided.
+empty_strided_cpu: typing.Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor] = (
+    torch._C._dynamo.guards._empty_strided_cpu
+)
+
+# Counts a write to each tensor of a sequence, inference tensors excepted; a third of the cost of the public function.
+increment_version: typing.Callable[[typing.Sequence[torch.Tensor]], None] = torch._C._increment_version
+
+# Path of torch's Python extension; what it was linked against (libtorch, OpenMP) can be looked up through it.
+NATIVE_LIBRARY: str = torch._C.__file__
+
+
+def address_of(tensor: torch.Tensor) -> int:
+    """The address of torch's object behind a Python tensor."""
+    address: int = tensor._cdata
+    return address
+
+
+def raw_dispatch_keys(tensor: torch.Tensor) -> int:
+    """The dispatch keys of a tensor as torch keeps them: a bit for each."""
+    keys: int = dispatch_keys(tensor).raw_repr()
+    return keys
+
+
+def memory_of(tensor: torch.Tensor) -> object:
+    """What two tensors in the same memory have in common."""
+    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
+
+
+def version_of(tensor: torch.Tensor) -> int | None:
+    """How often torch counts the memory of a tensor as written; None for inference tensors, which it does not count."""
+    return None if tensor.is_inference() else tensor._version
+
+
+def set_versions(tensors: typing.Iterable[torch.Tensor], versions: typing.Iterable[int]) -> None:
+    """Let torch count the memory of each tensor as written this often."""
+    torch._C._autograd._unsafe_set_version_counter(tuple(tensors), tuple(versions))
+
+
+def owns_its_memory(tensor: torch.Tensor) -> bool:
+    """Whether this tensor is one number and the only one in its storage: nobody writes to it through another tensor."""
+    storage = tensor.untyped_storage()
+    holders = torch._C._storage_Use_Count(storage._cdata)  # the tensor and `storage`
+    return bool(storage.nbytes() == tensor.itemsize and holders == 2)
+
+
+def address_of_generator(generator: torch.Generator) -> int:
+    """Where the generator lies in memory, as torch's C++ functions take it."""
+    address: int = generator._cdata
+    return address
+
+
+# The size of two tensors that are broadcast.
+infer_size = torch._C._infer_size

@@ -1,0 +1,45 @@
+"""Tests of minidynamo/compat/autograd.py."""
+
+from __future__ import annotations
+
+import torch
+
+from minidynamo import compat
+
+
+def test_what_a_gradient_function_keeps_is_gone_when_backward_has_freed_it() -> None:
+    x, index = torch.randn(3, requires_grad=True), torch.tensor([0, 2])
+    for result in (x[index], x * index.sum(), torch.stack([x, x]).prod(0)):
+        result.sum().backward()
+        assert not any(isinstance(kept, torch.Tensor) for kept in compat.kept_by(result.grad_fn))
+
+
+def test_what_backward_runs_is_known_while_it_runs():
+    x, w = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    y = x * w
+    z = y * 2
+    accumulators = [function for function, _ in y.grad_fn.next_functions]
+    assert [compat.leaf_of(function) for function in accumulators] == [x, w] and compat.leaf_of(y.grad_fn) is None
+    found = []
+
+    def look(gradient):
+        found.append((compat.asks_for_all_gradients(), compat.retains_graph(), [*map(compat.will_run, accumulators)]))
+
+    z.register_hook(look)
+    z.sum().backward(inputs=[x], retain_graph=True)
+    torch.autograd.grad(z.sum(), w, retain_graph=True)
+    z.sum().backward()
+    assert found == [(False, True, [True, False]), (False, True, [False, None]), (True, False, [True, True])]
+
+
+def test_hooks_of_saved_tensors_are_seen():
+    assert not compat.has_saved_tensor_hooks()
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x):
+        assert compat.has_saved_tensor_hooks()
+
+
+def test_hooks_that_see_the_gradient_of_a_leaf():
+    x = torch.ones(2, requires_grad=True)
+    assert not compat.has_tensor_hooks(x)
+    x.register_post_accumulate_grad_hook(lambda leaf: None)
+    assert compat.has_tensor_hooks(x)

@@ -1,0 +1,29 @@
+"""Tests of minidynamo/compat/modules.py."""
+
+from __future__ import annotations
+
+import torch
+
+from minidynamo import compat
+
+
+def test_code_of_optimizers_and_schedulers_is_found():
+    parameter = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    assert optimizer.step.__code__ is compat.SCHEDULED_STEP
+    assert compat.OPTIMIZER_STEP_SWITCH.co_name == "_use_grad"
+    assert compat.MODULE_CALL is torch.nn.Module._call_impl
+
+
+def test_which_lists_an_operator_writes():
+    assert compat.written_lists(torch._foreach_add_) == (0,)
+    assert compat.written_lists(torch._foreach_add) == compat.written_lists(torch.add) == ()
+    assert compat.written_lists(torch._fused_sgd_)[0] == 0
+    assert {op.name() for op in compat.foreach_operators("neg")} == {"aten::_foreach_neg", "aten::_foreach_neg_"}
+
+
+def test_attention_by_parts_is_attention():
+    q = torch.randn(1, 2, 3, 4)
+    made, _ = compat.attention_by_parts(q, q, q)
+    torch.testing.assert_close(made, torch.nn.functional.scaled_dot_product_attention(q, q, q))

@@ -1,0 +1,34 @@
+"""Tests of minidynamo/compat/python.py."""
+
+from __future__ import annotations
+
+import sys
+import typing
+
+from minidynamo import compat
+
+
+def test_version_flags_match_the_running_python():
+    assert (sys.version_info >= (3, 12), sys.version_info >= (3, 13)) == (compat.PY312, compat.PY313)
+    assert sys.version_info == compat.VERSION_INFO
+
+
+def test_a_docstring_is_found_in_code():
+    def documented():
+        """What it does."""
+
+    def with_a_constant():
+        return "no docstring"
+
+    assert compat.docstring(documented.__code__) == "What it does."
+    assert compat.docstring((lambda: 1).__code__) is None
+    assert compat.docstring(with_a_constant.__code__) is None
+
+
+def test_members_of_a_protocol():
+    class Shaped(typing.Protocol):
+        shape: tuple[int, ...]
+
+        def area(self) -> int: ...
+
+    assert compat.protocol_members(Shaped) == ("area", "shape")

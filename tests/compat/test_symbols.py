@@ -1,0 +1,42 @@
+"""Tests of minidynamo/compat/symbols.py."""
+
+from __future__ import annotations
+
+import torch
+
+from minidynamo import compat
+
+
+def symbolic_size(name):
+    symbols = compat.symbolic()
+    env = symbols.ShapeEnv()
+    source = symbols.NamedSource(name)
+    return env, env.create_unspecified_symint_and_symbol(7, source, symbols.DimDynamic.DYNAMIC)
+
+
+def test_a_symbolic_number_is_constant_when_it_was_decided():
+    _, size = symbolic_size("n")
+    assert isinstance(size, compat.SYMBOLIC_NUMBERS) and compat.constant_of(size) is None
+    assert size == 7
+    assert compat.constant_of(size) == 7
+
+
+def test_expressions_are_templates_of_python():
+    env, size = symbolic_size("n")
+    symbols = compat.symbolic()
+    text, found = symbols.text((size * 2 + 1).node.expr)
+    assert eval(text.format("5")) == 11 and len(found) == 1
+    assert not symbols.follows(env, symbols.Eq(found[0], 3))
+
+
+def test_the_rules_of_operators_are_put_back():
+    op = torch.ops.aten.lstm.input
+    before = dict(op.py_kernels)
+    with compat.python_dispatcher():
+        assert op.py_kernels != before
+    assert op.py_kernels == before
+
+
+def test_an_operation_runs_in_parts():
+    x, w = torch.ones(2, 3), torch.ones(4, 3)
+    assert torch.equal(compat.in_parts(torch.ops.aten.matmul.default)(x, w.t()), x @ w.t())

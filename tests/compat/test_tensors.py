@@ -1,0 +1,42 @@
+"""Tests of minidynamo/compat/tensors.py."""
+
+from __future__ import annotations
+
+import torch
+
+from minidynamo import compat
+
+
+def test_tensors_are_checked_in_one_go():
+    check = compat.tensor_guards((torch.ones(2, 3), torch.ones(4))).check
+    assert check(torch.zeros(2, 3), torch.zeros(4))
+    assert not check(torch.zeros(2, 3), torch.zeros(5))
+    open_size = compat.tensor_guards((torch.ones(2, 3),), ([[2, None]], [[None, 1]])).check
+    assert open_size(torch.zeros(2, 7)) and not open_size(torch.zeros(3, 7))
+
+
+def test_what_is_known_of_the_memory_of_tensors():
+    x = torch.ones(4)
+    view = x[1:]
+    assert compat.memory_of(view) == compat.memory_of(x) != compat.memory_of(torch.ones(4))
+    assert compat.memory_of(x.to_sparse()) != compat.memory_of(x.to_sparse())
+    one = torch.ones(())
+    assert compat.owns_its_memory(one) and not compat.owns_its_memory(x[0])
+    assert compat.empty_strided_cpu((2, 3), (1, 2), torch.float32).stride() == (1, 2)
+
+
+def test_writes_are_counted():
+    x, inference = torch.ones(2), torch.inference_mode()(torch.ones)(2)
+    compat.increment_version([x, inference])
+    assert compat.version_of(x) == x._version == 1
+    assert compat.version_of(inference) is None
+    compat.set_versions([x], [5])
+    assert x._version == 5
+
+
+def test_addresses_tell_objects_apart():
+    x, generator = torch.ones(2), torch.Generator()
+    assert compat.address_of(x) != compat.address_of(torch.ones(2))
+    assert compat.address_of_generator(generator) != compat.address_of_generator(torch.Generator())
+    assert compat.raw_dispatch_keys(x) == compat.raw_dispatch_keys(torch.zeros(9))
+    assert compat.raw_dispatch_keys(x) != compat.raw_dispatch_keys(x.to_sparse())
