@@ -197,7 +197,7 @@ def _refers(key: object) -> bool:
 
 def _no_instance_attr(reader: Reader, guard: Guard) -> list[str]:
     cls = reader.class_of(guard.source)
-    if cls is not None and cls.__dictoffset__ == 0 and cls is not threading.local:
+    if cls is not None and cls.__dictoffset__ == 0 and not issubclass(cls, threading.local):
         return []
     return [f"{guard.expected!r} not in {reader.read(Attr(guard.source, '__dict__'))}"]
 

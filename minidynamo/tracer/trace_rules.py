@@ -208,10 +208,17 @@ def is_trusted_class(cls: type) -> bool:
 def is_plain_class(cls: type) -> bool:
     """Whether all that the instances hold is in their dictionary and slots: no class in the MRO keeps state in C.
 
-    The dictionary of a `threading.local` is that of the thread.
+    The dictionary of a `threading.local` is that of the thread. A class of those with an `__init__` is no plain one: it
+    runs in each thread that looks at an attribute for the first time. Nor is one with slots, which threads share.
     """
-    plain = (object, types.SimpleNamespace)
-    return cls is threading.local or all(base in plain or _is_written_in_python(base) for base in cls.__mro__)
+    if issubclass(cls, threading.local) and (cls.__init__ is not object.__init__ or _has_slots(cls)):
+        return False
+    plain = (object, types.SimpleNamespace, threading.local)
+    return all(base in plain or _is_written_in_python(base) for base in cls.__mro__)
+
+
+def _has_slots(cls: type) -> bool:
+    return any(inspect.ismemberdescriptor(value) for base in cls.__mro__ for value in vars(base).values())
 
 
 def _is_written_in_python(cls: type) -> bool:

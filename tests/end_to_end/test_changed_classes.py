@@ -349,6 +349,85 @@ def thread_local(compiled):
     yield r
 
 
+class State(threading.local):
+    """What each thread starts with is in the class."""
+
+    enabled = True
+    depth = 1
+
+    def deepen(self):
+        self.depth += 1
+
+    @property
+    def twice(self):
+        return self.depth * 2
+
+    def __getattr__(self, name):
+        if name == "made":
+            return self.depth + 100
+        raise AttributeError(name)
+
+
+@histories
+def a_class_of_thread_locals(compiled):
+    state = State()
+
+    @compiled
+    def f(x):
+        state.deepen()
+        state.last = x * 2
+        y = x * state.twice + state.made if state.enabled else x
+        return y, getattr(state, "missing", 3), sorted(state.__dict__), state.last
+
+    results = []
+
+    def work():
+        results.extend((f(vector()), f(vector())))
+        state.depth = 7
+        state.enabled = False
+        results.append((f(vector()), {**vars(state)}))
+
+    for depth in (2, 3):
+        work()
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        State.depth = depth
+        del state.enabled
+    State.depth = 1
+    yield results
+
+
+class Counting(threading.local):
+    started = 0
+
+    def __init__(self):
+        type(self).started += 1
+        self.depth = 2
+
+
+@histories
+def thread_locals_that_start_by_running_code(compiled):
+    """It runs when the program comes to it, not when guards are looked at."""
+    Counting.started = 0
+    state = Counting()
+
+    @compiled
+    def f(x):
+        return x * state.depth if x.sum() > 0 else x
+
+    def work():
+        results.extend((f(vector().abs()), Counting.started, f(-vector().abs()), Counting.started))
+
+    results = []
+    for _ in range(2):
+        work()
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    yield results
+
+
 @histories
 def the_names_of_a_thread(compiled):
     tl = threading.local()
@@ -596,3 +675,20 @@ def a_class_read_as_a_dict_behind_a_write(compiled):
     for name in ("one", "two", "one"):
         *found, length = f(vector(), name)
         yield found, length - len(vars(Counter))
+
+
+def test_what_threads_have_of_their_own_is_in_the_graph():
+    state, seen = State(), []
+
+    def program(x):
+        state.deepen()
+        return x * state.twice + state.made
+
+    compiled = minidynamo.compile(program, backend="eager", fullgraph=True)
+    for _ in range(2):
+        for target in (lambda: seen.append(compiled(torch.ones(1)).item()),) * 2:
+            thread = threading.Thread(target=target)
+            thread.start()
+            thread.join()
+            target()
+    assert seen == [106, 106, 106, 109, 106, 112, 106, 115]

@@ -35,7 +35,7 @@ _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
 
 def _getter(cls: type) -> Any:
     """What reads attributes of an instance as C has them."""
-    return threading.local.__getattribute__ if cls is threading.local else object.__getattribute__
+    return threading.local.__getattribute__ if issubclass(cls, threading.local) else object.__getattribute__
 
 
 def instance_dict(value: object) -> dict[str, Any] | None:

@@ -100,7 +100,9 @@ def _fallback(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | N
 def find_usual(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | None:
     """What `object.__getattribute__` finds: data descriptor, instance dictionary, class."""
     cls = obj.cls
-    if name == "__dict__" and cls is threading.local:  # which has one for each thread, and no descriptor for it
+    if name == "__dict__" and issubclass(
+        cls, threading.local
+    ):  # which has one for each thread, and no descriptor for it
         return namespace_of(tx, obj)
     written, passed = written_class_attribute(tx, cls, name)
     found, owner = lookup_on_class(cls, name, passed)

@@ -116,7 +116,7 @@ def dictionary_of(rebuild: Rebuilder, obj: VariableTracker, name: str) -> str:
 def hides_attribute(obj: VariableTracker, name: str) -> bool:
     """Whether only the object's dictionary takes the name: a descriptor of the class stands before it, or there is
     one dictionary per thread."""
-    if obj.python_type is threading.local:
+    if issubclass(obj.python_type, threading.local):
         return True
     found = next((vars(base)[name] for base in obj.python_type.__mro__ if name in vars(base)), None)
     if not isinstance(obj, ObjectVariable) or inspect.ismemberdescriptor(found) or inspect.isgetsetdescriptor(found):
