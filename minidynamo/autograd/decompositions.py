@@ -87,6 +87,8 @@ def decomposition_table(keep: Collection[OpOverload] = ()) -> dict[OpOverload, C
         table[op] = _row_major(table[op])
     parts = {op: _copying(as_kernels_do(op, split)) for op, split in table.items() if isinstance(op, OpOverload)}
     parts[aten.native_dropout.default] = _if_parts_draw_as(parts[aten.native_dropout.default])
+    smooth = aten.smooth_l1_loss.default
+    parts[smooth] = _unless_negative(parts[smooth])
     for name in ROUNDED_ON_THE_WAY.split():
         op = getattr(aten, name).default
         parts[op] = _unless_half(parts[op])
@@ -141,6 +143,15 @@ def _if_parts_draw_as(split: Callable[..., Any]) -> Callable[..., Any]:
     def decide(x: torch.Tensor, p: float, train: bool | None) -> Any:
         alike = train is False or (train and p and x.device.type != "cpu")
         return split(x, p, train) if alike else NotImplemented
+
+    return decide
+
+
+def _unless_negative(split: Callable[..., Any]) -> Callable[..., Any]:
+    """`split`, but a loss whose beta is negative stays whole, to raise its error."""
+
+    def decide(x: torch.Tensor, target: torch.Tensor, reduction: int = 1, beta: float = 1.0) -> Any:
+        return NotImplemented if beta < 0 else split(x, target, reduction, beta)
 
     return decide
 

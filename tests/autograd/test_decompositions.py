@@ -74,3 +74,13 @@ def test_what_is_masked_is_kept_as_a_mask():
     assert masked() < splittable()
     saved = graphs(lambda x: (F.relu(x.exp() + x.sin()).sum(1),), args).signature.saved
     assert torch.bool in [value.dtype for value in saved]
+
+
+@pytest.mark.parametrize("beta", [-1.0, 0.0, 0.5])
+def test_a_loss_keeps_the_error_of_its_kernel(beta):
+    split = decomposition_table()[aten.smooth_l1_loss.default]
+    x, y = torch.randn(3), torch.randn(3)
+    if beta < 0:
+        assert split(x, y, 1, beta) is NotImplemented
+    else:
+        torch.testing.assert_close(split(x, y, 1, beta), F.smooth_l1_loss(x, y, beta=beta))
