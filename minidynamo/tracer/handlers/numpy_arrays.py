@@ -2,7 +2,8 @@
 
 Everything runs while tracing, on arrays that nobody else holds and that may not be written to. What would give a second
 array over the same memory is left to Python. Of arrays from outside their facts are known, and tensors are made over
-their memory; everything else is left to numpy. Functions of numbers are in `numpy_scalars.py`, which calls this one.
+their memory, also for subscripts of tensors (`tensor_indexing.py`); everything else is left to numpy. Functions of
+numbers are in `numpy_scalars.py`, which calls this one.
 """
 
 from __future__ import annotations
