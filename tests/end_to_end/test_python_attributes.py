@@ -116,6 +116,20 @@ def descriptors(x, obj):
     return y, z, obj.typed, x * obj.lazy, obj.lazy, obj.later * x, obj.later, obj.made
 
 
+class Meta(type):
+    pass
+
+
+class OfMeta(metaclass=Meta):
+    pass
+
+
+@programs(lambda: (torch.ones(2), OfMeta))
+def the_class_of_a_class(x, cls):
+    classes = cls.__class__, int.__class__, torch.Tensor.__class__, cls.__class__.__class__
+    return x * 2, classes, cls.__class__ is type(cls), cls.__class__.__name__
+
+
 @programs()
 def descriptors_of_a_new_object(x):
     obj = Described(x)

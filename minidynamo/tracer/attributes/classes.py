@@ -13,7 +13,9 @@ from minidynamo.guards.source import Attr, Constant
 from minidynamo.tracer.advice import CHANGE_OUTSIDE
 from minidynamo.tracer.attributes.binding import (
     FUNCTIONS,
+    TYPE_OF,
     bind,
+    class_of,
     class_source,
     guard_class_attribute,
     guard_found_on_class,
@@ -71,6 +73,8 @@ def _of_metaclass(tx: Tracer, obj: ClassVariable, name: str, found: Any, owner: 
     cls = obj.value
     if isinstance(found, property) and isinstance(found.fget, types.FunctionType):
         return tx.call(tx.wrap(found.fget, Attr(class_source(owner, name), "fget")), [obj])
+    if found is TYPE_OF:
+        return class_of(tx, obj)
     if owner is type and name in ("__name__", "__qualname__", "__module__", "__doc__"):
         return ConstantVariable(found := getattr(cls, name), lasting=getattr(cls, name) is found)
     if owner is type and name in ("__mro__", "__bases__"):
