@@ -15,6 +15,7 @@ from torch import fx
 
 from minidynamo import artifacts, compat
 from minidynamo.autograd import runtime
+from minidynamo.autograd.arrivals import edges
 from minidynamo.autograd.call_plan import CallPlan, CompiledCall
 from minidynamo.autograd.decompositions import decomposition_table
 from minidynamo.autograd.derivatives import Derivatives
@@ -314,7 +315,7 @@ def _split(
     written = [mutation.index for mutation in results.mutations]
     higher = plan_higher_order(trace, functional, parts, gradients, written, layout.given_up())
     forward, backward = _module(parts.forward), _module(parts.backward)
-    signature = _with_arrivals(_with_ways(signature, trace), trace, backward)
+    signature = _with_arrivals(_with_edges(signature, trace), trace, backward)
     inputs_of_backward = backward.graph.find_nodes(op="placeholder")
     signature = replace(signature, handed_on=handed_on(backward.graph, inputs_of_backward[len(parts.saved) :]))
     if len(results.differentiable) > 1 and not higher.strays:
@@ -379,15 +380,25 @@ def _tangents_of(gradient: fx.Node | None, tangents: list[fx.Node]) -> tuple[int
     return tuple(i for i, tangent in enumerate(tangents) if tangent in used)
 
 
-def _with_ways(signature: GraphSignature, trace: Trace) -> GraphSignature:
-    """`signature` with `ways` and `unvisited`. Of several devices autograd runs in several threads, whose order is not
+def _with_edges(signature: GraphSignature, trace: Trace) -> GraphSignature:
+    """`signature` with `edges`, `unvisited` and `ways`. Of several devices autograd runs in several threads, whose order is not
     known."""
     unvisited = tuple(place for place, i in enumerate(trace.gradients) if not trace.ways.get(i, True))
+    signature = replace(signature, edges=_edges(trace), unvisited=unvisited)
     lead_everywhere = all(len(places) == len(trace.tangents) for places in trace.ways.values())
     values = [*trace.tangents, *(trace.primals[i] for i in trace.gradients)]
     if lead_everywhere or len({node.meta["val"].device for node in values}) > 1:
-        return replace(signature, unvisited=unvisited)
-    return replace(signature, ways=tuple(trace.ways[i] for i in trace.gradients), unvisited=unvisited)
+        return signature
+    return replace(signature, ways=tuple(trace.ways[i] for i in trace.gradients))
+
+
+def _edges(trace: Trace) -> tuple[int, ...]:
+    """For `GraphSignature.edges`."""
+    places = {i: place for place, i in enumerate(trace.gradients)}
+    ordered = [i for i in dict.fromkeys((*trace.arrived, *places)) if i in places]
+    leaves = [places[i] for i in ordered if trace.is_leaf[i]]
+    found = edges(leaves, [places[i] for i in ordered if not trace.is_leaf[i]])
+    return () if found == (*range(len(places)),) else found
 
 
 def _signature(

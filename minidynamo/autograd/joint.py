@@ -24,6 +24,7 @@ from torch.fx.experimental.proxy_tensor import (
 
 from minidynamo import compat, fake_strides
 from minidynamo.autograd import plain_calls
+from minidynamo.autograd.arrivals import noting_arrivals
 from minidynamo.autograd.checks import assert_values
 from minidynamo.autograd.families import Family, TracedOutput, classify, refuse_copies
 from minidynamo.autograd.histories import (
@@ -66,7 +67,8 @@ class Trace:
     differentiated that gives them zeros, which hang on no gradient, and `zeros_at` for the places of `arrivals`.
     `saved_results` are the places of what eager saves for its own gradient; `reached` are for each of `derivatives` the
     places that gradients of it arrive at. `ways` has, for inputs, what is differentiated that leads there,
-    and `leads_to` the places of the inputs, then of what was handed in, that `derivatives` lead to."""
+    and `leads_to` the places of the inputs, then of what was handed in, that `derivatives` lead to. `arrived` are the
+    inputs with gradients in the order in which autograd came to them."""
 
     graph: fx.Graph
     mode: FakeTensorMode
@@ -96,6 +98,7 @@ class Trace:
     reached: tuple[frozenset[int], ...] = ()
     ways: dict[int, tuple[int, ...]] = field(default_factory=dict)
     leads_to: frozenset[int] = frozenset()
+    arrived: tuple[int, ...] = ()
 
     @property
     def training(self) -> bool:
@@ -303,7 +306,9 @@ class _Tracing:
             self.result.arrivals = dict.fromkeys(watched)
             kept = [] if self.orders else _kept_for_derivatives(functions)
             with compat.without_autocast():  # which holds for what the program computes forward
+                arrived = [] if self.orders else noting_arrivals(sources)
                 gradients = self.run_backward(targets, list(sources.values()))
+                self.result.arrived = tuple(arrived)
                 if not self.orders:
                     if len(targets) > 1 or any(gradient is None for gradient in gradients):
                         self.result.ways = ways(targets, sources)

@@ -71,6 +71,11 @@ def linked(values: Links) -> Links:
     return [value if value is None or value.is_leaf else next(made) for value in values]
 
 
+def in_order(edges: Sequence[int]) -> Callable[[Gradients], Gradients]:
+    """A function that brings links, or gradients, into the order of `edges`, see `GraphSignature`."""
+    return (lambda values: [values[place] for place in edges]) if edges else (lambda values: values)
+
+
 class Ways:
     """How one compiled graph is called. `groups` has the places of inputs that require grad and to which not all
     results lead, by the positions of those that do."""
@@ -82,6 +87,7 @@ class Ways:
                 groups.setdefault(tuple(signature.differentiable_results[i] for i in results), []).append(place)
         self.groups = list(groups.items())
         self.results = signature.results
+        self.in_order = in_order(signature.edges)
         self.apply = apply
         self.compute = compute
 
@@ -90,13 +96,13 @@ class Ways:
         if not self.groups or not torch.is_grad_enabled():
             links = linked(known)
             known.clear()
-            return self.apply(args, None, *links)
+            return self.apply(args, (None, links), *self.in_order(links))
         apart = Apart(self.results, self.compute)
         everything, ends = self.link(apart, known)
         if not ends:
-            return self.apply(args, None, *everything)
+            return self.apply(args, (None, everything), *self.in_order(everything))
         links = [None if place in apart.places else link for place, link in enumerate(everything)]
-        made = list(self.apply(args, (apart, everything), *links, _SEED))
+        made = list(self.apply(args, (apart, everything), *self.in_order(links), _SEED))
         for position, behind in ends.items():
             value, held = made[position], [link for links in behind for link in links]
             made[position] = _lead(apart, position, [value.detach()], held, value, *(links[-1] for links in behind))

@@ -24,7 +24,7 @@ from minidynamo.autograd.double_backward import DoubleBackward, without_data
 from minidynamo.autograd.holders import NOTHING, Holders, received
 from minidynamo.autograd.hooks import spare_leaves
 from minidynamo.autograd.layouts import GradientLayout, Layout
-from minidynamo.autograd.links import Apart, Compute, Links, Ways
+from minidynamo.autograd.links import Apart, Compute, Links, Ways, in_order
 from minidynamo.autograd.parts import WHOLE, Part
 from minidynamo.autograd.signature import GraphSignature, OutputPlan
 from minidynamo.boxed import BoxedCallable, HandOver, hands_over, mark_boxed
@@ -276,30 +276,31 @@ def _make_function(
 ) -> type[torch.autograd.Function]:
     results, differentiable, unreached = signature.results, signature.differentiable_results, {*signature.unreached}
     others = [i for i in range(results) if i not in differentiable and i not in signature.number_results]
+    ordered = in_order(signature.edges)
 
     class CompiledFunction(torch.autograd.Function):
         """One node of autograd's graph for the whole compiled graph. Its first argument is the list of all inputs; what
         autograd sees are links to those that require grad, so that the inputs themselves can die in forward. The second
-        has the links to all, where some lie apart (`links.py`)."""
+        has the links to all, and who holds those that lie apart (`links.py`)."""
 
         # Autograd hands all gradients in in one list and keeps none itself, so they die inside backward as well.
         boxed_grads_call = True
 
         @staticmethod
         def forward(
-            ctx: Any, args: list[Any], apart: tuple[Apart, Links] | None, *links: torch.Tensor | None
+            ctx: Any, args: list[Any], known: tuple[Apart | None, Links], *_: torch.Tensor | None
         ) -> tuple[torch.Tensor, ...]:
             # An input whose history autograd shall not walk into must not be saved together with it.
             kept = [args[i].detach() if i in unreached and not args[i].is_leaf else args[i] for i in places.inputs]
             numbers = [args[i] for i in places.number_inputs]
             hooked = compat.has_saved_tensor_hooks()
             ctx.signature = signature
-            ctx.apart, all_links = (None, links) if apart is None else apart
-            ctx.again = again.keep(args, all_links, hooked)
+            ctx.apart, links = known
+            ctx.again = again.keep(args, links, hooked)
             if ctx.apart is not None:
                 ctx.apart.let_go(ctx.again.links)
             ctx.like = {place: without_data(args[signature.gradients[place]]) for place, _ in signature.zeros_from}
-            links_to = (all_links[place] for place in signature.unvisited)
+            links_to = (links[place] for place in signature.unvisited)
             ctx.unvisited = [link for link in links_to if link is not None and link.is_leaf]
             made = forward_graph(args)
             kept += [made[i] for i in places.made]
@@ -318,9 +319,9 @@ def _make_function(
             gradients = received(given)
             del given
             if ctx.apart is None:
-                return (None, None, *gradients_of(ctx, gradients))
+                return (None, None, *ordered(gradients_of(ctx, gradients)))
             ctx.apart.begin()
-            return (None, None, *ctx.apart.left(gradients_of(ctx, gradients)), None)
+            return (None, None, *ordered(ctx.apart.left(gradients_of(ctx, gradients))), None)
 
     return CompiledFunction
 
@@ -569,4 +570,6 @@ def _maker(plan: OutputPlan, place: dict[int, int]) -> Callable[[Any, Any], Any]
             value = (step if filled else step.filled(made)).apply(value)
         return value.detach() if plan.detach else value
 
-    return torch.no_grad()(view) if plan.no_grad else view
+    if plan.no_grad:
+        return torch.no_grad()(view)
+    return view if torch.is_grad_enabled() else torch.enable_grad()(view)  # the graph may be entered in another mode

@@ -113,7 +113,8 @@ class GraphSignature:
     `zeros_at` for places of `on_the_way`. `saved_results` are positions in `differentiable_results` of those that eager
     saves for their own gradients, so that gradients of gradients arrive there. `ways` are, for each of `gradients`, the
     positions in `differentiable_results` of those that autograd comes there from in eager; it is empty where the graph
-    has no such inputs apart. `unvisited` are positions in `gradients` of those that it comes to from no result.
+    has no such inputs apart. `unvisited` are positions in `gradients` of those that it comes to from no result. `edges`
+    are the positions in `gradients` in the order in which autograd is told of the inputs; () where that is theirs.
     """
 
     inputs: tuple[str, ...]
@@ -142,6 +143,7 @@ class GraphSignature:
     saved_results: tuple[int, ...] = ()
     ways: tuple[tuple[int, ...], ...] = ()
     unvisited: tuple[int, ...] = ()
+    edges: tuple[int, ...] = ()
 
     @property
     def saved_bytes(self) -> int:

@@ -33,6 +33,12 @@ def switched_for_good(x):
     return z * x
 
 
+def a_view_behind_a_block(x):
+    with torch.no_grad():
+        minidynamo.graph_break()
+    return x[1:]
+
+
 def switched_on_inside(x):
     with torch.enable_grad():
         y = x * x
@@ -78,7 +84,7 @@ def test_a_switch_goes_back_to_the_mode_in_which_it_was_made(fn):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("fn", (no_grad_around_a_break, switched_for_good, switched_on_inside))
+@pytest.mark.parametrize("fn", (no_grad_around_a_break, switched_for_good, a_view_behind_a_block, switched_on_inside))
 def test_grad_mode_is_followed(fn, backend):
     assert_same_as_eager(fn, lambda: torch.randn(4, requires_grad=True), backend=backend, calls=2)
 

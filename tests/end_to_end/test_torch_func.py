@@ -175,6 +175,11 @@ def sizes_inside(x):
     return vmap(lambda row: row / row.shape[0] + row.ndim)(x)
 
 
+@programs(lambda: (torch.arange(4),))
+def of_integers_and_numbers(x):
+    return vmap(lambda number: number.sin() * 2)(x)
+
+
 @programs(lambda: (matrix(),))
 def over_no_rows(x):
     return vmap(lambda row: row.sin().sum(-1))(x[:0]), vmap(torch.cos, in_dims=1)(x[:, :0])

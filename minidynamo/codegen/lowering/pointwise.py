@@ -383,8 +383,10 @@ def lower_masked_fill(builder: Builder, x: Value, mask: Value, value: Value | V 
 
 
 @registry.lowering("_to_copy", "prims.convert_element_type")
-def lower_cast(builder: Builder, x: Value, *args: Any, **kwargs: Any) -> Value:
-    """A conversion; devices and layouts that change never come here."""
+def lower_cast(builder: Builder, x: Value | V | Number, *args: Any, **kwargs: Any) -> Value:
+    """A conversion, of a number too, as vmap makes them; devices and layouts that change never come here."""
+    if not isinstance(x, Value):
+        return constant(builder, x)
     return builder.compute(x.shape, lambda at: V(x.load(at)), builder.out.dtype)
 
 
