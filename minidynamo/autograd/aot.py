@@ -381,8 +381,8 @@ def _tangents_of(gradient: fx.Node | None, tangents: list[fx.Node]) -> tuple[int
 
 
 def _with_edges(signature: GraphSignature, trace: Trace) -> GraphSignature:
-    """`signature` with `edges`, `unvisited` and `ways`. Of several devices autograd runs in several threads, whose order
-    is not known."""
+    """`signature` with `edges`, `unvisited` and `ways`; without the latter where there are several devices, of which
+    autograd runs each in a thread of its own."""
     unvisited = tuple(place for place, i in enumerate(trace.gradients) if not trace.ways.get(i, True))
     signature = replace(signature, edges=_edges(trace), unvisited=unvisited)
     lead_everywhere = all(len(places) == len(trace.tangents) for places in trace.ways.values())
