@@ -481,6 +481,28 @@ def test_hooks_are_not_called_where_no_gradient_comes_in():
         assert together[0][0] is None and together[0][1] is not None
 
 
+class PassedOn(torch.autograd.Function):
+    """Autograd calls hooks with None where a function of the user's returns that."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        return x * w
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return None, gradient
+
+
+@pytest.mark.parametrize("program, expected", [(lambda x, w: x.detach() + w, []), (PassedOn.apply, [None])])
+def test_hooks_of_a_leaf_without_a_gradient(program, expected):
+    for call in (program, minidynamo.compile(lambda x, w: program(x, w), backend="aot_eager")):
+        seen, added, (x, w) = [], [], leaves()
+        x.register_hook(seen.append)
+        x.register_post_accumulate_grad_hook(lambda leaf, added=added: added.append(leaf.grad))
+        call(x, w).sum().backward()
+        assert seen == added == expected
+
+
 @pytest.mark.parametrize("create_graph", [False, True])
 def test_hooks_of_parameters_that_another_result_has(create_graph):
     def program(x, w):
