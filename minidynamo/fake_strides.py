@@ -149,11 +149,15 @@ _HANDED_OVER_WHOLE = """
 """
 
 
-def _by_its_own(op: OpOverload) -> Callable[..., Any]:
+def _by_its_own(op: OpOverload, *, whole: bool = False) -> Callable[..., Any]:
     run = compat.in_parts(op)
 
     def composed(*args: Any, **kwargs: Any) -> Any:
-        return NotImplemented if _has_symbols((args, kwargs)) else run(*args, **kwargs)
+        symbols = _has_symbols((args, kwargs))
+        if symbols and whole:
+            return NotImplemented
+        with compat.noting_views():
+            return op.decompose(*args, **kwargs) if symbols else run(*args, **kwargs)
 
     return composed
 
@@ -166,12 +170,24 @@ def _has_symbols(value: Any) -> bool:
     return _has_symbols([*value.values()]) if isinstance(value, dict) else isinstance(value, compat.SYMBOLIC_NUMBERS)
 
 
-COMPOSITES: dict[OpOverload, Callable[..., Any]] = {
-    op: _by_its_own(op) for op in operator.attrgetter(*_HANDED_OVER_WHOLE.split())(aten)
-}
-"""Operations that consist of others. Torch hands them over whole in inference mode, and has rules in Python of what
-they are: those return copies where eager returns an argument, and compute in another order. These take them apart as
-eager does; NotImplemented where sizes or numbers are symbols, which only those rules take."""
+class Composites(dict[OpOverload, Callable[..., Any]]):
+    """What takes apart operations that consist of others, which torch hands over whole in inference mode. What has no
+    entry is taken apart as eager does."""
+
+    def __contains__(self, op: object) -> bool:
+        return super().__contains__(op) or compat.is_composite(op)
+
+    def __missing__(self, op: OpOverload) -> Callable[..., Any]:
+        run = self[op] = _by_its_own(op)
+        return run
+
+
+COMPOSITES = Composites(
+    {op: _by_its_own(op, whole=True) for op in operator.attrgetter(*_HANDED_OVER_WHOLE.split())(aten)}
+)
+"""As eager does, also where torch has rules in Python of what an operation is: those of the entries return copies where
+eager returns an argument, and compute in another order. NotImplemented where sizes or numbers are symbols, which only
+those rules take."""
 
 STANDS_FOR: dict[OpOverload, OpOverload] = {}
 """Operators that do what one of ATen's does, of the same arguments: what is said of that holds for them."""
@@ -199,14 +215,14 @@ class FakeTensorMode(compat.FakeTensorMode):
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """One operation."""
+        op = STANDS_FOR.get(func, func)
+        self.draws |= op.namespace not in ("aten", "prim", "prims")  # what operations of others do, nobody knows
         if func in COMPOSITES:
             with self:
                 parts = COMPOSITES[func](*args, **(kwargs or {}))
             if parts is not NotImplemented:
                 return parts
-        op = STANDS_FOR.get(func, func)
-        # What operations of others do, nobody knows.
-        self.draws |= torch.Tag.nondeterministic_seeded in op.tags or op.namespace not in ("aten", "prim", "prims")
+        self.draws |= torch.Tag.nondeterministic_seeded in op.tags
         if op in WINDOWS:
             with self:
                 _need_as_large(args[1], WINDOWS[op](args[0], *args[2:], **(kwargs or {})))

@@ -244,7 +244,8 @@ class _Tracing:
         with contextlib.ExitStack() as stack:
             stack.enter_context(preserved())
             given = [self.flat[i] for i in (*self.tensors, *self.numbers)]
-            traced = make_fx(self.run, decomposition_table={**fake_strides.COMPOSITES, **decompositions})(*given)
+            table = fake_strides.Composites({**fake_strides.COMPOSITES, **decompositions})
+            traced = make_fx(self.run, decomposition_table=table)(*given)
         trace = self.result
         trace.owner, trace.graph = traced, traced.graph
         if any(is_switch(node.target) for node in self.gm.graph.nodes):

@@ -20,6 +20,11 @@ from minidynamo.compat.operators import OpOverload
 SYMBOLIC_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+_WAYS = (_COMPOSITE, torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA)  # with a kernel, autograd knows the whole
+_NOTES_VIEWS = torch._C.DispatchKey.ADInplaceOrView
+
+
 def constant_of(number: typing.Any) -> int | float | bool | None:
     """What a symbolic number has turned out to be; None while that is only known when a graph runs."""
     kind = "int" if isinstance(number, torch.SymInt) else "float" if isinstance(number, torch.SymFloat) else "bool"
@@ -27,12 +32,33 @@ def constant_of(number: typing.Any) -> int | float | bool | None:
     return found
 
 
+@functools.cache
+def is_composite(op: OpOverload) -> bool:
+    """Whether an operation that returns tensors consists of others: autograd knows those, and not the whole."""
+    if not any("Tensor" in str(returned.type) for returned in op._schema.returns):
+        return False
+    in_parts, *kernels = (torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key) for key in _WAYS)
+    return in_parts and not any(kernels)
+
+
+@contextlib.contextmanager
+def noting_views() -> typing.Iterator[None]:
+    """A context in which views know what they are views of, below autograd too: torch gets there with an operation that
+    it hands over whole, whose parts would not note it any more."""
+    excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(_NOTES_VIEWS)
+    torch._C._dispatch_tls_set_dispatch_key_excluded(_NOTES_VIEWS, False)
+    try:
+        yield
+    finally:
+        torch._C._dispatch_tls_set_dispatch_key_excluded(_NOTES_VIEWS, excluded)
+
+
 def in_parts(op: OpOverload) -> typing.Callable[..., typing.Any]:
     """What runs an operation that consists of others as torch's C++ does."""
-    return functools.partial(op._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)
+    return functools.partial(op._op_dk, _COMPOSITE)
 
 
-_RULE_KEYS = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
+_RULE_KEYS = (torch._C.DispatchKey.Autograd, _COMPOSITE)
 
 
 @contextlib.contextmanager

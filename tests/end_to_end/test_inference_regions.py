@@ -225,3 +225,43 @@ def test_dropout_that_drops_nothing_returns_its_argument(backend):
     with torch.inference_mode():
         y, dropped, given, whole = compiled(x)
     assert dropped is y and given is x and whole is x
+
+
+def whether_it_requires_grad(x):
+    y = x.flatten()
+    return y, y.requires_grad, x.mT.sin().requires_grad
+
+
+VIEWS_IN_PARTS = {
+    "flatten": lambda x: x.flatten(),
+    "mT": lambda x: x.mT,
+    "reshape": lambda x: x.reshape(-1),
+    "movedim": lambda x: x.movedim(0, 1),
+    "tensor_split": lambda x: x.tensor_split(2),
+    "view_as": lambda x: x.view_as(x),
+    "einsum": lambda x: torch.einsum("ab->ba", x),
+    "one behind the other": lambda x: x.flatten().reshape(4, 2).mT.movedim(0, 1),
+    "a view": lambda x: x.view(-1),
+    "written to": lambda x: x.sin().flatten().mul_(2),
+    "asked": whether_it_requires_grad,
+}
+
+
+def views(x, results):
+    for y in results if isinstance(results, (tuple, list)) else [results]:
+        yield (y.requires_grad, y.is_inference(), y._is_view(), y._base is x) if isinstance(y, torch.Tensor) else y
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("cpp", marks=pytest.mark.cpp)])
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+@pytest.mark.parametrize("name", VIEWS_IN_PARTS)
+def test_views_that_consist_of_others_know_what_they_are_of(name, mode, backend):
+    """In inference mode, too, a view of a tensor that requires grad does."""
+    function = VIEWS_IN_PARTS[name]
+    with torch.inference_mode():
+        made_there = torch.ones(2, 4)
+    for dynamic in (None, True):
+        compiled = minidynamo.compile(function, backend=backend, dynamic=dynamic)
+        for x in (torch.ones(2, 4), torch.ones(2, 4, requires_grad=True), made_there):
+            with mode():
+                assert [*views(x, compiled(x))] == [*views(x, function(x))]
