@@ -137,8 +137,9 @@ class _Planner:
         self.families[index] = position, value
         if not family.is_view and _is_view(self.results.nodes[position]):
             self.results.no_views.append(position)
-        if family.writes is not None and family.writes + value.base.uncounted:
-            self.results.writes[position] = family.writes + value.base.uncounted
+        writes = None if family.writes is None else family.writes + value.base.uncounted
+        if writes or (writes == 0 and _fills(value.base.node)):
+            self.results.writes[position] = writes
 
     def is_whole_view(self, family: Family, position: int) -> bool:
         """Whether torch knows what an output is a view of, but the graph returns that itself, all of which it is."""
@@ -199,6 +200,13 @@ def _is_only_returned(node: fx.Node | None) -> bool:
 
 def _is_view(node: fx.Node) -> bool:
     return isinstance(node.target, OpOverload) and is_view(node.target)
+
+
+def _fills(node: fx.Node) -> bool:
+    """Whether it makes a tensor of no other: by writing to it, which torch counts only when the operator is called."""
+    if not isinstance(node.target, OpOverload):
+        return False
+    return not any("Tensor" in str(argument.type) for argument in node.target._schema.arguments)
 
 
 def _lies_like(node: fx.Node, like: torch.Tensor) -> bool:

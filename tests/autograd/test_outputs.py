@@ -139,3 +139,22 @@ def test_a_view_of_a_whole_result_is_a_view(function, inference):
         counts = [] if inference else [made._version, None if base is None else base._version]
         facts.append((made._is_view(), base is None, made.is_leaf, made.output_nr, made.stride(), counts))
     assert facts[0] == facts[1]
+
+
+FILLED = {
+    "arange": lambda: torch.arange(3),
+    "eye": lambda: torch.eye(3),
+    "linspace": lambda: torch.linspace(0, 1, 4),
+    "ones": lambda: torch.ones(3),
+    "randperm": lambda: torch.randperm(3),
+    "hann_window": lambda: torch.hann_window(5),
+    "written": lambda: torch.ones(3).mul_(2),
+    "viewed": lambda: torch.arange(4).view(2, 2),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)])
+@pytest.mark.parametrize("name", FILLED)
+def test_what_is_made_of_nothing_counts_writes_as_in_eager(name, backend):
+    compiled = minidynamo.compile(FILLED[name], backend=backend, fullgraph=True)
+    assert compiled()._version == FILLED[name]()._version
