@@ -219,7 +219,10 @@ class GraphLowering:
         return True
 
     def _is_supported(self, node: fx.Node) -> bool:
-        """Whether all tensors around the call are plain ones that kernels know, on one device."""
+        """Whether all tensors around the call are plain ones that kernels know, on one device, and no number is
+        complex."""
+        if any(isinstance(argument, complex) for argument in (*node.args, *node.kwargs.values())):
+            return False
         if any(n not in self.values and n not in self.known for n in node.all_input_nodes):
             return False
         tensors = [n.meta.get("val") for n in node.all_input_nodes if n not in self.known]

@@ -206,7 +206,7 @@ ROWS: dict[str, Row] = {
     "hardtanh": Row(lambda x, min_val=-1, max_val=1: clamp(x, min_val, max_val)),
     "hardsigmoid": Row(lambda x: clamp(x + 3, 0, 6) / 6),
     "hardswish": Row(lambda x: x * clamp(x + 3, 0, 6) / 6),
-    "threshold": Row(lambda x, threshold, value: where(x <= threshold, value, x)),
+    "threshold": Row(lambda x, threshold, value: where(x <= threshold, value, x), bools=False),
     # comparison and logic
     "eq": Row(binary("eq"), "promoted", rounds=True, numbers=True),
     "ne": Row(binary("ne"), "promoted", rounds=True, numbers=True),

@@ -3,7 +3,9 @@
 import pytest
 import torch
 from torch import fx
+from torch.nn import functional as F
 
+import minidynamo
 from minidynamo.codegen.ir.loops import Buffer, Extern, GetItem, Loops, Name
 from minidynamo.codegen.lowering.graph import is_dense, layout_of, lower_graph
 from minidynamo.codegen.lowering.numbers import Numbers
@@ -105,3 +107,37 @@ def test_methods_are_not_aten():
     graph.output((graph.call_method("sin", (x,)),))
     with pytest.raises(InternalError, match="call_method"):
         lower_graph(fx.GraphModule(torch.nn.Module(), graph))
+
+
+COMPLEX_NUMBERS = {
+    "a threshold": lambda x: F.threshold(x, 1j, 1),
+    "a value": lambda x: F.threshold(x, 1, 1j),
+    "to fill with": lambda x: torch.full_like(x, 1j),
+    "to fill something new with": lambda x: x.new_full((2,), 1j),
+    "equal": lambda x: x == 1j,
+    "not equal": lambda x: x != 1j,
+    "a factor": lambda x: torch.add(x, x, alpha=1j),
+}
+
+
+def attempt(function, x):
+    try:
+        return function(x).tolist()
+    except (RuntimeError, NotImplementedError) as error:
+        return type(error), str(error)
+
+
+@pytest.mark.cpp
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool])
+@pytest.mark.parametrize("name", COMPLEX_NUMBERS)
+def test_complex_numbers_are_for_torch(name, dtype):
+    """It compares with them, and raises its own errors."""
+    function = COMPLEX_NUMBERS[name]
+    x = torch.ones(3, dtype=dtype)
+    assert attempt(minidynamo.compile(function, backend="cpp"), x) == attempt(function, x)
+
+
+@pytest.mark.cpp
+def test_a_threshold_for_bools_is_an_error():
+    with pytest.raises(NotImplementedError, match="threshold_cpu"):
+        minidynamo.compile(lambda x: F.threshold(x, 1, 0), backend="cpp")(torch.ones(3, dtype=torch.bool))
