@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from minidynamo import compat
+from minidynamo.autograd.emitter import same_layout
 from minidynamo.autograd.numbers import is_symbolic, known
 from minidynamo.copied_results import CopiedResult
 from minidynamo.errors import Diagnostic, GraphRefused
@@ -150,7 +151,11 @@ def _root_of(members: list[torch.Tensor]) -> torch.Tensor | None:
         return next(iter(differentiable.values()))
     if any(member.is_inference() for member in members):  # torch does not note there what a view is of
         return None
-    return next((root for root, member in zip(roots, members) if root is not member), roots[0])
+    root = next((root for root, member in zip(roots, members) if root is not member), roots[0])
+    if any(root is member for member in members):
+        return root
+    # What only views are left of may be the data of a member, which can be returned in its place.
+    return next((m for m, own in zip(members, roots) if own is m and same_layout(m, root, memory=True)), root)
 
 
 def is_differentiable_view(value: torch.Tensor) -> bool:

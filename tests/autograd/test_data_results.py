@@ -31,6 +31,16 @@ def part_of_it(x):
     return y, y.data[1:], y.detach()
 
 
+def first_of_it(x):
+    y = x.exp()
+    return y, y.data[0]
+
+
+def first_of_it_before(x):
+    y = x.exp()
+    return y.data[:1], y[1:], y
+
+
 def seen_twice(x):
     y = x.exp()
     d = y.data
@@ -59,7 +69,10 @@ def counts(program, requires_grad):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     ("program", "requires_grad"),
-    [*itertools.product([of_a_result, twice, of_an_argument], [False, True]), (part_of_it, True)],
+    [
+        *itertools.product([of_a_result, twice, of_an_argument, first_of_it, first_of_it_before], [False, True]),
+        (part_of_it, True),
+    ],
 )
 def test_writes_are_counted_as_in_eager(program, requires_grad, backend):
     compiled = minidynamo.compile(program, backend=backend, fullgraph=True)
