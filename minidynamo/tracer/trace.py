@@ -119,7 +119,7 @@ class Trace:
         self._expect_no_decision(place)
         if hangs_on_float(self, place, value):
             expect_no_constant(self, place, "the program", self.location(), most=0)
-        elif not self.frames[-1].trusted:  # where torch chooses a module or function, each has a version in any case
+        else:
             expect_no_constant(self, place, "the program", self.location())
 
     def forget_values(self) -> None:

@@ -392,3 +392,57 @@ def test_sizes_that_torch_fixes_inside_are_left_to_python(program):
         compiles.append(compiled.stats.compiles)
     assert compiles[5] == compiles[-1] <= 8
     assert "MD218" in str(compiled.breaks())
+
+
+class Layer(nn.Module):
+    """One whose call is cut; `power` is not the same for all."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.power = 2 if number == 7 else 1
+        self.weight = nn.Parameter(torch.full((4,), 1.0 + number / 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        total = (x * self.weight).sum(1, keepdim=True)
+        minidynamo.graph_break()
+        return x.sin() * self.weight**self.power + total
+
+
+class Layers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Layer(number) for number in range(11)])
+
+
+class ByIndex(Layers):
+    def forward(self, x: Tensor) -> Tensor:
+        for i in range(len(self.layers) - 1, -1, -1):
+            x = self.layers[i](x)
+        return x
+
+
+class ByCounter(Layers):
+    def forward(self, x: Tensor) -> Tensor:
+        i = len(self.layers) - 1
+        while i >= 0:
+            x = self.layers[i](x)
+            i -= 1
+        return x
+
+
+class ByArgument(Layers):
+    def forward(self, x: Tensor, chosen: int = 0) -> Tensor:
+        return torch.relu(self.layers[chosen](x) + chosen)
+
+
+@pytest.mark.parametrize("kind", [ByIndex, ByCounter, ByArgument])
+def test_modules_that_a_varying_index_chooses_share_what_is_compiled(kind):
+    model = kind()
+    compiled = minidynamo.compile(kind(), backend="eager", limit_policy="raise")  # no frame reaches the limit
+    x = torch.randn(3, 4, requires_grad=True)
+    for args in [(i,) for i in range(11)] if kind is ByArgument else [(), ()]:
+        assert torch.equal(compiled(x, *args), model(x, *args))
+    assert "MD218" in str(minidynamo.explain(compiled).breaks())
+    with no_recompile():
+        for args in [(i,) for i in (7, 10, 0)] if kind is ByArgument else [()]:
+            assert torch.equal(compiled(x, *args), model(x, *args))
