@@ -18,7 +18,9 @@ from minidynamo.tracer.attributes.lookup import (
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.side_effects import DELETED
 from minidynamo.tracer.trace_rules import is_library_value, is_trusted_module
+from minidynamo.tracer.unread import looked_at
 from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.objects import (
     PythonModuleVariable,
 )
@@ -43,13 +45,16 @@ def _python_module(tx: Tracer, obj: PythonModuleVariable, name: str) -> Variable
     if trusted and hasattr(obj.value, name):  # a library module that loads its parts lazily, or asks for settings
         value = getattr(obj.value, name)
         return tx.wrap(value, Constant(value, name) if is_library_value(value) else Attr(base, name))
-    if not trusted and ("__getattr__" in namespace or type(obj.value) is not types.ModuleType):
+    if not trusted and type(obj.value) is not types.ModuleType:
         tx.break_graph(
             "MD206", f"`{name}` of {obj.value.__name__} is used", why="The module makes it when it is asked."
         )
-    if obj.source is not None:
-        tx.guard(Attr(obj.source, "__dict__"), GuardKind.MISSING_KEY, name)
-    return None
+    if name not in namespace:
+        tx.guard(Attr(base, "__dict__"), GuardKind.MISSING_KEY, name)
+    if trusted or name == "__getattr__" or hasattr(types.ModuleType, name):
+        return None
+    fallback = _python_module(tx, obj, "__getattr__")
+    return None if fallback is None else tx.call(looked_at(tx, fallback), [ConstantVariable(name)], unread=True)
 
 
 def _guard_replaceable(tx: Tracer, module: PythonModuleVariable, name: str, value: object) -> None:

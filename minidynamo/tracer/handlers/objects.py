@@ -35,7 +35,8 @@ from minidynamo.variables.objects import ClassVariable, ObjectVariable, OpaqueVa
 
 # Metaclasses that answer `isinstance` and `issubclass` from the class alone.
 _HONEST_METACLASSES = (type, abc.ABCMeta, enum.EnumType, type(torch.nn.Parameter), type(torch.nn.Buffer))
-_TYPING_NAME = type(typing.List)  # noqa: UP006 (the class of typing's own names for containers)
+# The classes of typing's own names for containers and functions.
+_TYPING_NAMES = (type(typing.List), type(typing.Tuple), type(typing.Callable))  # noqa: UP006
 # Trackers of unions and names of `typing`.
 _WITH_MEMBERS = (ConstantVariable, OpaqueVariable, ObjectVariable)
 _CHECKS = ("__instancecheck__", "__subclasscheck__")
@@ -69,7 +70,7 @@ def _members(value: object) -> tuple[type, ...] | None:
     origin = typing.get_origin(value)
     if origin in (typing.Union, types.UnionType):
         return typing.get_args(value) if all(isinstance(cls, type) for cls in typing.get_args(value)) else None
-    if type(value) is _TYPING_NAME and isinstance(origin, type):
+    if type(value) in _TYPING_NAMES and isinstance(origin, type):
         return (origin,)
     return None
 

@@ -52,3 +52,60 @@ def test_settings_that_a_module_of_torch_asks_for_are_guarded():
     with torch.backends.cudnn.flags(benchmark=not torch.backends.cudnn.benchmark):
         assert f(torch.ones(1))[1:] == precision(torch.ones(1))[1:]
     assert f(torch.ones(1))[1:] == precision(torch.ones(1))[1:]
+
+
+class Parts:
+    factor = 3.0
+
+    @staticmethod
+    def doubled(x):
+        return x * 2
+
+
+def making_module():
+    """A module that makes attributes when they are asked for (PEP 562)."""
+    module = types.ModuleType("making")
+    module.parts = Parts
+
+    def made(name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(module.parts, name)
+
+    module.__getattr__ = made
+    return module
+
+
+MAKING = making_module()
+
+
+@programs(lambda: (vector(), MAKING))
+def attributes_that_a_module_makes(x, module):
+    found = hasattr(module, "_hidden"), hasattr(module, "nope"), getattr(module, "nope", 5)
+    return module.doubled(x) + module.factor, found, module.__name__
+
+
+def test_what_a_module_makes_is_guarded_by_what_was_read_for_it():
+    module = making_module()
+
+    def program(x):
+        return module.doubled(x) + module.factor
+
+    f = minidynamo.compile(program, backend="eager", fullgraph=True)
+
+    def check():
+        assert torch.equal(f(torch.ones(2)), program(torch.ones(2)))
+
+    check()
+    module.parts = type("Others", (Parts,), {"factor": 4.0})
+    check()
+    module.factor = 6.0
+    check()
+    del module.factor
+    check()
+    module.__getattr__ = lambda name: Parts.doubled if name == "doubled" else 7.0
+    check()
+    assert f.stats.graph_breaks == 0
+    del module.__getattr__
+    with pytest.raises(AttributeError, match="doubled"):
+        f(torch.ones(2))

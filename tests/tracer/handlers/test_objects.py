@@ -2,6 +2,7 @@
 
 import abc
 import collections.abc
+import typing
 
 import pytest
 import torch
@@ -162,3 +163,12 @@ def test_what_super_says_when_it_fails(call):
     assert said(lambda: uncaught(x)) == said(call)
     if hasattr(call, "__self__"):
         assert said(minidynamo.compile(call, backend="eager")) == said(call)
+
+
+TUPLE, LIST, CALLABLE = typing.Tuple, typing.List, typing.Callable  # noqa: UP006
+
+
+@programs(lambda: (vector(), (1,)))
+def names_of_typing(x, pair):
+    checks = isinstance(pair, TUPLE), isinstance(x, (TUPLE, LIST)), isinstance(len, CALLABLE), isinstance(x, CALLABLE)
+    return x + 1, checks, issubclass(type(pair), TUPLE), issubclass(list, TUPLE), issubclass(list, LIST)
