@@ -26,6 +26,7 @@ from minidynamo.tracer.inlining import inline_function, inline_nested, trusted_s
 from minidynamo.tracer.moved_items import as_moved, entries_as_moved, exact_copy, hold
 from minidynamo.tracer.operator_table import BINARY
 from minidynamo.tracer.operators import folded, involves_tensor
+from minidynamo.tracer.overrides import taken_over
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.tensors import call_tensor_method
 from minidynamo.tracer.trace_rules import Action, Rule, rule_for
@@ -112,6 +113,8 @@ def _takes_code(value: Any, args: Args, kwargs: Kwargs) -> bool:
     """Whether a function of torch.nn.functional calls back into the program: a node cannot hold what it calls. What it
     hands a number on to may take any."""
     if not isinstance(value, types.FunctionType) or own_mark(value, IN_GRAPH) is not None:
+        return False
+    if taken_over((*args, *kwargs.values())):
         return False
     if hands_on(value) and any(isinstance(arg, NumberVariable) for arg in (*args, *kwargs.values())):
         return True

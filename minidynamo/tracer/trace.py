@@ -31,6 +31,7 @@ from minidynamo.tracer.interpreter import Frame, FrameChain
 from minidynamo.tracer.losses import NOTICED_DEATH, Losses
 from minidynamo.tracer.moved_items import next_moved
 from minidynamo.tracer.operators import truth_of
+from minidynamo.tracer.overrides import call_override
 from minidynamo.tracer.plain_arguments import with_plain_numbers
 from minidynamo.tracer.side_effects import Effect, SideEffects, Written
 from minidynamo.tracer.unread import looked_at
@@ -178,6 +179,8 @@ class Trace:
     ) -> VariableTracker:
         """Put a call into the graph and track what it gives."""
         known = facts.answer(self, target, args) if target in facts.ANSWERS and not kwargs else None
+        if known is None:
+            known = call_override(self, target, args, kwargs or {})
         if known is not None:
             return known
         if kwargs and target is not torch.asarray and self._makes_leaf(kwargs):  # which may give its argument

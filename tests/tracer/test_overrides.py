@@ -1,0 +1,109 @@
+"""Torch functions of objects that are no tensors: what the class's `__torch_function__` is called with."""
+
+# Programs are written as users write them, not as a linter would.
+
+import pytest
+import torch
+
+import minidynamo
+from tests.end_to_end.programs import Programs, vector
+
+programs = Programs()
+
+
+@pytest.mark.parametrize("program", programs)
+def test_same_as_eager(program):
+    program.check()
+
+
+class Box:
+    def __init__(self, x):
+        self.x = x
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        args = [arg.x if isinstance(arg, Box) else arg for arg in args]
+        return cls(func(*args, **(kwargs or {})))
+
+
+class Noted:
+    """Tells what torch hands to it."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs="none"):
+        if func is torch.mul:
+            return NotImplemented
+        known = func is torch.sin, func is torch.Tensor.add, func is torch.nn.functional.relu
+        return known, types, len(args), kwargs if kwargs == "none" else [*kwargs.items()]
+
+
+NOTED = Noted()
+
+
+@programs()
+def functions_and_methods(x):
+    box = Box(x)
+    return torch.sin(box).x, torch.add(x, box, alpha=2).x, (x + box).x, x.sub(box).x, torch.nn.functional.relu(box).x
+
+
+@programs()
+def what_the_class_is_asked(x):
+    noted = Noted()
+    return (
+        x + 1,
+        [torch.sin(noted), torch.add(x, noted, alpha=2), x.add(noted), x + NOTED, torch.sum(noted, 0)],
+        [torch.sin(noted), torch.sin(*[noted]), x > noted],
+        [torch.nn.functional.relu(noted), torch.nn.functional.relu(input=noted), torch.stack((noted,), dim=0)],
+    )
+
+
+@programs()
+def other_arguments_of_functions_in_python(x):
+    made = torch.nn.functional.cross_entropy(Noted(), x)
+    return x + 1, made[:3], [name for name, _ in made[3]]
+
+
+@programs(lambda: (vector(), torch.nn.Parameter(vector())))
+def parameters_beside_an_object(x, weight):
+    return x + 1, torch.einsum("i,i->", weight, Noted())[:3], torch.einsum("i,i->", x, Noted())[:3]
+
+
+class Other(Noted):
+    pass
+
+
+@pytest.mark.parametrize("program", [lambda x: torch.add(Other(), Noted()), lambda x: torch.stack([Other(), Noted()])])
+def test_what_several_classes_make_of_it_is_left_to_python(program):
+    compiled = minidynamo.compile(program, backend="eager")
+    assert compiled(torch.ones(3)) == program(torch.ones(3))
+
+
+def test_not_implemented_raises():
+    compiled = minidynamo.compile(lambda x: torch.mul(x, Noted()), backend="eager")
+    with pytest.raises(TypeError, match=r"no implementation|Multiple dispatch"):
+        compiled(torch.ones(3))
+
+
+def test_numbers_that_vary_are_handed_on():
+    def program(x):
+        made = torch.nn.functional.softmax(NOTED, dim=x.shape[0])
+        return x + 1, dict(made[3])["dim"]
+
+    compiled = minidynamo.compile(program, backend="eager", dynamic=True)
+    for length in (3, 5, 6):
+        assert compiled(torch.ones(length))[1] == length
+
+
+def test_the_method_is_guarded():
+    class Changing:
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            return 1
+
+    def program(x):
+        return x + torch.sin(Changing())
+
+    compiled = minidynamo.compile(program, backend="eager", fullgraph=True)
+    assert compiled(torch.ones(1)).item() == 2
+    Changing.__torch_function__ = classmethod(lambda cls, func, types, args=(), kwargs=None: 5)
+    assert compiled(torch.ones(1)).item() == 6
