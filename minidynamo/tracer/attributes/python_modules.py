@@ -11,6 +11,7 @@ import torch
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, Item
+from minidynamo.tracer.attributes.binding import is_data_descriptor, lookup_on_class
 from minidynamo.tracer.attributes.lookup import (
     looks_up,
     writes,
@@ -35,6 +36,8 @@ def _python_module(tx: Tracer, obj: PythonModuleVariable, name: str) -> Variable
     if name == "__dict__":
         tx.break_graph("MD206", "the dictionary of a module cannot be captured")
     trusted = is_trusted_module(obj.value.__name__)
+    if not trusted and _is_answered_by_class(type(obj.value), name):
+        tx.break_graph("MD206", f"`{name}` of {obj.value.__name__} is used", why="The module's own class answers.")
     base = obj.source or Constant(obj.value, obj.value.__name__)
     if name in namespace and written is not DELETED:
         value = namespace[name]
@@ -55,6 +58,15 @@ def _python_module(tx: Tracer, obj: PythonModuleVariable, name: str) -> Variable
         return None
     fallback = _python_module(tx, obj, "__getattr__")
     return None if fallback is None else tx.call(looked_at(tx, fallback), [ConstantVariable(name)], unread=True)
+
+
+def _is_answered_by_class(cls: type, name: str) -> bool:
+    """Whether a class of modules has its own say before their globals."""
+    if cls is types.ModuleType:
+        return False
+    found, owner = lookup_on_class(cls, name)
+    described = owner not in (None, types.ModuleType, object) and is_data_descriptor(found)
+    return described or lookup_on_class(cls, "__getattribute__")[1] is not types.ModuleType
 
 
 def _guard_replaceable(tx: Tracer, module: PythonModuleVariable, name: str, value: object) -> None:

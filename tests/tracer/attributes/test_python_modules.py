@@ -109,3 +109,17 @@ def test_what_a_module_makes_is_guarded_by_what_was_read_for_it():
     del module.__getattr__
     with pytest.raises(AttributeError, match="doubled"):
         f(torch.ones(2))
+
+
+def test_the_class_of_a_module_comes_before_its_globals():
+    class Described(types.ModuleType):
+        shift = property(lambda self: 5)
+
+    class Asked(types.ModuleType):
+        def __getattribute__(self, name):
+            return 7
+
+    for module in (Described("described"), Asked("asked")):
+        vars(types.ModuleType)["__dict__"].__get__(module)["shift"] = 1
+        compiled = minidynamo.compile(lambda x, module=module: x + module.shift, backend="eager")
+        assert compiled(torch.zeros(1)).item() == module.shift
