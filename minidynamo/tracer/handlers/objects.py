@@ -99,16 +99,20 @@ def _isinstance(tx: Tracer, obj: VariableTracker, classinfo: VariableTracker, /)
     protocol = classinfo.value if isinstance(classinfo, ClassVariable) else None
     if protocol is not None and inspect.getattr_static(protocol, "_is_runtime_protocol", False):
         return _has_protocol(tx, looked_at(tx, obj), protocol)
-    classes = class_tuple(tx, classinfo)
     if claims_class(obj.python_type):
-        return ConstantVariable(_claims_one(tx, obj, classes))
-    return ConstantVariable(ask_classes(tx, issubclass, class_of(tx, obj), classes))
+        return ConstantVariable(_claims_one(tx, obj, classinfo))
+    return ConstantVariable(ask_classes(tx, issubclass, class_of(tx, obj), class_tuple(tx, classinfo)))
 
 
-def _claims_one(tx: Tracer, obj: VariableTracker, classes: tuple[type, ...]) -> bool:
-    """`isinstance` of what says itself what its class is: Python asks it as often as a class by itself does not fit."""
+def _claims_one(tx: Tracer, obj: VariableTracker, classinfo: VariableTracker) -> bool:
+    """`isinstance` of what says itself what its class is: Python asks it as often as a class by itself does not fit.
+    Names of `typing` ask what it is."""
+    if isinstance(classinfo, TupleVariable):
+        return any(_claims_one(tx, obj, item) for item in classinfo.items)
     cls = class_of(tx, obj)
-    for each in classes:
+    if isinstance(classinfo, _WITH_MEMBERS) and type(classinfo.value) in _TYPING_NAMES:
+        return bool(ask_classes(tx, issubclass, cls, class_tuple(tx, classinfo)))
+    for each in class_tuple(tx, classinfo):
         if each is cls:
             return True
         if type(each) is not type:

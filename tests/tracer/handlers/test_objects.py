@@ -172,3 +172,13 @@ TUPLE, LIST, CALLABLE = typing.Tuple, typing.List, typing.Callable  # noqa: UP00
 def names_of_typing(x, pair):
     checks = isinstance(pair, TUPLE), isinstance(x, (TUPLE, LIST)), isinstance(len, CALLABLE), isinstance(x, CALLABLE)
     return x + 1, checks, issubclass(type(pair), TUPLE), issubclass(list, TUPLE), issubclass(list, LIST)
+
+
+class SaysList:
+    __class__ = property(lambda self: list)
+
+
+@programs(lambda: (vector(), SaysList()))
+def names_of_typing_ask_what_an_object_is(x, claiming):
+    alone = isinstance(claiming, LIST), isinstance(claiming, list), isinstance(claiming, SaysList)
+    return x + 1, alone, isinstance(claiming, (LIST, int)), isinstance(claiming, (LIST, list)), isinstance(claiming, int)
