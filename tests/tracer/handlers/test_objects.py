@@ -178,7 +178,8 @@ class SaysList:
     __class__ = property(lambda self: list)
 
 
-@programs(lambda: (vector(), SaysList()))
-def names_of_typing_ask_what_an_object_is(x, claiming):
+@programs(lambda: (vector(),))
+def names_of_typing_ask_what_an_object_is(x):
+    claiming = SaysList()
     alone = isinstance(claiming, LIST), isinstance(claiming, list), isinstance(claiming, SaysList)
-    return x + 1, alone, isinstance(claiming, (LIST, int)), isinstance(claiming, (LIST, list)), isinstance(claiming, int)
+    return x + 1, alone, isinstance(claiming, (LIST, int)), isinstance(claiming, (LIST, list))
