@@ -226,6 +226,11 @@ def forward_mode_with_aux(x, v):
     return jvp(lambda a: (a.sin(), a.cos()), (x,), (v,), has_aux=True)
 
 
+@programs(two_vectors, graphs=1, breaks=1)
+def forward_mode_with_a_tangent_of_another_dtype(x, v):
+    return jvp(torch.sin, (x[1:],), (v[1:].double(),))  # which torch converts, of a view
+
+
 @programs(vector)
 def the_same_tensor_twice(x):
     gradients = grad(lambda a, b: (a * b * b).sum(), argnums=(0, 1))(x, x)

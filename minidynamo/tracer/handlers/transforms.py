@@ -140,6 +140,8 @@ def _transformed(
         refuse_transform(tx, name, what)
 
     plain = _options(options, refuse)
+    if real is _jvp_of and _tangents_convert(args):
+        refuse("a tangent has another dtype than what it belongs to")
     seen: set[TensorVariable] = set()
     args, kwargs = distinct(tx, args, seen), distinct(tx, kwargs, seen)
     assert isinstance(args, TupleVariable) and isinstance(kwargs, DictVariable)
@@ -150,6 +152,13 @@ def _transformed(
     traced = trace(tx, name, function, args, kwargs, how, derivative=real in _DERIVATIVES)
     made = Transformation(real, plain, traced.args, traced.kwargs, traced.result, whole=traced.whole)
     return record(tx, made, name, traced.subgraph, [*traced.captured, *given], refuse)
+
+
+def _tangents_convert(args: VariableTracker) -> bool:
+    """Whether torch may convert a tangent to the dtype of its primal, which it does where the primal is a view."""
+    assert isinstance(args, TupleVariable)
+    dtypes = [[leaf.fake.dtype for leaf in leaves(part) if isinstance(leaf, TensorVariable)] for part in args.items]
+    return any(dtype != other for dtype, other in zip(*dtypes))
 
 
 @dataclass(frozen=True, eq=False)
