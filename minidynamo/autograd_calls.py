@@ -13,6 +13,8 @@ import torch
 from torch import fx
 from torch.utils.hooks import RemovableHandle
 
+from minidynamo.tensor_hooks import renew_node
+
 
 def make_parameter(data: torch.Tensor, requires_grad: bool) -> torch.nn.Parameter:
     """A parameter in the memory of `data`."""
@@ -36,6 +38,7 @@ def retain_grad(tensor: torch.Tensor) -> None:
 
 def plant_hook(tensor: torch.Tensor, method: str) -> RemovableHandle:
     """`tensor.register_hook(...)`, or the method of that name, for a function that is put in its place later."""
+    renew_node(tensor)
     handle: RemovableHandle = getattr(tensor, method)(_nothing_yet)
     return handle
 

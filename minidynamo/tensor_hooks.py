@@ -80,6 +80,13 @@ def notice_hooks(
     kind.register_hook = lambda node, hook: register(behind, node, hook)
 
 
+def renew_node(tensor: torch.Tensor) -> None:
+    """Have torch make the node of a view whose memory was written to, which it puts off until it is asked for. A hook
+    that is registered before would be dropped, and torch would crash."""
+    if tensor._is_view():
+        _ = tensor.grad_fn
+
+
 def hooks_to_come(tensor: torch.Tensor) -> Mapping[int, Any]:
     """What will have the hooks that are registered on `tensor`, which is no leaf, as long as nobody writes to it."""
     node: Any = tensor.grad_fn  # which is made anew, with no hooks, if its base was written to

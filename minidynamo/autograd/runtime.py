@@ -29,6 +29,7 @@ from minidynamo.autograd.parts import WHOLE, Part
 from minidynamo.autograd.signature import GraphSignature, OutputPlan
 from minidynamo.boxed import BoxedCallable, HandOver, hands_over, mark_boxed
 from minidynamo.locks import ForkSafeLock
+from minidynamo.tensor_hooks import renew_node
 
 Saved = Sequence[tuple[str, int]]
 
@@ -63,7 +64,7 @@ def training_call(
     places = _Places(saved, expected, signature.results)
     gradients_of = _gradients_of(signature, places, run_backward, again, holders)
     function = _make_function(
-        signature, _settling(signature, forward), places, run_backward, again, holders, gradients_of
+        signature, _settling(signature, forward, counted=True), places, run_backward, again, holders, gradients_of
     )
     ways = Ways(signature, compat.raw_apply(function) if holders is None else _joining(holders, function), gradients_of)
     if len(differentiable) > 1 or signature.saved_results:
@@ -82,7 +83,7 @@ def training_call(
     call: Callable[[list[Any]], Any] = run if reached.issuperset(gradients) else run_detached
     if chains is None and signature.saved_results:
         call = noting(call, signature)
-    return _finishing(signature, _with_constants(signature, call), chains)
+    return _finishing(signature, _with_constants(signature, _counting_before(signature, call)), chains)
 
 
 def _joining(holders: Holders, function: type[torch.autograd.Function]) -> Callable[..., Any]:
@@ -448,13 +449,32 @@ def _run(graph: BoxedCallable, args: list[Any], hand_over: HandOver | None = Non
     return graph(args, hand_over)  # type: ignore[call-arg]
 
 
-def _settling(signature: GraphSignature, graph: BoxedCallable) -> BoxedCallable:
+def _inside(signature: GraphSignature) -> list[tuple[int, int]]:
+    """The inputs that the graph itself writes to, each with how often eager counts it as written."""
+    inside = [m for m in signature.mutations if m.result is None or m.in_place]
+    return [(m.index, m.writes) for m in inside if m.writes is not None]
+
+
+def _counting_before(signature: GraphSignature, call: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    """`call`, with the inputs that the graph itself writes to counted as written before autograd joins it to their
+    nodes, which torch makes anew for views: hooks that come later are on those."""
+    inputs = _inside(signature)
+
+    def counted(args: list[Any]) -> Any:
+        written = [args[i] for i, _ in inputs]
+        _count(written, [args[i]._version + count for i, count in inputs])
+        del written
+        return call(args)
+
+    return counted if inputs else call
+
+
+def _settling(signature: GraphSignature, graph: BoxedCallable, *, counted: bool = False) -> BoxedCallable:
     """`graph`, whose results, and the inputs that it writes to, torch knows, before anything is saved of them, as what
     they are in eager: as often written, and no views of what only the graph has seen. Results that lie in inputs are
-    those, as far as data goes."""
-    inside = [m for m in signature.mutations if m.result is None or m.in_place]
-    inputs = [(m.index, m.writes) for m in inside if m.writes is not None]
-    in_place = sorted((m.result, m.index) for m in inside if m.result is not None)
+    those, as far as data goes. Inputs may be `counted` before."""
+    inputs = [(i, 0 if counted else count) for i, count in _inside(signature)]
+    in_place = sorted((m.result, m.index) for m in signature.mutations if m.in_place and m.result is not None)
     if not signature.result_writes and not signature.no_views and not inputs:
         return graph
     positions, counts = zip(*signature.result_writes) if signature.result_writes else ((), ())
@@ -541,15 +561,14 @@ def _write(target: torch.Tensor, value: torch.Tensor) -> None:
     if own and value.requires_grad and torch.is_grad_enabled():
         target.detach_()
     target.copy_(value)
+    renew_node(target)
 
 
 def _count(written: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
-    """Have torch count inputs as written as often as in eager. The node of a view, which it makes anew for that when it
-    is asked for, is made now: it would drop hooks that were registered before."""
+    """Have torch count inputs as written as often as in eager."""
     compat.set_versions(written, versions)
     for value in written:
-        if value._is_view():
-            _ = value.grad_fn
+        renew_node(value)
 
 
 def _maker(plan: OutputPlan, place: dict[int, int]) -> Callable[[Any, Any], Any]:

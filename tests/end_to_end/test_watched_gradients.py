@@ -340,6 +340,29 @@ def test_a_hook_on_a_view_that_the_program_has_filled(backend):
     torch.testing.assert_close(*outcomes)
 
 
+@pytest.mark.parametrize("hooked_inside", [True, False])
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_a_hook_on_a_view_that_is_written_without_gradients(backend, hooked_inside):
+    def program(y, hook):
+        with torch.no_grad():
+            y.mul_(2)
+        z = y.sin()
+        if hook:
+            y.register_hook(hook)
+        return z
+
+    outcomes = []
+    for call in (program, minidynamo.compile(program, backend=backend)):
+        seen, (x, _) = [], leaves()
+        y = x.view(-1)[1:]
+        z = call(y, recorder(seen) if hooked_inside else None)
+        if not hooked_inside:
+            y.register_hook(recorder(seen))
+        z.sum().backward()
+        outcomes.append((seen, x.grad, y._version))
+    torch.testing.assert_close(*outcomes)
+
+
 def test_hooks_of_what_is_gone():
     outcomes = []
     for call in (written, minidynamo.compile(written, backend="aot_eager")):
