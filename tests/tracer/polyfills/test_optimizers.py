@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.optim.optimizer import _use_grad_for_differentiable
 
-import minidynamo
 from minidynamo.tracer.polyfills import optimizers as twins
 
 
@@ -24,7 +24,7 @@ def ask(optimizer, fails=False):
 
 @pytest.mark.parametrize("differentiable", [False, True])
 def test_the_twin_switches_grad_mode_as_the_decorator_does(differentiable):
-    decorated = torch.optim.optimizer._use_grad_for_differentiable(ask)
+    decorated = _use_grad_for_differentiable(ask)
     optimizer = Step(differentiable)
     for enabled in (False, True):
         with torch.set_grad_enabled(enabled):
