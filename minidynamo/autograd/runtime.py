@@ -94,18 +94,20 @@ def _joining(holders: Holders, function: type[torch.autograd.Function]) -> Calla
 def checking_inputs(
     signature: GraphSignature, call: BoxedCallable, make_eager: Callable[[], BoxedCallable]
 ) -> BoxedCallable:
-    """`call`, unless an input that it writes to shares memory with another input, or is a view that is watched: what
-    eager shows of it hangs on which views were written to. Then it is what `make_eager` returns."""
+    """`call`, unless an input that it writes to shares memory with another input, or is a view that is watched, or of
+    which another view is returned: what eager shows of it hangs on which views were written to, and which were made
+    before that. Then it is what `make_eager` returns."""
     eager = _Lazy(make_eager)
     written = {mutation.index for mutation in signature.mutations}
-    with_history = [mutation.index for mutation in signature.mutations if mutation.result is not None]
+    returned = {plan.index for plan in signature.outputs if plan.origin == "input" and plan.steps}
+    with_history = [(m.index, m.index in returned) for m in signature.mutations if m.result is not None]
 
     def check(args: list[Any]) -> Any:
         places = [arg.untyped_storage()._cdata for arg in args if isinstance(arg, torch.Tensor)]
         if len(set(places)) < len(places) and _is_shared(args, written):
             return eager(args)
-        for i in with_history:
-            if args[i]._is_view() and (args[i]._backward_hooks or args[i].retains_grad):
+        for i, is_returned in with_history:
+            if args[i]._is_view() and (is_returned or args[i]._backward_hooks or args[i].retains_grad):
                 return eager(args)
         return call(args)
 

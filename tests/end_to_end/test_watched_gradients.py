@@ -576,3 +576,40 @@ def test_an_edge_of_the_graph_of_autograd_is_asked_for():
         edge = torch.autograd.graph.get_gradient_edge(y)
         outcomes.append(torch.autograd.grad(z.sum(), [edge, x]))
     torch.testing.assert_close(*outcomes)
+
+
+def view_before_the_write(a):
+    view = a[:]
+    view.mul_(2)
+    return a, view
+
+
+def moved_before_the_write(a):
+    view = a.movedim(0, -1)
+    view.cumsum_(-1)
+    return a, view
+
+
+def view_behind_the_write(a):
+    a.mul_(2)
+    return a, a[:]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("program", [view_before_the_write, moved_before_the_write, view_behind_the_write])
+@pytest.mark.parametrize("is_view", [True, False])
+def test_a_view_of_a_written_argument_leads_where_it_does_in_eager(program, is_view, backend):
+    """A view that was made before the write leads to what the argument is a view of, if it is one, and not to it."""
+
+    def found(fn):
+        leaf = torch.arange(1.0, 5.0, requires_grad=True)
+        base = leaf * 1
+        given = base[:] if is_view else base
+        results = fn(given)
+        loss = sum((i + 1) * result.sum() for i, result in enumerate(results))
+        return torch.autograd.grad(loss, [*results, given, base, leaf])
+
+    compiled = minidynamo.compile(program, backend=backend)
+    for _ in range(2):
+        for one, other in zip(found(compiled), found(program), strict=True):
+            assert torch.equal(one, other)
