@@ -156,6 +156,8 @@ def _own_attributes(tx: Tracer, wrapped: VariableTracker) -> list[tuple[str, Var
 
 def _attribute(tx: Tracer, wrapped: VariableTracker, name: str) -> VariableTracker | None:
     """A field that every function has, or None where the wrapped object has none."""
+    if isinstance(wrapped, MethodVariable):
+        wrapped = wrapped.function
     if isinstance(wrapped, FunctionVariable) and wrapped.source is not None and hasattr(wrapped.value, name):
         return tx.wrap(getattr(wrapped.value, name), Attr(wrapped.source, name))
     if isinstance(wrapped, BuiltinVariable) and isinstance(wrapped.value, _BUILT_IN):
