@@ -112,7 +112,7 @@ class FunctionalGraph:
             value.base.node = new
             value.base.version += 1
             if value.base.input is not None:
-                self.writes.append((value.base.input, new, next(reversed(self.emitter.graph.nodes))))
+                self.writes.append((value.base.input, new, next(iter(reversed(self.emitter.graph.nodes)))))
         else:
             self.write(*self.scattered(value, new))
         if value.parent is None or value.base.input is None:  # what lies in an input is read from there
