@@ -11,14 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import fx
 
 from minidynamo import artifacts
 from minidynamo.codegen.ir.loops import LoopProgram
 from minidynamo.codegen.ir.text import kernel_text, program_text
 from minidynamo.codegen.ir.verify import verify_program
-from minidynamo.codegen.lowering.graph import lower_graph
+from minidynamo.codegen.lowering.graph import devices_of, lower_graph
 from minidynamo.codegen.lowering.registry import find as find
 from minidynamo.codegen.lowering.registry import lowered_ops as lowered_ops
 from minidynamo.codegen.memory.plan import HostProgram
@@ -139,7 +138,7 @@ def _scheduled(
     gm: fx.GraphModule, limit: Callable[[bool], int], *, target: str, name: str, handing_over: bool
 ) -> tuple[LoopProgram, HostProgram, int]:
     """A graph, scheduled and with its memory planned, and by how many bytes its peak is above the limit."""
-    loops = lower_graph(gm, kernels=target != "aten", moments=target == "cpp")
+    loops = lower_graph(gm, target=target)
     if config.verify_ir:
         verify_program(loops)
     inputs = zip(gm.graph.find_nodes(op="placeholder"), loops.inputs)
@@ -177,6 +176,4 @@ def choose_target(gm: fx.GraphModule, target: str) -> str:
         raise UnknownName(Diagnostic("MD102", what, fix=f"Use one of {', '.join(TARGETS)}."))
     if target != "auto":
         return target
-    values = (node.meta.get("val") for node in gm.graph.nodes)
-    tensors = (t for v in values for t in (v if isinstance(v, (tuple, list)) else (v,)) if isinstance(t, torch.Tensor))
-    return "triton" if any(t.device.type == "cuda" for t in tensors) else "cpp"
+    return "triton" if any(device.type == "cuda" for device in devices_of(gm)) else "cpp"

@@ -17,6 +17,7 @@ from minidynamo.codegen.memory.plan import Allocate, Free, HandOver, HostProgram
 from minidynamo.codegen.memory.planner import plan_memory
 from minidynamo.codegen.scheduling.lifetimes import made, reads
 from minidynamo.codegen.scheduling.schedule import Step, schedule
+from minidynamo.codegen.scheduling.split import split_reductions
 
 MOST_CUTS = 3
 """How often a program is scheduled again, at most."""
@@ -109,7 +110,7 @@ def _cut(
         return frozenset()
     position = next(k for k, step in enumerate(steps) if isinstance(step, Kernel) and step.name == kernel.name)
     dying = {*analyze(steps, loops.inputs, loops.outputs).dying(position)} - ({*loops.inputs} - {*host.input_buffers})
-    halves = _Halves(program, kernel, dying, loops.inputs)
+    halves = _Halves(split_reductions(program), kernel, dying, loops.inputs)
     costs = {k: halves.cost(k) for k in range(len(halves.nodes)) if halves.traffic(k) <= MOST_TRAFFIC * excess}
     return halves.apart(min(costs, key=costs.__getitem__))
 

@@ -75,16 +75,16 @@ def located_kernels() -> list[Kernel]:
     return [step for step in steps if isinstance(step, Kernel)]
 
 
-def lower(function: Callable[..., Any], *args: Any) -> LoopProgram:
+def lower(function: Callable[..., Any], *args: Any, target: str = "cpp") -> LoopProgram:
     """The verified loop program of `function`, one loop nest per operation."""
-    program = lower_graph(trace(function, *args))
+    program = lower_graph(trace(function, *args), target=target)
     verify_program(program)
     return program
 
 
-def scheduled(function: Callable[..., Any], *args: Any, join: bool = True) -> list[Step]:
+def scheduled(function: Callable[..., Any], *args: Any, join: bool = True, target: str = "cpp") -> list[Step]:
     """Kernels and extern calls of `function`, verified."""
-    return schedule(lower(function, *args), join=join, verify=True)[1]
+    return schedule(lower(function, *args, target=target), join=join, verify=True)[1]
 
 
 def kernels(function: Callable[..., Any], *args: Any) -> list[Kernel]:

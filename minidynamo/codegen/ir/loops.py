@@ -210,6 +210,7 @@ class LoopProgram:
     reads the input behind it reads the new data.
     `constants` are tensors that belong to the graph. `numbers` are those inputs that are Python numbers, `prelude` the
     numbers made of inputs; both are known everywhere. `writes` are those to inputs that the program makes on the way.
+    `target` is the language of its kernels.
     """
 
     inputs: tuple[str, ...]
@@ -220,6 +221,7 @@ class LoopProgram:
     numbers: frozenset[str] = frozenset()
     prelude: tuple[Compute, ...] = ()
     writes: tuple[Write, ...] = ()
+    target: str = "cpp"
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@ class Builder:
         self.given: tuple[Buffer | None, ...] = ()
         # The call being lowered.
         self.origins: Origins = ()
-        # Whether kernels can fold MOMENTS.
-        self.moments = False
+        # The language of the kernels. Those in C++ can fold MOMENTS.
+        self.target = "cpp"
 
     @property
     def out(self) -> Buffer:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import keyword
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -44,12 +44,28 @@ from minidynamo.redrawing import FUNCTIONS
 _COPY = torch.ops.aten.copy_.default
 
 
-def lower_graph(gm: fx.GraphModule, *, kernels: bool = True, moments: bool = False) -> LoopProgram:
-    """The loop program of a functional ATen graph with fake tensors in `meta["val"]`.
-
-    With `kernels=False` every node becomes an extern call. `moments` says that kernels can fold MOMENTS.
+def lower_graph(gm: fx.GraphModule, *, target: str = "cpp") -> LoopProgram:
+    """The loop program of a functional ATen graph with fake tensors in `meta["val"]`, for kernels in C++ ("cpp") or
+    Triton, or for none ("aten"): then every node becomes an extern call.
     """
-    return GraphLowering(gm, kernels, moments).run()
+    return GraphLowering(gm, target).run()
+
+
+def _served(gm: fx.GraphModule, target: str) -> frozenset[str]:
+    """The types of devices that the kernels of a program run on. Those in Triton run on a CPU only where there is no
+    tensor on a GPU, under its interpreter."""
+    if target != "triton":
+        return frozenset({"cpu"} if target == "cpp" else ())
+    return frozenset({"cuda"} if any(device.type == "cuda" for device in devices_of(gm)) else {"cpu"})
+
+
+def devices_of(gm: fx.GraphModule) -> Iterator[torch.device]:
+    """The devices of all tensors of a graph."""
+    for node in gm.graph.nodes:
+        value = node.meta.get("val")
+        for t in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(t, torch.Tensor):
+                yield t.device
 
 
 def layout_of(name: str, fake: Any, numbers: Numbers) -> Buffer | None:
@@ -78,11 +94,12 @@ class GraphLowering:
     """One walk. `values` has the loop form of a node, `known` the number that kernels see in a node, `real` the host
     name of the tensor or number if it exists."""
 
-    def __init__(self, gm: fx.GraphModule, kernels: bool, moments: bool) -> None:
+    def __init__(self, gm: fx.GraphModule, target: str) -> None:
         self.gm = gm
-        self.kernels = kernels
+        self.target = target
+        self.served = _served(gm, target)
         self.builder = Builder()
-        self.builder.moments = moments
+        self.builder.target = target
         self.values: dict[fx.Node, Value | tuple[Value | None, ...]] = {}
         self.numbers = Numbers()
         self.known: dict[fx.Node, Extent | V | float] = {}
@@ -125,7 +142,8 @@ class GraphLowering:
         builder = self.builder
         inputs, numbers = tuple(self.inputs), frozenset(self.early.intersection(self.inputs))
         nodes, prelude, writes = tuple(builder.nodes), tuple(self.numbers.prelude), tuple(self.writes)
-        return LoopProgram(inputs, nodes, outputs, builder.buffers, self.constants, numbers, prelude, writes)
+        facts = (builder.buffers, self.constants, numbers, prelude, writes, self.target)
+        return LoopProgram(inputs, nodes, outputs, *facts)
 
     # Names
 
@@ -199,7 +217,7 @@ class GraphLowering:
         if self._store_into_input(node):
             return
         # What nobody uses is there for the error that it may raise: ATen raises it.
-        kernel = self.kernels and bool(node.users) and self._is_supported(node)
+        kernel = bool(node.users) and self._is_supported(node)
         lowering = registry.find(node.target) if kernel else None
         if lowering is None or not self._lower(node, lowering):
             self._extern(node)
@@ -219,8 +237,8 @@ class GraphLowering:
         return True
 
     def _is_supported(self, node: fx.Node) -> bool:
-        """Whether all tensors around the call are plain ones that kernels know, on one device, and no number is
-        complex."""
+        """Whether all tensors around the call are plain ones that kernels know, on one device that is served, and no
+        number is complex."""
         if any(isinstance(argument, complex) for argument in (*node.args, *node.kwargs.values())):
             return False
         if any(n not in self.values and n not in self.known for n in node.all_input_nodes):
@@ -232,7 +250,7 @@ class GraphLowering:
         if any(self._layout("", t) is None for t in tensors) or not results:
             return False
         devices = {t.device for t in tensors if isinstance(t, torch.Tensor)}
-        return len(devices) == 1 and next(iter(devices)).type in ("cpu", "cuda")
+        return len(devices) == 1 and next(iter(devices)).type in self.served
 
     def _lower(self, node: fx.Node, lowering: registry.Lowering) -> bool:
         builder = self.builder
@@ -388,7 +406,7 @@ class GraphLowering:
     def _store_into_input(self, node: fx.Node) -> bool:
         """A `copy_` into a placeholder, as a loop nest that stores into the caller's tensor; only the last one has to
         be carried out. Readers in the same kernel take the value, not the input."""
-        if node.target is not _COPY or not self.kernels or not self._is_supported(node):
+        if node.target is not _COPY or not self._is_supported(node):
             return False
         target, source = node.args[:2]
         if not isinstance(target, fx.Node) or not isinstance(source, fx.Node) or target.op != "placeholder":

@@ -140,7 +140,7 @@ def _statistics(builder: Builder, x: Value, dims: Sequence[int]) -> tuple[Value,
     n, outer = count(x, dims), x.shape[: len(x.shape) - len(dims)]
     given = builder.given[0]
     along = in_order(given) or (given is not None and len(dims) == 1 and given.stride[-1] == 1)
-    if builder.moments and builder.device.type == "cpu" and along:
+    if builder.target == "cpp" and builder.device.type == "cpu" and along:
         rows, kept = x.reshape((*outer, n)), (*outer, *(1 for _ in dims))
         mean, squares = (m.reshape(kept) for m in row_moments(builder, rows))
         return mean, squares, mean

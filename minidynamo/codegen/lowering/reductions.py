@@ -15,13 +15,17 @@ import torch
 from minidynamo.codegen.ir.expr import Cast
 from minidynamo.codegen.ir.index import as_index, flatten, row_major
 from minidynamo.codegen.ir.loops import MOMENTS
-from minidynamo.codegen.ir.size import Extent, known_at_least, known_less, product
+from minidynamo.codegen.ir.size import Extent, hint, known_at_least, known_less, product
 from minidynamo.codegen.lowering.builder import Builder
 from minidynamo.codegen.lowering.formula import NotLowered, Number, V, apply, const, number, opmath, where
 from minidynamo.codegen.lowering.registry import lowering
 from minidynamo.codegen.lowering.values import Value
 
 Dims = int | Sequence[int] | None
+
+FEW_PLACES = 256
+"""Fewer positions than this keep no GPU busy. A fold that looks for one cannot be cut into chunks, but the two can that
+look for the extreme value and for the first place where it stands."""
 
 
 def folded(x: Value, dims: Dims) -> list[int]:
@@ -156,6 +160,10 @@ def lower_min(builder: Builder, x: Value, dim: int | None = None, keepdim: bool 
 def _argument(combine: str, builder: Builder, x: Value, dim: int | None, keepdim: bool) -> Value:
     dims = folded(x, dim)
     _required(x, dims)
+    if builder.target == "triton" and x.shape and hint(product(builder.out.shape)) < FEW_PLACES <= hint(count(x, dims)):
+        one = x.reshape((count(x, dims),)) if dim is None else x
+        place = _extreme_with_position(combine.removeprefix("arg"), builder, one, folded(one, dim), True)[1]
+        return builder.map(lambda p: p, place.reshape(builder.out.shape))
     return builder.reduce(combine, lambda v: v, x, dims=dims, keepdim=keepdim)
 
 

@@ -6,6 +6,9 @@ Such a reduction becomes two: partial results over chunks, then a small one over
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import operator
+from dataclasses import dataclass
 
 import torch
 
@@ -15,17 +18,33 @@ from minidynamo.codegen.ir.loops import MOMENTS, POSITIONAL, Buffer, LoopProgram
 from minidynamo.codegen.ir.size import Extent, ceil_division, hint, product
 from minidynamo.codegen.lowering.formula import identity, operand
 
-FEW_RESULTS = 64
-"""With at least this many results there is enough to do side by side."""
 
-LARGE = 65536
-"""Fewer elements than this are not worth a second kernel."""
+@dataclass(frozen=True)
+class Machine:
+    """What keeps the machine busy that a target makes kernels for.
+
+    A fold is cut where up to `few` programs have at least `large` elements to read: into about `chunks`, or so that
+    there are about `programs` in all, each with `shortest` elements or more. One program makes `neighbours` results
+    where these are neighbours in memory and the fold runs across it.
+    """
+
+    few: int
+    large: int
+    chunks: int = 0
+    programs: int = 0
+    shortest: int = 1
+    neighbours: int = 1
+
+
+MACHINES = {
+    # A handful of threads, each with one program after the other.
+    "cpp": Machine(few=63, large=1 << 16, chunks=64),
+    # A hundred processors, each of which needs several programs side by side to read as fast as memory allows.
+    "triton": Machine(few=255, large=1 << 18, programs=1024, shortest=2048, neighbours=64),
+}
 
 LONG = 256
-"""Neither are shorter folds."""
-
-CHUNKS = 64
-"""How many partial results are aimed at."""
+"""Shorter folds are not worth a second kernel."""
 
 
 def split_reductions(program: LoopProgram) -> LoopProgram:
@@ -33,8 +52,9 @@ def split_reductions(program: LoopProgram) -> LoopProgram:
     nodes: list[Node] = []
     buffers = dict(program.buffers)
     for node in program.nodes:
-        if isinstance(node, Loops) and _is_long(node):
-            first, second = _halves(node, f"{node.out.name}_partial")
+        wanted = _wanted(node, program.target) if isinstance(node, Loops) else 1
+        if isinstance(node, Loops) and wanted > 1:
+            first, second = _halves(node, f"{node.out.name}_partial", wanted)
             buffers[first.out.name] = first.out
             nodes += [first, second]
         else:
@@ -42,39 +62,47 @@ def split_reductions(program: LoopProgram) -> LoopProgram:
     return dataclasses.replace(program, nodes=tuple(nodes), buffers=buffers)
 
 
-def _is_long(node: Loops) -> bool:
-    if node.combine is None or node.combine in (*POSITIONAL, *MOMENTS):
-        return False
+def _wanted(node: Loops, target: str) -> int:
+    """About how many chunks a fold should be cut into; 1 leaves it whole."""
+    if node.combine is None or node.combine in (*POSITIONAL, *MOMENTS) or target not in MACHINES:
+        return 1
+    machine = MACHINES[target]
     results = hint(product(v.extent for v in node.ranges))
     length = hint(product(v.extent for v in node.reduced))
-    return 0 < results < FEW_RESULTS and length >= LONG and results * length >= LARGE
+    across = node.axes[-1] not in node.reduced
+    each = machine.neighbours if across else 1
+    programs = -(-results // each)
+    if not 0 < programs <= machine.few or length < LONG or results * length < machine.large:
+        return 1
+    return machine.chunks or min(machine.programs // programs, length * min(each, results) // machine.shortest)
 
 
-def _chunks(extents: list[int]) -> int:
-    """A number of chunks near CHUNKS; one that divides the outer extents keeps the indices simple."""
+def _chunks(extents: list[int], wanted: int) -> int:
+    """A number of chunks near `wanted`; one that divides the outer extents keeps the indices simple."""
     outer = 1
     for extent in extents:
         outer *= extent
-        fitting = [c for c in range(CHUNKS // 2, CHUNKS * 4 + 1) if outer % c == 0]
+        fitting = [c for c in range(wanted // 2, wanted * 4 + 1) if c and outer % c == 0]
         if fitting:
-            return min(fitting, key=lambda c: abs(c - CHUNKS))
-    return min(CHUNKS, outer)
+            return min(fitting, key=lambda c: abs(c - wanted))
+    return min(wanted, outer)
 
 
-def _cut(node: Loops) -> tuple[Var, ...]:
-    """The folded axes that are cut into chunks: all together, or the longest if their lengths are not known, since
-    dividing by a size costs more than it gains."""
-    if all(isinstance(v.extent, int) for v in node.reduced):
-        return node.reduced
-    return (max(node.reduced, key=lambda v: hint(v.extent)),)
+def _cut(node: Loops, wanted: int) -> tuple[tuple[Var, ...], int]:
+    """The folded axes that are cut, and into how many chunks: the outer ones of known lengths as far as chunks of equal
+    lengths need it, or the longest if lengths are not known, since dividing by a size costs more than it gains."""
+    known = [v.extent for v in node.reduced if isinstance(v.extent, int)]
+    if len(known) < len(node.reduced):
+        return (max(node.reduced, key=lambda v: hint(v.extent)),), wanted
+    chunks = _chunks(known, wanted)
+    outer = itertools.accumulate(known, operator.mul)
+    return node.reduced[: next((k for k, n in enumerate(outer, 1) if n % chunks == 0), len(known))], chunks
 
 
-def _halves(node: Loops, name: str) -> tuple[Loops, Loops]:
-    cut = _cut(node)
+def _halves(node: Loops, name: str, wanted: int) -> tuple[Loops, Loops]:
+    cut, chunks = _cut(node, wanted)
     extents: list[Extent] = [v.extent for v in cut]
     total = product(extents)
-    known = [extent for extent in extents if isinstance(extent, int)]
-    chunks = _chunks(known) if len(known) == len(extents) else CHUNKS
     length = ceil_division(total, chunks)
     chunk, inner = Var("chunk", chunks), Var("inner", length)
     flat = as_index(chunk) * length + as_index(inner)
@@ -87,7 +115,10 @@ def _halves(node: Loops, name: str) -> tuple[Loops, Loops]:
     shape = tuple(v.extent for v in node.ranges)
     partial = Buffer(name, (chunks, *shape), row_major((chunks, *shape)), dtype, node.out.device)
     at = (as_index(chunk), *(as_index(v) for v in node.ranges))
-    folded = (inner, *(v for v in node.reduced if v not in cut))
-    first = Loops(partial, (chunk, *node.ranges, *folded), at, body, folded, node.combine, dtype, origins=node.origins)
+    # In the order of what is folded, so that a kernel can make elements and fold them in one pass.
+    place = node.axes.index(cut[0])
+    axes = tuple(v for v in (*node.axes[:place], chunk, inner, *node.axes[place:]) if v not in cut)
+    folded = tuple(v for v in axes if v is inner or v in node.reduced)
+    first = Loops(partial, axes, at, body, folded, node.combine, dtype, origins=node.origins)
     second = dataclasses.replace(node, axes=(*node.ranges, chunk), reduced=(chunk,), body=Load(name, at, dtype))
     return first, second

@@ -58,7 +58,7 @@ def test_layouts_are_those_of_eager():
 
 
 def test_everything_is_extern_without_kernels():
-    program = lower_graph(trace(lambda x: (x + 1).softmax(0), torch.ones(3)), kernels=False)
+    program = lower_graph(trace(lambda x: (x + 1).softmax(0), torch.ones(3)), target="aten")
     assert len(externs(program)) == len(program.nodes) == 2
 
 

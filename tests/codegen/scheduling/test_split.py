@@ -6,17 +6,17 @@ import torch
 from minidynamo.codegen.ir.loops import Loops
 from minidynamo.codegen.ir.verify import verify_program
 from minidynamo.codegen.scheduling.split import split_reductions
-from tests.codegen.graphs import check, lower
+from tests.codegen.graphs import check, lower, scheduled
 
 
-def shapes(function, *args):
-    program = split_reductions(lower(function, *args))
+def shapes(function, *args, target="cpp"):
+    program = split_reductions(lower(function, *args, target=target))
     verify_program(program)
     return [(n.out.shape, tuple(v.extent for v in n.reduced)) for n in program.nodes if isinstance(n, Loops)]
 
 
 def test_full_sum():
-    assert shapes(lambda x: x.sum(), torch.ones(512, 512)) == [((64,), (4096,)), ((), (64,))]
+    assert shapes(lambda x: x.sum(), torch.ones(512, 512)) == [((64,), (8, 512)), ((), (64,))]
 
 
 def test_column_sum_of_few_columns():
@@ -27,6 +27,34 @@ def test_short_or_wide_sums_stay_whole():
     assert len(shapes(lambda x: x.sum(), torch.ones(100, 100))) == 1
     assert len(shapes(lambda x: x.sum(0), torch.ones(1024, 256))) == 1
     assert len(shapes(lambda x: x.argmax(), torch.ones(512, 512))) == 1
+
+
+def test_a_gpu_wants_many_programs():
+    # A thousand for a full sum; sixteen chunks of each block of columns; no more than leave enough to each.
+    assert shapes(lambda x: x.sum(), torch.ones(4096, 1024), target="triton")[0] == ((1024,), (4, 1024))
+    assert shapes(lambda x: x.sum(0), torch.ones(2048, 4096), target="triton")[0] == ((16, 4096), (128,))
+    assert shapes(lambda x: x.sum(1), torch.ones(4, 65536), target="triton")[0] == ((32, 4), (2048,))
+    assert len(shapes(lambda x: x.sum(1), torch.ones(1024, 1024), target="triton")) == 1
+    assert len(shapes(lambda x: x.sum(0), torch.ones(1024, 32768), target="triton")) == 1
+    assert len(shapes(lambda x: x.sum(), torch.ones(300, 300), target="triton")) == 1
+
+
+@pytest.mark.parametrize("target", ["cpp", "triton"])
+def test_elements_and_their_sums_over_rows_are_one_pass(target):
+    # What a layer's backward does: the gradient of its input, and the sum of that over the batch.
+    kernels = scheduled(lambda x, g: ((made := g * x.cos()), made.sum(0)), *[torch.ones(65536, 16)] * 2, target=target)
+    assert len(kernels) == 2
+    assert {b.name for b in kernels[0].writes} == {"mul", "sum_1_partial"}
+
+
+@pytest.mark.parametrize("function", [torch.argmax, torch.argmin], ids=["argmax", "argmin"])
+def test_the_position_of_an_extreme_value_is_found_in_chunks(function):
+    x = torch.randn(600, 1000, generator=torch.Generator().manual_seed(0))
+    assert shapes(function, x, target="triton")[0][0] != ()
+    x[7, 5] = x[500, 3] = 9.0 if function is torch.argmax else -9.0
+    check(function, x, target="triton", exact=True)
+    x[300, 1] = float("nan")
+    check(lambda x: (function(x), function(x, 1), function(x[:, :50], 0)), x, target="triton", exact=True)
 
 
 @pytest.mark.cpp
