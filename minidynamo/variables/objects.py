@@ -76,7 +76,7 @@ class PythonModuleVariable(VariableTracker):
 
     @property
     def python_type(self) -> type:
-        return types.ModuleType
+        return type(self.value)
 
 
 @dataclass(eq=False)

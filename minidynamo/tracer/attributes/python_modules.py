@@ -11,20 +11,16 @@ import torch
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, Item
-from minidynamo.tracer.attributes.binding import is_data_descriptor, lookup_on_class
-from minidynamo.tracer.attributes.lookup import (
-    looks_up,
-    writes,
-)
+from minidynamo.tracer.attributes.binding import built_in, is_data_descriptor, is_plain_setter, lookup_on_class
+from minidynamo.tracer.attributes.lookup import cannot_write, looks_up, writes
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.side_effects import DELETED
 from minidynamo.tracer.trace_rules import is_library_value, is_trusted_module
 from minidynamo.tracer.unread import looked_at
 from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import MethodVariable
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.objects import (
-    PythonModuleVariable,
-)
+from minidynamo.variables.objects import PythonModuleVariable
 
 
 @looks_up(PythonModuleVariable)
@@ -36,9 +32,16 @@ def _python_module(tx: Tracer, obj: PythonModuleVariable, name: str) -> Variable
     if name == "__dict__":
         tx.break_graph("MD206", "the dictionary of a module cannot be captured")
     trusted = is_trusted_module(obj.value.__name__)
-    if not trusted and _is_answered_by_class(type(obj.value), name):
-        tx.break_graph("MD206", f"`{name}` of {obj.value.__name__} is used", why="The module's own class answers.")
     base = obj.source or Constant(obj.value, obj.value.__name__)
+    cls = type(obj.value)
+    found, owner = lookup_on_class(cls, name)
+    of_program = not trusted and owner not in (None, types.ModuleType, object)
+    if not trusted and cls is not types.ModuleType:
+        tx.guard(base, GuardKind.TYPE, cls)
+        if lookup_on_class(cls, "__getattribute__")[1] is not types.ModuleType:
+            tx.break_graph("MD206", f"`{name}` of {obj.value.__name__} is used", why="The module's own class answers.")
+        if of_program and is_data_descriptor(found):
+            return built_in(tx, obj, name)
     if name in namespace and written is not DELETED:
         value = namespace[name]
         if trusted and is_library_value(value):
@@ -48,25 +51,16 @@ def _python_module(tx: Tracer, obj: PythonModuleVariable, name: str) -> Variable
     if trusted and hasattr(obj.value, name):  # a library module that loads its parts lazily, or asks for settings
         value = getattr(obj.value, name)
         return tx.wrap(value, Constant(value, name) if is_library_value(value) else Attr(base, name))
-    if not trusted and type(obj.value) is not types.ModuleType:
-        tx.break_graph(
-            "MD206", f"`{name}` of {obj.value.__name__} is used", why="The module makes it when it is asked."
-        )
     if name not in namespace:
         tx.guard(Attr(base, "__dict__"), GuardKind.MISSING_KEY, name)
+    if of_program:
+        return built_in(tx, obj, name)
     if trusted or name == "__getattr__" or hasattr(types.ModuleType, name):
         return None
     fallback = _python_module(tx, obj, "__getattr__")
+    if fallback is not None and not isinstance(fallback, MethodVariable) and lookup_on_class(cls, "__getattr__")[1]:
+        tx.break_graph("MD206", f"`{name}` of {obj.value.__name__} is used", why="It has a `__getattr__` of two kinds.")
     return None if fallback is None else tx.call(looked_at(tx, fallback), [ConstantVariable(name)], unread=True)
-
-
-def _is_answered_by_class(cls: type, name: str) -> bool:
-    """Whether a class of modules has its own say before their globals."""
-    if cls is types.ModuleType:
-        return False
-    found, owner = lookup_on_class(cls, name)
-    described = owner not in (None, types.ModuleType, object) and is_data_descriptor(found)
-    return described or lookup_on_class(cls, "__getattribute__")[1] is not types.ModuleType
 
 
 def _guard_replaceable(tx: Tracer, module: PythonModuleVariable, name: str, value: object) -> None:
@@ -78,4 +72,11 @@ def _guard_replaceable(tx: Tracer, module: PythonModuleVariable, name: str, valu
 
 @writes(PythonModuleVariable)
 def _write_python_module(tx: Tracer, obj: PythonModuleVariable, name: str, value: VariableTracker | None) -> None:
+    cls = type(obj.value)
+    if cls is not types.ModuleType:
+        special = "__delattr__" if value is None else "__setattr__"
+        plain = is_plain_setter(lookup_on_class(cls, special)[0], special)
+        if not plain or is_data_descriptor(lookup_on_class(cls, name)[0]):
+            cannot_write(tx, obj, name, value)
+        tx.guard(obj.source or Constant(obj.value, obj.value.__name__), GuardKind.TYPE, cls)
     tx.side_effects.set_global(vars(obj.value), name, value)

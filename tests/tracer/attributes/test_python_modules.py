@@ -123,3 +123,88 @@ def test_the_class_of_a_module_comes_before_its_globals():
         vars(types.ModuleType)["__dict__"].__get__(module)["shift"] = 1
         compiled = minidynamo.compile(lambda x, module=module: x + module.shift, backend="eager")
         assert compiled(torch.zeros(1)).item() == module.shift
+
+
+class Lazy(types.ModuleType):
+    """As libraries make them: parts are loaded when they are first asked for."""
+
+    kind = "lazy"
+    doubled_shift = property(lambda self: self.parts["shift"] * 2)
+
+    def __getattr__(self, name):
+        if name not in self.parts:
+            raise AttributeError(name)
+        return self.parts[name]
+
+    def shifted(self, x):
+        return x + self.shift
+
+
+def lazy():
+    module = Lazy("lazy")
+    module.parts = {"shift": 2.0}
+    return module
+
+
+LAZY = lazy()
+
+
+@programs(lambda: (vector(), LAZY))
+def what_the_class_of_a_module_has(x, module):
+    found = hasattr(module, "nope"), getattr(module, "nope", 5), type(module) is Lazy, isinstance(module, Lazy)
+    return module.shifted(x) + module.doubled_shift, module.kind, found
+
+
+def test_what_the_class_of_a_module_gives_is_guarded(monkeypatch):
+    module = lazy()
+
+    def program(x):
+        return module.shifted(x) + module.doubled_shift, module.kind, getattr(module, "nope", 5)
+
+    f = minidynamo.compile(program, backend="eager", fullgraph=True)
+
+    def check():
+        assert str(f(torch.ones(2))) == str(program(torch.ones(2)))
+
+    check()
+    module.parts["shift"] = 3.0
+    check()
+    module.shift = 4.0
+    check()
+    del module.shift
+    module.parts["nope"] = 6
+    check()
+    monkeypatch.setattr(Lazy, "kind", "other")
+    check()
+    module.__class__ = type("Lazier", (Lazy,), {"kind": "lazier"})
+    check()
+
+
+def test_a_write_that_the_class_of_a_module_takes_is_left_to_it():
+    class Doubling(types.ModuleType):
+        half = property(lambda self: self.whole / 2, lambda self, value: setattr(self, "whole", value * 2))
+
+        def __setattr__(self, name, value):
+            super().__setattr__(name, value * 2)
+
+    def write(x, module):
+        module.half = 3
+        module.other = 4
+        return x + module.half + module.other
+
+    compiled, module, expected = minidynamo.compile(write, backend="eager"), Doubling("one"), Doubling("other")
+    assert torch.equal(compiled(torch.ones(1), module), write(torch.ones(1), expected))
+    assert module.whole == expected.whole and module.other == expected.other
+
+
+def test_a_module_that_can_be_asked_in_two_ways_is_asked_by_python():
+    module = lazy()
+
+    def made(name):
+        if name != "made":
+            raise AttributeError(name)
+        return 1
+
+    vars(module)["__getattr__"] = made
+    compiled = minidynamo.compile(lambda x: x + module.made + module.shift, backend="eager")
+    assert compiled(torch.zeros(1)).item() == 3
