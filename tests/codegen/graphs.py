@@ -20,7 +20,7 @@ from minidynamo.codegen.ir.loops import Kernel, LoopProgram
 from minidynamo.codegen.ir.verify import verify_program
 from minidynamo.codegen.lowering.graph import lower_graph
 from minidynamo.codegen.scheduling.schedule import Step, schedule
-from minidynamo.compat import FakeTensorMode
+from minidynamo.compat import FakeTensorMode, python_dispatcher
 from minidynamo.errors import UserLocation
 
 
@@ -30,10 +30,13 @@ def trace(function: Callable[..., Any], *args: Any) -> fx.GraphModule:
 
 
 def trace_symbolic(function: Callable[..., Any], *args: Any) -> fx.GraphModule:
-    """The ATen graph of `function` for every size of its tensors, and for every int and float among `args`."""
+    """The ATen graph of `function` for every size of its tensors, and for every int and float among `args`.
+
+    As in the emitter, Python dispatches the operations: torch 2.11 takes the sizes in `matmul` for fixed otherwise.
+    """
     environment = ShapeEnv()
     mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
-    with mode:
+    with mode, python_dispatcher():
         return make_fx(function)(*(_symbolic(arg, f"a{k}", mode, environment) for k, arg in enumerate(args)))
 
 
