@@ -49,9 +49,8 @@ def definition_of(op: typing.Any) -> typing.Any:
     found = torch._library.custom_ops.OPDEFS.get(schema_of(op).name)
     if found is None or found._opoverload is not op:
         return None
-    return types.SimpleNamespace(
-        backward=found._backward_fn, setup_context=found._setup_context_fn, casts=bool(found._autocast_dtype)
-    )
+    casts = any(value for name, value in vars(found).items() if name.startswith("_autocast_"))  # one, or one per device
+    return types.SimpleNamespace(backward=found._backward_fn, setup_context=found._setup_context_fn, casts=casts)
 
 
 def overload_of(definition: typing.Any) -> OpOverload:

@@ -21,12 +21,21 @@ def _(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x)
 
 
+@torch.library.custom_op("minidynamo_compat::thrice", mutates_args=())
+def thrice(x: torch.Tensor) -> torch.Tensor:
+    return x * 3
+
+
+thrice.register_autocast("cpu", torch.bfloat16)
+
+
 def test_what_is_known_of_a_custom_operator():
     op = compat.overload_of(twice)
     assert op is torch.ops.minidynamo_compat.twice.default
     assert compat.schema_of(op).name == "minidynamo_compat::twice"
     known = compat.definition_of(op)
     assert known.backward is None and not known.casts
+    assert compat.definition_of(compat.overload_of(thrice)).casts
     assert compat.definition_of(torch.ops.aten.sin.default) is None
 
 
