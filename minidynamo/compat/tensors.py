@@ -26,6 +26,9 @@ def tensor_guards(examples: tuple[torch.Tensor, ...], layouts: tuple[Layouts, La
     return _dynamo_guards.TensorGuards(*examples, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
 
 
+# Whether the dimensions of a tensor have names; newer versions of torch have no such tensors.
+has_names: typing.Callable[[torch.Tensor], bool] = getattr(torch.Tensor, "has_names", lambda tensor: False)
+
 TensorBase = torch._C.TensorBase
 make_subclass = torch.Tensor._make_subclass
 reinterpret_tensor = _dynamo_guards._reinterpret_tensor

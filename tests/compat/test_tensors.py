@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from minidynamo import compat
@@ -23,6 +24,13 @@ def test_what_is_known_of_the_memory_of_tensors():
     one = torch.ones(())
     assert compat.owns_its_memory(one) and not compat.owns_its_memory(x[0])
     assert compat.empty_strided_cpu((2, 3), (1, 2), torch.float32).stride() == (1, 2)
+
+
+@pytest.mark.filterwarnings("ignore:Named tensors")
+def test_names_of_dimensions():
+    assert not compat.has_names(torch.ones(2, 3))
+    if hasattr(torch.Tensor, "names"):
+        assert compat.has_names(torch.ones(2, 3, names=("row", "column")))
 
 
 def test_writes_are_counted():

@@ -40,6 +40,10 @@ def sparse_argument(x):
     return (x * 2).to_dense() + 1
 
 
+def named_dimensions(x):
+    return x.refine_names("row").exp().sum("row") + 1
+
+
 def quantized(x):
     return torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).dequantize() + 1
 
@@ -62,6 +66,8 @@ CASES = [
     (nested, vector, "MD207"),
     (a_subclass, lambda: torch.randn(4).as_subclass(Logged), "MD206"),
 ]
+if hasattr(torch.Tensor, "names"):
+    CASES.append((named_dimensions, vector, "MD216"))
 
 
 @pytest.mark.filterwarnings("ignore")

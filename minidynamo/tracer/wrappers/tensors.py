@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from minidynamo.compat import is_functorch_wrapped, tells_history
+from minidynamo.compat import has_names, is_functorch_wrapped, tells_history
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Source
 from minidynamo.tracer.graph.output_graph import OutputGraph
@@ -34,4 +34,4 @@ def is_plain_tensor(value: torch.Tensor) -> bool:
         return False
     if value.is_inference() and not torch.is_inference_mode_enabled():  # autograd refuses to keep it
         return False
-    return not (value.is_conj() or value.is_neg())
+    return not (value.is_conj() or value.is_neg() or has_names(value))

@@ -1,3 +1,4 @@
+import pytest
 import torch
 
 from minidynamo.guards.guard import GuardKind
@@ -18,6 +19,12 @@ def test_trackers_and_their_guards():
     conjugate = torch.ones(2, dtype=torch.complex64).conj()
     for value in (torch.ones(2).to_sparse(), conjugate, torch.ones(2).as_subclass(Named)):
         assert_wrapped(value, OpaqueVariable, {GuardKind.TYPE})
+
+
+@pytest.mark.filterwarnings("ignore:Named tensors")
+@pytest.mark.skipif(not hasattr(torch.Tensor, "names"), reason="this torch has no named dimensions")
+def test_a_tensor_with_named_dimensions_is_opaque():
+    assert_wrapped(torch.ones(2, names=("row",)), OpaqueVariable, {GuardKind.TYPE})
 
 
 def test_a_tensor_of_which_autograd_does_not_tell_the_history_is_opaque():
