@@ -134,7 +134,8 @@ def _between(plan: MemoryPlan, graphs: AotGraphs) -> _Need:
     gone by then."""
     assert graphs.partition is not None
     results = _results(graphs)
-    returned = [results[made.index] for made in graphs.signature.outputs if made.origin == "graph"]
+    origins = map(graphs.signature.origin, graphs.signature.outputs)
+    returned = [results[index] for origin, index in origins if origin == "graph"]
     kept = _memory([*filter(None, returned), *graphs.partition.saved], ())
     copied = [results[m.result] for m in graphs.signature.mutations if m.result is not None and not m.in_place]
     gone = _memory(copied, kept)

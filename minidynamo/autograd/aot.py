@@ -410,6 +410,7 @@ def _signature(
     return GraphSignature(
         inputs=layout.flat_names(),
         outputs=tuple(results.outputs),
+        views=tuple(results.views),
         mutations=tuple(results.mutations),
         results=len(results.nodes),
         differentiable_results=tuple(results.differentiable),

@@ -58,7 +58,7 @@ class Chains:
         results = {("graph", result): place for place, result in enumerate(self.differentiable)}
         inputs = {("input", m.index): self.differentiable.index(m.result) for m in _collecting(signature)}
         plans = {place: signature.outputs[place - len(self.differentiable)] for place in self.views}
-        bases = {place: (results | inputs).get((plan.origin, plan.index)) for place, plan in plans.items()}
+        bases = {place: (results | inputs).get(signature.origin(plan)) for place, plan in plans.items()}
         return {place: () if base is None else (base,) for place, base in bases.items()}
 
     def join(

@@ -15,6 +15,7 @@ from torch import fx
 
 from minidynamo import compat
 from minidynamo.autograd.emitter import same_layout
+from minidynamo.autograd.histories import view_behind
 from minidynamo.autograd.numbers import is_symbolic, known
 from minidynamo.copied_results import CopiedResult
 from minidynamo.errors import Diagnostic, GraphRefused
@@ -25,8 +26,9 @@ class TracedOutput:
     """One output of the user's graph. `index` counts inputs or families, by `kind`:
 
     "constant" (`value`), "number" (that is only known when the graph runs), "input" (that very object), "view" (shares
-    memory with some input), "member" (of a family of outputs that share memory among themselves). `counts_apart`:
-    writes to it are not counted as writes to what it shares memory with (`y.data`).
+    memory with some input), "member" (of a family of outputs that share memory among themselves). `source` is what it
+    is a view of, if that is another output, or stands between: its number there, the outputs first. `writes`: how often
+    torch counts it as written, if that is not counted of what it shares memory with (`y.data`).
     """
 
     kind: Literal["constant", "number", "input", "view", "member"]
@@ -35,7 +37,8 @@ class TracedOutput:
     requires_grad: bool = False
     has_history: bool = False
     is_view: bool = True
-    counts_apart: bool = False
+    source: int | None = None
+    writes: int | None = None
     node: fx.Node | None = None
 
     @property
@@ -85,19 +88,40 @@ def classify(outputs: Sequence[Any], inputs: Mapping[int, torch.Tensor]) -> tupl
             entry = _traced("member", list(members).index(compat.memory_of(value)), value)
         entries.append(entry)
     families = [_family(group) for group in members.values()]
-    for output, entry in zip(outputs, entries):
-        if entry.kind in ("view", "member"):
-            holder = inputs[entry.index] if entry.kind == "view" else families[entry.index].root
-            entry.counts_apart = holder is not None and _counts_apart(output, holder, outputs)
     return entries, families
 
 
-def _counts_apart(value: torch.Tensor, holder: torch.Tensor, outputs: Sequence[Any]) -> bool:
-    """Whether no other output is counted together with this one, which was not written to."""
-    if value.is_inference() or holder.is_inference() or _count_together(value, holder) or value._version:
-        return False
-    others = [other for other in outputs if isinstance(other, torch.Tensor) and other is not value]
-    return not any(_count_together(value, other) for other in others)
+def find_sources(
+    outputs: Sequence[Any],
+    entries: Sequence[TracedOutput],
+    families: Sequence[Family],
+    inputs: Mapping[int, torch.Tensor],
+) -> tuple[list[torch.Tensor], list[TracedOutput]]:
+    """Find out of which other output each output is a view. Returns the tensors that stand between outputs and what
+    they share memory with, as torch shows them (`x.detach()`, where `x.detach()[0]` is returned), and what they are."""
+    values, found = [*outputs], [*entries]
+    for place, value in enumerate(values):  # which grows
+        entry = found[place]
+        holder = inputs[entry.index] if entry.kind == "view" else None
+        if entry.kind == "member":
+            holder = families[entry.index].root
+        if holder is None or value is holder or value.is_inference() or holder.is_inference():
+            continue
+        relatives = {i: values[i] for i, e in enumerate(found) if (e.kind, e.index) == (entry.kind, entry.index)}
+        others = {i: other for i, other in relatives.items() if other is not value and other is not holder}
+        base = value._base
+        if value.requires_grad:
+            entry.source = view_behind(value, others, holder)
+        elif base is None and not _count_together(value, holder):
+            equals = (i for i, other in others.items() if i < place and other._base is None)
+            entry.source = next((i for i in equals if _count_together(value, values[i])), None)
+            entry.writes = value._version if entry.source is None else None
+        elif base is not None and base is not holder and compat.memory_of(base) == compat.memory_of(value):
+            entry.source = next((i for i, other in others.items() if other is base), len(values))
+            if entry.source == len(values):
+                values.append(base)
+                found.append(_traced(entry.kind, entry.index, base))  # type: ignore[arg-type]
+    return values[len(outputs) :], found[len(outputs) :]
 
 
 def _count_together(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -133,11 +157,10 @@ def _traced(kind: Literal["view", "member"], index: int, value: torch.Tensor) ->
 
 
 def _family(members: list[torch.Tensor]) -> Family:
-    writes = compat.version_of(members[0])
     root = _root_of(members)
     if root is None:
-        return Family(None, False, writes)
-    return Family(root, root.requires_grad, writes, root._is_view() or root.is_inference())
+        return Family(None, False, compat.version_of(members[0]))
+    return Family(root, root.requires_grad, compat.version_of(root), root._is_view() or root.is_inference())
 
 
 def _root_of(members: list[torch.Tensor]) -> torch.Tensor | None:

@@ -57,6 +57,21 @@ def on_the_way(targets: Sequence[torch.Tensor], watchable: Mapping[int, torch.Te
     return tuple(tuple(sorted(met - {i})) for i, met in enumerate(found)) if any(found) else ()
 
 
+def view_behind(view: torch.Tensor, others: Mapping[int, torch.Tensor], base: torch.Tensor) -> int | None:
+    """The first of `others` that gradients of a view come through on their way to its base, by its number."""
+    places: dict[Any, int] = {}
+    for place, other in others.items():
+        if other.grad_fn is not None:
+            places.setdefault(_edge(other), place)
+    function = view.grad_fn
+    while function is not None and function is not base.grad_fn and len(function.next_functions) == 1:
+        edge = function.next_functions[0]
+        if edge in places:
+            return places[edge]
+        function = edge[0]
+    return None
+
+
 def saved_results(targets: Sequence[torch.Tensor]) -> tuple[int, ...]:
     """The positions of those that the functions which made them have saved for their own gradients."""
     return tuple(i for i, target in enumerate(targets) if _edge(target) in map(_edge, _saved_by(target.grad_fn)))

@@ -26,7 +26,7 @@ from minidynamo import compat, fake_strides
 from minidynamo.autograd import plain_calls
 from minidynamo.autograd.arrivals import noting_arrivals
 from minidynamo.autograd.checks import assert_values
-from minidynamo.autograd.families import Family, TracedOutput, classify, refuse_copies
+from minidynamo.autograd.families import Family, TracedOutput, classify, find_sources, refuse_copies
 from minidynamo.autograd.histories import (
     functions_behind,
     on_the_way,
@@ -68,7 +68,8 @@ class Trace:
     `saved_results` are the places of what eager saves for its own gradient; `reached` are for each of `derivatives` the
     places that gradients of it arrive at. `ways` has, for inputs, what is differentiated that leads there,
     and `leads_to` the places of the inputs, then of what was handed in, that `derivatives` lead to. `arrived` are the
-    inputs with gradients in the order in which autograd came to them."""
+    inputs with gradients in the order in which autograd came to them. `between` are tensors that stand between outputs
+    and what they share memory with."""
 
     graph: fx.Graph
     mode: FakeTensorMode
@@ -76,6 +77,7 @@ class Trace:
     primals: dict[int, fx.Node] = field(default_factory=dict)
     numbers: dict[int, fx.Node] = field(default_factory=dict)
     outputs: list[TracedOutput] = field(default_factory=list)
+    between: list[TracedOutput] = field(default_factory=list)
     families: list[Family] = field(default_factory=list)
     mutated_with_grad: dict[int, fx.Node | None] = field(default_factory=dict)
     requires_grad: dict[int, bool] = field(default_factory=dict)
@@ -256,7 +258,7 @@ class _Tracing:
         trace.tangents = placeholders[len(self.tensors) + len(self.numbers) :]
         (output,) = (node for node in traced.graph.nodes if node.op == "output")
         outputs, families, mutated, gradients, trace.kept, arrivals = output.args[0]
-        for entry, node in zip(trace.outputs, outputs):
+        for entry, node in zip((*trace.outputs, *trace.between), outputs):
             entry.node = node
         for family, node in zip(trace.families, families):
             family.node, family.root = node, None
@@ -291,6 +293,7 @@ class _Tracing:
             self.result.writes = {i: inputs[i]._version - count for i, count in versions.items()}
             self.result.outputs, families = classify(outputs, inputs)
             self.result.families = families
+            between, self.result.between = find_sources(outputs, self.result.outputs, families, inputs)
             targets = [*mutated.values(), *(f.root for f in families if f.requires_grad and f.root is not None)]
             sources = {i: leaf for i, leaf in wanted.items() if leaf.requires_grad} if targets else {}
             functions = functions_behind(targets)
@@ -322,7 +325,7 @@ class _Tracing:
         self.result.gradients = dict.fromkeys(sources)
         asked = len(gradients) - len(self.result.arrivals)
         gradients, arrivals = gradients[:asked], gradients[asked:]
-        return outputs, [f.root for f in families], list(mutated.values()), gradients, kept, arrivals
+        return [*outputs, *between], [f.root for f in families], list(mutated.values()), gradients, kept, arrivals
 
     def as_input(self, index: int, leaf: torch.Tensor) -> torch.Tensor:
         if not self.copy_inputs or not leaf.requires_grad or self.result.is_leaf[index]:

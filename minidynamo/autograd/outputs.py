@@ -32,11 +32,12 @@ _ALIAS = ViewStep(aten.alias.default)
 class Results:
     """`nodes` are what the graph returns to the runtime; those in `differentiable` get a tangent each, in order.
     `input_writes` are those that the graph itself carries out; `writes` is how often torch counts a result as written;
-    those in `no_views` are views in the graph, but not for the user."""
+    those in `no_views` are views in the graph, but not for the user; outputs are made of `views`."""
 
     nodes: list[fx.Node] = field(default_factory=list)
     differentiable: list[int] = field(default_factory=list)
     outputs: list[OutputPlan] = field(default_factory=list)
+    views: list[OutputPlan] = field(default_factory=list)
     mutations: list[InputMutation] = field(default_factory=list)
     input_writes: list[InputWrite] = field(default_factory=list)
     writes: dict[int, int] = field(default_factory=dict)
@@ -59,6 +60,10 @@ class _Planner:
         self.results = Results()
         self.families: dict[int, tuple[int, Value]] = {}
         self.numbers: dict[fx.Node, int] = {}
+        self.traced = [*trace.outputs, *trace.between]
+        self.views: dict[int, int] = {}
+        nodes = [*trace.graph.nodes]
+        self.read_behind = {*nodes[nodes.index(trace.tangents[0]) : -1]} if trace.tangents else set()
         placeholders = [node for node in self.emitter.graph.nodes if node.op == "placeholder"]
         self.memory = {key for node in placeholders if (key := _memory(node)) is not None}
 
@@ -79,8 +84,22 @@ class _Planner:
                 self.results.input_writes.append(InputWrite(self.functional.placeholders[index], new, behind))
         for index, family in enumerate(self.trace.families):
             self.add_family(index, family)
-        self.results.outputs = [self.output(output) for output in self.trace.outputs]
+        for traced in self.traced:
+            if traced.source is not None:
+                self.add_view(traced.source)
+        for place, traced in enumerate(self.trace.outputs):
+            known = self.views.get(place)
+            self.results.outputs.append(self.output(traced) if known is None else OutputPlan("view", known))
         return self.results
+
+    def add_view(self, place: int) -> None:
+        """Have an output, or what stands between, made once for all that are views of it."""
+        traced = self.traced[place]
+        if place not in self.views:
+            if traced.source is not None:
+                self.add_view(traced.source)
+            self.views[place] = len(self.results.views)
+            self.results.views.append(self.output(traced))
 
     def may_lie_in(self, index: int, new: fx.Node) -> bool:
         """Whether what an input holds in the end may be written by the graph, and be kept for backward there: of what
@@ -162,6 +181,10 @@ class _Planner:
         if traced.kind == "input":
             return OutputPlan("input", traced.index)
         value = self.value_of(traced.node)
+        if traced.source is not None:
+            steps = steps_between(self.value_of(self.traced[traced.source].node), value)
+            if steps is not None:
+                return self.shared("view", self.views[traced.source], steps, not traced.is_view, traced)
         if traced.kind == "view":
             index = value.base.input
             if index is None:
@@ -172,15 +195,15 @@ class _Planner:
         family = self.trace.families[traced.index]
         if traced.node is family.node:
             return OutputPlan("graph", position, steps=(_ALIAS,) if self.is_whole_view(family, position) else ())
-        steps, start = value.steps(), root.steps()
-        if value.base is not root.base or steps[: len(start)] != start:
+        steps = steps_between(root, value)
+        if steps is None:
             raise _shares("two outputs share memory, and neither is a view of the other's base")
         detach = not traced.is_view or (family.requires_grad and not traced.requires_grad)
-        return self.shared("graph", position, steps[len(start) :], detach, traced)
+        return self.shared("graph", position, steps, detach, traced)
 
     def shared(
         self,
-        origin: Literal["graph", "input"],
+        origin: Literal["graph", "input", "view"],
         index: int,
         steps: Sequence[ViewStep],
         detach: bool,
@@ -188,14 +211,21 @@ class _Planner:
     ) -> OutputPlan:
         """An output in the memory of another tensor."""
         resolved = self.resolved(tuple(steps))
-        if traced.counts_apart and _is_only_returned(traced.node):
-            return OutputPlan(origin, index, steps=resolved, counts_apart=True)
+        if traced.writes is not None and not self.is_read_behind(traced.node):
+            return OutputPlan(origin, index, steps=resolved, writes=traced.writes)
         return OutputPlan(origin, index, steps=resolved or (_ALIAS,), detach=detach, no_grad=traced.no_grad)
 
+    def is_read_behind(self, node: fx.Node | None) -> bool:
+        """Whether backward needs an output: that notices writes to the tensor that it lies in."""
+        return node is None or not self.read_behind.isdisjoint(node.users)
 
-def _is_only_returned(node: fx.Node | None) -> bool:
-    """Whether backward does not need it either: that notices writes to the tensor that it lies in."""
-    return node is not None and all(user.op == "output" for user in node.users)
+
+def steps_between(start: Value, end: Value) -> tuple[ViewStep, ...] | None:
+    """How `end` is made as a view of `start`; None if it is no view of that."""
+    before, steps = start.steps(), end.steps()
+    if start.base is not end.base or steps[: len(before)] != before:
+        return None
+    return steps[len(before) :]
 
 
 def _is_view(node: fx.Node) -> bool:

@@ -99,7 +99,8 @@ def checking_inputs(
     before that. Then it is what `make_eager` returns."""
     eager = _Lazy(make_eager)
     written = {mutation.index for mutation in signature.mutations}
-    returned = {plan.index for plan in signature.outputs if plan.origin == "input" and plan.steps}
+    made = [plan for plan in (*signature.views, *signature.outputs) if plan.steps]
+    returned = {index for origin, index in map(signature.origin, made) if origin == "input"}
     with_history = [(m.index, m.index in returned) for m in signature.mutations if m.result is not None]
 
     def check(args: list[Any]) -> Any:
@@ -524,10 +525,11 @@ def _finishing(signature: GraphSignature, run: BoxedCallable, chains: Chains | N
     counted = {m.index: m.writes for m in signature.mutations if m.writes is not None and m.result is not None}
     if not pending and not counted and list(signature.outputs) == plain and chains is None:
         return run if getattr(run, "_boxed_call", False) else mark_boxed(run)
-    from_inputs = {plan.index for plan in signature.outputs if plan.origin == "input"}
+    from_inputs = {i for origin, i in map(signature.origin, signature.outputs) if origin == "input"}
     needed = sorted({i for i, _ in pending} | from_inputs | counted.keys())
     place = {index: position for position, index in enumerate(needed)}
     makers = [_maker(plan, place) for plan in signature.outputs]
+    view_makers = [_maker(plan, place) for plan in signature.views]
     writes = [(place[index], result) for index, result in pending]
     counts = [(place[index], writes) for index, writes in counted.items()]
 
@@ -542,7 +544,8 @@ def _finishing(signature: GraphSignature, run: BoxedCallable, chains: Chains | N
             _write(kept[index], made[result])
         if versions:
             _count([kept[index] for index, _ in counts], versions)
-        return tuple([make(kept, made) for make in makers])
+        found = _Found(kept, made, view_makers)
+        return tuple([make(found) for make in makers])
 
     def chained(chains: Chains, kept: list[Any], made: list[Any], versions: dict[int, int]) -> Any:
         def write(target: torch.Tensor, value: torch.Tensor) -> None:
@@ -550,8 +553,9 @@ def _finishing(signature: GraphSignature, run: BoxedCallable, chains: Chains | N
             if id(target) in versions:  # before views are made, which hang on it
                 _count([target], [versions[id(target)]])
 
-        views = chains.join(made, [kept[index] for index, _ in writes], lambda i: makers[i](kept, made), write)
-        return tuple([views[i] if i in views else make(kept, made) for i, make in enumerate(makers)])
+        found = _Found(kept, made, view_makers)
+        views = chains.join(made, [kept[index] for index, _ in writes], lambda i: makers[i](found), write)
+        return tuple([views[i] if i in views else make(found) for i, make in enumerate(makers)])
 
     return mark_boxed(call)
 
@@ -573,24 +577,53 @@ def _count(written: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
         renew_node(value)
 
 
-def _maker(plan: OutputPlan, place: dict[int, int]) -> Callable[[Any, Any], Any]:
-    """A function of the kept inputs and the graph's results that makes one output."""
+class _Found:
+    """What the outputs of one call are made from: inputs that were kept, what the graph returned, and views of either,
+    each of which is made when it is first asked for."""
+
+    def __init__(self, kept: Sequence[Any], made: Sequence[Any], makers: Sequence[Callable[[_Found], Any]]) -> None:
+        self.kept = kept
+        self.made = made
+        self.makers = makers
+        self.views: dict[int, Any] = {}
+
+    def view(self, index: int) -> Any:
+        if index not in self.views:
+            self.views[index] = self.makers[index](self)
+        return self.views[index]
+
+
+def _maker(plan: OutputPlan, place: dict[int, int]) -> Callable[[_Found], Any]:
+    """A function that makes one output, or a view that outputs are made from."""
     if plan.origin == "constant":
-        return lambda kept, made: plan.value
-    from_input = plan.origin == "input"
-    index = place[plan.index] if from_input else plan.index
-    if not plan.steps and not plan.counts_apart:
-        return (lambda kept, made: kept[index]) if from_input else (lambda kept, made: made[index])
+        return lambda found: plan.value
+    holder = _holder(plan, place)
+    if not plan.steps and plan.writes is None:
+        return holder
 
     filled = all(step.is_filled for step in plan.steps)
 
-    def view(kept: Any, made: Any) -> Any:
-        value = (kept if from_input else made)[index]
-        value = value.data if plan.counts_apart else value
+    def view(found: _Found) -> Any:
+        value = holder(found)
         for step in plan.steps:
-            value = (step if filled else step.filled(made)).apply(value)
-        return value.detach() if plan.detach else value
+            value = (step if filled else step.filled(found.made)).apply(value)
+        if plan.writes is None:
+            return value.detach() if plan.detach else value
+        value = value.data
+        if plan.writes:
+            compat.set_versions([value], [plan.writes])
+        return value
 
     if plan.no_grad:
         return torch.no_grad()(view)
     return view if torch.is_grad_enabled() else torch.enable_grad()(view)  # the graph may be entered in another mode
+
+
+def _holder(plan: OutputPlan, place: dict[int, int]) -> Callable[[_Found], Any]:
+    """What gives the tensor that an output is, or is a view of."""
+    if plan.origin == "view":
+        return lambda found: found.view(plan.index)
+    if plan.origin == "input":
+        index = place[plan.index]
+        return lambda found: found.kept[index]
+    return lambda found: found.made[plan.index]

@@ -60,19 +60,20 @@ def _filled(value: Any, results: Sequence[Any]) -> Any:
 class OutputPlan:
     """How one output of the user's graph is made from what the compiled graph returned.
 
-    `origin` is "graph" (result `index` of the compiled graph), "input" (flat input `index`) or "constant" (`value`).
+    `origin` is "graph" (result `index` of the compiled graph), "input" (flat input `index`), "view" (`index` of the
+    signature's `views`) or "constant" (`value`).
     The output is that very object when there are no `steps`, else the view of it that the steps describe. `detach`:
     the view takes no part in autograd although its base does. `no_grad`: it was made with the grad mode off, which
-    torch remembers in a view. `counts_apart`: it is `.data` of the tensor, or the view of that.
+    torch remembers in a view. `writes`: it is `.data` of that, which torch counts as so often written.
     """
 
-    origin: Literal["graph", "input", "constant"]
+    origin: Literal["graph", "input", "view", "constant"]
     index: int = 0
     value: Any = None
     steps: tuple[ViewStep, ...] = ()
     detach: bool = False
     no_grad: bool = False
-    counts_apart: bool = False
+    writes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,7 @@ class GraphSignature:
     positions in `differentiable_results` of those that autograd comes there from in eager; it is empty where the graph
     has no such inputs apart. `unvisited` are positions in `gradients` of those that it comes to from no result. `edges`
     are the positions in `gradients` in the order in which autograd is told of the inputs; () where that is theirs.
+    `views` are tensors that outputs, or others behind them, are views of.
     """
 
     inputs: tuple[str, ...]
@@ -144,6 +146,13 @@ class GraphSignature:
     ways: tuple[tuple[int, ...], ...] = ()
     unvisited: tuple[int, ...] = ()
     edges: tuple[int, ...] = ()
+    views: tuple[OutputPlan, ...] = ()
+
+    def origin(self, plan: OutputPlan) -> tuple[str, int]:
+        """What an output, or a view, lies in: its kind and its index."""
+        while plan.origin == "view":
+            plan = self.views[plan.index]
+        return plan.origin, plan.index
 
     @property
     def saved_bytes(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from minidynamo.autograd.families import classify, refuse_copies
+from minidynamo.autograd.families import classify, find_sources, refuse_copies
 from minidynamo.copied_results import noting_copies, of_its_own
 from minidynamo.errors import GraphRefused
 
@@ -44,6 +44,18 @@ def test_histories_of_their_own_are_refused():
     x = torch.randn(4)
     with pytest.raises(GraphRefused, match="MD404"):
         classify([x.view(2, 2).requires_grad_()], {0: x})
+
+
+def test_sources_of_views():
+    x = torch.randn(2, 2, requires_grad=True)
+    y, data = x * 2, x.data
+    view, part = y[0], x.detach()[0]
+    outputs = [view[1:], y, view, part, data, data[0], data.detach()]
+    entries, families = classify(outputs, {0: x})
+    (between,), (entry,) = find_sources(outputs, entries, families, {0: x})
+    assert between is part._base and (entry.kind, entry.source, entry.writes) == ("view", None, None)
+    assert [e.source for e in entries] == [2, None, None, len(outputs), None, 4, 4]
+    assert [e.writes for e in entries] == [None, None, None, None, 0, None, None]
 
 
 def copied(x, *others):

@@ -89,6 +89,49 @@ def test_the_graph_returns_one_tensor_per_memory():
     assert [plan.detach for plan in made.signature.outputs] == [False, False, False, True]
 
 
+VIEWS_OF_VIEWS = {
+    "of a view of an input": lambda x: ((v := x[1]), v[None]),
+    "of a view": lambda x: ((v := (x * 2)[1]), v[None]),
+    "beside what it is of": lambda x: ((y := x * 2), (v := y[1]), v[None]),
+    "in front of it": lambda x: ((v := (x * 2)[1])[None], v),
+    "of several": lambda x: ((v := x.t()), (w := v[1]), w[1:], v[0]),
+    "of one of a list": lambda x: (*(vs := (x * 2).unbind(0)), vs[1][1:]),
+    "of one behind a write": lambda x: ((v := (y := x * 2)[1])[None], v, y.mul_(2)),
+    "detached": lambda x: ((d := x.detach()), d[0], d[0][1:]),
+    "of what is detached": lambda x: (x.detach()[0], (x * 2).detach()[0]),
+    "of one that is detached": lambda x: ((d := x.detach())[0], d.t()),
+    "detached last": lambda x: (x[0].detach(), (x * 2)[0].data),
+    "of data": lambda x: ((d := x.data)[0], d[1], x.data),
+}
+
+
+def told_of(results, x):
+    """What torch tells of results, before and behind a backward that adds up what arrives at each of them."""
+    results = [*results, x]
+    places = {id(value): place for place, value in enumerate(results)}
+    told = [(v.requires_grad, v._version, v._is_view(), places.get(id(v._base), v._base is None)) for v in results]
+    same_base = [one._base is other._base for one in results for other in results]
+    wanted = [value for value in results if value.requires_grad]
+    for value in wanted:
+        value.retain_grad()
+    if wanted:
+        sum((value * (place + 1)).sum() for place, value in enumerate(wanted)).backward()
+    return told, same_base, [value.grad for value in wanted]
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("name", VIEWS_OF_VIEWS)
+def test_views_are_views_of_what_they_are_in_eager(name, requires_grad, dynamic):
+    program = VIEWS_OF_VIEWS[name]
+    compiled = minidynamo.compile(program, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+    found = []
+    for run in (program, compiled):
+        x = torch.arange(12.0).reshape(3, 4).requires_grad_(requires_grad)
+        found.append(told_of(run(x), x))
+    torch.testing.assert_close(found[1], found[0])
+
+
 def test_separate_histories_in_one_memory_are_refused():
     def program(x):
         y = x * 2
