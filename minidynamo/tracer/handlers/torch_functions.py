@@ -138,7 +138,13 @@ def _max_pool1d(
         pooled = tx.unpack(tx.emit(torch.nn.functional.max_pool1d_with_indices, args[:6], kwargs))[0]
     else:
         pooled = tx.emit(function, args, kwargs)
-    return tx.emit(aten._unsafe_view.default, [pooled, tx.getattr(pooled, "shape")], {}) if plain else pooled
+    if not plain:
+        return pooled
+    if fake.ndim == 3:
+        return tx.emit(aten._unsafe_view.default, [pooled, tx.getattr(pooled, "shape")], {})
+    batch = tx.call_method(pooled, "unsqueeze", [constant(0)])  # which torch takes away again in place, and counts
+    made = tx.emit(aten._unsafe_view.default, [batch, tx.getattr(batch, "shape")], {})
+    return tx.call_method(made, "squeeze_", [constant(0)])
 
 
 for _function in (torch.max_pool1d, torch.nn.functional.max_pool1d):
