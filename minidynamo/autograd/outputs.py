@@ -152,6 +152,8 @@ class _Planner:
         node = self.emitter.restride(self.functional.read(value), like)
         if value.parent is not None and not _lies_like(node, like):  # it was written, and is what was computed
             node = self.functional.viewed(value)
+        if _memory(node) in self.memory and value.parent is not None:
+            node = self.copied(value)
         position = self.add(node, like, family.requires_grad)
         self.families[index] = position, value
         if not family.is_view and _is_view(self.results.nodes[position]):
@@ -159,6 +161,13 @@ class _Planner:
         writes = None if family.writes is None else family.writes + value.base.uncounted
         if writes or (writes == 0 and _fills(value.base.node)):
             self.results.writes[position] = writes
+
+    def copied(self, value: Value) -> fx.Node:
+        """`value` as a view of a copy of its base: its elements may overlap, or have gaps between them."""
+        node = self.emitter.emit(aten.clone.default, value.base.node)
+        for step in value.steps():
+            node = self.emitter.emit(step.op, node, *step.args, **dict(step.kwargs))
+        return node
 
     def is_whole_view(self, family: Family, position: int) -> bool:
         """Whether torch knows what an output is a view of, but the graph returns that itself, all of which it is."""

@@ -132,6 +132,23 @@ def test_views_are_views_of_what_they_are_in_eager(name, requires_grad, dynamic)
     torch.testing.assert_close(found[1], found[0])
 
 
+@pytest.mark.parametrize(
+    "view", [lambda t: t.expand(2, 3), lambda t: t.expand(2, 3).T, lambda t: t[1:], lambda t: t[::2]]
+)
+@pytest.mark.parametrize("make", [lambda x: torch.tensor([1.0, 2.0, 3.0]), lambda x: x + torch.tensor([1.0, 2.0, 3.0])])
+def test_views_of_what_the_program_makes_lie_where_they_do_in_eager(make, view):
+    def program(x):
+        return view(make(x))
+
+    compiled = minidynamo.compile(program, backend="aot_eager", fullgraph=True)
+    for _ in range(2):
+        made, expected = compiled(torch.zeros(3)), program(torch.zeros(3))
+        assert torch.equal(made, expected) and made.stride() == expected.stride()
+        assert made.storage_offset() == expected.storage_offset()
+        assert made._base.shape == expected._base.shape
+        made.detach()[0].fill_(7)  # which is not seen in the next call
+
+
 def test_separate_histories_in_one_memory_are_refused():
     def program(x):
         y = x * 2
