@@ -72,6 +72,11 @@ def is_autograd_call(node: fx.Node) -> bool:
     return node.op == "call_function" and node.target in _LOOKS_AT
 
 
+def gives_several(node: fx.Node) -> bool:
+    """Whether the result of such a call is a tuple, not a tensor that may be subscripted itself."""
+    return node.target is gradients
+
+
 def differentiates_again(node: fx.Node) -> bool:
     """Whether the node computes gradients that may be differentiated themselves."""
     return node.target is gradients and bool(node.kwargs.get("create_graph"))

@@ -8,6 +8,7 @@ from torch import fx
 from minidynamo.autograd_calls import (
     differentiates_again,
     fill_hook,
+    gives_several,
     gradients,
     is_autograd_call,
     looked_at,
@@ -68,3 +69,4 @@ def test_which_tensors_a_call_looks_at():
     assert looked_at(grad) == [x, y] and looked_at(hook) == [x] and looked_at(made) == looked_at(x) == []
     assert [is_autograd_call(node) for node in graph.nodes] == [False, False, True, True, True]
     assert [differentiates_again(node) for node in (grad, hook)] == [True, False]
+    assert [gives_several(node) for node in (grad, hook, made)] == [True, False, False]

@@ -76,6 +76,10 @@ def classify(outputs: Sequence[Any], inputs: Mapping[int, torch.Tensor]) -> tupl
             entry = TracedOutput("constant", value=known(value))
         elif id(value) in objects:
             entry = TracedOutput("input", objects[id(value)])
+        elif not compat.tells_history(value):
+            raise _cannot_rebuild(
+                "an output is a view from inside of `no_grad` whose base was written to outside of it"
+            )
         elif _is_cut_off(value):
             raise _cannot_rebuild("an output is a view of one that was made with the grad mode off")
         elif (owner := owners.get(compat.memory_of(value))) is not None:

@@ -146,24 +146,29 @@ def trace_joint(
     mode = mode_of(gm, flat)
     if any(map(reads_places, gm.graph.nodes)):
         let_have_symbols(mode)
-    leaves = {i: value.is_leaf for i, value in enumerate(flat) if isinstance(value, torch.Tensor)}
-    flat = [_as_fake(mode, known(value)) for value in flat]
-    attempt = functools.partial(_trace_once, gm, layout, flat, mode, leaves, decompositions, orders)
     try:
+        leaves = {i: value.is_leaf for i, value in enumerate(flat) if isinstance(value, torch.Tensor)}
+        flat = [_as_fake(mode, known(value)) for value in flat]
+        attempt = functools.partial(_trace_once, gm, layout, flat, mode, leaves, decompositions, orders)
         with torch.autograd.set_detect_anomaly(False):  # which looks for NaN in gradients that have no data here
             return _trace_with_calls(attempt, mode)
     except MinidynamoError:
         raise
     except Exception as error:
-        text = (str(error) or repr(error)).splitlines()[0]
-        raise GraphRefused(
-            Diagnostic(
-                "MD401",
-                f"the graph cannot be traced for autograd: {text}",
-                why="Torch raised this while the graph and its gradients ran on tensors without data.",
-                fix="Run the function without minidynamo to see whether torch raises the same there.",
-            )
-        ) from error
+        raise untraceable(error) from error
+
+
+def untraceable(error: Exception) -> GraphRefused:
+    """What is raised where torch refuses a program that is run on tensors without data."""
+    text = (str(error) or repr(error)).splitlines()[0]
+    return GraphRefused(
+        Diagnostic(
+            "MD401",
+            f"the graph cannot be traced for autograd: {text}",
+            why="Torch raised this while the graph and its gradients ran on tensors without data.",
+            fix="Run the function without minidynamo to see whether torch raises the same there.",
+        )
+    )
 
 
 def _trace_with_calls(attempt: Callable[[Collection[fx.Node]], Trace], mode: FakeTensorMode) -> Trace:

@@ -16,8 +16,9 @@ import torch
 from torch import fx
 
 from minidynamo import compat
+from minidynamo.autograd.joint import untraceable
 from minidynamo.autograd.plain_calls import foreseen
-from minidynamo.autograd_calls import is_autograd_call, looked_at
+from minidynamo.autograd_calls import gives_several, is_autograd_call, looked_at
 from minidynamo.boxed import BoxedCallable, make_boxed, mark_boxed
 from minidynamo.branching import is_cond, run_branch, subgraphs_of
 from minidynamo.compat import FakeTensor
@@ -178,7 +179,7 @@ class _Segments:
     def add_call(self, node: fx.Node) -> None:
         """Call what autograd must see. Its result need not be a tensor, if it is only handed out."""
         inputs = tuple(dict.fromkeys(node.all_input_nodes))
-        parts = [user for user in node.users if user.target is operator.getitem]
+        parts = [user for user in node.users if gives_several(node) and user.target is operator.getitem]
         graph = fx.Graph()
         copies = {given: graph.placeholder(given.name) for given in inputs}
         copies[node] = graph.node_copy(node, copies.__getitem__)
@@ -302,8 +303,11 @@ def _run_on_fakes(gm: fx.GraphModule, examples: Sequence[Any]) -> Sequence[Any]:
     """What the graph returns for fake values; like the graph, it may change them."""
     known = [*examples, *(node.meta.get("example_value") for node in gm.graph.nodes)]
     mode = next((value.fake_mode for value in known if isinstance(value, FakeTensor)), None) or FakeTensorMode()
-    with mode:
-        results: Sequence[Any] = _OnFakes(gm).run(*examples)
+    try:
+        with mode:
+            results: Sequence[Any] = _OnFakes(gm).run(*examples)
+    except RuntimeError as error:  # of a view whose base was written to in another mode, say
+        raise untraceable(error) from error
     return results
 
 

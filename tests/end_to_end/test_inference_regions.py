@@ -176,6 +176,40 @@ def around_a_break(compiled):
 
 
 @histories
+def a_view_from_inside_whose_base_is_written_outside(compiled):
+    @compiled
+    def f(x):
+        with torch.inference_mode():
+            y = x.flatten()
+        z = y.view(3, 1)
+        z.detach().mul_(2)
+        return y, z
+
+    @compiled
+    def g(x):
+        part, _, _ = x.unbind(0)
+        view = part.view(1)
+        with torch.inference_mode():
+            part.view(-1)[0] = 3
+        view.detach().mul_(2)
+        return x * 2
+
+    @compiled
+    def without_grad(x):
+        with torch.no_grad():
+            y = x[1:]
+        x.detach().mul_(2)
+        return y, x * 2
+
+    for function in (f, g, without_grad):
+        for x in (weights(), weights()):
+            results = function(x)
+            results = results if isinstance(results, tuple) else (results,)
+            yield [value.detach().tolist() for value in results], x.tolist()
+            yield [attempt(lambda v=value: v.is_leaf) for value in results]
+
+
+@histories
 def an_error_inside(compiled):
     @compiled
     def f(x, index):

@@ -72,6 +72,12 @@ def no_gradient_through_a_parameter(x):
     return (p * x).sum(), p
 
 
+@programs(lambda: (torch.randn(2, 3),))
+def parts_of_a_parameter(x):
+    p = nn.Parameter(x * 2)
+    return p[0] * 2, p[..., 1].sin(), p
+
+
 class Grows(nn.Module):
     def forward(self, x):
         if not hasattr(self, "weight"):
@@ -112,6 +118,21 @@ def an_intermediate_gets_gradients(x):
     z = y.exp()
     y.requires_grad = True
     return y, y * 3, z, z.requires_grad
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_of_views_made_without_gradients(backend):
+    def program(x):
+        with torch.no_grad():
+            y, z = x[1:], x[:2]
+        y.requires_grad_()
+        return y, z
+
+    compiled = minidynamo.compile(program, backend=backend, fullgraph=True)
+    for run in (program, compiled):
+        y, z = run(torch.randn(4, requires_grad=True))
+        (y.sum() + z.sum()).backward()
+        assert y.grad.tolist() == [1, 1, 1] and z.grad is None
 
 
 @programs(lambda: (nn.Linear(4, 4), torch.randn(4)))

@@ -57,7 +57,9 @@ def _parameter(
 @registry.method(torch.Tensor, "requires_grad_")
 def _requires_grad(tx: Tracer, self: TensorVariable, requires_grad: VariableTracker | None = None) -> VariableTracker:
     wanted = True if requires_grad is None else expect_constant(tx, requires_grad, "requires_grad")
-    if wanted is tx.graph.use(self).requires_grad:
+    fake = tx.graph.use(self)
+    is_silent = fake.is_leaf and fake._is_view()  # one made with the grad mode off; from now on it gets a gradient
+    if wanted is fake.requires_grad and not is_silent:
         return self
     _in_main_graph(tx, "Tensor.requires_grad_()")
     return tx.emit(require_grad, [self, constant(wanted)])
