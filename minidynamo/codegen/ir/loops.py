@@ -7,13 +7,14 @@ Nothing here transforms anything.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from minidynamo.codegen.ir.expr import Expr, IndexValue, Load, Scalar, walk
+from minidynamo.codegen.ir.expr import Expr, IndexValue, Load, Scalar, checks, rewrite, walk
 from minidynamo.codegen.ir.index import Index, Var, numbers_below
 from minidynamo.codegen.ir.size import Extent, Number, Symbol, numbers_of, product
 from minidynamo.errors import UserLocation
@@ -222,6 +223,20 @@ class LoopProgram:
     prelude: tuple[Compute, ...] = ()
     writes: tuple[Write, ...] = ()
     target: str = "cpp"
+
+
+def checks_kept(expr: Expr, buffers: Mapping[str, Buffer]) -> set[Expr]:
+    """Every check of an index below `expr` that is made: no address hangs on the index of a dimension in which a
+    buffer repeats its elements."""
+
+    def addressed(e: Expr) -> Expr | None:
+        if not isinstance(e, Load):
+            return None
+        strides = buffers[e.buffer].stride
+        index = tuple(Index() if stride == 0 else i for i, stride in zip(e.index, strides, strict=True))
+        return dataclasses.replace(e, index=index)
+
+    return checks(rewrite(expr, addressed))
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from minidynamo.codegen.ir.expr import Const, Expr, IndexValue, Load, Op, checks, loads, mask
+from minidynamo.codegen.ir.expr import Const, Expr, IndexValue, Load, Op, checks, mask
 from minidynamo.codegen.ir.index import Index, Lookup
-from minidynamo.codegen.ir.loops import Loops
+from minidynamo.codegen.ir.loops import Loops, checks_kept
 from minidynamo.codegen.ir.size import Extent, Size, known_at_least
 from minidynamo.codegen.lowering.builder import Builder
 from minidynamo.codegen.lowering.formula import NotLowered, Number, V, apply, const, number, where
@@ -40,13 +40,7 @@ def _checked_load(builder: Builder, x: Value, at: Coordinates) -> V:
     if not all(known_at_least(size, 1) for size in x.shape):
         raise NotLowered
     loaded = x.load(at)
-    kept = (
-        index
-        for load in loads(loaded)
-        for index, stride in zip(load.index, builder.buffers[load.buffer].stride)
-        if stride != 0
-    )
-    if not _checks(at) <= _checks(kept):
+    if not _checks(at) <= checks_kept(loaded, builder.buffers):
         raise NotLowered
     return V(loaded)
 

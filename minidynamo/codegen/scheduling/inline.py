@@ -7,11 +7,11 @@ place where it would keep memory alive, and no check of an index gets lost.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from minidynamo.codegen.ir.expr import EXPENSIVE, Expr, Load, checks, cost, loads, mask, rewrite, walk
 from minidynamo.codegen.ir.index import as_index, flatten, row_major
-from minidynamo.codegen.ir.loops import LoopProgram, Loops, Node, merge, names_in
+from minidynamo.codegen.ir.loops import Buffer, LoopProgram, Loops, Node, checks_kept, merge, names_in
 from minidynamo.codegen.ir.size import hint, product
 from minidynamo.codegen.scheduling.dead import remove_unused
 from minidynamo.codegen.scheduling.lifetimes import Lifetimes, made, reads, stores
@@ -44,7 +44,11 @@ def inline(program: LoopProgram, apart: Collection[str] = ()) -> LoopProgram:
         users = readers.get(made(producer), [])
         if len(users) > 1 and any(_is_stored(made(producer), nodes[u], mutated) for u in users):
             continue  # the others may read it from the input
-        if users and all(_may_inline(producer_now, k, u, nodes, lifetimes, mutated, len(users)) for u in users):
+        if users and all(
+            _may_inline(producer_now, k, u, nodes, lifetimes, mutated, len(users))
+            and _keeps_checks(producer_now, nodes[u], program.buffers)
+            for u in users
+        ):
             for u in users:
                 user = nodes[u]
                 assert isinstance(user, Loops)
@@ -97,8 +101,6 @@ def _may_inline(
         return False
     if any(k < mutated.get(lifetimes.root(load.buffer), k) < u for load in read):
         return False
-    if not all(_keeps_checks(producer, user, use) for use in uses):
-        return False
     return _keeps_write_order(producer, user, read, uses, lifetimes, mutated)
 
 
@@ -117,11 +119,13 @@ def _keeps_write_order(
     return same and all(load.index == user.index for load in moved)
 
 
-def _keeps_checks(producer: Loops, user: Loops, use: Load) -> bool:
-    """Whether all indices are still checked: those that the producer reads by, and that by which it is read."""
-    if checks(producer.body) and not (use.valid is None and _reads_all(producer, user, use)):
+def _keeps_checks(producer: Loops, user: Node | None, buffers: Mapping[str, Buffer]) -> bool:
+    """Whether all indices are still checked: those that the producer reads by, and those by which it is read."""
+    assert isinstance(user, Loops)
+    uses = [load for load in loads(user.body) if load.buffer == producer.out.name]
+    if checks(producer.body) and not all(use.valid is None and _reads_all(producer, user, use) for use in uses):
         return False
-    return checks(use) <= checks(expression_at(producer, use))
+    return all(checks(use) <= checks_kept(expression_at(producer, use), buffers) for use in uses)
 
 
 def _reads_all(producer: Loops, user: Loops, use: Load) -> bool:

@@ -100,6 +100,25 @@ def test_an_index_is_checked_whether_or_not_what_it_chooses_is_read(function):
         compiled(x, wrong)
 
 
+REPEATED = {
+    "a copy": lambda x, i: x.contiguous().gather(1, i[:, None]),
+    "what is computed": lambda x, i: (x * 2)[:, i],
+    "a row": lambda x, i: (x + 1)[0][i],
+    "a table": lambda x, i: F.embedding(i, x.t() * 2),
+    "other sizes": lambda x, i: (x * 2).reshape(3, 2, 2).index_select(1, i),
+    "classes": lambda x, i: F.nll_loss(x.contiguous(), i),
+}
+
+
+@pytest.mark.parametrize("function", [pytest.param(function, id=name) for name, function in REPEATED.items()])
+def test_an_index_is_checked_in_a_dimension_that_an_input_repeats(function):
+    x, right, wrong = torch.randn(3, 1).expand(3, 4), torch.tensor([0, 1, 1]), torch.tensor([0, 1, 9])
+    compiled = minidynamo.compile(function, backend="native")
+    assert torch.equal(compiled(x, right), function(x, right))
+    with pytest.raises((IndexError, RuntimeError), match=r"\b9\b|out of range in self"):
+        compiled(x, wrong)
+
+
 def test_what_is_chosen_is_computed_where_all_of_it_is_read():
     for read in (lambda t: t + 1, lambda t: t.reshape(-1) + 1, lambda t: t.transpose(0, 2) * 2, lambda t: t.flatten(1)):
         program = lower(lambda x, i: read(F.embedding(i, x)).tanh(), X[0], I)  # noqa: B023 (called at once)
