@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -18,11 +19,17 @@ from minidynamo.tracer.operator_table import BINARY, IN_PLACE, UNARY
 
 # Operations that take any sizes that fit each other, which torch does not say of them.
 _FITTING_NAMES = """
-    absolute addbmm addmm addmv addr arctan2 argsort baddbmm bmm dist divide dot einsum fill fix greater greater_equal
-    inner less less_equal linear log_softmax matmul median mm mode msort multiply mv nanmean nanmedian negative
-    not_equal outer prelu put softmax sort square subtract true_divide vdot
+    absolute addbmm addmm addmv addr arctan2 argsort baddbmm binary_cross_entropy_with_logits bmm cross_entropy dist
+    divide dot einsum fill fix full_like greater greater_equal huber_loss inner less less_equal linear log_sigmoid
+    log_softmax logsigmoid matmul median mm mode mse_loss msort multilabel_soft_margin_loss multiply mv nanmean
+    nanmedian negative nll_loss not_equal outer prelu put smooth_l1_loss soft_margin_loss softmax sort square subtract
+    threshold true_divide vdot
 """
 _FITTING = frozenset(_FITTING_NAMES.split())
+# Those that ask more of sizes, and take floats: with other dtypes they are tried with the sizes that they are given.
+_FLOATING = frozenset(["max_pool1d"])
+# Where those that fill a tensor with a number are given its sizes, none of which are needed to try the number.
+_SIZES = {"full": 0, "new_full": 1}
 # Operations that draw random numbers into a tensor.
 _DRAWS_NAMES = """
     bernoulli_ cauchy_ exponential_ geometric_ log_normal_ normal_ random_ uniform_
@@ -46,10 +53,15 @@ class _Unknown(Exception):
 def raise_unless_it_takes(target: Callable[..., Any] | str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     """Raise what torch raises for the dtypes of a call on a CPU that fake tensors have taken."""
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
-    if target not in _OPERATORS and target not in _DRAWS and not _takes_sizes_that_fit(name):
+    most = 2
+    if name in _SIZES and len(args) > _SIZES[name]:
+        args = [() if k == _SIZES[name] else arg for k, arg in enumerate(args)]
+    elif name in _FLOATING and not (isinstance(args[0], torch.Tensor) and args[0].is_floating_point()):
+        most = sys.maxsize
+    elif target not in _OPERATORS and target not in _DRAWS and not _takes_sizes_that_fit(name):
         return
     try:
-        standing = _standing_for((tuple(args), tuple(kwargs.items())))
+        standing = _standing_for((tuple(args), tuple(kwargs.items())), most)
     except _Unknown:
         return
     autocast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
@@ -63,23 +75,23 @@ def _takes_sizes_that_fit(name: str) -> bool:
     """Whether an operation, or what it does in place, works element by element, reduces or multiplies."""
     if name in _SPECIAL_METHODS:
         return True
-    stem = name.rstrip("_")
+    stem = name.strip("_")
     packet = getattr(torch.ops.aten, stem, None)
     overloads = [getattr(packet, overload) for overload in packet.overloads()] if packet is not None else []
     tags = {tag.name for overload in overloads for tag in overload.tags}
     return stem in _FITTING or ("nondeterministic_seeded" not in tags and bool(tags & {"pointwise", "reduction"}))
 
 
-def _standing_for(value: Any) -> Any:
-    """A hashable form of arguments, which tells 1 from 1.0 and from True; raises _Unknown."""
+def _standing_for(value: Any, most: int) -> Any:
+    """A hashable form of arguments, which tells 1 from 1.0 and from True, and has at most `most` elements in each
+    dimension of a tensor; raises _Unknown."""
     if isinstance(value, torch.Tensor):
         if value.device.type != "cpu" or value.layout != torch.strided or value.is_quantized:
             raise _Unknown
-        return _Tensor(
-            value.dtype, tuple(2 if isinstance(size, torch.SymInt) else min(size, 2) for size in value.shape)
-        )
+        sizes = (2 if isinstance(size, torch.SymInt) else size for size in value.shape)
+        return _Tensor(value.dtype, tuple(min(size, most) for size in sizes))
     if type(value) in (list, tuple, torch.Size):
-        return (type(value), *map(_standing_for, value))
+        return (type(value), *(_standing_for(item, most) for item in value))
     if isinstance(value, torch.SymInt) and value.node.hint is not None:
         return (None, int, value.node.hint)  # a dimension, say, of which there may be no other
     if isinstance(value, SYMBOLIC_NUMBERS):
@@ -111,4 +123,6 @@ def _refusal(target: Callable[..., Any] | str, standing: Any, _settings: Any) ->
             target(*args, **kwargs)
     except (NotImplementedError, RuntimeError, TypeError) as error:
         return error.with_traceback(None)
+    except IndexError:  # a class that there is not, among as few as stand for all
+        return None
     return None

@@ -7,10 +7,13 @@ import operator
 import pytest
 import torch
 
+import minidynamo
 from minidynamo.testing import assert_same_as_eager
 from minidynamo.tracer.graph.dtype_checks import raise_unless_it_takes
 from minidynamo.tracer.graph.fake_tensors import FakeTensorMode
 
+F = torch.nn.functional
+BYTE = torch.uint8
 BOOL, INT, FLOAT, COMPLEX = torch.bool, torch.int64, torch.float32, torch.complex64
 
 
@@ -44,6 +47,17 @@ def outcome(function, *args, **kwargs):
         (torch.addcmul, (INT, FLOAT, COMPLEX)),
         (torch.nn.functional.relu, (COMPLEX,)),
         (torch.pow, (INT, -1)),
+        (F.mse_loss, (FLOAT, COMPLEX)),
+        (F.mse_loss, (INT, INT)),
+        (F.smooth_l1_loss, (INT, INT)),
+        (F.soft_margin_loss, (INT, FLOAT)),
+        (F.binary_cross_entropy_with_logits, (FLOAT, INT)),
+        (F.multilabel_soft_margin_loss, (INT, INT)),
+        (F.logsigmoid, (INT,)),
+        (F.max_pool1d, (INT, 3)),
+        (F.threshold, (BYTE, 0.5, -2.5)),
+        (torch.full_like, (BYTE, 300)),
+        ("new_full", (BYTE, (3, 2), 300)),
         # the same with what torch takes
         ("relu_", (INT,)),
         ("add_", (INT, 2)),
@@ -53,6 +67,11 @@ def outcome(function, *args, **kwargs):
         (torch.mm, (INT, INT)),
         (torch.pow, (INT, 2)),
         (torch.var, (FLOAT,)),
+        (F.mse_loss, (FLOAT, FLOAT)),
+        (F.soft_margin_loss, (FLOAT, INT)),
+        (F.max_pool1d, (FLOAT, 3)),
+        (torch.full_like, (BYTE, 30)),
+        ("new_full", (BYTE, (3, 2), 30)),
     ],
 )
 def test_torch_decides(target, operands):
@@ -76,11 +95,29 @@ def test_empty_tensors_and_numbers_of_one_element_are_those_of_torch():
     assert outcome(raise_unless_it_takes, "add_", (torch.ones(3, dtype=INT), number), {}) is not None
 
 
+@pytest.mark.parametrize("dtype", [INT, BOOL, BYTE, FLOAT])
+def test_losses_over_classes_take_classes(dtype):
+    for x in (torch.ones(3, 4), torch.ones(3, 1), torch.ones(3, 4, dtype=INT)):
+        for loss in (F.nll_loss, F.cross_entropy):
+            target = torch.zeros(3, dtype=dtype)
+            assert outcome(raise_unless_it_takes, loss, (x, target), {}) == outcome(loss, x, target)
+
+
 def test_nothing_is_drawn_and_nothing_is_written():
     x, state = torch.zeros(3), torch.get_rng_state()
     for target, args in (("uniform_", (x,)), ("bernoulli_", (x, 0.5)), ("fill_", (x, 2))):
         raise_unless_it_takes(target, args, {})
     assert torch.equal(torch.get_rng_state(), state) and not x.any()
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_compiled_losses_refuse_what_eager_refuses(backend):
+    def loss(x, y):
+        return F.mse_loss(x * 2, y)
+
+    compiled = minidynamo.compile(loss, backend=backend)
+    for y in (torch.ones(3), torch.ones(3) * 1j):
+        assert outcome(compiled, torch.ones(3), y) == outcome(loss, torch.ones(3), y)
 
 
 def test_what_nothing_stands_for_is_left_to_fake_tensors():
