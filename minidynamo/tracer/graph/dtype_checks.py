@@ -56,7 +56,7 @@ def raise_unless_it_takes(target: Callable[..., Any] | str, args: Sequence[Any],
     most = 2
     if name in _SIZES and len(args) > _SIZES[name]:
         args = [() if k == _SIZES[name] else arg for k, arg in enumerate(args)]
-    elif name in _FLOATING and not (isinstance(args[0], torch.Tensor) and args[0].is_floating_point()):
+    elif name in _FLOATING and not all(map(_may_be_float, (*args, *kwargs.values()))):
         most = sys.maxsize
     elif target not in _OPERATORS and target not in _DRAWS and not _takes_sizes_that_fit(name):
         return
@@ -68,6 +68,10 @@ def raise_unless_it_takes(target: Callable[..., Any] | str, args: Sequence[Any],
     refused = _refusal(target, standing, (torch.get_default_dtype(), *autocast))
     if refused is not None:
         raise refused.with_traceback(None)
+
+
+def _may_be_float(arg: Any) -> bool:
+    return not isinstance(arg, torch.Tensor) or arg.is_floating_point()
 
 
 @functools.cache
