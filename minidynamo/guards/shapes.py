@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import cmath
 import datetime
+import enum
+import itertools
 import math
 import numbers
 import re
@@ -36,17 +38,22 @@ from minidynamo.guards.source import (
     InstanceAttr,
     Item,
     Local,
+    Referent,
     Size,
     Source,
     StorageItem,
     Stride,
     TensorFact,
 )
+from minidynamo.names import module_of, name_of
 
 Layout = tuple[tuple[Any, ...], tuple[Any, ...]]  # sizes and strides: ints, and torch.SymInt
 
 # Numbers beyond are no sizes, and do not fit into the integers of tensors.
 _LARGEST = 2**62
+# Numbers of objects that have no names.
+_ORDER: WeakKeyDictionary[object, int] = WeakKeyDictionary()
+_NUMBERS = itertools.count()
 
 
 # What torch's texts of conditions call: the user's names may mean something else.
@@ -518,9 +525,7 @@ def stable_name(source: Source) -> str:
 
 def _name_of_part(source: Derived, base: str) -> str:
     if isinstance(source, (Item, StorageItem)):
-        key = source.key
-        text = repr(key) if isinstance(key, (str, int, tuple, type(None))) else type(key).__name__
-        return f"{base}[{text}]"
+        return f"{base}[{_text_of_key(source.key)}]"
     if isinstance(source, (Attr, InstanceAttr)):
         return f"{base}.{source.name}"
     if isinstance(source, Size):
@@ -531,6 +536,22 @@ def _name_of_part(source: Derived, base: str) -> str:
         return f"{base}.cell_contents"
     told_apart_by = [vars(source)[field.name] for field in fields(source) if field.name != "of"]
     return f"{type(source).__name__}({', '.join([base, *map(_stable_text, told_apart_by)])})"
+
+
+def _text_of_key(key: object) -> str:
+    """A key of a dict. Objects without a name are numbered in the order in which programs come to them, but tensors:
+    what an optimizer has for one parameter it has for all."""
+    if type(key) is tuple:
+        return f"({', '.join(map(_text_of_key, key))})"
+    value = key.value if isinstance(key, Referent) else key
+    if isinstance(value, enum.Enum):
+        return f"{type(value).__name__}.{value._name_}"
+    if isinstance(value, (str, int, float, type(None), compat.OpOverload, compat.OpOverloadPacket)):
+        return repr(value)
+    name = ".".join(filter(None, (module_of(value), name_of(value))))
+    if not isinstance(key, Referent) or module_of(value) or isinstance(value, torch.Tensor):
+        return name
+    return f"{name} {_ORDER.setdefault(value, next(_NUMBERS))}"
 
 
 def _stable_text(part: object) -> str:

@@ -113,6 +113,22 @@ def functions_of_one_code(compiled):
 
 
 @histories
+def functions_in_c_as_keys(compiled):
+    one, equal = dict.fromkeys, dict.fromkeys
+    table = {torch.sin: 2, one: 3, torch.Tensor.add: 4, torch.ops.aten.add.Tensor: 5, (torch.cos, 1): 6}
+
+    @compiled
+    def f(x, key):
+        return x * table.get(key, 7), key in table, len({one, key}), [k is key for k in table], key.__name__
+
+    for key in (torch.sin, torch.cos, one, equal, torch.Tensor.add, torch.ops.aten.add.Tensor, len):
+        yield f(vector(), key)
+    table[equal] = table.pop(one)
+    for key in (one, equal):
+        yield f(vector(), key)
+
+
+@histories
 def modules_as_keys(compiled):
     a, b = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
     table = {a: 2}

@@ -226,6 +226,38 @@ def test_every_operator_of_torch(part):
     assert not problems, "\n".join(problems)
 
 
+WEIGHTS = {torch.sin: 2.0, torch.cos: 3.0, torch.ops.aten.add.Tensor: 0.5, torch.Tensor.mul: 4.0, (torch.add, 1): 5.0}
+SMOOTH = {torch.sin, torch.Tensor.add}
+
+
+@programs(matrix)
+def tables_of_functions(x):
+    for function, weight in WEIGHTS.items():
+        if function in SMOOTH:
+            x = function(x) * weight
+    found = (
+        WEIGHTS[torch.ops.aten.add.Tensor],
+        WEIGHTS.get(torch.tan, 7.0),
+        WEIGHTS[torch.add, 1],
+        WEIGHTS[torch.Tensor.mul],
+    )
+    return x * found[0], found, torch.relu in SMOOTH
+
+
+@programs(matrix)
+def names_of_functions(x):
+    named = {function.__name__: function(x) for function in (torch.sin, F.relu, torch.Tensor.abs, torch.ops.aten.cos)}
+    overload = torch.ops.aten.add.Tensor
+    return (
+        named,
+        torch.sin.__qualname__,
+        torch.cos.__doc__[:9],
+        torch.sin.__module__,
+        overload.__name__,
+        overload.namespace,
+    )
+
+
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_one_hot_is_row_major_whatever_the_layout_of_the_index(backend):
     def program(index):

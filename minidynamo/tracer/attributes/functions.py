@@ -6,6 +6,7 @@ Calls of them are `call.py`'s.
 from __future__ import annotations
 
 import operator
+import types
 
 from minidynamo.compat import OpOverloadPacket
 from minidynamo.defaults import are_followed
@@ -24,7 +25,7 @@ from minidynamo.tracer.attributes.lookup import (
     store_attribute,
     writes,
 )
-from minidynamo.tracer.constants import key_named
+from minidynamo.tracer.constants import from_constant, key_named
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.side_effects import DELETED
 from minidynamo.tracer.trace_rules import is_trusted_module
@@ -55,6 +56,9 @@ _READABLE = frozenset(
 )
 
 
+# What functions in C make anew of what stands in them at each read. Their `__module__` can be replaced.
+_NAMES_IN_C = ("__name__", "__qualname__", "__doc__")
+_WRITTEN_IN_C = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 _DEFAULTS = ("__defaults__", "__kwdefaults__")
 
 
@@ -163,10 +167,15 @@ def _bound_builtin(tx: Tracer, obj: BoundBuiltin, name: str) -> VariableTracker 
 
 @looks_up(BuiltinVariable)
 def _built_in_callable(tx: Tracer, obj: BuiltinVariable, name: str) -> VariableTracker | None:
-    """`torch.ops.aten.add.Tensor`: an operator makes its overloads, which stay, when they are first read."""
+    """What a function in C is called, and `torch.ops.aten.add.Tensor`: an operator makes its overloads, which stay,
+    when they are first read."""
     if isinstance(obj.value, OpOverloadPacket) and name in obj.value.overloads():
         overload = getattr(obj.value, name)
         return tx.wrap(overload, Constant(overload, name))
+    if type(obj.value) in _WRITTEN_IN_C and name in _NAMES_IN_C:
+        return from_constant(getattr(obj.value, name), lasting=False)
+    if isinstance(getattr(obj.value, name, None), str | OpOverloadPacket) and name != "__doc__":
+        return tx.wrap(getattr(obj.value, name), Attr(obj.source, name) if obj.source else None)
     found = built_in(tx, obj, name)
     if found is None and hasattr(obj.value, name):  # an operator of torch has attributes of its own
         tx.break_graph("MD206", f"the attribute `{name}` of a {type(obj.value).__name__} cannot be captured")

@@ -70,19 +70,21 @@ def _method(graph: OutputGraph, value: types.MethodType, source: Source) -> Vari
 
 @wrapper(types.BuiltinFunctionType, types.MethodWrapperType)
 def _built_in(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
-    owner = getattr(value, "__self__", None)
-    if owner is None or issubclass(type(owner), types.ModuleType | type) or not _binds(value):
+    if not has_receiver(value):
         return same_object(BuiltinVariable)(graph, value, source)
     graph.guard(source, GuardKind.TYPE, type(value))
     graph.guard(Attr(source, "__name__"), GuardKind.EQUALS, value.__name__)
-    variable = BoundBuiltin(wrap(graph, owner, Attr(source, "__self__")), value.__name__, source=source)
+    variable = BoundBuiltin(wrap(graph, value.__self__, Attr(source, "__self__")), value.__name__, source=source)
     graph.values.remember(value, variable)
     return variable
 
 
-def _binds(value: Any) -> bool:
-    """Whether it is a method of its owner's class, not a function that keeps its module or type there."""
-    return hasattr(type(value.__self__), value.__name__)
+def has_receiver(value: Any) -> bool:
+    """Whether it is a method of an object, not a function in C that keeps its module or type where methods do that."""
+    owner = getattr(value, "__self__", None)
+    if owner is None or issubclass(type(owner), types.ModuleType | type):
+        return False
+    return hasattr(type(owner), value.__name__)
 
 
 @wrapper(functools.partial)

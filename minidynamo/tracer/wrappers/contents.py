@@ -6,11 +6,13 @@ When they are read is up to `outside_items.py` and `outside_tuples.py`.
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable, Sized
 from typing import Any
 
 import torch
 
+from minidynamo.compat import OpOverload, OpOverloadPacket
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant, Item, Referent, Source, StorageItem, stand_in
 from minidynamo.names import name_of
@@ -18,6 +20,7 @@ from minidynamo.tracer.constants import has_own, is_constant_value, key_of
 from minidynamo.tracer.copies import can_be_two, is_interned
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.wrap import wrap
+from minidynamo.tracer.wrappers.callables import has_receiver
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictKey, TupleVariable
 
@@ -47,6 +50,10 @@ def is_key(key: object) -> bool:
     if type(key) is tuple:
         return all(map(is_key, key))
     cls = type(key)
+    if cls is types.BuiltinFunctionType:
+        return not has_receiver(key)
+    if cls in (OpOverload, OpOverloadPacket):  # equal only to themselves, whatever their hash is made of
+        return True
     plain = cls.__hash__ is object.__hash__ and cls.__eq__ is object.__eq__
     return plain and not issubclass(cls, torch.Tensor)
 
@@ -65,6 +72,8 @@ def dict_key(graph: OutputGraph, key: object, source: Source | None) -> DictKey:
         places = [None if source is None else Item(source, position) for position in range(len(key))]
         items = [dict_key(graph, part, place).variable for part, place in zip(key, places)]
         return key_of(TupleVariable(items, source=source))
+    if type(key) is types.BuiltinFunctionType and source is not None:
+        graph.guard(source, GuardKind.IDENTITY, key)  # another one may be equal
     known = stand_in(key)
     named = known if isinstance(known, Referent) else Constant(key, name_of(key))
     variable = wrap(graph, key, named)
