@@ -28,7 +28,7 @@ from minidynamo.variables.tensors import TensorVariable
 Args = Sequence[VariableTracker]
 Kwargs = Mapping[str, VariableTracker]
 _IN_PYTHON = ("torch.functional", "torch.nn.functional")
-_NUMBER = 10**6  # another object each time that it is computed, unlike small ints
+_NUMBERS = (10**6, 10**6 + 7)  # other objects each time that they are computed, unlike small ints
 
 
 class _Probe:
@@ -65,36 +65,53 @@ def call_override(tx: Tracer, target: Callable[..., Any] | str, args: Args, kwar
     if len({owner.cls for owner in owners}) != 1 or not known:
         return None
 
-    class Probe(_Probe):
-        pass
-
     try:
-        given = [_stand_in(arg, Probe) for arg in args]
-        named = {name: _stand_in(arg, Probe) for name, arg in kwargs.items()}
-        function = getattr(given[0], target) if isinstance(target, str) else target
-        handed_in = given[1:] if isinstance(target, str) else given
-        if named or _spreads_keywords(tx):
-            function(*handed_in, **named)
-        else:
-            function(*handed_in)  # torch hands on no keywords at all
+        places, call = _probed(tx, target, args, kwargs, _NUMBERS[0])
+        _, again = _probed(tx, target, args, kwargs, _NUMBERS[1])
     except (TypeError, AttributeError, RuntimeError, ValueError):
         return None
-    if Probe.call is None:
+    if call is None or again is None:
         return None
-    asked, types, positional, by_name = Probe.call
-    places = [*zip(given, args, strict=True), *((named[name], arg) for name, arg in kwargs.items())]
+    asked, types, positional, by_name = call
+    _, _, *of_others = again
     try:
-        handed: list[VariableTracker] = [TupleVariable([_tracker_of(value, places) for value in positional])]
+        handed: list[VariableTracker] = [
+            TupleVariable([_tracker_of(*values, places) for values in zip(positional, of_others[0], strict=True)])
+        ]
         if by_name is not None:
-            items = {key_of(ConstantVariable(name)): _tracker_of(value, places) for name, value in by_name.items()}
+            items = {
+                key_of(ConstantVariable(name)): _tracker_of(value, of_others[1][name], places)
+                for name, value in by_name.items()
+            }
             handed.append(DictVariable(items))
     except NotConstant:
         return None
     owner = owners[0]
-    classes = [class_of(tx, owner) if cls is Probe else ClassVariable(cls) for cls in types]
+    classes = [class_of(tx, owner) if issubclass(cls, _Probe) else ClassVariable(cls) for cls in types]
     which = [tx.wrap(asked, Constant(asked, asked.__name__)), TupleVariable(classes)]
     made = tx.call_method(owner, "__torch_function__", [*which, *handed])
     return None if isinstance(made, ConstantVariable) and made.here is NotImplemented else made
+
+
+def _probed(
+    tx: Tracer, target: Callable[..., Any] | str, args: Args, kwargs: Kwargs, number: int
+) -> tuple[list[tuple[object, VariableTracker]], Any]:
+    """What torch hands to the class, with `number` for those that are no constants, and what stands for which of the
+    arguments; raises what torch does, and TypeError where nothing can stand for an argument."""
+
+    class Probe(_Probe):
+        pass
+
+    given = [_stand_in(arg, Probe, number) for arg in args]
+    named = {name: _stand_in(arg, Probe, number) for name, arg in kwargs.items()}
+    function = getattr(given[0], target) if isinstance(target, str) else target
+    handed_in = given[1:] if isinstance(target, str) else given
+    if named or _spreads_keywords(tx):
+        function(*handed_in, **named)
+    else:
+        function(*handed_in)  # torch hands on no keywords at all
+    places = [*zip(given, args, strict=True), *((named[name], arg) for name, arg in kwargs.items())]
+    return places, Probe.call
 
 
 def _spreads_keywords(tx: Tracer) -> bool:
@@ -104,26 +121,33 @@ def _spreads_keywords(tx: Tracer) -> bool:
     return call.opname == "CALL_FUNCTION_EX" and bool((call.arg or 0) & 1)
 
 
-def _tracker_of(value: object, places: Sequence[tuple[object, VariableTracker]]) -> VariableTracker:
-    """What a value stands for that torch hands on; raises NotConstant where it made it of others."""
+def _tracker_of(
+    value: object, with_others: object, places: Sequence[tuple[object, VariableTracker]]
+) -> VariableTracker:
+    """What a value stands for that torch hands on; raises NotConstant where it made it of others, so that it is not
+    the same with other numbers."""
     for stand_in, tracker in places:
         if stand_in is value:
             return tracker
-    if any(isinstance(tracker, NumberVariable) for _, tracker in places):
+    if any(isinstance(tracker, NumberVariable) for _, tracker in places) and not _same(value, with_others):
         raise NotConstant("number")
     return from_constant(value, lasting=True)
 
 
-def _stand_in(arg: VariableTracker, probe: type[_Probe]) -> Any:
+def _same(one: object, other: object) -> bool:
+    return type(one) is type(other) in (type(None), bool, int, float, str) and one == other
+
+
+def _stand_in(arg: VariableTracker, probe: type[_Probe], number: int) -> Any:
     """A value of the kind of `arg`; raises TypeError where there is none."""
     if isinstance(arg, ObjectVariable) and _takes_over(arg.cls):
         return probe()
     if isinstance(arg, TensorVariable) and arg.python_type in (torch.Tensor, torch.nn.Parameter):
         return arg.python_type(torch.empty(0))
     if isinstance(arg, SequenceVariable) and arg.cls in (list, tuple):
-        return arg.cls([_stand_in(item, probe) for item in arg.items])
+        return arg.cls([_stand_in(item, probe, number) for item in arg.items])
     if isinstance(arg, NumberVariable):
-        return arg.cls(str(_NUMBER))
+        return arg.cls(str(number))
     if isinstance(arg, ConstantVariable):
         return arg.value
     raise TypeError

@@ -84,6 +84,18 @@ def test_not_implemented_raises():
         compiled(torch.ones(3))
 
 
+def test_functions_in_python_hand_on_numbers_that_vary_beside_what_they_set_themselves():
+    def program(box, number):
+        made = torch.nn.functional.softmax(box, dim=number, dtype=torch.float64)
+        return made.x, torch.nn.functional.softmax(NOTED, number)
+
+    f = minidynamo.compile(program, backend="eager", fullgraph=True, dynamic=True)
+    for number in (0, 1, -1):
+        box = Box(torch.arange(6.0).view(2, 3))
+        made, expected = f(box, number), program(box, number)
+        assert torch.equal(made[0], expected[0]) and made[1] == expected[1]
+
+
 def test_numbers_that_vary_are_handed_on():
     def program(x):
         made = torch.nn.functional.softmax(NOTED, dim=x.shape[0])
