@@ -55,9 +55,15 @@ def named(function: Any, names: Names) -> Any:
 
 
 def _looking_like(function: Any, run: Any, names: Names) -> Any:
-    """A transformed function as torch makes it; of a class it only has the name."""
-    run = named(run, names)
-    return run if isinstance(function, type) else functools.wraps(function)(run)
+    """A transformed function as torch makes it: of a class it has the name and what the class holds besides methods of
+    Python's."""
+    if not isinstance(function, type):
+        return functools.wraps(function)(named(run, names))
+    for name, value in vars(function).items():
+        if not name.startswith("__"):
+            setattr(run, name, value)
+    run.__doc__, run.__wrapped__ = function.__doc__, function
+    return named(run, (function.__name__, function.__qualname__, function.__module__))
 
 
 _NAMES_OF_VMAP = names_inside(func.vmap, "vmap", "wrapped")

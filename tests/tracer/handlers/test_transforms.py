@@ -99,6 +99,15 @@ class Scaling:
         return (x * self.by).sum()
 
 
+class Tripling(Scaling):
+    """Has another factor."""
+
+    factor = 3
+
+    def tripled(self):
+        return self.by * self.factor
+
+
 def summed(x, by=1):
     return (x * by).sum()
 
@@ -131,6 +140,19 @@ def test_what_is_transformed_lends_its_name(transform, function):
 
     compiled = minidynamo.compile(program, backend="eager", fullgraph=True)
     assert look(compiled(torch.ones(2))[0]) == look(program(torch.ones(2))[0])
+
+
+@pytest.mark.parametrize("transform", [vmap, grad, grad_and_value, jacrev, jacfwd])
+def test_a_transformed_class_has_its_name_and_attributes(transform):
+    def program(x):
+        return transform(Tripling), x + 1
+
+    def shown(function):
+        names, attributes = look(function)
+        return names, {name: value for name, value in attributes.items() if not name.startswith("__")}
+
+    compiled = minidynamo.compile(program, backend="eager", fullgraph=True)
+    assert shown(compiled(torch.ones(2))[0]) == shown(program(torch.ones(2))[0])
 
 
 def test_a_partial_object_made_in_the_program_is_wrapped():
