@@ -11,37 +11,40 @@ import torch
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, Item
+from minidynamo.names import name_of
 from minidynamo.tracer.attributes.binding import built_in, is_data_descriptor, is_plain_setter, lookup_on_class
-from minidynamo.tracer.attributes.lookup import cannot_write, looks_up, writes
+from minidynamo.tracer.attributes.lookup import (
+    cannot_write,
+    looks_up,
+    writes,
+)
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.side_effects import DELETED
 from minidynamo.tracer.trace_rules import is_library_value, is_trusted_module
 from minidynamo.tracer.unread import looked_at
 from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.callables import MethodVariable
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.objects import PythonModuleVariable
+from minidynamo.variables.objects import (
+    PythonModuleVariable,
+)
 
 
 @looks_up(PythonModuleVariable)
 def _python_module(tx: Tracer, obj: PythonModuleVariable, name: str) -> VariableTracker | None:
+    cls = type(obj.value)
+    if lookup_on_class(cls, "__getattribute__")[1] is not types.ModuleType:
+        tx.break_graph("MD206", f"`{name}` of a {cls.__name__} is used", why="The module's own class answers.")
     namespace = vars(obj.value)
     written = tx.side_effects.read_global(namespace, name)
     if isinstance(written, VariableTracker):
         return written
     if name == "__dict__":
         tx.break_graph("MD206", "the dictionary of a module cannot be captured")
-    trusted = is_trusted_module(obj.value.__name__)
-    base = obj.source or Constant(obj.value, obj.value.__name__)
-    cls = type(obj.value)
-    found, owner = lookup_on_class(cls, name)
-    of_program = not trusted and owner not in (None, types.ModuleType, object)
-    if not trusted and cls is not types.ModuleType:
-        tx.guard(base, GuardKind.TYPE, cls)
-        if lookup_on_class(cls, "__getattribute__")[1] is not types.ModuleType:
-            tx.break_graph("MD206", f"`{name}` of {obj.value.__name__} is used", why="The module's own class answers.")
-        if of_program and is_data_descriptor(found):
-            return built_in(tx, obj, name)
+    trusted = is_trusted_module(namespace.get("__name__"))
+    base = obj.source or Constant(obj.value, name_of(obj.value))
+    own = None if trusted or cls is types.ModuleType else cls
+    if own is not None and _comes_first(own, name):
+        return built_in(tx, obj, name)
     if name in namespace and written is not DELETED:
         value = namespace[name]
         if trusted and is_library_value(value):
@@ -53,14 +56,19 @@ def _python_module(tx: Tracer, obj: PythonModuleVariable, name: str) -> Variable
         return tx.wrap(value, Constant(value, name) if is_library_value(value) else Attr(base, name))
     if name not in namespace:
         tx.guard(Attr(base, "__dict__"), GuardKind.MISSING_KEY, name)
-    if of_program:
-        return built_in(tx, obj, name)
-    if trusted or name == "__getattr__" or hasattr(types.ModuleType, name):
+    if trusted or name == "__getattr__":
         return None
-    fallback = _python_module(tx, obj, "__getattr__")
-    if fallback is not None and not isinstance(fallback, MethodVariable) and lookup_on_class(cls, "__getattr__")[1]:
-        tx.break_graph("MD206", f"`{name}` of {obj.value.__name__} is used", why="It has a `__getattr__` of two kinds.")
+    found = built_in(tx, obj, name)
+    if found is not None or hasattr(types.ModuleType, name):
+        return found
+    fallback = built_in(tx, obj, "__getattr__") or _python_module(tx, obj, "__getattr__")
     return None if fallback is None else tx.call(looked_at(tx, fallback), [ConstantVariable(name)], unread=True)
+
+
+def _comes_first(cls: type, name: str) -> bool:
+    """Whether a class of modules has its own say before their globals."""
+    found, owner = lookup_on_class(cls, name)
+    return owner not in (None, types.ModuleType, object) and is_data_descriptor(found)
 
 
 def _guard_replaceable(tx: Tracer, module: PythonModuleVariable, name: str, value: object) -> None:
@@ -72,11 +80,8 @@ def _guard_replaceable(tx: Tracer, module: PythonModuleVariable, name: str, valu
 
 @writes(PythonModuleVariable)
 def _write_python_module(tx: Tracer, obj: PythonModuleVariable, name: str, value: VariableTracker | None) -> None:
+    special = "__setattr__" if value is not None else "__delattr__"
     cls = type(obj.value)
-    if cls is not types.ModuleType:
-        special = "__delattr__" if value is None else "__setattr__"
-        plain = is_plain_setter(lookup_on_class(cls, special)[0], special)
-        if not plain or is_data_descriptor(lookup_on_class(cls, name)[0]):
-            cannot_write(tx, obj, name, value)
-        tx.guard(obj.source or Constant(obj.value, obj.value.__name__), GuardKind.TYPE, cls)
+    if _comes_first(cls, name) or not is_plain_setter(lookup_on_class(cls, special)[0], special):
+        cannot_write(tx, obj, name, value)
     tx.side_effects.set_global(vars(obj.value), name, value)

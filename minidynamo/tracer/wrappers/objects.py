@@ -32,8 +32,13 @@ from minidynamo.variables.references import ContextVarVariable, WeakReferenceVar
 _HEAP_TYPE = 1 << 9  # CPython's flag of classes made at run time
 
 wrapper(types.ModuleType)(same_object(PythonModuleVariable))
-subclass_wrapper(types.ModuleType)(same_object(PythonModuleVariable))
 wrapper(contextvars.ContextVar)(same_object(ContextVarVariable))
+
+
+@subclass_wrapper(types.ModuleType)
+def _module_of_own_class(graph: OutputGraph, value: types.ModuleType, source: Source) -> VariableTracker:
+    graph.guard(source, GuardKind.TYPE, type(value))  # which can be replaced
+    return same_object(PythonModuleVariable)(graph, value, source)
 
 
 @subclass_wrapper(object)

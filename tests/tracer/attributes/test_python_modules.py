@@ -111,6 +111,86 @@ def test_what_a_module_makes_is_guarded_by_what_was_read_for_it():
         f(torch.ones(2))
 
 
+class Lazy(types.ModuleType):
+    """A module whose class has attributes of its own, and makes others when they are asked for."""
+
+    base = 2.0
+    shift = property(lambda self: self.number + 1)
+
+    def scaled(self, x):
+        return x * self.base * self.number
+
+    @classmethod
+    def make(cls, name):
+        made = cls(name)
+        made.number = 3.0
+        return made
+
+    def __getattr__(self, name):
+        if name == "late":
+            return self.number
+        raise AttributeError(f"no {name}")
+
+
+LAZY = Lazy.make("lazy")
+
+
+@programs(lambda: (vector(), LAZY))
+def attributes_of_a_class_of_modules(x, module):
+    found = hasattr(module, "nope"), getattr(module, "nope", 5), module.late, module.base, module.__name__
+    classes = type(module) is Lazy, isinstance(module, types.ModuleType), module.__class__.__name__
+    return module.scaled(x) + module.shift, found, classes
+
+
+def test_what_a_class_of_modules_answers_is_guarded():
+    class First(types.ModuleType):
+        base = 2.0
+        shift = property(lambda self: 5.0)
+
+    class Second(types.ModuleType):
+        number = property(lambda self: 11.0)
+
+    module = First("module")
+    module.number = 1.0
+
+    def program(x):
+        return x * module.base + getattr(module, "shift", 1.0) + module.number
+
+    f = minidynamo.compile(program, backend="eager", fullgraph=True)
+
+    def check():
+        assert torch.equal(f(torch.ones(2)), program(torch.ones(2)))
+
+    check()
+    First.base = 3.0
+    check()
+    First.shift = property(lambda self: 6.0)
+    check()
+    module.base = 4.0
+    check()
+    module.__class__ = Second
+    check()
+    module.__class__ = types.ModuleType
+    check()
+
+
+def test_what_a_class_of_modules_does_with_writes_is_left_to_python():
+    class Noting(types.ModuleType):
+        def __setattr__(self, name, value):
+            self.__dict__[name] = value * 2
+
+        def __delattr__(self, name):
+            self.__dict__["deleted"] = name
+
+    def program(x, module):
+        module.number = 3
+        del module.number
+        return x * module.number, module.deleted
+
+    f = minidynamo.compile(program, backend="eager")
+    assert f(torch.ones(1), Noting("one"))[0].item() == program(torch.ones(1), Noting("other"))[0].item() == 6
+
+
 def test_the_class_of_a_module_comes_before_its_globals():
     class Described(types.ModuleType):
         shift = property(lambda self: 5)
@@ -125,7 +205,7 @@ def test_the_class_of_a_module_comes_before_its_globals():
         assert compiled(torch.zeros(1)).item() == module.shift
 
 
-class Lazy(types.ModuleType):
+class Loading(types.ModuleType):
     """As libraries make them: parts are loaded when they are first asked for."""
 
     kind = "lazy"
@@ -140,23 +220,23 @@ class Lazy(types.ModuleType):
         return x + self.shift
 
 
-def lazy():
-    module = Lazy("lazy")
+def loading():
+    module = Loading("lazy")
     module.parts = {"shift": 2.0}
     return module
 
 
-LAZY = lazy()
+LOADING = loading()
 
 
-@programs(lambda: (vector(), LAZY))
+@programs(lambda: (vector(), LOADING))
 def what_the_class_of_a_module_has(x, module):
-    found = hasattr(module, "nope"), getattr(module, "nope", 5), type(module) is Lazy, isinstance(module, Lazy)
+    found = hasattr(module, "nope"), getattr(module, "nope", 5), type(module) is Loading, isinstance(module, Loading)
     return module.shifted(x) + module.doubled_shift, module.kind, found
 
 
 def test_what_the_class_of_a_module_gives_is_guarded(monkeypatch):
-    module = lazy()
+    module = loading()
 
     def program(x):
         return module.shifted(x) + module.doubled_shift, module.kind, getattr(module, "nope", 5)
@@ -174,9 +254,9 @@ def test_what_the_class_of_a_module_gives_is_guarded(monkeypatch):
     del module.shift
     module.parts["nope"] = 6
     check()
-    monkeypatch.setattr(Lazy, "kind", "other")
+    monkeypatch.setattr(Loading, "kind", "other")
     check()
-    module.__class__ = type("Lazier", (Lazy,), {"kind": "lazier"})
+    module.__class__ = type("Later", (Loading,), {"kind": "lazier"})
     check()
 
 
@@ -198,7 +278,7 @@ def test_a_write_that_the_class_of_a_module_takes_is_left_to_it():
 
 
 def test_a_module_that_can_be_asked_in_two_ways_is_asked_by_python():
-    module = lazy()
+    module = loading()
 
     def made(name):
         if name != "made":
