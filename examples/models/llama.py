@@ -138,7 +138,8 @@ class Llama(nn.Module):
         if positions is None:
             positions = torch.arange(tokens.shape[1], device=tokens.device)
         keys = torch.arange(self.config.longest, device=tokens.device) if cache is not None else positions
-        mask = torch.zeros(len(positions), len(keys)).masked_fill(keys[None, :] > positions[:, None], float("-inf"))
+        mask = torch.zeros(len(positions), len(keys), device=tokens.device)
+        mask = mask.masked_fill(keys[None, :] > positions[:, None], float("-inf"))
         x = self.embedding(tokens)
         rotary = self.rotary(positions)
         for layer in self.layers:

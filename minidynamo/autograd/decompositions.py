@@ -137,12 +137,10 @@ def _row_major(split: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _if_parts_draw_as(split: Callable[..., Any]) -> Callable[..., Any]:
-    """`split`, but dropout stays whole where its parts draw other numbers than the kernel: on a CPU, and where it drops
-    nothing and draws nevertheless."""
+    """`split`, but dropout that draws stays whole: its kernels draw other numbers than its parts would."""
 
     def decide(x: torch.Tensor, p: float, train: bool | None) -> Any:
-        alike = train is False or (train and p and x.device.type != "cpu")
-        return split(x, p, train) if alike else NotImplemented
+        return split(x, p, train) if train is False else NotImplemented
 
     return decide
 

@@ -22,7 +22,7 @@ from minidynamo.codegen.lowering.registry import find as find
 from minidynamo.codegen.lowering.registry import lowered_ops as lowered_ops
 from minidynamo.codegen.memory.plan import HostProgram
 from minidynamo.codegen.memory.report import memory_plan
-from minidynamo.codegen.peaks import excess, scheduled
+from minidynamo.codegen.peaks import cut_at_peak, excess, scheduled
 from minidynamo.codegen.printers import cpp, triton
 from minidynamo.codegen.printers.host import print_host
 from minidynamo.codegen.runtime import library, triton_launch
@@ -137,15 +137,22 @@ def _compile(loops: LoopProgram, program: HostProgram, target: str, name: str) -
 def _scheduled(
     gm: fx.GraphModule, limit: Callable[[bool], int], *, target: str, name: str, handing_over: bool
 ) -> tuple[LoopProgram, HostProgram, int]:
-    """A graph, scheduled and with its memory planned, and by how many bytes its peak is above the limit."""
-    loops = lower_graph(gm, target=target)
-    if config.verify_ir:
-        verify_program(loops)
-    inputs = zip(gm.graph.find_nodes(op="placeholder"), loops.inputs)
-    dying = frozenset(name for node, name in inputs if DIES in node.meta)
+    """A graph, scheduled and with its memory planned, and by how many bytes its peak is above the limit. On a GPU, long
+    folds whose partial results would raise the peak too far are torch's own operations."""
+    inputs = gm.graph.find_nodes(op="placeholder")
     how = {"join": config.fuse, "verify": config.verify_ir, "handing_over": handing_over}
-    loops, _, program = scheduled(loops, name, limit, dying=dying, **how)
-    return loops, program, excess(program, limit, handing_over=handing_over, dying=dying)
+    uncut: frozenset[str] = frozenset()
+    while True:
+        lowered = lower_graph(gm, target=target, uncut=uncut)
+        if config.verify_ir:
+            verify_program(lowered)
+        dying = frozenset(known for node, known in zip(inputs, lowered.inputs) if DIES in node.meta)
+        loops, _, program = scheduled(lowered, name, limit, dying=dying, **how)
+        above = excess(program, limit, handing_over=handing_over, dying=dying)
+        more = cut_at_peak(program, gm, handing_over=handing_over, dying=dying) - uncut
+        if above <= 0 or target != "triton" or not more:
+            return loops, program, above
+        uncut |= more
 
 
 def build(program: HostProgram, target: str, name: str, paths: dict[str, str]) -> tuple[str, Launchers]:

@@ -10,14 +10,16 @@ import bisect
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from torch import fx
+
 from minidynamo.codegen.ir.loops import Kernel, LoopProgram, Loops
 from minidynamo.codegen.ir.size import hint
 from minidynamo.codegen.memory.liveness import analyze
-from minidynamo.codegen.memory.plan import Allocate, Free, HandOver, HostProgram, Launch
+from minidynamo.codegen.memory.plan import Allocate, Free, HandOver, HostProgram, Launch, Reuse
 from minidynamo.codegen.memory.planner import plan_memory
 from minidynamo.codegen.scheduling.lifetimes import made, reads
 from minidynamo.codegen.scheduling.schedule import Step, schedule
-from minidynamo.codegen.scheduling.split import split_reductions
+from minidynamo.codegen.scheduling.split import PARTIAL, split_reductions
 
 MOST_CUTS = 3
 """How often a program is scheduled again, at most."""
@@ -72,6 +74,27 @@ def excess(host: HostProgram, limit: Callable[[bool], int], *, handing_over: boo
     return max(_peak(_counted(host, dying, taken)) - limit(taken) for taken in _cases(handing_over))
 
 
+def cut_at_peak(host: HostProgram, gm: fx.GraphModule, *, handing_over: bool, dying: Collection[str]) -> frozenset[str]:
+    """The nodes of a graph whose folds were cut into chunks, and whose partial results are there at the peak."""
+    found: set[str] = set()
+    for counted in (_counted(host, dying, taken) for taken in _cases(handing_over)):
+        for step in counted.steps[: _first_at(counted, _peak(counted))]:
+            match step:
+                case Allocate():
+                    found.add(step.buffer.name)
+                case Reuse():
+                    found = found - {step.source} | {step.buffer.name}
+                case Free():
+                    found.difference_update(step.names)
+    partial = tuple(name.removesuffix(PARTIAL) for name in found if name.endswith(PARTIAL))
+    return frozenset(n.name for n in gm.graph.nodes if any(f"{name}_".startswith(f"{n.name}_") for name in partial))
+
+
+def _first_at(host: HostProgram, bytes_held: int) -> int:
+    """After how many steps so many bytes are held for the first time."""
+    return bisect.bisect_left(range(len(host.steps) + 1), bytes_held, key=lambda steps: _peak(host, steps))
+
+
 def _cases(handing_over: bool) -> list[bool]:
     """Whether results that are handed over count as gone then."""
     return [False, True] if handing_over else [False]
@@ -93,7 +116,7 @@ def _peak(host: HostProgram, steps: int | None = None) -> int:
 def _at_peak(host: HostProgram) -> Kernel | None:
     """The kernel for whose results memory is allocated when the peak is reached."""
     highest = _peak(host)
-    first = bisect.bisect_left(range(len(host.steps) + 1), highest, key=lambda steps: _peak(host, steps))
+    first = _first_at(host, highest)
     following = host.steps[max(first - 1, 0) :]
     if not following or not isinstance(following[0], Allocate):
         return None

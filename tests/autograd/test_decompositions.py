@@ -84,3 +84,11 @@ def test_a_loss_keeps_the_error_of_its_kernel(beta):
         assert split(x, y, 1, beta) is NotImplemented
     else:
         torch.testing.assert_close(split(x, y, 1, beta), F.smooth_l1_loss(x, y, beta=beta))
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_dropout_that_draws_stays_whole(device):
+    # Kernels draw other numbers than `bernoulli_`, on a GPU as well as on a CPU.
+    split = decomposition_table()[aten.native_dropout.default]
+    assert split(torch.ones(3, device=device), 0.5, True) is NotImplemented
+    assert split(torch.ones(3, device=device), 0.5, False)[0].shape == (3,)

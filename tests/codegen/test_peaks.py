@@ -95,3 +95,18 @@ def test_a_row_is_folded_before_what_it_is_folded_from_can_be_in_the_way():
     assert kernels(found)[0] == ["sum_1"] and peak(found) == peak_of_operations(gm)
     for got, expected in zip(compile_graph(gm, [X, W]).call([X, W]), program(X, W)):
         torch.testing.assert_close(got, expected)
+
+
+def kernels_for_a_gpu(function, *args):
+    compiled = compile_graph(trace(function, *args), args, target="triton")
+    return [[buffer.name for buffer in kernel.writes] for kernel in compiled.program.kernels]
+
+
+def test_long_folds_are_torch_s_own_where_their_partial_results_would_raise_the_peak():
+    x = torch.rand(2048, 512)
+    assert kernels_for_a_gpu(lambda x: x.sum(0), x) == []
+    # Eager makes the elements, which takes more than the partial results.
+    assert kernels_for_a_gpu(lambda x: x.exp().sum(0), x) == [["sum_1_partial"], ["sum_1"]]
+    # Of several folds only those go that are there at the peak.
+    made = kernels_for_a_gpu(lambda x: (x.exp().sum(0), (y := x @ x.t()), y.sum(0)), x)
+    assert made == [["sum_1_partial"], ["sum_1"]]

@@ -6,15 +6,16 @@ It knows expressions and buffers, no ATen operation.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 
 from minidynamo.codegen.ir.expr import rename
 from minidynamo.codegen.ir.index import Index, Var, as_index, flatten, row_major
 from minidynamo.codegen.ir.loops import POSITIONAL, Buffer, Loops, Node, Origins
+from minidynamo.codegen.ir.machines import chunks_wanted
 from minidynamo.codegen.ir.size import Extent
-from minidynamo.codegen.lowering.formula import V, const, identity, opmath
+from minidynamo.codegen.lowering.formula import NotLowered, V, const, identity, opmath
 from minidynamo.codegen.lowering.values import Coordinates, Value, broadcast_shape, dimensions
 
 Formula = Callable[..., V]
@@ -36,6 +37,8 @@ class Builder:
         self.origins: Origins = ()
         # The language of the kernels. Those in C++ can fold MOMENTS.
         self.target = "cpp"
+        # Calls whose folds must not be cut into chunks: where they had to be, they are torch's own.
+        self.uncut: Collection[str] = ()
 
     @property
     def out(self) -> Buffer:
@@ -110,7 +113,10 @@ class Builder:
         made = dtype or (torch.int64 if positional else body.dtype)
         reduced: tuple[Var, ...] = tuple(v for d, v in enumerate(axes) if d in folded)
         out = self._buffer(combine, size, made)
-        return self._add(Loops(out, axes, tuple(index), body.expr, reduced, combine, body.dtype, position))
+        node = Loops(out, axes, tuple(index), body.expr, reduced, combine, body.dtype, position)
+        if self.prefix in self.uncut and chunks_wanted(node, self.buffers, self.target) > 1:
+            raise NotLowered
+        return self._add(node)
 
     def adopt(self, value: Value, layout: Buffer, start: int) -> Value:
         """Give a buffer made since `start` the name, sizes and strides of `layout`, everywhere it is used."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import keyword
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -44,11 +44,12 @@ from minidynamo.redrawing import FUNCTIONS
 _COPY = torch.ops.aten.copy_.default
 
 
-def lower_graph(gm: fx.GraphModule, *, target: str = "cpp") -> LoopProgram:
+def lower_graph(gm: fx.GraphModule, *, target: str = "cpp", uncut: Collection[str] = ()) -> LoopProgram:
     """The loop program of a functional ATen graph with fake tensors in `meta["val"]`, for kernels in C++ ("cpp") or
-    Triton, or for none ("aten"): then every node becomes an extern call.
+    Triton, or for none ("aten"): then every node becomes an extern call. Those of `uncut` do if they fold long rows to
+    few results: kernels that do not cut them would keep few processors busy.
     """
-    return GraphLowering(gm, target).run()
+    return GraphLowering(gm, target, uncut).run()
 
 
 def _served(gm: fx.GraphModule, target: str) -> frozenset[str]:
@@ -94,12 +95,13 @@ class GraphLowering:
     """One walk. `values` has the loop form of a node, `known` the number that kernels see in a node, `real` the host
     name of the tensor or number if it exists."""
 
-    def __init__(self, gm: fx.GraphModule, target: str) -> None:
+    def __init__(self, gm: fx.GraphModule, target: str, uncut: Collection[str]) -> None:
         self.gm = gm
         self.target = target
         self.served = _served(gm, target)
         self.builder = Builder()
         self.builder.target = target
+        self.builder.uncut = uncut
         self.values: dict[fx.Node, Value | tuple[Value | None, ...]] = {}
         self.numbers = Numbers()
         self.known: dict[fx.Node, Extent | V | float] = {}

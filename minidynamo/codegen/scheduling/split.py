@@ -8,43 +8,18 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import operator
-from dataclasses import dataclass
 
 import torch
 
 from minidynamo.codegen.ir.expr import IndexValue, Load, Op, mask
 from minidynamo.codegen.ir.index import Var, as_index, delinearize, row_major
-from minidynamo.codegen.ir.loops import MOMENTS, POSITIONAL, Buffer, LoopProgram, Loops, Node
+from minidynamo.codegen.ir.loops import Buffer, LoopProgram, Loops, Node
+from minidynamo.codegen.ir.machines import chunks_wanted
 from minidynamo.codegen.ir.size import Extent, ceil_division, hint, product
 from minidynamo.codegen.lowering.formula import identity, operand
 
-
-@dataclass(frozen=True)
-class Machine:
-    """What keeps the machine busy that a target makes kernels for.
-
-    A fold is cut where up to `few` programs have at least `large` elements to read: into about `chunks`, or so that
-    there are about `programs` in all, each with `shortest` elements or more. One program makes `neighbours` results
-    where these are neighbours in memory and the fold runs across it.
-    """
-
-    few: int
-    large: int
-    chunks: int = 0
-    programs: int = 0
-    shortest: int = 1
-    neighbours: int = 1
-
-
-MACHINES = {
-    # A handful of threads, each with one program after the other.
-    "cpp": Machine(few=63, large=1 << 16, chunks=64),
-    # A hundred processors, each of which needs several programs side by side to read as fast as memory allows.
-    "triton": Machine(few=255, large=1 << 18, programs=1024, shortest=2048, neighbours=64),
-}
-
-LONG = 256
-"""Shorter folds are not worth a second kernel."""
+PARTIAL = "_partial"
+"""What the names of partial results end with."""
 
 
 def split_reductions(program: LoopProgram) -> LoopProgram:
@@ -52,29 +27,14 @@ def split_reductions(program: LoopProgram) -> LoopProgram:
     nodes: list[Node] = []
     buffers = dict(program.buffers)
     for node in program.nodes:
-        wanted = _wanted(node, program.target) if isinstance(node, Loops) else 1
+        wanted = chunks_wanted(node, program.buffers, program.target) if isinstance(node, Loops) else 1
         if isinstance(node, Loops) and wanted > 1:
-            first, second = _halves(node, f"{node.out.name}_partial", wanted)
+            first, second = _halves(node, f"{node.out.name}{PARTIAL}", wanted)
             buffers[first.out.name] = first.out
             nodes += [first, second]
         else:
             nodes.append(node)
     return dataclasses.replace(program, nodes=tuple(nodes), buffers=buffers)
-
-
-def _wanted(node: Loops, target: str) -> int:
-    """About how many chunks a fold should be cut into; 1 leaves it whole."""
-    if node.combine is None or node.combine in (*POSITIONAL, *MOMENTS) or target not in MACHINES:
-        return 1
-    machine = MACHINES[target]
-    results = hint(product(v.extent for v in node.ranges))
-    length = hint(product(v.extent for v in node.reduced))
-    across = node.axes[-1] not in node.reduced
-    each = machine.neighbours if across else 1
-    programs = -(-results // each)
-    if not 0 < programs <= machine.few or length < LONG or results * length < machine.large:
-        return 1
-    return machine.chunks or min(machine.programs // programs, length * min(each, results) // machine.shortest)
 
 
 def _chunks(extents: list[int], wanted: int) -> int:
