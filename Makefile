@@ -1,7 +1,10 @@
-# Every developer command. The environment is made on first use: .venv for Python 3.11, .venv-X.Y for another one.
+# Every developer command. The environment is made on first use: .venv for Python 3.11, .venv-X.Y for another one,
+# .venv-oldest for the oldest torch.
 #   make test PYTHON=python3.12     the interpreter is found under that name or through pyenv
 PYTHON ?= python3.11
 PYTEST_ARGS ?=
+# Pins that come before those of constraints.txt.
+PINS ?=
 
 FOUND := $(shell sh scripts/find_python.sh $(PYTHON) 2>/dev/null)
 VERSION := $(if $(FOUND),$(shell $(FOUND) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
@@ -10,14 +13,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint format types bench docs clean
+.PHONY: help setup demo test test-slow test-oldest lint format types bench docs clean
 
 help:  ## list the commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-$(STAMP): constraints.txt pyproject.toml scripts/install.sh
+$(STAMP): constraints.txt $(PINS) pyproject.toml scripts/install.sh
 	@sh scripts/find_python.sh $(PYTHON) >/dev/null
-	sh scripts/install.sh "$(FOUND)" "$(VENV)"
+	sh scripts/install.sh "$(FOUND)" "$(VENV)" $(PINS)
 	@touch $@
 
 setup: $(STAMP)  ## make the environment
@@ -30,6 +33,9 @@ test: $(STAMP)  ## run the tests
 
 test-slow: $(STAMP)  ## run the tests, the slow ones too
 	$(BIN)/python -m pytest -n 2 --slow $(PYTEST_ARGS)
+
+test-oldest:  ## run the tests with the oldest torch and Triton that are supported
+	$(MAKE) test PYTHON=python3.12 VENV=.venv-oldest PINS=constraints-oldest.txt
 
 lint: $(STAMP)  ## check style and formatting
 	$(BIN)/ruff check .
