@@ -96,7 +96,8 @@ class Ways:
         if not self.groups or not torch.is_grad_enabled():
             links = linked(known)
             known.clear()
-            return self.apply(args, (None, links), *self.in_order(links))
+            seed = () if any(link is not None for link in links) else (_SEED,)
+            return self.apply(args, (None, links), *self.in_order(links), *seed)
         apart = Apart(self.results, self.compute)
         everything, ends = self.link(apart, known)
         if not ends:
@@ -126,7 +127,7 @@ class Ways:
         return [links.get(place, link) for place, link in enumerate(others)], ends
 
 
-# Makes autograd see the graph's node where all inputs lie apart: no gradient ever comes here.
+# Makes autograd see the graph's node where all inputs lie apart, or get no gradients: none ever comes here.
 _SEED = torch.empty(0, requires_grad=True)
 
 

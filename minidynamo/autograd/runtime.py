@@ -67,11 +67,11 @@ def training_call(
         signature, _settling(signature, forward, counted=True), places, run_backward, again, holders, gradients_of
     )
     ways = Ways(signature, compat.raw_apply(function) if holders is None else _joining(holders, function), gradients_of)
-    if len(differentiable) > 1 or signature.saved_results:
+    if len(differentiable) > 1 or signature.saved_results or signature.unvisited:
         watched(function)
     chains = Chains(signature, _arriving(signature, holders, run_backward)) if has_chains(signature) else None
     gradients = signature.gradients
-    reached = {i for i in gradients if i not in signature.unreached or i in again.plan.linked} or {*gradients}
+    reached = {i for i in gradients if i not in signature.unreached or i in again.plan.linked}
 
     def run(args: list[Any]) -> Any:
         return ways.call(args, [args[i] for i in gradients])
@@ -322,10 +322,10 @@ def _make_function(
         def backward(ctx: Any, *given: Any) -> tuple[torch.Tensor | None, ...]:
             gradients = received(given)
             del given
-            if ctx.apart is None:
-                return (None, None, *ordered(gradients_of(ctx, gradients)))
-            ctx.apart.begin()
-            return (None, None, *ordered(ctx.apart.left(gradients_of(ctx, gradients))), None)
+            if ctx.apart is not None:
+                ctx.apart.begin()
+            made = gradients_of(ctx, gradients)
+            return (None, None, *ordered(made if ctx.apart is None else ctx.apart.left(made)), None)
 
     return CompiledFunction
 

@@ -56,6 +56,12 @@ def writing(a, b, w):
     return b * w, w.sin()
 
 
+def leading_nowhere(a, b, w):
+    with torch.no_grad():
+        c, d = a[:], b[:]
+    return c * 2, d + c
+
+
 def of_zeros(a, b, w):
     return a.sgn() + w, a * b
 
@@ -64,7 +70,7 @@ def views(a, b, w):
     return torch.stack([a, w]), (b * 2).chunk(2)[0], a.view(-1) * b
 
 
-PROGRAMS = [two, three, one_from_another, each_its_own, writing, of_zeros, views]
+PROGRAMS = [two, three, one_from_another, each_its_own, writing, leading_nowhere, of_zeros, views]
 
 
 def backward(outs, leaves):
@@ -158,6 +164,26 @@ def test_a_function_behind_an_argument_gets_no_zeros(backend):
     first, _ = minidynamo.compile(two, backend=backend)(y * 1, Noting.apply(x, "b", calls) * 2, w)
     first.sum().backward()
     assert x.grad is None and calls == [] and torch.equal(y.grad, w.grad)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_hook_on_what_leads_nowhere_is_not_called(backend):
+    calls = []
+
+    def program(x):
+        view = x.view(1, 3)[0]
+        with torch.no_grad():
+            silent = view[1:]
+        result = silent * 2
+        view.register_hook(calls.append)
+        return result
+
+    compiled = minidynamo.compile(program, backend=backend, fullgraph=True)
+    x = torch.ones(3, requires_grad=True)
+    for result in (program(x), compiled(x)):
+        assert result.requires_grad
+        result.sum().backward()
+    assert x.grad is None and calls == []
 
 
 def test_a_checkpoint_behind_an_argument_is_not_run_again():

@@ -34,10 +34,17 @@ def writing(a, b):
     return a.sin(), b.cos()
 
 
+def from_one_alone(a, b):
+    with torch.no_grad():
+        c = a * 2
+    return (b.sin() * c,)
+
+
 CASES = [
     *itertools.product([side_by_side], ["xwyz", "xwyzab"]),
     *itertools.product([one_from_another, three_in_a_row], ["xwyzr", "xwyzrab"]),
     (writing, "xwyzab"),
+    *itertools.product([from_one_alone], ["xwy", "xwyab"]),
 ]
 
 
