@@ -101,6 +101,7 @@ VIEWS_OF_VIEWS = {
     "of what is detached": lambda x: (x.detach()[0], (x * 2).detach()[0]),
     "of one that is detached": lambda x: ((d := x.detach())[0], d.t()),
     "detached last": lambda x: (x[0].detach(), (x * 2)[0].data),
+    "from inside of inference mode": lambda x: torch.inference_mode()(lambda: (x.t(), x[0]))(),
     "of data": lambda x: ((d := x.data)[0], d[1], x.data),
 }
 
