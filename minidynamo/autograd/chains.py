@@ -16,9 +16,8 @@ from typing import Any
 import torch
 
 from minidynamo import compat
-from minidynamo.autograd.double_backward import without_data
 from minidynamo.autograd.holders import CompiledResult, received
-from minidynamo.autograd.links import LeadingResult
+from minidynamo.autograd.links import LeadingResult, without_data
 from minidynamo.autograd.result_hooks import all_behind, in_front, main_node, watch_hooks
 from minidynamo.autograd.signature import GraphSignature
 from minidynamo.errors import Diagnostic, Unsupported

@@ -122,8 +122,8 @@ def _own_saved_tensors() -> Iterator[None]:
 
 class Derivative:
     """One derivative. `differentiable` says for each result whether it has a derivative itself, and `reached` at which
-    results of the graph its gradients arrive; `leads_to` are the inputs with gradients, then the gradients that were
-    handed in, by their places, that autograd comes to from it."""
+    results of the graph its gradients arrive; `leads_to` has, for places of the inputs with gradients, then of the
+    gradients that were handed in, the results that autograd comes there from."""
 
     def __init__(self, trace: Trace, functional: FunctionalGraph, symbols: Symbols, kept: Mapping[str, int]) -> None:
         self.trace = trace

@@ -8,6 +8,7 @@ beyond what is saved anyway is chosen and kept here; the plain backward is in `r
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -21,6 +22,7 @@ from minidynamo.autograd.derivatives import Derivative, Derivatives, NotAvailabl
 from minidynamo.autograd.functional_graph import FunctionalGraph
 from minidynamo.autograd.hooks import spare_leaves
 from minidynamo.autograd.joint import Given, Trace
+from minidynamo.autograd.links import Apart, Links, Ways
 from minidynamo.autograd.numbers import is_number
 from minidynamo.autograd.partition import Partition, ancestors, maker_of
 from minidynamo.autograd.recomputation import is_free, is_random, uses_generator
@@ -224,13 +226,20 @@ class _Call:
             return self.watch.alive(frozenset().union(*self.derivative().reached))
         return []
 
-    def leading(self, inputs: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
-        """Those of `inputs` that autograd comes to from these gradients: it runs what is behind all that it is told of,
-        functions of the user's as well."""
-        with contextlib.suppress(NotAvailable):
-            leads_to = self.derivative().leads_to
-            return [value if place in leads_to else None for place, value in enumerate(inputs)]
-        return inputs
+    def differentiable(self, inputs: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
+        """The gradients, behind which autograd comes to those of `inputs` that it comes to in eager: it runs what is
+        behind all that it is told of, functions of the user's as well."""
+        apply = functools.partial(_apply_to, self.reached())
+        try:
+            derivative = self.derivative()
+        except NotAvailable:
+            return list(apply(self, (None, inputs), *inputs))
+        leads_to, results = derivative.leads_to, derivative.differentiable
+        known = [value if leads_to.get(place) else None for place, value in enumerate(inputs)]
+        everywhere = {k for positions in leads_to.values() for k in positions}
+        places = [leads_to.get(place, ()) for place in range(len(inputs))]
+        ways = Ways(places, len(everywhere), len(results), apply, _derivatives_of)
+        return list(ways.call(self, known) if ways.groups else apply(self, (None, known), *known))
 
     def then(self, tangents: Sequence[torch.Tensor | None]) -> _Call:
         """The same with gradients of one more order."""
@@ -268,14 +277,16 @@ def _gradients(call: _Call, tangents: Sequence[torch.Tensor | None]) -> list[tor
     if not torch.is_grad_enabled():
         return list(call.compute())
     given = [tangent for tangents in call.earlier for tangent in tangents]
-    return list(compat.raw_apply(_Differentiable)(call, *call.leading([*call.kept.links, *given]), *call.reached()))
+    return call.differentiable([*call.kept.links, *given])
 
 
 class _Differentiable(torch.autograd.Function):
     """Gradients of some order, which can be differentiated: those of the next order are its backward."""
 
     @staticmethod
-    def forward(ctx: Any, call: _Call, *_: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+    def forward(
+        ctx: Any, call: _Call, known: tuple[Apart | None, Links], *_: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, ...]:
         made = [None if value is None else value.detach() for value in call.compute()]
         ctx.refusal = ""
         try:
@@ -284,32 +295,48 @@ class _Differentiable(torch.autograd.Function):
             ctx.refusal = str(error)
         else:
             ctx.reached = derivative.reached
-            known = zip(made, derivative.differentiable)
-            ctx.mark_non_differentiable(*[value for value, again in known if value is not None and not again])
+            found = zip(made, derivative.differentiable)
+            ctx.mark_non_differentiable(*[value for value, again in found if value is not None and not again])
         ctx.save_for_backward(*call.saved, *(t for tangents in call.earlier for t in tangents))
         ctx.call = replace(call, saved=(), earlier=(), compiled=None)
         ctx.count = len(call.saved)
+        ctx.apart = known[0]
         ctx.set_materialize_grads(False)
         return tuple(made)
 
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        if ctx.refusal:
-            raise _unsupported(ctx.refusal)
-        call: _Call = ctx.call
-        if call is not None and call.watch is not None:
-            used = (places for places, tangent in zip(ctx.reached, tangents) if tangent is not None)
-            call.watch.refuse(frozenset().union(*used))
-        values = ctx.saved_tensors
-        if not compat.retains_graph():
-            ctx.call = None
-        rest = iter(values[ctx.count :])
-        earlier = tuple(tuple(next(rest) for _ in given) for given in call.orders)
-        call = replace(call, saved=values[: ctx.count], earlier=earlier)
-        wanted = ctx.needs_input_grad[1:]  # a derivative in one call has zeros for what it does not lead to
-        found = [value if asked else None for value, asked in zip(_gradients(call, tangents), wanted)]
+        if ctx.apart is not None:
+            ctx.apart.begin()
+        found = _derivatives_of(ctx, tangents)
+        wanted = ctx.needs_input_grad[2:]  # a derivative in one call has zeros for what it does not lead to
+        if ctx.apart is not None:
+            found = ctx.apart.left(found)
+        found = [value if asked else None for value, asked in zip(found, wanted)]
         spare_leaves(ctx, found)
-        return (None, *found, *[None] * (len(ctx.needs_input_grad) - 1 - len(found)))
+        return (None, None, *found, *[None] * (len(wanted) - len(found)))
+
+
+def _derivatives_of(ctx: Any, tangents: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+    """The gradients of the next order, given the node of some, and what came in there."""
+    if ctx.refusal:
+        raise _unsupported(ctx.refusal)
+    call: _Call = ctx.call
+    if call is not None and call.watch is not None:
+        used = (places for places, tangent in zip(ctx.reached, tangents) if tangent is not None)
+        call.watch.refuse(frozenset().union(*used))
+    values = ctx.saved_tensors
+    if not compat.retains_graph():
+        ctx.maybe_clear_saved_tensors()
+        ctx.call = None
+    rest = iter(values[ctx.count :])
+    earlier = tuple(tuple(next(rest) for _ in given) for given in call.orders)
+    return _gradients(replace(call, saved=values[: ctx.count], earlier=earlier), tangents)
+
+
+def _apply_to(reached: Sequence[torch.Tensor], call: _Call, known: Any, *inputs: torch.Tensor | None) -> Any:
+    """The gradients of a call, whose node has an edge to results that gradients of it arrive at, too."""
+    return compat.raw_apply(_Differentiable)(call, known, *inputs, *reached)
 
 
 def _unsupported(why: str) -> Unsupported:
@@ -321,13 +348,6 @@ def _unsupported(why: str) -> Unsupported:
             fix="Run the function without minidynamo there: `fn.__wrapped__(...)`.",
         )
     )
-
-
-def without_data(value: torch.Tensor) -> torch.Tensor:
-    """A tensor of the same kind and shape that takes no memory."""
-    made = value.new_empty(()).expand(value.shape)
-    made.untyped_storage().resize_(0)
-    return made
 
 
 def _hold(value: torch.Tensor) -> tuple[torch.Tensor, int]:

@@ -66,10 +66,10 @@ class Trace:
     behind those of what is differentiated are those of outputs that are views. `zeros_from` has, for inputs, what is
     differentiated that gives them zeros, which hang on no gradient, and `zeros_at` for the places of `arrivals`.
     `saved_results` are the places of what eager saves for its own gradient; `reached` are for each of `derivatives` the
-    places that gradients of it arrive at. `ways` has, for inputs, what is differentiated that leads there,
-    and `leads_to` the places of the inputs, then of what was handed in, that `derivatives` lead to. `arrived` are the
-    inputs with gradients in the order in which autograd came to them. `between` are tensors that stand between outputs
-    and what they share memory with."""
+    places that gradients of it arrive at. `ways` has, for inputs, what is differentiated that leads there, and
+    `leads_to`, for places of the inputs, then of what was handed in, which of `derivatives` lead there. `arrived` are
+    the inputs with gradients in the order in which autograd came to them. `between` are tensors that stand between
+    outputs and what they share memory with."""
 
     graph: fx.Graph
     mode: FakeTensorMode
@@ -99,7 +99,7 @@ class Trace:
     saved_results: tuple[int, ...] = ()
     reached: tuple[frozenset[int], ...] = ()
     ways: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    leads_to: frozenset[int] = frozenset()
+    leads_to: dict[int, tuple[int, ...]] = field(default_factory=dict)
     arrived: tuple[int, ...] = ()
 
     @property
@@ -364,9 +364,11 @@ class _Tracing:
         if self.orders:
             self.result.reached = reached(again, self.watchable)
             asked = {place: slot for place, slot in enumerate(slots) if slot is not None}
+            made_for = [place for place, value in enumerate(again) if value is not None]
             found = ways([value for value in again if value is not None], asked)
             # What a function of the user's returns that is differentiable once leads to an error only.
-            self.result.leads_to = frozenset(place for place, values in found.items() if values) or frozenset(asked)
+            everywhere = {} if any(found.values()) else dict.fromkeys(asked, tuple(made_for))
+            self.result.leads_to = everywhere or {i: tuple(made_for[k] for k in values) for i, values in found.items()}
         return made
 
     def tangents(self, order: int, targets: Sequence[torch.Tensor | None], given: Given) -> dict[int, torch.Tensor]:

@@ -1,4 +1,5 @@
-"""Owns how autograd comes from a compiled graph to its inputs: to those that eager comes to from the results in use.
+"""Owns how autograd comes from a compiled graph, or from gradients that are differentiated themselves, to what they are
+computed from: to those inputs that eager comes to from the results in use.
 
 The graph is one node of autograd's graph, and autograd calls all that a node has edges to: without a gradient where the
 results in use give none, but then functions of the user's run on zeros, and hooks are called. So inputs that not all
@@ -15,11 +16,9 @@ from typing import Any, TypeAlias
 import torch
 
 from minidynamo import compat
-from minidynamo.autograd.double_backward import without_data
 from minidynamo.autograd.holders import received
 from minidynamo.autograd.hooks import Watched
 from minidynamo.autograd.result_hooks import in_front, main_node
-from minidynamo.autograd.signature import GraphSignature
 from minidynamo.references import Reference
 
 MOST_RUNS = 16
@@ -30,45 +29,46 @@ Gradients: TypeAlias = Sequence[torch.Tensor | None]
 Compute: TypeAlias = Callable[[Any, list[torch.Tensor | None]], Gradients]
 
 
-class _Links(torch.autograd.Function):
-    """For each tensor another of the same shape, under its history, without its data; behind those of `apart` one of no
-    size, to which results have an edge."""
+def without_data(value: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same kind and shape that takes no memory."""
+    made = value.new_empty(()).expand(value.shape)
+    made.untyped_storage().resize_(0)
+    return made
+
+
+class _Link(torch.autograd.Function):
+    """Another tensor of the same shape, under its history, without its data; of what lies apart at a place, also one of
+    no size, to which results have an edge."""
 
     @staticmethod
-    def forward(
-        ctx: Any, apart: Apart | None, places: Sequence[int], *values: torch.Tensor
-    ) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, apart: Apart | None, place: int, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.set_materialize_grads(False)
-        ctx.apart, ctx.places = apart, places
-        ctx.watched = [*map(Watched, values)]
-        ends = () if apart is None else (values[0].new_empty(0),)
-        return (*map(without_data, values), *ends)
+        ctx.apart, ctx.place = apart, place
+        ctx.watched = Watched(value)
+        link = without_data(value)
+        return (link,) if apart is None else (link, value.new_empty(0))
 
     @staticmethod
     def backward(ctx: Any, *given: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        gradients: Gradients = given
-        if ctx.apart is not None:
-            gradients = ctx.apart.collected(ctx.places, given[:-1]) if given[-1] is not None else given[:-1]
-        for watched, gradient in zip(ctx.watched, gradients):
-            if gradient is None:
-                watched.spare()
-        return (None, None, *gradients)
+        gradient = given[0]
+        if ctx.apart is not None and given[1] is not None:
+            gradient = ctx.apart.collected(ctx.place, gradient)
+        if gradient is None:
+            ctx.watched.spare()
+        return (None, None, gradient)
 
 
-_link = compat.raw_apply(_Links)
+_link = compat.raw_apply(_Link)
 
 
 def linked(values: Links) -> Links:
     """What stands for `values` and their history without keeping them alive, nor what is written to them later.
 
     Leaves, which live as long as their history does and which autograd does not let be written, stand for themselves.
+    Each of the others has a node of its own: gradients of gradients may lead to some of them only.
     """
-    inner = [value for value in values if value is not None and not value.is_leaf]
-    if not inner:
-        return [*values]
     with torch.enable_grad():
-        made = iter(_link(None, (), *inner))
-    return [value if value is None or value.is_leaf else next(made) for value in values]
+        return [value if value is None or value.is_leaf else _link(None, 0, value)[0] for value in values]
 
 
 def in_order(edges: Sequence[int]) -> Callable[[Gradients], Gradients]:
@@ -77,22 +77,31 @@ def in_order(edges: Sequence[int]) -> Callable[[Gradients], Gradients]:
 
 
 class Ways:
-    """How one compiled graph is called. `groups` has the places of inputs that require grad and to which not all
-    results lead, by the positions of those that do."""
+    """How a node with so many `results`, `leading` of which lead to inputs, is called by `apply`; `compute` is its
+    backward. `ways` are, for each input that requires grad, the positions of the results that lead there, and `edges`
+    the order of the inputs. `groups` has the places of inputs to which not all lead, by those that do."""
 
-    def __init__(self, signature: GraphSignature, apply: Callable[..., Any], compute: Compute) -> None:
+    def __init__(
+        self,
+        ways: Sequence[tuple[int, ...]],
+        leading: int,
+        results: int,
+        apply: Callable[..., Any],
+        compute: Compute,
+        edges: Sequence[int] = (),
+    ) -> None:
         groups: dict[tuple[int, ...], list[int]] = {}
-        for place, results in enumerate(signature.ways):
-            if 0 < len(results) < len(signature.differentiable_results):
-                groups.setdefault(tuple(signature.differentiable_results[i] for i in results), []).append(place)
+        for place, positions in enumerate(ways):
+            if 0 < len(positions) < leading:
+                groups.setdefault(positions, []).append(place)
         self.groups = list(groups.items())
-        self.results = signature.results
-        self.in_order = in_order(signature.edges)
+        self.results = results
+        self.in_order = in_order(edges)
         self.apply = apply
         self.compute = compute
 
-    def call(self, args: list[Any], known: Links) -> Any:
-        """The results. `known` has those of `args` that require grad, or None instead, and is emptied."""
+    def call(self, args: Any, known: Links) -> Any:
+        """The results. `known` has the inputs among `args` that require grad, or None instead, and is emptied."""
         if not self.groups or not torch.is_grad_enabled():
             links = linked(known)
             known.clear()
@@ -115,12 +124,13 @@ class Ways:
         ends: dict[int, list[list[torch.Tensor]]] = {}
         links: dict[int, torch.Tensor] = {}
         for results, places in self.groups:
-            values = {i: value for i in places if (value := known[i]) is not None and not value.is_leaf}
-            if values:
-                made = list(_link(apart, tuple(values), *values.values()))
-                links |= zip(values, made)
-                for position in results:
-                    ends.setdefault(position, []).append(made)
+            for place in places:
+                value = known[place]
+                if value is not None and not value.is_leaf:
+                    made = list(_link(apart, place, value))
+                    links[place] = made[0]
+                    for position in results:
+                        ends.setdefault(position, []).append(made)
         apart.places.update(links)
         others = linked([None if place in links else value for place, value in enumerate(known)])
         known.clear()
@@ -179,16 +189,16 @@ class Apart:
         run.found = {place: found[place] for place in self.places}
         return [None if place in self.places else gradient for place, gradient in enumerate(found)]
 
-    def collected(self, places: Sequence[int], given: Gradients) -> list[torch.Tensor | None]:
-        """The gradients at `places`, and what is `given` from elsewhere."""
+    def collected(self, place: int, given: torch.Tensor | None) -> torch.Tensor | None:
+        """The gradient at a place, and what is `given` from elsewhere."""
         run = self.run()
         if run.found is None:
             gradients = [run.gradients.get(i) for i in range(self.results)]
             node, run.node, run.gradients = run.node, None, {}
             found = self.compute(node, gradients)
             run.found = {place: found[place] for place in self.places}
-        own = [run.found.pop(place, None) for place in places]
-        return [one if other is None else other if one is None else one + other for one, other in zip(own, given)]
+        own = run.found.pop(place, None)
+        return own if given is None else given if own is None else own + given
 
 
 class _Run:

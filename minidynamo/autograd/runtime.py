@@ -20,11 +20,11 @@ from minidynamo import compat
 from minidynamo.autograd.accumulation import accumulating, not_asked_for
 from minidynamo.autograd.batches import has_batches
 from minidynamo.autograd.chains import Arriving, Chains, has_chains, is_cut, noting, watch_of, watched
-from minidynamo.autograd.double_backward import DoubleBackward, without_data
+from minidynamo.autograd.double_backward import DoubleBackward
 from minidynamo.autograd.holders import NOTHING, Holders, received
 from minidynamo.autograd.hooks import spare_leaves
 from minidynamo.autograd.layouts import GradientLayout, Layout
-from minidynamo.autograd.links import Apart, Compute, Links, Ways, in_order
+from minidynamo.autograd.links import Apart, Compute, Links, Ways, in_order, without_data
 from minidynamo.autograd.parts import WHOLE, Part
 from minidynamo.autograd.signature import GraphSignature, OutputPlan
 from minidynamo.boxed import BoxedCallable, HandOver, hands_over, mark_boxed
@@ -66,7 +66,9 @@ def training_call(
     function = _make_function(
         signature, _settling(signature, forward, counted=True), places, run_backward, again, holders, gradients_of
     )
-    ways = Ways(signature, compat.raw_apply(function) if holders is None else _joining(holders, function), gradients_of)
+    leading = [tuple(differentiable[i] for i in places) for places in signature.ways]
+    apply = compat.raw_apply(function) if holders is None else _joining(holders, function)
+    ways = Ways(leading, len(differentiable), signature.results, apply, gradients_of, signature.edges)
     if len(differentiable) > 1 or signature.saved_results or signature.unvisited:
         watched(function)
     chains = Chains(signature, _arriving(signature, holders, run_backward)) if has_chains(signature) else None

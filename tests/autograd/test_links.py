@@ -186,6 +186,60 @@ def test_a_hook_on_what_leads_nowhere_is_not_called(backend):
     assert x.grad is None and calls == []
 
 
+def products(a, b, w):
+    return (a.exp() * b * w,)
+
+
+def apart(a, b, w):
+    return (a * w).sin(), (b * w).cos()
+
+
+def powers(a, b, w):
+    return a**3 + w * b, (a * b) ** 2 * w
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", [products, powers, apart, one_from_another])
+def test_gradients_of_some_gradients_lead_where_they_do_in_eager(program, backend):
+    def run(function, used, order):
+        calls, leaves = [], leaves_of_all()
+        a, b = behind(*leaves[:2], calls, True)
+        values = function(a, b, leaves[2])
+        for _ in range(order):
+            loss = sum((value * value).sum() for value in values)
+            made = torch.autograd.grad(loss, (a, b, leaves[2]), create_graph=True, allow_unused=True)
+            values = [value for place, value in enumerate(made) if used >> place & 1 and value is not None]
+            values = [value for value in values if value.requires_grad]
+        calls.clear()
+        if values:
+            sum(value.sum() for value in values).backward()
+        return [leaf.grad for leaf in leaves], sorted(calls)
+
+    compiled = minidynamo.compile(program, backend=backend, fullgraph=True)
+    for used, order in itertools.product(range(1, 8), (1, 2)):
+        expected, called = run(program, used, order)
+        found, our_calls = run(compiled, used, order)
+        assert our_calls == called, (used, order)
+        assert [g is None for g in found] == [g is None for g in expected], (used, order)
+        for mine, theirs in zip(found, expected):
+            if theirs is not None:
+                torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_function_behind_a_gradient_that_is_not_used_gets_no_zeros(backend):
+    def program(a, b):
+        return a.sin() * b
+
+    for run in (program, minidynamo.compile(program, backend=backend, fullgraph=True)):
+        calls, x, y = [], torch.ones(2, requires_grad=True), torch.zeros(2, requires_grad=True)
+        a, b = x * 1, Noting.apply(y, "b", calls)
+        _, of_b = torch.autograd.grad(run(a, b).sum(), (a, b), create_graph=True)
+        of_b.sum().backward()
+        assert calls == [] and y.grad is None
+        torch.testing.assert_close(x.grad, torch.ones(2).cos())
+
+
 def test_a_checkpoint_behind_an_argument_is_not_run_again():
     x, p = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
     inside = checkpoint(lambda t: (t * p).exp(), x, use_reentrant=True)
