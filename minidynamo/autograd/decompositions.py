@@ -92,6 +92,8 @@ def decomposition_table(keep: Collection[OpOverload] = ()) -> dict[OpOverload, C
     for name in ROUNDED_ON_THE_WAY.split():
         op = getattr(aten, name).default
         parts[op] = _unless_half(parts[op])
+    for op in (aten.nll_loss_forward.default, aten.nll_loss2d_forward.default):
+        parts[op] = _unless_unchecked(parts[op])
     parts |= foreach_table()
     return {op: split for op, split in parts.items() if op not in keep}
 
@@ -160,6 +162,17 @@ def _unless_half(split: Callable[..., Any]) -> Callable[..., Any]:
     def decide(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         is_half = x.device.type == "cpu" and x.dtype.itemsize == 2
         return NotImplemented if is_half else split(x, *args, **kwargs)
+
+    return decide
+
+
+def _unless_unchecked(split: Callable[..., Any]) -> Callable[..., Any]:
+    """`split`, but a loss over classes stays whole where there are none, or one element stands for all of them: no
+    generated kernel reads by the targets then, so that none would raise the loss's error."""
+
+    def decide(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        along = min(x.dim(), 2) - 1
+        return NotImplemented if x.shape[along] == 0 or x.stride(along) == 0 else split(x, *args, **kwargs)
 
     return decide
 

@@ -119,6 +119,19 @@ def test_an_index_is_checked_in_a_dimension_that_an_input_repeats(function):
         compiled(x, wrong)
 
 
+@pytest.mark.parametrize("shape", [(3, 4), (3, 4, 2)])
+@pytest.mark.parametrize("classes", [4, 1, 0])
+def test_a_loss_over_classes_has_its_own_words_whatever_its_classes_are(shape, classes):
+    x = torch.randn(shape)[:, :classes]
+    x = x.expand(shape) if classes == 1 else x
+    target = torch.full((3, *shape[2:]), 9)
+    with pytest.raises((IndexError, RuntimeError)) as of_eager:
+        F.nll_loss(x, target)
+    with pytest.raises(of_eager.type) as error:
+        minidynamo.compile(lambda x, y: F.nll_loss(x, y), backend="native")(x, target)
+    assert str(error.value) == str(of_eager.value)
+
+
 def test_what_is_chosen_is_computed_where_all_of_it_is_read():
     for read in (lambda t: t + 1, lambda t: t.reshape(-1) + 1, lambda t: t.transpose(0, 2) * 2, lambda t: t.flatten(1)):
         program = lower(lambda x, i: read(F.embedding(i, x)).tanh(), X[0], I)  # noqa: B023 (called at once)
