@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from minidynamo.guards.source import Computed, Constant, Source, is_read_anew
 from minidynamo.tracer.constants import as_constant
 from minidynamo.tracer.copies import anew
@@ -370,7 +372,26 @@ def unary(tx: Tracer, function: Callable[..., Any], number: NumberVariable) -> V
             )
             result = floating(tx, function(number.value), text)
     result = _as_constants(tx, function, number) if result is None else result
-    return _made_by(result, "abs({})" if function is abs else "-{}" if function is operator.neg else "", number)
+    return _made_by(result, "{abs}({})" if function is abs else "-{}" if function is operator.neg else "", number)
+
+
+def extreme(
+    tx: Tracer, function: Callable[..., Any], best: VariableTracker, item: VariableTracker
+) -> VariableTracker | None:
+    """`min` or `max` of two numbers of one class, which does not decide which of them it is; None for all else."""
+    if not (isinstance(best, NumberVariable) or isinstance(item, NumberVariable)):
+        return None
+    if not (_is_number(best) and _is_number(item)) or best.python_type is not item.python_type:
+        return None
+    if best.python_type is int:
+        result = _integer(tx, _OF_SYMBOLS[function], best, item)
+    else:
+        text = computed_text("{2}({0}, {1})", best, item, Constant(function, function.__name__))
+        result = floating(tx, function(value_here(best), value_here(item)), text)
+    return None if result is None else _made_by(result, f"{{{function.__name__}}}({{}}, {{}})", best, item)
+
+
+_OF_SYMBOLS: dict[Callable[..., Any], Callable[..., Any]] = {min: torch.sym_min, max: torch.sym_max}
 
 
 def is_among(tx: Tracer, item: VariableTracker, items: Sequence[object]) -> VariableTracker | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import datetime
 import functools
 import math
@@ -55,6 +56,36 @@ def test_a_schedule_inside_the_program_compiles_twice() -> None:
     assert f.stats.graphs == 2
     f(X, 3)
     assert f.stats.graphs == 3
+
+
+def test_the_smaller_and_the_larger_of_two_numbers_are_not_decided() -> None:
+    def annealed(x, step, other):
+        rate, last = min(1.0, step / 3), max(step, other)
+        return x * rate, rate, last, [min(other, step), last], math.copysign(1.0, max(rate, 0.5))
+
+    f = compiled(annealed, fullgraph=True)
+    for step, other in ((1, 2), (2, 1), (2000, 1000), (5, 5), (1000, 2000), (3, 4), (-7, 3)):
+        expected, made = annealed(X, step, other), f(X, step, other)
+        assert torch.equal(made[0], expected[0]) and made[1:] == expected[1:]
+        assert (made[2] is step, made[2] is other) == (expected[2] is step, expected[2] is other)
+    assert f.stats.graphs == 2
+
+
+def test_the_larger_of_two_floats_is_the_one_that_python_takes() -> None:
+    f = compiled(lambda x, a, b: (x * max(a, b), max(a, b), min(a, b), max(a, b, 1.5)), fullgraph=True)
+    for a, b in ((3.0, 4.0), (5.0, 4.0), (math.nan, 3.0), (3.0, math.nan), (-0.0, 0.0), (0.0, -0.0)):
+        _, *made = f(X, a, b)
+        assert repr(made) == repr([max(a, b), min(a, b), max(a, b, 1.5)])
+
+
+def test_arguments_may_be_called_like_what_computes_them() -> None:
+    def program(x, max, min, abs):
+        larger, smaller = builtins.max(max, min), builtins.min(max, min)
+        return x * larger, larger, smaller, builtins.abs(abs - min)
+
+    f = compiled(program)
+    for numbers in ((3, 4, 5), (5, 4, 3), (7, 2, 1)):
+        assert f(X, *numbers)[1:] == program(X, *numbers)[1:]
 
 
 class Counter(torch.nn.Module):

@@ -223,6 +223,19 @@ class Scaled(torch.nn.Module):
         return self.inner(x) * self.seen
 
 
+def test_the_longest_of_some_tensors_is_not_decided() -> None:
+    def padded(xs):
+        longest = max(len(x) for x in xs)
+        return torch.stack([torch.nn.functional.pad(x, (0, longest - len(x))) for x in xs]), longest
+
+    compiled = minidynamo.compile(padded, backend="eager", fullgraph=True)
+    for lengths in ((2, 3, 4), (3, 4, 2), (4, 2, 3), (5, 7, 7), (9, 9, 9)):
+        xs = [torch.randn(length) for length in lengths]
+        made, expected = compiled(xs), padded(xs)
+        assert torch.equal(made[0], expected[0]) and made[1] == expected[1]
+    assert compiled.stats.graphs == 2
+
+
 def test_a_module_counts_what_it_has_seen() -> None:
     module, reference = Scaled(), Scaled()
     reference.load_state_dict(module.state_dict())

@@ -19,13 +19,14 @@ from minidynamo.tracer.handlers.lists import storage_of
 from minidynamo.tracer.handlers.local_texts import is_local, refuse_local_text
 from minidynamo.tracer.handlers.values import class_has, constant, expect_constant, is_constant
 from minidynamo.tracer.number_texts import formatted, written
-from minidynamo.tracer.numbers import involves_number
-from minidynamo.tracer.polyfills.builtins import sum_of_numbers
+from minidynamo.tracer.numbers import extreme, involves_number
+from minidynamo.tracer.polyfills.builtins import better, decided, sum_of_numbers
 from minidynamo.tracer.polyfills.objects import dict_repr, list_repr, set_repr, tuple_repr
 from minidynamo.tracer.polyfills.refusal import cannot_trace
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.unread import class_of
 from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import BuiltinVariable
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import SetVariable, SliceVariable, TupleVariable
 from minidynamo.variables.exceptions import ExceptionVariable
@@ -85,6 +86,13 @@ def _expect_result(tx: Tracer, result: VariableTracker, special: str, kind: type
     if by_user and tx.truth(tx.call(operator.lt, [result, ConstantVariable(0)])):
         tx.raises(ValueError("__len__() should return >= 0"))
     return result
+
+
+@registry.function(better)
+def _better(tx: Tracer, is_better: VariableTracker, best: VariableTracker, item: VariableTracker) -> VariableTracker:
+    assert isinstance(is_better, BuiltinVariable)
+    found = extreme(tx, min if is_better.value is operator.lt else max, best, item)
+    return tx.call(decided, [is_better, best, item]) if found is None else found
 
 
 @registry.function(sum_of_numbers)

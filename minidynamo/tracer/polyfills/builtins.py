@@ -82,12 +82,26 @@ def _extreme(is_better, args, key, default):
         if not default:
             raise ValueError("`min` or `max` of nothing")
         return default["default"]
-    best_key = best if key is None else key(best)
+    if key is None:
+        while (item := next(items, _END)) is not _END:
+            best = better(is_better, best, item)
+        return best
+    best_key = key(best)
     while (item := next(items, _END)) is not _END:
-        item_key = item if key is None else key(item)
+        item_key = key(item)
         if is_better(item_key, best_key):
             best, best_key = item, item_key
     return best
+
+
+def better(is_better, best, item):
+    """What `decided` gives, without a decision where the tracer can do without."""
+    return decided(is_better, best, item)
+
+
+def decided(is_better, best, item):
+    """The item if it is better."""
+    return item if is_better(item, best) else best
 
 
 @polyfill(min)

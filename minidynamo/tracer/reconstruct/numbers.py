@@ -17,7 +17,8 @@ from minidynamo.variables.numbers import NumberVariable, SeededGenerator
 @builds(NumberVariable, hint="number")
 def _number(rebuild: Rebuilder, variable: NumberVariable) -> str:
     values = map(rebuild.value, variable.made.operands)
-    return variable.made.text.format(*(value if value.isalnum() else f"({value})" for value in values))
+    functions = {function.__name__: rebuild.names.constant(function, function.__name__) for function in (abs, max, min)}
+    return variable.made.text.format(*(v if v.isalnum() else f"({v})" for v in values), **functions)
 
 
 @builds(SeededGenerator, hint="generator")
