@@ -13,7 +13,7 @@ from typing import Any, SupportsIndex, overload
 import torch
 
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Computed, Source, stand_in
+from minidynamo.guards.source import Called, Computed, Constant, Local, Source, stand_in
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import DictKey
@@ -278,13 +278,14 @@ class TableReader:
     key: Callable[[Any, int], DictKey]  # of the key at a position
     wrap: Callable[[object, Source], VariableTracker]
     has: Callable[[Any], bool]
-    kind: GuardKind  # that guards all keys
+    kind: GuardKind  # that guards all keys; LENGTH where each is known by its place
 
 
 class OutsideTable(MutableMapping[DictKey, Any]):
     """The contents of the dict or set at `source`: trackers by keys, None by the elements of a set.
 
-    Asking for a key that is a number or text guards whether this one is there.
+    Asking for a key that is a number or text guards whether this one is there. So does asking a dict for an object that
+    is itself an argument of the frame, which is another one for each item of a loop: that is found where it comes in.
     """
 
     def __init__(self, graph: OutputGraph, source: Source, reader: TableReader) -> None:
@@ -309,12 +310,12 @@ class OutsideTable(MutableMapping[DictKey, Any]):
     def _read(self) -> dict[DictKey, Any]:
         if self._keys is None:
             reader = self._reader
-            stand_ins = (*map(stand_in, reader.keys),)
-            expected = frozenset(stand_ins) if reader.kind is GuardKind.SET_ITEMS else stand_ins
-            if reader.keys or reader.kind is GuardKind.SET_ITEMS:
-                self._graph.guard(self._source, reader.kind, expected)
+            in_set = reader.kind is GuardKind.SET_ITEMS
+            if reader.kind is GuardKind.LENGTH or not (reader.keys or in_set):
+                self._graph.guard(self._source, GuardKind.LENGTH, len(reader.keys))
             else:
-                self._graph.guard(self._source, GuardKind.LENGTH, 0)
+                stand_ins = (*map(stand_in, reader.keys),)
+                self._graph.guard(self._source, reader.kind, frozenset(stand_ins) if in_set else stand_ins)
             self._keys = {reader.key(key, position): key for position, key in enumerate(reader.keys)}
         return self._keys
 
@@ -323,7 +324,29 @@ class OutsideTable(MutableMapping[DictKey, Any]):
             has = self._reader.has(key.token)
             self._graph.guard(self._source, GuardKind.HAS_KEY if has else GuardKind.MISSING_KEY, key.token)
             return has
-        return key in self._read()
+        argument = self._argument(key)
+        real = _NOWHERE if argument is None else self._real_key(key)
+        if argument is None or (real is not _NOWHERE and self._reader.real(real) is None):
+            return key in self._read()
+        if real is _NOWHERE:
+            self._graph.guard(Computed("{0} in {1}", (argument, self._source)), GuardKind.RELATION, False)
+        else:
+            self._graph.guard(self._under(argument), GuardKind.NOT_NONE, None)
+        return real is not _NOWHERE
+
+    def _argument(self, key: DictKey) -> Local | None:
+        """The argument that a key of a dict is, which is looked up alone while the other keys do not matter."""
+        source = key.variable.source if self._keys is None and key.token is key.variable else None
+        return source if isinstance(source, Local) and self._reader.kind is not GuardKind.SET_ITEMS else None
+
+    def _under(self, argument: Local) -> Source:
+        """What the dict has under an argument; None without it, and no other class has a say."""
+        return Called(Constant(dict.get, "dict.get"), (self._source, argument))
+
+    def _place(self, key: DictKey, real: object) -> Source | None:
+        """Where the value under a key that is there can be read."""
+        argument = self._argument(key)
+        return self._reader.place(real) if argument is None else self._under(argument)
 
     def __contains__(self, key: object) -> bool:
         assert isinstance(key, DictKey)
@@ -336,7 +359,7 @@ class OutsideTable(MutableMapping[DictKey, Any]):
         if key not in self:
             raise KeyError(key.token)
         real = self._real_key(key)
-        place = self._reader.place(real)
+        place = self._place(key, real)
         return None if place is None else self._reader.wrap(self._reader.real(real), place)
 
     def moved_at(self, key: DictKey) -> Any:
@@ -344,7 +367,7 @@ class OutsideTable(MutableMapping[DictKey, Any]):
         if key in self.written:
             return self.written[key]
         real = self._real_key(key)
-        place = self._reader.place(real)
+        place = self._place(key, real)
         return None if place is None else self._graph.unread(self._reader.real(real), place, is_there=True)
 
     def hold_nothing(self, is_such: Callable[[object], bool]) -> bool:
@@ -370,14 +393,16 @@ class OutsideTable(MutableMapping[DictKey, Any]):
                 values = (*values, real)
             elif values and self._graph.values.of(values[0]) is self.written[key]:
                 continue
-            found.append(Loss(stand_in(real), reader.place(real), values))
+            found.append(Loss(stand_in(real), self._place(key, real), values))
         return found
 
     def _real_key(self, key: DictKey) -> object:
         """The key that this one stands for in the real container, if it may be there."""
         if self._keys is not None:
             return self._keys.get(key, _NOWHERE)
-        return key.token if _is_plain(key.token) else getattr(key.variable, "value", None) or _NOWHERE
+        if _is_plain(key.token):
+            return key.token
+        return next((real for real in self._reader.keys if self._graph.values.of(real) is key.variable), _NOWHERE)
 
     def __setitem__(self, key: DictKey, value: Any) -> None:
         self._lost[key] = None

@@ -71,6 +71,40 @@ def a_name_joins_tensors(compiled):
 
 
 @histories
+def arguments_that_are_keys(compiled):
+    keys = [torch.ones(2 + place % 2) for place in range(6)] + [Key(), Key()]
+    for kind in (dict, collections.OrderedDict, collections.defaultdict):
+        table = kind()
+
+        @compiled
+        def update(key, table=table):
+            if key not in table:
+                table[key] = {"sum": torch.zeros(3), "step": 0}
+            state = table[key]
+            state["step"] += 1
+            state["sum"] += state["step"]
+            return state["sum"] * 2
+
+        @compiled
+        def look(key, table=table):
+            found = table.get(key, 7)
+            return found is None, found == 7, key in table, vector()
+
+        @compiled
+        def take(key, table=table):
+            found = table.pop(key, None)
+            return len(table), 0 if found is None else found["sum"] + 1, [other is key for other in table]
+
+        for key in (*keys, *keys):
+            yield update(key), len(table)
+        for key in keys[::3]:
+            yield take(key), take(key)
+        table[keys[1]] = None
+        for key in keys:
+            yield look(key)
+
+
+@histories
 def two_arguments_that_become_one(compiled):
     a, b = Key(), Key()
 

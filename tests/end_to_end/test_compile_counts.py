@@ -191,6 +191,22 @@ def learning_rate(compile):
         yield update(torch.ones(3), torch.ones(3), 0.1 * 0.9**i)
 
 
+@compiles(4)
+def state_by_parameter(compile):
+    state, parameters = {}, [torch.ones(2 + place) for place in range(5)]
+
+    @compile
+    def update(parameter):
+        if parameter not in state:
+            state[parameter] = torch.zeros_like(parameter)
+        state[parameter].add_(parameter)
+        return state[parameter] * 2
+
+    for _ in range(CALLS // len(parameters)):
+        for parameter in parameters:
+            yield update(parameter)
+
+
 # --- training -----------------------------------------------------------------------------------------------------
 
 

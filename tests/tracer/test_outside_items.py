@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Item, Local
+from minidynamo.guards.source import Attr, Called, Constant, Item, Local
 from minidynamo.tracer.constants import key_of
 from minidynamo.tracer.outside_items import OutsideItems, OutsideTable, known_parts
 from minidynamo.tracer.wrap import wrap
@@ -113,8 +113,25 @@ def test_keys_that_are_no_plain_values_ask_for_all(graph):
 
     thing = Thing()
     table = items_of(graph, {thing: 1})
-    assert key_of(wrap(graph, thing, Local("thing"))) in table
+    assert key_of(wrap(graph, thing, Attr(Local("owner"), "thing"))) in table
     assert kinds(graph)[-1] is GuardKind.DICT_KEYS
+
+
+def test_an_argument_is_looked_up_where_it_comes_in(graph):
+    class Thing:
+        pass
+
+    here, not_here, nothing = Thing(), Thing(), Thing()
+    table = items_of(graph, {here: "text", nothing: None})
+    place = Called(Constant(dict.get, "dict.get"), (V, Local("here")))
+    known = key_of(wrap(graph, here, Local("here")))
+    assert known in table and table[known].source == place
+    assert kinds(graph, place) == [GuardKind.TYPE]  # so it is there
+    assert key_of(wrap(graph, not_here, Local("not_here"))) not in table
+    told = [(guard.source.display(), guard.expected) for guard in graph.guards if guard.kind is GuardKind.RELATION]
+    assert told == [("not_here in v", False)]
+    assert kinds(graph) == [GuardKind.TYPE] and not table.is_read
+    assert key_of(wrap(graph, nothing, Local("nothing"))) in table and table.is_read
 
 
 def test_elements_of_a_set(graph):

@@ -50,12 +50,11 @@ def _dict(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
     raw = [*dict.__iter__(value)] if issubclass(cls, dict) else [*value]
     plain = cls in (dict, collections.defaultdict, collections.OrderedDict) and 0 < len(raw) <= LARGEST_CONTAINER
     kinds = {type(key) for key in raw}
-    if plain and kinds <= _TENSOR_KEYS | {str} and kinds & _TENSOR_KEYS:
-        return _dict_of_tensors(graph, value, source)
+    by_place = plain and kinds <= _TENSOR_KEYS | {str} and bool(kinds & _TENSOR_KEYS)
     # nn.Module makes its tables of hooks itself, and there are many of them: that they are empty is all that matters.
     if raw or not _is_hook_table(graph, source):
         graph.guard(source, GuardKind.TYPE, cls)
-    if len(raw) > LARGEST_CONTAINER or not all(map(is_key, raw)):
+    if len(raw) > LARGEST_CONTAINER or not (by_place or all(map(is_key, raw))):
         return opaque(graph, value, source)
     if owner is collections.OrderedDict:  # only now: to give its keys in order, it asks each for its hash
         raw = [*owner.__iter__(value)]
@@ -69,50 +68,53 @@ def _dict(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
     storage.attributes = instance_dict(value) if builtin else None
     variable: VariableTracker = storage if builtin else ObjectVariable(value, cls, storage, source=source)
     graph.values.remember(value, variable)
-    storage.items = _entries(graph, value, source, raw, owner if issubclass(cls, dict) else None, builtin)
+    storage.items = _entries(graph, value, source, raw, owner if issubclass(cls, dict) else None, builtin, by_place)
     if issubclass(cls, collections.defaultdict):
         storage.default_factory = wrap(graph, value.default_factory, Attr(source, "default_factory"))
     return variable
 
 
 def _entries(
-    graph: OutputGraph, value: Any, source: Source, raw: Sequence[Any], owner: type[dict[Any, Any]] | None, exact: bool
+    graph: OutputGraph,
+    value: Any,
+    source: Source,
+    raw: Sequence[Any],
+    owner: type[dict[Any, Any]] | None,
+    exact: bool,
+    by_place: bool,
 ) -> OutsideTable:
-    """The contents of a dict, to be tracked when the program asks for them."""
+    """The contents of a dict, to be tracked when the program asks for them.
+
+    `by_place`: the keys are tensors, each of which is itself an input, and strings among them: they are known by their
+    places, so that other tensors may be there at the next call.
+    """
     read = value.__getitem__ if owner is None else functools.partial(dict.__getitem__, value)
     place = places_in(source, owner or dict, exact or owner is None)
     has = value.__contains__ if owner is None else functools.partial(dict.__contains__, value)
     keys: Source = DictKeys(source)
     if owner is not None and type(value).__iter__ is not owner.__iter__:
         keys = DictKeys(Computed("{0}({1})", (Constant(owner.__iter__, "keys_of"), source)))
+    positions = {id(key): position for position, key in enumerate(raw)} if by_place else {}
 
     def key_at(key: object, position: int) -> DictKey:
-        return dict_key(graph, key, Item(keys, position))
+        if not by_place:
+            return dict_key(graph, key, Item(keys, position))
+        known = wrap(graph, key, Item(keys, position))
+        if type(key) in _TENSOR_KEYS:
+            graph.identity_keys[known] = None
+        return key_of(known)
+
+    def place_of(key: object) -> Source:
+        return Item(DictValues(source), positions[id(key)]) if type(key) in _TENSOR_KEYS else place(key)
 
     size = size_of(source, dict, exact or owner is None)
     tracker = functools.partial(wrap, graph)
     # The learning rate in an optimizer's group of parameters is there to be changed.
     if type(value) is dict and "params" in value and type(value.get("lr")) is float:
         graph.shapes.expect_change(place("lr"))
-    reader = TableReader((*raw,), size, read, place, key_at, tracker, has, GuardKind.DICT_KEYS)
+    kind = GuardKind.LENGTH if by_place else GuardKind.DICT_KEYS
+    reader = TableReader((*raw,), size, read, place_of if by_place else place, key_at, tracker, has, kind)
     return OutsideTable(graph, source, reader)
-
-
-def _dict_of_tensors(graph: OutputGraph, value: dict[Any, Any], source: Source) -> VariableTracker:
-    """A dict whose keys are tensors, each of which is itself an input, and strings among them: its keys are known by
-    their places."""
-    graph.guard(source, GuardKind.TYPE, type(value))
-    graph.guard(source, GuardKind.LENGTH, len(value))
-    variable = DictVariable({}, type(value), source=source)
-    graph.values.remember(value, variable)
-    for position, key in enumerate(value):
-        known = wrap(graph, key, Item(DictKeys(source), position))
-        if type(key) in _TENSOR_KEYS:
-            graph.identity_keys[known] = None
-        variable.items[key_of(known)] = wrap(graph, value[key], Item(DictValues(source), position))
-    if isinstance(value, collections.defaultdict):
-        variable.default_factory = wrap(graph, value.default_factory, Attr(source, "default_factory"))
-    return variable
 
 
 def _is_hook_table(graph: OutputGraph, source: Source) -> bool:
