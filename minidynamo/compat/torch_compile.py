@@ -31,6 +31,13 @@ def is_made_by_torch_compile(function: types.FunctionType) -> bool:
     return any(vars(function).get(mark) not in (None, "minidynamo") for mark in _TORCH_COMPILE_MARKS)
 
 
+def scripted_original(scripted: typing.Any) -> types.FunctionType | None:
+    """The function that `torch.jit.script` has compiled; None for what was traced or loaded."""
+    is_scripted = vars(scripted).get("__qualname__") == "torch.jit.ScriptFunction"
+    original = vars(scripted).get("_torchdynamo_inline") if is_scripted else None
+    return original if isinstance(original, types.FunctionType) else None
+
+
 def is_assumed_constant(function: types.FunctionType) -> bool:
     """Whether `torch.compiler.assume_constant_result` has marked it, and not only what it wraps."""
     return "_dynamo_marked_constant" in vars(function) and "__wrapped__" not in vars(function)
