@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -56,7 +56,7 @@ def _call(
     return result
 
 
-def _leave(tx: Tracer, why: str) -> Any:
+def _leave(tx: Tracer, why: str) -> NoReturn:
     tx.break_graph("MD206", "a ScriptFunction is called", why=why, fix="call the function that it was made from")
 
 
