@@ -1,0 +1,53 @@
+"""Owns the types that a program writes down inside a function, for `cast` and its kin: `List[Tensor]`, `Union[A, B]`.
+
+They are made by `typing` itself, which keeps those that it has made, of the very objects that stand in them.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from typing import Any
+
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Constant
+from minidynamo.tracer import registry
+from minidynamo.tracer.constants import NotConstant, as_constant
+from minidynamo.tracer.exceptions import unsaid
+from minidynamo.tracer.moved_items import as_moved
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.unread import looked_at
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.containers import ListVariable, TupleVariable
+from minidynamo.variables.objects import ObjectVariable
+
+_SUBSCRIPTS = {
+    found
+    for cls in vars(typing).values()
+    if isinstance(cls, type) and isinstance(found := vars(cls).get("__getitem__"), types.FunctionType)
+}
+
+
+@registry.function(*_SUBSCRIPTS)
+def _subscript(tx: Tracer, form: VariableTracker, parameters: VariableTracker, /) -> VariableTracker:
+    try:
+        made = _known(tx, form)[_known(tx, parameters)]
+    except NotConstant:
+        tx.break_graph("MD208", f"a {form.python_type.__name__} of what is made while tracing is written down")
+    except Exception as error:
+        tx.raises(unsaid(type(error)))
+    return tx.wrap(made, Constant(made, repr(made)))
+
+
+def _known(tx: Tracer, part: VariableTracker) -> Any:
+    """The object itself, which is guarded to be this one; raises NotConstant where there is none."""
+    part = looked_at(tx, part)
+    if isinstance(part, TupleVariable | ListVariable):
+        items = [_known(tx, item) for item in as_moved(part.items)]
+        return items if isinstance(part, ListVariable) else tuple(items)
+    if isinstance(part, ObjectVariable):
+        if part.value is None or part.cls.__module__ != "typing":
+            raise NotConstant(part.cls.__name__)
+        tx.guard(part.source, GuardKind.IDENTITY, part.value)
+        return part.value
+    return as_constant(part)

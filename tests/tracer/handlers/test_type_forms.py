@@ -1,0 +1,68 @@
+"""Types that are written down inside a function."""
+
+# Programs are written as users write them, not as a linter would.
+# ruff: noqa: UP006, UP007, UP035, UP045
+
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Generic,
+    Iterable,
+    List,
+    Literal,
+    Optional,
+    Set,
+    Tuple,
+    Type,
+    TypeVar,
+    Union,
+    cast,
+)
+
+import pytest
+import torch
+
+import minidynamo
+from tests.end_to_end.programs import Programs, vector
+
+programs = Programs()
+T = TypeVar("T")
+
+
+@pytest.mark.parametrize("program", programs)
+def test_same_as_eager(program):
+    program.check()
+
+
+class Box(Generic[T]):
+    pass
+
+
+@programs(lambda: (vector(),))
+def types_in_a_cast(x):
+    x = cast(Union[torch.Tensor, int], x) + cast(List[torch.Tensor], [x])[0]
+    x = x * cast(Dict[str, Box[int]], {"a": 2})["a"] + cast(Tuple[torch.Tensor, ...], (x,))[0]
+    x = cast(Callable[[int, Any], Iterable[str]], x) - cast(Optional[Type[int]], x)
+    return cast(Literal["a", "b"], x), cast(List[T], x)
+
+
+@programs(lambda: (vector(),))
+def types_that_leave(x):
+    return x + 1, List[int], Optional[List[int]] is Optional[List[int]], List[T][int]
+
+
+@programs(lambda: (vector(),))
+def a_type_that_does_not_exist(x):
+    try:
+        return Optional[1, 2]
+    except TypeError:
+        return x + 1
+
+
+def test_which_type_is_written_down_is_guarded():
+    forms = [List, int]
+    compiled = minidynamo.compile(lambda x: (x + 1, forms[0][forms[1]]), backend="eager", fullgraph=True)
+    for form, part in ((List, int), (Set, int), (Set, str), (Optional, str), (List, int)):
+        forms[:] = form, part
+        assert compiled(torch.ones(1))[1] == form[part]
