@@ -239,20 +239,6 @@ def checks_kept(expr: Expr, buffers: Mapping[str, Buffer]) -> set[Expr]:
     return checks(rewrite(expr, addressed))
 
 
-def checks_kept(expr: Expr, buffers: Mapping[str, Buffer]) -> set[Expr]:
-    """Every check of an index below `expr` that is made: no address hangs on the index of a dimension in which a
-    buffer repeats its elements."""
-
-    def addressed(e: Expr) -> Expr | None:
-        if not isinstance(e, Load):
-            return None
-        strides = buffers[e.buffer].stride
-        index = tuple(Index() if stride == 0 else i for i, stride in zip(e.index, strides, strict=True))
-        return dataclasses.replace(e, index=index)
-
-    return checks(rewrite(expr, addressed))
-
-
 @dataclass(frozen=True)
 class Let:
     """Name a value in this iteration. `kept`: a later loop over the same axes of the same row reads it too."""
