@@ -159,7 +159,7 @@ def _elapsed(function: Callable[[], object], calls: int) -> float:
         function()
     end.record()
     torch.cuda.synchronize()
-    return start.elapsed_time(end) / calls
+    return float(start.elapsed_time(end)) / calls
 
 
 def copy_rate(rounds: int) -> float:

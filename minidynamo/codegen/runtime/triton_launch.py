@@ -141,15 +141,16 @@ def _compiled(function: Any, spec: LaunchSpec) -> Callable[..., None]:
     constants = spec.constants(spec.row_block)
     options = {"num_warps": spec.warps, "enable_fp_fusion": False, "debug": spec.checked}
     pointers = len(spec.pointers)
-    is_fixed = isinstance(spec.rows, int) and not spec.numbers
+    known = spec.rows if isinstance(spec.rows, int) and not spec.numbers else None
     several_devices = torch.cuda.device_count() > 1
     found: dict[int, Any] = {}  # device -> the form for tensors that lie so
 
     def launch(*arguments: Any) -> None:
         tensors = arguments[:pointers]
-        rows = spec.rows
-        if not is_fixed:
+        if known is None:
             arguments, rows = _with_numbers(arguments, spec)
+        else:
+            rows = known
         if rows <= 0:
             return
         grid = (math.ceil(rows / spec.row_block), 1, 1)
