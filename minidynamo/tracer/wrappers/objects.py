@@ -17,7 +17,7 @@ from minidynamo.guards.source import PLAIN_VALUES, PlainValue, Source
 from minidynamo.tracer.attributes import instance_dict
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.registry import subclass_wrapper, wrapper
-from minidynamo.tracer.trace_rules import is_plain_class, is_trusted_class
+from minidynamo.tracer.trace_rules import is_plain_class, is_trusted_class, is_trusted_module
 from minidynamo.tracer.wrap import guard_names, same_object, wrap
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.objects import (
@@ -31,13 +31,15 @@ from minidynamo.variables.references import ContextVarVariable, WeakReferenceVar
 
 _HEAP_TYPE = 1 << 9  # CPython's flag of classes made at run time
 
-wrapper(types.ModuleType)(same_object(PythonModuleVariable))
 wrapper(contextvars.ContextVar)(same_object(ContextVarVariable))
 
 
+@wrapper(types.ModuleType)
 @subclass_wrapper(types.ModuleType)
-def _module_of_own_class(graph: OutputGraph, value: types.ModuleType, source: Source) -> VariableTracker:
-    graph.guard(source, GuardKind.TYPE, type(value))  # which can be replaced
+def _python_module(graph: OutputGraph, value: types.ModuleType, source: Source) -> VariableTracker:
+    namespace = types.ModuleType.__getattribute__(value, "__dict__")
+    if not is_trusted_module(namespace.get("__name__")):
+        graph.guard(source, GuardKind.TYPE, type(value))  # which can be replaced
     return same_object(PythonModuleVariable)(graph, value, source)
 
 

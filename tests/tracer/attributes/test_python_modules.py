@@ -171,6 +171,9 @@ def test_what_a_class_of_modules_answers_is_guarded():
     module.__class__ = Second
     check()
     module.__class__ = types.ModuleType
+    module.base, module.number = 7.0, 8.0
+    check()
+    module.__class__ = Second
     check()
 
 
