@@ -131,6 +131,10 @@ what drops nothing returns a copy."""
 LIKE_THE_FIRST = frozenset({aten.huber_loss.default})
 """What has the dtype of its first argument, although torch foretells one that all arguments have in common."""
 
+LIKE_THE_WHOLE = frozenset({aten.select_scatter.default, aten.slice_scatter.default, aten.diagonal_scatter.default})
+"""What is laid out like its first argument, unless elements of that lie in the same memory: torch 2.11 foretells that
+those of the result do, too."""
+
 WINDOWS: dict[OpOverload, OpOverload] = {
     aten.select_scatter.default: aten.select.int,
     aten.slice_scatter.default: aten.slice.Tensor,
@@ -205,6 +209,22 @@ def _need_as_large(source: torch.Tensor, window: torch.Tensor) -> None:
         raise RuntimeError(text.format(list(source.shape), list(window.shape)))
 
 
+def _need_place(tensor: torch.Tensor, dim: int, index: int) -> None:
+    """Raises an IndexError in eager's words, which torch 2.11 leaves unasked."""
+    dim += tensor.dim() if dim < 0 else 0
+    if 0 <= dim < tensor.dim():
+        size = tensor.shape[dim]
+        if compat.is_sure(index >= size) or compat.is_sure(index < -size):
+            sizes = list(tensor.shape)
+            raise IndexError(f"select(): index {index} out of range for tensor of size {sizes} at dimension {dim}")
+
+
+def _as_copied(tensor: torch.Tensor) -> torch.Tensor:
+    """As a copy is laid out, if elements of a tensor lie in the same memory."""
+    expanded = any(compat.is_sure(s == 0) and compat.is_sure(n > 1) for n, s in zip(tensor.shape, tensor.stride()))
+    return torch.empty_like(tensor) if expanded else tensor
+
+
 class FakeTensorMode(compat.FakeTensorMode):
     """Operations on tensors without data; results have sizes, strides and dtypes as in eager.
 
@@ -223,6 +243,8 @@ class FakeTensorMode(compat.FakeTensorMode):
             if parts is not NotImplemented:
                 return parts
         self.draws |= torch.Tag.nondeterministic_seeded in op.tags
+        if op is aten.select.int:
+            _need_place(*args)
         if op in WINDOWS:
             with self:
                 _need_as_large(args[1], WINDOWS[op](args[0], *args[2:], **(kwargs or {})))
@@ -234,6 +256,9 @@ class FakeTensorMode(compat.FakeTensorMode):
         if op in LIKE_THE_FIRST:
             with self:
                 result = torch.empty_like(result, dtype=args[0].dtype)
+        if op in LIKE_THE_WHOLE:
+            with self:
+                result = _as_copied(result)
         rule, copies = RULES.get(op), COPIES.get(op, {})
         if copies:
             with self:

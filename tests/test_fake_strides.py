@@ -172,7 +172,22 @@ def test_what_consists_of_others_is_taken_apart_as_in_eager():
     assert COMPOSITES[aten.dropout.default](x, 0.5, False) is x
 
 
+def test_what_has_a_part_replaced_is_laid_out_as_in_eager():
+    wholes = [torch.ones(()).expand(3, 3), torch.ones(3, 1).expand(3, 3), torch.ones(1, 3, 2).mT.expand(3, 2, 3)]
+    for whole in (*wholes, torch.ones(()).expand(3), laid_out((3, 4), (0, 1)), laid_out((2, 3, 4), (1, 2, 0))):
+        given = [
+            (aten.select_scatter.default, (whole, whole[0].clone(), 0, 0)),
+            (aten.slice_scatter.default, (whole, whole[:1].clone(), 0, 0, 1)),
+        ]
+        if whole.dim() > 1:
+            given.append((aten.diagonal_scatter.default, (whole, whole.diagonal().clone())))
+        for op, arguments in given:
+            real, foretold = of_eager_and_foretold(op, *arguments)
+            assert real == foretold, (op, whole.shape, whole.stride())
+
+
 REPLACED = {
+    "no such place to read": lambda x: x.select(-1, -5),
     "no such place": lambda x: x.select_scatter(x.new_ones(4), 0, 7),
     "a place of another size": lambda x: x.select_scatter(x.new_ones(2), 0, 1),
     "no such rows": lambda x: x.slice_scatter(x.new_ones(1, 4), 0, 7, 8),

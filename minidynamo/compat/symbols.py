@@ -32,6 +32,13 @@ def constant_of(number: typing.Any) -> int | float | bool | None:
     return found
 
 
+def is_sure(condition: bool | torch.SymBool) -> bool:
+    """Whether a condition on sizes holds, which is guarded then as its opposite is; False where nobody knows yet."""
+    if isinstance(condition, bool):
+        return condition
+    return bool(importlib.import_module("torch.fx.experimental.symbolic_shapes").guard_or_false(condition))
+
+
 @functools.cache
 def is_composite(op: OpOverload) -> bool:
     """Whether an operation that returns tensors consists of others: autograd knows those, and not the whole."""

@@ -21,6 +21,14 @@ def test_a_symbolic_number_is_constant_when_it_was_decided():
     assert compat.constant_of(size) == 7
 
 
+def test_what_is_sure_of_sizes():
+    env, size = symbolic_size("n")
+    assert compat.is_sure(3 < 4) and not compat.is_sure(4 < 3)
+    assert compat.is_sure(size > 5) and not compat.is_sure(size > 7)
+    data = env.create_unbacked_symint()
+    assert not compat.is_sure(data > 5) and not compat.is_sure(data <= 5)
+
+
 def test_expressions_are_templates_of_python():
     env, size = symbolic_size("n")
     symbols = compat.symbolic()
