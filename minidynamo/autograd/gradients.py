@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from minidynamo import compat
+
 
 def _shared_by_equals(function: Any, _: Tensor, gradient: Tensor) -> Tensor:
     """Of a value chosen among all: the gradient in equal parts for each element that is the value. The others get none,
@@ -37,6 +39,7 @@ FORMULAS: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {
 
 def corrected(function: Any, made: tuple[Any, ...], given: tuple[Any, ...]) -> tuple[Any, ...] | None:
     """What a gradient function returns that has `made` gradients of those `given`; None where it is right."""
-    if function.name() not in FORMULAS or made[0] is None or given[0] is None:
+    name = compat.name_of(function)
+    if name not in FORMULAS or made[0] is None or given[0] is None:
         return None
-    return (FORMULAS[function.name()](function, made[0], given[0]), *made[1:])
+    return (FORMULAS[name](function, made[0], given[0]), *made[1:])

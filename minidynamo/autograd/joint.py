@@ -418,7 +418,7 @@ class _Tracing:
     def chooses(self, function: torch.autograd.graph.Node) -> bool:
         """Whether a gradient function takes another formula where there is no data."""
         names = CHOOSES_LATER if self.orders else CHOOSES_BY_DATA
-        return function.name() in names and _has_data(compat.saved_by(function))
+        return compat.name_of(function) in names and _has_data(compat.saved_by(function))
 
     def tangent(self, name: str, target: torch.Tensor, differentiable: bool) -> torch.Tensor:
         """A gradient that autograd hands in for `target`."""
@@ -433,13 +433,13 @@ class _Tracing:
 def _kept_for_derivatives(functions: Iterable[torch.autograd.graph.Node]) -> list[torch.Tensor]:
     """What `functions` have saved where higher derivatives read more of it than backward: of matrix decompositions, and
     where formulas are chosen by data."""
-    chosen = [f for f in functions if f.name().startswith("Linalg") or f.name() in CHOOSES_LATER]
+    chosen = [f for f in functions if (name := compat.name_of(f)).startswith("Linalg") or name in CHOOSES_LATER]
     return [value for function in chosen for value in compat.saved_by(function)]
 
 
 def _refuses(function: torch.autograd.graph.Node, targets: list[torch.Tensor]) -> bool:
     """Whether a gradient function may raise an error where there is data, given gradients of `targets`."""
-    vectors = REFUSES_BY_DATA.get(function.name())
+    vectors = REFUSES_BY_DATA.get(compat.name_of(function))
     if vectors is None:
         return False
     saved = compat.saved_by(function)  # vectors of what is real and symmetric have all their gradients
@@ -464,7 +464,7 @@ def _raise_delayed_errors(targets: Iterable[torch.Tensor]) -> None:
     """Raise what a backward that is differentiable once leaves for whoever differentiates its gradients; autograd does
     not ask for it on the way to certain inputs only."""
     for function in functions_behind(targets):
-        if function.name() == "torch::autograd::Error":
+        if compat.name_of(function) == "torch::autograd::Error":
             function(None)  # type: ignore[operator]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from minidynamo import compat
 from minidynamo.autograd import gradients
 from minidynamo.autograd.hooks import register
 from minidynamo.recomputing import CHECKPOINTS
@@ -70,7 +71,7 @@ class LocationRecorder:
             register(function.register_prehook, functools.partial(self._called, maker, **marks))
             if self.again:
                 register(function.register_hook, functools.partial(self._returned, maker, **around))
-            elif function.name() in gradients.FORMULAS:
+            elif compat.name_of(function) in gradients.FORMULAS:
                 self.chosen.append(function)
                 register(function.register_hook, functools.partial(self._corrected, len(self.chosen) - 1))
             pending += [after for after, _ in function.next_functions if after is not None]

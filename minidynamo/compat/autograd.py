@@ -53,6 +53,12 @@ def traceable_saved_tensor_hooks() -> tuple[typing.Any, typing.Any] | None:
     return hooks
 
 
+def name_of(function: torch.autograd.graph.Node) -> str:
+    """What a gradient function is called. One that is made of Python's does not tell once it is done, in torch 2.11."""
+    is_python = isinstance(function, torch.autograd.function.BackwardCFunction)
+    return type(function).__name__ if is_python else function.name()
+
+
 def saved_by(function: torch.autograd.graph.Node) -> list[torch.Tensor]:
     """The tensors that a gradient function has saved. Numbers are not read: that would fix those that are symbols."""
     saved = [getattr(function, name.removeprefix("_raw"), None) for name in _saved_names(type(function))]
