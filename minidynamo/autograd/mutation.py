@@ -64,9 +64,10 @@ def is_undeclared_write(op: Any, args: tuple[Any, ...]) -> bool:
 
 @functools.cache
 def mutation_of(op: OpOverload) -> Mutation | None:
-    """What `op` writes to by its schema; None for an operator that writes nothing."""
+    """What `op` writes to by its schema; None for an operator that writes to no tensor: `add_.t` extends a list."""
     schema = compat.schema_of(op)
     written = [arg for arg in schema.arguments if arg.alias_info is not None and arg.alias_info.is_write]
+    written = [arg for arg in written if "Tensor" in str(arg.type)]
     if not written:
         return None
     marks = {mark: arg.name for arg in written for mark in arg.alias_info.before_set}

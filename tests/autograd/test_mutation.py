@@ -152,3 +152,8 @@ def test_outputs_that_are_given_get_what_eager_writes(program, mode):
     for a, b in zip(made, expected, strict=True):
         assert a.dtype == b.dtype
         torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+def test_an_operator_on_lists_writes_to_no_tensor():
+    assert mutation_of(torch.ops.aten.add_.t) is None
+    assert mutation_of(torch.ops.aten.add_.Tensor).arguments == ("self",)
