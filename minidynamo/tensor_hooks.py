@@ -21,10 +21,11 @@ from minidynamo.references import Reference
 def unless_none(hook: Any) -> Any:
     """A hook of a tensor, which is not called without a gradient. Those of torch itself count how often they are
     called, by the nodes that are."""
-    return hook if _is_as_it_should_be(hook) else UnlessNone(hook)
+    return hook if _expects_none(hook) else UnlessNone(hook)
 
 
-def _is_as_it_should_be(hook: Any) -> bool:
+def _expects_none(hook: Any) -> bool:
+    """Whether a hook is made for calls without a gradient, too: ours, and those of torch itself."""
     return isinstance(hook, UnlessNone) or getattr(hook, "__module__", None) == torch.autograd.graph.__name__
 
 
@@ -47,7 +48,7 @@ class _HooksOfResult(collections.OrderedDict[int, Any]):
         self.update(hooks)
 
     def __setitem__(self, number: int, hook: Any) -> None:
-        super().__setitem__(number, hook if _is_as_it_should_be(hook) else self.of_result(hook))
+        super().__setitem__(number, hook if _expects_none(hook) else self.of_result(hook))
 
 
 def notice_hooks(
