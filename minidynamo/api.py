@@ -291,9 +291,30 @@ def explain(target: Any) -> Explanation:
     """What is known of a compiled function or module: printed, an overview; see `minidynamo.explanation.Explanation`.
 
     It has `breaks()`, `why()`, `guards()`, `code()`, `saved()`, `memory_plan()`, `stats` and `graphs`, as a compiled
-    function does; a module has only this.
+    function does; a module has only this. `explain(target)(*args)` explains one call, of a function or module that need
+    not be compiled: it is compiled for this call alone, and leaves what is compiled as it is.
+
+    Raises ArgumentError for what is not compiled and cannot be.
     """
-    return Explanation(compiled_record(target))
+    owner = None if isinstance(target, torch.nn.Module) else getattr(target, "__self__", None)
+    try:
+        return Explanation(compiled_record(target), owner=owner)
+    except ArgumentError:
+        function = _compiled_apart(target)
+        if function is None:
+            raise
+    return Explanation(compiled_record(function), owner=owner, function=function)
+
+
+def _compiled_apart(target: Any) -> types.FunctionType | None:
+    """What would be compiled of a function, method or module, which stays as it is; None where nothing would."""
+    if config.disable:
+        return None
+    if isinstance(target, torch.nn.Module):
+        options = checked_options(name=type(target).__name__)
+        return compile_function(MODULE_CALL, options, module=target) if _is_called_by_torch(type(target)) else None
+    function = target.__func__ if isinstance(target, types.MethodType) else target
+    return compile_function(function, checked_options()) if isinstance(function, types.FunctionType) else None
 
 
 def stats(target: Any) -> Stats:
@@ -323,14 +344,14 @@ def freeze(target: Any, *, check_every: int = 1000) -> Any:
 
 def saved(target: Any) -> SavedTensors:
     """Every tensor that the graphs of a compiled function or module keep from forward to backward, and why."""
-    return explain(target).saved()
+    return Explanation(compiled_record(target)).saved()
 
 
 def memory_plan(target: Any) -> MemoryReport:
     """When each buffer of a compiled function or module is born, reused and freed, and the predicted peak."""
-    return explain(target).memory_plan()
+    return Explanation(compiled_record(target)).memory_plan()
 
 
 def why(target: Any) -> str:
     """Why a compiled function or module was compiled more than once: one paragraph per recompile, latest first."""
-    return explain(target).why()
+    return Explanation(compiled_record(target)).why()

@@ -383,6 +383,13 @@ class CompiledFunction:
         functions = [*self._callees.values(), *filter(None, (self._own_forward,))]
         return [*(vars(function)[COMPILED] for function in functions), *self._fresh.values()]
 
+    def apart(self) -> tuple[Callable[..., Any], CompiledFunction]:
+        """The same function, or the call of the same module, compiled anew with a record of its own."""
+        module = self.module()
+        function = compile_function(self.py_func, self.options, module=module)
+        record: CompiledFunction = vars(function)[COMPILED]
+        return (function if module is None else functools.partial(function, module)), record
+
     def freeze(self, check_every: int = 1000) -> types.FunctionType:
         """What is compiled as a function without guards, which are looked at every `check_every` calls.
 

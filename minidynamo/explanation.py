@@ -6,8 +6,8 @@ It only looks at the record of the function, which `compiled.py` keeps.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 import torch.fx
 
@@ -45,15 +45,32 @@ class Record(Protocol):
         """Those of the functions that are called at graph breaks."""
         ...
 
+    def apart(self) -> tuple[Callable[..., Any], Record]:
+        """The same, compiled anew with a record of its own."""
+        ...
+
 
 class Explanation:
     """What is known of a compiled function, the frames behind its graph breaks and the functions called there.
 
-    Printed, it is an overview.
+    Printed, it is an overview. Called, it compiles the function anew for these arguments and explains that.
     """
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: Record, *, owner: object = None, function: Callable[..., Any] | None = None) -> None:
+        """`owner`: the object to which the function is bound. `function` is kept alive with what is known of it."""
         self._record = record
+        self._owner = owner
+        self._function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Explanation:
+        """Call the function as it would be compiled for this call alone, and explain that.
+
+        What has been compiled before, its counters and its guards stay as they are; what the function itself does, it
+        does once.
+        """
+        function, record = self._record.apart()
+        function(*(() if self._owner is None else (self._owner,)), *args, **kwargs)
+        return Explanation(record, owner=self._owner, function=function)
 
     @property
     def stats(self) -> Stats:
@@ -65,9 +82,45 @@ class Explanation:
         """The captured graphs, in the order of capture."""
         return self._record.graphs
 
+    @property
+    def graph_count(self) -> int:
+        """How many graphs were captured."""
+        return len(self.graphs)
+
+    @property
+    def graph_break_count(self) -> int:
+        """How often a graph ended before the function did."""
+        return self.stats.graph_breaks
+
+    @property
+    def break_reasons(self) -> list[Diagnostic]:
+        """Why graphs ended or functions run as written, with code, reason and your line."""
+        return [*self._record.breaks, *self._record.fallbacks]
+
+    @property
+    def ops_per_graph(self) -> list[list[Any]]:
+        """What each graph calls, in order: functions, and methods by name."""
+        calls = ("call_function", "call_method", "call_module")
+        return [[node.target for node in gm.graph.nodes if node.op in calls] for gm in self.graphs]
+
+    @property
+    def op_count(self) -> int:
+        """How many calls the graphs have together."""
+        return sum(map(len, self.ops_per_graph))
+
+    @property
+    def out_guards(self) -> list[str]:
+        """The lines of `guards()`."""
+        return self.guards().splitlines()
+
+    @property
+    def compile_times(self) -> dict[str, float]:
+        """Seconds by phase."""
+        return dict(self.stats.seconds_by_phase)
+
     def breaks(self) -> str:
         """Where graphs end and what runs as written, with the reason and what to write instead."""
-        counts = Counter([*self._record.breaks, *self._record.fallbacks])
+        counts = Counter(self.break_reasons)
         if not counts:
             return f"{self._record.name} has no graph breaks."
         times = {told: f"\n  In {count} versions." if count > 1 else "" for told, count in counts.items()}

@@ -80,6 +80,32 @@ def test_printed_it_is_an_overview():
 
 def test_what_was_not_compiled_is_refused_by_name():
     with pytest.raises(ArgumentError, match=r"MD106 cut is not something that minidynamo.compile returned"):
-        minidynamo.explain(cut)
+        minidynamo.why(cut)
     with pytest.raises(ArgumentError, match=r"class Net is not(?s:.*)A copy of a compiled module is a plain module"):
-        minidynamo.explain(Net())
+        minidynamo.saved(Net())
+    with pytest.raises(ArgumentError, match=r"MD106 len is not"):
+        minidynamo.explain(len)
+
+
+def test_a_call_is_explained_and_leaves_no_trace():
+    compiled = minidynamo.compile(cut, backend="eager")
+    compiled(torch.ones(2))
+    before = str(compiled.stats), compiled.guards()
+    explained = minidynamo.explain(compiled)(torch.ones(5))
+    assert (str(compiled.stats), compiled.guards()) == before
+    assert "float32[5]" in explained.guards() and explained.stats.calls == 1
+    assert explained.graph_count == len(explained.graphs) == explained.graph_break_count + 1 == 2
+    assert [reason.code for reason in explained.break_reasons] == ["MD201"]
+    assert explained.op_count == sum(len(ops) for ops in explained.ops_per_graph) >= 2
+    assert explained.out_guards == explained.guards().splitlines() and "capture" in explained.compile_times
+    assert "float32[3]" in explained(torch.ones(3)).guards()  # which explains another call
+
+
+def test_what_is_not_compiled_is_explained_by_a_call_and_stays_as_it_is():
+    assert minidynamo.explain(cut)(torch.ones(2)).graph_count == 2
+    net, x = Net(), torch.ones(2)
+    assert "not compiled yet" in str(minidynamo.explain(net))
+    assert minidynamo.explain(net)(x).graph_count == 2 and "_compiled_call_impl" not in vars(net)
+    assert minidynamo.explain(net.forward)(x).graph_count == 2
+    minidynamo.compile(net, backend="eager")
+    assert minidynamo.explain(net)(x).stats.calls == 1 and minidynamo.stats(net).calls == 0
