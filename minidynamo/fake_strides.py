@@ -135,6 +135,9 @@ LIKE_THE_WHOLE = frozenset({aten.select_scatter.default, aten.slice_scatter.defa
 """What is laid out like its first argument, unless elements of that lie in the same memory: torch 2.11 foretells that
 those of the result do, too."""
 
+SIZED_BY_DATA = frozenset({aten._unique.default})
+"""What torch 2.11 would run on zeros to find out how large its result is."""
+
 WINDOWS: dict[OpOverload, OpOverload] = {
     aten.select_scatter.default: aten.select.int,
     aten.slice_scatter.default: aten.slice.Tensor,
@@ -243,6 +246,8 @@ class FakeTensorMode(compat.FakeTensorMode):
             if parts is not NotImplemented:
                 return parts
         self.draws |= torch.Tag.nondeterministic_seeded in op.tags
+        if op in SIZED_BY_DATA:
+            raise compat.DynamicOutputShape(func)
         if op is aten.select.int:
             _need_place(*args)
         if op in WINDOWS:

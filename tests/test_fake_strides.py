@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import minidynamo
+from minidynamo import compat
 from minidynamo.fake_strides import COMPOSITES, RULES, FakeTensorMode
 
 aten = torch.ops.aten
@@ -184,6 +185,11 @@ def test_what_has_a_part_replaced_is_laid_out_as_in_eager():
         for op, arguments in given:
             real, foretold = of_eager_and_foretold(op, *arguments)
             assert real == foretold, (op, whole.shape, whole.stride())
+
+
+def test_sizes_that_hang_on_data_are_not_foretold():
+    with FakeTensorMode(), pytest.raises(compat.DynamicOutputShape):
+        aten._unique(torch.arange(3))
 
 
 REPLACED = {

@@ -267,9 +267,10 @@ def test_a_mask_is_computed_where_its_input_can_die():
 @pytest.mark.parametrize("shape", [(0, 0), (2, 0, 0), (0, 3, 3)])
 def test_a_gradient_may_be_what_was_saved(shape):
     x = torch.ones(shape, requires_grad=True)
+    (expected,) = torch.autograd.grad(torch.linalg.det(x).sum(), x, allow_unused=True)  # torch 2.11 gives none
     (out,) = compile_program(lambda x: (torch.linalg.det(x),), [x])([x])
     out.sum().backward()
-    assert x.grad.shape == shape
+    assert x.grad is expected is None or x.grad.shape == expected.shape == shape
 
 
 def test_a_constant_that_gradients_read_is_a_view_of_nothing():
