@@ -140,7 +140,7 @@ class FunctionalGraph:
 
 def _in_its_place(made: fx.Node, viewed: fx.Node) -> fx.Node:
     """`made`, of which it is noted, if it is a copy of `viewed` with another part, that eager writes that part."""
-    if made.args[0] is viewed:
+    if made is not viewed and made.args[0] is viewed:
         made.meta[WRITTEN] = {0: 0}
     return made
 

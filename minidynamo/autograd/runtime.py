@@ -96,9 +96,10 @@ def _joining(holders: Holders, function: type[torch.autograd.Function]) -> Calla
 def checking_inputs(
     signature: GraphSignature, call: BoxedCallable, make_eager: Callable[[], BoxedCallable]
 ) -> BoxedCallable:
-    """`call`, unless an input that it writes to shares memory with another input, or is a view that is watched, or of
-    which another view is returned: what eager shows of it hangs on which views were written to, and which were made
-    before that. Then it is what `make_eager` returns."""
+    """`call`, unless an input that it writes to shares memory with another input, or is one of two that autograd takes
+    for views of one tensor (`view.data = other` leaves it at that), or is a view that is watched, or of which another
+    view is returned: what eager shows of it hangs on which views were written to, and which were made before that.
+    Then it is what `make_eager` returns."""
     eager = _Lazy(make_eager)
     written = {mutation.index for mutation in signature.mutations}
     made = [plan for plan in (*signature.views, *signature.outputs) if plan.steps]
@@ -106,8 +107,11 @@ def checking_inputs(
     with_history = [(m.index, m.index in returned) for m in signature.mutations if m.result is not None]
 
     def check(args: list[Any]) -> Any:
-        places = [arg.untyped_storage()._cdata for arg in args if isinstance(arg, torch.Tensor)]
-        if len(set(places)) < len(places) and _is_shared(args, written):
+        tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+        places = [tensor.untyped_storage()._cdata for tensor in tensors]
+        if len(set(places)) < len(places) and _is_shared(args, written, compat.memory_of):
+            return eager(args)
+        if any(tensor._is_view() for tensor in tensors) and _is_shared(args, written, _base_of):
             return eager(args)
         for i, is_returned in with_history:
             if args[i]._is_view() and (is_returned or args[i]._backward_hooks or args[i].retains_grad):
@@ -117,9 +121,15 @@ def checking_inputs(
     return mark_boxed(check)
 
 
-def _is_shared(args: list[Any], written: Collection[int]) -> bool:
-    places = [arg.untyped_storage()._cdata if isinstance(arg, torch.Tensor) else None for arg in args]
+def _is_shared(args: list[Any], written: Collection[int], place_of: Callable[[torch.Tensor], object]) -> bool:
+    """Whether an argument that is written to has its place in common with another one."""
+    places = [place_of(arg) if isinstance(arg, torch.Tensor) else None for arg in args]
     return any(places.count(places[i]) > 1 for i in written)
+
+
+def _base_of(tensor: torch.Tensor) -> int:
+    """What tells the tensor that autograd takes it for a view of, or itself."""
+    return id(tensor._base if tensor._is_view() else tensor)
 
 
 class _Places:

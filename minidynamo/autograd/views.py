@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from minidynamo.autograd.emitter import Emitter
+from minidynamo.autograd.numbers import is_empty
 from minidynamo.compat import OpOverload
 
 aten = torch.ops.aten
@@ -23,6 +24,11 @@ Inverse = Callable[..., fx.Node]
 
 def _reshape_back(emitter: Emitter, viewed: fx.Node, new: fx.Node, *_: Any, **__: Any) -> fx.Node:
     return emitter.reshape(new, viewed)
+
+
+def _expand_back(emitter: Emitter, viewed: fx.Node, new: fx.Node, *_: Any, **__: Any) -> fx.Node:
+    """Nothing functional writes to a tensor whose elements overlap: an expand is to as many elements, or to none."""
+    return viewed if is_empty(new.meta["val"]) else emitter.reshape(new, viewed)
 
 
 def _transpose_back(emitter: Emitter, viewed: fx.Node, new: fx.Node, first: int, second: int) -> fx.Node:
@@ -63,8 +69,7 @@ INVERSES: dict[OpOverload, Inverse] = {
     aten.squeeze.default: _reshape_back,
     aten.squeeze.dim: _reshape_back,
     aten.squeeze.dims: _reshape_back,
-    # Nothing functional writes to a tensor whose elements overlap: an expand is to the same number of elements.
-    aten.expand.default: _reshape_back,
+    aten.expand.default: _expand_back,
     aten.transpose.int: _transpose_back,
     aten.t.default: _t_back,
     aten.permute.default: _permute_back,

@@ -152,6 +152,12 @@ def write_expanded_same_size(x, y):
     return (a,)
 
 
+def write_expanded_to_nothing(x, y):
+    a = x * 1
+    a[:1].expand(0, 5).copy_(y[0])
+    return (a.sin(),)
+
+
 def complex_view(x, y):
     z = torch.complex(x, y)
     torch.view_as_real(z)[..., 0].mul_(3)
@@ -226,6 +232,7 @@ PURE = [
     half_type_in_place,
     squeeze_in_place,
     write_expanded_same_size,
+    write_expanded_to_nothing,
     complex_view,
     foreach_write,
     new_tensor_filled,

@@ -18,6 +18,7 @@ CASES = [
     (aten.squeeze.dim, (3, 1, 4), (1,)),
     (aten.squeeze.dims, (1, 3, 1, 4), ([0, 2],)),
     (aten.expand.default, (3, 4), ([3, 4],)),
+    (aten.expand.default, (1, 4), ([0, 4],)),
     (aten.transpose.int, (3, 4, 5), (0, -1)),
     (aten.t.default, (3, 4), ()),
     (aten.permute.default, (2, 3, 4), ([2, -3, 1],)),

@@ -81,6 +81,15 @@ def a_computed_tensor_keeps_its_history(x, y):
     return z, z.requires_grad
 
 
+@programs(leaf)
+def a_view_in_other_memory_stays_a_view_for_autograd(x):
+    y = x * 1
+    first = y[:2]
+    first.data = first.data.clone()
+    y.zero_()
+    return first.sin()
+
+
 @programs(layer)
 def weights_that_decay(m, x):
     m.weight.data = m.weight.data * 0.9
