@@ -53,6 +53,7 @@ FOUNDATION |= {
     "strides",
     "structure",
     "switches",
+    "taken_apart",
     "tensor_places",
 }
 MAY_IMPORT = {

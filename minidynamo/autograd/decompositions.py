@@ -19,6 +19,7 @@ from minidynamo.autograd.foreach import foreach_table
 from minidynamo.autograd.formulas import as_kernels_do, nll_loss_backward
 from minidynamo.compat import OpOverload
 from minidynamo.config import config
+from minidynamo.taken_apart import noting
 
 aten = torch.ops.aten
 
@@ -93,7 +94,7 @@ def decomposition_table(keep: Collection[OpOverload] = ()) -> dict[OpOverload, C
         op = getattr(aten, name).default
         parts[op] = _unless_half(parts[op])
     for op in (aten.nll_loss_forward.default, aten.nll_loss2d_forward.default):
-        parts[op] = _unless_unchecked(parts[op])
+        parts[op] = noting(op, _unless_unchecked(parts[op]))
     parts |= foreach_table()
     return {op: split for op, split in parts.items() if op not in keep}
 

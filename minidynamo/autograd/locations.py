@@ -17,11 +17,12 @@ from minidynamo import compat
 from minidynamo.autograd import gradients
 from minidynamo.autograd.hooks import register
 from minidynamo.recomputing import CHECKPOINTS
+from minidynamo.taken_apart import PART_OF
 
 USERS_BACKWARD = "users_backward"
 """What nodes note of the call of a backward that the user wrote, of an autograd.Function, in which they were made."""
 
-KEPT = ("user_location", "checkpoint", USERS_BACKWARD)
+KEPT = ("user_location", "checkpoint", USERS_BACKWARD, PART_OF)
 """What is noted, and holds for all that a node is replaced by."""
 
 

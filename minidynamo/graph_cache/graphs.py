@@ -1,7 +1,7 @@
 """Owns the written form of functional ATen graphs: those that are compiled later, perhaps by another process.
 
-A node is written with what code generation reads of it: operator, arguments, fake value, the user's line. Nothing here
-compiles, and reading a graph decides nothing on its sizes.
+A node is written with what code generation reads of it: operator, arguments, fake value, the user's line, the operation
+that it is a part of. Nothing here compiles, and reading a graph decides nothing on its sizes.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from minidynamo.errors import UserLocation
 from minidynamo.fake_strides import FakeTensorMode
 from minidynamo.graph_cache.encoding import Codec, Damaged, Json, NotStorable
 from minidynamo.graph_cache.key import Key
+from minidynamo.taken_apart import PART_OF
 from minidynamo.tensor_places import place_of
 from minidynamo.unfused_memory import DIES
 
@@ -95,7 +96,8 @@ class _GraphCodec(Codec):
         """What `read_node` takes."""
         place = node.meta.get("user_location")
         facts = [self.encode(node.args), self.encode(node.kwargs), self.encode(node.meta.get("val"))]
-        return [node.op, node.name, self._written_target(node), *facts, self.encode(place), DIES in node.meta]
+        noted = [DIES in node.meta, node.meta.get(PART_OF)]
+        return [node.op, node.name, self._written_target(node), *facts, self.encode(place), *noted]
 
     def _written_target(self, node: fx.Node) -> Json:
         if node.op in ("placeholder", "output"):
@@ -107,7 +109,7 @@ class _GraphCodec(Codec):
 
     def read_node(self, graph: fx.Graph, op: str, name: str, *rest: Json) -> None:
         """Append a node to the graph."""
-        target, args, kwargs, value, place, dies = rest
+        target, args, kwargs, value, place, dies, whole = rest
         if op not in ("placeholder", "output", "call_function"):
             raise Damaged(f"it has a {op!r} node")
         if op == "call_function":
@@ -119,6 +121,8 @@ class _GraphCodec(Codec):
             node.meta["user_location"] = where
         if dies:
             node.meta[DIES] = True
+        if isinstance(whole, str):
+            node.meta[PART_OF] = whole
         self._nodes[name] = node
 
     @contextlib.contextmanager

@@ -180,6 +180,11 @@ OUT_OF_RANGE = {
     "columns": (lambda w, i: w.index_select(1, i), "INDICES element is out of DATA bounds, id=", (4, -1)),
     "columns from the end": (lambda w, i: (w * 2).index_select(-1, i), "out of DATA bounds, id=", (4, -1)),
     "a masked position": (lambda w, i: w.gather(1, torch.where(i == 100, 0, i)[:, None]), "dimension 1", (10, -1)),
+    "targets of the program's own": (
+        lambda w, i: w.gather(1, torch.where(i != -100, i, 0)[:, None]),
+        "index .* is out of bounds for dimension 1 with size 4",
+        (10, -1),
+    ),
     "one column seen twice": (lambda w, i: w[:, :1].expand(10, 2).index_select(1, i), "out of DATA bounds", (2, -1)),
 }
 

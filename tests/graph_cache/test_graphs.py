@@ -17,6 +17,7 @@ from minidynamo.errors import UserLocation
 from minidynamo.graph_cache.encoding import Damaged, NotStorable
 from minidynamo.graph_cache.graphs import read_graph, write_graph
 from minidynamo.graph_cache.key import Key, key_of
+from minidynamo.taken_apart import PART_OF
 from minidynamo.unfused_memory import DIES
 
 LINE = UserLocation("program.py", 3, "f")
@@ -51,6 +52,7 @@ def written(dynamic: bool) -> tuple[fx.GraphModule, Key, Any]:
     key = key_of(gm, inputs, {}, {})
     backward = aot_graphs(gm, inputs).backward
     assert backward is not None
+    next(node for node in backward.graph.nodes if node.op == "call_function").meta[PART_OF] = "mm"
     return backward, key, json.loads(json.dumps(write_graph(backward, key)))
 
 
@@ -68,6 +70,7 @@ def test_a_graph_comes_back_as_it_was(dynamic: bool) -> None:
     for one, other in zip(backward.graph.nodes, again.graph.nodes, strict=True):
         old, new = one.meta.get("val"), other.meta.get("val")
         assert one.target == other.target and one.meta.get("user_location") == other.meta.get("user_location")
+        assert one.meta.get(PART_OF) == other.meta.get(PART_OF)
         assert type(old) is type(new) and (DIES in one.meta) is (DIES in other.meta)
         if isinstance(old, torch.Tensor):
             assert [old.dtype, old.device, *map(str, (*old.shape, *old.stride()))] == [

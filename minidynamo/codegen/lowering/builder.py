@@ -35,6 +35,8 @@ class Builder:
         self.given: tuple[Buffer | None, ...] = ()
         # The call being lowered.
         self.origins: Origins = ()
+        # The operation of torch that it is a part of, if that was taken apart.
+        self.part_of: str | None = None
         # The language of the kernels. Those in C++ can fold MOMENTS.
         self.target = "cpp"
         # Calls whose folds must not be cut into chunks: where they had to be, they are torch's own.

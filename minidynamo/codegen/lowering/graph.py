@@ -40,6 +40,7 @@ from minidynamo.compat import SYMBOLIC_NUMBERS, OpOverload, called_by
 from minidynamo.errors import Diagnostic, InternalError
 from minidynamo.graph_memory import IN_PLACE
 from minidynamo.redrawing import FUNCTIONS
+from minidynamo.taken_apart import PART_OF
 
 _COPY = torch.ops.aten.copy_.default
 
@@ -265,6 +266,7 @@ class GraphLowering:
         builder.given = tuple(self._layout(n.name, n.meta.get("val")) for n in node.all_input_nodes)
         builder.device = builder.out.device
         builder.origins = self._origins(node)
+        builder.part_of = node.meta.get(PART_OF)
         args = fx.map_arg(node.args, self._value)
         kwargs = fx.map_arg(node.kwargs, self._value)
         try:

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from minidynamo.codegen.ir.expr import Const, Expr, IndexValue, Load, Op, checks, mask
+from minidynamo.codegen.ir.expr import Expr, IndexValue, checks, mask
 from minidynamo.codegen.ir.index import Index, Lookup
-from minidynamo.codegen.ir.loops import Loops, checks_kept
+from minidynamo.codegen.ir.loops import checks_kept
 from minidynamo.codegen.ir.size import Extent, Size, known_at_least
 from minidynamo.codegen.lowering.builder import Builder
 from minidynamo.codegen.lowering.formula import NotLowered, Number, V, apply, const, number, where
@@ -23,6 +23,9 @@ from minidynamo.codegen.lowering.views import first_of_slice, place_of
 
 MOST_JOINED = 8
 """Joining more tensors than this costs more comparisons per element than a copy is worth."""
+
+LOSSES = frozenset({"nll_loss_forward", "nll_loss2d_forward"})
+"""Operations that complain of a target where the part that reads by it would complain of an index."""
 
 
 def checked(position: V, size: Extent, *words: int, wrap: bool = False, check: str = "check_index") -> Index:
@@ -89,30 +92,13 @@ def lower_gather(builder: Builder, x: Value, dim: int, index: Value, *, sparse_g
     if not x.shape or len(index.shape) != len(x.shape):  # an empty index may have any number of dimensions
         raise NotLowered
     along = dim % len(x.shape)
-    is_target = _is_replaced_where_ignored(builder, index)
-    check, words = ("check_target", ()) if is_target else ("check_gather", (along,))
+    check, words = ("check_target", ()) if builder.part_of in LOSSES else ("check_gather", (along,))
 
     def body(at: Coordinates) -> V:
         chosen = checked(V(index.load(at)), x.shape[along], *words, check=check)
         return _checked_load(builder, x, (*at[:along], chosen, *at[along + 1 :]))
 
     return builder.compute(builder.out.shape, body)
-
-
-def _is_replaced_where_ignored(builder: Builder, index: Value) -> bool:
-    """Whether these are the targets of a loss over classes: `target if target != ignored else 0`."""
-    made = {node.out.name: node.body for node in builder.nodes if isinstance(node, Loops)}
-
-    def computed(expr: Expr) -> Expr:
-        return made.get(expr.buffer, expr) if isinstance(expr, Load) else expr
-
-    chosen = made.get(index.buffer.name)
-    if not isinstance(chosen, Op) or chosen.name != "where":
-        return False
-    condition, kept, instead = chosen.args
-    asked = computed(condition)
-    of_kept = isinstance(asked, Op) and asked.name == "ne" and asked.args[0] == kept
-    return of_kept and computed(instead) == Const(0, kept.dtype)
 
 
 @lowering("index")
