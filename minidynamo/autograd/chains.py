@@ -187,10 +187,10 @@ class _Watch:
             raise _not_seen()
         return self.decided[number]
 
-    def alive(self, places: Iterable[int]) -> list[torch.Tensor]:
-        """The tensors at `places` that are still there."""
-        found = (self.tensors[place]() for place in places if place in self.tensors)
-        return [tensor for tensor in found if tensor is not None]
+    def alive(self, places: Iterable[int]) -> list[tuple[int, torch.Tensor]]:
+        """The tensors at `places` that are still there, each with its place."""
+        found = ((place, self.tensors[place]()) for place in places if place in self.tensors)
+        return [(place, tensor) for place, tensor in found if tensor is not None]
 
     def refuse(self, places: Iterable[int]) -> None:
         """Raise if somebody watches one of `places`, where gradients of gradients would arrive."""

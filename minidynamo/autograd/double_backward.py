@@ -7,8 +7,6 @@ beyond what is saved anyway is chosen and kept here; the plain backward is in `r
 
 from __future__ import annotations
 
-import contextlib
-import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -193,8 +191,8 @@ Compiled = Callable[[Sequence[torch.Tensor | None]], Sequence[torch.Tensor | Non
 class Watch(Protocol):
     """The results of a call that somebody may watch, by their places."""
 
-    def alive(self, places: Iterable[int]) -> list[torch.Tensor]:
-        """Those of the results at `places` that are still there."""
+    def alive(self, places: Iterable[int]) -> list[tuple[int, torch.Tensor]]:
+        """Those of the results at `places` that are still there, each with its place."""
 
     def refuse(self, places: Iterable[int]) -> None:
         """Raise Unsupported if somebody watches what arrives at one of them in the backward that is running."""
@@ -217,29 +215,23 @@ class _Call:
         """The derivative of the highest order; raises NotAvailable."""
         return self.again.derivatives.of(self.orders, self.kept.numbers)
 
-    def reached(self) -> list[torch.Tensor]:
-        """The results of the graph that are still there, and that gradients of these arrive at in eager: autograd is
-        told, so that it comes here when it is asked for what arrives there."""
-        if self.watch is None:
-            return []
-        with contextlib.suppress(NotAvailable):
-            return self.watch.alive(frozenset().union(*self.derivative().reached))
-        return []
-
     def differentiable(self, inputs: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
-        """The gradients, behind which autograd comes to those of `inputs` that it comes to in eager: it runs what is
-        behind all that it is told of, functions of the user's as well."""
-        apply = functools.partial(_apply_to, self.reached())
+        """The gradients, behind which autograd comes to those of `inputs` that it comes to in eager, since it runs what
+        is behind all that it is told of, functions of the user's as well; and to the results of the graph that are
+        still there and that gradients of these arrive at, so that it comes here when it is asked for what does."""
         try:
             derivative = self.derivative()
         except NotAvailable:
-            return list(apply(self, (None, inputs), *inputs))
+            return list(_differentiable(self, (None, inputs), *inputs))
         leads_to, results = derivative.leads_to, derivative.differentiable
         known = [value if leads_to.get(place) else None for place, value in enumerate(inputs)]
-        everywhere = {k for positions in leads_to.values() for k in positions}
         places = [leads_to.get(place, ()) for place in range(len(inputs))]
-        ways = Ways(places, len(everywhere), len(results), apply, _derivatives_of)
-        return list(ways.call(self, known) if ways.groups else apply(self, (None, known), *known))
+        for place, value in () if self.watch is None else self.watch.alive(frozenset().union(*derivative.reached)):
+            known.append(value)
+            places.append(tuple(k for k, found in enumerate(derivative.reached) if place in found))
+        everywhere = {k for positions in places for k in positions}
+        ways = Ways(places, len(everywhere), len(results), _differentiable, _derivatives_of)
+        return list(ways.call(self, known) if ways.groups else _differentiable(self, (None, known), *known))
 
     def then(self, tangents: Sequence[torch.Tensor | None]) -> _Call:
         """The same with gradients of one more order."""
@@ -300,7 +292,7 @@ class _Differentiable(torch.autograd.Function):
         ctx.save_for_backward(*call.saved, *(t for tangents in call.earlier for t in tangents))
         ctx.call = replace(call, saved=(), earlier=(), compiled=None)
         ctx.count = len(call.saved)
-        ctx.apart = known[0]
+        ctx.apart, ctx.ends = known[0], len(known[1])
         ctx.set_materialize_grads(False)
         return tuple(made)
 
@@ -318,7 +310,8 @@ class _Differentiable(torch.autograd.Function):
 
 
 def _derivatives_of(ctx: Any, tangents: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-    """The gradients of the next order, given the node of some, and what came in there."""
+    """The gradients of the next order, given the node of some, and what came in there; None for results of the graph,
+    which `ctx.ends` counts as well."""
     if ctx.refusal:
         raise _unsupported(ctx.refusal)
     call: _Call = ctx.call
@@ -331,12 +324,11 @@ def _derivatives_of(ctx: Any, tangents: Sequence[torch.Tensor | None]) -> list[t
         ctx.call = None
     rest = iter(values[ctx.count :])
     earlier = tuple(tuple(next(rest) for _ in given) for given in call.orders)
-    return _gradients(replace(call, saved=values[: ctx.count], earlier=earlier), tangents)
+    found = _gradients(replace(call, saved=values[: ctx.count], earlier=earlier), tangents)
+    return [*found, *[None] * (ctx.ends - len(found))]
 
 
-def _apply_to(reached: Sequence[torch.Tensor], call: _Call, known: Any, *inputs: torch.Tensor | None) -> Any:
-    """The gradients of a call, whose node has an edge to results that gradients of it arrive at, too."""
-    return compat.raw_apply(_Differentiable)(call, known, *inputs, *reached)
+_differentiable = compat.raw_apply(_Differentiable)
 
 
 def _unsupported(why: str) -> Unsupported:

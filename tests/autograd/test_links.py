@@ -199,7 +199,7 @@ def powers(a, b, w):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("program", [products, powers, apart, one_from_another])
+@pytest.mark.parametrize("program", [products, powers, apart, two, one_from_another])
 def test_gradients_of_some_gradients_lead_where_they_do_in_eager(program, backend):
     def run(function, used, order):
         calls, leaves = [], leaves_of_all()
