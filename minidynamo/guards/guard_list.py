@@ -51,7 +51,7 @@ class GuardList:
     def _is_settled(self, guard: Guard) -> bool:
         """Whether other guards say more: all facts about a tensor, or of which class a value is that must be there."""
         source = guard.source
-        if guard.kind is GuardKind.PRESENT and isinstance(source, Item) and self._has_key(source):
+        if guard.kind is GuardKind.PRESENT and isinstance(source, Item) and self._is_there(source):
             return True
         more = _TELL_MORE.get(guard.kind)
         if more is not None and not more.isdisjoint(self._at[source]):
@@ -64,8 +64,13 @@ class GuardList:
             (source,) = source.operands
         return isinstance(source, TENSOR_FACTS) and GuardKind.TENSOR in self._at.get(source.of, ())
 
-    def _has_key(self, place: Item) -> bool:
-        return (GuardKind.HAS_KEY, place.key) in self._at.get(place.of, ())
+    def _is_there(self, place: Item) -> bool:
+        """Whether what is guarded of the dict, list or tuple says that it has this item."""
+        known = self._at.get(place.of, {})
+        cls, length = known.get(GuardKind.TYPE), known.get(GuardKind.LENGTH)
+        if cls is not None and length is not None and cls.expected in (list, tuple):
+            return place.key in range(-length.expected, length.expected)
+        return (GuardKind.HAS_KEY, place.key) in known
 
     def install(self, source: Source, kind: GuardKind, expected: object) -> None:
         """Install a guard, once. A constant's own identity and class cannot change and need none."""

@@ -329,3 +329,48 @@ def test_no_length_is_compiled_once_two_have_been_seen(loop):
         compiles.append(compiled.stats.compiles - before)
     assert sum(compiles[2:]) == 0, compiles
     assert compiled.stats.fallbacks == 0
+
+
+def with_a_break(items, x):
+    for item in items:
+        x = native(x * 0.5) + item
+    return x
+
+
+def left_early(items, x):
+    for item in items:
+        if item == 1:
+            return x + item
+    return x
+
+
+def beside_a_shorter_one(items, x):
+    for one, two in zip([2], items):
+        x = x * one + two
+    return x
+
+
+@pytest.mark.parametrize("container", [list, tuple])
+@pytest.mark.parametrize("loop", [with_a_break, left_early, beside_a_shorter_one])
+def test_what_a_loop_does_not_come_to_does_not_count(loop, container):
+    compiled = minidynamo.compile(loop, backend="eager")
+    for n in (1, 2, 5, 9):
+        items = container([1, 3] * n)
+        assert torch.equal(compiled(items, torch.ones(3)), loop(items, torch.ones(3)))
+        if n == 1:
+            known = compiled.stats.compiles
+    assert compiled.stats.compiles == known, compiled.why()
+    assert torch.equal(compiled(container(), torch.ones(3)), torch.ones(3))
+
+
+@pytest.mark.parametrize("container", [list, tuple])
+def test_turns_that_look_at_no_item_count(container):
+    def loop(items, x):
+        for _ in items:
+            x = x + 1
+        return x
+
+    compiled = minidynamo.compile(loop, backend="eager")
+    for n in (3, 2, 0, 4, 3):
+        assert torch.equal(compiled(container([None] * n), torch.zeros(3)), torch.full((3,), float(n)))
+    assert compiled.stats.compiles == 4

@@ -7,7 +7,7 @@ import typing
 from minidynamo.errors import UserLocation
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.guard_list import GuardList
-from minidynamo.guards.source import Constant, Local
+from minidynamo.guards.source import Constant, Item, Local
 
 X = Local("x")
 
@@ -44,6 +44,17 @@ def test_what_is_compared_with_other_objects_is_there() -> None:
         assert [guard.kind for guard in guards] == [GuardKind.PRESENT]
         guards.install(X, kind, expected)
         assert [guard.kind for guard in guards] == [kind]
+
+
+def test_a_length_tells_which_items_are_there() -> None:
+    for cls, places, kept in ((list, (0, 2, -3, 3), [3]), (dict, (0, 1), [0, 1])):
+        guards = GuardList(lambda: None)
+        guards.install(X, GuardKind.TYPE, cls)
+        for place in places:
+            guards.install(Item(X, place), GuardKind.PRESENT, None)
+        guards.install(X, GuardKind.LENGTH, 3)
+        present = [guard.source for guard in guards if guard.kind is GuardKind.PRESENT]
+        assert present == [Item(X, place) for place in kept]
 
 
 class Replaceable:

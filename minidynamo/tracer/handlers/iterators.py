@@ -18,7 +18,7 @@ from minidynamo.tracer.exceptions import caught, unsaid
 from minidynamo.tracer.generators import GeneratorVariable
 from minidynamo.tracer.handlers.index_iterators import backwards_by_index, by_index
 from minidynamo.tracer.handlers.values import class_has, expect_constant
-from minidynamo.tracer.moved_items import as_moved, hold, moved_at, moved_under, next_moved
+from minidynamo.tracer.moved_items import as_moved, hold, moved_item, moved_under, next_moved
 from minidynamo.tracer.operators import folded
 from minidynamo.tracer.polyfills.itertools import tee, until
 from minidynamo.tracer.protocol import Tracer
@@ -229,10 +229,14 @@ def _next_of_sequence(tx: Tracer, iterator: SequenceIterator) -> VariableTracker
     if isinstance(iterator.sequence, ListVariable) and iterator.begun not in (None, iterator.sequence.changes):
         what = "the frame runs as written: a deque is changed while it is looped over"
         raise SkipFrame(Diagnostic("MD202", what, "RuntimeError: deque mutated during iteration"))
-    if not 0 <= iterator.position < len(items):
+    try:
+        # What is behind the item does not matter yet: the loop may be left before.
+        item = moved_item(items, iterator.position) if iterator.position >= 0 else None
+    except IndexError:
+        item = None
+    if item is None:
         iterator.sequence = ()  # an exhausted iterator stays exhausted, whatever happens to the list
         return None
-    item = moved_at(items, iterator.position)
     iterator.position += -1 if live and iterator.cls is LIST_REVERSED else 1
     return item
 
