@@ -9,11 +9,15 @@ import importlib.util
 import sys
 
 from minidynamo.bytecode.instructions import Instruction
+from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Item, Source
 from minidynamo.tracer.constants import as_constant
+from minidynamo.tracer.exceptions import caught, unsaid
 from minidynamo.tracer.interpreter import Frame
 from minidynamo.tracer.opcodes.table import opcode
+from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.trace_rules import is_trusted_module
+from minidynamo.variables.base import VariableTracker
 
 
 @opcode("IMPORT_NAME")
@@ -41,4 +45,16 @@ def import_name(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("IMPORT_FROM")
 def import_from(frame: Frame, instruction: Instruction) -> None:
-    frame.push(frame.tx.getattr(frame.peek(), instruction.argval))
+    tx, module, name = frame.tx, frame.peek(), instruction.argval
+    item = caught(AttributeError, lambda: tx.getattr(module, name), lambda _: _refuse(tx, module, name))
+    assert item is not None
+    frame.push(item)
+
+
+def _refuse(tx: Tracer, module: VariableTracker, name: str) -> None:
+    """Raise ImportError, unless a module of this name is loaded, which Python finds then."""
+    loaded = f"{as_constant(tx.getattr(module, '__name__'))}.{name}"
+    if loaded in sys.modules:
+        tx.break_graph("MD205", f"`{loaded}` is imported, which is no attribute of its package")
+    tx.guard(Constant(sys.modules, "sys.modules"), GuardKind.MISSING_KEY, loaded)
+    tx.raises(unsaid(ImportError))
