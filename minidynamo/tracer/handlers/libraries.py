@@ -15,7 +15,6 @@ import struct
 import sys
 import textwrap
 import time
-import typing
 from collections.abc import Callable
 from typing import Any
 
@@ -40,7 +39,6 @@ registry.fold(textwrap.dedent, textwrap.fill, textwrap.indent, textwrap.shorten,
 registry.fold(os.path.basename, os.path.commonprefix, os.path.dirname, os.path.isabs, os.path.join, os.path.normpath)
 registry.fold(os.path.split, os.path.splitext, os.fspath, sys.intern)
 registry.fold(json.dumps, json.loads, struct.calcsize, struct.pack, struct.unpack)
-registry.fold(typing.get_args, typing.get_origin)
 registry.fold_type(re.Pattern, re.Match)
 
 

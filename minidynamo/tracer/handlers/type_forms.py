@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import types
 import typing
+from collections.abc import Callable
 from typing import Any
 
 from minidynamo.guards.guard import GuardKind
@@ -37,6 +38,20 @@ def _subscript(tx: Tracer, form: VariableTracker, parameters: VariableTracker, /
     except Exception as error:
         tx.raises(unsaid(type(error)))
     return tx.wrap(made, Constant(made, repr(made)))
+
+
+def _asked(question: Callable[[Any], Any]) -> None:
+    @registry.function(question)
+    def answer(tx: Tracer, form: VariableTracker, /) -> VariableTracker:
+        try:
+            found = question(_known(tx, form))
+        except NotConstant:
+            tx.break_graph("MD208", f"{question.__name__}() is called with what is made while tracing")
+        return tx.wrap(found, Constant(found, repr(found)))
+
+
+_asked(typing.get_args)
+_asked(typing.get_origin)
 
 
 def _known(tx: Tracer, part: VariableTracker) -> Any:

@@ -18,6 +18,8 @@ from typing import (
     TypeVar,
     Union,
     cast,
+    get_args,
+    get_origin,
 )
 
 import pytest
@@ -58,6 +60,13 @@ def a_type_that_does_not_exist(x):
         return Optional[1, 2]
     except TypeError:
         return x + 1
+
+
+@programs(lambda: (vector(),))
+def what_types_are_made_of(x):
+    parts = get_args(Dict[str, List[int]])
+    makers = get_origin(List[int]), get_origin(Optional[int]) is Union, get_origin(list[int]), get_origin(int)
+    return x + len(parts), parts, makers, get_args(Box[int])[0] is int, get_args(parts[1]), get_args(Literal["a", 2])
 
 
 def test_which_type_is_written_down_is_guarded():
