@@ -16,6 +16,7 @@ from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable
 from minidynamo.variables.containers import DictVariable, ListVariable
 from minidynamo.variables.objects import ClassVariable, NamespaceVariable
+from minidynamo.variables.tensors import TensorVariable
 
 
 class Absence(enum.Enum):
@@ -193,6 +194,11 @@ class SideEffects:
     def attr(self, obj: VariableTracker, name: str) -> VariableTracker | Absence:
         """What a read of the attribute must see: the last value written, DELETED, or UNKNOWN."""
         return self._attributes.get((obj, name), UNKNOWN)
+
+    def has_gradient_to_assign(self, tensor: VariableTracker) -> bool:
+        """Whether a tensor becomes the gradient of this one, or the other way around, behind the graph."""
+        gradients = ((owner, value) for (owner, name), value in self._attributes.items() if name == "grad")
+        return any(isinstance(value, TensorVariable) and tensor in (owner, value) for owner, value in gradients)
 
     def attribute_history(self, obj: VariableTracker) -> Iterator[tuple[str, bool]]:
         """Each write to an attribute of `obj`, in order: its name, and whether it was set or deleted."""

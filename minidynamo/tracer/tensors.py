@@ -5,6 +5,9 @@ Operators on tensors are in `operators.py`, functions of torch in `trace_rules.p
 
 from __future__ import annotations
 
+import functools
+from typing import NoReturn
+
 import torch
 
 from minidynamo.compat import constant_behind, tells_history
@@ -163,4 +166,20 @@ def call_tensor_method(
         tx.break_graph("MD212", f"{shown} is called", why=why, fix=f"Instead: {fix}" if fix else "")
     if not hasattr(torch.Tensor, name):
         tx.raises(AttributeError(f"'Tensor' object has no attribute {name!r}"))
+    if _changes_shape(name) and tx.side_effects.has_gradient_to_assign(receiver):
+        break_behind_gradient(tx, f"Tensor.{name}()")
     return tx.emit(name, [receiver, *args], kwargs)
+
+
+@functools.cache
+def _changes_shape(name: str) -> bool:
+    """Whether a method makes the tensor another view of its memory."""
+    packet = getattr(torch.ops.aten, name, None) if name.endswith("_") and not name.startswith("_") else None
+    overloads = () if packet is None else (getattr(packet, overload) for overload in packet.overloads())
+    return any(torch.Tag.inplace_view in overload.tags for overload in overloads)
+
+
+def break_behind_gradient(tx: Tracer, what: str) -> NoReturn:
+    """End the graph before something that changes a tensor's shape: torch takes no gradient of another one, and `.grad`
+    is assigned behind the graph."""
+    tx.break_graph("MD212", f"{what} follows an assignment to `grad`", why=_CHANGES)

@@ -90,6 +90,34 @@ def a_view_in_other_memory_stays_a_view_for_autograd(x):
     return first.sin()
 
 
+@programs(lambda: (torch.randn(2, 3), torch.randn(2, 3)), breaks=1)
+def another_shape_behind_a_gradient(x, y):
+    x.grad = y
+    x.t_()
+    return x * 2, x.grad
+
+
+@programs(lambda: (torch.randn(2, 3), torch.randn(2, 3)), breaks=1)
+def a_gradient_that_gets_another_shape(x, y):
+    x.grad = y
+    y.unsqueeze_(0)
+    return x.grad * 2, x.grad is y
+
+
+@programs(lambda: (torch.randn(2, 3), torch.randn(4)), graphs=2, breaks=1)
+def data_of_another_shape_behind_a_gradient(x, y):
+    x.grad = torch.ones(2, 3)
+    x.data = y
+    return x.grad * 2
+
+
+@programs(lambda: (torch.randn(2, 3), torch.randn(2, 3)))
+def data_of_the_same_shape_behind_a_gradient(x, y):
+    x.grad = y * 2
+    x.data = y
+    return x.grad + x
+
+
 @programs(layer)
 def weights_that_decay(m, x):
     m.weight.data = m.weight.data * 0.9

@@ -24,6 +24,7 @@ from minidynamo.errors import GraphBreak
 from minidynamo.tracer import registry
 from minidynamo.tracer.handlers.values import constant, expect_constant, none
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.tensors import break_behind_gradient
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BoundBuiltin
 from minidynamo.variables.constants import ConstantVariable
@@ -71,8 +72,11 @@ def _replace_data(tx: Tracer, tensor: TensorVariable, data: VariableTracker) -> 
     _in_main_graph(tx, "an assignment to `data`")
     if not isinstance(data, TensorVariable):
         tx.break_graph("MD212", f"`data` becomes a {data.python_type.__name__}", why="It is not a plain tensor.")
-    if tx.graph.use(tensor).device != tx.graph.use(data).device:
+    old, new = tx.graph.use(tensor), tx.graph.use(data)
+    if old.device != new.device:
         tx.break_graph("MD212", "`data` is moved to another device", why=_WHY)
+    if tx.side_effects.has_gradient_to_assign(tensor) and (old.shape, old.dtype) != (new.shape, new.dtype):
+        break_behind_gradient(tx, "an assignment to `data`")
     result = tx.emit(replace_data, [tensor, data])
     next(iter(reversed(tx.graph.graph.nodes))).meta["mutates"] = True
     tx.graph.held_numbers.setdefault(memory_of(tensor.fake), lambda: None)
