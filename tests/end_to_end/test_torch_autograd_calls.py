@@ -142,6 +142,25 @@ def freezing_a_module(m, x):
     return before, m(x), [p.requires_grad for p in m.parameters()]
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_attribute_of_leaves_alone(backend):
+    """The method takes the same of other tensors, and changes nothing."""
+
+    def program(x):
+        x.requires_grad = True
+        return x * 2
+
+    compiled = minidynamo.compile(program, backend=backend)
+    for is_leaf in (True, False, True):
+        x = torch.ones(2, requires_grad=True)
+        for run in (program, compiled):
+            if is_leaf:
+                assert run(x).requires_grad
+            else:
+                with pytest.raises(RuntimeError, match="of leaf variables"):
+                    run(x * 1)
+
+
 @programs(leaf, breaks=1)
 def what_eager_refuses(x):
     y = x * 2

@@ -115,6 +115,8 @@ def _write_dict(tx: Tracer, obj: DictVariable, name: str, value: VariableTracker
 @writes(TensorVariable)
 def _write_tensor(tx: Tracer, obj: TensorVariable, name: str, value: VariableTracker | None) -> None:
     if value is not None and name == "requires_grad":
+        if not tx.truth(tx.getattr(obj, "is_leaf")):  # which the method takes, where it changes nothing
+            tx.raises(RuntimeError("you can only change requires_grad flags of leaf variables."))
         tx.call(BoundBuiltin(obj, "requires_grad_"), [value])
     elif value is not None and name == "data":
         tx.call(replace_data, [obj, value])
