@@ -9,14 +9,16 @@ from typing import Any
 
 from minidynamo.codegen.ir.size import Extent, is_extent
 from minidynamo.codegen.lowering.builder import Builder
-from minidynamo.codegen.lowering.formula import NotLowered, Number, V, const, number, opmath
+from minidynamo.codegen.lowering.conversions import converted
+from minidynamo.codegen.lowering.formula import NotLowered, Number, V, number, opmath
 from minidynamo.codegen.lowering.registry import lowering
 from minidynamo.codegen.lowering.values import Value
 
 
 def filled(builder: Builder, value: V | Number) -> Value:
     """The result's layout, filled with one number."""
-    return builder.compute(builder.out.shape, lambda _: const(value, builder.out.dtype))
+    one = converted(builder, value, builder.out.dtype)
+    return builder.compute(builder.out.shape, lambda _: one)
 
 
 @lowering("full")

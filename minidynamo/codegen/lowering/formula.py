@@ -75,14 +75,24 @@ def operand(value: V | Number, dtype: torch.dtype) -> Expr:
 
 
 def fits(value: Known, dtype: torch.dtype) -> bool:
-    """Whether torch converts a number to `dtype` without complaint; a negative one wraps if `dtype` is unsigned."""
+    """Whether torch converts a number to `dtype` without complaint; a negative integer wraps if `dtype` is unsigned."""
     if dtype == torch.bool:
         return True
     if dtype.is_floating_point:
         return not math.isfinite(value) or abs(value) <= torch.finfo(dtype).max
     limits = torch.iinfo(dtype)
-    lowest = limits.min if limits.min else -limits.max
+    lowest = -limits.max if limits.min == 0 and isinstance(value, int) else limits.min
     return math.isfinite(value) and lowest <= value <= limits.max
+
+
+def all_fit(numbers: torch.dtype, dtype: torch.dtype) -> bool:
+    """Whether torch converts whatever is in one dtype to another without complaint."""
+    if torch.bool in (numbers, dtype):
+        return True
+    if numbers.is_floating_point and not dtype.is_floating_point:
+        return False
+    limits = torch.finfo(numbers) if numbers.is_floating_point else torch.iinfo(numbers)
+    return fits(limits.min, dtype) and fits(limits.max, dtype)
 
 
 def identity(combine: str, dtype: torch.dtype) -> Const:

@@ -16,6 +16,7 @@ from minidynamo.codegen.ir.index import Index, Lookup
 from minidynamo.codegen.ir.loops import checks_kept
 from minidynamo.codegen.ir.size import Extent, Size, known_at_least
 from minidynamo.codegen.lowering.builder import Builder
+from minidynamo.codegen.lowering.conversions import converted
 from minidynamo.codegen.lowering.formula import NotLowered, Number, V, apply, const, number, where
 from minidynamo.codegen.lowering.registry import lowering
 from minidynamo.codegen.lowering.values import Coordinates, Value, broadcast_shape
@@ -154,6 +155,11 @@ def lower_pad(builder: Builder, x: Value, pad: Sequence[int], value: V | Number 
     """`x` with borders of one number; negative borders cut off."""
     if any(isinstance(n, Size) for n in pad):
         raise NotLowered
+    if x.dtype == torch.uint8 and (
+        isinstance(value, (V, Size)) or value < 0
+    ):  # eager lets no negative number wrap here
+        raise NotLowered
+    filling = converted(builder, value, builder.out.dtype)
     before = [0] * len(x.shape)
     for k in range(len(pad) // 2):
         along = len(x.shape) - 1 - k
@@ -171,7 +177,7 @@ def lower_pad(builder: Builder, x: Value, pad: Sequence[int], value: V | Number 
             if not known_at_least(size - (high - low), 0):
                 inside = inside & (number(i) < size)
         loaded = V(mask(x.load(own), inside.expr))
-        return where(inside, loaded, const(value, builder.out.dtype))
+        return where(inside, loaded, filling)
 
     return builder.compute(builder.out.shape, body)
 

@@ -18,6 +18,7 @@ import torch
 from minidynamo.codegen.ir.size import Size
 from minidynamo.codegen.lowering import registry
 from minidynamo.codegen.lowering.builder import Builder
+from minidynamo.codegen.lowering.conversions import converted, may_not_fit
 from minidynamo.codegen.lowering.formula import (
     Known,
     NotLowered,
@@ -53,7 +54,8 @@ class Row:
     CPU perhaps only in the last elements, which fill no vector; half types are then left to torch. `numbers` allows
     numbers that are known at run time only: a V in the dtype that is computed in. Without, the formula computes with
     numbers or looks at them. `bools` is False where eager raises an error for bools among the arguments; that is left
-    to torch, too.
+    to torch, too. `strict` says that eager raises an error for numbers that the dtype of the result does not hold, as
+    it does everywhere for what is named (`alpha`) and the dtype that is computed in.
     """
 
     formula: Callable[..., V]
@@ -63,6 +65,7 @@ class Row:
     half_by_torch: tuple[str, ...] = ()
     numbers: bool = False
     bools: bool = True
+    strict: bool = False
 
 
 def unary(name: str) -> Callable[[V], V]:
@@ -159,9 +162,9 @@ ROWS: dict[str, Row] = {
     "lerp": Row(lerp, numbers=True),
     "maximum": Row(maximum),
     "minimum": Row(minimum),
-    "clamp": Row(lambda x, min=None, max=None: clamp(x, min, max), numbers=True),
-    "clamp_min": Row(at_least, numbers=True),
-    "clamp_max": Row(at_most, numbers=True),
+    "clamp": Row(lambda x, min=None, max=None: clamp(x, min, max), numbers=True, strict=True),
+    "clamp_min": Row(at_least, numbers=True, strict=True),
+    "clamp_max": Row(at_most, numbers=True, strict=True),
     "copysign": Row(binary("copysign")),
     "atan2": Row(binary("atan2")),
     "hypot": Row(binary("hypot")),
@@ -262,6 +265,10 @@ def lower_row(row: Row, builder: Builder, *args: Any, **kwargs: Any) -> Value:
             is_wide = place is not None and place == row.wide and arg.shape == ()
             return (value if is_wide else value.to(common)).to(opmath(common))
         if isinstance(arg, (Size, V)):
+            if row.strict or place is None:
+                return converted(builder, arg, common if row.strict else opmath(common)).to(opmath(common))
+            if not common.is_floating_point and may_not_fit(arg, common):
+                raise NotLowered
             return const(arg, common if row.rounds else opmath(common)).to(opmath(common))
         if row.rounds and isinstance(arg, float) and common.is_floating_point:
             return literal(arg, common).value
@@ -373,12 +380,15 @@ def lower_where(builder: Builder, condition: Value, a: Value | V | Number, b: Va
 
 def constant(builder: Builder, value: V | Number) -> Value:
     """A 0-dim tensor in the dtype of the result."""
-    return builder.compute((), lambda _: const(value, builder.out.dtype))
+    one = converted(builder, value, builder.out.dtype)
+    return builder.compute((), lambda _: one)
 
 
 @registry.lowering("masked_fill")
 def lower_masked_fill(builder: Builder, x: Value, mask: Value, value: Value | V | Number) -> Value:
-    """aten.masked_fill with a number or a 0-dim tensor."""
+    """aten.masked_fill with a number or a 0-dim tensor, which eager takes for the number in it."""
+    if isinstance(value, Value) and may_not_fit(value, builder.out.dtype):
+        raise NotLowered
     return lower_where(builder, mask, value, x)
 
 

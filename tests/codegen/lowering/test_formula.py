@@ -10,9 +10,11 @@ from minidynamo.codegen.ir.index import Var, as_index
 from minidynamo.codegen.lowering.formula import (
     NotLowered,
     V,
+    all_fit,
     apply,
     clamp,
     const,
+    fits,
     fma,
     identity,
     integer_power,
@@ -45,6 +47,32 @@ P = V(Ref("p", torch.bool))
 def test_literals_are_rounded_or_wrapped(value, dtype, expected):
     made = literal(value, dtype).value
     assert made == expected and type(made) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "expected"),
+    [
+        (-7, torch.uint8, True), (-256, torch.uint8, False), (-0.5, torch.uint8, False), (255.5, torch.uint8, False),
+        (math.nan, torch.int64, False), (math.nan, torch.float16, True), (70000, torch.float16, False),
+        (-0.5, torch.bool, True), (-0.5, torch.int8, True),
+    ],
+)  # fmt: skip
+def test_numbers_that_torch_converts(value, dtype, expected):
+    assert fits(value, dtype) is expected
+
+
+def test_dtypes_whose_numbers_torch_converts():
+    dtypes = (torch.bool, torch.uint8, torch.int8, torch.int64, torch.float16, torch.float32)
+    into = {given: {dtype for dtype in dtypes if all_fit(given, dtype)} for given in dtypes}
+    wide = {torch.bool, torch.float32}
+    assert into == {
+        torch.bool: {*dtypes},
+        torch.uint8: {*dtypes} - {torch.int8},
+        torch.int8: {*dtypes},
+        torch.int64: {*wide, torch.int64},
+        torch.float16: {*wide, torch.float16},
+        torch.float32: wide,
+    }
 
 
 def test_identities():
