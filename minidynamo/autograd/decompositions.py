@@ -55,6 +55,13 @@ ROUNDED_ON_THE_WAY = """
 """
 
 
+# Gradients that take something besides floating tensors of one dtype: classes, masks, the statistics of half types.
+MIXED = """
+    native_batch_norm_backward native_dropout_backward native_group_norm_backward native_layer_norm_backward
+    nll_loss_backward nll_loss2d_backward
+"""
+
+
 # What torch's kernels for a CPU lay out row by row, whatever their arguments are.
 ROW_MAJOR = """
     log_sigmoid_forward _log_softmax_backward_data native_layer_norm_backward nll_loss2d_forward
@@ -95,6 +102,9 @@ def decomposition_table(keep: Collection[OpOverload] = ()) -> dict[OpOverload, C
         parts[op] = _unless_half(parts[op])
     for op in (aten.nll_loss_forward.default, aten.nll_loss2d_forward.default):
         parts[op] = noting(op, _unless_unchecked(parts[op]))
+    for op in parts:
+        if "_backward" in op.overloadpacket.__name__ and op.overloadpacket.__name__ not in MIXED.split():
+            parts[op] = _unless_mixed(parts[op], floating=True)
     parts |= foreach_table()
     return {op: split for op, split in parts.items() if op not in keep}
 
@@ -193,12 +203,14 @@ def _unless_half_steps(split: Callable[..., Any]) -> Callable[..., Any]:
     return decide
 
 
-def _unless_mixed(split: Callable[..., Any]) -> Callable[..., Any]:
-    """`split`, but an operation on several floating dtypes stays whole: fake tensors then say something else of the
-    statistics that forward made than what torch's kernels return."""
+def _unless_mixed(split: Callable[..., Any], floating: bool = False) -> Callable[..., Any]:
+    """`split`, but an operation on several dtypes stays whole: kernels refuse them or say another dtype of the result
+    than the parts would, and fake tensors say something else of the statistics that forward made than what kernels
+    return. So does one on tensors that are not `floating`, if that is asked for: kernels have no integers."""
 
     def decide(*args: Any, **kwargs: Any) -> Any:
-        dtypes = {arg.dtype for arg in args if isinstance(arg, torch.Tensor)}
-        return split(*args, **kwargs) if len(dtypes) == 1 else NotImplemented
+        dtypes = {arg.dtype for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Tensor)}
+        whole = len(dtypes) > 1 or (floating and not next(iter(dtypes)).is_floating_point)
+        return NotImplemented if whole else split(*args, **kwargs)
 
     return decide

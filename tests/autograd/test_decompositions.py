@@ -1,9 +1,12 @@
 """Tests of minidynamo/autograd/decompositions.py."""
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 
+import minidynamo
 from minidynamo.autograd.decompositions import decomposition_table, masked, splittable
 from minidynamo.autograd.mutation import mutation_of
 from minidynamo.compat import OpOverload
@@ -92,3 +95,39 @@ def test_dropout_that_draws_stays_whole(device):
     split = decomposition_table()[aten.native_dropout.default]
     assert split(torch.ones(3, device=device), 0.5, True) is NotImplemented
     assert split(torch.ones(3, device=device), 0.5, False)[0].shape == (3,)
+
+
+GRADIENTS: dict[str, Any] = {
+    "softmax": lambda x, y: aten._softmax_backward_data(x, y, 1, x.dtype),
+    "log_softmax": lambda x, y: aten._log_softmax_backward_data(x, y, 1, torch.float32),
+    "elu": lambda x, y: aten.elu_backward(x, 1.0, 1.0, 1.0, False, y),
+    "glu": lambda x, y: aten.glu_backward(x[:, :1], y[:, :2], 1),
+    "huber_loss": lambda x, y: aten.huber_loss_backward(x, y, x, 0, 1.0),
+    "leaky_relu": lambda x, y: aten.leaky_relu_backward(x, y, 0.1, False),
+    "mse_loss": lambda x, y: aten.mse_loss_backward(x, y, x, 0),
+    "threshold": lambda x, y: aten.threshold_backward(x, y, 0),
+    "tanh": lambda x, y: aten.tanh_backward(x, y),
+}
+DTYPES = [
+    (torch.int64, torch.int64),
+    (torch.float16, torch.float32),
+    (torch.float32, torch.float16),
+    (torch.float64, torch.float32),
+    (torch.float32, torch.int64),
+]
+
+
+@pytest.mark.cpp
+@pytest.mark.parametrize("dtypes", DTYPES, ids=str)
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_that_a_program_asks_for_in_other_dtypes(name, dtypes):
+    def outcome(function):
+        try:
+            made = function(*args)
+        except RuntimeError as error:
+            return type(error), str(error).splitlines()[0]
+        return made.dtype, made.tolist()
+
+    args = [torch.ones(2, 3, dtype=dtype) for dtype in dtypes]
+    expected = outcome(GRADIENTS[name])
+    assert outcome(minidynamo.compile(GRADIENTS[name], backend="native")) == expected

@@ -1,4 +1,4 @@
-"""Owns the question whether fake tensors may be wrong about the dtype of what torch returns.
+"""Owns what torch makes of several dtypes: where fake tensors may be wrong about the result, and where it refuses them.
 
 Kernels read memory by the dtype that fake tensors foretell, so they do not read where that is uncertain.
 """
@@ -29,6 +29,30 @@ NORMALIZATIONS = frozenset(
     }
 )
 """Operations whose first result has the dtype of the first argument; that of the others may be another one."""
+
+GRADIENTS = frozenset(
+    {
+        "gelu_backward",
+        "hardtanh_backward",
+        "leaky_relu_backward",
+        "sigmoid_backward",
+        "silu_backward",
+        "tanh_backward",
+        "threshold_backward",
+        "_softmax_backward_data",
+        "_log_softmax_backward_data",
+    }
+)
+"""Operations that autograd calls with floating tensors of one dtype; others that a program gives, torch may refuse."""
+
+
+def is_for_torch(node: fx.Node) -> bool:
+    """Whether it is for torch to say what becomes of the dtypes that a call is given."""
+    if not isinstance(node.target, OpOverload) or base_name(node.target) not in GRADIENTS:
+        return False
+    given = (source.meta.get("val") for source in node.all_input_nodes)
+    dtypes = {v.dtype for v in given if isinstance(v, torch.Tensor)}
+    return len(dtypes) > 1 or not all(dtype.is_floating_point for dtype in dtypes)
 
 
 def is_uncertain(node: fx.Node, uncertain: Container[fx.Node]) -> bool:

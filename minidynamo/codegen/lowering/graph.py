@@ -32,7 +32,7 @@ from minidynamo.codegen.ir.size import Extent, Size, hint, known_at_least
 from minidynamo.codegen.ir.text import DTYPES
 from minidynamo.codegen.lowering import registry
 from minidynamo.codegen.lowering.builder import Builder
-from minidynamo.codegen.lowering.dtypes import is_uncertain
+from minidynamo.codegen.lowering.dtypes import is_for_torch, is_uncertain
 from minidynamo.codegen.lowering.formula import NotLowered, V
 from minidynamo.codegen.lowering.numbers import Numbers
 from minidynamo.codegen.lowering.values import Value, dimensions
@@ -244,7 +244,7 @@ class GraphLowering:
         number is complex."""
         if any(isinstance(argument, complex) for argument in (*node.args, *node.kwargs.values())):
             return False
-        if any(n not in self.values and n not in self.known for n in node.all_input_nodes):
+        if is_for_torch(node) or any(n not in self.values and n not in self.known for n in node.all_input_nodes):
             return False
         tensors = [n.meta.get("val") for n in node.all_input_nodes if n not in self.known]
         made = node.meta.get("val")
