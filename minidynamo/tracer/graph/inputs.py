@@ -186,6 +186,7 @@ class GraphInputs:
         last = self._placeholders[-1][0] if self._placeholders else None
         with self._graph.inserting_after(last):
             node = self._graph.placeholder(next(name for name in unused if name not in taken))
+        node.target = node.name  # which hides nothing that the code of the graph calls
         node.meta.update(user_location=self._where(), source=source)
         return node
 

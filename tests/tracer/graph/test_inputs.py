@@ -1,8 +1,11 @@
 """Tests of minidynamo/tracer/graph/inputs.py: placeholders, and what is guarded of the values for them."""
 
+import builtins
+
 import pytest
 import torch
 
+import minidynamo
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Item, Local
 from minidynamo.tracer.graph.output_graph import OutputGraph
@@ -94,3 +97,20 @@ def test_no_input_leads_to_a_real_tensor_behind_the_end():
     assert graph.real(x) is value
     graph.forget_values()
     assert graph.real(x) is None and "source" not in x.node.meta
+
+
+def test_a_placeholder_hides_nothing_that_the_graph_calls():
+    def program(x, abs, torch, m):
+        return x * 2, builtins.abs(abs - m), torch + m
+
+    graphs = []
+
+    def backend(gm, example_inputs):
+        graphs.append(gm)
+        return minidynamo.make_boxed_func(gm.forward)
+
+    compiled = minidynamo.compile(program, backend=backend)
+    x = torch.ones(2)
+    for n in range(4):
+        assert compiled(x, n, n, 7)[1:] == program(x, n, n, 7)[1:]
+    assert all(n.target == n.name for gm in graphs for n in gm.graph.nodes if n.op == "placeholder")
