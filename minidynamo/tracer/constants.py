@@ -241,11 +241,19 @@ def _as_read(target: Any, variable: VariableTracker) -> VariableTracker:
             return ConstantVariable(f"{variable.value.__module__}.{variable.value.__name__}")
         dtype = None if isinstance(target, OpOverload | OpOverloadPacket) else _DTYPES.get(variable.value)
         return variable if dtype is None else ConstantVariable(dtype)
+    items = variable.items if isinstance(variable, SequenceVariable) and variable.cls in (list, tuple) else ()
+    if type(items) in (list, tuple) and any(map(_is_numpy_int, items)):  # sizes, or dimensions
+        read = [_as_read(target, item) if _is_numpy_int(item) else item for item in items]
+        return TupleVariable(read) if variable.python_type is tuple else ListVariable(read)
     value = variable.value if isinstance(variable, ConstantVariable) else None
     is_real = type(value) in NUMPY_SCALARS and isinstance(value, np.integer | np.floating)
     if not is_real or not reads_as_plain(target, variable):
         return variable
     return ConstantVariable(int(value) if isinstance(value, np.integer) else float(value))  # type: ignore[arg-type]
+
+
+def _is_numpy_int(variable: VariableTracker) -> bool:
+    return isinstance(variable, ConstantVariable) and issubclass(variable.python_type, np.integer)
 
 
 def as_constant(variable: VariableTracker) -> Any:

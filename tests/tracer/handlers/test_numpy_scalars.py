@@ -70,6 +70,13 @@ def a_number_of_another_class(x, n):
     return x + 1, n, type(n).__name__
 
 
+@programs(lambda: torch.randn(4, 3))
+def ints_in_sizes_and_dimensions(x):
+    around, back = tuple(np.subtract(x.shape, [3, 1])), [np.int64(1), np.int32(0)]
+    made = torch.zeros((np.int64(2), 1)), x.new_ones(list(np.array([2, 3])))
+    return torch.nn.functional.pad(x, around), x.permute(back), x.sum((np.int64(0),)), x.reshape(*back[:1], -1), made
+
+
 def test_signs_of_zeros_and_nans_are_told_apart():
     counts = []
 
@@ -99,7 +106,7 @@ def test_signs_of_zeros_and_nans_are_told_apart():
         lambda x, n: np.linspace(0, n, 3),
         lambda x, n: x * np.complex64(1 + 2j),
         lambda x, n: x[np.bool_(True)],
-        lambda x, n: torch.zeros((np.int64(2), 1)),
+        lambda x, n: torch.tensor([np.int32(3), np.int32(4)]),
         lambda x, n: np.sqrt("a"),
         lambda x, n: np.prod(x.shape, axis=5),
     ],
