@@ -121,7 +121,7 @@ for _cls, _expected, *_more in (
     (CountingInArithmetic, 2),
     (EveryTenth, 3),
     (RunningAverage, 2, lambda i: 1.0 / (i + 1)),
-    (Warmup, 3),
+    (Warmup, 2),
     (Cosine, 2),
     (Ring, 2),
     (Slots, 2),
