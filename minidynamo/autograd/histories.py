@@ -17,6 +17,9 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_
 from minidynamo import compat
 from minidynamo.autograd.partition import ancestors
 
+HANDED_OVER = "handed_over"
+"""Where a gradient function notes edges that eager has instead of ones to what it was computed from."""
+
 
 def functions_behind(targets: Iterable[torch.Tensor]) -> list[torch.autograd.graph.Node]:
     """The gradient functions that autograd calls for `targets`."""
@@ -98,7 +101,9 @@ def reached(values: Sequence[torch.Tensor | None], watchable: Mapping[int, torch
     def behind(value: torch.Tensor | None) -> frozenset[int]:
         if value is None or not places:
             return frozenset()
-        edges = {_edge(value), *(edge for function in functions_behind([value]) for edge in function.next_functions)}
+        functions: list[Any] = functions_behind([value])
+        edges = {_edge(value), *(edge for function in functions for edge in function.next_functions)}
+        edges.update(edge for function in functions for edge in function.metadata.get(HANDED_OVER, ()))
         return frozenset(place for edge, place in places.items() if edge in edges)
 
     return tuple(map(behind, values))

@@ -18,6 +18,7 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_
 from torch.fx.node import map_aggregate
 
 from minidynamo.autograd.batches import has_batches
+from minidynamo.autograd.histories import HANDED_OVER
 from minidynamo.autograd.numbers import is_symbolic
 from minidynamo.autograd.partition import ancestors
 from minidynamo.autograd.recomputation import is_random
@@ -246,7 +247,11 @@ class _Opaque(torch.autograd.Function):
         wanted = ctx.needs_input_grad[-len(values) :]
         given = [tangent for tangent in tangents if tangent is not None]
         function = Gradients(ctx.function, wanted, tuple(tangent is not None for tangent in tangents))
-        found = iter(_applied(function, (), [*values, *handed, *given]))
+        made = _applied(function, (), [*values, *handed, *given])
+        node: Any = made[0].grad_fn if made else None
+        if node is not None:
+            node.metadata[HANDED_OVER] = [(ctx, i) for i in ctx.function.handed]
+        found = iter(made)
         skipped = (None,) * (len(ctx.needs_input_grad) - len(values))
         return (*skipped, *[next(found) if wants else None for wants in wanted])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import minidynamo
 from minidynamo.errors import Unsupported
 from tests.autograd.programs import compile_program, interpret
 
@@ -179,6 +180,22 @@ def test_what_a_backward_cannot_show_is_refused(watch):
         results[2].sum().backward(create_graph=True)
     with pytest.raises(Unsupported, match="MD411"):
         torch.autograd.grad(results[2], results[:1], torch.ones(2, 4), is_grads_batched=True, retain_graph=True)
+
+
+@pytest.mark.parametrize("saves_its_result", [lambda x: x.exp(), lambda x: x.prod(-1), lambda x: x.cumprod(-1)])
+def test_what_gradients_of_gradients_bring_to_a_saved_result_is_refused(saves_its_result):
+    """Also where the derivative is one call, which is told of that result without its history."""
+    for watched in (False, True):
+        x = torch.tensor([[2.0, 3.0]], requires_grad=True)
+        result = minidynamo.compile(saves_its_result, backend="aot_eager", fullgraph=True)(x)
+        if watched:
+            result.register_hook(lambda gradient: gradient * 2)
+        (gradient,) = torch.autograd.grad(result.sum(), x, create_graph=True)
+        if watched:
+            with pytest.raises(Unsupported, match="MD411"):
+                gradient.sum().backward()
+        else:
+            gradient.sum().backward()
 
 
 def test_gradients_of_inputs_are_differentiated_with_nobody_watching():
