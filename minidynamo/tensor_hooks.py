@@ -64,9 +64,12 @@ def notice_hooks(
 
     def register_hook_dict(node: Any, tensor: torch.Tensor) -> None:
         reference, number = Reference(node), tensor.output_nr
-        tensor._backward_hooks = _HooksOfResult(
-            lambda hook: of_result(hook, reference(), number), tensor._backward_hooks or {}
-        )
+
+        def made(hook: Any) -> Any:
+            alive = reference()
+            return hook if alive is None else of_result(hook, alive, number)  # nobody runs those of what is gone
+
+        tensor._backward_hooks = _HooksOfResult(made, tensor._backward_hooks or {})
         of_results(node, tensor)
         notice(node, tensor.output_nr, tensor._backward_hooks)
 

@@ -60,6 +60,24 @@ def test_hooks_of_results_are_noticed_and_called_where_a_gradient_comes():
     assert noticed[-1][1] is None and len(noticed[-1][2]) == 1
 
 
+def test_hooks_that_come_when_the_node_is_gone():
+    """As one does whose function is put in its place at the end of a program that has let go of the result."""
+
+    class Once(Twice):
+        pass
+
+    nodes = []
+    notice_hooks(Once, lambda *what: None, lambda hook, node, number: nodes.append(node) or unless_none(hook))
+    result, _ = Once.apply(torch.ones(2, requires_grad=True))
+    handle = result.register_hook(print)
+    hooks = handle.hooks_dict_ref()
+    assert nodes == [result.grad_fn]
+    nodes.clear()
+    del result, _
+    hooks[handle.id] = len
+    assert nodes == [] and hooks[handle.id] is len
+
+
 def test_hooks_of_a_view_that_come_later():
     x = torch.ones(3, requires_grad=True)
     base = x * 2
