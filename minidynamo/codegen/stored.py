@@ -32,6 +32,7 @@ _FUNCTIONS: dict[str, Any] = {
     "as_strided": torch.as_strided,
     "count_as_new": host_functions.count_as_new,
     "with_strides": host_functions.with_strides,
+    "must_fit": host_functions.must_fit,
     "bernoulli": random_numbers.bernoulli,
     "fill_bernoulli": random_numbers.fill_bernoulli,
     **RANDOM_FUNCTIONS,

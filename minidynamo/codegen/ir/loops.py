@@ -185,12 +185,14 @@ Node = Loops | Extern | GetItem
 class Compute:
     """`out = op(*args)`, a number that the host program makes of inputs before anything else happens.
 
-    With a `torch.Tensor` method as `op`, the first argument is the Name of an input.
+    With a `torch.Tensor` method as `op`, the first argument is the Name of an input. `raises`: it is there for the
+    error that it may raise.
     """
 
     out: str
     op: Any
     args: tuple[Any, ...]
+    raises: bool = False
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import torch
 
 from minidynamo.codegen.ir.expr import rename
 from minidynamo.codegen.ir.index import Index, Var, as_index, flatten, row_major
-from minidynamo.codegen.ir.loops import POSITIONAL, Buffer, Loops, Node, Origins
+from minidynamo.codegen.ir.loops import POSITIONAL, Buffer, Compute, Loops, Node, Origins
 from minidynamo.codegen.ir.machines import chunks_wanted
 from minidynamo.codegen.ir.size import Extent
 from minidynamo.codegen.lowering.formula import NotLowered, V, const, identity, opmath
@@ -41,6 +42,8 @@ class Builder:
         self.target = "cpp"
         # Calls whose folds must not be cut into chunks: where they had to be, they are torch's own.
         self.uncut: Collection[str] = ()
+        # What is asked of numbers before anything else happens.
+        self.prelude: list[Compute] = []
 
     @property
     def out(self) -> Buffer:
@@ -49,6 +52,11 @@ class Builder:
         if first is None:
             raise ValueError("this call has no tensor result")
         return first
+
+    def require(self, op: Callable[..., None], *args: Any) -> None:
+        """Let the host program call what may raise an error, before anything else happens."""
+        if not any((asked.op, asked.args) == (op, args) for asked in self.prelude):
+            self.prelude.append(Compute(self.fresh(f"asked_{len(self.prelude)}"), op, args, raises=True))
 
     def fresh(self, hint: str) -> str:
         """A name that no buffer has, starting with the name of the call being lowered."""

@@ -1,7 +1,6 @@
 """Owns numbers that become known when the graph runs, in a dtype that may not hold them.
 
-Eager raises an error then, which no kernel can: torch converts the number, where the call stands, and the kernel reads
-what came out.
+Eager raises an error then, which no kernel can: the host program does, before anything else happens.
 """
 
 from __future__ import annotations
@@ -9,12 +8,12 @@ from __future__ import annotations
 import torch
 
 from minidynamo.codegen.ir.expr import Scalar
-from minidynamo.codegen.ir.index import as_index
-from minidynamo.codegen.ir.loops import Buffer, Extern, Name
+from minidynamo.codegen.ir.loops import Name
 from minidynamo.codegen.ir.size import Size, known_at_least, product
 from minidynamo.codegen.lowering.builder import Builder
 from minidynamo.codegen.lowering.formula import NotLowered, Number, V, all_fit, const
 from minidynamo.codegen.lowering.values import Value
+from minidynamo.codegen.runtime.host_functions import must_fit
 
 
 def run_time_dtype(value: V | Number) -> torch.dtype | None:
@@ -29,19 +28,11 @@ def may_not_fit(value: V | Number | Value, dtype: torch.dtype) -> bool:
 
 
 def converted(builder: Builder, value: V | Number, dtype: torch.dtype) -> V:
-    """`value` in `dtype`, or the error that eager raises of it."""
-    if not may_not_fit(value, dtype):
-        return const(value, dtype)
-    # Torch is more lenient with half types where it fills one element.
-    if not known_at_least(product(builder.out.shape), 2) or (
-        isinstance(value, V) and not isinstance(value.expr, Scalar)
-    ):
-        raise NotLowered
-    name = builder.fresh("number")
-    layout = Buffer(name, (2,), (1,), dtype, builder.device)
-    given = Name(value.expr.name) if isinstance(value, V) and isinstance(value.expr, Scalar) else value
-    named = (("dtype", dtype), ("device", builder.device))
-    call = Extern(name, torch.ops.aten.full.default, ((2,), given), named, layout=layout, origins=builder.origins)
-    builder.nodes.append(call)
-    builder.buffers[name] = layout
-    return V(Value.whole(layout).load((as_index(0),)))
+    """`value` in `dtype`; the host program raises the error that eager raises of it."""
+    if may_not_fit(value, dtype):
+        scalar = value.expr if isinstance(value, V) else None
+        # Torch is more lenient with half types where it fills one element.
+        if not known_at_least(product(builder.out.shape), 2) or (scalar and not isinstance(scalar, Scalar)):
+            raise NotLowered
+        builder.require(must_fit, Name(scalar.name) if isinstance(scalar, Scalar) else value, dtype)
+    return const(value, dtype)

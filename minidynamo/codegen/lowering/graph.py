@@ -144,7 +144,7 @@ class GraphLowering:
                     raise InternalError(Diagnostic("MD510", what, why="Only functions are called in such a graph."))
         builder = self.builder
         inputs, numbers = tuple(self.inputs), frozenset(self.early.intersection(self.inputs))
-        nodes, prelude, writes = tuple(builder.nodes), tuple(self.numbers.prelude), tuple(self.writes)
+        nodes, prelude, writes = tuple(builder.nodes), (*self.numbers.prelude, *builder.prelude), tuple(self.writes)
         facts = (builder.buffers, self.constants, numbers, prelude, writes, self.target)
         return LoopProgram(inputs, nodes, outputs, *facts)
 
@@ -257,7 +257,7 @@ class GraphLowering:
 
     def _lower(self, node: fx.Node, lowering: registry.Lowering) -> bool:
         builder = self.builder
-        start, before = len(builder.nodes), dict(builder.buffers)
+        start, before, asked = len(builder.nodes), dict(builder.buffers), len(builder.prelude)
         made = node.meta["val"]
         fakes = list(made) if isinstance(made, (tuple, list)) else [made]
         name = self._name(node)
@@ -274,7 +274,7 @@ class GraphLowering:
             if not registry.is_view(node.target):
                 result = self._adopted(node, name, result, fakes, start)
         except NotLowered:
-            del builder.nodes[start:]
+            del builder.nodes[start:], builder.prelude[asked:]
             builder.buffers.clear()
             builder.buffers.update(before)
             self.names.discard(name)

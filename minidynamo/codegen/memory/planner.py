@@ -36,11 +36,11 @@ def plan_memory(
 
 
 def _needed(prelude: Sequence[Compute], steps: Sequence[Step]) -> tuple[Compute, ...]:
-    """Those numbers of the prelude that a step needs, directly or through others."""
+    """Those numbers of the prelude that a step needs, directly or through others, and what raises errors."""
     needed = {name for step in steps for name in _numbers(step)}
     kept: list[Compute] = []
     for number in reversed(prelude):
-        if number.out in needed:
+        if number.out in needed or number.raises:
             kept.append(number)
             needed.update(_mentioned(number.args))
     return tuple(reversed(kept))

@@ -5,6 +5,8 @@ It is all that a host program from the disk cache needs of these; printing one i
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
 from minidynamo import compat
@@ -21,3 +23,17 @@ def count_as_new(*tensors: torch.Tensor | None) -> None:
     """Forget that torch has written to them; None stands for a gradient that was handed over."""
     counted = [tensor for tensor in tensors if tensor is not None and not tensor.is_inference()]
     compat.set_versions(counted, [0] * len(counted))
+
+
+@functools.cache
+def _limits(dtype: torch.dtype) -> tuple[float, float]:
+    info = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+    return info.min, info.max
+
+
+def must_fit(number: float, dtype: torch.dtype) -> None:
+    """Raise torch's error for a number that `dtype` does not hold. What lies beyond its limits is for torch to judge:
+    infinity, say, and what wraps around."""
+    low, high = _limits(dtype)
+    if not low <= number <= high:
+        torch.full((2,), number, dtype=dtype)

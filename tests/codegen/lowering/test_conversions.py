@@ -1,4 +1,4 @@
-"""Numbers that are known at run time only: torch converts those that may not fit, kernels all others."""
+"""Numbers that are known at run time only: the host program asks whether those fit that may not."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from minidynamo.codegen.ir.expr import Ref, Scalar
-from minidynamo.codegen.ir.loops import Buffer, Extern
+from minidynamo.codegen.ir.loops import Buffer, Name
 from minidynamo.codegen.lowering.builder import Builder
 from minidynamo.codegen.lowering.conversions import converted, may_not_fit, run_time_dtype
 from minidynamo.codegen.lowering.formula import NotLowered, V
 from minidynamo.codegen.lowering.values import Value
+from minidynamo.codegen.runtime.host_functions import must_fit
 
 CPU = torch.device("cpu")
 NUMBER = V(Scalar("n"))
@@ -30,14 +31,14 @@ def test_known_numbers_and_those_in_tensors() -> None:
     assert not may_not_fit(NUMBER, torch.float64) and not may_not_fit(1e300, torch.float32)
 
 
-def test_torch_converts_what_may_not_fit() -> None:
+def test_the_host_program_asks_about_what_may_not_fit() -> None:
     one = builder(3)
-    assert converted(one, 2.5, torch.float32).dtype == torch.float32 and not one.nodes
-    assert converted(one, NUMBER, torch.float64) == NUMBER and not one.nodes
-    assert converted(one, NUMBER, torch.float32).dtype == torch.float32
-    [call] = one.nodes
-    assert isinstance(call, Extern) and call.out in one.buffers
-    assert call.op(call.args[0], 2.5, dtype=torch.float32).tolist() == [2.5, 2.5]
+    assert converted(one, 2.5, torch.float32).dtype == torch.float32 and not one.prelude
+    assert converted(one, NUMBER, torch.float64) == NUMBER and not one.prelude
+    for _ in range(2):  # asked once
+        assert converted(one, NUMBER, torch.float32).dtype == torch.float32
+    [asked] = one.prelude
+    assert asked.raises and asked.op is must_fit and asked.args == (Name("n"), torch.float32) and not one.nodes
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (0,)])
