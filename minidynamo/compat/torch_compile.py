@@ -20,6 +20,9 @@ NOT_FOR_TORCH_COMPILE = {
     "_torchdynamo_disable_msg": "it is compiled by minidynamo; compile the function that it was made from",
 }
 
+# Where a ScriptFunction keeps the function that it was made from.
+SCRIPTED_FROM = "_torchdynamo_inline"
+
 _frame_evaluation: typing.Any = torch._C._dynamo.eval_frame
 
 # What torch.jit.trace is doing; nn.Module.__call__ asks.
@@ -34,7 +37,7 @@ def is_made_by_torch_compile(function: types.FunctionType) -> bool:
 def scripted_original(scripted: typing.Any) -> types.FunctionType | None:
     """The function that `torch.jit.script` has compiled; None for what was traced or loaded."""
     is_scripted = vars(scripted).get("__qualname__") == "torch.jit.ScriptFunction"
-    original = vars(scripted).get("_torchdynamo_inline") if is_scripted else None
+    original = vars(scripted).get(SCRIPTED_FROM) if is_scripted else None
     return original if isinstance(original, types.FunctionType) else None
 
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from minidynamo.compat import scripted_original
+from minidynamo.compat import SCRIPTED_FROM, scripted_original
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr
 from minidynamo.tracer import registry
@@ -49,7 +49,7 @@ def _call(
     if not _fit(scripted.value, original, args, kwargs):
         _leave(tx, "TorchScript converts what it is given.")
     tx.guard(scripted.source, GuardKind.IDENTITY, scripted.value)
-    function = tx.wrap(original, Attr(scripted.source, "_torchdynamo_inline"))
+    function = tx.wrap(original, Attr(scripted.source, SCRIPTED_FROM))
     result = caught(Exception, lambda: tx.call(function, [*args], kwargs), lambda _: None)
     if result is None:
         _leave(tx, "TorchScript raises errors of its own.")
