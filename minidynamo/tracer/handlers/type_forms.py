@@ -20,7 +20,7 @@ from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.unread import looked_at
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import ListVariable, TupleVariable
-from minidynamo.variables.objects import ObjectVariable
+from minidynamo.variables.objects import ObjectVariable, OpaqueVariable
 
 _SUBSCRIPTS = {
     found
@@ -60,9 +60,9 @@ def _known(tx: Tracer, part: VariableTracker) -> Any:
     if isinstance(part, TupleVariable | ListVariable):
         items = [_known(tx, item) for item in as_moved(part.items)]
         return items if isinstance(part, ListVariable) else tuple(items)
-    if isinstance(part, ObjectVariable):
-        if part.value is None or part.cls.__module__ != "typing":
-            raise NotConstant(part.cls.__name__)
+    if isinstance(part, ObjectVariable | OpaqueVariable):  # from 3.12 on, type variables are written in C
+        if part.value is None or part.source is None or part.python_type.__module__ != "typing":
+            raise NotConstant(part.python_type.__name__)
         tx.guard(part.source, GuardKind.IDENTITY, part.value)
         return part.value
     return as_constant(part)
