@@ -190,11 +190,11 @@ def measure_kernels(rounds: int) -> Iterator[tuple[Result, str]]:
         yield result, f"{kernel.bytes / rate / result.median('minidynamo'):.2f}"
 
 
-def _models(model: Model, training: bool) -> Iterator[tuple[str, nn.Module, Callable[..., Any], Tensor]]:
+def _models(model: Model) -> Iterator[tuple[str, nn.Module, Callable[..., Any], Tensor]]:
     make, batch = model
     for name, system in SYSTEMS.items():
         torch.manual_seed(0)
-        own = make().cuda().train(training)
+        own = make().cuda().train()
         yield name, own, system(own), batch().cuda()
 
 
@@ -210,7 +210,7 @@ def measure_steps(rounds: int) -> Iterator[tuple[Result, str]]:
         model.zero_grad(set_to_none=True)
 
     for name, model in STEPS.items():
-        runs = {system: partial(step, own, call, x) for system, own, call, x in _models(model, True)}
+        runs = {system: partial(step, own, call, x) for system, own, call, x in _models(model)}
         yield Result(f"step: {name}", "ms", milliseconds(runs, rounds), LIMITS), ""
 
 
@@ -218,7 +218,7 @@ def measure_memory(rounds: int) -> Iterator[tuple[Result, str]]:
     """Mebibytes that a training step in float32 takes above what stood there before it."""
     for name in ("transformer of 6 layers, 32 sequences of 256", "residual net of 18 layers, 64 images of 112x112"):
         samples = {}
-        for system, own, call, x in _models(STEPS[name], True):
+        for system, own, call, x in _models(STEPS[name]):
             for _ in range(2):
                 training_step(call, x, own)
             gc.collect()

@@ -149,8 +149,10 @@ def _scheduled(
         dying = frozenset(known for node, known in zip(inputs, lowered.inputs) if DIES in node.meta)
         loops, _, program = scheduled(lowered, name, limit, dying=dying, **how)
         above = excess(program, limit, handing_over=handing_over, dying=dying)
+        if above <= 0 or target != "triton":
+            return loops, program, above
         more = cut_at_peak(program, gm, handing_over=handing_over, dying=dying) - uncut
-        if above <= 0 or target != "triton" or not more:
+        if not more:
             return loops, program, above
         uncut |= more
 

@@ -34,6 +34,14 @@ class Noting(torch.autograd.Function):
         return gradient / ctx.saved_tensors[0].sqrt() / 2, None, None
 
 
+def assert_gradients_equal(found, expected, where, **tolerance):
+    """The same ones are None, and the others are close."""
+    assert [g is None for g in found] == [g is None for g in expected], where
+    for mine, theirs in zip(found, expected):
+        if theirs is not None:
+            torch.testing.assert_close(mine, theirs, **tolerance)
+
+
 def two(a, b, w):
     return (a * w).sin(), (b * w).exp()
 
@@ -150,10 +158,7 @@ def test_gradients_and_calls_are_those_of_eager(program, backend):
             continue  # torch adds in place to a zero that is none in memory
         ours, our_calls = outcome(compiled, used, way, hooked)
         assert our_calls == calls, (used, way)
-        assert [g is None for g in ours] == [g is None for g in values], (used, way)
-        for mine, expected in zip(ours, values):
-            if expected is not None:
-                torch.testing.assert_close(mine, expected, rtol=1e-5, atol=1e-4)
+        assert_gradients_equal(ours, values, (used, way), rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -220,10 +225,7 @@ def test_gradients_of_some_gradients_lead_where_they_do_in_eager(program, backen
         expected, called = run(program, used, order)
         found, our_calls = run(compiled, used, order)
         assert our_calls == called, (used, order)
-        assert [g is None for g in found] == [g is None for g in expected], (used, order)
-        for mine, theirs in zip(found, expected):
-            if theirs is not None:
-                torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-3)
+        assert_gradients_equal(found, expected, (used, order), rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
