@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
-from rich.console import Console
 
 from benchmarks import capture, cold_start, coverage, guards, kernels, libraries, memory, overhead, steps
 from benchmarks.measure import SYSTEMS, Result
-from benchmarks.tables import show
+from benchmarks.tables import chosen, show, wide_console
 
 MEASUREMENTS: dict[str, Callable[[bool], Iterator[Result]]] = {
     "overhead": overhead.measure,
@@ -64,17 +63,15 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few rounds: to see that it works, not for numbers")
     parser.add_argument("--markdown", action="store_true", help="print the table for a document, too")
     options = parser.parse_args()
-    unknown = [name for name in options.names if name not in MEASUREMENTS]
-    if unknown:
-        parser.error(f"no measurement {unknown[0]!r}; choose from {', '.join(MEASUREMENTS)}")
+    names = chosen(parser, options.names, MEASUREMENTS, "measurement")
 
-    console = Console(width=None if Console().is_terminal else 160)
+    console = wide_console()
     console.print(machine(), soft_wrap=True)
     rows = []
     with warnings.catch_warnings(), console.status("") as status:
         # torch.compile warns on import about what a user cannot change here.
         warnings.simplefilter("ignore")
-        for name in options.names or MEASUREMENTS:
+        for name in names:
             status.update(f"measuring: {name}")
             for result in MEASUREMENTS[name](options.quick):
                 rows.append(cells(result))

@@ -16,10 +16,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
-from rich.console import Console
 
 from benchmarks.coverage_areas import AREAS, ROOT
-from benchmarks.tables import show
+from benchmarks.tables import chosen, show, wide_console
 
 GOAL = 0.95
 COLUMNS = ("", "programs", "torch.compile captures", "minidynamo of these", "share", "only minidynamo", "different")
@@ -143,14 +142,12 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--list", action="store_true", help="name what is missed, and what differs")
     parser.add_argument("--markdown", action="store_true", help="print the table for a document, too")
     options = parser.parse_args(arguments)
-    unknown = [name for name in options.areas if name not in AREAS]
-    if unknown:
-        parser.error(f"no area {unknown[0]!r}; choose from {', '.join(AREAS)}")
-    console = Console(width=None if Console().is_terminal else 160)
+    areas = chosen(parser, options.areas, AREAS, "area")
+    console = wide_console()
     today = datetime.date.today().isoformat()
     console.print(f"{today}, torch {torch.__version__}, Python {platform.python_version()}", highlight=False)
     parts = []
-    for area in options.areas or AREAS:
+    for area in areas:
         with console.status(area):
             parts.append(measure(area))
         console.print("  ".join(parts[-1].row()), style="dim", soft_wrap=True)

@@ -18,14 +18,13 @@ from functools import partial
 from typing import Any
 
 import torch
-from rich.console import Console
 from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.kernels import chain, gelu_bias, softmax
 from benchmarks.measure import SYSTEMS, Limit, Result
 from benchmarks.memory import training_step
-from benchmarks.tables import show
+from benchmarks.tables import chosen, show, wide_console
 from examples.memory_figure import residual_net
 from examples.models.llama import Config, Llama
 from examples.models.transformer import Layer
@@ -282,17 +281,15 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--quick", action="store_true", help="few rounds: to see that it works, not for numbers")
     parser.add_argument("--markdown", action="store_true", help="print the table for a document, too")
     options = parser.parse_args(arguments)
-    unknown = [name for name in options.names if name not in MEASUREMENTS]
-    if unknown:
-        parser.error(f"no measurement {unknown[0]!r}; choose from {', '.join(MEASUREMENTS)}")
+    names = chosen(parser, options.names, MEASUREMENTS, "measurement")
     if not torch.cuda.is_available():
         parser.exit(1, "there is no GPU here that torch can use\n")
-    console = Console(width=None if Console().is_terminal else 160)
+    console = wide_console()
     console.print(f"{torch.cuda.get_device_name()}; Python {sys.version.split()[0]}, torch {torch.__version__}")
     rows = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for name in options.names or MEASUREMENTS:
+        for name in names:
             for result, bound in MEASUREMENTS[name](5 if options.quick else 50):
                 rows.append(cells(result, bound))
                 console.print("  ".join(cell for cell in rows[-1] if cell), style="dim", soft_wrap=True)

@@ -21,11 +21,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from rich.console import Console
 
 from benchmarks.coverage_areas import ROOT
 from benchmarks.library_programs import PROGRAMS
-from benchmarks.tables import show
+from benchmarks.tables import chosen, show, wide_console
 
 OURS, TORCH = "minidynamo", "torch.compile"
 COLUMNS = (
@@ -129,15 +128,12 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("names", nargs="*", metavar="MODEL", help=f"any of {', '.join(PROGRAMS)}; all without one")
     parser.add_argument("--markdown", action="store_true", help="print the table for a document, too")
     options = parser.parse_args(arguments)
-    names = options.names or list(PROGRAMS)
-    unknown = [name for name in names if name not in PROGRAMS]
-    if unknown:
-        parser.error(f"no model {unknown[0]!r}; choose from {', '.join(PROGRAMS)}")
+    names = chosen(parser, options.names, PROGRAMS, "model")
     absent = missing(names)
     if absent:
         parser.error(f"needs {' and '.join(absent)}: python -m pip install -e '.[libraries]'")
 
-    console = Console(width=None if Console().is_terminal else 160)
+    console = wide_console()
     versions = f"torch {torch.__version__}, transformers {importlib.metadata.version('transformers')}"
     today = datetime.date.today().isoformat()
     console.print(f"{today}, {versions}, Python {platform.python_version()}", highlight=False)

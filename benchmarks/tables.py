@@ -1,14 +1,29 @@
-"""Owns how the measurements print their tables: on the terminal and, on request, for a document.
+"""Owns how the measurements are asked for by name, and print their tables: on the terminal and for a document.
 
 What stands in them is for each measurement to say.
 """
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.table import Table
+
+
+def wide_console() -> Console:
+    """The terminal; elsewhere lines that no table has to wrap."""
+    return Console(width=None if Console().is_terminal else 160)
+
+
+def chosen(parser: argparse.ArgumentParser, names: Sequence[str], known: Iterable[str], what: str) -> list[str]:
+    """The names that were given, all that are `known` without one; one that is not known ends the program."""
+    every = list(known)
+    unknown = [name for name in names if name not in every]
+    if unknown:
+        parser.error(f"no {what} {unknown[0]!r}; choose from {', '.join(every)}")
+    return list(names) or every
 
 
 def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
