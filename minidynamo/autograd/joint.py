@@ -255,6 +255,7 @@ class _Tracing:
             traced = make_fx(self.run, decomposition_table=table)(*given)
         trace = self.result
         trace.owner, trace.graph = traced, traced.graph
+        _drop_known_numbers(traced.graph)
         if any(is_switch(node.target) for node in self.gm.graph.nodes):
             _name_defaults(traced.graph)
         placeholders = [node for node in traced.graph.nodes if node.op == "placeholder"]
@@ -545,6 +546,13 @@ def _blocks_of_autocast(casts_once: bool) -> Iterator[None]:
         yield
     finally:
         torch.autocast_increment_nesting()
+
+
+def _drop_known_numbers(graph: fx.Graph) -> None:
+    """Drop what reads the number in a tensor where that is known, as in `x.view(torch.div(8, 2), 2)`."""
+    for node in graph.find_nodes(op="call_function", target=compat.READ_NUMBER):
+        if "val" not in node.meta:
+            graph.erase_node(node)
 
 
 def _name_defaults(graph: fx.Graph) -> None:

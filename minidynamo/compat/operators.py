@@ -32,6 +32,9 @@ OPERATOR_NAMESPACES = (
 torch_assert = torch._assert
 torch_check_with = torch._check_with
 
+# Reads the number that a tensor holds.
+READ_NUMBER = torch.ops.aten._local_scalar_dense.default
+
 # The strides of an operation on elements, and whether channels come last, as eager decides them.
 elementwise_strides = torch._prims_common.compute_elementwise_output_strides
 suggest_memory_format = torch._prims_common.suggest_memory_format

@@ -299,3 +299,22 @@ def test_max_pool1d_has_eagers_layouts(backend):
     expected, of_eager = program(x, y)
     assert strides == of_eager == [t.stride() for t in made] and strides[0] != strides[3]
     torch.testing.assert_close(made, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("cpp", marks=pytest.mark.cpp)])
+def test_arithmetic_of_numbers_alone_gives_tensors_that_may_be_sizes(backend):
+    def program(x, width):
+        rows = torch.div(x.shape[1], 2, rounding_mode="trunc")  # a tensor, whose number is known while it is compiled
+        parts = x.view(x.shape[0], rows, 2)
+        wider = parts.new_zeros((x.shape[0], rows + 1, 2))
+        wider[:, :-1] += parts
+        numbers = [op(x.shape[0], width) for op in (torch.add, torch.sub, torch.mul, torch.div, torch.floor_divide)]
+        return wider, *numbers, torch.div(7.5, width, rounding_mode="floor"), torch.add(True, 2)
+
+    compiled = minidynamo.compile(program, backend=backend)
+    for rows, width in ((4, 2), (4, 2), (6, 0.7), (8, 2.5), (10, 3.1)):
+        x = torch.randn(3, rows, requires_grad=True)
+        made, expected = compiled(x, width), program(x, width)
+        torch.testing.assert_close(made, expected, rtol=0, atol=0)
+        (made[0] * 2).sum().backward()
+        assert torch.equal(x.grad, torch.full_like(x, 2))

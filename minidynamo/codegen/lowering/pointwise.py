@@ -246,6 +246,8 @@ def lower_row(row: Row, builder: Builder, *args: Any, **kwargs: Any) -> Value:
     """Apply a row to the arguments of an ATen call."""
     given = (*args, *kwargs.values())
     tensors = [a for a in given if isinstance(a, Value)]
+    if not tensors:  # numbers alone, as in `torch.div(8, 2)`
+        raise NotLowered
     if not row.bools and any(isinstance(a, bool) or (isinstance(a, Value) and a.dtype == torch.bool) for a in given):
         raise NotLowered
     if builder.device.type in row.half_by_torch and is_half(builder.out.dtype):
