@@ -28,9 +28,10 @@ OPERATOR_NAMESPACES = (
     torch._C._special,
 )
 
-# An assertion that torch.jit knows, and what `torch._check` and its kin come down to.
+# An assertion that torch.jit knows, what `torch._check` and its kin come down to, and `torch.jit.isinstance`.
 torch_assert = torch._assert
 torch_check_with = torch._check_with
+scripted_isinstance = torch._jit_internal._isinstance
 
 # Reads the number that a tensor holds.
 READ_NUMBER = torch.ops.aten._local_scalar_dense.default

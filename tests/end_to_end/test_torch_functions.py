@@ -73,6 +73,14 @@ def many_at_once(xs):
 
 
 @programs(matrix)
+def written_for_torch_jit(x):
+    sizes = torch.jit.annotate(list[int], [])
+    if torch.jit.isinstance(x.shape[0], int) and torch.jit.isinstance([x], list[torch.Tensor]):
+        sizes.append(x.shape[0])
+    return x * len(sizes), sizes, torch.jit.isinstance("slaney", bool), torch.jit.isinstance({"a": 1}, dict[str, int])
+
+
+@programs(matrix)
 def networks(x):
     image = x.view(1, 1, 3, 4)
     acts = F.softmax(x, dim=-1), F.gelu(x, approximate="tanh"), F.leaky_relu(x), F.glu(x), F.normalize(x)

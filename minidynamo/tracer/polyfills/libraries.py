@@ -18,8 +18,8 @@ import types
 
 import torch
 
+from minidynamo.compat import scripted_isinstance, torch_check_with
 from minidynamo.compat import torch_assert as real_assert
-from minidynamo.compat import torch_check_with
 from minidynamo.tracer import registry
 from minidynamo.tracer.polyfills.objects import answers_itself, copy_deepcopy
 from minidynamo.tracer.polyfills.refusal import cannot_trace
@@ -162,6 +162,16 @@ def numel(input):
 def torch_assert(condition, message):
     if not condition:
         cannot_trace("an assertion that fails", "it raises AssertionError")
+
+
+@polyfill(torch.jit.annotate)  # type: ignore[attr-defined]
+def annotate(the_type, the_value):
+    return the_value
+
+
+@polyfill(torch.jit.isinstance)  # type: ignore[attr-defined]
+def jit_isinstance(obj, target_type):
+    return scripted_isinstance(obj, target_type)
 
 
 @polyfill(torch_check_with)

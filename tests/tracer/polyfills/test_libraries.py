@@ -86,3 +86,7 @@ def test_torch():
     assert twins.torch_assert(True, "") is None
     with pytest.raises(NotImplementedError):
         twins.torch_assert(False, "")
+    assert twins.annotate(list[int], [2]) == torch.jit.annotate(list[int], [2]) == [2]
+    for kind in (torch.Tensor, list[int], dict[str, int], tuple[int, str], (int, str)):
+        for value in (torch.zeros(2), [1], {"a": 1}, (1, "a"), "a", None):
+            assert twins.jit_isinstance(value, kind) is torch.jit.isinstance(value, kind)
