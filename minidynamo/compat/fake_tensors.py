@@ -33,6 +33,12 @@ def constant_behind(fake: torch.Tensor) -> torch.Tensor | None:
     return fake.constant if isinstance(fake, FakeTensor) else None
 
 
+def forget_constant(fake: torch.Tensor) -> None:
+    """Let a fake tensor know nothing of its values. Of symbolic numbers that are taken for tensors torch makes NaN."""
+    if isinstance(fake, FakeTensor):
+        fake.constant = None
+
+
 @functools.cache
 def load_fake_tensors() -> None:
     """Import what the first fake mode imports: that takes seconds, and it keeps every frame below it alive."""

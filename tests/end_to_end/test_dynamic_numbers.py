@@ -450,3 +450,25 @@ def test_dates_that_are_needed_whole_are_left_to_python_after_a_few() -> None:
         day = datetime.date(2024, 1, number)
         assert torch.equal(f(X, day), since(X, day))
     assert f.stats.compiles == 7 and f.stats.fallbacks == 0
+
+
+OF_NUMBERS_ALONE: dict[str, Callable[..., Any]] = {
+    "read": lambda x, rate: x * torch.mul(rate, 2).item(),
+    "decides": lambda x, rate: x * 2 if torch.mul(rate, 2) > 6 else x,
+    "size_read": lambda x, rate: x * torch.div(x.shape[0], 2).item(),
+    "size_decides": lambda x, rate: x * 2 if torch.div(x.shape[0], 2) > 3 else x,
+    "size_and_float": lambda x, rate: x * 2 if torch.sub(7.5, x.shape[0]) > 0 else x,
+    "beside_a_tensor": lambda x, rate: x * torch.add(torch.tensor(2.0), rate).item(),
+    "power": lambda x, rate: x * (torch.tensor(2.0) ** rate).item(),
+}
+"""Torch makes tensors of the numbers, and tells of fake ones that they hold NaN."""
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("name", OF_NUMBERS_ALONE)
+def test_what_torch_makes_of_numbers_that_vary_is_not_known(name: str, backend: str) -> None:
+    program = OF_NUMBERS_ALONE[name]
+    f = minidynamo.compile(program, backend=backend)
+    for size, rate in ((8, 1.5), (8, 2.5), (6, 3.5), (10, 4.5), (12, 0.5), (4, 3.25)):
+        x = torch.arange(1.0, size + 1)
+        assert torch.equal(f(x, rate), program(x, rate))

@@ -18,7 +18,15 @@ import torch
 import torch.fx
 from torch.utils.hooks import RemovableHandle
 
-from minidynamo.compat import ATTENTION_FUNCTIONS, OpOverload, memory_of, written_lists
+from minidynamo.compat import (
+    ATTENTION_FUNCTIONS,
+    SYMBOLIC_NUMBERS,
+    OpOverload,
+    constant_of,
+    forget_constant,
+    memory_of,
+    written_lists,
+)
 from minidynamo.errors import UserLocation
 from minidynamo.guards.class_checks import ClassChecks
 from minidynamo.guards.guard import Guard, GuardKind
@@ -201,6 +209,9 @@ class OutputGraph:
         self._fakes.take_draws()
         run_args = fake_args if self.subgraph is not None else at_first_places(target, fake_args)
         result = self._fakes.run(target, run_args, fake_kwargs)
+        if _takes_free_numbers(node_args, node_kwargs):
+            for fake in tensors_in(result):
+                forget_constant(fake)
         uncounted = [*_written_lists(target, fake_args), *_updated_statistics(target, fake_args, fake_kwargs)]
         written = [*versions.written(), *tensors_in(uncounted)]
         self._note_writes(written)
@@ -437,6 +448,14 @@ _STATISTICS: dict[object, dict[str, int]] = {
     torch.batch_norm: {"running_mean": 3, "running_var": 4},
     torch.native_batch_norm: {"running_mean": 3, "running_var": 4},
 }
+
+
+def _takes_free_numbers(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a number is among the arguments of a node that may be another one in the next call."""
+    nodes: list[torch.fx.Node] = []
+    torch.fx.map_arg((args, kwargs), nodes.append)
+    values = [node.meta["example_value"] for node in nodes]
+    return any(isinstance(value, SYMBOLIC_NUMBERS) and constant_of(value) is None for value in values)
 
 
 def _written_lists(target: object, args: Sequence[Any]) -> list[Any]:
