@@ -164,12 +164,12 @@ def torch_assert(condition, message):
         cannot_trace("an assertion that fails", "it raises AssertionError")
 
 
-@polyfill(torch.jit.annotate)  # type: ignore[attr-defined]
+@polyfill(torch.jit.annotate)
 def annotate(the_type, the_value):
     return the_value
 
 
-@polyfill(torch.jit.isinstance)  # type: ignore[attr-defined]
+@polyfill(torch.jit.isinstance)
 def jit_isinstance(obj, target_type):
     return scripted_isinstance(obj, target_type)
 
