@@ -41,6 +41,7 @@ FOUNDATION |= {
     "copied_results",
     "declarations",
     "deferred",
+    "gradient_dtypes",
     "kernel_launches",
     "locks",
     "memory_plan",

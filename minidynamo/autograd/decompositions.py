@@ -19,6 +19,7 @@ from minidynamo.autograd.foreach import foreach_table
 from minidynamo.autograd.formulas import as_kernels_do, nll_loss_backward
 from minidynamo.compat import OpOverload
 from minidynamo.config import config
+from minidynamo.gradient_dtypes import are_of_autograd
 from minidynamo.taken_apart import noting
 
 aten = torch.ops.aten
@@ -55,13 +56,6 @@ ROUNDED_ON_THE_WAY = """
 """
 
 
-# Gradients that take something besides floating tensors of one dtype: classes, masks, the statistics of half types.
-MIXED = """
-    native_batch_norm_backward native_dropout_backward native_group_norm_backward native_layer_norm_backward
-    nll_loss_backward nll_loss2d_backward
-"""
-
-
 # What torch's kernels for a CPU lay out row by row, whatever their arguments are.
 ROW_MAJOR = """
     log_sigmoid_forward _log_softmax_backward_data native_layer_norm_backward nll_loss2d_forward
@@ -88,7 +82,7 @@ def decomposition_table(keep: Collection[OpOverload] = ()) -> dict[OpOverload, C
     packets = [getattr(aten, name) for name in SPLIT.split()]
     table = compat.get_decompositions(packets)
     for op in (aten.native_batch_norm_backward.default, aten.native_group_norm_backward.default):
-        table[op] = _unless_mixed(_laid_out_as_input(table[op]))
+        table[op] = _laid_out_as_input(table[op])
     table[aten.native_batch_norm_backward.default] = _unless_half_steps(table[aten.native_batch_norm_backward.default])
     table |= dict.fromkeys((aten.nll_loss_backward.default, aten.nll_loss2d_backward.default), nll_loss_backward)
     for op in (getattr(aten, name).default for name in ROW_MAJOR.split()):
@@ -103,8 +97,8 @@ def decomposition_table(keep: Collection[OpOverload] = ()) -> dict[OpOverload, C
     for op in (aten.nll_loss_forward.default, aten.nll_loss2d_forward.default):
         parts[op] = noting(op, _unless_unchecked(parts[op]))
     for op in parts:
-        if "_backward" in op.overloadpacket.__name__ and op.overloadpacket.__name__ not in MIXED.split():
-            parts[op] = _unless_mixed(parts[op], floating=True)
+        if "_backward" in op.overloadpacket.__name__:
+            parts[op] = _if_of_autograd(op.overloadpacket.__name__, parts[op])
     parts |= foreach_table()
     return {op: split for op, split in parts.items() if op not in keep}
 
@@ -203,14 +197,12 @@ def _unless_half_steps(split: Callable[..., Any]) -> Callable[..., Any]:
     return decide
 
 
-def _unless_mixed(split: Callable[..., Any], floating: bool = False) -> Callable[..., Any]:
-    """`split`, but an operation on several dtypes stays whole: kernels refuse them or say another dtype of the result
-    than the parts would, and fake tensors say something else of the statistics that forward made than what kernels
-    return. So does one on tensors that are not `floating`, if that is asked for: kernels have no integers."""
+def _if_of_autograd(name: str, split: Callable[..., Any]) -> Callable[..., Any]:
+    """`split`, but a gradient of other dtypes than autograd asks for it with stays whole: torch's kernels refuse them
+    or say another dtype of the result than the parts would, and fake tensors say something else of the statistics that
+    forward made than what kernels return."""
 
     def decide(*args: Any, **kwargs: Any) -> Any:
-        dtypes = {arg.dtype for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Tensor)}
-        whole = len(dtypes) > 1 or (floating and not next(iter(dtypes)).is_floating_point)
-        return NotImplemented if whole else split(*args, **kwargs)
+        return split(*args, **kwargs) if are_of_autograd(name, (*args, *kwargs.values())) else NotImplemented
 
     return decide

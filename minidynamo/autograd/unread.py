@@ -7,6 +7,7 @@ forward keeps nothing. What is kept otherwise is `partition`'s choice.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -64,12 +65,22 @@ def read_inputs(node: fx.Node) -> list[fx.Node]:
 
 def without_unread(emitter: Emitter, op: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments of a call of `op` with a stand-in, or None, for each tensor that it does not read."""
-    if op is aten.native_batch_norm_backward.default and args[7]:
+    if op is aten.native_batch_norm_backward.default and args[7] and not _adds_dtypes(args[3:5], args[1:]):
         return (*args[:3], None, None, *args[5:])  # in training it does not read the running statistics
     unread = op.unread if isinstance(op, Gradients) else {SHAPE_ONLY[op]} if op in SHAPE_ONLY else ()
     gradient = args[-1 if isinstance(op, Gradients) else 0]
     found = {i: _stand_in(emitter, args[i], gradient) for i in sorted(unread) if _may_be_replaced(args[i])}
     return tuple(found.get(i, arg) for i, arg in enumerate(args)) if found else args
+
+
+def _adds_dtypes(some: Sequence[Any], args: Sequence[Any]) -> bool:
+    """Whether `some` of `args` have dtypes that no other has, which torch may refuse without reading them."""
+    dtypes = {arg.meta["val"].dtype for arg in args if arg not in some and _is_tensor(arg)}
+    return any(arg.meta["val"].dtype not in dtypes for arg in some if _is_tensor(arg))
+
+
+def _is_tensor(arg: Any) -> bool:
+    return isinstance(arg, fx.Node) and isinstance(arg.meta["val"], torch.Tensor)
 
 
 def _may_be_replaced(node: fx.Node) -> bool:

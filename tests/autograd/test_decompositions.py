@@ -107,6 +107,20 @@ GRADIENTS: dict[str, Any] = {
     "mse_loss": lambda x, y: aten.mse_loss_backward(x, y, x, 0),
     "threshold": lambda x, y: aten.threshold_backward(x, y, 0),
     "tanh": lambda x, y: aten.tanh_backward(x, y),
+    "dropout": lambda x, y: aten.native_dropout_backward(x, y, 2.0),
+    "layer_norm": lambda x, y: aten.native_layer_norm_backward(
+        x, x, [3], y[:, :1], y[:, :1], None, None, [True, False, False]
+    )[0],
+    "nll_loss": lambda x, y: aten.nll_loss_backward(x[0, 0], x, torch.tensor([0, 1]), y[0], 1, -100, x[0, 0]),
+    "nll_loss of a gradient": lambda x, y: aten.nll_loss_backward(
+        y[0, 0], x, torch.tensor([0, 1]), None, 1, -100, x[0, 0]
+    ),
+    "group_norm": lambda x, y: aten.native_group_norm_backward(
+        x, x, y[:, :1], y[:, :1], None, 2, 3, 1, 1, [True, False, False]
+    )[0],
+    "batch_norm": lambda x, y: aten.native_batch_norm_backward(
+        x, x, x[0], y[0], y[0], x[0], x[0], True, 0.1, [True, False, False]
+    )[0],
 }
 DTYPES = [
     (torch.int64, torch.int64),

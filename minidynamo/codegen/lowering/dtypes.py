@@ -14,6 +14,7 @@ from torch import fx
 
 from minidynamo.codegen.lowering.registry import base_name
 from minidynamo.compat import OpOverload
+from minidynamo.gradient_dtypes import are_of_autograd
 
 NORMALIZATIONS = frozenset(
     {
@@ -35,6 +36,8 @@ GRADIENTS = frozenset(
         "gelu_backward",
         "hardtanh_backward",
         "leaky_relu_backward",
+        "native_dropout_backward",
+        "native_layer_norm_backward",
         "sigmoid_backward",
         "silu_backward",
         "tanh_backward",
@@ -43,16 +46,15 @@ GRADIENTS = frozenset(
         "_log_softmax_backward_data",
     }
 )
-"""Operations that autograd calls with floating tensors of one dtype; others that a program gives, torch may refuse."""
+"""Operations for gradients, which torch may refuse for other dtypes than autograd calls them with."""
 
 
 def is_for_torch(node: fx.Node) -> bool:
     """Whether it is for torch to say what becomes of the dtypes that a call is given."""
     if not isinstance(node.target, OpOverload) or base_name(node.target) not in GRADIENTS:
         return False
-    given = (source.meta.get("val") for source in node.all_input_nodes)
-    dtypes = {v.dtype for v in given if isinstance(v, torch.Tensor)}
-    return len(dtypes) > 1 or not all(dtype.is_floating_point for dtype in dtypes)
+    given = [arg.meta.get("val") if isinstance(arg, fx.Node) else arg for arg in node.args]
+    return not are_of_autograd(base_name(node.target), given)
 
 
 def is_uncertain(node: fx.Node, uncertain: Container[fx.Node]) -> bool:
