@@ -296,12 +296,13 @@ class CompiledFunction:
 
     def _profile(self, point: FramePoint | None) -> FrameProfile:
         """What has been seen to vary at a frame point, in earlier processes of the same job, too."""
+        family = self._family()
         if point not in self.profiles:
-            self.profiles[point] = FrameProfile(self.options.dynamic, turns=self.turns)
+            is_inner = point is not None or family is not None
+            self.profiles[point] = FrameProfile(self.options.dynamic, turns=self.turns, is_inner=is_inner)
             stored_profile.recall(self.py_func, name_of_point(point), self.profiles[point])
         if point in self._expected:
             self.profiles[point].add(self._expected.pop(point))
-        family = self._family()
         if family is not None and (point is None or point.index == first_index(point.code)):
             self.profiles[point].add(family._expected_calls.pop(self.py_func.__code__, FrameProfile()))
         return self.profiles[point]

@@ -46,13 +46,16 @@ class FrameProfile:
     """What the captures of one frame point have seen.
 
     `dynamic`: True for a frame whose sizes and numbers are symbolic from the first capture on, False for one in which
-    none ever is. `numbers` and `tensors` are by the name of the source.
+    none ever is. `numbers`, `tensors` and `texts` are by the name of the source. `is_inner`: whether the frame lies
+    behind a graph break, or is called at one, where loops come with other texts.
     """
 
     dynamic: bool | None = None
     numbers: dict[str, Fact] = field(default_factory=dict)
     tensors: dict[str, tuple[tuple[Fact, ...], tuple[Fact, ...]]] = field(default_factory=dict)
     turns: Turns = field(default_factory=Turns)
+    texts: dict[str, str | None] = field(default_factory=dict)
+    is_inner: bool = False
 
     def has_varied(self) -> bool:
         """Whether anything is symbolic."""
@@ -65,6 +68,14 @@ class FrameProfile:
         if known is not None and not _same(known, value):
             self.numbers[name] = known = None
         return known is None and self.dynamic is not False
+
+    def text_varies(self, name: str, value: str) -> bool:
+        """Whether the text at a source of an inner frame has been another one; it is noted now."""
+        if not self.is_inner or self.dynamic is False:
+            return False
+        if self.texts.setdefault(name, value) != value:
+            self.texts[name] = None
+        return self.texts[name] is None
 
     def add(self, other: FrameProfile) -> None:
         """Note what another profile of the frame point has seen."""

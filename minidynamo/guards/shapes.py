@@ -220,12 +220,14 @@ class Shapes:
             self.varied_floats.add(source)
         return varied
 
-    def is_expected_to_vary(self, source: Source) -> bool:
-        """Whether the text at a source was made of a number that varies, by Python at a graph break."""
-        varies = self._profile.dynamic is not False and self._profile.numbers.get(stable_name(source), "") is None
-        if varies:
+    def text_varies(self, source: Source, value: str) -> bool:
+        """Whether the text at a source was made of a number that varies, by Python at a graph break, or has been
+        another one in a frame behind a graph break."""
+        name = stable_name(source)
+        if self._profile.dynamic is not False and self._profile.numbers.get(name, "") is None:
             self.varied_floats.add(source)
-        return varies
+            return True
+        return self._profile.text_varies(name, value)
 
     def expect_change(self, source: Source | None) -> None:
         """Take the number at a source for one that varies, from the first value on."""
@@ -303,8 +305,9 @@ class Shapes:
                         self.on_fixed(place, value)
 
     def _has_varied(self, source: Source) -> bool:
-        known = self._profile.numbers
-        return any(known.get(stable_name(place), 0) is None for place in (source, *source.bases()))
+        numbers, texts = self._profile.numbers, self._profile.texts
+        names = map(stable_name, (source, *source.bases()))
+        return any(numbers.get(name, 0) is None or texts.get(name, "") is None for name in names)
 
     def require(self, condition: Source, answer: bool) -> None:
         """Guard a condition over numbers that is not one of the ShapeEnv's."""

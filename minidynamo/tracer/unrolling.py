@@ -154,9 +154,9 @@ def expect_no_constant(
             others = f"has been {captures} other ones" if most == MOST_NUMBERS else "changes"
             tx.break_graph(
                 "MD218",
-                f"{what} needs a number as a constant, which {others}",
+                f"{what} needs a value as a constant, which {others}",
                 why="Each value takes a version of its own; from here on it is left to Python.",
-                fix="keep to a few values, or put the number into a tensor",
+                fix="keep to a few values, or put a number into a tensor",
             )
 
 

@@ -128,7 +128,7 @@ def constant(graph: OutputGraph, value: Any, source: Source | None) -> VariableT
         return varying
     kind = GuardKind.EQUALS if type(value) in _BY_VALUE else GuardKind.IDENTITY
     has_varied = (type(value) in _NO_SYMBOLS and graph.shapes.has_varied(source, value)) or (
-        type(value) is str and graph.shapes.is_expected_to_vary(source)
+        type(value) is str and graph.shapes.text_varies(source, value)
     )
     read = (
         None

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import sys
+import types
 import weakref
 
 import pytest
@@ -94,10 +95,40 @@ def over_generator(x, n):
     return x
 
 
+TABLE = {f"key_{k}": torch.full((3,), float(k)) for k in range(40)}
+NAMESPACE = types.SimpleNamespace(**TABLE)
+
+
+def over_keys(x, n):
+    for key in [*TABLE][:n]:
+        x = x * 0.5 + TABLE[key]
+        minidynamo.graph_break()
+    return x
+
+
+def over_names(x, n):
+    for name in [*vars(NAMESPACE)][:n]:
+        minidynamo.graph_break()
+        x = x * 0.5 + getattr(NAMESPACE, name)
+    return x
+
+
+def looked_up(x, key):
+    minidynamo.graph_break()
+    return x * 0.5 + TABLE[key]
+
+
+def over_keys_of_a_callee(x, n):
+    for key in [*TABLE][:n]:
+        x = looked_up(x, key)
+    return x
+
+
 LOOPS = [over_range, over_list, over_pairs, over_items, with_a_condition, in_two_loops, in_a_callee, over_generator]
+OVER_TEXTS = [over_keys, over_names, over_keys_of_a_callee]
 
 
-@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
+@pytest.mark.parametrize("loop", [*LOOPS, *OVER_TEXTS], ids=lambda loop: loop.__name__)
 def test_compiles_are_constant(loop):
     compiles = []
     for n in (8, 40):
@@ -109,7 +140,7 @@ def test_compiles_are_constant(loop):
         unsubscribe()
         compiles.append(sum(event.kind == "compile_start" for event in events))
         assert not any(event.kind == "fallback" for event in events)
-    assert compiles[0] == compiles[1] <= 8
+    assert compiles[0] == compiles[1] <= (11 if loop in OVER_TEXTS else 8)  # a few texts have versions of their own
 
 
 def test_ten_thousand_rounds():

@@ -16,6 +16,13 @@ def test_an_int_and_a_float_are_different_numbers() -> None:
     assert [profile.varies("n", value) for value in (1, 1.0)] == [False, True]
 
 
+def test_texts_vary_in_inner_frames_alone() -> None:
+    outer, inner, fixed = FrameProfile(), FrameProfile(is_inner=True), FrameProfile(False, is_inner=True)
+    assert [outer.text_varies("k", text) for text in "aba"] == [False, False, False]
+    assert [inner.text_varies("k", text) for text in "aaba"] == [False, False, True, True]
+    assert [fixed.text_varies("k", text) for text in "ab"] == [False, False]
+
+
 def test_each_dimension_varies_by_itself() -> None:
     profile = FrameProfile()
     assert profile.layout("x", (3, 4), (4, 1)) == ((False, False), (False, False))
