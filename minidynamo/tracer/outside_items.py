@@ -279,6 +279,9 @@ class TableReader:
     wrap: Callable[[object, Source], VariableTracker]
     has: Callable[[Any], bool]
     kind: GuardKind  # that guards all keys; LENGTH where each is known by its place
+    at: Callable[[int], Source] | None = (
+        None  # where the value at a position is, whatever its key, unless one is asked for
+    )
 
 
 class OutsideTable(MutableMapping[DictKey, Any]):
@@ -300,6 +303,7 @@ class OutsideTable(MutableMapping[DictKey, Any]):
         self._here: list[DictKey] | None = None  # the keys in order, until others are there
         self._lost: dict[DictKey, None] = {}  # keys that were removed, or got another value, for `losses`
         self._all_lost = False
+        self._is_asked = False  # for a key
 
     @property
     def _reader(self) -> TableReader:
@@ -317,9 +321,32 @@ class OutsideTable(MutableMapping[DictKey, Any]):
                 stand_ins = (*map(stand_in, reader.keys),)
                 self._graph.guard(self._source, reader.kind, frozenset(stand_ins) if in_set else stand_ins)
             self._keys = {reader.key(key, position): key for position, key in enumerate(reader.keys)}
+            if self._is_asked:
+                self._fix_keys()
         return self._keys
 
+    def _ask_for(self, key: DictKey) -> None:
+        """A key matters: where all are known by their places, others may be there at the next call."""
+        if self._keys is None:
+            self._is_asked = True
+        elif self._own_place(key) is None:
+            self._fix_keys()
+
+    def _fix_keys(self) -> None:
+        if self._reader.at is not None and self._keys is not None:
+            self._graph.guard(self._source, GuardKind.DICT_KEYS, (*map(stand_in, self._reader.keys),))
+
+    def _own_place(self, key: DictKey) -> Source | None:
+        """Where the value under a key is that the table itself has given, which is known by its place."""
+        at = self._reader.at
+        if at is None or self._keys is None:
+            return None
+        own = (position for position, known in enumerate(self._keys) if known.variable is key.variable)
+        position = next(own, None)
+        return None if position is None else at(position)
+
     def _had(self, key: DictKey) -> bool:
+        self._ask_for(key)
         if self._keys is None and _is_plain(key.token):
             has = self._reader.has(key.token)
             self._graph.guard(self._source, GuardKind.HAS_KEY if has else GuardKind.MISSING_KEY, key.token)
@@ -334,6 +361,14 @@ class OutsideTable(MutableMapping[DictKey, Any]):
             self._graph.guard(self._under(argument), GuardKind.NOT_NONE, None)
         return real is not _NOWHERE
 
+    def has_what_is_at(self, place: Source | None, key: object) -> bool | None:
+        """Whether the constant at a place is a key, which may be another one at the next call; None where the program
+        has changed the keys."""
+        if place is None or self.is_cleared or self.written or self.removed:
+            return None
+        self._graph.guard(Computed("({0} in {1})", (place, self._source)), GuardKind.RELATION, self._reader.has(key))
+        return self._reader.has(key)
+
     def _argument(self, key: DictKey) -> Local | None:
         """The argument that a key of a dict is, which is looked up alone while the other keys do not matter."""
         source = key.variable.source if self._keys is None and key.token is key.variable else None
@@ -345,7 +380,9 @@ class OutsideTable(MutableMapping[DictKey, Any]):
 
     def _place(self, key: DictKey, real: object) -> Source | None:
         """Where the value under a key that is there can be read."""
-        argument = self._argument(key)
+        argument, own = self._argument(key), self._own_place(key)
+        if own is not None:
+            return own
         return self._reader.place(real) if argument is None else self._under(argument)
 
     def __contains__(self, key: object) -> bool:
@@ -405,6 +442,7 @@ class OutsideTable(MutableMapping[DictKey, Any]):
         return next((real for real in self._reader.keys if self._graph.values.of(real) is key.variable), _NOWHERE)
 
     def __setitem__(self, key: DictKey, value: Any) -> None:
+        self._ask_for(key)
         self._lost[key] = None
         if key not in self.written and (self._keys is None or key not in self._keys or key in self.removed):
             self._here = None

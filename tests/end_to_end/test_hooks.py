@@ -105,13 +105,88 @@ def test_a_hook_that_is_replaced_takes_effect_with_one_recompile():
     net = minidynamo.compile(model(), backend=counter)
     x = torch.randn(2, 4)
     plain = net(x)
-    for number, factor in enumerate((2, 3, 4), start=2):
+    for versions, factor in ((2, 2), (3, 3), (3, 4)):  # the factor is an input from its second value on
         handle = net.register_forward_hook(lambda m, args, out, factor=factor: out * factor)
         assert torch.equal(net(x), plain * factor)
-        assert counter.frame_count == number
+        assert counter.frame_count == versions
         handle.remove()
         with no_recompile():
             assert torch.equal(net(x), plain)
+
+
+REGISTRATIONS = {
+    "hook": lambda net, log: net[0].register_forward_hook(lambda m, args, out: log.append(out.detach() * 2)),
+    "pre-hook": lambda net, log: net[1].register_forward_pre_hook(lambda m, args: (args[0] * 3,)),
+    "with keywords": lambda net, log: net[1].register_forward_pre_hook(
+        lambda m, args, kwargs: ((args[0] + 1,), kwargs), with_kwargs=True
+    ),
+    "backward": lambda net, log: net[1].register_full_backward_hook(
+        lambda m, grads, out: log.append(out[0]) or (grads[0] * 5,)
+    ),
+}
+
+
+@pytest.mark.parametrize("kinds", [*([kind] for kind in REGISTRATIONS), [*REGISTRATIONS]], ids="+".join)
+def test_hooks_that_are_registered_anew_for_each_call(kinds):
+    def attributed(net, x):
+        log, x = [], x.clone().requires_grad_()
+        handles = [REGISTRATIONS[kind](net, log) for kind in kinds]
+        net(x).sum().backward()
+        for handle in handles:
+            handle.remove()
+        return [x.grad, *log]
+
+    net = minidynamo.compile(model(), backend="eager")
+    for turn in range(6):
+        x = torch.randn(2, 4)
+        assert all(map(torch.equal, attributed(net, x), attributed(model(), x)))
+        if turn == 1:
+            known = minidynamo.stats(net).compiles
+    assert minidynamo.stats(net).compiles == known, minidynamo.why(net)
+
+
+def sum_of_keys(net, x):
+    return net(x) * sum(net._forward_hooks)
+
+
+def chosen_by_key(net, x):
+    return x if 7 in net._forward_hooks else net(x)
+
+
+def chosen_behind(net, x):
+    return net(x) * (2 if 7 in net._forward_hooks else 3)
+
+
+def without_a_key(net, x):
+    net._forward_hooks.pop(7, None)
+    return net(x)
+
+
+def without_it_behind(net, x):
+    y = net(x)
+    return y + without_a_key(net, x)
+
+
+def with_another(net, x):
+    y = net(x)
+    net._forward_hooks[7] = lambda m, args, out: out - 1
+    return y + net(x)
+
+
+@pytest.mark.parametrize(
+    "program", [sum_of_keys, chosen_by_key, chosen_behind, without_a_key, without_it_behind, with_another]
+)
+def test_keys_of_hooks_that_a_program_asks_for(program):
+    hooks = [lambda m, args, out: out * 2, lambda m, args, out: out + 3]
+    compiled = minidynamo.compile(program, backend="eager", recompile_limit=20)
+    for keys in ((1, 2), (1, 7), (7, 1), (5, 6), (7,), (8,), (1, 2)):
+        results, left = [], []
+        for function in (program, compiled):
+            net = model()
+            net._forward_hooks.update(zip(keys, hooks))
+            results.append(function(net, torch.ones(2, 4)))
+            left.append([*net._forward_hooks])
+        assert torch.equal(*results) and left[0] == left[1]
 
 
 def test_hooks_that_keep_features():

@@ -9,16 +9,17 @@ import collections
 import operator
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Attr
+from minidynamo.guards.source import Attr, DictKeys, Item
 from minidynamo.tracer import registry
 from minidynamo.tracer.constants import key_named
 from minidynamo.tracer.exceptions import made
 from minidynamo.tracer.handlers.lists import length_of, storage_of
 from minidynamo.tracer.handlers.values import expect_key, none, not_implemented
 from minidynamo.tracer.moved_items import MovedTable, entries_as_moved, hold, hold_named, moved_under, store_entries
+from minidynamo.tracer.outside_items import OutsideTable
 from minidynamo.tracer.polyfills.dicts import dict_equal, dict_update, ordered_dict_equal
 from minidynamo.tracer.polyfills.lists import sequence_contains
 from minidynamo.tracer.polyfills.objects import own_attributes
@@ -69,7 +70,17 @@ def _len(tx: Tracer, self: DictVariable) -> VariableTracker:
 
 @mapping_method("__contains__")
 def _contains(tx: Tracer, self: DictVariable, key: VariableTracker) -> VariableTracker:
+    if _is_known_by_place(key) and isinstance(self.items, OutsideTable) and self.cls in (dict, OrderedDict):
+        known = self.items.has_what_is_at(key.source, key.here)
+        if known is not None:
+            return ConstantVariable(known)
     return ConstantVariable(expect_key(tx, key) in self.items)
+
+
+def _is_known_by_place(key: VariableTracker) -> TypeGuard[ConstantVariable]:
+    """Whether it is a key of a dict from outside that may be another one at the next call."""
+    is_key = isinstance(key.source, Item) and isinstance(key.source.of, DictKeys)
+    return is_key and isinstance(key, ConstantVariable) and not key.is_read
 
 
 @mapping_method("__getitem__")

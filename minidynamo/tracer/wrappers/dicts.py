@@ -34,6 +34,7 @@ from minidynamo.tracer.wrap import guard_names, wrap
 from minidynamo.tracer.wrappers.contents import LARGEST_CONTAINER, dict_key, is_key, places_in, size_of
 from minidynamo.tracer.wrappers.objects import opaque
 from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictKey, DictVariable, storage_class
 from minidynamo.variables.objects import ObjectVariable
 
@@ -51,6 +52,7 @@ def _dict(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
     plain = cls in (dict, collections.defaultdict, collections.OrderedDict) and 0 < len(raw) <= LARGEST_CONTAINER
     kinds = {type(key) for key in raw}
     by_place = plain and kinds <= _TENSOR_KEYS | {str} and bool(kinds & _TENSOR_KEYS)
+    numbered = plain and kinds == {int} and _is_hook_table(graph, source)
     # nn.Module makes its tables of hooks itself, and there are many of them: that they are empty is all that matters.
     if raw or not _is_hook_table(graph, source):
         graph.guard(source, GuardKind.TYPE, cls)
@@ -68,7 +70,10 @@ def _dict(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
     storage.attributes = instance_dict(value) if builtin else None
     variable: VariableTracker = storage if builtin else ObjectVariable(value, cls, storage, source=source)
     graph.values.remember(value, variable)
-    storage.items = _entries(graph, value, source, raw, owner if issubclass(cls, dict) else None, builtin, by_place)
+    if numbered:
+        storage.items = _numbered(graph, value, source, raw)
+    else:
+        storage.items = _entries(graph, value, source, raw, owner if issubclass(cls, dict) else None, builtin, by_place)
     if issubclass(cls, collections.defaultdict):
         storage.default_factory = wrap(graph, value.default_factory, Attr(source, "default_factory"))
     return variable
@@ -114,6 +119,27 @@ def _entries(
         graph.shapes.expect_change(place("lr"))
     kind = GuardKind.LENGTH if by_place else GuardKind.DICT_KEYS
     reader = TableReader((*raw,), size, read, place_of if by_place else place, key_at, tracker, has, kind)
+    return OutsideTable(graph, source, reader)
+
+
+def _numbered(graph: OutputGraph, value: Any, source: Source, raw: Sequence[int]) -> OutsideTable:
+    """The contents of a table of hooks, whose keys torch has counted: a hook that is removed and registered anew has
+    another one. They are known by their places, and matter where the program asks for one."""
+    keys, values = DictKeys(source), DictValues(source)
+
+    def key_at(key: int, position: int) -> DictKey:
+        place = Item(keys, position)
+        graph.guard(place, GuardKind.TYPE, int)
+        return DictKey(
+            key, ConstantVariable(key, source=place, on_read=graph.guard_when_asked(place, GuardKind.EQUALS, key))
+        )
+
+    size, place = size_of(source, dict, True), places_in(source, type(value), True)
+    wrapped = functools.partial(wrap, graph)
+    at = functools.partial(Item, values)
+    reader = TableReader(
+        (*raw,), size, value.__getitem__, place, key_at, wrapped, value.__contains__, GuardKind.LENGTH, at
+    )
     return OutsideTable(graph, source, reader)
 
 
