@@ -179,7 +179,7 @@ def _over_memory(tx: Tracer, function: Any, array: VariableTracker, args: Any, k
     if outside is not None:
         return outside if function is torch.from_numpy else tx.emit(function, [outside, *args], kwargs)
     if not isinstance(array, ArrayVariable):
-        return tx.emit(function, [array, *args], kwargs)
+        return _of_numbers(tx, function, array, args, kwargs)
     array.shared = _tensor(tx, array, {})
     return array.shared if function is torch.from_numpy else tx.emit(function, [array.shared, *args], kwargs)
 
@@ -199,4 +199,35 @@ def _copy(tx: Tracer, data: VariableTracker, **kwargs: VariableTracker) -> Varia
     outside = None if kwargs else _memory_of_argument(tx, data)
     if outside is not None:
         return tx.emit("clone", [outside])
-    return _tensor(tx, data, kwargs) if isinstance(data, ArrayVariable) else tx.emit(torch.tensor, [data], kwargs)
+    return (
+        _tensor(tx, data, kwargs)
+        if isinstance(data, ArrayVariable)
+        else _of_numbers(tx, torch.tensor, data, [], kwargs)
+    )
+
+
+def _of_numbers(tx: Tracer, function: Any, data: VariableTracker, args: Any, kwargs: Any) -> VariableTracker:
+    """A tensor of numbers. Those of numpy's say its dtype, and are Python's in the graph."""
+    if args or not _has_numpy_numbers(data):
+        return tx.emit(function, [data, *args], kwargs)
+    dtype = kwargs.get("dtype", ConstantVariable(None))
+    try:
+        numbers = as_constant(data)
+        if as_constant(dtype) is None:
+            dtype = ConstantVariable(torch.tensor(numbers).dtype)
+        data = from_constant(_as_python(numbers))
+    except (NotConstant, OverflowError, RuntimeError, TypeError, ValueError):  # it is Python that raises
+        return tx.emit(function, [data], kwargs)
+    return tx.emit(function, [data], {**kwargs, "dtype": dtype})
+
+
+def _has_numpy_numbers(data: VariableTracker) -> bool:
+    if isinstance(data, SequenceVariable) and data.cls in (list, tuple):
+        return any(map(_has_numpy_numbers, data.items))
+    return isinstance(data, ConstantVariable) and issubclass(data.python_type, (np.bool_, np.integer, np.floating))
+
+
+def _as_python(numbers: Any) -> Any:
+    if isinstance(numbers, list | tuple):
+        return [*map(_as_python, numbers)]
+    return numbers.item() if isinstance(numbers, np.generic) else numbers

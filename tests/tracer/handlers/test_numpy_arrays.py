@@ -17,6 +17,13 @@ def test_same_as_eager(program):
 
 
 @programs()
+def tensors_of_numbers(x):
+    given = torch.tensor([np.int32(3), 4]), torch.tensor(np.float32(0.1)), torch.tensor([[np.int8(1)], [2.5]])
+    made = torch.as_tensor([np.float64(2), np.float32(3)]), torch.as_tensor((np.bool_(True),), dtype=torch.float16)
+    return [*given, *made, torch.tensor([np.float32(2)], dtype=None), x + torch.tensor(np.int64(3), dtype=torch.int8)]
+
+
+@programs()
 def schedules(x):
     for rate in np.linspace(0, 0.5, 3):
         x = x * (1 - float(rate)) + rate
