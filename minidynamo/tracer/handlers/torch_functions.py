@@ -180,3 +180,24 @@ def _is_floating_point(tx: Tracer, input: VariableTracker) -> VariableTracker:
 @registry.function(torch.is_complex)
 def _is_complex(tx: Tracer, input: VariableTracker) -> VariableTracker:
     return tx.getattr(tx.getattr(input, "dtype"), "is_complex")
+
+
+# --- masks of bytes ---------------------------------------------------------------------------------------------------
+
+
+def _as_mask(tx: Tracer, condition: VariableTracker) -> VariableTracker:
+    """The condition of `where`: kernels take bytes for a mask, fake tensors take none."""
+    is_bytes = isinstance(condition, TensorVariable) and tx.graph.use(condition).dtype == torch.uint8
+    return tx.emit("bool", [condition]) if is_bytes else condition
+
+
+@registry.function(torch.where)
+def _where(tx: Tracer, condition: VariableTracker, *args: Any, **kwargs: VariableTracker) -> VariableTracker:
+    return tx.emit(torch.where, [_as_mask(tx, condition) if args or kwargs else condition, *args], kwargs)
+
+
+@registry.method(torch.Tensor, "where")
+def _where_of_tensor(
+    tx: Tracer, self: TensorVariable, condition: VariableTracker, *args: VariableTracker, **kwargs: VariableTracker
+) -> VariableTracker:
+    return tx.emit("where", [self, _as_mask(tx, condition), *args], kwargs)

@@ -29,6 +29,18 @@ def questions(x):
     )
 
 
+@pytest.mark.filterwarnings("ignore:where received a uint8 condition")
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_masks_of_bytes(backend):
+    def f(x):
+        mask = (x > 0).to(torch.uint8) * 3
+        return torch.where(mask, x, 0.5), torch.where(condition=mask, input=x, other=-x), x.where(mask[0], x * 2)
+
+    x = torch.randn(3, 4)
+    made = minidynamo.compile(f, backend=backend, fullgraph=True)(x)
+    assert all(map(torch.equal, made, f(x)))
+
+
 def test_is_compiling():
     def f(x):
         return x + 1 if minidynamo.is_compiling() and torch.compiler.is_compiling() else x - 1
