@@ -1,4 +1,4 @@
-"""Owns the opcodes of the import statement, for modules that are already imported.
+"""Owns the opcodes of the import statement, for modules that are already imported, and for those that there are not.
 
 A module that is not imported yet is imported natively, behind a graph break.
 """
@@ -13,6 +13,7 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Item, Source
 from minidynamo.tracer.constants import as_constant
 from minidynamo.tracer.exceptions import caught, unsaid
+from minidynamo.tracer.handlers.imports import raise_if_missing
 from minidynamo.tracer.interpreter import Frame
 from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.tracer.protocol import Tracer
@@ -27,7 +28,8 @@ def import_name(frame: Frame, instruction: Instruction) -> None:
     if level:
         package = frame.namespace.get("__package__") or ""
         name = importlib.util.resolve_name("." * level + name, package)
-    if name not in sys.modules:
+    if sys.modules.get(name) is None:
+        raise_if_missing(frame.tx, name)
         frame.tx.break_graph(
             "MD205",
             f"`import {name}` for the first time",
