@@ -8,6 +8,7 @@ methods of numbers are in `number_functions.py`.
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -38,8 +39,10 @@ _COMPARED: dict[type, str] = {int: "number", float: "number", str: "text"}
 # What has a meaning in templates.
 _BRACES = frozenset("{}")
 
-# A text that has grown longer than this is no gain: its numbers become constants.
-_LONGEST = 1000
+# A text that has grown longer than this is no gain: its numbers become constants. Python reads no more than 200
+# parentheses in one another, of which some are written around the text.
+_LONGEST = 2000
+_MOST_NESTED = 150
 # Of a number that more operations than these have made, one in another, they are not kept.
 _DEEPEST = 16
 
@@ -126,7 +129,12 @@ def computed_text(template: str, *operands: VariableTracker | Source) -> Compute
         return place(source)
 
     text = template.format(*map(operand, operands))
-    return Computed(text, tuple(places)) if len(text) <= _LONGEST else None
+    is_short = len(text) <= _LONGEST and (text.count("(") <= _MOST_NESTED or _nesting(text) <= _MOST_NESTED)
+    return Computed(text, tuple(places)) if is_short else None
+
+
+def _nesting(text: str) -> int:
+    return max(itertools.accumulate((char == "(") - (char == ")") for char in text))
 
 
 def require(tx: Tracer, template: str, answer: bool, *operands: VariableTracker | Source) -> bool:

@@ -472,3 +472,31 @@ def test_what_torch_makes_of_numbers_that_vary_is_not_known(name: str, backend: 
     for size, rate in ((8, 1.5), (8, 2.5), (6, 3.5), (10, 4.5), (12, 0.5), (4, 3.25)):
         x = torch.arange(1.0, size + 1)
         assert torch.equal(f(x, rate), program(x, rate))
+
+
+@pytest.mark.parametrize("step", [abs, operator.neg, lambda n: 1.5 - n, lambda n: math.sqrt(abs(n))])
+def test_numbers_of_many_operations_in_one_another(step: Callable[[float], float]) -> None:
+    def fn(x: torch.Tensor, n: float) -> torch.Tensor:
+        for _ in range(210):  # more than Python reads in parentheses
+            n = step(n)
+        return x * n
+
+    f = compiled(fn)
+    for n in (0.5, 2.5, 3.5, 4.5):
+        assert torch.equal(f(X, n), fn(X, n))
+    assert f.stats.fallbacks == 0 and f.stats.compiles <= 6, f.why()
+
+
+def test_a_rectified_schedule_is_computed_in_front_of_the_graph() -> None:
+    def fn(x: torch.Tensor, n: int) -> torch.Tensor:
+        decay = 0.999**n
+        longest = 2 / (1 - 0.999) - 1
+        length = longest - 2 * n * decay / (1 - decay)
+        rise = ((length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)) ** 0.5
+        weight = (0.01 * rise) ** 2 / (1 + (0.01 * rise) ** 2)
+        return x * (0.01 * rise * (0.9 * (1 - weight) - 1))
+
+    f = compiled(fn, fullgraph=True)
+    for n in range(6, 30):
+        assert torch.equal(f(X, n), fn(X, n))
+    assert f.stats.compiles == 2, f.why()
