@@ -47,7 +47,7 @@ class FrameProfile:
 
     `dynamic`: True for a frame whose sizes and numbers are symbolic from the first capture on, False for one in which
     none ever is. `numbers`, `tensors` and `texts` are by the name of the source. `is_inner`: whether the frame lies
-    behind a graph break, or is called at one, where loops come with other texts.
+    behind a graph break, or is called at one, where loops come with other texts, functions and members of enums.
     """
 
     dynamic: bool | None = None
@@ -70,7 +70,8 @@ class FrameProfile:
         return known is None and self.dynamic is not False
 
     def text_varies(self, name: str, value: str) -> bool:
-        """Whether the text at a source of an inner frame has been another one; it is noted now."""
+        """Whether the text at a source of an inner frame, or what tells a function or so, has been another one; it is
+        noted now."""
         if not self.is_inner or self.dynamic is False:
             return False
         if self.texts.setdefault(name, value) != value:

@@ -229,6 +229,10 @@ class Shapes:
             return True
         return self._profile.text_varies(name, value)
 
+    def object_varies(self, source: Source, value: object) -> bool:
+        """Whether what is guarded by its identity has been another one in a frame behind a graph break."""
+        return self._profile.text_varies(stable_name(source), str(id(value)))
+
     def expect_change(self, source: Source | None) -> None:
         """Take the number at a source for one that varies, from the first value on."""
         if source is not None:
@@ -275,7 +279,7 @@ class Shapes:
         return self._constant(_expr(number))
 
     def fixed(self, guards: Iterable[Guard]) -> Iterable[tuple[Source, Number | str, UserLocation | None]]:
-        """The numbers that may vary, and texts of them, that have become constants nevertheless, and the line that
+        """The numbers that may vary, texts, and objects, that have become constants nevertheless, and the line that
         needs each; `guards` are all those of the frame."""
         for expr, where in self._located():
             equality, integer = compat.symbolic().Eq, compat.symbolic().Integer
@@ -285,6 +289,8 @@ class Shapes:
         for guard in guards:
             if guard.kind is GuardKind.EQUALS and _is_read(guard.expected) and self._has_varied(guard.source):
                 yield guard.source, guard.expected, guard.where
+            elif guard.kind is GuardKind.IDENTITY and self._profile.texts.get(stable_name(guard.source), "") is None:
+                yield guard.source, str(id(guard.expected)), guard.where
 
     def hangs_on_float(self, number: torch.SymInt) -> bool:
         """Whether a float is among what a size is computed of."""

@@ -127,9 +127,12 @@ def constant(graph: OutputGraph, value: Any, source: Source | None) -> VariableT
     if type(value) is slice and (varying := _varying_slice(graph, value, source)) is not None:
         return varying
     kind = GuardKind.EQUALS if type(value) in _BY_VALUE else GuardKind.IDENTITY
-    has_varied = (type(value) in _NO_SYMBOLS and graph.shapes.has_varied(source, value)) or (
-        type(value) is str and graph.shapes.text_varies(source, value)
-    )
+    if type(value) in _NO_SYMBOLS:
+        has_varied = graph.shapes.has_varied(source, value)
+    elif type(value) is str:
+        has_varied = graph.shapes.text_varies(source, value)
+    else:
+        has_varied = isinstance(value, enum.Enum) and graph.shapes.object_varies(source, value)
     read = (
         None
         if type(value) in _ONLY_ONES or isinstance(source, Constant)

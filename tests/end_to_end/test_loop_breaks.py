@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import enum
 import sys
 import types
 import weakref
@@ -125,10 +126,28 @@ def over_keys_of_a_callee(x, n):
 
 
 LOOPS = [over_range, over_list, over_pairs, over_items, with_a_condition, in_two_loops, in_a_callee, over_generator]
-OVER_TEXTS = [over_keys, over_names, over_keys_of_a_callee]
+Member = enum.Enum("Member", [*TABLE])
+FUNCTIONS = [eval(f"lambda x: x * 0.5 + {k}") for k in range(40)]
 
 
-@pytest.mark.parametrize("loop", [*LOOPS, *OVER_TEXTS], ids=lambda loop: loop.__name__)
+def over_members(x, n):
+    for member in [*Member][:n]:
+        x = x * 0.5 + TABLE[member.name]
+        minidynamo.graph_break()
+    return x
+
+
+def over_functions(x, n):
+    for function in FUNCTIONS[:n]:
+        minidynamo.graph_break()
+        x = function(x) + 1
+    return x
+
+
+OVER_OBJECTS = [over_keys, over_names, over_keys_of_a_callee, over_members]
+
+
+@pytest.mark.parametrize("loop", [*LOOPS, *OVER_OBJECTS], ids=lambda loop: loop.__name__)
 def test_compiles_are_constant(loop):
     compiles = []
     for n in (8, 40):
@@ -140,7 +159,17 @@ def test_compiles_are_constant(loop):
         unsubscribe()
         compiles.append(sum(event.kind == "compile_start" for event in events))
         assert not any(event.kind == "fallback" for event in events)
-    assert compiles[0] == compiles[1] <= (11 if loop in OVER_TEXTS else 8)  # a few texts have versions of their own
+    assert compiles[0] == compiles[1] <= (11 if loop in OVER_OBJECTS else 8)  # a few have versions of their own
+
+
+def test_functions_that_differ_in_each_turn_are_compiled_for_themselves():
+    compiled = minidynamo.compile(over_functions, backend="eager")
+    for n in (12, 40):
+        assert torch.equal(compiled(torch.ones(3), n), over_functions(torch.ones(3), n))
+        assert compiled.stats.fallbacks == 0 and compiled.stats.compiles <= 11 + n
+    known = compiled.stats.compiles
+    assert torch.equal(compiled(torch.ones(3), 40), over_functions(torch.ones(3), 40))
+    assert compiled.stats.compiles == known
 
 
 def test_ten_thousand_rounds():

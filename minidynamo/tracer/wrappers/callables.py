@@ -44,7 +44,10 @@ def _function(graph: OutputGraph, value: types.FunctionType, source: Source) -> 
         graph.guard(source, GuardKind.IDENTITY, value)
     else:
         graph.guard(source, GuardKind.TYPE, types.FunctionType)
-        graph.guard(Attr(source, "__code__"), GuardKind.IDENTITY, value.__code__)
+        code = Attr(source, "__code__")
+        if graph.shapes.object_varies(code, value.__code__):
+            graph.on_pin(code, value.__code__)
+        graph.guard(code, GuardKind.IDENTITY, value.__code__)
         graph.guard(Attr(source, "__defaults__"), GuardKind.IDENTITY, None) if value.__defaults__ is None else None
     variable = FunctionVariable(value, source=source)
     graph.values.remember(value, variable)
