@@ -18,6 +18,13 @@ from minidynamo.compat.operators import OpOverload
 # What nn.Module.__call__ runs: hooks and forward. `compile(module)` compiles it.
 MODULE_CALL: types.FunctionType = typing.cast(types.FunctionType, torch.nn.Module._call_impl)
 
+# The hooks of all modules.
+GLOBAL_HOOKS = [
+    table
+    for name, table in vars(torch.nn.modules.module).items()
+    if name.startswith("_global_") and name.endswith("_hooks")
+]
+
 # Counts uses of a part of torch; nn.Module calls it when a module is made.
 log_api_usage = torch._C._log_api_usage_once
 

@@ -123,6 +123,7 @@ REGISTRATIONS = {
     "backward": lambda net, log: net[1].register_full_backward_hook(
         lambda m, grads, out: log.append(out[0]) or (grads[0] * 5,)
     ),
+    "of all modules": lambda net, log: nn.modules.module.register_module_forward_hook(lambda m, args, out: out * 7),
 }
 
 

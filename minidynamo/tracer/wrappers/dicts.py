@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from minidynamo.compat import GLOBAL_HOOKS
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import (
     HOOK_TABLES,
@@ -52,7 +53,7 @@ def _dict(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
     plain = cls in (dict, collections.defaultdict, collections.OrderedDict) and 0 < len(raw) <= LARGEST_CONTAINER
     kinds = {type(key) for key in raw}
     by_place = plain and kinds <= _TENSOR_KEYS | {str} and bool(kinds & _TENSOR_KEYS)
-    numbered = plain and kinds == {int} and _is_hook_table(graph, source)
+    numbered = plain and kinds == {int} and (_is_hook_table(graph, source) or any(value is t for t in GLOBAL_HOOKS))
     # nn.Module makes its tables of hooks itself, and there are many of them: that they are empty is all that matters.
     if raw or not _is_hook_table(graph, source):
         graph.guard(source, GuardKind.TYPE, cls)
