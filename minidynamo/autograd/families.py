@@ -16,7 +16,7 @@ from torch import fx
 from minidynamo import compat
 from minidynamo.autograd.emitter import same_layout
 from minidynamo.autograd.histories import view_behind
-from minidynamo.autograd.numbers import is_symbolic, known
+from minidynamo.autograd.numbers import is_symbolic, key, known
 from minidynamo.copied_results import CopiedResult
 from minidynamo.errors import Diagnostic, GraphRefused
 
@@ -28,7 +28,8 @@ class TracedOutput:
     "constant" (`value`), "number" (that is only known when the graph runs), "input" (that very object), "view" (shares
     memory with some input), "member" (of a family of outputs that share memory among themselves). `source` is what it
     is a view of, if that is another output, or stands between: its number there, the outputs first. `writes`: how often
-    torch counts it as written, if that is not counted of what it shares memory with (`y.data`).
+    torch counts it as written, if that is not counted of what it shares memory with (`y.data`). `creation`: how a view
+    was made, on which hangs what writes autograd refuses to it.
     """
 
     kind: Literal["constant", "number", "input", "view", "member"]
@@ -39,6 +40,7 @@ class TracedOutput:
     is_view: bool = True
     source: int | None = None
     writes: int | None = None
+    creation: str | None = None
     node: fx.Node | None = None
 
     @property
@@ -161,7 +163,8 @@ def refuse_copies(copies: Sequence[CopiedResult], outputs: Sequence[Any], inputs
 def _traced(kind: Literal["view", "member"], index: int, value: torch.Tensor) -> TracedOutput:
     has_history = value.grad_fn is not None
     is_view = value._is_view() or value.is_inference()
-    return TracedOutput(kind, index, None, value.requires_grad, has_history, is_view)
+    creation = compat.creation_of(value)
+    return TracedOutput(kind, index, None, value.requires_grad, has_history, is_view, creation=creation)
 
 
 def _family(members: list[torch.Tensor]) -> Family:
@@ -174,7 +177,8 @@ def _family(members: list[torch.Tensor]) -> Family:
 def _root_of(members: list[torch.Tensor]) -> torch.Tensor | None:
     """The tensor that `members` of one memory are, or are views of; None when torch knows none."""
     if len({id(member) for member in members}) == 1 and not is_differentiable_view(members[0]):
-        return members[0]
+        base = members[0]._base
+        return members[0] if base is None or _is_as_made(base) else base
     roots = [_autograd_root(member) for member in members]
     if differentiable := {id(root): root for root in roots if root.requires_grad}:
         if len(differentiable) > 1:
@@ -187,6 +191,12 @@ def _root_of(members: list[torch.Tensor]) -> torch.Tensor | None:
         return root
     # What only views are left of may be the data of a member, which can be returned in its place.
     return next((m for m, own in zip(members, roots) if own is m and same_layout(m, root, memory=True)), root)
+
+
+def _is_as_made(base: torch.Tensor) -> bool:
+    """Whether `base` is what some operation made, all of its memory and not written to: so the graph will have it, too,
+    where it makes a view of it."""
+    return base._version == 0 and key(base.numel() * base.itemsize) == key(base.untyped_storage().nbytes())
 
 
 def is_differentiable_view(value: torch.Tensor) -> bool:

@@ -6,6 +6,7 @@ from the real tensors, so that they share memory and gradient history as in eage
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -203,7 +204,9 @@ class _Planner:
         position, root = self.families[traced.index]
         family = self.trace.families[traced.index]
         if traced.node is family.node:
-            return OutputPlan("graph", position, steps=(_ALIAS,) if self.is_whole_view(family, position) else ())
+            steps = (_ALIAS,) if self.is_whole_view(family, position) else ()
+            is_view = bool(steps) or _is_view(self.results.nodes[position])
+            return OutputPlan("graph", position, steps=steps, creation=traced.creation if is_view else None)
         steps = steps_between(root, value)
         if steps is None:
             raise _shares("two outputs share memory, and neither is a view of the other's base")
@@ -222,7 +225,8 @@ class _Planner:
         resolved = self.resolved(tuple(steps))
         if traced.writes is not None and not self.is_read_behind(traced.node):
             return OutputPlan(origin, index, steps=resolved, writes=traced.writes)
-        return OutputPlan(origin, index, steps=resolved or (_ALIAS,), detach=detach, no_grad=traced.no_grad)
+        steps, creation = resolved or (_ALIAS,), None if detach or traced.no_grad else traced.creation
+        return OutputPlan(origin, index, None, steps, detach, traced.no_grad, creation)
 
     def is_read_behind(self, node: fx.Node | None) -> bool:
         """Whether backward needs an output: that notices writes to the tensor that it lies in."""
@@ -238,6 +242,8 @@ def steps_between(start: Value, end: Value) -> tuple[ViewStep, ...] | None:
 
 
 def _is_view(node: fx.Node) -> bool:
+    while node.target is operator.getitem:
+        node = node.args[0]  # type: ignore[assignment]
     return isinstance(node.target, OpOverload) and is_view(node.target)
 
 

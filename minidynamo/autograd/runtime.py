@@ -610,7 +610,7 @@ def _maker(plan: OutputPlan, place: dict[int, int]) -> Callable[[_Found], Any]:
     if plan.origin == "constant":
         return lambda found: plan.value
     holder = _holder(plan, place)
-    if not plan.steps and plan.writes is None:
+    if not plan.steps and plan.writes is None and plan.creation is None:
         return holder
 
     filled = all(step.is_filled for step in plan.steps)
@@ -619,6 +619,8 @@ def _maker(plan: OutputPlan, place: dict[int, int]) -> Callable[[_Found], Any]:
         value = holder(found)
         for step in plan.steps:
             value = (step if filled else step.filled(found.made)).apply(value)
+        if plan.creation is not None:
+            compat.set_creation(value, plan.creation)
         if plan.writes is None:
             return value.detach() if plan.detach else value
         value = value.data

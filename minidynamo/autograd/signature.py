@@ -64,7 +64,8 @@ class OutputPlan:
     signature's `views`) or "constant" (`value`).
     The output is that very object when there are no `steps`, else the view of it that the steps describe. `detach`:
     the view takes no part in autograd although its base does. `no_grad`: it was made with the grad mode off, which
-    torch remembers in a view. `writes`: it is `.data` of that, which torch counts as so often written.
+    torch remembers in a view; `creation` is how a view was made otherwise. `writes`: it is `.data` of that, which torch
+    counts as so often written.
     """
 
     origin: Literal["graph", "input", "view", "constant"]
@@ -73,6 +74,7 @@ class OutputPlan:
     steps: tuple[ViewStep, ...] = ()
     detach: bool = False
     no_grad: bool = False
+    creation: str | None = None
     writes: int | None = None
 
 

@@ -72,6 +72,20 @@ def set_versions(tensors: typing.Iterable[torch.Tensor], versions: typing.Iterab
     torch._C._autograd._unsafe_set_version_counter(tuple(tensors), tuple(versions))
 
 
+def creation_of(view: torch.Tensor) -> str | None:
+    """Torch's name for how a view was made (with the grad mode off, by a function of the user's, as one of several), on
+    which hangs what writes autograd refuses to it; None for what is no view."""
+    if view.is_inference() or not view._is_view():
+        return None
+    name: str = torch._C._autograd._get_creation_meta(view).name
+    return name
+
+
+def set_creation(view: torch.Tensor, creation: str) -> None:
+    """Let autograd take a view for one that was made that way."""
+    torch._C._autograd._set_creation_meta(view, getattr(torch._C._autograd.CreationMeta, creation))
+
+
 def owns_its_memory(tensor: torch.Tensor) -> bool:
     """Whether this tensor is one number and the only one in its storage: nobody writes to it through another tensor."""
     storage = tensor.untyped_storage()

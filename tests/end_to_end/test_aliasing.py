@@ -1,7 +1,8 @@
 """Programs that write to what others see: every tensor afterwards is what it is in eager, and shares what it shares.
 
 Each program runs with gradients, under no_grad and in inference mode. What is compared: values, shapes, strides, which
-objects are one, which share storage, bases of views, how often each was written, and gradients.
+objects are one, which share storage, bases of views, how views were made (on which hangs what writes to them autograd
+refuses), how often each was written, and gradients.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 import minidynamo
+from minidynamo import compat
 from minidynamo.testing import CompileCounterWithBackend
 
 BACKENDS = ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)]
@@ -322,6 +324,24 @@ def chunk_and_base(x):
     return y, a, b
 
 
+class Unchanged(torch.autograd.Function):
+    """Returns its argument, with a gradient of its own."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 5
+
+
+@program(matrix, with_leaf, plain)
+def returned_by_a_function_of_the_users(x, w=None):
+    y = Unchanged.apply(x * 2 if w is None else w.sin())
+    return y, y.t()
+
+
 @program(matrix)
 def same_output_twice(x):
     y = x * 2
@@ -614,6 +634,28 @@ def view_of_a_view_made_without_grad(x):
     return v[1:], w[:2], y, x * 3
 
 
+@program(matrix, plain)
+def view_of_a_result_made_without_grad(x):
+    y = x * 2
+    with torch.no_grad():
+        return y.t(), x.sin()[0]
+
+
+@program(plain)
+def views_of_results_without_a_gradient(x):
+    y = x * 2
+    return y[0], x.sin().unbind(0)[0].detach()[0], torch.ones(4, requires_grad=True) * 3
+
+
+@program(plain)
+def view_of_a_row_that_is_written(x):
+    y = x.sin()
+    row = y[0]
+    y.mul_(2)
+    row.data.mul_(3)
+    return row[1:]
+
+
 @program(matrix)
 def written_without_grad(x):
     with torch.no_grad():
@@ -666,6 +708,8 @@ def observe(fn, make, mode):
             "views": [
                 None if t._base is None else next(i for i, b in enumerate(everything) if b is t._base) for t in known
             ],
+            "bases": [None if t._base is None else (t._base.shape, t._base.requires_grad) for t in known],
+            "made": [compat.creation_of(t) for t in known],
             "sharing": [
                 next(i for i, o in enumerate(everything) if storage_of(o) == storage_of(t)) for t in everything
             ],

@@ -243,6 +243,18 @@ def test_a_result_in_the_memory_of_an_argument_has_its_own_gradient():
         assert torch.equal(gradient, torch.full((4,), 4.0))
 
 
+@pytest.mark.parametrize("view", [lambda y: y, lambda y: y[1:]], ids=["it", "a view of it"])
+@pytest.mark.parametrize("inside", [True, False], ids=["inside", "behind"])
+def test_writes_to_a_result_in_the_memory_of_an_argument_are_refused(view, inside):
+    def program(x):
+        y = view(Reversed.apply(x * 2))
+        return y.mul_(3) if inside else y
+
+    for fn in (program, minidynamo.compile(program, backend="aot_eager")):
+        with pytest.raises(RuntimeError, match="is a view and is being modified inplace"):
+            fn(leaf()).mul_(3)
+
+
 class Detached(Function):
     """What it returns shares memory with the argument, and is no view of it."""
 
