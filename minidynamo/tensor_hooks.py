@@ -91,11 +91,12 @@ def renew_node(tensor: torch.Tensor) -> None:
         _ = tensor.grad_fn
 
 
-def hooks_to_come(tensor: torch.Tensor) -> Mapping[int, Any]:
-    """What will have the hooks that are registered on `tensor`, which is no leaf, as long as nobody writes to it."""
+def hooks_to_come(tensor: torch.Tensor, of_result: Callable[[Any], UnlessNone] = UnlessNone) -> Mapping[int, Any]:
+    """What will have the hooks that are registered on `tensor`, which is no leaf, as long as nobody writes to it, each
+    as `of_result` makes it. What has them already stays."""
     node: Any = tensor.grad_fn  # which is made anew, with no hooks, if its base was written to
-    if not tensor._backward_hooks:
-        tensor._backward_hooks = _HooksOfResult(UnlessNone)
+    if tensor._backward_hooks is None:
+        tensor._backward_hooks = _HooksOfResult(of_result)
         node._register_hook_dict(tensor)
     hooks: Mapping[int, Any] = tensor._backward_hooks
     return hooks

@@ -18,7 +18,7 @@ from minidynamo.autograd.accumulation import not_asked_for
 from minidynamo.autograd.signature import GraphSignature
 from minidynamo.errors import Diagnostic, Unsupported
 from minidynamo.references import Reference
-from minidynamo.tensor_hooks import UnlessNone, asked_edges, notice_hooks
+from minidynamo.tensor_hooks import UnlessNone, asked_edges, hooks_to_come, notice_hooks
 
 Notice = Callable[[Any, int | None, Mapping[int, Any]], None]
 
@@ -61,13 +61,19 @@ class _HookOfResult(UnlessNone):
         asked = asked_edges()
         if asked is None or self.runs_in_eager(node, asked):
             return self.hook(given)
-        if (node, self.number) not in asked:
+        edge = self.edge(node)
+        if edge is None or edge not in asked:
             return None
         found = self.hook(given)
-        runs = any(after is not None and compat.will_run(after) is not False for after, _ in node.next_functions)
+        runs = any(after is not None and compat.will_run(after) is not False for after, _ in edge[0].next_functions)
         if found is not None and runs:
             raise _not_handed_out()
         return found
+
+    def edge(self, node: Any) -> tuple[Any, int] | None:
+        """Where the gradient comes in that the hook is for: a node of autograd's graph, and the number there; None if
+        that is not known."""
+        return node, self.number
 
     def runs_in_eager(self, node: Any, asked: list[tuple[Any, int]]) -> bool:
         """Whether something that is `asked` for lies behind the result; True where that is not known."""
@@ -86,6 +92,47 @@ class _HookOfResult(UnlessNone):
             link is not None and place in results and i not in unwanted
             for i, (link, results) in enumerate(zip(links, ways))
         )
+
+
+class _HookOfView(_HookOfResult):
+    """A hook on a `view` of the result, whose node is torch's."""
+
+    def __init__(self, hook: Any, node: Any, number: int, view: torch.Tensor) -> None:
+        super().__init__(hook, node, number)
+        self.view = Reference(view)
+        own: Any = view.grad_fn
+        self.name, self.behind = own.name(), own.next_functions
+
+    def runs_in_eager(self, node: Any, asked: list[tuple[Any, int]]) -> bool:
+        """The same, where something else may lie behind the view: the result itself, or a view between, or what an
+        argument was computed from that the graph has written to."""
+        alive = self.view() is not None
+        if not alive and any(one is not None and one.name() == self.name for one, _ in asked):
+            return True  # the view's own node, maybe, which has no lasting name in Python
+        pending, seen = [*self.behind], set()
+        while pending:
+            after, number = pending.pop()
+            if after is None or (after, number) in seen:
+                continue
+            seen.add((after, number))
+            runs = after is not node and compat.will_run(after) is not False
+            if (after, number) in asked or (runs and compat.leaf_of(after) is not None):
+                return True
+            if runs:
+                pending += after.next_functions
+        return super().runs_in_eager(node, asked)
+
+    def edge(self, node: Any) -> tuple[Any, int] | None:
+        """The view's, as long as it lives."""
+        view = self.view()
+        return None if view is None else (view.grad_fn, view.output_nr)
+
+
+def watch_view(view: torch.Tensor, result: torch.Tensor) -> None:
+    """Have hooks on a view that is made of a result behind the graph run where eager runs them."""
+    node, number, reference = result.grad_fn, result.output_nr, Reference(view)
+    if node is not None and view.grad_fn not in (None, node):
+        hooks_to_come(view, lambda hook: _HookOfView(hook, node, number, reference()))
 
 
 def _leads_to(place: int, signature: GraphSignature, asked: list[tuple[Any, int | None]], main: Any) -> bool:

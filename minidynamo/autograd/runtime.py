@@ -26,6 +26,7 @@ from minidynamo.autograd.hooks import spare_leaves
 from minidynamo.autograd.layouts import GradientLayout, Layout
 from minidynamo.autograd.links import Apart, Compute, Links, Ways, in_order, without_data
 from minidynamo.autograd.parts import WHOLE, Part
+from minidynamo.autograd.result_hooks import watch_view
 from minidynamo.autograd.signature import GraphSignature, OutputPlan
 from minidynamo.boxed import BoxedCallable, HandOver, hands_over, mark_boxed
 from minidynamo.locks import ForkSafeLock
@@ -540,7 +541,8 @@ def _finishing(signature: GraphSignature, run: BoxedCallable, chains: Chains | N
     from_inputs = {i for origin, i in map(signature.origin, signature.outputs) if origin == "input"}
     needed = sorted({i for i, _ in pending} | from_inputs | counted.keys())
     place = {index: position for position, index in enumerate(needed)}
-    makers = [_maker(plan, place) for plan in signature.outputs]
+    apart = signature.results_apart
+    makers = [_watching(_maker(plan, place), *signature.origin(plan), apart) for plan in signature.outputs]
     view_makers = [_maker(plan, place) for plan in signature.views]
     writes = [(place[index], result) for index, result in pending]
     counts = [(place[index], writes) for index, writes in counted.items()]
@@ -554,6 +556,8 @@ def _finishing(signature: GraphSignature, run: BoxedCallable, chains: Chains | N
             return chained(chains, kept, list(made), counted)
         for index, result in writes:
             _write(kept[index], made[result])
+            if result in apart:
+                watch_view(kept[index], made[result])
         if versions:
             _count([kept[index] for index, _ in counts], versions)
         found = _Found(kept, made, view_makers)
@@ -564,6 +568,8 @@ def _finishing(signature: GraphSignature, run: BoxedCallable, chains: Chains | N
             _write(target, value)
             if id(target) in versions:  # before views are made, which hang on it
                 _count([target], [versions[id(target)]])
+            if apart:
+                watch_view(target, value)
 
         found = _Found(kept, made, view_makers)
         views = chains.join(made, [kept[index] for index, _ in writes], lambda i: makers[i](found), write)
@@ -631,6 +637,21 @@ def _maker(plan: OutputPlan, place: dict[int, int]) -> Callable[[_Found], Any]:
     if plan.no_grad:
         return torch.no_grad()(view)
     return view if torch.is_grad_enabled() else torch.enable_grad()(view)  # the graph may be entered in another mode
+
+
+def _watching(
+    make: Callable[[_Found], Any], origin: str, index: int, apart: Collection[int]
+) -> Callable[[_Found], Any]:
+    """`make`, which makes an output, with hooks of a view of a result that lies `apart` running where eager's do."""
+    if origin != "graph" or index not in apart:
+        return make
+
+    def watched_view(found: _Found) -> Any:
+        value = make(found)
+        watch_view(value, found.made[index])
+        return value
+
+    return watched_view
 
 
 def _holder(plan: OutputPlan, place: dict[int, int]) -> Callable[[_Found], Any]:

@@ -157,6 +157,12 @@ class GraphSignature:
         return plan.origin, plan.index
 
     @property
+    def results_apart(self) -> set[int]:
+        """The results that do not lead to all inputs which require grad."""
+        places = enumerate(self.differentiable_results)
+        return {result for place, result in places if any(place not in results for results in self.ways)}
+
+    @property
     def saved_bytes(self) -> int:
         """Bytes that live from forward to backward, inputs included."""
         return sum(value.bytes for value in self.saved)

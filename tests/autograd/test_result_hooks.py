@@ -40,7 +40,28 @@ def from_one_alone(a, b):
     return (b.sin() * c,)
 
 
+def views(a, b):
+    return a.sin()[1:], b.exp().view(3, 1).t()
+
+
+def view_of_another(a, b):
+    y = a.sin()
+    return y[1:].view(2, 1), b * 2, y[1:]
+
+
+def written_argument(a, b):
+    a.mul_(2)
+    return b.exp(), a
+
+
+def in_a_graph_of_an_argument_only(a, b):
+    return b.view(3), a.sin()[1:]
+
+
 CASES = [
+    *itertools.product([views, view_of_another], ["xwyz", "xwyzab"]),
+    *itertools.product([written_argument], ["xwyza", "xwyzab"]),
+    (in_a_graph_of_an_argument_only, "xwyz"),
     *itertools.product([side_by_side], ["xwyz", "xwyzab"]),
     *itertools.product([one_from_another, three_in_a_row], ["xwyzr", "xwyzrab"]),
     (writing, "xwyzab"),
@@ -48,10 +69,10 @@ CASES = [
 ]
 
 
-def gradients(f, asked, leaves, factor):
+def gradients(f, asked, leaves="ab", factor=0):
     """What autograd hands out for the tensors of these names, and the hooks that ran, in the order of their names."""
     x, w = (torch.full((3,), value, requires_grad=True) for value in (0.5, 0.7))
-    a, b = (x, w) if leaves else (x * 1, w * 1)
+    a, b = (leaf if name in leaves else leaf * 1 for name, leaf in zip("ab", (x, w)))
     tensors = dict(zip("yzr", f(a, b)), x=x, w=w, a=a, b=b)
     ran = []
 
@@ -67,14 +88,14 @@ def gradients(f, asked, leaves, factor):
             tensor.register_hook(hook(name))
     loss = sum((i * tensors[name]).sum() for i, name in enumerate("yzr", 1) if name in tensors)
     found = torch.autograd.grad(loss, [tensors[name] for name in asked], allow_unused=True)
-    return [gradient if gradient is None else gradient.tolist() for gradient in found], sorted(ran)
+    return [gradient if gradient is None else gradient.flatten().tolist() for gradient in found], sorted(ran)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("program", "names"), CASES)
 def test_hooks_run_where_eager_runs_them_and_what_they_make_is_handed_out_or_refused(program, names, backend):
     compiled = minidynamo.compile(program, backend=backend)
-    leaves = "a" not in names
+    leaves = [name for name in "ab" if name not in names]
     for count, factor in itertools.product((1, 2), (0, 10)):
         for asked in itertools.combinations(names, count):
             expected = gradients(program, asked, leaves, factor)
@@ -97,13 +118,13 @@ def test_hooks_run_where_eager_runs_them_and_what_they_make_is_handed_out_or_ref
 )
 def test_results_that_are_asked_for_alone_are_what_their_hooks_made(program, asked):
     compiled = minidynamo.compile(program, backend="aot_eager")
-    assert gradients(compiled, asked, True, 10) == gradients(program, asked, True, 10)
+    assert gradients(compiled, asked, factor=10) == gradients(program, asked, factor=10)
 
 
 def test_what_cannot_be_handed_out_is_an_error_that_says_so():
     compiled = minidynamo.compile(side_by_side, backend="aot_eager")
     with pytest.raises(minidynamo.errors.Unsupported, match=r"MD411.*what a hook made of a gradient") as caught:
-        gradients(compiled, "yw", True, 10)
+        gradients(compiled, "yw", factor=10)
     assert "graph_break()" in str(caught.value)
 
 
