@@ -2,8 +2,8 @@
 
 A result of a `torch.autograd.Function` may be a view of an argument, or the argument itself. Autograd's graphs make
 tensors that share memory from one another, and would leave out the user's backward, so there it is a copy: a view of
-one, to which autograd refuses the writes that it refuses to the result. Whether somebody could tell is for whoever
-traces to find out, from what is noted here.
+one, if the result is one, and as often written. Autograd refuses it the writes that it refuses the result. Whether
+somebody could tell is for whoever traces to find out, from what is noted here.
 """
 
 from __future__ import annotations
@@ -54,11 +54,14 @@ def of_its_own(result: Any, args: tuple[Any, ...]) -> Any:
     if compat.memory_of(result) not in [compat.memory_of(arg) for arg in args if isinstance(arg, torch.Tensor)]:
         return result
     copy = result.clone()
+    writes = compat.version_of(result)
+    if writes is not None and not copy.is_inference():
+        compat.set_versions([copy], [writes])
     creation = compat.creation_of(result)
     if creation is not None:
         copy = copy.view_as(copy)
         compat.set_creation(copy, creation)
     noted = _noted.get()
     if noted is not None:
-        noted.append(CopiedResult(result, copy, (compat.version_of(result), compat.version_of(copy))))
+        noted.append(CopiedResult(result, copy, (writes, compat.version_of(copy))))
     return copy

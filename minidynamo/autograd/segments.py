@@ -201,6 +201,9 @@ class _Segments:
         return [self.examples[given] if isinstance(given, fx.Node) else given for given in inputs]
 
     def compile_part(self, part: fx.GraphModule, examples: list[Any]) -> BoxedCallable:
+        """Compile a graph for what `examples` are now. It may be traced again when they have been written to."""
+        made: dict[int, Any] = {id(value): _as_it_is(value) for value in examples}
+        examples = [made[id(value)] for value in examples]
         if has_cuts(part):
             return compile_segments(part, examples, self.compile_graph)
         return self.compile_graph(part, examples)
@@ -283,6 +286,18 @@ def _program(placeholders: list[fx.Node], steps: list[_Step], results: Any, entr
 
 
 # Examples
+
+
+def _as_it_is(value: Any) -> Any:
+    """What later steps leave alone when they write to `value`, give it other data, or have it require grad."""
+    if not isinstance(value, torch.Tensor) or not compat.tells_history(value):
+        return value
+    copy = value.detach()
+    if not value.requires_grad:
+        return copy
+    with torch.enable_grad():
+        leaf = copy.requires_grad_()
+        return leaf if value.is_leaf else leaf.view_as(leaf)
 
 
 class _OnFakes(fx.Interpreter):

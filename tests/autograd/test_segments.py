@@ -109,3 +109,20 @@ def test_writes_between_the_parts_are_seen():
         assert found[2].data_ptr() == found[1].data_ptr()
         expected[0].sum().backward(), found[0].sum().backward()
         assert torch.equal(a.grad, b.grad)
+
+
+def test_second_derivatives_are_those_for_what_a_part_was_given():
+    """Later it has written to that, which requires grad then."""
+
+    def f(a, x):
+        y = x * 1
+        z = cond(y.sum() > 0, lambda: y.sin(), lambda: y.cos())
+        a.mul_(y)
+        return z.exp(), a
+
+    def second(fn):
+        x = torch.full((3,), 0.5, requires_grad=True)
+        (gradient,) = torch.autograd.grad(fn(torch.ones(3), x)[0].sum(), x, create_graph=True)
+        return torch.autograd.grad(gradient.sum(), x)[0]
+
+    torch.testing.assert_close(second(compiled(f)[0]), second(f))

@@ -342,6 +342,27 @@ def returned_by_a_function_of_the_users(x, w=None):
     return y, y.t()
 
 
+class Doubled(torch.autograd.Function):
+    """Writes to its argument, and returns it."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        x.mul_(2)
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+
+@program(matrix, plain)
+def view_written_by_a_function_of_the_users(x):
+    y = x.sigmoid()
+    with torch.no_grad():
+        return Doubled.apply(y.flatten())
+
+
 @program(matrix)
 def same_output_twice(x):
     y = x * 2
