@@ -84,7 +84,7 @@ def classify(outputs: Sequence[Any], inputs: Mapping[int, torch.Tensor]) -> tupl
             )
         elif _is_cut_off(value):
             raise _cannot_rebuild("an output is a view of one that was made with the grad mode off")
-        elif (owner := owners.get(compat.memory_of(value))) is not None:
+        elif (owner := objects.get(id(value._base), owners.get(compat.memory_of(value)))) is not None:
             entry = _traced("view", owner, value)
             if value.requires_grad and not inputs[owner].requires_grad:
                 raise _cannot_rebuild("an output shares memory with an input, but not its gradient history")

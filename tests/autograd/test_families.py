@@ -21,6 +21,13 @@ def test_inputs_views_of_them_and_constants():
     assert made == [("constant", 0), ("input", 1), ("view", 0), ("input", 0), ("constant", 0)] and not families
 
 
+def test_of_inputs_in_one_memory_a_view_is_one_of_the_input_that_it_was_made_of():
+    x = torch.randn(2, 2, requires_grad=True)
+    alias = x.detach()
+    assert kinds([x[0], alias[0], alias[0].t()], x, alias)[0] == [("view", 0), ("view", 1), ("view", 1)]
+    assert kinds([x[0], alias[0]], alias, x)[0] == [("view", 1), ("view", 0)]
+
+
 def test_outputs_that_share_memory_are_one_family():
     x = torch.randn(4, requires_grad=True)
     one, other = x.sin(), x.cos().detach()
