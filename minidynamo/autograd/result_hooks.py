@@ -97,11 +97,10 @@ class _HookOfResult(UnlessNone):
 class _HookOfView(_HookOfResult):
     """A hook on a `view` of the result, whose node is torch's."""
 
-    def __init__(self, hook: Any, node: Any, number: int, view: torch.Tensor) -> None:
+    def __init__(self, hook: Any, node: Any, number: int, view: Any) -> None:
         super().__init__(hook, node, number)
         self.view = Reference(view)
-        own: Any = view.grad_fn
-        self.name, self.behind = own.name(), own.next_functions
+        self.name, self.behind = view.grad_fn.name(), view.grad_fn.next_functions
 
     def runs_in_eager(self, node: Any, asked: list[tuple[Any, int]]) -> bool:
         """The same, where something else may lie behind the view: the result itself, or a view between, or what an

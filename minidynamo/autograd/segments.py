@@ -290,7 +290,7 @@ def _program(placeholders: list[fx.Node], steps: list[_Step], results: Any, entr
 
 def _as_it_is(value: Any) -> Any:
     """What later steps leave alone when they write to `value`, give it other data, or have it require grad."""
-    if not isinstance(value, torch.Tensor) or not compat.tells_history(value):
+    if not isinstance(value, torch.Tensor) or value.is_inference() or not compat.tells_history(value):
         return value
     copy = value.detach()
     if not value.requires_grad:

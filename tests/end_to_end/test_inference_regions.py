@@ -45,6 +45,21 @@ def a_region(compiled):
 
 
 @histories
+def other_data_inside(compiled):
+    @compiled
+    def f(x):
+        with torch.inference_mode():
+            y = x[:1]
+            y.data = y.data.clone()
+            z = y * 2
+        return y.is_inference(), z
+
+    for x in (weights(), weights()):
+        known, z = f(x)
+        yield known, facts(z)
+
+
+@histories
 def around_and_inside(compiled):
     @compiled
     def f(x):
