@@ -7,9 +7,8 @@ depends on gradients, or was not kept, is computed. Who calls it, and when, is t
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,7 +93,7 @@ class Derivatives:
 
     def traced(self, orders: tuple[Given, ...]) -> Derivative:
         try:
-            with preserved(), _own_saved_tensors():
+            with preserved():
                 restore(self.entry)
                 trace = trace_joint(self.gm, self.layout, self.flat, self.decompositions(), orders)
                 with compat.without_autocast():
@@ -109,15 +108,6 @@ class Derivatives:
         used = {place for place, tangent in enumerate(given) if tangent is not None}
         gone = {i for i, places in enumerate(self.kept_for) if places and used.isdisjoint(places)}
         return {name: i for i, name in enumerate(self.kept) if i not in gone}
-
-
-@contextlib.contextmanager
-def _own_saved_tensors() -> Iterator[None]:
-    """Inside, saved tensors go through no hooks of the user."""
-    with contextlib.ExitStack() as stack:
-        if compat.has_saved_tensor_hooks():
-            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(lambda value: value, lambda value: value))
-        yield
 
 
 class Derivative:

@@ -150,7 +150,9 @@ def trace_joint(
         leaves = {i: value.is_leaf for i, value in enumerate(flat) if isinstance(value, torch.Tensor)}
         flat = [_as_fake(mode, known(value)) for value in flat]
         attempt = functools.partial(_trace_once, gm, layout, flat, mode, leaves, decompositions, orders)
-        with torch.autograd.set_detect_anomaly(False):  # which looks for NaN in gradients that have no data here
+        # Anomaly mode looks for NaN in gradients that have no data here. Behind hooks autograd does not notice that
+        # what it has saved was written to.
+        with torch.autograd.set_detect_anomaly(False), compat.no_saved_tensor_hooks():
             return _trace_with_calls(attempt, mode)
     except MinidynamoError:
         raise

@@ -5,6 +5,7 @@ Whose hooks those are that run, and what they mean, is not known here (`autograd
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import typing
@@ -51,6 +52,20 @@ def traceable_saved_tensor_hooks() -> tuple[typing.Any, typing.Any] | None:
     if hooks is None or not all(isinstance(hook, torch.fx.GraphModule) for hook in hooks):
         return None
     return hooks
+
+
+@contextlib.contextmanager
+def no_saved_tensor_hooks() -> typing.Iterator[None]:
+    """Inside, what autograd saves goes through no hooks but those that are opened there."""
+    closed = []
+    try:
+        while (hooks := _saved_tensor_hooks(False)) is not None:
+            torch._C._autograd._pop_saved_tensors_default_hooks()
+            closed.append(hooks)
+        yield
+    finally:
+        for hooks in reversed(closed):
+            torch._C._autograd._push_saved_tensors_default_hooks(*hooks)
 
 
 def name_of(function: torch.autograd.graph.Node) -> str:

@@ -58,6 +58,29 @@ def test_hooks_of_saved_tensors_are_seen():
         assert compat.has_saved_tensor_hooks()
 
 
+def test_without_hooks_of_saved_tensors_others_can_be_opened():
+    seen, hooks = [], torch.autograd.graph.saved_tensors_hooks
+
+    def outer(x):
+        seen.append("outer")
+        return x
+
+    def inner(x):
+        seen.append("inner")
+        return x
+
+    x = torch.ones(2, requires_grad=True)
+    with hooks(outer, outer), hooks(inner, inner):
+        with compat.no_saved_tensor_hooks():
+            assert not compat.has_saved_tensor_hooks()
+            x.sin()
+            with hooks(outer, outer):
+                x.sin()
+        x.sin()
+        assert seen == ["outer", "inner"]
+    assert not compat.has_saved_tensor_hooks()
+
+
 def test_hooks_that_see_the_gradient_of_a_leaf():
     x = torch.ones(2, requires_grad=True)
     assert not compat.has_tensor_hooks(x)

@@ -432,3 +432,25 @@ def test_without_gradients_saved_tensor_hooks_do_not_matter():
     f(torch.ones(3))
     with torch.autograd.graph.saved_tensors_hooks(*pair_of_graphs()), no_recompile():
         f(torch.ones(3))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("native", marks=pytest.mark.cpp)])
+@pytest.mark.filterwarnings("ignore:MD401")
+def test_hooks_that_copy_see_what_was_saved_before_it_was_written_to(backend):
+    def program(x, w):
+        x = x * 1
+        x.mul_(w)
+        y = x.sin()
+        x.add_(1)  # behind hooks autograd does not notice this: it has what they returned
+        return (y * x).exp()
+
+    def gradients(function):
+        x, w = torch.full((3,), 0.3, requires_grad=True), torch.full((3,), 0.7, requires_grad=True)
+        with torch.autograd.graph.saved_tensors_hooks(torch.clone, torch.clone):
+            y = function(x, w)
+        y.sum().backward()
+        return [y, x.grad, w.grad]
+
+    compiled = minidynamo.compile(program, backend=backend)
+    for mine, expected in zip(gradients(compiled), gradients(program)):
+        assert torch.allclose(mine, expected)
