@@ -21,6 +21,7 @@ from minidynamo.events import on_event
 from minidynamo.observe import logs as _logs
 from minidynamo.observe import progress as _progress
 from minidynamo.observe.memory_timeline import memory_timeline
+from minidynamo.saved_tensor_hooks import inlineable_hook
 from minidynamo.stealing import steal
 from minidynamo.steering import (
     allow_in_graph,
@@ -46,6 +47,7 @@ __all__ = [
     "explain",
     "freeze",
     "graph_break",
+    "inlineable_hook",
     "is_boxed",
     "is_compiling",
     "list_backends",

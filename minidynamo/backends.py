@@ -35,6 +35,7 @@ from minidynamo.graph_text import graph_text
 from minidynamo.memory_plan import MemoryPlan
 from minidynamo.options import GraphCompiler
 from minidynamo.peak_limit import PeakLimit
+from minidynamo.saved_tensor_hooks import to_inline
 from minidynamo.stored_graphs import StoredGraphs
 from minidynamo.structure import compile_flat
 from minidynamo.switches import switches_inference
@@ -87,7 +88,9 @@ def _with_autograd(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **st
         del stages["announce"]
     try:
         with artifacts.kept_if_done():
-            compiled: Callable[..., Any] = aot_compile(gm, example_inputs, **stages, save_policy=_save_policy.get())
+            compiled: Callable[..., Any] = aot_compile(
+                gm, example_inputs, **stages, save_policy=_save_policy.get(), hooks=to_inline.get()
+            )
         return compiled
     except GraphRefused as refused:
         if refused.code == "MD401" and has_symbols(list(example_inputs)) and not _is_about_values(refused):
@@ -160,7 +163,7 @@ def _generated(target: str) -> Backend:
     def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         settings, on_error = config.current, _on_error.get()  # a backward graph is compiled later, under the same
         by_rules = _save_policy.get() is None  # what a function of the user's decides is in no key
-        cache = StoredGraphs(target, settings) if settings.graph_cache and by_rules else None
+        cache = StoredGraphs(target, settings, to_inline.get()) if settings.graph_cache and by_rules else None
 
         def how(stage: str, graph: torch.fx.GraphModule) -> dict[str, Any]:
             """What the code generator is told; it gets the graph ready."""

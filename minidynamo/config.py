@@ -20,6 +20,7 @@ from minidynamo.errors import ArgumentError, Diagnostic, MinidynamoError, Unknow
 _PREFIX = "MINIDYNAMO_"
 
 
+FILTERING_MODES = ("donated", "no_static", "all")
 STANCES = ("default", "force_eager", "eager_on_recompile", "fail_on_recompile")
 
 
@@ -58,6 +59,12 @@ class Config:
     decompose: bool = _option(True, "split composite ATen operations before lowering", changes_code=True)
     eager_peak: bool = _option(
         True, "run a graph as captured where its code would need more memory than eager", changes_code=True
+    )
+    saved_tensors_hooks_filtering_mode: str = _option(
+        "donated",
+        "what goes through saved-tensor hooks that are put into graphs: donated, no_static or all",
+        changes_code=True,
+        known=FILTERING_MODES,
     )
     verify_ir: bool = _option(True, "check the loop IR between stages")
 

@@ -43,6 +43,7 @@ from minidynamo.guards.source import Local
 from minidynamo.guards.state import saved_tensor_hook_guards
 from minidynamo.names import weakly
 from minidynamo.options import BackendKey, CompileOptions
+from minidynamo.saved_tensor_hooks import hooks_in_force, inlining
 from minidynamo.stealing import stolen_arguments
 from minidynamo.tracer.foreseen import foreseen, foreseen_of_callee
 from minidynamo.tracer.frame import trace_frame
@@ -85,7 +86,7 @@ class FrameToConvert:
     """A frame of `fn`: a call, or what is entered at `point`. `parameters` name its values in order.
 
     `number` is unique among the entries of the frame's dispatcher; `run_as_written(values)` runs the frame natively.
-    `hooks` are the saved-tensor hooks in force, when they are graphs.
+    `hooks` are the saved-tensor hooks in force, when they are put into graphs.
     """
 
     fn: types.FunctionType
@@ -95,7 +96,7 @@ class FrameToConvert:
     number: int
     run_as_written: Boxed
     profile: FrameProfile = field(default_factory=FrameProfile)
-    hooks: Sequence[Any] | None = None
+    hooks: tuple[Any, Any] | None = None
 
     def request(self, values: Sequence[Any], options: CompileOptions) -> FrameRequest:
         """What the tracer is asked, with the real values of the frame."""
@@ -152,8 +153,9 @@ def convert_frame(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwne
     """
     # The user's hooks are for what the program saves, not for what is saved while it is traced.
     hooked = compat.has_saved_tensor_hooks()
-    frame = replace(frame, hooks=compat.traceable_saved_tensor_hooks())
-    with saved_tensors_hooks(_unchanged, _unchanged) if hooked else contextlib.nullcontext():
+    frame = replace(frame, hooks=hooks_in_force())
+    without = saved_tensors_hooks(_unchanged, _unchanged) if hooked else contextlib.nullcontext()
+    with inlining(frame.hooks), without:
         try:
             return _convert(frame, values, owner)
         except _NeedsConstants as needed:

@@ -21,6 +21,8 @@ The exception tree::
      +-- ArgumentError         (also TypeError) a bad argument to a public function
      |    +-- ConflictingArguments (also RuntimeError) arguments that exclude each other
      |    +-- InvalidCond          (also RuntimeError) an argument that `cond` does not take
+     |    +-- InvalidHook          a hook for saved tensors cannot be put into a graph
+     |         +-- HookReturnsSubclass (also NotImplementedError) it returns a subclass of torch.Tensor
      +-- DeclaredSizeFixed     (also ValueError) a size was declared to vary, and the program fixes it
      +-- UnknownName           (also ValueError) a name that is not in a table
 """
@@ -190,6 +192,14 @@ class ConflictingArguments(ArgumentError, RuntimeError):
 
 class InvalidCond(ArgumentError, RuntimeError):
     """`cond` got something else than a predicate, two functions and tensors; torch raises RuntimeError for these."""
+
+
+class InvalidHook(ArgumentError):
+    """A hook for saved tensors, a graph or marked with `inlineable_hook`, cannot be put into a compiled graph."""
+
+
+class HookReturnsSubclass(InvalidHook, NotImplementedError):
+    """A hook for saved tensors returns a subclass of torch.Tensor; torch raises NotImplementedError for these."""
 
 
 class DeclaredSizeFixed(MinidynamoError, ValueError):

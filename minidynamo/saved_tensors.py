@@ -25,6 +25,11 @@ class SavedValue:
     user_location: UserLocation | None
     reason: str
 
+    @property
+    def kind(self) -> str:
+        """Dtype and shape."""
+        return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
+
     def __str__(self) -> str:
         where = f"  {self.user_location}" if self.user_location else ""
         return f"{self.name}: {self.dtype}{list(self.shape)}, {self.bytes:,} bytes, {self.op}: {self.reason}{where}"
@@ -43,8 +48,9 @@ class SavedTensors(list[SavedValue]):
             return "nothing is kept for backward"
         rows = [("tensor", "", "bytes", "made by", "line", "why")]
         for value in sorted(self, key=lambda value: -value.bytes):
-            kind = f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-            rows.append((value.name, kind, f"{value.bytes:,}", value.op, str(value.user_location or ""), value.reason))
+            rows.append(
+                (value.name, value.kind, f"{value.bytes:,}", value.op, str(value.user_location or ""), value.reason)
+            )
         own = sum(value.bytes for value in self if value.op != "input")
         total = f"{len(self)} tensors, {self.bytes:,} bytes, {own:,} of them besides inputs"
         return "\n".join([*columns(rows, right=(2,)), total])

@@ -29,17 +29,20 @@ from minidynamo.graph_cache import files
 from minidynamo.graph_cache.encoding import Codec, Damaged, Json, NotStorable
 from minidynamo.graph_cache.graphs import read_graph, write_graph
 from minidynamo.graph_cache.key import Key, differences, key_of
+from minidynamo.saved_tensor_hooks import Hooks, as_graph
 
 CompileBackward = Callable[[torch.fx.GraphModule], BoxedCallable]
 RECORDS = (*call_plan.RECORDS, *stored.RECORDS)
 
 
 class StoredGraphs:
-    """The cache as one call of a backend uses it: what `target` makes of graphs under `settings`."""
+    """The cache as one call of a backend uses it: what `target` makes of graphs, and of `hooks` that are put into them,
+    under `settings`."""
 
-    def __init__(self, target: str, settings: Config) -> None:
+    def __init__(self, target: str, settings: Config, hooks: Hooks | None = None) -> None:
         self.target = target
         self.settings = settings
+        self.hooks = hooks
         # By the function that runs it: what a graph was compiled to, and the text of its ATen graph.
         self.made: weakref.WeakKeyDictionary[BoxedCallable, tuple[compile_graph.CompiledGraph, str]] = (
             weakref.WeakKeyDictionary()
@@ -54,7 +57,7 @@ class StoredGraphs:
         """The place of a graph; None, after an event that says why, for one that cannot be stored."""
         try:
             with phase("cache"):
-                key = key_of(gm, example_inputs, self._options(), self._tools(gm, example_inputs))
+                key = key_of(gm, example_inputs, self._options(), self._tools(gm, example_inputs), self._hooks())
         except NotStorable as reason:
             publish("cache", "skip", reason=str(reason))
         except Exception as error:  # of torch's or the user's objects in the graph
@@ -65,6 +68,11 @@ class StoredGraphs:
 
     def _options(self) -> dict[str, Any]:
         return {"target": self.target, **dict(self.settings.code_key())}
+
+    def _hooks(self) -> dict[str, torch.fx.GraphModule]:
+        if self.hooks is None:
+            return {}
+        return {"pack": as_graph(self.hooks.pack), "unpack": as_graph(self.hooks.unpack)}
 
     def _tools(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Mapping[str, str]:
         """What builds the kernels."""

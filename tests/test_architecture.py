@@ -50,6 +50,7 @@ FOUNDATION |= {
     "plain_numbers",
     "recomputing",
     "redrawing",
+    "saved_tensor_hooks",
     "saved_tensors",
     "strides",
     "structure",

@@ -22,18 +22,20 @@ from minidynamo.autograd.derivatives import Derivatives
 from minidynamo.autograd.double_backward import DoubleBackward, HigherOrder, plan_higher_order, read_again
 from minidynamo.autograd.functional_graph import FunctionalGraph
 from minidynamo.autograd.functionalize import functionalize
+from minidynamo.autograd.hook_graphs import HookTracer
 from minidynamo.autograd.inputs import InputLayout, flatten_inputs, layout_of, unflatten_inputs
 from minidynamo.autograd.joint import Trace, trace_joint
 from minidynamo.autograd.numbers import is_number
 from minidynamo.autograd.orders import handed_on
 from minidynamo.autograd.outputs import Results, plan_outputs
+from minidynamo.autograd.packing import kept_as_in_eager, kept_for_tensors, mark_parameters, pack, unpacking
 from minidynamo.autograd.partition import Partition, ancestors, exposed, forward_graph, partition
 from minidynamo.autograd.parts import KeptFor, Part, part_of, read_for
 from minidynamo.autograd.redraws import draw_from_states
 from minidynamo.autograd.rehearsal import EagerMemory
 from minidynamo.autograd.saving import SavePolicy
 from minidynamo.autograd.segments import compile_segments, has_cuts
-from minidynamo.autograd.signature import GraphSignature
+from minidynamo.autograd.signature import GraphSignature, Unpacked
 from minidynamo.autograd.traced_memory import traced_memory
 from minidynamo.autograd.written_inputs import holds_in_the_end
 from minidynamo.autograd_calls import differentiates_again
@@ -42,9 +44,10 @@ from minidynamo.compat import OpOverload
 from minidynamo.config import config
 from minidynamo.errors import Diagnostic, GraphRefused
 from minidynamo.events import phase
-from minidynamo.recomputing import is_reentrant
+from minidynamo.recomputing import CHECKPOINTS, is_reentrant
+from minidynamo.saved_tensor_hooks import Hooks, without_hooks
 from minidynamo.saved_tensors import SavedTensors
-from minidynamo.switches import AUTOCAST_DEVICES
+from minidynamo.switches import AUTOCAST_DEVICES, settings
 
 AtenCompiler = Callable[[fx.GraphModule, Sequence[Any]], BoxedCallable]
 Keep = Callable[[], Collection[OpOverload]]
@@ -94,6 +97,14 @@ class GraphCache(Protocol):
         ...
 
 
+_HOOKS_OF_CHECKPOINTS = Diagnostic(
+    "MD414",
+    "it has a checkpoint, and hooks for saved tensors that would be put into it",
+    why="A checkpoint has hooks of its own, which take the place of yours inside of it.",
+    fix="Leave the checkpoint out, or pass plain functions as hooks.",
+)
+
+
 def aot_compile(
     gm: fx.GraphModule,
     example_inputs: Sequence[Any],
@@ -105,6 +116,7 @@ def aot_compile(
     cache: GraphCache | None = None,
     save_policy: SavePolicy | None = None,
     announce: Announce | None = None,
+    hooks: Hooks | None = None,
 ) -> BoxedCallable:
     """Compile a torch-level graph; the result takes one list with a value per placeholder.
 
@@ -114,6 +126,7 @@ def aot_compile(
     eager execution instead must return an eager callable itself. What they return is boxed; a plain callable is
     adapted, with one notice. `keep` gives operators that are not to be decomposed. `cache` may know what an equal graph
     was compiled to. What a graph becomes is told to `announce` before its forward or inference graph is compiled.
+    `hooks` for saved tensors, with which it will be called, become a part of it.
 
     A graph that writes to inputs assumes that they lie in separate memory. Each call checks that; inputs that share
     memory with a written one are run by the torch-level graph, operation by operation.
@@ -121,10 +134,12 @@ def aot_compile(
     A graph with `cond`, or with what autograd must see itself, is compiled in segments. The result of another has an
     attribute `signature` (GraphSignature). What differentiates gradients runs operation by operation: compiled, its
     graph would run once, and once more under autograd for the second derivative. Raises BackendError MD401, MD402,
-    MD404 or MD406 for a program that this stage cannot handle; then nothing has been run or changed.
+    MD404, MD406 or MD414 for a program that this stage cannot handle; then nothing has been run or changed.
     """
     if any(map(differentiates_again, gm.graph.nodes)):
         return make_boxed(gm)
+    if hooks is not None and any(node.target in CHECKPOINTS for node in gm.graph.nodes):
+        raise GraphRefused(_HOOKS_OF_CHECKPOINTS)
     if has_cuts(gm):
         again = functools.partial(
             aot_compile,
@@ -135,6 +150,7 @@ def aot_compile(
             cache=cache,
             save_policy=save_policy,
             announce=announce,
+            hooks=hooks,
         )
         return compile_segments(gm, example_inputs, again)
     noticed: set[tuple[str, str]] = set()
@@ -142,7 +158,7 @@ def aot_compile(
     place = None if cache is None else cache.place(gm, example_inputs)
     found = None if place is None else place.read(lambda graph: backward(graph, _examples(graph)))
     if found is None:
-        graphs = aot_graphs(gm, example_inputs, keep=keep, save_policy=save_policy)
+        graphs = aot_graphs(gm, example_inputs, keep=keep, save_policy=save_policy, hooks=hooks)
         if announce is not None:
             announce(gm, example_inputs, graphs)
         try:
@@ -151,7 +167,7 @@ def aot_compile(
             if place is not None:
                 place.refuse(refused.diagnostic)
             raise
-    return _callable(gm, example_inputs, keep, found)
+    return _callable(gm, example_inputs, keep, found, hooks)
 
 
 def _boxing(compiler: AtenCompiler, noticed: set[tuple[str, str]]) -> AtenCompiler:
@@ -190,7 +206,9 @@ def _compile_graphs(
     return CompiledCall(plan, compiled, compile_backward)
 
 
-def _callable(gm: fx.GraphModule, example_inputs: Sequence[Any], keep: Keep, made: CompiledCall) -> BoxedCallable:
+def _callable(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], keep: Keep, made: CompiledCall, hooks: Hooks | None
+) -> BoxedCallable:
     """The boxed callable that runs compiled graphs as their plan says, for the modes that are in force now."""
     plan = made.plan
     as_written = functools.cache(lambda: unflatten_inputs(plan.layout, make_boxed(gm)))
@@ -207,12 +225,16 @@ def _callable(gm: fx.GraphModule, example_inputs: Sequence[Any], keep: Keep, mad
             flat,
             lambda: decomposition_table(keep()),
             plan.higher.saved,
-            plan.signature.kept_for,
+            kept_for_tensors(plan.signature),
+            _refusal(plan.signature),
         )
+        unpack = None if hooks is None else unpacking(plan.signature, hooks.unpack)
         again = DoubleBackward(plan.higher, derivatives, plan.signature.gradients)
         call = runtime.training_call(
-            plan.signature, made.forward, plan.saved, made.compile_backward, plan.expected, again
+            plan.signature, made.forward, plan.saved, made.compile_backward, plan.expected, again, unpack
         )
+        if plan.signature.unpacked:
+            call = without_hooks(call)
         if not torch.is_grad_enabled():
             call = _with_grad(call)
     if any(map(torch.is_autocast_enabled, AUTOCAST_DEVICES)):
@@ -222,6 +244,13 @@ def _callable(gm: fx.GraphModule, example_inputs: Sequence[Any], keep: Keep, mad
     entry = flatten_inputs(plan.layout, call)
     entry.signature = plan.signature  # type: ignore[attr-defined]
     return entry
+
+
+def _refusal(signature: GraphSignature) -> str:
+    """Why gradients cannot be differentiated: eager would differentiate what hooks give for what it has kept, of which
+    a graph that is traced without them knows nothing."""
+    as_eager = signature.unpacked and config.saved_tensors_hooks_filtering_mode != "donated"
+    return "Hooks for saved tensors are a part of the graph." if as_eager else ""
 
 
 def _with_grad(call: BoxedCallable) -> BoxedCallable:
@@ -250,8 +279,10 @@ def aot_graphs(
     *,
     keep: Keep = frozenset,
     save_policy: SavePolicy | None = None,
+    hooks: Hooks | None = None,
 ) -> AotGraphs:
     """The graphs that `aot_compile` hands to its compilers, and how to call them. Compiles nothing."""
+    entry = settings()
     with phase("autograd"):
         layout = layout_of(gm, example_inputs)
         flat = layout.flatten(example_inputs)
@@ -262,7 +293,9 @@ def aot_graphs(
             if trace.training:
                 draw_from_states(functional)
             results = plan_outputs(trace, functional)
-            graphs = _split(layout, trace, functional, results, save_policy)
+            mark_parameters(functional.placeholders, flat)
+            tracer = None if hooks is None else HookTracer(hooks, decomposition_table(keep()), entry)
+            graphs = _split(layout, trace, functional, results, save_policy, tracer)
     return replace(graphs, signature=replace(graphs.signature, all_gradients=is_reentrant(gm)), eager=eager)
 
 
@@ -272,33 +305,25 @@ def _split(
     functional: FunctionalGraph,
     results: Results,
     save_policy: SavePolicy | None,
+    hooks: HookTracer | None,
 ) -> AotGraphs:
-    graph = functional.emitter.graph
-    inputs = [*functional.placeholders, *functional.constants]
-    overwritten = {functional.placeholders[mutation.index] for mutation in results.mutations}
     if not trace.training:
-        made = forward_graph(graph, inputs, results.nodes, results.input_writes, overwritten)
+        inputs = [*functional.placeholders, *functional.constants]
+        overwritten = {functional.placeholders[mutation.index] for mutation in results.mutations}
+        made = forward_graph(functional.emitter.graph, inputs, results.nodes, results.input_writes, overwritten)
         without_grad = torch.is_grad_enabled() and any(trace.requires_grad.values())
         return AotGraphs(layout, _signature(layout, functional, results), _module(made), None, None, without_grad)
     gradients = [
         None if node is None else functional.read(functional.values[node]) for node in trace.gradients.values()
     ]
     _mark_arrivals(trace, functional)
-    again = read_again(trace, functional)
-    held = [*inputs, *results.nodes, *holds_in_the_end(results.input_writes)]
-    parts = partition(
-        graph,
-        inputs,
-        functional.tangents,
-        results.nodes,
-        results.input_writes,
-        gradients,
-        overwritten,
-        save_policy,
-        exposed(graph, functional.made_forward, held, again),
-        again,
-        {mutation.result for mutation in results.mutations if mutation.in_place},
-    )
+    kept = frozenset[fx.Node]() if hooks is None else kept_as_in_eager(functional)
+    parts = _partition(trace, functional, results, gradients, save_policy, kept)
+    written = [mutation.index for mutation in results.mutations]
+    higher = plan_higher_order(trace, functional, parts, gradients, written, layout.given_up())
+    unpacked: tuple[Unpacked, ...] = ()
+    if hooks is not None:
+        parts, unpacked = pack(parts, results.lying, hooks)
     zeros = trace.zeros_from
     sources = tuple(
         tuple(sorted({*_tangents_of(node, functional.tangents), *zeros.get(i, ())}))
@@ -311,9 +336,8 @@ def _split(
         zeros_from=tuple((place, zeros[i]) for place, i in enumerate(trace.gradients) if i in zeros),
         unreached=tuple(i for i, node in trace.gradients.items() if node is None),
         runs_once=trace.saves,
+        unpacked=unpacked,
     )
-    written = [mutation.index for mutation in results.mutations]
-    higher = plan_higher_order(trace, functional, parts, gradients, written, layout.given_up())
     forward, backward = _module(parts.forward), _module(parts.backward)
     signature = _with_arrivals(_with_edges(signature, trace), trace, backward)
     inputs_of_backward = backward.graph.find_nodes(op="placeholder")
@@ -326,6 +350,33 @@ def _split(
             kept_for = tuple(places or everyone for places in signature.kept_for or ((),) * len(signature.saved))
             signature = replace(signature, kept_for=kept_for, used_up=trace.used_up)
     return AotGraphs(layout, signature, forward, backward, parts, higher=higher)
+
+
+def _partition(
+    trace: Trace,
+    functional: FunctionalGraph,
+    results: Results,
+    gradients: list[fx.Node | None],
+    save_policy: SavePolicy | None,
+    kept: frozenset[fx.Node],
+) -> Partition:
+    graph, again = functional.emitter.graph, read_again(trace, functional)
+    inputs = [*functional.placeholders, *functional.constants]
+    held = [*inputs, *results.nodes, *holds_in_the_end(results.input_writes)]
+    return partition(
+        graph,
+        inputs,
+        functional.tangents,
+        results.nodes,
+        results.input_writes,
+        gradients,
+        {functional.placeholders[mutation.index] for mutation in results.mutations},
+        save_policy,
+        exposed(graph, functional.made_forward, held, again),
+        again,
+        results.lying,
+        kept,
+    )
 
 
 _ARRIVES = "arrives"

@@ -21,7 +21,9 @@ from minidynamo.autograd.signature import (
     GraphSignature,
     InputMutation,
     OutputPlan,
+    Place,
     ResultNumber,
+    Unpacked,
     ViewStep,
 )
 from minidynamo.boxed import BoxedCallable
@@ -61,7 +63,7 @@ class CompiledCall:
 
 RECORDS = (
     *(CallPlan, InputLayout, GraphSignature, InputMutation, OutputPlan, HigherOrder, ResultNumber, SavedValue),
-    *(ViewStep, WrittenLayout),
+    *(ViewStep, WrittenLayout, Place, Unpacked),
 )
 
 

@@ -54,7 +54,8 @@ class Derivatives:
     """The derivatives of one captured graph, under the settings that are in force now.
 
     They are traced on the fake values `flat`. `kept` are names of what calls have kept, `kept_for` what each of them
-    was kept for, as in a `GraphSignature`: what only results need for which no gradient comes in may be gone.
+    was kept for, as in a `GraphSignature`: what only results need for which no gradient comes in may be gone. With a
+    `refusal`, which says why, there are none.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Derivatives:
         decompositions: Callable[[], dict[OpOverload, Callable[..., Any]]],
         kept: tuple[str, ...],
         kept_for: tuple[tuple[int, ...], ...] = (),
+        refusal: str = "",
     ) -> None:
         self.gm = gm
         self.layout = layout
@@ -72,6 +74,7 @@ class Derivatives:
         self.decompositions = decompositions
         self.kept = kept
         self.kept_for = kept_for
+        self.refusal = refusal
         self.entry: Settings = settings()
         self.symbols: Symbols = symbols_of(flat)
         self.env = mode_of(gm, flat).shape_env if self.symbols else None
@@ -81,6 +84,8 @@ class Derivatives:
 
     def of(self, orders: tuple[Given, ...], numbers: Mapping[Any, Any]) -> Derivative:
         """The derivative for gradients like `orders`; raises NotAvailable if there is none for these numbers."""
+        if self.refusal:
+            raise NotAvailable(self.refusal)
         with self.lock:
             found = self.known.get(orders)
             if found is None:

@@ -44,6 +44,11 @@ class Results:
     writes: dict[int, int] = field(default_factory=dict)
     no_views: list[int] = field(default_factory=list)
 
+    @property
+    def lying(self) -> dict[int, int]:
+        """The positions of results that lie in inputs, each with its input: the graph does not return them."""
+        return {m.result: m.index for m in self.mutations if m.in_place and m.result is not None}
+
 
 def plan_outputs(trace: Trace, functional: FunctionalGraph) -> Results:
     """Results, outputs and mutations of `functional`, the functional form of `trace`.

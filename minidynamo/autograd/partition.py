@@ -160,7 +160,8 @@ def partition(
     save_policy: SavePolicy | None = None,
     exposed: Collection[fx.Node] = (),
     also: Collection[fx.Node] = (),
-    in_inputs: Collection[int | None] = (),
+    in_inputs: Collection[int] = (),
+    eager: frozenset[fx.Node] = frozenset(),
 ) -> Partition:
     """Split a functional joint graph.
 
@@ -170,7 +171,7 @@ def partition(
     the caller may write to before backward runs. `save_policy` has a say in what is kept, and so has
     `config.activation_budget`. `also` are values that backward must be able to compute although it may not read them:
     derivatives of its results do. The results at `in_inputs` lie in inputs that `writes` give them to: forward does not
-    return those.
+    return those. What backward needs of `eager`, which eager keeps, is kept, whatever else could be.
     """
     behind = tangent_dependent(graph, set(inputs))
     wanted = ancestors(node for node in gradients if node is not None)
@@ -194,6 +195,7 @@ def partition(
         checkpoints(graph, {*forward_roots}),
     )
     wishes = Wishes() if save_policy is None else network.wishes(save_policy)
+    wishes = wishes.kept_as(eager)
     cut = network.cut_within(config.activation_budget, wishes)
     given = [n for n in cut if n in held or (n.op == "placeholder" and n not in overwritten)]
     returned = [n for n in cut if n in results and n not in {*given, *overwritten}]
@@ -356,7 +358,7 @@ class _Network:
         if node in self.checkpoints.inside:
             return None
         if node in self.exposed:
-            return _EXPOSED + 4 * _bytes(value)
+            return _EXPOSED + 4 * bytes_of(value)
         if node.op == "placeholder" and node not in self.overwritten:
             return 0 if isinstance(value, torch.nn.Parameter) else _HELD_BY_CALLER
         if not isinstance(value, torch.Tensor):
@@ -364,10 +366,11 @@ class _Network:
         if node in self.results:
             return _HELD_BY_CALLER - 1
         first = node in self.required or node.target is torch.ops.aten.clone.default
-        return 4 * _bytes(value) + (0 if first else 1)
+        return 4 * bytes_of(value) + (0 if first else 1)
 
 
-def _bytes(value: torch.Tensor) -> int:
+def bytes_of(value: torch.Tensor) -> int:
+    """The bytes that keeping a tensor costs."""
     if value.layout is torch.strided:
         return hint(value.untyped_storage().nbytes())
     return hint(value.numel()) * value.element_size()
@@ -417,7 +420,9 @@ def _record(
 ) -> SavedValue:
     value = node.meta["val"]
     op = "input" if node.op == "placeholder" else operation_of(maker_of(node))
-    if wishes is not None and node in wishes.keep:
+    if wishes is not None and node in wishes.eager:
+        reason = "eager keeps it, and hooks for saved tensors shall see what they see there"
+    elif wishes is not None and node in wishes.keep:
         reason = "save_policy= says so"
     elif overwritten:
         reason = "an input that forward overwrites; this is a copy of what it held"
@@ -434,4 +439,4 @@ def _record(
     else:
         reason = "too expensive to compute a second time"
     shape = tuple(value.shape)
-    return SavedValue(node.name, shape, value.dtype, _bytes(value), op, node.meta.get("user_location"), reason)
+    return SavedValue(node.name, shape, value.dtype, bytes_of(value), op, node.meta.get("user_location"), reason)

@@ -25,6 +25,7 @@ from minidynamo.autograd.holders import NOTHING, Holders, received
 from minidynamo.autograd.hooks import spare_leaves
 from minidynamo.autograd.layouts import GradientLayout, Layout
 from minidynamo.autograd.links import Apart, Compute, Links, Ways, in_order, without_data
+from minidynamo.autograd.packing import Unpack
 from minidynamo.autograd.parts import WHOLE, Part
 from minidynamo.autograd.result_hooks import watch_view
 from minidynamo.autograd.signature import GraphSignature, OutputPlan
@@ -52,18 +53,19 @@ def training_call(
     compile_backward: Callable[[Part], BoxedCallable | None],
     expected: Sequence[torch.Tensor],
     again: DoubleBackward,
+    unpack: Unpack | None = None,
 ) -> BoxedCallable:
     """A boxed callable around forward and backward graph.
 
     Forward returns the results of `signature`, then further values to save; `saved` says where each value that
     backward takes comes from. `expected` are fake values like those that backward takes: what was saved, then
-    gradients. `again` is for callers who differentiate the gradients.
+    gradients. `again` is for callers who differentiate the gradients; `unpack` gives what that takes, if it was packed.
     """
     kept_for, differentiable = signature.kept_for, signature.differentiable_results
     holders = Holders(kept_for, differentiable, signature.used_up) if kept_for else None
     run_backward = _BackwardCall(signature, _Parts(compile_backward), expected[len(saved) :])
     places = _Places(saved, expected, signature.results)
-    gradients_of = _gradients_of(signature, places, run_backward, again, holders)
+    gradients_of = _gradients_of(signature, places, run_backward, again, holders, unpack)
     function = _make_function(
         signature, _settling(signature, forward, counted=True), places, run_backward, again, holders, gradients_of
     )
@@ -257,6 +259,7 @@ def _gradients_of(
     run_backward: _BackwardCall,
     again: DoubleBackward,
     holders: Holders | None,
+    unpack: Unpack | None,
 ) -> Compute:
     """The backward of a graph: what gives, for its node and what came in there, which is given up, the gradients."""
     runs_once = bool(signature.runs_once or places.inputs or places.made or again.plan.held or again.plan.random)
@@ -275,7 +278,8 @@ def _gradients_of(
         unwanted = not_asked_for(ctx, kept.links)
         if torch.is_grad_enabled() or has_batches(tangents):
             compiled, watch = run_backward.keeping(ctx, tuple(args), unwanted), watch_of(ctx, signature)
-            return again.gradients(kept, args, tangents, compiled, watch)
+            saved = args if unpack is None else unpack(args, ctx.numbers)
+            return again.gradients(kept, saved, tangents, compiled, watch)
         links, kept = kept.links, None
         return run_backward(ctx, args, tangents, unwanted, links)
 

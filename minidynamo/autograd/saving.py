@@ -25,10 +25,16 @@ _DEAR = ("mm", "conv", "attention", "linear", "lstm", "gru", "rnn", "fft", "lina
 
 @dataclass(frozen=True)
 class Wishes:
-    """What a policy said: values that are kept if backward needs them, and values that are computed again."""
+    """What a policy said: values that are kept if backward needs them, and values that are computed again. Those in
+    `eager` are kept because eager keeps them."""
 
     keep: frozenset[fx.Node] = field(default_factory=frozenset)
     again: frozenset[fx.Node] = field(default_factory=frozenset)
+    eager: frozenset[fx.Node] = field(default_factory=frozenset)
+
+    def kept_as(self, eager: frozenset[fx.Node]) -> Wishes:
+        """The same, but that what backward needs of `eager` is kept, whatever else could be."""
+        return Wishes(self.keep | eager, self.again - eager, eager)
 
 
 def ask(

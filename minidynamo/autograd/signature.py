@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import torch
 
+from minidynamo.autograd.layouts import WrittenLayout
 from minidynamo.saved_tensors import SavedValue
 
 
@@ -92,6 +93,22 @@ class InputMutation:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Stands for what is kept at `index`: tensors first, then numbers."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Unpacked:
+    """A tensor that was to be kept: what the user's unpack hook makes of `form`, laid out like `layout`; the Place of
+    the tensor itself where there is no layout."""
+
+    form: Any
+    layout: WrittenLayout | None = None
+
+
+@dataclass(frozen=True)
 class GraphSignature:
     """How to call a compiled graph. Inputs are numbered as in the flat list: lists are spelled out.
 
@@ -118,7 +135,8 @@ class GraphSignature:
     positions in `differentiable_results` of those that autograd comes there from in eager; it is empty where the graph
     has no such inputs apart. `unvisited` are positions in `gradients` of those that it comes to from no result. `edges`
     are the positions in `gradients` in the order in which autograd is told of the inputs; () where that is theirs.
-    `views` are tensors that outputs, or others behind them, are views of.
+    `views` are tensors that outputs, or others behind them, are views of. `unpacked` are the tensors that were to be
+    kept, where the user's hooks are a part of the graphs, which then run without them.
     """
 
     inputs: tuple[str, ...]
@@ -149,6 +167,7 @@ class GraphSignature:
     unvisited: tuple[int, ...] = ()
     edges: tuple[int, ...] = ()
     views: tuple[OutputPlan, ...] = ()
+    unpacked: tuple[Unpacked, ...] = ()
 
     def origin(self, plan: OutputPlan) -> tuple[str, int]:
         """What an output, or a view, lies in: its kind and its index."""

@@ -46,12 +46,9 @@ def has_saved_tensor_hooks() -> bool:
     return _saved_tensor_hooks(False) is not None
 
 
-def traceable_saved_tensor_hooks() -> tuple[typing.Any, typing.Any] | None:
-    """The pack and unpack hooks in force when both are graphs; None for all others, which run as eager calls."""
-    hooks = _saved_tensor_hooks(False)
-    if hooks is None or not all(isinstance(hook, torch.fx.GraphModule) for hook in hooks):
-        return None
-    return hooks
+def saved_tensor_hooks() -> tuple[typing.Any, typing.Any] | None:
+    """The pack and unpack hooks that what autograd saves now goes through."""
+    return _saved_tensor_hooks(False)
 
 
 @contextlib.contextmanager

@@ -80,11 +80,16 @@ class Key:
 
 
 def key_of(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[str, Any], tools: Mapping[str, str]
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    options: Mapping[str, Any],
+    tools: Mapping[str, str],
+    hooks: Mapping[str, fx.GraphModule] = types.MappingProxyType({}),
 ) -> Key:
     """The key of a torch-level graph under the settings of torch that are in force.
 
-    `options` are what decides, besides the program, about the code; `tools` what builds it. Raises NotStorable when
+    `options` are what decides, besides the program, about the code; `tools` what builds it, `hooks` what is
+    put into it. Raises NotStorable when
     something in the graph has no name that means the same in every process.
     """
     nodes = list(_all_nodes(gm))
@@ -94,6 +99,8 @@ def key_of(
     names = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
     facts = [f"  {name}: {writer.facts(value)}" for name, value in zip(names, example_inputs)]
     lines = ["program:", *writer.graph(gm, "  "), "inputs:", *facts]
+    for name, hook in hooks.items():
+        lines += [f"{name} hook:", *writer.graph(hook, "  ")]
     lines += ["numbers:", *(f"  {fact}" for fact in writer.symbols.facts())]
     lines += ["settings:", *_sorted_lines(_settings(surroundings)), "options:", *_sorted_lines(options)]
     environment = ["environment:", *_sorted_lines({**_versions(), **tools})]

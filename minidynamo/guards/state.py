@@ -13,6 +13,7 @@ import torch
 from minidynamo import compat
 from minidynamo.guards.guard import GlobalState, Guard, GuardKind
 from minidynamo.guards.source import Constant, Item, Result
+from minidynamo.saved_tensor_hooks import hooks_in_force
 
 _AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps")
 
@@ -78,11 +79,11 @@ def differences(expected: GlobalState) -> str:
     )
 
 
-_SAVED_TENSOR_HOOKS = Result(Constant(compat.traceable_saved_tensor_hooks, "saved_tensors_hooks"))
+_SAVED_TENSOR_HOOKS = Result(Constant(hooks_in_force, "saved_tensors_hooks"))
 
 
 def saved_tensor_hook_guards(hooks: Sequence[Any] | None) -> list[Guard]:
-    """That the pack and unpack hooks are these very graphs, or, for None, that they are no graphs."""
+    """That the pack and unpack hooks are these very objects, or, for None, that they are not put into graphs."""
     if hooks is None:
         return [Guard(_SAVED_TENSOR_HOOKS, GuardKind.IDENTITY, None)]
     return [Guard(Item(_SAVED_TENSOR_HOOKS, k), GuardKind.IDENTITY, hook) for k, hook in enumerate(hooks)]

@@ -37,3 +37,31 @@ def test_random_training_steps_need_no_more_memory_than_in_eager(part):
         got_peaks, got_gradients = measured(minidynamo.compile(program, backend="aot_eager"), x, parameters)
         assert all(map(torch.equal, got_gradients, gradients)), source
         assert all(got <= peak for got, peak in zip(got_peaks, peaks)), f"{source}\n{got_peaks} {peaks}"
+
+
+@minidynamo.inlineable_hook
+def pack(tensor: torch.Tensor) -> Any:
+    return (tensor * 1.01, tensor.shape[0]) if tensor.is_floating_point() else tensor
+
+
+@minidynamo.inlineable_hook
+def unpack(packed: Any) -> torch.Tensor:
+    return packed[0] if isinstance(packed, tuple) else packed
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("native", marks=pytest.mark.cpp)])
+def test_gradients_of_random_programs_are_those_of_eager_with_hooks_in_the_graph(backend):
+    with minidynamo.config.patch(saved_tensors_hooks_filtering_mode="all"):
+        for seed in range(200, 206):
+            program, source, parameters = training_program(seed)
+            x, made = torch.randn(SIZE, SIZE), []
+            for function in (program, minidynamo.compile(program, backend=backend)):
+                leaves = [leaf.detach().clone().requires_grad_() for leaf in (x, *parameters)]
+                torch.manual_seed(0)
+                with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+                    loss = function(*leaves)
+                loss.backward()
+                made.append([leaf.grad for leaf in leaves if leaf.grad is not None])
+            expected, got = made
+            assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(expected, got, strict=True)), source
