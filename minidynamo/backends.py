@@ -84,12 +84,13 @@ def _with_autograd(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **st
     """
     for stage in ("forward", "backward", "inference"):
         stages[stage] = artifacts.collecting(stages[stage])
-    if _save_policy.get() is not None:  # of what is kept somebody else has decided
+    hooks = to_inline.get()
+    if _save_policy.get() is not None or hooks is not None:  # of what is kept somebody else has decided
         del stages["announce"]
     try:
         with artifacts.kept_if_done():
             compiled: Callable[..., Any] = aot_compile(
-                gm, example_inputs, **stages, save_policy=_save_policy.get(), hooks=to_inline.get()
+                gm, example_inputs, **stages, save_policy=_save_policy.get(), hooks=hooks
             )
         return compiled
     except GraphRefused as refused:
