@@ -36,10 +36,12 @@ from minidynamo.memory_plan import MemoryPlan
 from minidynamo.options import GraphCompiler
 from minidynamo.peak_limit import PeakLimit
 from minidynamo.saved_tensor_hooks import to_inline
+from minidynamo.storage_sizes import copy_unseen, resize_storage
 from minidynamo.stored_graphs import StoredGraphs
 from minidynamo.structure import compile_flat
 from minidynamo.switches import switches_inference
 from minidynamo.tensor_places import reads_places
+from minidynamo.write_counts import uncount
 
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -227,9 +229,16 @@ def inductor(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callabl
     """torch's own code generator behind minidynamo's capture."""
     if any(switches_inference(node.target) for node in gm.graph.nodes):  # which it would leave out
         return compile_segments(gm, example_inputs, inductor)
+    as_captured = "a graph runs operation by operation: torch's code generator takes no"
     if any(map(reads_places, gm.graph.nodes)):
-        what = "a graph runs operation by operation: torch's code generator takes no tensor as the index of a place"
+        what = f"{as_captured} tensor as the index of a place"
         notice(Diagnostic("MD401", what, why="The number is known when it runs.", fix="Index with x[i[None]][0]."))
+        return make_boxed(gm)
+    if any(
+        node.target in (resize_storage, copy_unseen, uncount) for node in gm.graph.nodes
+    ):  # which it would do to copies
+        what = f"{as_captured} memory that comes and goes"
+        notice(Diagnostic("MD402", what, why="It makes values of writes.", fix='Choose backend="native".'))
         return make_boxed(gm)
     return make_boxed_func(compat.compile_with_inductor(gm, list(example_inputs)))
 

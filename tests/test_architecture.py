@@ -52,11 +52,13 @@ FOUNDATION |= {
     "redrawing",
     "saved_tensor_hooks",
     "saved_tensors",
+    "storage_sizes",
     "strides",
     "structure",
     "switches",
     "taken_apart",
     "tensor_places",
+    "write_counts",
 }
 MAY_IMPORT = {
     **dict.fromkeys(FOUNDATION, FOUNDATION),

@@ -36,6 +36,7 @@ from minidynamo.autograd.rehearsal import EagerMemory
 from minidynamo.autograd.saving import SavePolicy
 from minidynamo.autograd.segments import compile_segments, has_cuts
 from minidynamo.autograd.signature import GraphSignature, Unpacked
+from minidynamo.autograd.storage_sizes import StorageSizes, storage_sizes
 from minidynamo.autograd.traced_memory import traced_memory
 from minidynamo.autograd.written_inputs import holds_in_the_end
 from minidynamo.autograd_calls import differentiates_again
@@ -307,10 +308,12 @@ def _split(
     save_policy: SavePolicy | None,
     hooks: HookTracer | None,
 ) -> AotGraphs:
+    sizes = storage_sizes(functional, [output.node for output in trace.outputs], trace.mutated_with_grad)
     if not trace.training:
         inputs = [*functional.placeholders, *functional.constants]
-        overwritten = {functional.placeholders[mutation.index] for mutation in results.mutations}
-        made = forward_graph(functional.emitter.graph, inputs, results.nodes, results.input_writes, overwritten)
+        overwritten = _overwritten(functional, results, sizes)
+        graph = functional.emitter.graph
+        made = forward_graph(graph, inputs, results.nodes, results.input_writes, overwritten, sizes=sizes)
         without_grad = torch.is_grad_enabled() and any(trace.requires_grad.values())
         return AotGraphs(layout, _signature(layout, functional, results), _module(made), None, None, without_grad)
     gradients = [
@@ -318,21 +321,17 @@ def _split(
     ]
     _mark_arrivals(trace, functional)
     kept = frozenset[fx.Node]() if hooks is None else kept_as_in_eager(functional)
-    parts = _partition(trace, functional, results, gradients, save_policy, kept)
+    parts = _partition(trace, functional, results, gradients, save_policy, kept, sizes)
     written = [mutation.index for mutation in results.mutations]
     higher = plan_higher_order(trace, functional, parts, gradients, written, layout.given_up())
     unpacked: tuple[Unpacked, ...] = ()
     if hooks is not None:
         parts, unpacked = pack(parts, results.lying, hooks)
     zeros = trace.zeros_from
-    sources = tuple(
-        tuple(sorted({*_tangents_of(node, functional.tangents), *zeros.get(i, ())}))
-        for i, node in zip(trace.gradients, gradients)
-    )
     signature = replace(
         _signature(layout, functional, results, parts),
         gradients=tuple(trace.gradients),
-        gradient_sources=sources,
+        gradient_sources=_sources(trace, functional, gradients),
         zeros_from=tuple((place, zeros[i]) for place, i in enumerate(trace.gradients) if i in zeros),
         unreached=tuple(i for i, node in trace.gradients.items() if node is None),
         runs_once=trace.saves,
@@ -352,6 +351,10 @@ def _split(
     return AotGraphs(layout, signature, forward, backward, parts, higher=higher)
 
 
+def _overwritten(functional: FunctionalGraph, results: Results, sizes: StorageSizes) -> set[fx.Node]:
+    return {functional.placeholders[mutation.index] for mutation in results.mutations} - sizes.emptied
+
+
 def _partition(
     trace: Trace,
     functional: FunctionalGraph,
@@ -359,6 +362,7 @@ def _partition(
     gradients: list[fx.Node | None],
     save_policy: SavePolicy | None,
     kept: frozenset[fx.Node],
+    sizes: StorageSizes,
 ) -> Partition:
     graph, again = functional.emitter.graph, read_again(trace, functional)
     inputs = [*functional.placeholders, *functional.constants]
@@ -370,13 +374,25 @@ def _partition(
         results.nodes,
         results.input_writes,
         gradients,
-        {functional.placeholders[mutation.index] for mutation in results.mutations},
+        _overwritten(functional, results, sizes),
         save_policy,
         exposed(graph, functional.made_forward, held, again),
         again,
         results.lying,
         kept,
+        sizes,
     )
+
+
+def _sources(
+    trace: Trace, functional: FunctionalGraph, gradients: Sequence[fx.Node | None]
+) -> tuple[tuple[int, ...], ...]:
+    """For `GraphSignature.gradient_sources`."""
+    found = (
+        {*_tangents_of(node, functional.tangents), *trace.zeros_from.get(i, ())}
+        for i, node in zip(trace.gradients, gradients)
+    )
+    return tuple(tuple(sorted(places)) for places in found)
 
 
 _ARRIVES = "arrives"

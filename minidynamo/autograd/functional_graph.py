@@ -28,12 +28,16 @@ OVERLAPS = "a tensor is written whose elements share memory"  # as fill_, zero_ 
 @dataclass(eq=False)
 class Base:
     """Memory: the value it holds now, how often it was written, and which input it is, if any. `uncounted` are writes
-    that torch counts for real tensors only."""
+    that torch counts for real tensors only. Memory that was resized has `nbytes` by now, and had none at all in the
+    beginning if it `was_empty`; then it may hold no data (`has_data`) until something is written to it."""
 
     node: fx.Node
     input: int | None = None
     version: int = 0
     uncounted: int = 0
+    nbytes: Any = None
+    was_empty: bool = False
+    has_data: bool = True
 
 
 @dataclass(eq=False)
@@ -60,7 +64,8 @@ class FunctionalGraph:
     what is no single tensor. `inputs` are the values of the flat inputs that are tensors, `placeholders` the nodes of
     all of them; `constants` are tensors of the user's code that became extra placeholders. `made_forward` are the nodes
     that were there when the first gradient was computed, `read_behind` the memories read since then. `writes` are those
-    to inputs, in order: which one, what it holds then, and the node behind which it was written."""
+    to inputs, in order: which one, what it holds then, and the node behind which it was written; `forgotten` is
+    what was written to memory that went away again."""
 
     emitter: Emitter
     placeholders: list[fx.Node] = field(default_factory=list)
@@ -72,6 +77,7 @@ class FunctionalGraph:
     made_forward: frozenset[fx.Node] = frozenset()
     read_behind: set[Base] = field(default_factory=set)
     writes: list[tuple[int, fx.Node, fx.Node]] = field(default_factory=list)
+    forgotten: list[fx.Node] = field(default_factory=list)
 
     def read(self, value: Value) -> fx.Node:
         """The node that holds `value` now; made again from the base if that was written."""
@@ -111,6 +117,7 @@ class FunctionalGraph:
             new = self.emitter.restride(new, value.node.meta["val"])  # views rely on the strides of their base
             value.base.node = new
             value.base.version += 1
+            value.base.has_data = True
             if value.base.input is not None:
                 self.writes.append((value.base.input, new, next(iter(reversed(self.emitter.graph.nodes)))))
         else:

@@ -32,8 +32,10 @@ from minidynamo.autograd.numbers import is_symbolic, key, keys, known
 from minidynamo.autograd.overlaps import goes_element_by_element, overlaps_itself, same_elements, share_elements
 from minidynamo.autograd.permuted import emit_permuted
 from minidynamo.autograd.signature import ViewStep
-from minidynamo.autograd.unread import without_unread
+from minidynamo.autograd.storage_sizes import check_readable, note_fill, read_sources, resize
+from minidynamo.autograd.unread import read_inputs, without_unread
 from minidynamo.compat import OpOverload
+from minidynamo.storage_sizes import copy_unseen, resize_storage
 from minidynamo.unfused_memory import OUT, WRITTEN
 
 aten = torch.ops.aten
@@ -69,6 +71,7 @@ class _Pass:
         self.result = FunctionalGraph(Emitter(trace.mode))
         self.emitter = self.result.emitter
         self.fixed_windows: list[Base] = []
+        self.resizes = bool(trace.graph.find_nodes(op="call_function", target=resize_storage))
 
     def run(self, names: Sequence[str], flat: Sequence[Any]) -> FunctionalGraph:
         for index, (name, value) in enumerate(zip(names, flat)):
@@ -95,6 +98,7 @@ class _Pass:
         self.refuse_lost_history(flat)
         self.refuse_shared_inputs()
         self.refuse_fixed_windows()
+        read_sources(self.result)
         return self.result
 
     def lift_constants(self) -> None:
@@ -149,6 +153,8 @@ class _Pass:
             self.fresh(node, self.current(source))
         elif not isinstance(op, OpOverload):
             self.copy(node)
+        elif op is resize_storage:
+            resize(self.result, node, self.current(node.args[1]))
         elif is_metadata_mutation(op):
             self.metadata_mutation(node, op)
         elif is_undeclared_write(op, node.args):
@@ -184,6 +190,7 @@ class _Pass:
 
     def copy(self, node: fx.Node) -> None:
         """An operation that neither writes nor views."""
+        self.check_readable(node)
         args, kwargs = self.current(node.args), self.current(node.kwargs)
         args = without_unread(self.emitter, node.target, args)  # naming a tensor would keep it for backward
         made = self.emit_like(node, args, kwargs)
@@ -191,6 +198,11 @@ class _Pass:
             self.result.nodes[node] = made
         else:
             self.fresh(node, made)
+
+    def check_readable(self, node: fx.Node) -> None:
+        """Raise an error if an operation reads memory that was given up, or not filled yet."""
+        if self.resizes:
+            check_readable(self.result, node, read_inputs(node))
 
     def emit_like(self, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
         """Emit `node` with new arguments; its fake value still holds if theirs do."""
@@ -236,6 +248,7 @@ class _Pass:
             raise refuse(f"`{node.target}` changes an input's shape, memory or history, not its data")
 
     def undeclared_write(self, node: fx.Node) -> None:
+        self.check_readable(node)
         positions, functional = UNDECLARED[node.target]  # type: ignore[index]
         made = self.emitter.emit(functional, *self.current(node.args), **self.current(node.kwargs))
         results = len(made.meta["val"]) - len(positions)
@@ -249,7 +262,9 @@ class _Pass:
         """Emit the functional twin of `op` and assign what it returns to the written arguments."""
         named = named_arguments(op, node.args, node.kwargs)
         self.refuse_written_twice(op, mutation, named)
-        if op is aten.copy_.default:
+        note_fill(self.result, op, mutation, named)
+        self.check_readable(node)
+        if op in (aten.copy_.default, copy_unseen):
             new = [self.copied(named["self"], named["src"])]
         elif op in (aten.zero_.default, aten.fill_.Scalar):
             filling = self.current(named.get("value", 0))

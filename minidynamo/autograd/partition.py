@@ -32,6 +32,7 @@ from minidynamo.autograd.recomputation import (
     uses_generator,
 )
 from minidynamo.autograd.saving import SavePolicy, Wishes, ask, by_cost, within_budget
+from minidynamo.autograd.storage_sizes import UNCHANGED, StorageSizes, give_up, grow
 from minidynamo.autograd.writing_calls import write_to_temporaries
 from minidynamo.autograd.written_inputs import InputWrite, WrittenInputs, holds_in_the_end, last_writes
 from minidynamo.compat import OpOverload
@@ -103,21 +104,24 @@ def forward_graph(
     kept: Collection[fx.Node] = (),
     backward: Collection[fx.Node] = (),
     parts: Mapping[fx.Node, Part] = {},
+    sizes: StorageSizes = UNCHANGED,
 ) -> fx.Graph:
     """What `returned` and `writes` need of `graph`, plus random operations and what may raise and is not left to
     `backward`, in the same order, with `inputs` as placeholders. What is returned lies in the memory of none of
     `overwritten`. `kept` is returned behind `returned`, and what only it needs is computed as soon as possible, so that
-    what it is computed from can die; those in `parts` as views of others."""
+    what it is computed from can die; those in `parts` as views of others. `sizes`: memory that inputs
+    get, and that is taken from them."""
     behind = tangent_dependent(graph, set(inputs))
     effects = [node for node in graph.nodes if is_effect(node) and node not in behind]
-    needed = ancestors([*returned, *(write.new for write in last_writes(writes)), *effects])
+    asked = ancestors(resize.nbytes for resize in sizes.resizes if isinstance(resize.nbytes, fx.Node))
+    needed = ancestors([*returned, *(write.new for write in last_writes(writes)), *effects]) | asked
     early = ancestors(kept) - needed
     needed |= ancestors(unused_checks(graph, {*needed, *early, *behind, *backward}))
     made = fx.Graph()
     env: dict[fx.Node, fx.Node] = {node: made.node_copy(node) for node in inputs}
     results = [*returned, *kept]
     whole = [node for node in results if node not in parts]
-    written = WrittenInputs(made, env, writes, overwritten, needed | early, {*whole})
+    written = WrittenInputs(made, env, writes, {*overwritten, *sizes.emptied}, needed | early, {*whole})
 
     def emit(node: fx.Node) -> None:
         pending = [node]
@@ -128,11 +132,16 @@ def forward_graph(
             unlocked = [user for user in ready.users if user in early and user not in env]
             pending += [user for user in reversed(unlocked) if all(i in env for i in user.all_input_nodes)]
 
+    for node in graph.nodes if asked else ():
+        if node in asked and node not in env:
+            emit(node)
+    grow(made, sizes.resizes, env)
     for node in graph.nodes:
         if (node in needed or node in early) and node not in env:
             emit(node)
         written.pass_by(node)
     found = env | dict(zip(whole, written.finish(whole)))
+    give_up(made, sizes.resizes, env)
     found |= {node: view_of(made, part, found, node) for node, part in parts.items()}
     made.output(tuple(map(found.__getitem__, results)))
     write_to_temporaries(made)
@@ -160,8 +169,9 @@ def partition(
     save_policy: SavePolicy | None = None,
     exposed: Collection[fx.Node] = (),
     also: Collection[fx.Node] = (),
-    in_inputs: Collection[int] = (),
+    in_inputs: Collection[int | None] = (),
     eager: frozenset[fx.Node] = frozenset(),
+    sizes: StorageSizes = UNCHANGED,
 ) -> Partition:
     """Split a functional joint graph.
 
@@ -171,7 +181,8 @@ def partition(
     the caller may write to before backward runs. `save_policy` has a say in what is kept, and so has
     `config.activation_budget`. `also` are values that backward must be able to compute although it may not read them:
     derivatives of its results do. The results at `in_inputs` lie in inputs that `writes` give them to: forward does not
-    return those. What backward needs of `eager`, which eager keeps, is kept, whatever else could be.
+    return those. What backward needs of `eager`, which eager keeps, is kept, whatever else could be. Inputs that have no
+    memory in the end (`sizes`) are none of `overwritten`.
     """
     behind = tangent_dependent(graph, set(inputs))
     wanted = ancestors(node for node in gradients if node is not None)
@@ -193,6 +204,7 @@ def partition(
         frozenset(exposed).intersection([*inputs, *results]) - overwritten,
         also,
         checkpoints(graph, {*forward_roots}),
+        sizes,
     )
     wishes = Wishes() if save_policy is None else network.wishes(save_policy)
     wishes = wishes.kept_as(eager)
@@ -211,7 +223,7 @@ def partition(
     views = [position for position, node in enumerate(rest) if node in inside]
     made = Partition(fx.Graph(), fx.Graph(), saved, sources, views=views)
     others = [node for position, node in enumerate(results) if position not in in_inputs]
-    made.forward = forward_graph(graph, inputs, others, writes, overwritten, rest, wanted, inside)
+    made.forward = forward_graph(graph, inputs, others, writes, overwritten, rest, wanted, inside, sizes)
     made.backward = backward_graph(graph, saved, tangents, gradients, behind)
     for made_input, node in zip(made.backward.nodes, saved):
         made_input.meta["val"] = fake_view(inside[node]) if node in inside else made_input.meta["val"]
@@ -268,11 +280,14 @@ class _Network:
         exposed: frozenset[fx.Node],
         also: Collection[fx.Node],
         checkpoints: Checkpoints,
+        sizes: StorageSizes,
     ) -> None:
         self.exposed = exposed
         self.also = also
         self.checkpoints = checkpoints
-        self.recomputable = recomputable(graph) - checkpoints.ends | checkpoints.inside
+        self.late = sizes.late
+        self.once = sizes.early - checkpoints.inside
+        self.recomputable = recomputable(graph) - checkpoints.ends - sizes.early | checkpoints.inside
         self.candidates = [node for node in graph.nodes if node in wanted and node not in behind]
         self.behind = behind & wanted
         self.required = required
@@ -290,7 +305,8 @@ class _Network:
 
     def cut_within(self, budget: float, wishes: Wishes) -> list[fx.Node]:
         """The values to keep, in graph order: the minimum cut under the wishes and the budget of the user."""
-        usual = (self.recomputable | {one for node in wishes.again for one in (node, maker_of(node))}) - wishes.keep
+        again = {one for node in wishes.again for one in (node, maker_of(node))}
+        usual = (self.recomputable | again) - wishes.keep - self.once
 
         def cut(again: frozenset[fx.Node]) -> tuple[int, list[fx.Node]]:
             self.recomputable = usual | again
@@ -299,11 +315,11 @@ class _Network:
 
         _, found = cut(frozenset())
         sinks = filter(self.is_sink, self.candidates)
-        dropped = spared(found, sinks, lambda n: self.may_drop(n, wishes), self.checkpoints.ends)
+        dropped = spared(found, sinks, lambda n: self.may_drop(n, wishes), self.checkpoints.ends | self.once)
         usual |= dropped
         if budget < 1:
             self.exposed = frozenset()
-            kept_anyway = usual | wishes.keep
+            kept_anyway = usual | wishes.keep | self.once
             more = [n for n in self.candidates if n.op == "call_function" and n not in kept_anyway and not is_effect(n)]
             found = within_budget(budget, by_cost(more), cut)
         else:
@@ -331,7 +347,7 @@ class _Network:
             inner, outer = (i, "in"), (i, "out")
             weight = 0 if node in wishes.keep else None if node in wishes.again else self.weight(node)
             net.add_edge(inner, outer, **({} if weight is None else {"capacity": weight}))
-            computed = node in self.required and node not in self.recomputable
+            computed = node in self.once or (node in self.required and node not in self.recomputable)
             if node.op == "placeholder" or is_number(node) or computed:  # a number never keeps what it is read of
                 net.add_edge("source", inner)
             if self.is_sink(node):
@@ -355,7 +371,7 @@ class _Network:
         value = node.meta["val"]
         if is_number(node):
             return 0
-        if node in self.checkpoints.inside:
+        if node in self.checkpoints.inside or node in self.late:
             return None
         if node in self.exposed:
             return _EXPOSED + 4 * bytes_of(value)

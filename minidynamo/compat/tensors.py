@@ -67,9 +67,13 @@ def version_of(tensor: torch.Tensor) -> int | None:
     return None if tensor.is_inference() else tensor._version
 
 
+# What `torch.autograd._unsafe_preserve_version_counter` calls.
+set_version_counter = torch._C._autograd._unsafe_set_version_counter
+
+
 def set_versions(tensors: typing.Iterable[torch.Tensor], versions: typing.Iterable[int]) -> None:
     """Let torch count the memory of each tensor as written this often."""
-    torch._C._autograd._unsafe_set_version_counter(tuple(tensors), tuple(versions))
+    set_version_counter(tuple(tensors), tuple(versions))
 
 
 def creation_of(view: torch.Tensor) -> str | None:

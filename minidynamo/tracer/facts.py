@@ -6,11 +6,13 @@ What the graph takes for granted about the tensors that it uses is in `guards/te
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from minidynamo.compat import memory_of
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant, Size, Source, TensorFact
 from minidynamo.tracer.constants import from_constant
@@ -36,6 +38,8 @@ _SINGLE = (bool, int, torch.dtype, torch.device, torch.layout)
 
 def attribute(tx: Tracer, tensor: TensorVariable, name: str) -> VariableTracker:
     """An attribute that tells a fact."""
+    if name == "nbytes" and tx.graph.is_guarded(tensor) and _may_be_any(tensor, name, None):
+        return tx.call(operator.mul, [tx.emit("numel", [tensor]), ConstantVariable(tensor.fake.itemsize)])
     if name in _NUMBERS:
         return _single(tx, tensor, name) or tx.emit(getattr, [tensor, ConstantVariable(name)])
     return _single(tx, tensor, name) or from_constant(anew(getattr(tx.graph.use(tensor), name)))
@@ -117,3 +121,18 @@ class _Sizes(OutsideTuple):
     def unread_at(self, index: int) -> VariableTracker | None:
         """The same for an index of any tuple; None where there is no such dimension."""
         return self._item(index) if -self._length <= index < self._length else None
+
+
+def keep_apart(tx: Tracer, tensor: TensorVariable, others: Sequence[TensorVariable]) -> bool:
+    """Guard that a tensor from outside shares its memory with none of `others`, which are from outside as well. False
+    if it does."""
+    real, reals = tx.graph.real(tensor), [tx.graph.real(other) for other in others]
+    memories = [memory_of(other) for other in reals if other is not None]
+    sources = [one.source for one in (tensor, *others) if one.source is not None]
+    if real is None or len(sources) <= len(others) or len(memories) < len(others) or memory_of(real) in memories:
+        return False
+    if others:
+        called = [f"{{0}}({{{place}}})" for place in range(1, len(sources) + 1)]
+        condition = f"{called[0]} not in ({', '.join(called[1:])},)"
+        tx.graph.shapes.require(Computed(condition, (Constant(memory_of, "memory_of"), *sources)), True)
+    return True

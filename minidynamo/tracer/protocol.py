@@ -26,7 +26,7 @@ from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.exceptions import ExceptionVariable
 from minidynamo.variables.numbers import NumberVariable
-from minidynamo.variables.tensors import TensorVariable
+from minidynamo.variables.tensors import StorageVariable, TensorVariable
 
 # Gives the number that a tensor of one element holds; None when it cannot be had.
 Number = Callable[[], VariableTracker | None]
@@ -117,6 +117,24 @@ class GraphView(Protocol):
     @property
     def held_numbers(self) -> dict[object, Number]:
         """The numbers that tensors of one element hold where they can be followed, by the memory of the tensor."""
+        ...
+
+    @property
+    def storages(self) -> dict[object, StorageVariable]:
+        """The storages that the program has asked for, by their memory."""
+        ...
+
+    @property
+    def write_counts(self) -> dict[VariableTracker, tuple[TensorVariable, int]]:
+        """Of which tensor a count of writes was read, and how often its fake one counted as written then."""
+        ...
+
+    def version_on_arrival(self, tensor: TensorVariable) -> int:
+        """How often the fake tensor of one from outside counted as written when the frame began."""
+        ...
+
+    def owner_of(self, memory: object) -> TensorVariable | None:
+        """A tensor from outside that lies in this memory; None for memory that the graph makes."""
         ...
 
     def known(self, source: Source) -> VariableTracker | None:

@@ -29,6 +29,7 @@ from minidynamo.bytecode.layout import FramePoint
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import Constant, Local, Source, is_passed, is_read_anew
 from minidynamo.names import Namespace
+from minidynamo.storage_sizes import copy_unseen, resize_storage
 from minidynamo.tracer.copies import can_be_two
 from minidynamo.tracer.expectations import checks
 from minidynamo.tracer.moved_items import as_moved
@@ -47,6 +48,7 @@ from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable
 from minidynamo.variables.iterators import DictIterator
 from minidynamo.variables.numbers import NumberVariable
+from minidynamo.write_counts import uncount
 
 Boxed = Callable[[list[Any]], Any]
 
@@ -275,8 +277,10 @@ class _Program:
         if self.graph is None or self.around.replay_native is None:
             return False
         gives_up = any(given.given_up for given in self.traced.inputs)
-        # Nobody counts how often a tensor gets other memory.
-        gives_up = gives_up or any(node.target is replace_data for node in self.graph_nodes)
+        # Nobody counts how often a tensor gets other memory, nor what is not to be counted.
+        gives_up = gives_up or any(
+            node.target in (replace_data, resize_storage, copy_unseen, uncount) for node in self.graph_nodes
+        )
         return not gives_up and self.runs_twice
 
     @property

@@ -13,7 +13,7 @@ import torch
 from minidynamo.compat import constant_behind, tells_history
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Computed, InstanceAttr
-from minidynamo.tracer import facts, registry, scalars
+from minidynamo.tracer import facts, registry, scalars, write_counts
 from minidynamo.tracer.constants import from_constant
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
@@ -61,7 +61,6 @@ METHOD_BREAKS: dict[str, tuple[str, str]] = {
     "storage_offset": ("Guards do not check where in its storage a tensor starts.", ""),
     "data_ptr": ("An address is only known when the graph runs.", ""),
     "storage": ("Storage is only there when the graph runs.", ""),
-    "untyped_storage": ("Storage is only there when the graph runs.", ""),
     "as_subclass": (_CHANGES, ""),
     "__dlpack__": ("It shares memory with another library.", ""),
     "__deepcopy__": ("Copies are made outside the graph.", "x.clone()"),
@@ -86,6 +85,8 @@ def tensor_attribute(tx: Tracer, obj: TensorVariable, name: str) -> VariableTrac
         return from_constant(None)
     if name == "grad":
         return _grad(tx, obj)
+    if name == "_version":
+        return write_counts.read(tx, obj)
     if name == "__class__":
         return ClassVariable(obj.cls)
     pending = tx.side_effects.attr(obj, name)

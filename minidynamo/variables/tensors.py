@@ -31,6 +31,26 @@ class TensorVariable(VariableTracker):
 
 
 @dataclass(eq=False)
+class StorageVariable(VariableTracker):
+    """What `tensor.untyped_storage()` gives for the tensor `of`: the memory of all tensors that share it.
+
+    `owner` is the tensor from outside that lies there; None for memory that the graph makes. `size` is how many bytes
+    it has by now, None as long as it is what it was at the beginning and nobody has asked. `is_touched`: something
+    about its size is known, which guards check; `is_resized`: the program has given it another one.
+    """
+
+    of: TensorVariable
+    owner: TensorVariable | None
+    size: VariableTracker | None = None
+    is_touched: bool = False
+    is_resized: bool = False
+
+    @property
+    def python_type(self) -> type:
+        return torch.UntypedStorage
+
+
+@dataclass(eq=False)
 class HookVariable(VariableTracker):
     """What `tensor.register_hook(function)` gives: a handle, which `node` makes when the graph runs."""
 

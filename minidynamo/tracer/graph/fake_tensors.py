@@ -60,6 +60,11 @@ class FakeTensors:
         """The memory of all tensors that have a place outside."""
         return frozenset(memory_of(v.fake) for v in self._trackers.values() if v.source is not None)
 
+    def owner_of(self, memory: object) -> TensorVariable | None:
+        """A tensor from outside that lies in this memory, if there is one."""
+        owners = (v for v in self._trackers.values() if v.source is not None and memory_of(v.fake) == memory)
+        return next(owners, None)
+
     # Imitations
 
     def of_real(self, value: torch.Tensor, layout: Layout) -> torch.Tensor:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from minidynamo.compat import version_of
 from minidynamo.errors import UserLocation
 from minidynamo.guards.guard import GuardKind, TensorFacts
 from minidynamo.guards.guard_list import GuardList
@@ -33,10 +34,11 @@ from minidynamo.variables.tensors import TensorVariable
 
 @dataclass(frozen=True, eq=False)
 class _Arrival:
-    """A tensor as it comes from outside, and the layout of the fake one."""
+    """A tensor as it comes from outside, the layout of the fake one, and how often that counts as written then."""
 
     real: torch.Tensor
     layout: Layout
+    version: int | None
 
 
 class GraphInputs:
@@ -136,7 +138,7 @@ class GraphInputs:
         node.meta["example_value"] = fake
         variable = self._fakes.note(TensorVariable(node, fake, type(value), source=source))
         self._unguarded[variable] = facts_of(value, layout)
-        self._arrivals[variable] = _Arrival(value, layout)
+        self._arrivals[variable] = _Arrival(value, layout, version_of(fake))
         self._values.remember(value, variable)
         return variable
 
@@ -162,6 +164,10 @@ class GraphInputs:
         """The real tensor that a tracker was made from; None for one that the graph computes."""
         arrival = self._arrivals.get(tensor)
         return None if arrival is None else arrival.real
+
+    def version_on_arrival(self, tensor: TensorVariable) -> int:
+        """How often the fake tensor counted as written when the frame began."""
+        return self._arrivals[tensor].version or 0
 
     # Numbers
 

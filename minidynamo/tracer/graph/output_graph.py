@@ -57,7 +57,7 @@ from minidynamo.variables.containers import (
 )
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import UnreadVariable
-from minidynamo.variables.tensors import HookVariable, TensorVariable
+from minidynamo.variables.tensors import HookVariable, StorageVariable, TensorVariable
 
 _QUANTIZED = (torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4)
 
@@ -93,6 +93,10 @@ class OutputGraph:
         self.identity_keys: dict[VariableTracker, None] = {}
         # The numbers that tensors of one element hold, by their memory (`scalars.py`).
         self.held_numbers: dict[object, Number] = {}
+        # The storages that the program has asked for, by their memory (`handlers/storages.py`).
+        self.storages: dict[object, StorageVariable] = {}
+        # Of which tensor a count of writes was read, and how often its fake one counted as written then.
+        self.write_counts: dict[VariableTracker, tuple[TensorVariable, int]] = {}
         self.class_checks = ClassChecks()
         self.entry_settings = settings()
 
@@ -160,9 +164,17 @@ class OutputGraph:
         """The real tensor that a tracker was made from; None for one that the graph computes."""
         return self.inputs.real(tensor)
 
+    def version_on_arrival(self, tensor: TensorVariable) -> int:
+        """How often the fake tensor of one from outside counted as written when the frame began."""
+        return self.inputs.version_on_arrival(tensor)
+
     def memory_outside(self) -> frozenset[object]:
         """The memory of the tensors that have come from outside."""
         return self._fakes.memory_outside()
+
+    def owner_of(self, memory: object) -> TensorVariable | None:
+        """A tensor from outside that lies in this memory; None for memory that the graph makes."""
+        return self._fakes.owner_of(memory)
 
     def use(self, tensor: TensorVariable) -> torch.Tensor:
         """The fake tensor, whose facts are guarded from now on."""

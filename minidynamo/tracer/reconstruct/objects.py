@@ -31,6 +31,7 @@ from minidynamo.variables.objects import (
     ObjectVariable,
 )
 from minidynamo.variables.references import WeakReferenceVariable
+from minidynamo.variables.tensors import StorageVariable
 
 
 def _bare_object(rebuild: Rebuilder, variable: ObjectVariable) -> str:
@@ -141,6 +142,11 @@ def _array(rebuild: Rebuilder, variable: ArrayVariable) -> str:
     if variable.shared is not None:
         return f"{rebuild.value(variable.shared)}.detach().numpy()"
     return f"{rebuild.constant(np.array)}({rebuild.constant(variable.value)})"
+
+
+@builds(StorageVariable)
+def _storage(rebuild: Rebuilder, variable: StorageVariable) -> str:
+    return f"{rebuild.value(variable.of)}.untyped_storage()"
 
 
 @builds(WeakReferenceVariable)

@@ -1,0 +1,185 @@
+"""Owns what programs ask of the memory behind a tensor while they are traced: its size, and `resize_`.
+
+Sizes are tracked, so a program sees what it has made of them; what they were at the beginning is guarded where that
+matters. A resize is a node of the graph: to nothing, or from nothing to what the tensor needs. Graphs do without data
+that is given up and filled in again (`autograd/storage_sizes.py`), but know of no memory that is there in part.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+
+import torch
+
+from minidynamo.autograd_calls import replace_data
+from minidynamo.compat import OpOverload, memory_of
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Computed
+from minidynamo.storage_sizes import copy_unseen, resize_storage
+from minidynamo.tracer import facts, registry
+from minidynamo.tracer.constants import from_constant
+from minidynamo.tracer.handlers.values import constant
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import BoundBuiltin
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.numbers import NumberVariable
+from minidynamo.variables.tensors import StorageVariable, TensorVariable
+
+_METHODS = frozenset(("size", "nbytes", "resize_"))
+_WHY = "Storage is only there when the graph runs."
+
+
+@registry.method(torch.Tensor, "untyped_storage")
+def _untyped_storage(tx: Tracer, self: TensorVariable) -> VariableTracker:
+    fake = tx.graph.use(self)
+    moved = any(node.target is replace_data for node in tx.graph.graph.nodes)
+    if fake.layout is not torch.strided or moved or tx.graph.subgraph is not None:
+        tx.break_graph("MD212", "Tensor.untyped_storage() is called", why=_WHY)
+    memory = memory_of(fake)
+    known = tx.graph.storages.get(memory)
+    if known is None:
+        known = tx.graph.storages[memory] = StorageVariable(self, tx.graph.owner_of(memory))
+    return known
+
+
+@registry.attributes(StorageVariable)
+def _attribute(tx: Tracer, obj: StorageVariable, name: str) -> VariableTracker | None:
+    if name not in _METHODS:
+        tx.break_graph("MD212", f"`{name}` of a storage is used", why=_WHY)
+    return BoundBuiltin(obj, name)
+
+
+@registry.method(torch.UntypedStorage, "size", "nbytes")
+def _size(tx: Tracer, self: StorageVariable) -> VariableTracker:
+    if self.size is None:
+        self.size = _size_on_arrival(tx, self)
+    return self.size
+
+
+def _size_on_arrival(tx: Tracer, storage: StorageVariable) -> VariableTracker:
+    _touch(tx, storage)
+    place = _place(storage)
+    if place is None:
+        nbytes = tx.graph.use(storage.of).untyped_storage().nbytes()
+        if not isinstance(nbytes, int):
+            tx.break_graph("MD212", "the size of memory that the graph makes is asked for, and varies", why=_WHY)
+        return from_constant(nbytes)
+    nbytes = _real_size(tx, storage)
+    if tx.graph.shapes.varies(place, nbytes):
+        return tx.graph.integer(nbytes, place)
+    tx.guard(place, GuardKind.EQUALS, nbytes)
+    return from_constant(nbytes)
+
+
+def _place(storage: StorageVariable) -> Computed | None:
+    """Where the size is found on arrival; None for memory that the graph makes."""
+    if storage.owner is None or storage.owner.source is None:
+        return None
+    return Computed("{0}.untyped_storage().nbytes()", (storage.owner.source,))
+
+
+def _real_size(tx: Tracer, storage: StorageVariable) -> int:
+    real = None if storage.owner is None else tx.graph.real(storage.owner)
+    assert real is not None, "a tensor from outside is there while it is traced"
+    return real.untyped_storage().nbytes()
+
+
+@registry.method(torch.UntypedStorage, "resize_")
+def _resize(tx: Tracer, self: StorageVariable, nbytes: VariableTracker) -> VariableTracker:
+    if not _is_a_size(nbytes):
+        tx.break_graph("MD212", "a storage is resized to something that is no size", why="Python raises the error.")
+    to_nothing, from_nothing = _is_zero(tx, nbytes), _is_empty(tx, self)
+    if to_nothing and from_nothing:
+        return self
+    if not to_nothing and not from_nothing:
+        if not tx.truth(tx.call(operator.eq, [_size(tx, self), nbytes])):
+            _break_in_part(tx, "a storage that holds data is given another size")
+        return self
+    if not to_nothing and not _suffices(tx, nbytes, self):
+        _break_in_part(tx, "a storage is made smaller than a tensor that lies in it")
+    if not self.is_resized:
+        self.is_resized = True
+        _keep_apart(tx, self, [other for other in _touched(tx, self) if not other.is_resized])
+    _emit_uncounted(tx, resize_storage, self.of, nbytes, constant(from_nothing))
+    self.size = nbytes
+    return self
+
+
+@registry.function(torch.ops.minidynamo.copy_, copy_unseen)
+def _copy(tx: Tracer, self: VariableTracker, src: VariableTracker) -> VariableTracker:
+    if not isinstance(self, TensorVariable) or not isinstance(src, TensorVariable):
+        tx.break_graph("MD212", "torch.ops.minidynamo.copy_() is not given two tensors", why="Torch raises the error.")
+    if tx.graph.subgraph is not None or tx.graph.owner_of(memory_of(tx.graph.use(self))) is None:
+        why = "It is there for tensors from outside that somebody may have saved."
+        tx.break_graph("MD212", "torch.ops.minidynamo.copy_() fills a tensor that the graph makes", why=why)
+    return _emit_uncounted(tx, copy_unseen, self, src)
+
+
+def _emit_uncounted(tx: Tracer, op: OpOverload, tensor: TensorVariable, *args: VariableTracker) -> VariableTracker:
+    """Put an operator into the graph that changes a tensor without being counted."""
+    made = tx.emit(op, [tensor, *args])
+    memory = memory_of(tensor.fake)
+    next(iter(reversed(tx.graph.graph.nodes))).meta.update(mutates=True, written_memory=(memory,))
+    tx.graph.held_numbers[memory] = lambda: None
+    return made
+
+
+def _is_a_size(nbytes: VariableTracker) -> bool:
+    if isinstance(nbytes, NumberVariable):
+        return nbytes.cls is int
+    return isinstance(nbytes, ConstantVariable) and type(nbytes.value) is int and nbytes.value >= 0
+
+
+def _is_zero(tx: Tracer, number: VariableTracker) -> bool:
+    return tx.truth(tx.call(operator.eq, [number, constant(0)]))
+
+
+def _is_empty(tx: Tracer, storage: StorageVariable) -> bool:
+    """Whether there is no memory now; of what a storage has on arrival, no more is guarded than that."""
+    place = _place(storage)
+    if storage.size is not None or place is None:
+        return _is_zero(tx, _size(tx, storage))
+    _touch(tx, storage)
+    empty = _real_size(tx, storage) == 0
+    tx.graph.shapes.require(Computed("{0} == 0", (place,)), empty)
+    return empty
+
+
+def _suffices(tx: Tracer, nbytes: VariableTracker, storage: StorageVariable) -> bool:
+    """Whether the tensors that are known to lie in a storage fit into so many bytes."""
+    given = nbytes.value if isinstance(nbytes, NumberVariable | ConstantVariable) else 0
+    tensors = [storage.of, *([storage.owner] if storage.owner is not None else [])]
+    return all(bool(given >= tx.graph.use(tensor).untyped_storage().nbytes()) for tensor in tensors)
+
+
+def _break_in_part(tx: Tracer, what: str) -> None:
+    tx.break_graph(
+        "MD219",
+        what,
+        why="A graph knows memory that is there, and memory that is not; none that is there in part.",
+        fix="Resize to 0, and from 0 to what the tensor needs: x.untyped_storage().resize_(x.nbytes)",
+    )
+
+
+# Storages that are different while the program is traced must be different in every call.
+
+
+def _touch(tx: Tracer, storage: StorageVariable) -> None:
+    if not storage.is_touched:
+        storage.is_touched = True
+        _keep_apart(tx, storage, [other for other in _touched(tx, storage) if other.is_resized])
+
+
+def _touched(tx: Tracer, storage: StorageVariable) -> list[StorageVariable]:
+    """Those of the other storages from outside about whose sizes something is known."""
+    others = [other for other in tx.graph.storages.values() if other.is_touched and other.owner is not None]
+    return [] if storage.owner is None else [other for other in others if other is not storage]
+
+
+def _keep_apart(tx: Tracer, storage: StorageVariable, others: Iterable[StorageVariable]) -> None:
+    if storage.owner is None:
+        return
+    if not facts.keep_apart(tx, storage.owner, [other.owner for other in others if other.owner is not None]):
+        tx.break_graph("MD212", "two tensors in one storage are resized, or asked for its size", why=_WHY)

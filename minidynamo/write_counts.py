@@ -1,0 +1,15 @@
+"""Owns what stands in graphs for programs that set back how often torch counts a tensor as written.
+
+What may be captured is the tracer's to decide (`tracer/write_counts.py`).
+"""
+
+from __future__ import annotations
+
+import torch
+
+from minidynamo import compat
+
+
+def uncount(tensor: torch.Tensor, writes: int) -> None:
+    """Have torch count the memory of a tensor as written so much less often than it does."""
+    compat.set_versions([tensor], [tensor._version - writes])
