@@ -181,8 +181,8 @@ def partition(
     the caller may write to before backward runs. `save_policy` has a say in what is kept, and so has
     `config.activation_budget`. `also` are values that backward must be able to compute although it may not read them:
     derivatives of its results do. The results at `in_inputs` lie in inputs that `writes` give them to: forward does not
-    return those. What backward needs of `eager`, which eager keeps, is kept, whatever else could be. Inputs that have no
-    memory in the end (`sizes`) are none of `overwritten`.
+    return those. What backward needs of `eager`, which eager keeps, is kept, whatever else could be. Inputs that have
+    no memory in the end (`sizes`) are none of `overwritten`.
     """
     behind = tangent_dependent(graph, set(inputs))
     wanted = ancestors(node for node in gradients if node is not None)
@@ -206,17 +206,9 @@ def partition(
         checkpoints(graph, {*forward_roots}),
         sizes,
     )
-    wishes = Wishes() if save_policy is None else network.wishes(save_policy)
-    wishes = wishes.kept_as(eager)
-    cut = network.cut_within(config.activation_budget, wishes)
-    given = [n for n in cut if n in held or (n.op == "placeholder" and n not in overwritten)]
-    returned = [n for n in cut if n in results and n not in {*given, *overwritten}]
-    rest = [n for n in cut if n not in {*given, *returned}]
-    placed = [("input", n) for n in given] + [("result", n) for n in returned]
-    # Tensors come first: numbers are kept apart from them.
-    placed += [("extra", n) for n in rest]
-    placed.sort(key=lambda place: is_number(place[1]))
-    saved = [n for _, n in placed]
+    wishes = (Wishes() if save_policy is None else network.wishes(save_policy)).kept_as(eager)
+    placed = _placed(network.cut_within(config.activation_budget, wishes), held, results, overwritten)
+    saved, rest = [n for _, n in placed], [n for kind, n in placed if kind == "extra"]
     places = {"input": inputs, "result": results, "extra": rest}
     sources = [(kind, places[kind].index(held.get(n, n))) for kind, n in placed]
     inside = kept_parts(rest, {*rest, *results} - overwritten)
@@ -231,6 +223,17 @@ def partition(
     tensors = [node for node in saved if not is_number(node)]
     made.values = [_record(n, n in required, n in overwritten, n in network.recomputable, wishes) for n in tensors]
     return made
+
+
+def _placed(
+    cut: list[fx.Node], held: Collection[fx.Node], results: Collection[fx.Node], overwritten: set[fx.Node]
+) -> list[tuple[str, fx.Node]]:
+    """What is kept, with the kind of place it comes from. Tensors come first: numbers are kept apart from them."""
+    given = [n for n in cut if n in held or (n.op == "placeholder" and n not in overwritten)]
+    returned = [n for n in cut if n in results and n not in {*given, *overwritten}]
+    rest = [n for n in cut if n not in {*given, *returned}]
+    placed = [("input", n) for n in given] + [("result", n) for n in returned] + [("extra", n) for n in rest]
+    return sorted(placed, key=lambda place: is_number(place[1]))
 
 
 def _mark_dying(backward: fx.Graph, given: Sequence[fx.Node], dying: Collection[fx.Node]) -> None:
