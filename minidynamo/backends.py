@@ -215,6 +215,7 @@ def _generated(target: str) -> Backend:
             keep=_lowered,
             cache=cache,
             announce=limit.announce,
+            images=settings.channels_last,
         )
 
     return backend

@@ -56,6 +56,9 @@ class Config:
     activation_budget: float = _option(
         1.0, "what forward may keep for backward: 1 as usual, 0 as little as possible", changes_code=True, most=1.0
     )
+    channels_last: bool = _option(
+        True, "let generated code lay out images with channels last between convolutions", changes_code=True
+    )
     decompose: bool = _option(True, "split composite ATen operations before lowering", changes_code=True)
     eager_peak: bool = _option(
         True, "run a graph as captured where its code would need more memory than eager", changes_code=True

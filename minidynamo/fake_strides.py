@@ -183,6 +183,7 @@ RULES: dict[OpOverload, Rule] = {
     ),
     aten.channel_shuffle.default: _on_cpu(_channels_last_or_not),
     aten.native_channel_shuffle.default: _on_cpu(_channels_last_or_not),
+    aten.native_batch_norm_backward.default: _on_cpu(_like_what_was_normalized),
     aten.native_group_norm_backward.default: _on_cpu(_like_what_was_normalized),
     aten.native_layer_norm_backward.default: _on_cpu(_row_major),
     aten.nll_loss2d_forward.default: _row_major,

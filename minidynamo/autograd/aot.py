@@ -5,6 +5,7 @@ The stages stand in `aot_compile` in order. The compilers are the caller's: this
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from minidynamo.autograd.double_backward import DoubleBackward, HigherOrder, pla
 from minidynamo.autograd.functional_graph import FunctionalGraph
 from minidynamo.autograd.functionalize import functionalize
 from minidynamo.autograd.hook_graphs import HookTracer
+from minidynamo.autograd.images import lay_out_images, outputs_of
 from minidynamo.autograd.inputs import InputLayout, flatten_inputs, layout_of, unflatten_inputs
 from minidynamo.autograd.joint import Trace, trace_joint
 from minidynamo.autograd.numbers import is_number
@@ -118,6 +120,7 @@ def aot_compile(
     save_policy: SavePolicy | None = None,
     announce: Announce | None = None,
     hooks: Hooks | None = None,
+    images: bool = False,
 ) -> BoxedCallable:
     """Compile a torch-level graph; the result takes one list with a value per placeholder.
 
@@ -127,7 +130,8 @@ def aot_compile(
     eager execution instead must return an eager callable itself. What they return is boxed; a plain callable is
     adapted, with one notice. `keep` gives operators that are not to be decomposed. `cache` may know what an equal graph
     was compiled to. What a graph becomes is told to `announce` before its forward or inference graph is compiled.
-    `hooks` for saved tensors, with which it will be called, become a part of it.
+    `hooks` for saved tensors, with which it will be called, become a part of it. `images` may be laid out with their
+    channels last inside the graphs.
 
     A graph that writes to inputs assumes that they lie in separate memory. Each call checks that; inputs that share
     memory with a written one are run by the torch-level graph, operation by operation.
@@ -152,6 +156,7 @@ def aot_compile(
             save_policy=save_policy,
             announce=announce,
             hooks=hooks,
+            images=images,
         )
         return compile_segments(gm, example_inputs, again)
     noticed: set[tuple[str, str]] = set()
@@ -159,16 +164,41 @@ def aot_compile(
     place = None if cache is None else cache.place(gm, example_inputs)
     found = None if place is None else place.read(lambda graph: backward(graph, _examples(graph)))
     if found is None:
+
+        def compile_as(graphs: AotGraphs) -> CompiledCall:
+            if announce is not None:
+                announce(gm, example_inputs, graphs)
+            return _compile_graphs(graphs, forward=forward, backward=backward, inference=inference, place=place)
+
         graphs = aot_graphs(gm, example_inputs, keep=keep, save_policy=save_policy, hooks=hooks)
-        if announce is not None:
-            announce(gm, example_inputs, graphs)
+        laid_out = _with_images(graphs) if images else None
         try:
-            found = _compile_graphs(graphs, forward=forward, backward=backward, inference=inference, place=place)
+            if laid_out is not None:
+                # Refused because it needs more memory than eager, it may be for the copies of images.
+                with contextlib.suppress(GraphRefused), artifacts.kept_if_done():
+                    found = compile_as(laid_out)
+            if found is None:
+                found = compile_as(graphs)
         except GraphRefused as refused:
             if place is not None:
                 place.refuse(refused.diagnostic)
             raise
     return _callable(gm, example_inputs, keep, found, hooks)
+
+
+def _with_images(graphs: AotGraphs) -> AotGraphs | None:
+    """`graphs` with images laid out with their channels last; None where that would not pay, or where places in the
+    graphs, or what hooks and views make of values that are kept, have been noted."""
+    parts, results = graphs.partition, len(outputs_of(graphs.forward))
+    kept: dict[int, int] = {}
+    if parts is not None:
+        if parts.views or graphs.signature.arrivals or graphs.signature.unpacked:
+            return None
+        kept = {place: position for place, (kind, position) in enumerate(parts.sources) if kind == "extra"}
+        results -= len({*kept.values()})
+    kept = {place: results + position for place, position in kept.items()}
+    moved = lay_out_images(graphs.forward, results, graphs.backward, kept)
+    return None if moved is None else replace(graphs, forward=moved[0], backward=moved[1])
 
 
 def _boxing(compiler: AtenCompiler, noticed: set[tuple[str, str]]) -> AtenCompiler:

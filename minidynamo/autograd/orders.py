@@ -5,7 +5,8 @@ Autograd takes gradients as they come, and what is computed of them elementwise 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -39,37 +40,70 @@ _TAKES_ANY = """
 _MADE_ALIKE = "empty_like full_like ones_like zeros_like"
 
 
+class NewLayouts:
+    """Gives values of a graph other strides than those that it was traced for, node by node, in its order.
+
+    What `takes_any` operation is given them computes the same, and its result gets the strides that eager gives it;
+    every other operation gets a copy in the layout that it was traced for. `several`: so do operations with several
+    results. `traced` has what a value with new strides was like, `copies` those in the layout of before.
+    """
+
+    def __init__(self, graph: fx.Graph, takes_any: Callable[[fx.Node], bool], *, several: bool = False) -> None:
+        self.graph = graph
+        self.takes_any = takes_any
+        self.several = several
+        self.traced: dict[fx.Node, Any] = {}
+        self.copies: dict[fx.Node, fx.Node] = {}
+
+    def set(self, node: fx.Node, made: Any) -> None:
+        """`made` is the fake value of `node` from now on."""
+        like, node.meta["val"] = node.meta["val"], made
+        if _strides(made) != _strides(like):
+            self.traced[node] = like
+
+    def follow(self, node: fx.Node) -> None:
+        """Give an operation the new strides of its arguments, or copies of them."""
+        given = [source for source in node.all_input_nodes if source in self.traced]
+        if not given:
+            return
+        if node.target is operator.getitem and isinstance(given[0].meta["val"], (tuple, list)):
+            self.set(node, operator.getitem(*fake(node.args)))
+            return
+        like = node.meta["val"]
+        if self.takes_any(node) and not has_symbols([like, *(source.meta["val"] for source in given)]):
+            node.target = aten.reshape.default if node.target in _RESHAPED else node.target
+            with given[0].meta["val"].fake_mode, torch.no_grad():
+                made = node.target(*fake(node.args), **fake(node.kwargs))  # type: ignore[operator]
+            if isinstance(made, torch.Tensor) or self.several:
+                self.set(node, made)
+                return
+            if _strides(made) == _strides(like):
+                return
+        for source in given:
+            node.replace_input_with(source, self.restored(node, source))
+
+    def restored(self, node: fx.Node, source: Any) -> Any:
+        """`source` in the layout that it was traced for, which `node` is given."""
+        if source in self.traced and source not in self.copies:
+            with self.graph.inserting_before(node):
+                self.copies[source] = laid_out(self.graph, source, self.traced[source])
+        return self.copies.get(source, source)
+
+
 def lay_out_anew(graph: fx.Graph, tangents: Mapping[fx.Node, Sequence[int]]) -> None:
     """Let a backward graph take some of its gradients in other strides.
 
     The values computed of them get the strides that eager gives them. An operation that may count on the layout which
     it was traced for, since its formula has seen to it, gets a copy in that layout; so do all where sizes vary.
     """
-    traced: dict[fx.Node, torch.Tensor] = {}
-    copies: dict[fx.Node, fx.Node] = {}
+    layouts = NewLayouts(graph, takes_any_layout)
     for tangent, strides in tangents.items():
-        like = traced[tangent] = tangent.meta["val"]
+        layouts.traced[tangent] = like = tangent.meta["val"]
         tangent.meta["val"] = empty_as(like, range(like.ndim), strides)
     for node in graph.nodes if tangents else ():
-        given = [source for source in node.all_input_nodes if source in traced]
-        if node.op != "call_function" or not given or isinstance(node.target, Gradients):
-            continue  # whose results lie as they have promised, whatever they are given
-        like = node.meta["val"]
-        if _takes_any_layout(node) and not has_symbols([like, *(source.meta["val"] for source in given)]):
-            node.target = aten.reshape.default if node.target in _RESHAPED else node.target
-            with given[0].meta["val"].fake_mode, torch.no_grad():
-                made = node.target(*fake(node.args), **fake(node.kwargs))
-            alike = _strides(made) == _strides(like)
-            if isinstance(made, torch.Tensor):
-                node.meta["val"] = made
-                traced.update({} if alike else {node: like})
-            if alike or node in traced:
-                continue
-        for source in given:
-            if source not in copies:
-                with graph.inserting_before(node):
-                    copies[source] = laid_out(graph, source, traced[source])
-            node.replace_input_with(source, copies[source])
+        # What the user's formulas give lies as they have promised, whatever they are given.
+        if node.op == "call_function" and not isinstance(node.target, Gradients):
+            layouts.follow(node)
 
 
 def handed_on(graph: fx.Graph, tangents: Sequence[fx.Node]) -> tuple[int, ...]:
@@ -77,7 +111,7 @@ def handed_on(graph: fx.Graph, tangents: Sequence[fx.Node]) -> tuple[int, ...]:
     returns then has the gaps that they have."""
     places = {tangent: place for place, tangent in enumerate(tangents)}
     for node in graph.nodes:
-        if node.op == "call_function" and _takes_any_layout(node) and is_view(node.target):
+        if node.op == "call_function" and takes_any_layout(node) and is_view(node.target):
             place = places.get(node.args[0])
             if place is not None:
                 places[node] = place
@@ -90,7 +124,7 @@ def _strides(made: Any) -> list[Any]:
     return [keys(value.stride()) if isinstance(value, torch.Tensor) else None for value in values]
 
 
-def _takes_any_layout(node: fx.Node) -> bool:
+def takes_any_layout(node: fx.Node) -> bool:
     """Whether an operation computes the same of tensors that lie in any order."""
     op = node.target
     if not isinstance(op, OpOverload) or op.namespace != "aten":
