@@ -103,7 +103,7 @@ class _Convolution:
         Its weights are copied up to three times in either direction, where in another layout the images are. Measured
         on an EPYC, one of many channels and few pixels takes up to three times as long with channels last.
         """
-        return self.is_sound() and 2 * self.weight.numel() <= sum(map(torch.numel, self.images))
+        return self.is_sound() and 3 * self.weight.numel() <= sum(map(torch.numel, self.images))
 
     def is_sound(self) -> bool:
         """Whether torch's kernels for channels last are sure to be right: those of bfloat16 give NaN for some shapes,

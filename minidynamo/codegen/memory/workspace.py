@@ -33,7 +33,7 @@ def workspace(call: Extern, buffers: Mapping[str, Buffer]) -> int:
         if gradient is None or x is None or w is None or not _by_onednn(x, w):
             return 0
         if _channels_last(x) and _channels_last(gradient):
-            return 3 * _size(w)
+            return _size(x) + 4 * _size(w)
         g, x_size, w_size = _size(gradient), _size(x), _size(w)
         # First the input's gradient, then the weight's: each is made from copies, then copied.
         return max(g + w_size + x_size, x_size + max(x_size, x_size + g + w_size, 2 * w_size))
