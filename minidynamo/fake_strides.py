@@ -374,7 +374,8 @@ class FakeTensorMode(compat.FakeTensorMode):
         if copies:
             with self:
                 result = tuple(torch.empty_like(args[copies[i]]) if i in copies else r for i, r in enumerate(result))
-        if rule is None and isinstance(result, torch.Tensor) and 1 in result.shape and not op._schema.is_mutable:
+        of_one = isinstance(result, torch.Tensor) and not _has_symbols(result) and 1 in result.shape
+        if rule is None and of_one and not op._schema.is_mutable:
             rule, args = _of_one(op, args, kwargs or {}), _operands(op, args)
         if rule is None:
             return result

@@ -127,6 +127,10 @@ OTHERS = {
     aten._native_batch_norm_legit.no_stats: lambda: (IMAGES, None, None, True, 0.1, 1e-5),
     aten._native_batch_norm_legit_functional.default: lambda: (IMAGES, None, None, *STATISTICS, True, 0.1, 1e-5),
     aten._native_batch_norm_legit_no_training.default: lambda: (IMAGES, None, None, *STATISTICS, 0.1, 1e-5),
+    aten.native_batch_norm_backward.default: lambda: (
+        *(LAST, IMAGES, torch.ones(3), None, None, torch.zeros(3), torch.ones(3)),
+        *(True, 1e-5, [True] * 3),
+    ),
     aten.native_dropout_backward.default: lambda: (MATRIX, MATRIX > 0, 2.0),
     aten.ldexp.Tensor: lambda: (MATRIX[:, :1], MATRIX.expand(3, 4)),
     aten.max_pool3d_with_indices.default: lambda: (laid_out((2, 3, 4, 4), (0, 3, 2, 1)), [2, 2, 2]),

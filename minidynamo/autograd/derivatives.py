@@ -198,7 +198,10 @@ class Program:
         if is_number(node):
             return functools.partial(_number, node.meta["val"])
         if (place := self.kept.get(self.keys[node])) is not None:
-            return lambda values: values.kept[place]
+            if not isinstance(node.meta["val"], torch.Tensor):
+                return lambda values: values.kept[place]
+            lies = GradientLayout(node.meta["val"])  # forward may keep images with channels last
+            return lambda values: _fitting(lies, values.kept[place])
         if node not in self.live or is_empty(node.meta["val"]):
             return functools.partial(_stand_in, node.meta["val"])
         if node in self.places:

@@ -7,7 +7,7 @@ gets is laid out as in eager.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import fx
 
 from minidynamo.autograd.numbers import has_symbols
 from minidynamo.autograd.orders import NewLayouts, empty_as, laid_out, takes_any_layout
+from minidynamo.autograd.unread import SHAPE_ONLY
 
 aten = torch.ops.aten
 
@@ -145,9 +146,12 @@ def _lay_out(graph: fx.Graph, given: Mapping[fx.Node, torch.Tensor], results: in
     for node, made in given.items():
         layouts.set(node, made)
     turned: dict[fx.Node, fx.Node] = {}
-    for node in list(graph.nodes):
+    places = {node: place for place, node in enumerate(graph.nodes)}
+    for node in places:
         if node.op != "call_function":
             continue
+        if SHAPE_ONLY.get(node.target) == 1 and node.args[0] in layouts.traced:
+            node.args = (node.args[0], _stand_in(node, layouts.traced, places), *node.args[2:])
         call = _convolution(node)
         if call is not None and call.is_faster():
             count.images += sum(map(torch.numel, call.images))
@@ -161,6 +165,18 @@ def _lay_out(graph: fx.Graph, given: Mapping[fx.Node, torch.Tensor], results: in
     output.args = ((*restored, *output.args[0][results:]),)
     copies = {*turned.values(), *(copy for source, copy in layouts.copies.items() if not _is_of_weight(source))}
     count.copied += sum(copy.meta["val"].numel() for copy in copies)
+
+
+def _stand_in(node: fx.Node, moved: Iterable[fx.Node], places: Mapping[fx.Node, int]) -> Any:
+    """What a gradient of pooling takes for the image that it asks for shape and layout alone: one like it with its
+    channels last that lives on anyway, since what was pooled has been computed of it."""
+    shown: Any = node.args[1]
+    wanted = (shown.meta["val"].shape, shown.meta["val"].dtype)
+    for image in moved:
+        value, last = image.meta["val"], max(places.get(user, 0) for user in (*image.users, image))
+        if isinstance(value, torch.Tensor) and (value.shape, value.dtype) == wanted and last > places[node]:
+            return image
+    return shown
 
 
 def _turn(layouts: NewLayouts, node: fx.Node, image: fx.Node, turned: dict[fx.Node, fx.Node]) -> None:

@@ -86,8 +86,9 @@ def creation_of(view: torch.Tensor) -> str | None:
 
 
 def set_creation(view: torch.Tensor, creation: str) -> None:
-    """Let autograd take a view for one that was made that way."""
-    torch._C._autograd._set_creation_meta(view, getattr(torch._C._autograd.CreationMeta, creation))
+    """Let autograd take a view for one that was made that way; what is none refuses no writes."""
+    if creation_of(view) is not None:
+        torch._C._autograd._set_creation_meta(view, getattr(torch._C._autograd.CreationMeta, creation))
 
 
 def owns_its_memory(tensor: torch.Tensor) -> bool:
