@@ -18,7 +18,7 @@ from torch import fx
 from minidynamo import compat
 from minidynamo.autograd.joint import untraceable
 from minidynamo.autograd.plain_calls import foreseen
-from minidynamo.autograd_calls import gives_several, is_autograd_call, looked_at
+from minidynamo.autograd_calls import gives_several, is_autograd_call, looked_at, require_grad
 from minidynamo.boxed import BoxedCallable, make_boxed, mark_boxed
 from minidynamo.branching import is_cond, run_branch, subgraphs_of
 from minidynamo.compat import FakeTensor
@@ -83,10 +83,38 @@ def _subgraph(gm: fx.GraphModule, node: Any) -> fx.GraphModule:
 def compile_segments(gm: fx.GraphModule, example_inputs: Sequence[Any], compile_graph: CompileGraph) -> BoxedCallable:
     """A boxed callable that runs `gm`, each stretch without cuts compiled by `compile_graph`.
 
-    Raises GraphRefused MD406 when something other than a tensor lives across a cut.
+    Raises GraphRefused MD406 when something other than a tensor lives across a cut, and MD404 when autograd would have
+    to know that a view is older than a write.
     """
+    for node in gm.graph.find_nodes(op="call_function", target=require_grad):
+        _check_views(gm, node)
     with preserved():
         return _Segments(gm, compile_graph).compile(example_inputs)
+
+
+def _check_views(gm: fx.GraphModule, required: fx.Node) -> None:
+    """Raise GraphRefused if a view of a tensor that requires grad from now on is used behind that, and is older than
+    the last write: autograd makes such views anew, and not those that a segment returns when all writes are done."""
+    place = {node: i for i, node in enumerate(gm.graph.nodes)}
+    tensor = required.args[0]
+    memory = _memory(required)
+    writes = [i for node, i in place.items() if memory in node.meta.get("written_memory", ()) and i < place[required]]
+    for node, i in place.items() if writes else ():
+        is_older = i < max(writes) and i not in writes and node is not tensor and _memory(node) == memory
+        if is_older and any(place[user] > place[required] for user in node.users):
+            raise GraphRefused(
+                Diagnostic(
+                    "MD404",
+                    "a tensor requires grad behind a write, and a view of before is used",
+                    why="Autograd makes the history of such a view anew.",
+                    fix="Call `requires_grad_()` first, or make the view behind it.",
+                )
+            )
+
+
+def _memory(node: Any) -> object:
+    value = node.meta.get("example_value") if isinstance(node, fx.Node) else None
+    return compat.memory_of(value) if isinstance(value, torch.Tensor) else None
 
 
 class _Segments:

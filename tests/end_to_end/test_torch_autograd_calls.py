@@ -291,3 +291,45 @@ def jacobian_that_is_wrong(x):
         functional.jacobian(lambda t: 3, x)
     except TypeError as error:
         return x + 1, str(error)[:20]
+
+
+# Views that are older than a write
+
+
+def _whole_after_a_write(x):
+    view = x[...]
+    x.mul_(2)
+    x.requires_grad_()
+    return view
+
+
+def _rows_after_writes(x):
+    view = x[1:]
+    for row in x.unbind(0):
+        row.mul_(2)
+    x.requires_grad_()
+    return view * 3, view
+
+
+def _after_the_write(x):
+    x.mul_(2)
+    view = x[1:]
+    x.requires_grad_()
+    return view
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", [_whole_after_a_write, _rows_after_writes, _after_the_write])
+@pytest.mark.filterwarnings("ignore:MD404")
+def test_a_view_that_is_older_than_a_write_leads_to_what_requires_grad(program, backend):
+    def seen(call):
+        x = torch.ones(3, 2)
+        made = call(x)
+        views = made if isinstance(made, tuple) else (made,)
+        if views[0].grad_fn is not None:
+            sum(view.sum() for view in views).backward()
+        return [(v.is_leaf, v.requires_grad, v.detach().tolist()) for v in views], x.grad
+
+    (expected, gradient), (made, got) = seen(program), seen(minidynamo.compile(program, backend=backend))
+    assert made == expected
+    assert got is gradient is None or torch.equal(got, gradient)
