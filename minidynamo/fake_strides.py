@@ -7,6 +7,7 @@ of. Tables say what eager does there. Sizes are torch's.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -328,6 +329,46 @@ def _need_place(tensor: torch.Tensor, dim: int, index: int) -> None:
             raise IndexError(f"select(): index {index} out of range for tensor of size {sizes} at dimension {dim}")
 
 
+# Writing operators that are several in eager, or copy their arguments first.
+_BY_COPIES = ("ldexp_", "masked_fill_")
+
+
+@functools.cache
+def _reads_as_it_writes(op: OpOverload) -> bool:
+    """Whether eager writes element by element, in one go, while it reads the other arguments."""
+    name = op.overloadpacket.__name__
+    packet = getattr(aten, name.removesuffix("_"), op.overloadpacket)
+    by_elements = any(torch.Tag.pointwise in getattr(packet, each).tags for each in packet.overloads())
+    return (by_elements or op is aten.copy_.default) and name not in _BY_COPIES
+
+
+def _need_apart(op: OpOverload, args: Sequence[Any]) -> None:
+    """Raises a RuntimeError in eager's words where a written tensor and one that is read have a part in common."""
+    if not op._schema.is_mutable or not _reads_as_it_writes(op):
+        return
+    written, *others = args
+    if any(isinstance(other, torch.Tensor) and _have_a_part_in_common(written, other) for other in others):
+        raise RuntimeError(
+            "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single"
+            " memory location. Please clone() the tensor before performing the operation."
+        )
+
+
+def _have_a_part_in_common(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether it is sure that some memory belongs to both, unless all does, in the same order."""
+    if any(tensor.layout is not torch.strided or _has_symbols(tensor) for tensor in (one, other)):
+        return False
+    apart = one.untyped_storage()._cdata != other.untyped_storage()._cdata or not (one.numel() and other.numel())
+    if one is other or apart or not (_is_dense(one) and _is_dense(other)):
+        return False
+    (begin, end), (first, last) = (
+        (t.storage_offset() * t.itemsize, (t.storage_offset() + t.numel()) * t.itemsize) for t in (one, other)
+    )
+    if (begin, end) == (first, last):
+        return one.stride() != other.stride()
+    return begin < last and first < end
+
+
 def _as_copied(tensor: torch.Tensor) -> torch.Tensor:
     """As a copy is laid out, if elements of a tensor lie in the same memory."""
     expanded = any(compat.is_sure(s == 0) and compat.is_sure(n > 1) for n, s in zip(tensor.shape, tensor.stride()))
@@ -356,6 +397,7 @@ class FakeTensorMode(compat.FakeTensorMode):
             raise compat.DynamicOutputShape(func)
         if op is aten.select.int:
             _need_place(*args)
+        _need_apart(op, args)
         if op in WINDOWS:
             with self:
                 _need_as_large(args[1], WINDOWS[op](args[0], *args[2:], **(kwargs or {})))

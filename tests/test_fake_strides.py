@@ -251,3 +251,59 @@ def test_a_part_that_does_not_fit_raises_the_error_of_eager(name):
     with FakeTensorMode(), pytest.raises(expected.type) as raised:
         function(torch.zeros(3, 4))
     assert str(raised.value) == str(expected.value)
+
+
+PARTS = {
+    "next to each other": lambda b: (b[:6], b[1:7]),
+    "one tensor": lambda b: (b[:6], b[:6]),
+    "transposed": lambda b: (b[:9].view(3, 3), b[:9].view(3, 3).t()),
+    "apart": lambda b: (b[:6], b[6:12]),
+    "interleaved": lambda b: (b[::2], b[1::2]),
+    "expanded": lambda b: (b[:6], b[2:3].expand(6)),
+    "with gaps": lambda b: (b[:12].view(3, 4)[:, :2], b[:12].view(3, 4)[:, 1:3]),
+    "one element": lambda b: (b[:6], b[3:4]),
+    "none": lambda b: (b[:0], b[:0]),
+}
+WRITING = {
+    **{
+        name: getattr(aten, name)
+        for name in ["copy_", "add_", "mul_", "div_", "pow_", "atan2_", "ge_", "logical_and_", "clamp_min_"]
+    },
+    "lerp_": lambda a, b: aten.lerp_(a, b, 0.5),
+    "addcmul_": lambda a, b: aten.addcmul_(a, b, b),
+    "masked_fill_": lambda a, b: aten.masked_fill_(a, b > 0, b.flatten()[:1].sum()),
+    "ldexp_": aten.ldexp_,
+}
+
+
+def refused(op, parts):
+    try:
+        op(*parts)
+    except RuntimeError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("parts", PARTS)
+@pytest.mark.parametrize("name", WRITING)
+def test_writes_to_a_part_of_what_is_read_are_refused_as_in_eager(name, parts):
+    mode = FakeTensorMode()
+    expected = refused(WRITING[name], PARTS[parts](torch.ones(12)))
+    with mode:
+        assert refused(WRITING[name], PARTS[parts](mode.from_tensor(torch.ones(12)))) == expected
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_what_a_program_did_before_such_a_write_is_done(backend):
+    def program(x, buffer, seen):
+        seen[-1:] = [9, 1]
+        buffer.zero_()
+        x[:2] = x[1:]
+
+    def run(call):
+        buffer, seen = torch.ones(3), [1, 2]
+        with pytest.raises(RuntimeError, match="refer to a single memory location"):
+            call(torch.arange(3.0), buffer, seen)
+        return buffer.tolist(), seen
+
+    assert run(minidynamo.compile(program, backend=backend)) == run(program)

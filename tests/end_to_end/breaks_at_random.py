@@ -50,6 +50,9 @@ class _Insertion(ast.NodeTransformer):
             return node  # not places of an expression of its own
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super":
             return node
+        if isinstance(node, ast.Module):
+            node.body = [self.visit(statement) for statement in node.body]  # it runs once, and not in a program
+            return node
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             node.body = self.block(node.body)  # decorators and base classes stay
             return node
