@@ -18,6 +18,7 @@ import torch.fx
 from minidynamo import artifacts, compat
 from minidynamo.autograd.aot import aot_compile
 from minidynamo.autograd.decompositions import masked, splittable
+from minidynamo.autograd.emitter import copied
 from minidynamo.autograd.in_place import write_in_place
 from minidynamo.autograd.numbers import has_symbols
 from minidynamo.autograd.overwriting import as_new, overwrite, overwrite_inputs
@@ -36,12 +37,11 @@ from minidynamo.memory_plan import MemoryPlan
 from minidynamo.options import GraphCompiler
 from minidynamo.peak_limit import PeakLimit
 from minidynamo.saved_tensor_hooks import to_inline
-from minidynamo.storage_sizes import copy_unseen, resize_storage
 from minidynamo.stored_graphs import StoredGraphs
 from minidynamo.structure import compile_flat
 from minidynamo.switches import switches_inference
 from minidynamo.tensor_places import reads_places
-from minidynamo.write_counts import uncount
+from minidynamo.write_counts import UNCOUNTED
 
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -65,7 +65,7 @@ def _one_by_one(gm: torch.fx.GraphModule, stage: str) -> BoxedCallable:
 
 def _plan_of_operations(graph: torch.fx.GraphModule) -> MemoryPlan:
     """The plan of a backward graph whose operations run one by one."""
-    graph = _copied(graph)
+    graph = copied(graph)
     write_in_place(graph.graph)
     return graph_plan(graph, "backward", handing_over=True)
 
@@ -147,12 +147,6 @@ def _writing_to_inputs(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
     return graph
 
 
-def _copied(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    made = torch.fx.Graph()
-    made.output(made.graph_copy(graph.graph, {}))
-    return torch.fx.GraphModule(torch.nn.Module(), made)
-
-
 def _note_in_place(graph: torch.fx.Graph) -> None:
     for node in graph.nodes:
         node.meta[IN_PLACE] = in_place(node)
@@ -172,14 +166,14 @@ def _generated(target: str) -> Backend:
             """What the code generator is told; it gets the graph ready."""
             otherwise = None
             if graph.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
-                otherwise = functools.partial(_writing_to_inputs, _copied(graph))
+                otherwise = functools.partial(_writing_to_inputs, copied(graph))
             if stage != "backward":
                 overwrite_inputs(graph.graph, lambda op: compile_graph.find(op) is None)
             _note_in_place(graph.graph)
             return {"target": target, "name": stage, "handing_over": stage == "backward", "otherwise": otherwise}
 
         def plan_backward(graph: torch.fx.GraphModule) -> MemoryPlan:
-            graph = _copied(graph)
+            graph = copied(graph)
             return compile_graph.plan_graph(graph, **how("backward", graph))
 
         limit = PeakLimit(plan_backward, _plan_of_operations)
@@ -235,9 +229,7 @@ def inductor(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callabl
         what = f"{as_captured} tensor as the index of a place"
         notice(Diagnostic("MD401", what, why="The number is known when it runs.", fix="Index with x[i[None]][0]."))
         return make_boxed(gm)
-    if any(
-        node.target in (resize_storage, copy_unseen, uncount) for node in gm.graph.nodes
-    ):  # which it would do to copies
+    if any(node.target in UNCOUNTED for node in gm.graph.nodes):  # which it would do to copies
         what = f"{as_captured} memory that comes and goes"
         notice(Diagnostic("MD402", what, why="It makes values of writes.", fix='Choose backend="native".'))
         return make_boxed(gm)

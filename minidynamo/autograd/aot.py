@@ -24,7 +24,7 @@ from minidynamo.autograd.double_backward import DoubleBackward, HigherOrder, pla
 from minidynamo.autograd.functional_graph import FunctionalGraph
 from minidynamo.autograd.functionalize import functionalize
 from minidynamo.autograd.hook_graphs import HookTracer
-from minidynamo.autograd.images import lay_out_images, outputs_of
+from minidynamo.autograd.images import lay_out_images
 from minidynamo.autograd.inputs import InputLayout, flatten_inputs, layout_of, unflatten_inputs
 from minidynamo.autograd.joint import Trace, trace_joint
 from minidynamo.autograd.numbers import is_number
@@ -189,15 +189,15 @@ def aot_compile(
 def _with_images(graphs: AotGraphs) -> AotGraphs | None:
     """`graphs` with images laid out with their channels last; None where that would not pay, or where places in the
     graphs, or what hooks and views make of values that are kept, have been noted."""
-    parts, results = graphs.partition, len(outputs_of(graphs.forward))
-    kept: dict[int, int] = {}
-    if parts is not None:
-        if parts.views or graphs.signature.arrivals or graphs.signature.unpacked:
-            return None
-        kept = {place: position for place, (kind, position) in enumerate(parts.sources) if kind == "extra"}
-        results -= len({*kept.values()})
-    kept = {place: results + position for place, position in kept.items()}
-    moved = lay_out_images(graphs.forward, results, graphs.backward, kept)
+    parts = graphs.partition
+    if parts is None:
+        moved = lay_out_images(graphs.forward)
+    elif parts.views or graphs.signature.arrivals or graphs.signature.unpacked:
+        return None
+    else:
+        extras = ((place, i) for place, (kind, i) in enumerate(parts.sources) if kind == "extra")
+        kept = {place: parts.results + i for place, i in extras}
+        moved = lay_out_images(graphs.forward, parts.results, graphs.backward, kept)
     return None if moved is None else replace(graphs, forward=moved[0], backward=moved[1])
 
 

@@ -27,6 +27,13 @@ def fake(value: Any) -> Any:
     return fx.map_arg(value, lambda node: node.meta["val"])
 
 
+def copied(gm: fx.GraphModule) -> fx.GraphModule:
+    """A graph of its own, without submodules, that may be changed."""
+    made = fx.Graph()
+    made.output(made.graph_copy(gm.graph, {}))
+    return fx.GraphModule(torch.nn.Module(), made)
+
+
 class Emitter:
     """Appends nodes to `graph`. New nodes take over location and checkpoint of the node that `replacing` names.
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from minidynamo.autograd.emitter import copied
 from minidynamo.autograd.numbers import has_symbols
 from minidynamo.autograd.orders import NewLayouts, empty_as, laid_out, takes_any_layout
 from minidynamo.autograd.unread import SHAPE_ONLY
@@ -43,37 +44,29 @@ TAKE_IMAGES = frozenset(
 
 
 def lay_out_images(
-    forward: fx.GraphModule, results: int, backward: fx.GraphModule | None = None, kept: Mapping[int, int] = {}
+    forward: fx.GraphModule,
+    results: int | None = None,
+    backward: fx.GraphModule | None = None,
+    kept: Mapping[int, int] = {},
 ) -> tuple[fx.GraphModule, fx.GraphModule | None] | None:
     """The graphs with the images in them laid out with channels last; None where that would not pay.
 
-    The first `results` outputs of forward, and all of backward, keep their layout. `kept` tells which input of backward
-    is which of the other outputs of forward.
+    The first `results` outputs of forward (all, when None), and all of backward, keep their layout. `kept` tells which
+    input of backward is which of the other outputs of forward.
     """
     convolutions = [call for node in forward.graph.nodes if (call := _convolution(node)) is not None]
     if not any(call.is_faster() for call in convolutions) or any(call.skips_pixels() for call in convolutions):
         return None
     count = _Count()
-    made, late = _copied(forward), None
+    made, late = copied(forward), None
     _lay_out(made.graph, {}, results, count)
     if backward is not None:
-        late = _copied(backward)
-        saved, inputs = outputs_of(made), late.graph.find_nodes(op="placeholder")
+        late = copied(backward)
+        saved: Any = made.graph.output_node().args[0]
+        inputs = late.graph.find_nodes(op="placeholder")
         given = {inputs[place]: saved[position].meta["val"] for place, position in kept.items()}
-        _lay_out(late.graph, given, len(outputs_of(late)), count)
+        _lay_out(late.graph, given, None, count)
     return (made, late) if 2 * count.copied <= count.images else None
-
-
-def outputs_of(graph: fx.GraphModule) -> tuple[Any, ...]:
-    """What a graph returns: nodes, and None."""
-    (output,) = graph.graph.find_nodes(op="output")
-    return tuple(output.args[0])
-
-
-def _copied(graph: fx.GraphModule) -> fx.GraphModule:
-    made = fx.Graph()
-    made.output(made.graph_copy(graph.graph, {}))
-    return fx.GraphModule(torch.nn.Module(), made)
 
 
 @dataclass
@@ -141,7 +134,8 @@ def _takes_any(node: fx.Node) -> bool:
     return node.target in TAKE_IMAGES or (isinstance(node.meta["val"], torch.Tensor) and takes_any_layout(node))
 
 
-def _lay_out(graph: fx.Graph, given: Mapping[fx.Node, torch.Tensor], results: int, count: _Count) -> None:
+def _lay_out(graph: fx.Graph, given: Mapping[fx.Node, torch.Tensor], results: int | None, count: _Count) -> None:
+    """Lay out the images of a graph that is given some; the first `results` outputs, or all, keep their layout."""
     layouts = NewLayouts(graph, _takes_any, several=True)
     for node, made in given.items():
         layouts.set(node, made)
@@ -160,9 +154,10 @@ def _lay_out(graph: fx.Graph, given: Mapping[fx.Node, torch.Tensor], results: in
         if node.target is aten.clone.default and node.args[0] in layouts.traced:
             node.kwargs = {}  # it was to keep a layout
         layouts.follow(node)
-    (output,) = graph.find_nodes(op="output")
-    restored = [layouts.restored(output, node) for node in output.args[0][:results]]
-    output.args = ((*restored, *output.args[0][results:]),)
+    output = graph.output_node()
+    returned: Any = output.args[0]
+    restored = [layouts.restored(output, node) for node in returned[:results]]
+    output.args = ((*restored, *returned[len(restored) :]),)
     copies = {*turned.values(), *(copy for source, copy in layouts.copies.items() if not _is_of_weight(source))}
     count.copied += sum(copy.meta["val"].numel() for copy in copies)
 

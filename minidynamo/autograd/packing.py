@@ -87,7 +87,7 @@ class _Packing:
         self.parts = parts
         self.tracer = tracer
         returned: Any = parts.forward.output_node().args[0]
-        first = len(returned) - sum(kind == "extra" for kind, _ in parts.sources)
+        first = parts.results
         self.results = list(returned[:first])
         inputs = parts.forward.find_nodes(op="placeholder")
         given = parts.backward.find_nodes(op="placeholder")

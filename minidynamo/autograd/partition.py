@@ -63,6 +63,12 @@ class Partition:
     values: list[SavedValue] = field(default_factory=list)
     views: list[int] = field(default_factory=list)
 
+    @property
+    def results(self) -> int:
+        """How many of forward's outputs are results; those of `extra` stand behind them."""
+        returned: Any = self.forward.output_node().args[0]
+        return len(returned) - sum(kind == "extra" for kind, _ in self.sources)
+
 
 def _all_inputs(node: fx.Node) -> Iterable[fx.Node]:
     return node.all_input_nodes

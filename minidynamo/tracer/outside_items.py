@@ -269,7 +269,8 @@ class OutsideItems(MutableSequence[VariableTracker]):
 
 @dataclass(frozen=True)
 class TableReader:
-    """How to read a real dict or set: its keys, their trackers, the values."""
+    """How to read a real dict or set: its keys, their trackers, the values. `at` says where the value at a position is,
+    whatever its key, unless one is asked for."""
 
     keys: tuple[Any, ...]
     size: Computed  # where their number can be read
@@ -279,9 +280,7 @@ class TableReader:
     wrap: Callable[[object, Source], VariableTracker]
     has: Callable[[Any], bool]
     kind: GuardKind  # that guards all keys; LENGTH where each is known by its place
-    at: Callable[[int], Source] | None = (
-        None  # where the value at a position is, whatever its key, unless one is asked for
-    )
+    at: Callable[[int], Source] | None = None
 
 
 class OutsideTable(MutableMapping[DictKey, Any]):

@@ -29,7 +29,6 @@ from minidynamo.bytecode.layout import FramePoint
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import Constant, Local, Source, is_passed, is_read_anew
 from minidynamo.names import Namespace
-from minidynamo.storage_sizes import copy_unseen, resize_storage
 from minidynamo.tracer.copies import can_be_two
 from minidynamo.tracer.expectations import checks
 from minidynamo.tracer.moved_items import as_moved
@@ -48,7 +47,7 @@ from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable
 from minidynamo.variables.iterators import DictIterator
 from minidynamo.variables.numbers import NumberVariable
-from minidynamo.write_counts import uncount
+from minidynamo.write_counts import UNCOUNTED
 
 Boxed = Callable[[list[Any]], Any]
 
@@ -278,9 +277,7 @@ class _Program:
             return False
         gives_up = any(given.given_up for given in self.traced.inputs)
         # Nobody counts how often a tensor gets other memory, nor what is not to be counted.
-        gives_up = gives_up or any(
-            node.target in (replace_data, resize_storage, copy_unseen, uncount) for node in self.graph_nodes
-        )
+        gives_up = gives_up or any(node.target is replace_data or node.target in UNCOUNTED for node in self.graph_nodes)
         return not gives_up and self.runs_twice
 
     @property
