@@ -542,7 +542,7 @@ class minidynamo_graphs:
         self.stop()
 
 
-weight = torch.randn(3)
+weight = torch.randn(3, generator=torch.Generator().manual_seed(0))
 
 
 def sizes_in_branches(choose):
@@ -567,6 +567,7 @@ def sizes_in_branches(choose):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_sizes_and_numbers_in_branches_may_be_any(backend):
+    torch.manual_seed(0)  # of some numbers sums nearly cancel out, and last bits show
     program = sizes_in_branches(cond)
     expected = sizes_in_branches(lambda pred, true_fn, false_fn, operands: (true_fn if pred else false_fn)(*operands))
     compiled = minidynamo.compile(program, backend=backend, fullgraph=True)
