@@ -121,6 +121,7 @@ def _may_raise(instructions: tuple[Instruction, ...], index: int) -> bool:
     return here.opname not in _NEVER_RAISE
 
 
+@functools.lru_cache(maxsize=10_000)
 def is_in_try(code: types.CodeType, index: int) -> bool:
     """Whether a `try` or `with` of the user surrounds the instruction, not just what clears up after comprehensions."""
     instructions = decode(code)

@@ -18,6 +18,7 @@ from minidynamo.switches import Settings, settings, way_to
 from minidynamo.tracer.attributes import instance_dict
 from minidynamo.tracer.frame_request import FrameRequest
 from minidynamo.tracer.generators import cannot_go_on
+from minidynamo.tracer.graph.dead_code import may_raise
 from minidynamo.tracer.handlers.pull_backs import spoilt
 from minidynamo.tracer.interpreter import Frame
 from minidynamo.tracer.lifetimes import held_to_the_end, keep_histories
@@ -64,10 +65,13 @@ def finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) 
         outputs,
         tx.side_effects,
         end,
-        tx.chain.emits_in_try,
-        tx.graph.shapes,
-        lent,
+        emits_in_try=tx.chain.emits_in_try,
+        awaits_errors=tx.chain.awaits_errors,
+        shapes=tx.graph.shapes,
+        lent=lent,
         lasting=lasting,
+        writes=None if graph is None else tx.graph.writes_of(graph),
+        may_raise=graph is not None and any(map(may_raise, graph.graph.nodes)),
     )
 
 

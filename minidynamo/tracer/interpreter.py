@@ -36,7 +36,8 @@ class FrameChain:
     """The frames of one trace, the root first, and how many more instructions they may interpret together.
 
     `raised` has every exception that the program raised in them, in order; `emits_in_try`: an operation of the graph
-    has a `try` or `with` around it, in any of them; `generators` those that have started.
+    has a `try` or `with` around it, in any of them, `awaits_errors` in one of the user's; `generators` those that have
+    started.
     """
 
     def __init__(self, steps: int = STEP_LIMIT) -> None:
@@ -44,7 +45,7 @@ class FrameChain:
         self.steps_left = steps
         self.raised: dict[ExceptionVariable, Raised] = {}
         self.generators: list[VariableTracker] = []
-        self.emits_in_try = False
+        self.emits_in_try = self.awaits_errors = False
 
     @property
     def handled(self) -> VariableTracker | None:

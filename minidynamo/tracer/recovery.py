@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import random
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from minidynamo import artifacts, compat
+from minidynamo.structure import leaves
+from minidynamo.tracer.graph.written_places import Places, Writes
 
 
 class HeldTensor(weakref.ref[torch.Tensor]):
@@ -23,7 +26,31 @@ def weakly_held(value: Any) -> Any:
     return HeldTensor(value) if isinstance(value, torch.Tensor) else value
 
 
-Versions = list[tuple[HeldTensor, int | None]]
+def _given_back(held: Any) -> Any:
+    """What was held, or None for a tensor that has died."""
+    return held() if isinstance(held, HeldTensor) else held
+
+
+class HeldList:
+    """A list that the graph empties, since the program takes elements from it. `remaining` are the positions of those
+    that it leaves, which live on anyway; the others die when they would in the frame as written."""
+
+    def __init__(self, items: list[Any], remaining: tuple[int, ...]) -> None:
+        self._list = items
+        self._items = [item if k in remaining else weakly_held(item) for k, item in enumerate(items)]
+        self._remaining = [items[k] for k in remaining]
+
+    def is_whole(self) -> bool:
+        """Whether all elements are alive."""
+        return all(_given_back(item) is not None or item is None for item in self._items)
+
+    def refill(self) -> None:
+        """Put all elements back; if some have died, those that the program does not take."""
+        items = list(map(_given_back, self._items)) if self.is_whole() else self._remaining
+        list.clear(self._list)
+        list.extend(self._list, items)
+
+
 RandomStates = list[tuple[torch.Generator, torch.Generator]]
 DrawnStates = list[tuple[random.Random, tuple[Any, ...]]]
 
@@ -39,10 +66,67 @@ def states_of(*generators: random.Random) -> DrawnStates:
     return [(generator, generator.getstate()) for generator in generators]
 
 
-def versions_of(args: list[Any]) -> Versions:
-    """How often each tensor that a graph is given has been written to; None where torch does not count."""
-    tensors = [t for arg in args for t in (arg if isinstance(arg, list) else [arg]) if isinstance(t, torch.Tensor)]
-    return [(HeldTensor(tensor), None if tensor.is_inference() else tensor._version) for tensor in tensors]
+class Overwritten:
+    """What a graph is about to write to outside, with what it holds, so that the graph may be run and taken back."""
+
+    def __init__(self, writes: Writes, args: list[Any]) -> None:
+        self._writes = writes
+        self._count = len(args)
+        self._args = [(k, _each(weakly_held, args[k])) for k in writes.positions]
+        with torch.inference_mode():
+            try:
+                self._find = writes.find
+                places = self._read(args)
+            except Exception:  # a position does not exist, which is for the graph to say
+                self._find = writes.find_memories
+                places = self._read(args)
+        self._tensors = [HeldTensor(tensor) for tensor in places.tensors]
+        self._versions = [None if tensor.is_inference() else tensor._version for tensor in places.tensors]
+        if writes.can_be_put_back:
+            self._layouts = list(map(_layout_of, places.tensors))
+            # Python's object for a piece of history is one and the same as long as somebody holds it.
+            self._histories = [tensor.grad_fn for tensor in places.tensors]
+
+    def _read(self, args: list[Any]) -> Places:
+        places = self._find(*args)
+        self._kept = [whole.clone() for whole in places.wholes], [part.read(*part.where) for part in places.parts]
+        return places
+
+    def put_back(self) -> str:
+        """Let everything be as it was. Where that cannot be done, nothing is touched, and this says why; else ""."""
+        tensors = [tensor for held in self._tensors if (tensor := held()) is not None]
+        if not self._writes.can_be_put_back:
+            unwritten = len(tensors) == len(self._tensors) and None not in self._versions
+            unwritten = unwritten and [tensor._version for tensor in tensors] == self._versions
+            return "" if unwritten else "a tensor was written to before"
+        args: list[Any] = [None] * self._count
+        for k, held in self._args:
+            args[k] = _each(_given_back, held)
+        if len(tensors) < len(self._tensors) or any(leaf is None for k, _ in self._args for leaf in leaves(args[k])):
+            return "an argument has already been freed"
+        if any(tensor.grad_fn is not history for tensor, history in zip(tensors, self._histories)):
+            return "autograd has recorded a write to a tensor"
+        with torch.inference_mode():
+            for tensor, layout in zip(tensors, self._layouts):
+                if _layout_of(tensor) != layout:
+                    tensor.as_strided_(*layout)
+            places, (wholes, parts) = self._find(*args), self._kept
+            for whole, values in zip(places.wholes, wholes):
+                whole.copy_(values)
+            for part, values in zip(places.parts, parts):
+                part.write(*part.where, values)
+        counted = [(tensor, version) for tensor, version in zip(tensors, self._versions) if version is not None]
+        compat.set_versions([tensor for tensor, _ in counted], [version for _, version in counted])
+        return ""
+
+
+def _each(function: Callable[[Any], Any], value: Any) -> Any:
+    """`function` of a value, or of each in a list."""
+    return list(map(function, value)) if isinstance(value, list) else function(value)
+
+
+def _layout_of(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.stride(), tensor.storage_offset()
 
 
 def explain(error: BaseException, lost: str = "") -> None:
@@ -56,20 +140,24 @@ def revive(
     error: BaseException,
     held: list[Any],
     lost: str = "",
-    versions: Versions = [],  # noqa: B006
+    lists: list[HeldList] = [],  # noqa: B006
+    overwritten: Overwritten | None = None,
     random: RandomStates = [],  # noqa: B006
     drawn: DrawnStates = [],  # noqa: B006
 ) -> list[Any]:
-    """The arguments again, and the generators as they were. When an argument is gone or a tensor has been written to,
-    raises `error`, noting what is `lost`."""
-    values = [value() if isinstance(value, HeldTensor) else value for value in held]
+    """The arguments again, and lists, what was overwritten and generators as they were. When that cannot be had, raises
+    `error`, noting what is `lost`."""
+    values = [_given_back(value) for value in held]
     reason = ""
-    if any(value is None and isinstance(was, HeldTensor) for value, was in zip(values, held)):
+    freed = any(value is None and isinstance(was, HeldTensor) for value, was in zip(values, held))
+    if freed or not all(one.is_whole() for one in lists):
         reason = "an argument has already been freed"
-    if any((tensor := ref()) is None or version is None or tensor._version != version for ref, version in versions):
-        reason = "a tensor was written to before"
-    if compat.has_saved_tensor_hooks():
+    elif compat.has_saved_tensor_hooks():
         reason = "hooks have seen the tensors that were saved"
+    elif overwritten is not None:
+        reason = overwritten.put_back()
+    for emptied in lists:
+        emptied.refill()
     if not reason:
         for generator, before in random:
             generator.set_state(before.get_state())

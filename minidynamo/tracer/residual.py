@@ -15,6 +15,7 @@ ends as the frame does. It does not know how a graph is compiled or who calls th
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -31,13 +32,14 @@ from minidynamo.guards.source import Constant, Local, Source, is_passed, is_read
 from minidynamo.names import Namespace
 from minidynamo.tracer.copies import can_be_two
 from minidynamo.tracer.expectations import checks
+from minidynamo.tracer.graph.written_places import Writes
 from minidynamo.tracer.moved_items import as_moved
 from minidynamo.tracer.reachable import is_outside, needed_by, reachable, target_of
 from minidynamo.tracer.reconstruct.draws import print_draws
 from minidynamo.tracer.reconstruct.effects import lost_effects, replay
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder
 from minidynamo.tracer.reconstruct.sets import take_steps
-from minidynamo.tracer.recovery import explain, random_states, revive, versions_of, weakly_held
+from minidynamo.tracer.recovery import HeldList, Overwritten, explain, random_states, revive, weakly_held
 from minidynamo.tracer.side_effects import (
     ContentsChanged,
 )
@@ -143,8 +145,9 @@ class _Program:
         self.inputs = [given.source for given in traced.inputs] if graph is not None else []
         self.takes_inputs = sum(not is_passed(source) for source in self.inputs) >= MANY_INPUTS
         self.takes_inputs = self.takes_inputs and not self.draws
-        # The names of what a second run needs: the arguments, how often they had been written to, the random states.
-        self.held = self.versions = self.random = self.drawn = ""
+        # The names of what a second run needs: the arguments, lists that the graph empties, what it overwrites, and the
+        # states of generators.
+        self.held = self.lists = self.overwritten = self.random = self.drawn = ""
 
     def _leaving(self) -> list[VariableTracker]:
         """The values with which the frame ends, in the order in which they travel."""
@@ -232,8 +235,10 @@ class _Program:
         names = [*self.parameters, *reader.temporaries(), *copies]
         if self.graph is not None:
             lines += self.read_inputs(reader, inputs, names)
-        if self.recovers and self.writes:
-            lines.append(self.count_writes())
+        if self.recovers and self.emptied:
+            lines.append(self.hold_lists())
+        if self.recovers and self.traced.writes is not None:
+            lines.append(self.keep_overwritten(self.traced.writes))
         if self.recovers and self.redraws:
             self.random = self.names.fresh("random")
             lines.append(f"{self.random} = {self.names.constant(random_states, 'random_states')}()")
@@ -244,19 +249,33 @@ class _Program:
         return [*lines, f"del {', '.join(dead)}"] if dead else lines
 
     def hold_arguments(self) -> str:
-        """Keep the arguments for a second run; those that the frame may give up before its end only weakly. Where the
-        graph checks something, it gives up no tensors."""
+        """Keep the arguments for a second run; those that the frame may give up before its end only weakly, unless
+        somebody waits for an error that data may raise."""
         self.held, kept = self.names.fresh("held"), self.around.kept
-        if self.checks:
+        if self.is_awaited:
             return f"{self.held} = [{', '.join(self.parameters)}]"
         weak = self.names.constant(weakly_held, "weakly_held") if set(self.parameters).difference(kept) else ""
         held = [name if name in kept else f"{weak}({name})" for name in self.parameters]
         return f"{self.held} = [{', '.join(held)}]"
 
-    def count_writes(self) -> str:
-        """Note how often each input has been written to, since nothing runs twice behind a write."""
-        self.versions = self.names.fresh("versions")
-        return f"{self.versions} = {self.names.constant(versions_of, 'versions_of')}({self.args})"
+    def hold_lists(self) -> str:
+        """Keep the elements of lists that the graph empties, those that the frame takes only weakly, as above."""
+        self.lists = self.names.fresh("lists")
+        held = []
+        for position, variable in self.emptied.items():
+            assert variable.original is not None
+            present = {*as_moved(variable.items)}
+            left = [k for k, item in enumerate(variable.original) if self.is_awaited or item in present]
+            held.append(f"{self.names.constant(HeldList, 'HeldList')}({self.args}[{position}], {(*left,)!r})")
+        return f"{self.lists} = [{', '.join(held)}]"
+
+    def keep_overwritten(self, writes: Writes) -> str:
+        """Keep what the graph overwrites, which has to be there again before the frame runs a second time."""
+        self.overwritten = self.names.fresh("overwritten")
+        kept = (
+            f"{self.names.constant(Overwritten, 'Overwritten')}({self.names.constant(writes, 'writes')}, {self.args})"
+        )
+        return f"{self.overwritten} = {kept}"
 
     def read_inputs(self, reader: Reader, inputs: str, names: list[str]) -> list[str]:
         """The list that the graph is called with, if the guards have not made it. What stays bound joins `names`."""
@@ -275,7 +294,7 @@ class _Program:
         """Whether an error of the graph is answered by running the frame again as the user wrote it."""
         if self.graph is None or self.around.replay_native is None:
             return False
-        gives_up = any(given.given_up for given in self.traced.inputs)
+        gives_up = sum(given.given_up for given in self.traced.inputs) > len(self.emptied)
         # Nobody counts how often a tensor gets other memory, nor what is not to be counted.
         gives_up = gives_up or any(node.target is replace_data or node.target in UNCOUNTED for node in self.graph_nodes)
         return not gives_up and self.runs_twice
@@ -284,17 +303,24 @@ class _Program:
     def runs_twice(self) -> bool:
         """Whether a second run would tell, or do, what an error alone does not."""
         asked = bool(self.effects) or self.around.runs_again
-        return asked or self.writes or self.checks or any(draw.late for draw in self.draws)
+        return asked or self.traced.writes is not None or self.checks or any(draw.late for draw in self.draws)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether somebody waits for an error of the graph that data may raise."""
+        return self.checks or (self.traced.awaits_errors and self.traced.may_raise)
+
+    @functools.cached_property
+    def emptied(self) -> dict[int, ListVariable]:
+        """The lists that the graph empties since the program takes elements from them, by their place among inputs."""
+        given_up = ((k, given.variable) for k, given in enumerate(self.traced.inputs) if given.given_up)
+        changed = self.traced.side_effects.is_changed
+        return {k: variable for k, variable in given_up if isinstance(variable, ListVariable) and changed(variable)}
 
     @property
     def checks(self) -> bool:
         """Whether the graph checks decisions of the program, so that it is nothing unusual when it raises."""
         return checks(self.traced.graph)
-
-    @property
-    def writes(self) -> bool:
-        """Whether the graph writes to a tensor; it may be one of its inputs."""
-        return any(node.meta.get("mutates") for node in self.graph_nodes)
 
     @property
     def redraws(self) -> bool:
@@ -335,7 +361,9 @@ class _Program:
     def recovering(self, call: str, error: str, lost: str) -> list[str]:
         """The call of the graph; when it raises, the frame runs as written, unless that is too late."""
         arguments = [error, self.held, *[repr(lost)] * bool(lost)]
-        arguments += [f"{name}={value}" for name in ("versions", "random", "drawn") if (value := getattr(self, name))]
+        arguments += [
+            f"{name}={value}" for name in ("lists", "overwritten", "random", "drawn") if (value := getattr(self, name))
+        ]
         revived = f"{self.held} = {self.names.constant(revive, 'revive')}({', '.join(arguments)})"
         native = f"{self.names.constant(self.around.replay_native, 'run_as_written')}({self.held})"
         nothing_more = "None, " if self.hands_on and self.around.root else ""
@@ -352,7 +380,7 @@ class _Program:
             f"    {revived}",
             *told,
             "else:",
-            f"    {self.held} = None",
+            f"    {' = '.join(filter(None, (self.held, self.lists, self.overwritten)))} = None",
             f"if {self.held} is not None:",
             *again,
         ]

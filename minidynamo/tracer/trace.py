@@ -198,8 +198,10 @@ class Trace:
             made = self.graph.emit(target, *with_plain_numbers(self, target, *as_torch_reads(target, args, kwargs)))
             self.graph.shapes.announce_decisions()
             scalars.note(self, [*stored, *scalars.made(self, target, args, made)])
-            if not self.chain.emits_in_try:
-                self.chain.emits_in_try = any(is_in_try(frame.code, frame.index) for frame in self.frames)
+            if not self.chain.awaits_errors:
+                around = [frame for frame in self.frames if is_in_try(frame.code, frame.index)]
+                self.chain.emits_in_try |= bool(around)
+                self.chain.awaits_errors = not all(frame.trusted for frame in around)
         except NotInGraph as error:
             self.break_graph(
                 "MD214",

@@ -14,6 +14,7 @@ from minidynamo.errors import Diagnostic, InternalError
 from minidynamo.guards.guard import Guard
 from minidynamo.guards.shapes import Shapes
 from minidynamo.guards.source import Source, is_drawn
+from minidynamo.tracer.graph.written_places import Writes
 from minidynamo.tracer.side_effects import SideEffects
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable
@@ -76,8 +77,9 @@ class TracedFrame:
 
     `outputs` are the tensors, and handles of their hooks, that the graph returns, in order: those that the exit or the
     journal need. `graph` is None when no operation was captured. `emits_in_try`: an operation has a `try` or `with`
-    around it, here or in a callee.
+    around it, here or in a callee; `awaits_errors`: in code of the user's.
     `lasting` is what the frame is entered with that must not die earlier than in the frame as written.
+    `writes`: what the graph writes to outside; `may_raise`: data may make it raise an error.
     `lent` are lists that were given up and travel on behind a break; whoever drives the steps empties them in the end.
     """
 
@@ -89,9 +91,12 @@ class TracedFrame:
     side_effects: SideEffects
     exit: Return | Break
     emits_in_try: bool = False
+    awaits_errors: bool = False
     shapes: Shapes | None = None
     lent: tuple[ListVariable, ...] = ()
     lasting: frozenset[Source] = frozenset()
+    writes: Writes | None = None
+    may_raise: bool = False
 
     def all_guards(self) -> Sequence[Guard]:
         """The guards, with what the tracer and, by now, the backend have decided on sizes and numbers."""

@@ -127,22 +127,6 @@ def test_an_error_names_the_lines_of_the_program(backend):
         assert len(note.splitlines()) == 2
 
 
-def test_a_second_error_says_that_nothing_was_replayed():
-    seen = []
-
-    @minidynamo.compile(backend="eager")
-    def f(x, i):
-        seen.append(1)
-        x.add_(1)
-        return torch.index_select(x, 0, i)
-
-    x = torch.arange(3.0)
-    f(x, torch.tensor([0]))
-    with pytest.raises(IndexError) as error:
-        f(x, torch.tensor([9]))
-    assert "a tensor was written to before" in "\n".join(error.value.__notes__)
-
-
 def test_frames_behind_a_break_have_the_name_of_their_function(caplog):
     logger = logging.getLogger(__name__)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import operator
 import random
 
 import pytest
 import torch
 
 from benchmarks.memory import peak_bytes
-from minidynamo.tracer.recovery import random_states, revive, states_of, versions_of, weakly_held
+from minidynamo.tracer.graph.written_places import Writes, find_writes
+from minidynamo.tracer.recovery import HeldList, Overwritten, random_states, revive, states_of, weakly_held
 
 
 def test_what_is_held_comes_back_and_keeps_no_tensor_alive() -> None:
@@ -23,23 +25,85 @@ def test_what_is_held_comes_back_and_keeps_no_tensor_alive() -> None:
     assert "already been freed" in caught.value.__notes__[0] and caught.value.__notes__[1] == "What was lost."
 
 
+def test_a_list_gets_all_elements_back_or_those_that_remain() -> None:
+    items: list[object] = [torch.ones(1), torch.zeros(2), 3]
+    taken = items[0]
+    held = HeldList(items, (1, 2))
+    items.clear()
+    revive(RuntimeError(), [], lists=[held])
+    assert len(items) == 3 and items[0] is taken
+    del taken
+    items.clear()
+    with pytest.raises(RuntimeError) as caught:
+        revive(RuntimeError(), [], lists=[held])
+    assert "already been freed" in caught.value.__notes__[0] and len(items) == 2
+
+
+def overwriting(operation: str, *, can_be_put_back: bool) -> Writes:
+    """The writes of a graph that takes a number, a tensor and a list of one tensor, and writes to both tensors."""
+    graph = torch.fx.Graph()
+    graph.placeholder("number")
+    x, ys = graph.placeholder("x"), graph.placeholder("ys")
+    y = graph.call_function(operator.getitem, (ys, 0))
+    for node, memory in ((x, "x"), (y, "y")):
+        graph.call_method(operation, (node,)).meta["written_memory"] = (memory,)
+    if can_be_put_back:
+        graph.call_function(torch.linalg.cholesky, (x,))
+    graph.output(())
+    writes = find_writes(torch.fx.GraphModule({}, graph), {x: "x", y: "y"})
+    assert writes is not None and writes.can_be_put_back is can_be_put_back
+    return writes
+
+
 @pytest.mark.parametrize("place", ["argument", "list"])
-def test_nothing_runs_twice_behind_a_write(place: str) -> None:
+def test_nothing_runs_twice_behind_a_write_that_is_not_kept(place: str) -> None:
     x, y = torch.ones(2), torch.ones(2)
-    versions = versions_of([3, x, [y]])
+    overwritten = Overwritten(overwriting("exp_", can_be_put_back=False), [3, x, [y]])
     held = [weakly_held(x), weakly_held(y)]
-    assert revive(RuntimeError(), held, versions=versions)[1] is y
+    assert revive(RuntimeError(), held, overwritten=overwritten)[1] is y
     (x if place == "argument" else y).add_(1)
     with pytest.raises(RuntimeError) as caught:
-        revive(RuntimeError(), held, versions=versions)
+        revive(RuntimeError(), held, overwritten=overwritten)
     assert "written to" in caught.value.__notes__[0] and len(caught.value.__notes__) == 1
 
 
 def test_writes_to_inference_tensors_are_not_counted() -> None:
     with torch.inference_mode():
         x = torch.ones(2)
+    overwritten = Overwritten(overwriting("exp_", can_be_put_back=False), [3, x, [torch.ones(2)]])
     with pytest.raises(RuntimeError):
-        revive(RuntimeError(), [weakly_held(x)], versions=versions_of([x]))
+        revive(RuntimeError(), [weakly_held(x)], overwritten=overwritten)
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_what_is_kept_is_put_back_with_its_layout_and_count(inference: bool) -> None:
+    with torch.inference_mode(inference):
+        x, y = torch.ones(2, 3), torch.ones(2)
+        overwritten = Overwritten(overwriting("exp_", can_be_put_back=True), [3, x, [y]])
+        y.zero_()
+        x.t_().add_(1)
+    revive(RuntimeError(), [], overwritten=overwritten)
+    assert x.tolist() == torch.ones(2, 3).tolist() and y.tolist() == [1, 1]
+    assert inference or (x._version, y._version) == (0, 0)
+
+
+def test_what_is_kept_keeps_no_tensor_alive() -> None:
+    x, y = torch.ones(2), torch.ones(2)
+    overwritten = Overwritten(overwriting("exp_", can_be_put_back=True), [3, x, [y]])
+    y.zero_()
+    del x
+    with pytest.raises(RuntimeError) as caught:
+        revive(RuntimeError(), [], overwritten=overwritten)
+    assert "already been freed" in caught.value.__notes__[0] and y.tolist() == [0, 0]
+
+
+def test_a_write_that_autograd_has_recorded_stays() -> None:
+    x, y = torch.ones(2, requires_grad=True) * 1, torch.ones(2)
+    overwritten = Overwritten(overwriting("exp_", can_be_put_back=True), [3, x, [y]])
+    x.exp_()
+    with pytest.raises(RuntimeError) as caught:
+        revive(RuntimeError(), [], overwritten=overwritten)
+    assert "autograd has recorded" in caught.value.__notes__[0] and x[0] > 2
 
 
 def test_nor_when_hooks_have_seen_what_was_saved() -> None:

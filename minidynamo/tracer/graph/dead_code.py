@@ -13,6 +13,7 @@ import torch
 import torch.fx
 
 from minidynamo.compat import OPERATOR_NAMESPACES, OpOverloadPacket
+from minidynamo.structure import leaves
 from minidynamo.switches import is_switch
 
 # Operations that use a random number generator or update statistics without saying so in their schema.
@@ -30,9 +31,25 @@ _SAFE_NAMES = """
     unsqueeze view vstack zeros zeros_like
 """
 _CANNOT_RAISE = frozenset(_SAFE_NAMES.split())
+# More operations that raise for no data, which are kept all the same: they warn, write, or draw.
+_KEPT_NAMES = """
+    adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d
+    adaptive_max_pool3d alpha_dropout avg_pool1d avg_pool2d avg_pool3d baddbmm batch_norm
+    binary_cross_entropy_with_logits clone conv_transpose1d conv_transpose2d conv_transpose3d copy cosine_similarity
+    dropout dropout1d dropout2d dropout3d elu fill group_norm gru huber_loss instance_norm interpolate kl_div l1_loss
+    layer_norm lstm max_pool1d max_pool2d max_pool3d mse_loss multi_head_attention_forward normalize pad pixel_shuffle
+    pixel_unshuffle rand rand_like randint randn randn_like randperm relu rms_norm scaled_dot_product_attention
+    smooth_l1_loss softplus upsample view_as zero
+"""
+_KEPT = frozenset(_KEPT_NAMES.split())
+# Parts of the names of operations whose outcome the program waits for on any device.
+_WAITED_FOR = ("linalg", "cholesky", "eig", "geqrf", "inverse", "lstsq", "lu_", "qr", "solve", "svd")
 # Operations that raise for some values of integers and bools: a division by zero, the difference of two bools.
 _INTEGER_NAMES = "div divide divmod floor_divide floordiv fmod gcd lcm mod pow remainder rsub sub subtract"
 _FOR_FLOATS = frozenset(_INTEGER_NAMES.split())
+# Python's operators of assignments, like `ifloordiv`, which do what those without the "i" do.
+_IN_PLACE = frozenset(name for name in dir(operator) if name[0] == "i" and hasattr(operator, name[1:]))
+_PYTHON_NAMESPACES = ("torch.functional", "torch.nn.functional")
 
 
 def remove_dead_code(graph: torch.fx.Graph) -> None:
@@ -60,6 +77,23 @@ def is_pure(node: torch.fx.Node) -> bool:
     return is_of_torch(node.target) and _cannot_raise(name, node) and not _may_be_impure(name)
 
 
+def may_raise(node: torch.fx.Node) -> bool:
+    """Whether running a node may raise an error that hangs on data, which fake tensors have not raised."""
+    if node.op not in ("call_function", "call_method") or is_switch(node.target) or node.target is getattr:
+        return False
+    name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
+    if getattr(operator, name, None) is node.target:
+        return not _operator_cannot_raise(name.removeprefix("i") if name in _IN_PLACE else name, node)
+    is_torchs = node.op == "call_method" or is_of_torch(node.target)
+    if not is_torchs and getattr(node.target, "__module__", "") not in _PYTHON_NAMESPACES:
+        return True
+    plain = name.removeprefix("_foreach_").rstrip("_")
+    if any(made.device.type != "cpu" for made in leaves(node.meta.get("example_value")) if _is_tensor(made)):
+        # Nobody waits for it; the device refuses all work behind an error in a kernel.
+        return any(word in name for word in _WAITED_FOR)
+    return not (_cannot_raise(plain, node) or plain in _KEPT)
+
+
 def is_of_torch(function: object) -> bool:
     """Whether it is one of torch's functions that compute tensors, or an operator of Python."""
     name = getattr(function, "__name__", "")
@@ -72,7 +106,7 @@ def _may_be_impure(name: str) -> bool:
 
 def _operator_cannot_raise(name: str, node: torch.fx.Node) -> bool:
     """Whether an operator of Python has raised on fake tensors if it raises at all."""
-    if name == "getitem":
+    if name in ("getitem", "setitem"):
         return not _looks_up_by_values(node.args[1])
     return name not in _FOR_FLOATS or not _gives_integers(node)
 
@@ -91,6 +125,10 @@ def _is_elementwise(name: str) -> bool:
     names = packet.overloads() if isinstance(packet, OpOverloadPacket) else ()
     overloads = [getattr(packet, each) for each in names]
     return any(tag.name in ("pointwise", "reduction") for overload in overloads for tag in overload.tags)
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor)
 
 
 def _gives_integers(node: torch.fx.Node) -> bool:

@@ -60,6 +60,10 @@ class FakeTensors:
         """The memory of all tensors that have a place outside."""
         return frozenset(memory_of(v.fake) for v in self._trackers.values() if v.source is not None)
 
+    def owners(self) -> dict[torch.fx.Node, object]:
+        """The nodes of the tensors that have a place outside, each with its memory."""
+        return {v.node: memory_of(v.fake) for v in self._trackers.values() if v.source is not None}
+
     def owner_of(self, memory: object) -> TensorVariable | None:
         """A tensor from outside that lies in this memory, if there is one."""
         owners = (v for v in self._trackers.values() if v.source is not None and memory_of(v.fake) == memory)

@@ -46,6 +46,7 @@ from minidynamo.tracer.graph.inputs import GraphInputs
 from minidynamo.tracer.graph.known_values import KnownValues
 from minidynamo.tracer.graph.open_graphs import OpenGraphs, give
 from minidynamo.tracer.graph.subgraphs import GraphValue, Subgraph
+from minidynamo.tracer.graph.written_places import Writes, find_writes
 from minidynamo.tracer.protocol import Number
 from minidynamo.tracer.traced_frame import GraphInput
 from minidynamo.transforming import Transformation
@@ -175,6 +176,11 @@ class OutputGraph:
     def owner_of(self, memory: object) -> TensorVariable | None:
         """A tensor from outside that lies in this memory; None for memory that the graph makes."""
         return self._fakes.owner_of(memory)
+
+    def writes_of(self, graph: torch.fx.GraphModule) -> Writes | None:
+        """What the finished graph writes to outside, if anything."""
+        nodes = dict.fromkeys(graph.graph.nodes)
+        return find_writes(graph, {node: memory for node, memory in self._fakes.owners().items() if node in nodes})
 
     def use(self, tensor: TensorVariable) -> torch.Tensor:
         """The fake tensor, whose facts are guarded from now on."""

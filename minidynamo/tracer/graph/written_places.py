@@ -1,0 +1,224 @@
+"""Owns where a graph writes outside of itself: a small program that finds those places before the graph runs.
+
+With what they hold, the graph can be taken back when it raises (`tracer/recovery.py`). The places are looked for only
+where some operation of the graph may raise an error that hangs on data; which of them comes first is not asked, since
+a backend may compute in another order than the program says.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+
+from minidynamo.compat import memory_of
+from minidynamo.structure import leaves
+from minidynamo.tracer.graph.dead_code import is_of_torch, may_raise
+
+
+@dataclass(frozen=True)
+class Part:
+    """Part of a tensor: how to copy what is there, and how to write it back."""
+
+    read: Callable[..., Any]
+    write: Callable[..., object]
+    where: tuple[Any, ...]
+
+
+def memory(tensor: torch.Tensor) -> Part:
+    """All of a tensor's memory, whatever part of it the tensor shows."""
+    return Part(lambda owner: owner.clone(), lambda owner, kept: owner.copy_(kept), (tensor.untyped_storage(),))
+
+
+def subscript(tensor: torch.Tensor, key: Any) -> Part:
+    """`tensor[key]`."""
+    return _part(lambda tensor, key: tensor[key].clone(), operator.setitem, tensor, key)
+
+
+def rows(tensor: torch.Tensor, dim: int, index: torch.Tensor) -> Part:
+    """The slices along `dim` whose positions are in `index`."""
+    return _part(torch.index_select, torch.Tensor.index_copy_, tensor, dim, index)
+
+
+def elements(tensor: torch.Tensor, dim: int, index: torch.Tensor) -> Part:
+    """The elements that `gather` reads."""
+    return _part(torch.gather, torch.Tensor.scatter_, tensor, dim, index)
+
+
+def _part(read: Callable[..., Any], write: Callable[..., object], tensor: torch.Tensor, *where: Any) -> Part:
+    """Part of a tensor, or all of it where that is less to copy."""
+    positions = sum(index.numel() for index in leaves(where) if isinstance(index, torch.Tensor))
+    if positions >= tensor.numel():
+        return Part(torch.clone, torch.Tensor.copy_, (tensor,))
+    return Part(read, write, (tensor, *where))
+
+
+# Operations that write to a part of their first argument, and how many of the next arguments say which.
+_PARTS: dict[str, tuple[Callable[..., Part], int]] = {
+    "setitem": (subscript, 1),
+    "index_add_": (rows, 2),
+    "index_copy_": (rows, 2),
+    "index_fill_": (rows, 2),
+    "index_reduce_": (rows, 2),
+    "scatter_": (elements, 2),
+    "scatter_add_": (elements, 2),
+    "scatter_reduce_": (elements, 2),
+}
+
+
+# Methods behind which a tensor may show memory that it did not show when it came, or that was not there.
+_SHOWS_MORE = ("as_strided_", "resize_", "resize_as_", "set_")
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a graph writes: the tensors from outside, and what of them is written: views as wholes, and parts."""
+
+    tensors: list[torch.Tensor]
+    wholes: list[torch.Tensor]
+    parts: list[Part]
+
+
+class Writes:
+    """What a graph writes to outside, found by a program that takes what the graph takes.
+
+    `can_be_put_back`: data may make the graph raise, so it is found out which places are written. Otherwise there are
+    only the tensors. The program reads the inputs at `positions` alone. It is compiled when it is first needed.
+    """
+
+    def __init__(self, finder: _Finder, *, can_be_put_back: bool) -> None:
+        tensors = [node for node, where in finder.owners.items() if where in finder.written]
+        wholes, parts = finder.places() if can_be_put_back else ([], [])
+        memories = [(memory, (node,)) for node in tensors] if can_be_put_back else []
+        self.can_be_put_back = can_be_put_back
+        self._precise = finder.graph(tensors, wholes, parts)
+        self._safe = finder.graph(tensors, [], memories)
+        self.positions = [k for k, node in enumerate(self._precise.find_nodes(op="placeholder")) if node.users]
+
+    @functools.cached_property
+    def find(self) -> Callable[..., Places]:
+        """The places, as narrow as they are known. Raises an error where a position does not exist."""
+        return _compiled(self._precise)
+
+    @functools.cached_property
+    def find_memories(self) -> Callable[..., Places]:
+        """The same, with all the memory of each tensor."""
+        return _compiled(self._safe)
+
+
+def find_writes(root: torch.fx.GraphModule, owners: Mapping[torch.fx.Node, object]) -> Writes | None:
+    """The writes of a graph to memory from outside, if there are any. `owners` are the nodes of the tensors that come
+    from there, each with its memory."""
+    finder = _Finder(root, owners)
+    if not finder.written:
+        return None
+    shows_more = any(node.target in _SHOWS_MORE for node in finder.by_node)
+    return Writes(finder, can_be_put_back=not shows_more and any(map(may_raise, root.graph.nodes)))
+
+
+def _compiled(graph: torch.fx.Graph) -> Callable[..., Any]:
+    function: Callable[..., Any] = torch.fx.GraphModule({}, graph).forward
+    return function
+
+
+Found = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+class _Finder:
+    def __init__(self, root: torch.fx.GraphModule, owners: Mapping[torch.fx.Node, object]) -> None:
+        self.root = root
+        self.owners = owners
+        self.outside = frozenset(owners.values())
+        self.by_node = {node: self._written_by(node) & self.outside for node in root.graph.nodes}
+        self.written = frozenset[object]().union(*self.by_node.values())
+        self.foreseen: dict[torch.fx.Node, bool] = {}
+
+    def _written_by(self, node: torch.fx.Node) -> frozenset[object]:
+        """The memory that a node writes to; what functions that are inputs of it write to, it does."""
+        written = frozenset(node.meta.get("written_memory", ()))
+        around = node.graph.owning_module
+        modules = [getattr(around, str(given.target)) for given in node.all_input_nodes if given.op == "get_attr"]
+        return written.union(*(self._written_by(inner) for module in modules for inner in module.graph.nodes))
+
+    def places(self) -> tuple[list[torch.fx.Node], list[Found]]:
+        """What is written to, as narrow as it is known before the graph runs: views, and parts."""
+        wholes: dict[torch.fx.Node, None] = {}
+        parts: dict[str, Found] = {}
+        for node, memories in self.by_node.items():
+            targets = [given for given in node.all_input_nodes if self._memory(given) in memories]
+            if (part := self._part(node)) is not None:
+                parts[repr(part)] = part
+            elif memories == {*map(self._memory, targets)} and all(map(self._is_foreseen, targets)):
+                wholes |= dict.fromkeys(targets)
+            else:
+                owners = [owner for owner, where in self.owners.items() if where in memories]
+                parts |= {owner.name: (memory, (owner,)) for owner in owners}
+        return [*wholes], [*parts.values()]
+
+    def _part(self, node: torch.fx.Node) -> Found | None:
+        name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+        if not self.by_node[node] or name not in _PARTS:
+            return None
+        part, count = _PARTS[name]
+        target, *where = node.args[: 1 + count]
+        if len(where) < count or self.by_node[node] != {self._memory(target)}:
+            return None
+        foreseen = self._are_foreseen((target, where)) and not self._reads_written(where)
+        return (part, (target, *where)) if foreseen else None
+
+    def _memory(self, node: Any) -> object:
+        value = node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None
+        return self.owners.get(node) or (memory_of(value) if isinstance(value, torch.Tensor) else None)
+
+    def _are_foreseen(self, args: Any) -> bool:
+        """Whether arguments can be had before the graph runs, with little work: views, and positions."""
+        nodes: list[torch.fx.Node] = []
+        torch.fx.map_arg(args, nodes.append)
+        return all(map(self._is_foreseen, nodes))
+
+    def _is_foreseen(self, node: torch.fx.Node) -> bool:
+        if node not in self.foreseen:
+            self.foreseen[node] = node.op == "placeholder" or self._can_be_had(node)
+        return self.foreseen[node]
+
+    def _can_be_had(self, node: torch.fx.Node) -> bool:
+        computes = node.op == "call_method" or is_of_torch(node.target) or node.target is getattr
+        if not computes or node.meta.get("mutates") or node.meta.get("draws"):
+            return False
+        if not self._are_foreseen((node.args, node.kwargs)):
+            return False
+        value = node.meta.get("example_value")
+        if not isinstance(value, torch.Tensor) or self._memory(node) in self.outside:
+            return True
+        return not value.dtype.is_floating_point and not self._reads_written((node.args, node.kwargs))
+
+    def _reads_written(self, args: Any) -> bool:
+        """Whether the values of arguments are others when the graph comes to them."""
+        nodes: list[torch.fx.Node] = []
+        torch.fx.map_arg(args, nodes.append)
+        return any(self._memory(node) in self.written for node in nodes)
+
+    def graph(
+        self, tensors: Sequence[torch.fx.Node], wholes: Sequence[torch.fx.Node], parts: Sequence[Found]
+    ) -> torch.fx.Graph:
+        """A graph that takes what the root takes, and gives `Places`."""
+        graph = torch.fx.Graph()
+        copies = {node: graph.node_copy(node) for node in self.root.graph.nodes if node.op == "placeholder"}
+
+        def copy(node: torch.fx.Node) -> torch.fx.Node:
+            if node not in copies:
+                for given in node.all_input_nodes:
+                    copy(given)
+                copies[node] = graph.node_copy(node, copies.__getitem__)
+            return copies[node]
+
+        found = [graph.call_function(part, torch.fx.map_arg(args, copy)) for part, args in parts]
+        graph.output(graph.call_function(Places, ([*map(copy, tensors)], [*map(copy, wholes)], found)))
+        for node in graph.nodes:
+            node.meta.clear()
+        return graph

@@ -1,0 +1,413 @@
+"""An error that hangs on data is caught where it is in eager, with the state of eager, also behind writes to tensors.
+
+A graph may have written before it raises, or in the very operation, or in another order than the program says.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import minidynamo
+from benchmarks.memory import peak_bytes
+from minidynamo.testing import assert_same_as_eager
+
+BACKENDS = ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)]
+
+
+class State:
+    """What a program changes besides its arguments."""
+
+    def __init__(self):
+        self.log = []
+        self.position = 1
+        self.total = torch.zeros(8)
+        self.cache = torch.zeros(2, 8)
+
+
+def effects_on_both_sides(s, buf, t, i):
+    s.log.append(1)
+    buf.add_(1)
+    s.log.append(2)
+    y = t[i]
+    s.log.append(3)
+    return y + 1
+
+
+def error_before_the_write(s, buf, t, i):
+    s.log.append(1)
+    y = t[i]
+    buf.add_(1)
+    s.log.append(2)
+    return y + 1
+
+
+def caught_behind_a_write(s, buf, t, i):
+    try:
+        s.log.append(1)
+        buf.add_(1)
+        y = t[i]
+        s.log.append(2)
+    except IndexError:
+        s.log.append(3)
+        y = buf * 2
+    return y
+
+
+def finally_behind_a_write(s, buf, t, i):
+    try:
+        s.total.mul_(2)
+        s.total += 1
+        y = t[i]
+    finally:
+        s.log.append(s.total.clone())
+    return y
+
+
+def written_before_and_behind(s, buf, t, i):
+    buf.add_(1)
+    y = t[i]
+    t.add_(1)
+    buf.mul_(2)
+    return y
+
+
+def written_in_part(s, buf, t, i):
+    buf.index_add_(0, i, torch.ones(i.shape[0]))
+    return t + 1
+
+
+def written_in_part_and_caught(s, buf, t, i):
+    try:
+        buf.scatter_add_(0, i, torch.ones(i.shape[0]))
+    except RuntimeError:
+        s.log.append(buf.sum())
+    return t + buf
+
+
+def many_positions(s, buf, t, i):
+    many = i.repeat(20)
+    s.log.append(1)
+    buf.index_add_(0, many, torch.ones(many.shape[0]))
+    s.log.append(2)
+    return t + 1
+
+
+def copied_from_positions(s, buf, t, i):
+    buf[:3].copy_(t[i])
+    return buf + 1
+
+
+def assigned_at_positions(s, buf, t, i):
+    s.log.append(1)
+    buf[i] = t[i] + 1
+    buf[i.abs() % 3] = 7.0
+    s.log.append(2)
+    return buf.sum()
+
+
+def assigned_at_computed_positions(s, buf, t, i):
+    j = i + 1
+    s.log.append(1)
+    buf[j] += t[i]
+    return buf.sum()
+
+
+def assigned_where_the_mask_is(s, buf, t, i):
+    s.log.append(1)
+    buf[buf < 1] = 5.0
+    buf.masked_fill_(t > 6, 9.0)
+    y = t[i]
+    s.log.append(2)
+    return y
+
+
+def positions_that_were_written(s, buf, t, i):
+    s.log.append(1)
+    i.add_(1)
+    buf[i] = 3.0
+    y = t[i]
+    s.log.append(2)
+    return y
+
+
+def one_slice_of_a_cache(s, buf, t, i):
+    s.cache[:, s.position : s.position + 1] = t[:2].unsqueeze(1)
+    s.position += 1
+    return F.embedding(i, t.unsqueeze(1))
+
+
+def through_views(s, buf, t, i):
+    s.log.append(1)
+    rows = buf.view(2, 4).t()
+    rows[1].mul_(3).add_(1)
+    buf.detach()[5:].zero_()
+    y = t[i]
+    s.log.append(2)
+    return y
+
+
+def through_data(s, buf, t, i):
+    s.log.append(1)
+    buf.data.add_(1)
+    y = t[i]
+    s.log.append(2)
+    return y
+
+
+def another_shape(s, buf, t, i):
+    s.log.append(1)
+    buf.unsqueeze_(0).t_()
+    buf.add_(1)
+    y = t[i]
+    s.log.append(2)
+    return y
+
+
+def all_at_once(s, buf, t, i):
+    torch._foreach_add_([buf, t, s.total], 1.0)
+    s.position += 1
+    return torch.linalg.cholesky(torch.diag(8.0 - i))
+
+
+def given_with_out(s, buf, t, i):
+    s.log.append(1)
+    torch.exp(t, out=buf)
+    y = t[i]
+    s.log.append(2)
+    return y
+
+
+def in_inference_mode(s, buf, t, i):
+    with torch.inference_mode():
+        s.log.append(1)
+        buf.add_(1)
+        y = t[i]
+    s.log.append(2)
+    return y.sum().item()
+
+
+def integers_divided(s, buf, t, i):
+    s.position += 1
+    buf.add_(1)
+    return i // (i - 7)
+
+
+def behind_a_break(s, buf, t, i):
+    buf.add_(1)
+    minidynamo.graph_break()
+    try:
+        buf.mul_(2)
+        y = t[i]
+    except IndexError:
+        y = buf - 1
+    return y
+
+
+def in_a_loop_with_breaks(s, buf, t, i):
+    for k in range(3):
+        try:
+            buf.add_(k)
+            s.log.append(t[i + k])
+        except IndexError:
+            s.log.append(k)
+        minidynamo.graph_break()
+    return buf
+
+
+def in_a_callee(s, buf, t, i):
+    def step(k):
+        buf.add_(k)
+        return t[i + k]
+
+    try:
+        return step(1) + step(2)
+    except IndexError as error:
+        s.log.append(type(error).__name__)
+    return buf
+
+
+PROGRAMS = (
+    *(effects_on_both_sides, error_before_the_write, caught_behind_a_write, finally_behind_a_write),
+    *(written_before_and_behind, written_in_part, written_in_part_and_caught, many_positions, copied_from_positions),
+    *(assigned_at_positions, assigned_at_computed_positions, assigned_where_the_mask_is, positions_that_were_written),
+    *(one_slice_of_a_cache, through_views, through_data, another_shape, all_at_once, given_with_out),
+    *(in_inference_mode, integers_divided, behind_a_break, in_a_loop_with_breaks, in_a_callee),
+)
+
+
+@pytest.mark.filterwarnings("ignore:MD402")  # `another_shape`
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", PROGRAMS)
+def test_an_error_is_taken_back(fn, backend):
+    def called_with(*positions):
+        return lambda: (State(), torch.zeros(8), torch.arange(8.0), torch.tensor(positions))
+
+    good = called_with(0, 2, 3)
+    assert_same_as_eager(fn, good, called_with(1, 2, 99), called_with(0, 7, 3), good, backend=backend)
+
+
+def counted(s, first, second, xs, i):
+    s.log.append(1)
+    second.add_(1)
+    xs[1].mul_(2)
+    y = first[i]
+    s.log.append(2)
+    return y
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_tensors_in_one_memory_and_in_lists(backend):
+    def called_with(position):
+        def make():
+            base = torch.arange(8.0)
+            return State(), base[:4], base[4:], [torch.ones(2), torch.ones(3)], torch.tensor([position])
+
+        return make
+
+    assert_same_as_eager(counted, called_with(1), called_with(5), called_with(2), backend=backend)
+
+
+def taken_from_a_list(s, xs, i):
+    x = xs.pop()
+    s.log.append(len(xs))
+    x.mul_(2)
+    try:
+        y = x[i]
+    except IndexError:
+        s.log.append(x.sum())
+        y = x * 0
+    return y
+
+
+def lost_from_a_list(s, xs, i):
+    x = xs.pop()
+    return xs[0] + x[i]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", [taken_from_a_list, lost_from_a_list])
+def test_lists_keep_what_was_not_taken(fn, backend):
+    def called_with(position):
+        return lambda: (State(), [torch.ones(1), torch.arange(4.0)], torch.tensor([position]))
+
+    assert_same_as_eager(fn, called_with(1), called_with(5), called_with(2), backend=backend)
+
+
+def seeded(s, generator, x, i):
+    s.log.append(1)
+    noise = torch.rand(3, generator=generator)
+    try:
+        y = x[i]
+    except IndexError:
+        y = torch.rand(1)
+    return y + noise + torch.rand(1)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_generators_are_set_back(backend):
+    generators = [torch.Generator().manual_seed(1) for _ in range(2)]
+    results = []
+    for fn, generator in zip((seeded, minidynamo.compile(seeded, backend=backend)), generators):
+        torch.manual_seed(0)
+        made = [fn(State(), generator, torch.arange(4.0), torch.tensor([k])) for k in (1, 9, 2)]
+        results.append([*made, torch.rand(1), torch.rand(1, generator=generator)])
+    torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)
+
+
+def temporaries(s, i):
+    def inner(x):
+        x = x * 2
+        s.log.append(1)
+        try:
+            y = x[i]
+        except IndexError:
+            y = x.sum()
+        return y
+
+    return inner
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_argument_that_nobody_else_holds_is_there_for_the_handler(backend):
+    def program(s, i):
+        inner = temporaries(s, i)
+        return minidynamo.compile(inner, backend=backend)(torch.arange(4.0) + 1)
+
+    for position in (1, 9):
+        s, expected = State(), State()
+        found = program(s, torch.tensor(position))
+        assert torch.equal(found, temporaries(expected, torch.tensor(position))(torch.arange(4.0) + 1))
+        assert s.log == expected.log
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.norm = torch.nn.BatchNorm1d(4)
+        self.head = torch.nn.Linear(4, 3)
+        self.register_buffer("seen", torch.zeros(3))
+        self.steps = self.failures = 0
+
+    def forward(self, x, target):
+        self.steps += 1
+        out = self.head(self.norm(x))
+        try:
+            loss = F.cross_entropy(out, target)
+            self.seen.index_add_(0, target, torch.ones(len(target)))
+        except IndexError:
+            self.failures += 1
+            return out.sum()
+        return loss
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_model_goes_on_training(backend):
+    def train(make):
+        net = Net()
+        call = make(net)
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        torch.manual_seed(1)
+        for target in ([0, 1], [2, 3], [1, 1]):
+            optimizer.zero_grad()
+            call(torch.randn(2, 4), torch.tensor(target)).backward()
+            optimizer.step()
+        versions = [buffer._version for buffer in net.buffers()]
+        return net.state_dict(), net.steps, net.failures, versions
+
+    expected = train(lambda net: net)
+    found = train(lambda net: minidynamo.compile(net, backend=backend))
+    assert found[1:] == expected[1:] and expected[2] == 1
+    torch.testing.assert_close(found[0], expected[0])
+
+
+def test_what_the_graph_overwrites_is_kept_no_longer_than_it_runs():
+    def program(buf, i):
+        buf.add_(1)
+        y = buf[i]
+        minidynamo.graph_break()
+        return y + torch.ones(buf.shape[0]).sum()
+
+    buf, i = torch.zeros(1000), torch.tensor([0])
+    compiled = minidynamo.compile(program, backend="eager")
+    compiled(buf, i)
+    assert peak_bytes(lambda: compiled(buf, i)) < 2 * buf.nbytes
+
+
+def test_a_write_that_autograd_has_recorded_is_not_taken_back():
+    log = []
+
+    @minidynamo.compile(backend="eager")
+    def f(x, i):
+        log.append(1)
+        x.mul_(2)
+        return x[i]
+
+    x = torch.ones(3, requires_grad=True) * 1
+    f(x, torch.tensor([0]))
+    with pytest.raises(IndexError) as error:
+        f(x, torch.tensor([9]))
+    assert "autograd has recorded a write" in "\n".join(error.value.__notes__)
+    assert x.tolist() == [4, 4, 4] and log == [1]

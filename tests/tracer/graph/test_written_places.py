@@ -1,0 +1,139 @@
+"""Tests of minidynamo/tracer/graph/written_places.py: which places are found, how narrow, and when none is kept."""
+
+import operator
+
+import pytest
+import torch
+
+from minidynamo.guards.source import Local
+from minidynamo.tracer.graph.output_graph import OutputGraph
+from minidynamo.variables.constants import ConstantVariable
+
+C = ConstantVariable
+
+
+class Program:
+    """A graph over real tensors, which may raise an error that hangs on data."""
+
+    def __init__(self, **tensors):
+        self.values = tensors
+        self.graph = OutputGraph(lambda: None)
+        self.tensors = {name: self.graph.inputs.tensor(value, Local(name)) for name, value in tensors.items()}
+
+    def __getitem__(self, name):
+        return self.tensors[name]
+
+    def emit(self, target, *args):
+        return self.graph.emit(target, args, {})
+
+    def writes(self):
+        module, self.inputs = self.graph.finish([], [])
+        return self.graph.writes_of(module)
+
+    def given(self, **others):
+        """What the graph takes, in its order."""
+        return [(self.values | others)[one.source.name] for one in self.inputs]
+
+
+def kept(program):
+    """The names of what is written to, and what is kept of a program to which an operation is added that may raise."""
+    program.emit(torch.linalg.cholesky, program["m"])
+    writes = program.writes()
+    places = writes.find(*program.given())
+    names = [name for tensor in places.tensors for name, value in program.values.items() if value is tensor]
+    return names, [*places.wholes, *(part.read(*part.where) for part in places.parts)]
+
+
+def program():
+    tensors = {"x": torch.arange(12.0).view(3, 4), "y": torch.zeros(2), "m": torch.eye(2), "i": torch.tensor([2, 0])}
+    return Program(**tensors)
+
+
+def test_a_graph_that_writes_to_nothing_outside_has_no_writes():
+    p = program()
+    own = p.emit(torch.exp, p["x"])
+    p.emit("add_", own, C(1))
+    p.emit(torch.linalg.cholesky, p["m"])
+    assert p.writes() is None
+
+
+def test_nothing_is_kept_where_no_data_can_make_the_graph_raise():
+    p = program()
+    p.emit("add_", p["x"], C(1))
+    writes = p.writes()
+    assert not writes.can_be_put_back
+    places = writes.find(*p.given())
+    assert places.tensors[0] is p.values["x"] and len(places.tensors) == 1
+    assert not places.wholes and not places.parts
+
+
+def test_a_write_to_a_view_keeps_the_view():
+    p = program()
+    row = p.emit("select", p["x"], C(0), C(1))
+    p.emit("mul_", row, C(2))
+    names, values = kept(p)
+    assert names == ["x"] and [value.tolist() for value in values] == [[4, 5, 6, 7]]
+
+
+@pytest.mark.parametrize(
+    ("operation", "arguments", "expected"),
+    [
+        (operator.setitem, ("x", "i", 0.0), [[8, 9, 10, 11], [0, 1, 2, 3]]),
+        ("index_fill_", ("x", 0, "i", 0.0), [[8, 9, 10, 11], [0, 1, 2, 3]]),
+        ("index_fill_", ("x", 1, "i", 0.0), [[2, 0], [6, 4], [10, 8]]),
+        ("scatter_", ("row", 0, "i", 0.0), [6, 4]),
+    ],
+)
+def test_a_write_at_positions_keeps_what_is_there(operation, arguments, expected):
+    p = program()
+    named = {**p.tensors, "row": p.emit("select", p["x"], C(0), C(1))}
+    p.emit(operation, *(named[a] if isinstance(a, str) else C(a) for a in arguments))
+    names, values = kept(p)
+    assert names == ["x"] and [value.tolist() for value in values] == [expected]
+
+
+def test_many_positions_keep_the_whole():
+    tensors = {"x": torch.arange(3.0), "m": torch.eye(2), "i": torch.zeros(50, dtype=torch.long)}
+    p = Program(**tensors)
+    p.emit("index_fill_", p["x"], C(0), p["i"], C(1.0))
+    assert kept(p)[1][0].tolist() == [0, 1, 2]
+
+
+def test_positions_that_the_graph_has_written_keep_the_whole():
+    p = program()
+    p.emit("add_", p["i"], C(0))
+    p.emit("index_fill_", p["x"], C(0), p["i"], C(1.0))
+    names, values = kept(p)
+    assert sorted(names) == ["i", "x"] and [value.shape for value in values] == [(2,), (3, 4)]
+
+
+def test_positions_are_computed_before_the_graph_runs():
+    p = program()
+    position = p.emit(torch.sub, p["i"], C(0))
+    p.emit("index_fill_", p["x"], C(0), position, C(1.0))
+    assert kept(p)[1][0].tolist() == [[8, 9, 10, 11], [0, 1, 2, 3]]
+
+
+def test_what_is_not_known_before_keeps_the_memory():
+    p = program()
+    scaled = p.emit(torch.exp, p["y"])
+    mask = p.emit(torch.gt, scaled, C(0))
+    p.emit("copy_", p["y"], scaled)
+    p.emit(operator.setitem, p["y"], mask, C(1.0))
+    _, values = kept(p)
+    assert all(value.nbytes == 8 if isinstance(value, torch.Tensor) else value.nbytes() == 8 for value in values)
+
+
+def test_positions_that_do_not_exist_are_for_the_graph_to_tell():
+    p = program()
+    p.emit("index_fill_", p["x"], C(0), p["i"], C(1.0))
+    p.emit(torch.linalg.cholesky, p["m"])
+    writes = p.writes()
+    given = p.given(i=torch.tensor([99]))
+    with pytest.raises(IndexError):
+        [part.read(*part.where) for part in writes.find(*given).parts]
+    (part,) = writes.find_memories(*given).parts
+    before = part.read(*part.where)
+    p.values["x"].zero_()
+    part.write(*part.where, before)
+    assert p.values["x"].sum() == 66
