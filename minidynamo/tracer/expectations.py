@@ -1,15 +1,15 @@
 """Owns decisions about a tensor's value of which one way only raises: the graph checks that the program goes the other.
 
 When the check fails, the graph raises and the frame runs again as the user wrote it, so that Python raises what the
-program says, and its handlers run. So nothing may have happened by then that a second run would do once more: a graph
-that checks writes to nothing outside and calls nothing but torch's own functions.
+program says, and its handlers run. So nothing may have happened by then that cannot be taken back: a graph that checks
+has autograd record no write to what is outside, and calls nothing but torch's own functions.
 """
 
 from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from types import CodeType
 from typing import Any
 
@@ -150,16 +150,14 @@ def may_expect(request: FrameRequest) -> bool:
     return request.expects and not request.steal and not any(issubclass(type(value), torch.Tensor) for value in values)
 
 
-def can_run_twice(traced: TracedFrame, memory_outside: Callable[[], Collection[object]]) -> bool:
+def can_run_twice(traced: TracedFrame) -> bool:
     """Whether the graph checks nothing, or its frame can run again after a failure."""
-    graph = traced.graph
+    graph, writes = traced.graph, traced.writes
     if graph is None or not checks(graph):
         return True
-    if any(given.given_up for given in traced.inputs):
+    if any(given.given_up for given in traced.inputs) or not all(map(only_computes, graph.graph.nodes)):
         return False
-    outside = memory_outside()
-    calls = [node for node in graph.graph.nodes if node.op in ("call_function", "call_method")]
-    return all(_is_harmless(node, outside) for node in calls)
+    return writes is None or (writes.can_be_put_back and not writes.are_recorded)
 
 
 def only_computes(node: torch.fx.Node) -> bool:
@@ -168,9 +166,3 @@ def only_computes(node: torch.fx.Node) -> bool:
     computes = is_of_torch(target) or target in (getattr, assert_async) or is_switch(target)
     computes = computes or getattr(target, "__module__", "") in _OF_TORCH or hasattr(target, "only_computes")
     return computes or node.op != "call_function"
-
-
-def _is_harmless(node: torch.fx.Node, outside: Collection[object]) -> bool:
-    if not only_computes(node):
-        return False
-    return not node.meta.get("mutates") or not set(node.meta.get("written_memory", ())) & set(outside)

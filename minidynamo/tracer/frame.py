@@ -88,7 +88,7 @@ def _attempt(request: FrameRequest, stop: _Stop | None, number: int) -> TracedFr
         _run(request, frame, stop)
         tx.graph.may_end = False
         traced = finish(tx, request, frame, _end(request, frame, stop))
-        if not can_run_twice(traced, tx.graph.memory_outside):
+        if not can_run_twice(traced):
             raise Unexpected
         return traced
     finally:

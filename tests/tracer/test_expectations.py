@@ -65,8 +65,21 @@ def test_a_graph_checks_only_what_can_run_twice():
         buffer.add_(1)
         return x * buffer
 
+    def writes_with_a_gradient(x, y):
+        assert (x > 0).all()
+        y.mul_(x)
+        return y
+
+    def puts_other_memory_there(x):
+        assert (x > 0).all()
+        buffer.data = x * 2
+        return x
+
     assert len(checks_of(writes_to_its_own, torch.ones(3))) == 1
-    assert not checks_of(writes_outside, torch.ones(3))
+    assert len(checks_of(writes_outside, torch.ones(3))) == 1
+    assert len(checks_of(writes_with_a_gradient, torch.ones(3), torch.ones(3))) == 1
+    assert not checks_of(writes_with_a_gradient, torch.ones(3, requires_grad=True), torch.ones(3))
+    assert not checks_of(puts_other_memory_there, torch.ones(3))
 
 
 def test_what_may_be_true_of_several_numbers_is_left_to_python():

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from benchmarks.memory import peak_bytes
+from minidynamo.compat import memory_of
 from minidynamo.tracer.graph.written_places import Writes, find_writes
 from minidynamo.tracer.recovery import HeldList, Overwritten, random_states, revive, states_of, weakly_held
 
@@ -45,12 +46,13 @@ def overwriting(operation: str, *, can_be_put_back: bool) -> Writes:
     graph.placeholder("number")
     x, ys = graph.placeholder("x"), graph.placeholder("ys")
     y = graph.call_function(operator.getitem, (ys, 0))
-    for node, memory in ((x, "x"), (y, "y")):
-        graph.call_method(operation, (node,)).meta["written_memory"] = (memory,)
+    fakes = {x: torch.empty(2), y: torch.empty(2)}
+    for node, fake in fakes.items():
+        graph.call_method(operation, (node,)).meta["written_memory"] = (memory_of(fake),)
     if can_be_put_back:
         graph.call_function(torch.linalg.cholesky, (x,))
     graph.output(())
-    writes = find_writes(torch.fx.GraphModule({}, graph), {x: "x", y: "y"})
+    writes = find_writes(torch.fx.GraphModule({}, graph), fakes)
     assert writes is not None and writes.can_be_put_back is can_be_put_back
     return writes
 

@@ -56,13 +56,9 @@ class FakeTensors:
         """The tracker that a fake tensor belongs to; None for one that an operation has just made."""
         return self._trackers.get(id(fake))
 
-    def memory_outside(self) -> frozenset[object]:
-        """The memory of all tensors that have a place outside."""
-        return frozenset(memory_of(v.fake) for v in self._trackers.values() if v.source is not None)
-
-    def owners(self) -> dict[torch.fx.Node, object]:
-        """The nodes of the tensors that have a place outside, each with its memory."""
-        return {v.node: memory_of(v.fake) for v in self._trackers.values() if v.source is not None}
+    def from_outside(self) -> dict[torch.fx.Node, torch.Tensor]:
+        """The fake tensors that have a place outside, by their nodes."""
+        return {v.node: v.fake for v in self._trackers.values() if v.source is not None}
 
     def owner_of(self, memory: object) -> TensorVariable | None:
         """A tensor from outside that lies in this memory, if there is one."""

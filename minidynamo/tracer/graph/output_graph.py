@@ -169,10 +169,6 @@ class OutputGraph:
         """How often the fake tensor of one from outside counted as written when the frame began."""
         return self.inputs.version_on_arrival(tensor)
 
-    def memory_outside(self) -> frozenset[object]:
-        """The memory of the tensors that have come from outside."""
-        return self._fakes.memory_outside()
-
     def owner_of(self, memory: object) -> TensorVariable | None:
         """A tensor from outside that lies in this memory; None for memory that the graph makes."""
         return self._fakes.owner_of(memory)
@@ -180,7 +176,7 @@ class OutputGraph:
     def writes_of(self, graph: torch.fx.GraphModule) -> Writes | None:
         """What the finished graph writes to outside, if anything."""
         nodes = dict.fromkeys(graph.graph.nodes)
-        return find_writes(graph, {node: memory for node, memory in self._fakes.owners().items() if node in nodes})
+        return find_writes(graph, {node: fake for node, fake in self._fakes.from_outside().items() if node in nodes})
 
     def use(self, tensor: TensorVariable) -> torch.Tensor:
         """The fake tensor, whose facts are guarded from now on."""

@@ -88,7 +88,8 @@ class Writes:
     """What a graph writes to outside, found by a program that takes what the graph takes.
 
     `can_be_put_back`: data may make the graph raise, so it is found out which places are written. Otherwise there are
-    only the tensors. The program reads the inputs at `positions` alone. It is compiled when it is first needed.
+    only the tensors. `are_recorded`: autograd records one of the writes, which a graph that runs as it was captured
+    cannot take back. The program reads the inputs at `positions` alone. It is compiled when it is first needed.
     """
 
     def __init__(self, finder: _Finder, *, can_be_put_back: bool) -> None:
@@ -96,6 +97,7 @@ class Writes:
         wholes, parts = finder.places() if can_be_put_back else ([], [])
         memories = [(memory, (node,)) for node in tensors] if can_be_put_back else []
         self.can_be_put_back = can_be_put_back
+        self.are_recorded = finder.are_recorded()
         self._precise = finder.graph(tensors, wholes, parts)
         self._safe = finder.graph(tensors, [], memories)
         self.positions = [k for k, node in enumerate(self._precise.find_nodes(op="placeholder")) if node.users]
@@ -111,10 +113,10 @@ class Writes:
         return _compiled(self._safe)
 
 
-def find_writes(root: torch.fx.GraphModule, owners: Mapping[torch.fx.Node, object]) -> Writes | None:
-    """The writes of a graph to memory from outside, if there are any. `owners` are the nodes of the tensors that come
-    from there, each with its memory."""
-    finder = _Finder(root, owners)
+def find_writes(root: torch.fx.GraphModule, fakes: Mapping[torch.fx.Node, torch.Tensor]) -> Writes | None:
+    """The writes of a graph to memory from outside, if there are any. `fakes` are the nodes of the tensors that come
+    from there, each with the fake one that it has become by the end."""
+    finder = _Finder(root, fakes)
     if not finder.written:
         return None
     shows_more = any(node.target in _SHOWS_MORE for node in finder.by_node)
@@ -130,10 +132,11 @@ Found = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 class _Finder:
-    def __init__(self, root: torch.fx.GraphModule, owners: Mapping[torch.fx.Node, object]) -> None:
+    def __init__(self, root: torch.fx.GraphModule, fakes: Mapping[torch.fx.Node, torch.Tensor]) -> None:
         self.root = root
-        self.owners = owners
-        self.outside = frozenset(owners.values())
+        self.fakes = fakes
+        self.owners = {node: memory_of(fake) for node, fake in fakes.items()}
+        self.outside = frozenset(self.owners.values())
         self.by_node = {node: self._written_by(node) & self.outside for node in root.graph.nodes}
         self.written = frozenset[object]().union(*self.by_node.values())
         self.foreseen: dict[torch.fx.Node, bool] = {}
@@ -159,6 +162,11 @@ class _Finder:
                 owners = [owner for owner, where in self.owners.items() if where in memories]
                 parts |= {owner.name: (memory, (owner,)) for owner in owners}
         return [*wholes], [*parts.values()]
+
+    def are_recorded(self) -> bool:
+        """Whether a tensor that is written to has a history by the end of the graph."""
+        written = [fake for node, fake in self.fakes.items() if self.owners[node] in self.written]
+        return any(fake.grad_fn is not None for fake in written)
 
     def _part(self, node: torch.fx.Node) -> Found | None:
         name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
