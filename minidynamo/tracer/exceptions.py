@@ -7,6 +7,8 @@ none. What exceptions can do is in `handlers/exceptions.py`.
 from __future__ import annotations
 
 import builtins
+import contextlib
+import inspect
 import types
 from collections.abc import Callable
 from typing import TypeVar
@@ -15,6 +17,7 @@ from minidynamo.errors import Diagnostic
 from minidynamo.tracer.constants import NotConstant, from_constant
 from minidynamo.tracer.copies import SHORTER_LIST, anew
 from minidynamo.tracer.moved_items import as_moved
+from minidynamo.tracer.side_effects import SideEffects
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import TupleVariable
@@ -83,14 +86,44 @@ def _words(args: TupleVariable | None) -> str:
     return ", ".join([str(item.here) for item in plain]) if len(plain) == len(items) else ""
 
 
-def tracked(error: BaseException, *, exact: bool) -> ExceptionVariable:
-    """The tracker of what Python would raise here; `exact`: it would also say the same."""
+def tracked(error: BaseException, effects: SideEffects, *, exact: bool) -> ExceptionVariable:
+    """The tracker of what Python would raise here; `exact`: it would also say the same, and keep the same."""
+    exception = ExceptionVariable(None, type(error))
+    if not exact:
+        return exception
     words = error.args if error.__traceback__ is not None else map(_said_anew, error.args)
-    try:
-        args = from_constant(tuple(words)) if exact else None
-    except NotConstant:
-        args = None
-    return ExceptionVariable(None, type(error), args=args if isinstance(args, TupleVariable) else None)
+    with contextlib.suppress(NotConstant):
+        attributes = {name: from_constant(value) for name, value in vars(error).items()}
+        args = from_constant(tuple(words))
+        assert isinstance(args, TupleVariable)
+        exception.args = args
+        for name, value in attributes.items():
+            effects.set_attr(exception, name, value)
+        if says_itself(type(error)):
+            exception.text = str(error)
+    for name in own_fields(type(error)):
+        with contextlib.suppress(NotConstant, AttributeError):
+            exception.fields[name] = from_constant(getattr(error, name))
+    return exception
+
+
+def own_fields(cls: type) -> frozenset[str]:
+    """The names of what the built-in classes below `cls` keep beside the arguments, all but those in `EXCEPTIONS`."""
+    names = (name for base in cls.__mro__ if _keeps_more(base) for name in vars(base))
+    return frozenset(
+        name
+        for name in names
+        if inspect.ismemberdescriptor(found := inspect.getattr_static(cls, name)) or inspect.isgetsetdescriptor(found)
+    )
+
+
+def says_itself(cls: type[BaseException]) -> bool:
+    """Whether the text of such an exception is made by a built-in class, of more than the arguments."""
+    return _keeps_more(next(base for base in cls.__mro__ if "__str__" in vars(base)))
+
+
+def _keeps_more(cls: type) -> bool:
+    return cls.__module__ == "builtins" and issubclass(cls, BaseException) and cls not in EXCEPTIONS
 
 
 def _said_anew(word: object) -> object:
@@ -110,7 +143,7 @@ def unsaid(cls: type[BaseException]) -> ExceptionVariable:
 
 def left_generator(inner: ExceptionVariable) -> ExceptionVariable:
     """What comes out of a generator for a StopIteration, which would be taken for its end."""
-    error = tracked(RuntimeError("generator raised StopIteration"), exact=True)
+    error = made(RuntimeError, ConstantVariable(anew("generator raised StopIteration")))
     error.cause = error.context = inner
     error.suppresses_context = True
     return error

@@ -245,7 +245,8 @@ class Frame:
     def forget_words(self, exception: ExceptionVariable) -> None:
         """Twins of library functions raise what their originals do, but may say it in other words."""
         if self.is_ours:
-            exception.args = None
+            exception.args, exception.text = None, None
+            exception.fields.clear()
 
     def jump(self, target: int | None) -> None:
         """Go on at instruction `target`."""

@@ -99,7 +99,7 @@ def folded(
     try:
         result = function(*args, **kwargs)
     except Exception as error:
-        tx.raises(tracked(error, exact=says(error)))
+        tx.raises(tracked(error, tx.side_effects, exact=says(error)))
     try:
         return from_result(result, operands, [*args, *kwargs.values()])
     except NotConstant:

@@ -337,7 +337,9 @@ class Tracer(Protocol):
         """Cut the graph before the current instruction of the root frame, which then runs natively."""
         ...
 
-    def raises(self, error: BaseException | ExceptionVariable, *, exact: bool = False) -> NoReturn:
+    def raises(
+        self, error: BaseException | ExceptionVariable, *, exact: bool = False, **fields: VariableTracker
+    ) -> NoReturn:
         """The program raises here: while tracing where that is `exact`, else by a cut, so that Python itself does.
 
         `exact`: Python would raise an error of this class with these `args`. A tracked exception is raised as it is.

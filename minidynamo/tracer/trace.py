@@ -233,9 +233,12 @@ class Trace:
         """Cut the graph before the current instruction of the root frame."""
         raise GraphBreak(Diagnostic(code, f"graph break: {what}", why, fix, marker, self.location()))
 
-    def raises(self, error: BaseException | ExceptionVariable, *, exact: bool = False) -> NoReturn:
+    def raises(
+        self, error: BaseException | ExceptionVariable, *, exact: bool = False, **fields: VariableTracker
+    ) -> NoReturn:
         """The program raises here: while tracing where that is `exact`, else by a cut, so that Python itself does."""
-        exception = tracked(error, exact=exact) if isinstance(error, BaseException) else error
+        exception = tracked(error, self.side_effects, exact=exact) if isinstance(error, BaseException) else error
+        exception.fields.update(fields)
         diagnostic = Diagnostic("MD202", "graph break: the program raises an exception here", where=self.location())
         diagnostic = replace(diagnostic, why=description(error if isinstance(error, BaseException) else exception))
         if isinstance(error, BaseException):

@@ -6,7 +6,7 @@ It does not raise them; `tracer/exceptions.py` does.
 from __future__ import annotations
 
 import types
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import TupleVariable
@@ -17,10 +17,13 @@ from minidynamo.variables.objects import ObjectVariable
 class ExceptionVariable(ObjectVariable):
     """An exception made while tracing. `args` is None when only its class is known, not what it says.
 
-    Once it `is_raised`, it has a traceback, which exists only when Python itself raises.
+    Once it `is_raised`, it has a traceback, which exists only when Python itself raises. `fields` are what its built-in
+    class keeps beside the arguments, as far as that is known, and `text` is what it says where that follows from them.
     """
 
     args: TupleVariable | None = None
+    fields: dict[str, VariableTracker] = field(default_factory=dict)
+    text: str | None = None
     cause: VariableTracker | None = None
     context: VariableTracker | None = None
     suppresses_context: bool = False

@@ -4,6 +4,7 @@ PYTEST_DONT_REWRITE: what `assert` says in these programs is Python's own.
 """
 
 import functools
+import json
 import sys
 import traceback
 
@@ -739,6 +740,90 @@ def what_only_python_knows(x):
     except Plain:
         found += [str(sys.exc_info()[1]), traceback.format_exc().splitlines()[-1]]
     return x + 1, found
+
+
+# What exceptions keep beside their arguments
+
+
+class Found:
+    __slots__ = ("empty",)
+
+
+@programs()
+def fields_of_errors_that_python_raises(x):
+    found, kept = [], Found()
+    for obj, name in ((x, "no_such"), (kept, "no_such"), (kept, "empty"), (Found, "no_such"), (1, "no_such")):
+        try:
+            getattr(obj, name)
+        except AttributeError as error:
+            found += [str(error), error.name, error.obj is x, error.obj is kept, error.obj is Found, error.obj == 1]
+    try:
+        no_such_global  # noqa: B018
+    except NameError as error:
+        found += [str(error), error.name, error.args]
+    try:
+        del kept
+        x = x + kept  # noqa: F821
+    except UnboundLocalError as error:
+        found += [str(error), error.name]
+    return x + 1, found
+
+
+@programs()
+def fields_of_a_missing_module(x):
+    try:
+        import no_such_module.part  # noqa: F401, PLC0415
+    except ModuleNotFoundError as error:
+        return x + 1, str(error), repr(error), error.args, error.name, error.path, error.msg
+
+
+@programs()
+def fields_of_errors_of_text(x):
+    found = []
+    try:
+        "caf\xe9".encode("ascii")
+    except UnicodeEncodeError as error:
+        found += [str(error), error.args, error.object, error.start, error.end, hasattr(error, "reason")]
+    try:
+        b"\xff\xfe".decode("utf8")
+    except ValueError as error:
+        found += [str(error), getattr(error, "encoding", None)]
+    return x + 1, found
+
+
+@programs()
+def attributes_of_errors_of_libraries(x):
+    found = []
+    for text in ("{", "[1, 2"):
+        try:
+            json.loads(text)
+        except ValueError as error:
+            found += [str(error), error.msg, hasattr(error, "pos"), getattr(error, "lineno", None), sorted(vars(error))]
+            error.doc = 5
+            del error.pos
+            found += [error.doc, hasattr(error, "pos")]
+    return x + len(found), found
+
+
+@programs(breaks=1)
+def words_behind_a_changed_field(x):
+    y = x + 1
+    try:
+        "caf\xe9".encode("ascii")
+    except UnicodeEncodeError as error:
+        error.reason = "because"
+        return y, error.reason, str(error)
+
+
+@programs()
+def notes(x):
+    error = Plain("a")
+    error.add_note("first")
+    try:
+        raise error
+    except Plain as caught:
+        caught.add_note("second")
+        return x + 1, caught.__notes__, caught is error
 
 
 # Attributes that raise

@@ -11,10 +11,13 @@ from minidynamo.tracer.exceptions import (
     description,
     made,
     native_base,
+    own_fields,
+    says_itself,
     set_context,
     tracked,
     unsaid,
 )
+from minidynamo.tracer.side_effects import SideEffects
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.tensors import TensorVariable
 
@@ -48,10 +51,24 @@ def test_the_class_that_makes_an_exception():
 
 
 def test_what_is_known_of_an_error():
-    assert [item.value for item in tracked(Own("a", 1), exact=True).args.items] == ["a", 1]
-    assert tracked(Own("a"), exact=False).args is None
-    assert tracked(Own(object()), exact=True).args is None
+    effects = SideEffects()
+    assert [item.value for item in tracked(Own("a", 1), effects, exact=True).args.items] == ["a", 1]
+    assert tracked(Own("a"), effects, exact=False).args is None
+    assert tracked(Own(object()), effects, exact=True).args is None
+    assert not effects.journal
     assert unsaid(Own).args is None and unsaid(Own).python_type is Own
+
+
+def test_what_an_error_keeps_beside_its_arguments():
+    effects, error = SideEffects(), ImportError("no", name="part")
+    error.tried = 3
+    known = tracked(error, effects, exact=True)
+    assert known.text == "no" and {"name", "path", "msg"} <= own_fields(ImportError) == {*known.fields}
+    assert known.fields["name"].value == "part" and effects.attr(known, "tried").value == 3
+    error.tried = object()
+    assert tracked(error, effects, exact=True).args is None
+    assert tracked(error, effects, exact=False).fields == {}
+    assert not own_fields(KeyError) and not own_fields(AttributeError) and not says_itself(KeyError)
 
 
 def test_description():

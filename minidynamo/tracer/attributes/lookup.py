@@ -22,6 +22,7 @@ from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
     SuperVariable,
 )
+from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.objects import (
     ClassVariable,
     ObjectVariable,
@@ -77,11 +78,11 @@ def read_unread(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker:
 
 def raise_no_attribute(tx: Tracer, obj: VariableTracker, name: str) -> NoReturn:
     """Raise the AttributeError of a failed lookup."""
-    if isinstance(obj, ClassVariable):
-        tx.raises(AttributeError(f"type object {obj.value.__name__!r} has no attribute {name!r}"), exact=True)
     if isinstance(obj, PythonModuleVariable | SuperVariable):
         tx.raises(unsaid(AttributeError))
-    tx.raises(AttributeError(f"{obj.python_type.__name__!r} object has no attribute {name!r}"), exact=True)
+    whose = f"type object {obj.value.__name__!r}" if isinstance(obj, ClassVariable) else None
+    words = f"{whose or f'{obj.python_type.__name__!r} object'} has no attribute {name!r}"
+    tx.raises(AttributeError(words), exact=True, name=ConstantVariable(name), obj=obj)
 
 
 def find_attribute(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker | None:

@@ -79,7 +79,7 @@ def _operator(cls: type, name: str) -> registry.Handler:
         try:
             return constant(real(value, as_constant(other)))
         except (ArithmeticError, ValueError, TypeError, MemoryError) as error:
-            tx.raises(tracked(error, exact=says(error)))
+            tx.raises(tracked(error, tx.side_effects, exact=says(error)))
 
     return handle
 

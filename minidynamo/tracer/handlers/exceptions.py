@@ -6,12 +6,15 @@ when only its class is known.
 
 from __future__ import annotations
 
+import builtins
+
 from minidynamo.tracer import registry
 from minidynamo.tracer.attributes import lookup_on_class
 from minidynamo.tracer.constants import as_constant
-from minidynamo.tracer.exceptions import EXCEPTIONS
+from minidynamo.tracer.exceptions import EXCEPTIONS, own_fields, says_itself
 from minidynamo.tracer.moved_items import hold, moved_at
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.side_effects import UNKNOWN
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import TupleVariable
@@ -70,6 +73,18 @@ def _repr(tx: Tracer, self: ExceptionVariable) -> VariableTracker:
     return ConstantVariable(f"{self.cls.__name__}({', '.join(parts)})")
 
 
+def _own_str(tx: Tracer, self: ExceptionVariable) -> VariableTracker:
+    """What a class says that has words of its own, of what it keeps."""
+    written = tx.side_effects.written_attrs(self)
+    if self.text is None or any(name in written for name in self.fields):
+        _break(tx, self, "is asked what it says")
+    return ConstantVariable(self.text)
+
+
+_BUILTINS = {cls for cls in vars(builtins).values() if isinstance(cls, type) and issubclass(cls, BaseException)}
+for _cls in _BUILTINS:
+    if "__str__" in vars(_cls) and says_itself(_cls):
+        registry.method(_cls, "__str__")(_own_str)
 for _cls in EXCEPTIONS:
     for _name, _handler in (("__init__", _init), ("__str__", _str), ("__repr__", _repr)):
         if _name in vars(_cls) and (_cls, _name) != (KeyError, "__str__"):
@@ -82,6 +97,12 @@ for _cls in EXCEPTIONS:
 @registry.attributes(ExceptionVariable)
 def _attribute(tx: Tracer, obj: ExceptionVariable, name: str) -> VariableTracker | None:
     _, owner = lookup_on_class(obj.cls, name)
+    if tx.side_effects.attr(obj, name) is not UNKNOWN:
+        return None
+    if name in obj.fields and owner in _BUILTINS:
+        return obj.fields[name]
+    if name in own_fields(obj.cls) or (owner is None and obj.args is None and obj.cls not in EXCEPTIONS):
+        _break(tx, obj, f"is asked for its `{name}`")
     if owner not in EXCEPTIONS:
         return None
     if name == "args":

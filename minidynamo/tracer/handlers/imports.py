@@ -35,7 +35,7 @@ def raise_if_missing(tx: Tracer, name: str) -> None:
     """Raise ModuleNotFoundError where the module, or the package that it is in, is none that there is."""
     top = name.partition(".")[0]
     if _is_missing_now(tx, top):
-        tx.raises(tracked(ModuleNotFoundError(f"No module named {top!r}", name=top), exact=True))
+        tx.raises(tracked(ModuleNotFoundError(f"No module named {top!r}", name=top), tx.side_effects, exact=True))
 
 
 def _is_missing_now(tx: Tracer, name: str) -> bool:

@@ -53,7 +53,7 @@ def run(tx: Tracer, function: Callable[..., Any], args: Sequence[VariableTracker
     except Exception as error:
         if "read-only" in str(error):
             tx.break_graph("MD208", f"{name} writes to an array", why="Arrays are only read while tracing.")
-        tx.raises(tracked(error, exact=says(error)))
+        tx.raises(tracked(error, tx.side_effects, exact=says(error)))
     if type(result) is np.ndarray:
         if any(np.may_share_memory(result, given) for given in _arrays([*plain, *named.values()])):
             tx.break_graph(

@@ -75,8 +75,10 @@ def raise_unbound(frame: Frame, name: str) -> NoReturn:
     shown = name.removesuffix(" (local)")
     without = "where it is not associated with a value"
     if name in frame.code.co_freevars:
-        frame.tx.raises(NameError(f"cannot access free variable {shown!r} {without} in enclosing scope"), exact=True)
-    frame.tx.raises(UnboundLocalError(f"cannot access local variable {shown!r} {without}"), exact=True)
+        words = f"cannot access free variable {shown!r} {without} in enclosing scope"
+        frame.tx.raises(NameError(words), exact=True, name=ConstantVariable(shown))
+    words = f"cannot access local variable {shown!r} {without}"
+    frame.tx.raises(UnboundLocalError(words), exact=True, name=ConstantVariable(None))
 
 
 def read_local(frame: Frame, name: str) -> VariableTracker:
@@ -224,7 +226,7 @@ def read_global(frame: Frame, name: str) -> VariableTracker:
     if name not in known:
         if not frame.trusted:
             tx.guard(Constant(known, "builtins", hidden=True), GuardKind.MISSING_KEY, name)
-        tx.raises(NameError(f"name {name!r} is not defined"), exact=True)
+        tx.raises(NameError(f"name {name!r} is not defined"), exact=True, name=ConstantVariable(name))
     return tx.wrap(known[name], Constant(known[name], name))
 
 

@@ -57,6 +57,21 @@ def has_members(obj, names, methods):
     return True
 
 
+# --- exceptions ---------------------------------------------------------------------------------------------------
+
+
+@polyfill(BaseException.add_note)
+def add_note(self, note):
+    if not isinstance(note, str):
+        return cannot_trace("a note that is no text", "Python refuses it")
+    if not hasattr(self, "__notes__"):
+        self.__notes__ = []
+    if not isinstance(self.__notes__, list):
+        return cannot_trace("a note beside `__notes__` that are no list", "Python refuses it")
+    list.append(self.__notes__, note)
+    return None
+
+
 # --- attributes ---------------------------------------------------------------------------------------------------
 
 
