@@ -19,11 +19,13 @@ from minidynamo.guards.source import Constant, Source
 from minidynamo.tracer import numpy_numbers
 from minidynamo.tracer.constants import NotConstant, as_constant, from_constant
 from minidynamo.tracer.numbers import (
+    are_numbers,
     binary,
     bounded_power,
     computed_text,
     floating,
     involves_number,
+    refuse_zero,
     require,
     unary,
     value_here,
@@ -319,7 +321,8 @@ def call(
     tx: Tracer, function: Any, args: Sequence[VariableTracker], kwargs: Mapping[str, VariableTracker]
 ) -> VariableTracker | None:
     """A function of numbers; None when it is not one that is known here."""
-    if function is divmod and len(args) == 2 and not kwargs and any(isinstance(arg, NumberVariable) for arg in args):
+    if function is divmod and len(args) == 2 and not kwargs and are_numbers(*args):
+        refuse_zero(tx, divmod, *args)
         return TupleVariable([tx.call(part, args) for part in (operator.floordiv, operator.mod)])
     if args and any(function is maker for maker in _TENSORS) and involves_number(args[0]):
         return _tensor(tx, function, args, kwargs)

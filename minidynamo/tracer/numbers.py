@@ -88,6 +88,12 @@ def _is_number(variable: VariableTracker) -> bool:
     return isinstance(variable, NumberVariable | ConstantVariable) and variable.python_type in (int, float, bool)
 
 
+def are_numbers(left: VariableTracker, right: VariableTracker) -> bool:
+    """Whether both are numbers, one of which is not known."""
+    is_known = not (isinstance(left, NumberVariable) or isinstance(right, NumberVariable))
+    return not is_known and _is_number(left) and _is_number(right)
+
+
 def _without_bool(variable: VariableTracker) -> VariableTracker:
     """The variable; True as 1 and False as 0, which is what they are to arithmetic, and symbols know no bools."""
     is_bool = isinstance(variable, ConstantVariable) and variable.python_type is bool
@@ -173,16 +179,14 @@ def binary(
         compared = _compare_unread(tx, function, left, right)
         if compared is not None:
             return compared
-    if not (isinstance(left, NumberVariable) or isinstance(right, NumberVariable)):
-        return None
-    if not (_is_number(left) and _is_number(right)):
+    if not are_numbers(left, right):
         return None
     given, (left, right) = (left, right), (_without_bool(left), _without_bool(right))
     result: VariableTracker | None = None
+    if function in _DIVISIONS:
+        refuse_zero(tx, function, left, right)
     if function in _COMPARISONS:
         result = _compare(tx, function, left, right)
-    elif function in _DIVISIONS and not _holds(tx, operator.ne, right, ConstantVariable(0)):
-        result = None  # Python raises
     elif function is operator.pow:
         result = _power(tx, left, right)
     elif function in _BITS:
@@ -199,6 +203,16 @@ def _as_constants(tx: Tracer, function: Callable[..., Any], *operands: VariableT
     constants = [pinned(operand) for operand in operands]
     result = tx.call(function, constants)
     return next((operand for operand, constant in zip(operands, constants) if constant is result), result)
+
+
+def refuse_zero(tx: Tracer, function: Callable[..., Any], left: VariableTracker, right: VariableTracker) -> None:
+    """Guard that a number is divided by another one than zero, or raise what Python raises, whatever is divided."""
+    if _holds(tx, operator.ne, right, ConstantVariable(0)):
+        return
+    try:
+        function(value_here(left), value_here(right))
+    except ZeroDivisionError as error:
+        tx.raises(error, exact=True)
 
 
 def _made_by(result: VariableTracker, text: str, *operands: VariableTracker) -> VariableTracker:

@@ -212,6 +212,21 @@ def test_a_function_of_numbers_that_would_raise_raises() -> None:
         f(X, -3.0)
 
 
+@pytest.mark.parametrize("one", [1, 1.0])
+@pytest.mark.parametrize("divide", [operator.truediv, operator.floordiv, operator.mod, divmod])
+def test_a_division_by_zero_that_is_caught(divide: Callable[..., Any], one: Any) -> None:
+    def program(x: torch.Tensor, a: Any, b: Any) -> Any:
+        try:
+            ratio = divide(a, b)
+        except ZeroDivisionError as error:
+            return x * 2, str(error), error.args
+        return x + 1, str(type(ratio))
+
+    calls = [(one, 2 * one), (2 * one, 0 * one), (3 * one, 0 * one), (4 * one, 0 * one), (5 * one, 7 * one)]
+    make = [lambda a=a, b=b: (torch.randn(3), a, b) for a, b in calls]
+    assert_same_as_eager(program, *make, graphs=3, breaks=0, recompiles=2)
+
+
 def test_numbers_of_other_classes_are_compiled_for_themselves() -> None:
     f = compiled(lambda x, n: (x * n, type(n)), fullgraph=True)
     for n in (2, 3, 2.0, 3.0, True, 4, 5.0):

@@ -188,6 +188,59 @@ def test_optimizer_of_the_users():
     assert [graphs for _, graphs in results] == [(0, 0, 0), (1, 2, 3), (2, 4, 5)]  # new; first numbers; any numbers
 
 
+class ScheduleFree(optim.Optimizer):
+    """A rectified step towards a weighted mean of all iterates; the weights of the first steps are zero."""
+
+    def __init__(self, params, lr=0.1, betas=(0.9, 0.99)):
+        super().__init__(params, {"lr": lr, "betas": betas, "k": 0, "weight_sum": 0.0, "lr_max": -1.0})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            count = group["k"] + 1
+            beta1, beta2 = group["betas"]
+            correction = 1 - beta2**count
+            longest = 2 / (1 - beta2) - 1
+            length = longest - 2 * count * beta2**count / correction
+            rise = 0.0
+            if length > 4:
+                rise = ((length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)) ** 0.5
+            lr = group["lr"] * rise
+            group["lr_max"] = max(lr, group["lr_max"])
+            weight = group["lr_max"] ** 2.0
+            group["weight_sum"] = group["weight_sum"] + weight
+            try:
+                share = weight / group["weight_sum"]
+            except ZeroDivisionError:
+                share = 0
+            for p in group["params"]:
+                state = self.state[p]
+                if "z" not in state:
+                    state["z"], state["v"] = p.clone(), torch.zeros_like(p)
+                state["v"].mul_(beta2).addcmul_(p.grad, p.grad, value=1 - beta2)
+                if length > 4:
+                    p.grad.div_(state["v"].div(correction).sqrt_().add_(1e-8))
+                p.lerp_(state["z"], share).add_(p.grad, alpha=lr * (beta1 * (1 - share) - 1))
+                state["z"].sub_(p.grad, alpha=lr)
+            group["k"] = count
+
+
+def test_weights_that_are_zero_at_first():
+    results = []
+    for compiled in (False, True):
+        net = model()
+        optimizer = ScheduleFree(net.parameters())
+        counter = CompileCounter()
+        step = minidynamo.compile(optimizer.step, backend=counter, fullgraph=True) if compiled else optimizer.step
+        for number in range(STEPS):
+            optimizer.zero_grad()
+            net(torch.full((3, 4), number / STEPS)).square().mean().backward()
+            step()
+        results.append([*net.parameters(), optimizer.param_groups[0]["weight_sum"]])
+    torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)
+    assert counter.frame_count == 3  # new; while the weights are zero; from then on
+
+
 def test_state_of_the_whole_optimizer_among_that_of_parameters():
     class Counting(SignDescent):
         def step(self, closure=None):
