@@ -18,7 +18,7 @@ import torch
 
 from minidynamo.arguments import CompileKeywords, checked_options
 from minidynamo.codegen.runtime import library
-from minidynamo.compat import MODULE_CALL, OpOverload, OpOverloadPacket, is_made_by_torch_compile
+from minidynamo.compat import OpOverload, OpOverloadPacket, is_made_by_torch_compile, module_call
 from minidynamo.compiled import CompiledFunction, all_compiled, compile_function, is_current
 from minidynamo.config import config
 from minidynamo.counters import Stats
@@ -215,7 +215,7 @@ def _compile_module(module: torch.nn.Module, options: CompileOptions) -> torch.n
     named = replace(_with_stolen(module, options), name=options.name or type(module).__name__)
     made: list[types.FunctionType] = getattr(module.__dict__.get("_compiled_call_impl"), _VERSIONS, [])
     known = (function for function in made if compiled_record(function).options == named)
-    function = next(known, None) or compile_function(MODULE_CALL, named, module=module)
+    function = next(known, None) or compile_function(module_call(type(module)), named, module=module)
     # A bound method would tie module and code into a cycle that only the garbage collector could free.
     owner = weakref.ref(module)
 
@@ -233,11 +233,11 @@ def _is_called_by_torch(kind: type[torch.nn.Module]) -> bool:
     front is torch's own, or calls on by that name."""
     for base in kind.__mro__[: kind.__mro__.index(torch.nn.Module)]:
         call = vars(base).get("__call__")
-        if not isinstance(call, types.FunctionType) or str(call.__module__).startswith("torch."):
+        if call is None or str(getattr(call, "__module__", "")).startswith("torch."):
             continue
-        if "__call__" not in call.__code__.co_names:
+        if not isinstance(call, types.FunctionType) or "__call__" not in call.__code__.co_names:
             return False
-    return True
+    return isinstance(module_call(kind), types.FunctionType)
 
 
 def compiled_record(target: Any) -> CompiledFunction:
@@ -312,7 +312,8 @@ def _compiled_apart(target: Any) -> types.FunctionType | None:
         return None
     if isinstance(target, torch.nn.Module):
         options = checked_options(name=type(target).__name__)
-        return compile_function(MODULE_CALL, options, module=target) if _is_called_by_torch(type(target)) else None
+        kind = type(target)
+        return compile_function(module_call(kind), options, module=target) if _is_called_by_torch(kind) else None
     function = target.__func__ if isinstance(target, types.MethodType) else target
     return compile_function(function, checked_options()) if isinstance(function, types.FunctionType) else None
 

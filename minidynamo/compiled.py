@@ -24,7 +24,7 @@ from minidynamo.artifacts import Artifact, collected, passed_over
 from minidynamo.bytecode.analysis import first_index, starred_parameters
 from minidynamo.bytecode.breaks import drive
 from minidynamo.bytecode.layout import FramePoint, frame_point
-from minidynamo.compat import MODULE_CALL, NOT_FOR_TORCH_COMPILE
+from minidynamo.compat import NOT_FOR_TORCH_COMPILE, module_call
 from minidynamo.convert_frame import Conversion, FrameToConvert, convert_frame
 from minidynamo.counters import Stats
 from minidynamo.dispatch.dispatcher import Dispatcher, Native, resume_dispatcher, root_dispatcher
@@ -216,7 +216,7 @@ class CompiledFunction:
             return types.MethodType(self.called_at_break(target.__func__), target.__self__)
         if isinstance(target, torch.nn.Module):
             call = type(target).__call__
-            call = MODULE_CALL if call is torch.nn.Module.__call__ else call
+            call = module_call(type(target)) if call is torch.nn.Module.__call__ else call
             return types.MethodType(self.called_at_break(call), target)
         if not isinstance(target, types.FunctionType) or DISABLED in vars(target) or own_mark(target, COMPILED):
             return target

@@ -197,7 +197,14 @@ class CalledItsOwnWay(torch.nn.Module):
         return x + 1
 
 
-UNCHANGED = [CalledItsOwnWay(), len, torch.add, list.append, [].append, torch.ops.aten.add, torch.ops.aten.add.Tensor]
+class CalledWithoutItself(torch.nn.Module):
+    @staticmethod
+    def __call__(x):
+        return x + 1
+
+
+UNCHANGED = [CalledItsOwnWay(), CalledWithoutItself(), len, torch.add, list.append, [].append, torch.ops.aten.add]
+UNCHANGED += [torch.ops.aten.add.Tensor]
 UNCHANGED += [coroutine, async_generator, generator, functools.lru_cache(plain), torch.compile(plain, backend="eager")]
 
 
@@ -207,6 +214,19 @@ def test_what_runs_better_as_it_is_comes_back_with_one_notice(target):
         assert minidynamo.compile(target) is target
         assert minidynamo.compile(target) is target
     assert len(told) == 1
+
+
+class ScaledCall(torch.nn.Linear):
+    def _call_impl(self, x):
+        return super()._call_impl(x) * 2
+
+
+def test_what_a_class_does_around_forward_is_compiled_along():
+    net, x = ScaledCall(2, 2), torch.ones(1, 2)
+    expected = net(x)
+    assert minidynamo.compile(net, backend="eager") is net
+    assert torch.equal(net(x), expected) and minidynamo.stats(net).graphs == 1
+    assert minidynamo.explain(ScaledCall(2, 2))(x).graph_count == 1
 
 
 def test_a_function_behind_a_cache_is_told_where_the_cache_goes():

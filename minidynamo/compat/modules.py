@@ -15,8 +15,14 @@ from torch.optim.optimizer import _use_grad_for_differentiable
 
 from minidynamo.compat.operators import OpOverload
 
-# What nn.Module.__call__ runs: hooks and forward. `compile(module)` compiles it.
+# What nn.Module.__call__ runs: hooks and forward.
 MODULE_CALL: types.FunctionType = typing.cast(types.FunctionType, torch.nn.Module._call_impl)
+
+
+def module_call(kind: type[torch.nn.Module]) -> typing.Any:
+    """What nn.Module.__call__ runs for modules of a class, which may have its own. `compile(module)` compiles it."""
+    return kind._call_impl
+
 
 # The hooks of all modules.
 GLOBAL_HOOKS = [

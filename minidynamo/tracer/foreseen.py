@@ -18,7 +18,7 @@ import torch
 from minidynamo.bytecode.analysis import group_of
 from minidynamo.bytecode.instructions import decode
 from minidynamo.bytecode.layout import NULL, FramePoint
-from minidynamo.compat import MODULE_CALL
+from minidynamo.compat import module_call
 from minidynamo.guards.profile import Fact, FrameProfile, relative_strides
 from minidynamo.guards.shapes import Shapes, stable_name
 from minidynamo.guards.source import Attr, CellContents, Item, Local, Source
@@ -81,7 +81,7 @@ def _unbound(callee: VariableTracker, args: Args) -> tuple[Any, Args]:
         return called.__func__, (UnreadVariable(called.__self__, source=callee.source and callee.source.base), *args)
     if isinstance(called, torch.nn.Module):
         call = type(called).__call__
-        return MODULE_CALL if call is torch.nn.Module.__call__ else call, (callee, *args)
+        return module_call(type(called)) if call is torch.nn.Module.__call__ else call, (callee, *args)
     return called, args
 
 

@@ -13,7 +13,7 @@ def test_code_of_optimizers_and_schedulers_is_found():
     torch.optim.lr_scheduler.StepLR(optimizer, 1)
     assert optimizer.step.__code__ is compat.SCHEDULED_STEP
     assert compat.OPTIMIZER_STEP_SWITCH.co_name == "_use_grad"
-    assert compat.MODULE_CALL is torch.nn.Module._call_impl
+    assert compat.MODULE_CALL is torch.nn.Module._call_impl is compat.module_call(torch.nn.Linear)
 
 
 def test_which_lists_an_operator_writes():

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from minidynamo import compile as compile_function
-from minidynamo.testing import CompileCounter
+from minidynamo.testing import CompileCounter, assert_same_as_eager
 from tests.end_to_end.programs import Programs
 
 programs = Programs()
@@ -219,3 +219,98 @@ def test_replaced_submodule_is_noticed():
     torch.testing.assert_close(compiled(x), module(x))
     module[0].bias_of_mine = 3
     torch.testing.assert_close(compiled(x), module(x))
+
+
+# Classes with a `__call__` of their own
+
+
+class Counted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.calls = 0
+
+    def __call__(self, x, *args, **kwargs):
+        self.calls += 1
+        return super().__call__(x, *args, **kwargs) * 2
+
+    def forward(self, x, scale=1.0):
+        return self.linear(x) * scale
+
+
+class Rescaled(Counted):
+    def __call__(self, x):
+        return super().__call__(x, scale=0.5) + 1
+
+
+class WithoutForward(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def __call__(self, x):
+        return x * self.weight
+
+
+class OfNoInstance(nn.Module):
+    offset = 3
+
+    @staticmethod
+    def __call__(x):
+        return x * 5
+
+
+class OfTheClass(OfNoInstance):
+    @classmethod
+    def __call__(cls, x):
+        return x + cls.offset
+
+
+class AroundForward(Counted):
+    def _call_impl(self, *args, **kwargs):
+        return super()._call_impl(*args, **kwargs) + 1
+
+
+class Told(Counted):
+    def __call__(self, x):
+        y = super().__call__(x)
+        print("called")
+        return y + 1
+
+
+def with_hooks():
+    module = Counted()
+    module.register_forward_pre_hook(lambda module, args: (args[0] + 1,))
+    module.register_forward_hook(lambda module, args, result: result * 3)
+    return module
+
+
+def call_and_count(m, x):
+    return m(x), nn.Sequential(m, nn.ReLU())(x), getattr(m, "calls", None)
+
+
+@pytest.mark.parametrize(
+    "make", [Counted, Rescaled, WithoutForward, OfNoInstance, OfTheClass, AroundForward, with_hooks]
+)
+def test_a_class_with_a_call_of_its_own(make):
+    assert_same_as_eager(call_and_count, inputs(make, 2, 4), calls=2, graphs=1, breaks=0, recompiles=0)
+
+
+def test_a_break_in_a_call_of_its_own():
+    assert_same_as_eager(lambda m, x: m(x).relu(), inputs(Told, 2, 4), calls=3, graphs=3, breaks=2, recompiles=0)
+
+
+def test_a_call_that_a_class_gets_later():
+    class Later(Counted):
+        pass
+
+    def call(m, x):
+        return m(x)
+
+    counter = CompileCounter()
+    compiled, m, x = compile_function(call, backend=counter), Later(), torch.ones(2, 4)
+    for name in ("", "_call_impl", "__call__"):
+        if name:
+            setattr(Later, name, lambda self, x, old=getattr(Later, name): old(self, x) - 5)
+        assert torch.equal(compiled(m, x), call(m, x))
+    assert counter.frame_count == 3

@@ -21,6 +21,8 @@ Module = torch.nn.Module
 
 @polyfill(Module.__call__)
 def module_call(self, *args, **kwargs):
+    if type(self)._call_impl is not Module._call_impl:
+        return self._call_impl(*args, **kwargs)
     if (
         self._backward_hooks
         or self._backward_pre_hooks
