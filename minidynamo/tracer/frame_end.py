@@ -5,7 +5,7 @@ How the frame got there is in `frame.py`; `residual.py` prints the program for i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import torch
@@ -15,7 +15,7 @@ from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, InstanceAttr, Source
 from minidynamo.switches import Settings, settings, way_to
-from minidynamo.tracer.attributes import instance_dict
+from minidynamo.tracer.attributes import MODULE_TABLES, instance_dict
 from minidynamo.tracer.frame_request import FrameRequest
 from minidynamo.tracer.generators import cannot_go_on
 from minidynamo.tracer.graph.dead_code import may_raise
@@ -34,7 +34,7 @@ from minidynamo.variables.containers import DictVariable, ListVariable
 from minidynamo.variables.contexts import ContextVariable
 from minidynamo.variables.exceptions import ExceptionVariable
 from minidynamo.variables.iterators import LibraryIterator
-from minidynamo.variables.objects import ObjectVariable
+from minidynamo.variables.objects import ModuleVariable, ObjectVariable
 from minidynamo.variables.tensors import HookVariable, TensorVariable
 from minidynamo.variables.transforms import PullBackVariable
 
@@ -194,6 +194,21 @@ def _is_in_a_variable(source: Source | None) -> bool:
     return source is not None and not any(isinstance(place, InstanceAttr) for place in (source, *source.bases()))
 
 
+def _tables_like(tx: Trace, changed: VariableTracker) -> Iterator[Source]:
+    """Where modules of the same class have what a module has in a table that is changed, as long as those tables are
+    other ones that nobody tracks: shallow copies of a module share its tables."""
+    place = changed.source
+    owner = tx.graph.known(place.of) if isinstance(place, InstanceAttr) and place.name in MODULE_TABLES else None
+    if not isinstance(place, InstanceAttr) or not isinstance(owner, ModuleVariable) or owner.value is None:
+        return
+    table = (instance_dict(owner.value) or {}).get(place.name)
+    for other in tx.graph.values.outside():
+        if isinstance(other, ModuleVariable) and other is not owner and other.cls is owner.cls and other.source:
+            apart = (instance_dict(other.value) or {}).get(place.name)
+            if isinstance(apart, dict) and apart is not table and tx.graph.tracker_of(apart) is None:
+                yield InstanceAttr(other.source, place.name)
+
+
 def _guard_changed_apart(tx: Trace) -> None:
     """What the program writes to must not be, next time, the same object as another one that it also looks at."""
     known = [v for v in tx.graph.values.outside() if not isinstance(v, TensorVariable)]
@@ -203,6 +218,7 @@ def _guard_changed_apart(tx: Trace) -> None:
         if target not in changed and below not in changed:
             continue
         others = tuple(v.source for v in known if v is not target and v.python_type is target.python_type)
+        others += tuple(_tables_like(tx, target))
         if others:
             tx.guard(target.source, GuardKind.DISTINCT_OBJECTS, others)
     dicts = [v for v in known if type(v) is DictVariable and _is_in_a_variable(v.source)]

@@ -4,10 +4,13 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 
+from minidynamo.testing import assert_same_as_eager
 from tests.end_to_end.histories import Histories, compare
 
 histories = Histories()
@@ -285,3 +288,70 @@ def tables_of_another_class(compiled):
         Told.asked = 0
         yield m(vectors()), Told.asked
         yield m(vectors()), Told.asked
+
+
+# Copies that share tables, or all attributes, with the module that they were made of
+
+
+class Scaled(nn.Module):
+    def __init__(self, factor=2.0):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        self.register_buffer("offset", torch.ones(3))
+        self.factor = factor
+
+    def forward(self, x):
+        return self.linear(x) * self.factor + self.offset
+
+
+def shared_attributes(module):
+    other = Scaled.__new__(Scaled)
+    other.__dict__ = module.__dict__
+    return other
+
+
+COPIES = {"shallow copy": copy.copy, "shared attributes": shared_attributes, "deep copy": copy.deepcopy}
+
+
+def add_a_part(one, other, x):
+    other.part = nn.Identity()
+    return one(x), other.part(x), hasattr(one, "part"), len(list(one.children()))
+
+
+def add_a_part_and_ask(one, other, x):
+    other.part = nn.Identity()
+    return other.part(x), hasattr(one, "part")
+
+
+def replace_a_part(one, other, x):
+    before = one(x)
+    other.linear, other.factor = nn.Identity(), 3.0
+    return before, one(x), other(x), one.linear is other.linear, one.factor
+
+
+def replace_a_buffer(one, other, x):
+    other.offset = x[0]
+    return one(x), other(x), one.offset is other.offset
+
+
+@pytest.mark.parametrize("how", [[name] for name in COPIES] + [["deep copy", "shallow copy"]], ids=" then ".join)
+@pytest.mark.parametrize("program", [add_a_part, add_a_part_and_ask, replace_a_part, replace_a_buffer])
+def test_copies_of_modules(program, how):
+    def inputs(name):
+        def make():
+            one = Scaled()
+            return one, COPIES[name](one), torch.randn(2, 3)
+
+        return make
+
+    assert_same_as_eager(program, *map(inputs, how), calls=2, backward=False)
+
+
+def test_a_copy_that_is_called_takes_no_break():
+    def make():
+        one = Scaled()
+        other = copy.copy(one)
+        other.factor = 5.0
+        return one, other, torch.randn(2, 3)
+
+    assert_same_as_eager(lambda one, other, x: one(x) + other(x), make, calls=3, graphs=1, breaks=0, recompiles=0)

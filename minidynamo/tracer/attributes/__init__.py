@@ -10,11 +10,12 @@ from minidynamo.tracer.attributes.binding import (
     guard_class_attribute,
     lookup_on_class,
 )
-from minidynamo.tracer.attributes.instances import instance_dict
+from minidynamo.tracer.attributes.instances import MODULE_TABLES, instance_dict
 from minidynamo.tracer.attributes.lookup import find_attribute, read_attribute, read_unread, write_attribute
 
 __all__ = [
     "MISSING",
+    "MODULE_TABLES",
     "bind",
     "built_in",
     "calls",

@@ -30,7 +30,8 @@ from minidynamo.variables.objects import (
 
 _PLAIN_TABLES = (dict, collections.OrderedDict)
 _OWN_TABLE = "Its methods may run code of their own whenever a parameter or submodule is read."
-_MODULE_TABLES = ("_parameters", "_buffers", "_modules")
+# The dictionaries in which nn.Module keeps what is read as attributes.
+MODULE_TABLES = ("_parameters", "_buffers", "_modules")
 
 
 def _getter(cls: type) -> Any:
@@ -94,18 +95,20 @@ def in_module_tables(tx: Tracer, obj: ModuleVariable, name: str) -> VariableTrac
     """A parameter, buffer or submodule, maybe unread, in nn.Module's own order. That none has the name is guarded."""
     attributes = attributes_of(tx, obj) or {}
     lacking: list[Source] = []
-    for table in _MODULE_TABLES:
+    for table in MODULE_TABLES:
         place = InstanceAttr(obj.source, table) if obj.source is not None else None
+        registered = attributes.get(table)
         tracked = tx.side_effects.attr(obj, table)
-        if tracked is UNKNOWN and place is not None:
-            tracked = tx.graph.known(place) or UNKNOWN
-        if isinstance(tracked, DictVariable) and (tracked.source is None or tx.side_effects.is_changed(tracked)):
+        if tracked is UNKNOWN and place is not None and tx.graph.tracker_of(registered) is not None:
+            tracked = tx.wrap(registered, place)  # which may be the table of another module, too: of a shallow copy
+        if isinstance(tracked, DictVariable) and (tracked.source != place or tx.side_effects.is_changed(tracked)):
             found = tracked.items.get(key_of(ConstantVariable(name)))
             if found is not None:
+                guard_absent(tx, obj, name)
                 return found
         elif isinstance(tracked, VariableTracker) and tracked.source != place:
             tx.break_graph("MD206", f"`{table}` of a module was replaced while it is being traced")
-        elif place is not None and isinstance(registered := attributes.get(table), dict):
+        elif place is not None and isinstance(registered, dict):
             if type(registered) not in _PLAIN_TABLES:
                 tx.break_graph("MD206", f"`{table}` of a module is a {type(registered).__name__}", why=_OWN_TABLE)
             tx.guard(place, GuardKind.TYPE, type(registered))

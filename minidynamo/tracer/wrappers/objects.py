@@ -60,9 +60,11 @@ def _object(graph: OutputGraph, value: object, source: Source) -> VariableTracke
 
 @subclass_wrapper(torch.nn.Module)
 def _module(graph: OutputGraph, value: torch.nn.Module, source: Source) -> VariableTracker:
+    variable = ModuleVariable(value, type(value), source=source)
+    if not graph.values.claim_namespace(instance_dict(value), variable):
+        return opaque(graph, value, source)  # as for any object
     graph.guard(source, GuardKind.TYPE, type(value))
     guard_names(graph, type(value))
-    variable = ModuleVariable(value, type(value), source=source)
     graph.values.remember(value, variable)
     return variable
 
