@@ -135,6 +135,8 @@ def _binary(function: Callable[..., Any], name: str, reflected: str) -> None:
         if isinstance(left, TensorVariable) or isinstance(right, TensorVariable):
             answer = _answer_of_an_object(tx, left, name, right) or _answer_behind(tx, left, reflected, right)
             return answer or tx.emit(function, [left, right])
+        if function in (operator.eq, operator.ne) and _are_of_two_kinds(left, right):
+            return ConstantVariable(function is operator.ne)
         computed = numbers.binary(tx, function, left, right) or number_texts.combined(tx, function, left, right)
         computed = computed or numpy_numbers.combined(tx, function, left, right)
         if computed is not None:
@@ -150,6 +152,19 @@ def _binary(function: Callable[..., Any], name: str, reflected: str) -> None:
         if function in (operator.eq, operator.ne):
             return ConstantVariable(_is_the_same(tx, left, right) is (function is operator.eq))
         tx.raises(TypeError(f"unsupported operand type(s): '{first.__name__}' and '{second.__name__}'"))
+
+
+# Values of different kinds are never equal: what they are need not be known.
+_KINDS: dict[type, str] = {
+    **dict.fromkeys((bool, int, float, complex), "number"),
+    **dict.fromkeys((set, frozenset), "set"),
+    **{cls: cls.__name__ for cls in (str, bytes, tuple, list, dict, range, slice, type(None), type(...))},
+}
+
+
+def _are_of_two_kinds(left: VariableTracker, right: VariableTracker) -> bool:
+    first, second = _KINDS.get(left.python_type), _KINDS.get(right.python_type)
+    return first is not None and second is not None and first != second
 
 
 def _asked_as_numbers(
@@ -495,6 +510,8 @@ def _contains(tx: Tracer, container: VariableTracker, item: VariableTracker, /) 
             fix="keep a tensor:  (t == item).any()",
         )
     is_new = container.source is None
+    if is_new and _holds_other_kinds(tx, container, item):
+        return ConstantVariable(False)
     by_answer = isinstance(item, NumberVariable) or (is_new and numbers.is_unread(item))
     items = numbers.constant_items(container) if by_answer else None
     result = None
@@ -514,6 +531,13 @@ def _contains(tx: Tracer, container: VariableTracker, item: VariableTracker, /) 
         if tx.truth(tx.call(same_or_equal, [candidate, item])):
             return ConstantVariable(True)
     return ConstantVariable(False)
+
+
+def _holds_other_kinds(tx: Tracer, container: VariableTracker, item: VariableTracker) -> bool:
+    """Whether a tuple or list made here has nothing of the kind of `item`."""
+    if container.python_type not in (tuple, list) or not isinstance(container, SequenceVariable):
+        return False
+    return all(_are_of_two_kinds(looked_at(tx, part), item) for part in container.items)
 
 
 def truth_of(tx: Tracer, obj: VariableTracker) -> bool:

@@ -515,3 +515,32 @@ def test_a_rectified_schedule_is_computed_in_front_of_the_graph() -> None:
     for n in range(6, 30):
         assert torch.equal(f(X, n), fn(X, n))
     assert f.stats.compiles == 2, f.why()
+
+
+OF_A_KIND = {
+    "tuples": [("s", 2.0), ("s", 3.0), ("s", 4.0)],
+    "lists": [["s", 2.0], ["s", 3.0], ["s", 4.0]],
+    "dicts": [{"s": 2.0}, {"s": 3.0}, {"s": 4.0}],
+    "floats": [2.0, 3.0, 4.0],
+    "ints": [2, 3, 4],
+    "texts": ["one", "two", "three"],
+    "bytes": [b"one", b"two", b"three"],
+}
+
+
+@pytest.mark.parametrize("kind", OF_A_KIND)
+@pytest.mark.parametrize("other", ["same", 7.5, None, (), [], {}, b"same", ..., range(3)], ids=repr)
+def test_what_is_of_another_kind_is_not_equal_whatever_it_is(kind: str, other: Any) -> None:
+    values = OF_A_KIND[kind]
+    if type(values[0]) is type(other) or {type(values[0]), type(other)} == {int, float}:
+        pytest.skip("these are of one kind")
+
+    def program(x: torch.Tensor, value: Any, other: Any) -> Any:
+        found = [value == other, value != other, other == value, value in (other,), value in [other, other]]
+        match value:
+            case "same" | None | 7.5:
+                x = x + 1
+        return x * 2, found
+
+    make = [lambda value=value: (torch.randn(3), value, other) for value in values]
+    assert_same_as_eager(program, *make, graphs=1, breaks=0, recompiles=0)
