@@ -121,3 +121,23 @@ def test_a_long_loop_with_a_break_nests_nothing():
 
     compiled = minidynamo.compile(f, backend="eager")
     assert compiled(torch.zeros(2)).tolist() == [2000.0] * 2
+
+
+# Builtins that decide by the value of a tensor: one break. The rest has a version for each kind of what they give.
+DECISIONS = {
+    "max": (lambda x: max(x.sum(), 0.0) + x, 3),
+    "min": (lambda x: min(1.0, x.sum()) + x, 3),
+    "max of items": (lambda x: max(x[0], x[1]) * 2, 2),
+    "max of a list": (lambda x: max([*x]) * 2, 2),
+    "max by a key": (lambda x: max(x[0:2], x[2:4], key=torch.sum) + 1, 2),
+    "sorted": (lambda x: sorted([x[0], x[1]])[0] + 1, 2),
+    "in": (lambda x: x + (x[0] in [1.0, 2.0]), 3),
+}
+
+
+@pytest.mark.parametrize("name", DECISIONS)
+def test_builtins_that_decide_by_a_tensor(name):
+    program, graphs = DECISIONS[name]
+    make = [lambda scale=scale: torch.tensor([1.0, 3.0, -2.0, 1.5]) * scale for scale in (1, -1, 0.1, 0, 2)]
+    options = {"graphs": graphs, "breaks": 1, "recompiles": graphs - 2, "backward": False}
+    assert_same_as_eager(program, *make, calls=2, **options)

@@ -387,3 +387,10 @@ def test_transforms_of_built_in_functions_have_their_names():
         return many(x), slope(x), many.__name__, many.__wrapped__ is torch.sin, slope.__name__
 
     assert_same_as_eager(program, lambda: torch.randn(3), graphs=1, breaks=0)
+
+
+@programs(matrix)
+def functions_of_torch_as_they_are(x):
+    sums = vmap(torch.Tensor.sum)(x), vmap(torch.sum)(x), vmap(torch.Tensor.cumsum, (0, None))(x, 0)
+    products = vmap(torch.Tensor.mul)(x, x), vmap(torch.dot)(x, x), vmap(vmap(torch.mul))(x, x)
+    return sums, products, vmap(functools.partial(torch.Tensor.softmax, dim=0))(x), grad(torch.Tensor.sum)(x)
