@@ -25,7 +25,7 @@ from minidynamo.guards.source import Local, Source, is_passed
 from minidynamo.guards.state import KernelSettings, current
 from minidynamo.guards.tensors import attribute_checks, batched_checker
 from minidynamo.guards.walk import Walk, plan_walk
-from minidynamo.guards.writers import WRITERS, last_reference, lost_reference, unnoticed_deaths
+from minidynamo.guards.writers import WRITERS, is_living, last_reference, lost_reference, unnoticed_deaths
 from minidynamo.names import Namespace
 
 
@@ -287,15 +287,15 @@ def _deaths(guards: Sequence[Guard], names: Namespace, own: int) -> list[str]:
     texts: list[str] = []
     losses: list[str] = []
     living: list[str] = []  # tensors whose histories are not lost
-    for guard in guards:
-        if guard.kind is not GuardKind.UNNOTICED_DEATH:
+    deaths = [guard for guard in guards if guard.kind is GuardKind.UNNOTICED_DEATH]
+    held = [text for guard in deaths if guard.expected == (Lost.HELD,) for text in _lost_at(guards, guard, names)]
+    for guard in deaths:
+        if is_living(guard):
+            living += _lost_at(guards, guard, names)
             continue
         reader = Reader(guards, names)
-        if guard.expected == (Lost.NO_HISTORY,):
-            living += reader.finished([lost_reference(reader, guard)])
-            continue
         if guard.expected and isinstance(guard.expected[0], Lost):
-            texts.append(last_reference(reader, guard, own))
+            texts.append(last_reference(reader, guard, own, held))
             continue
         (loss,) = reader.finished([lost_reference(reader, guard)])
         if guard.expected is None and reader.class_of(guard.source) is torch.Tensor:  # tensors hold nothing
@@ -305,6 +305,11 @@ def _deaths(guards: Sequence[Guard], names: Namespace, own: int) -> list[str]:
         else:
             losses.append(loss)
     return [*texts, unnoticed_deaths(names, [*losses, *living])] if losses else texts
+
+
+def _lost_at(guards: Sequence[Guard], guard: Guard, names: Namespace) -> list[str]:
+    reader = Reader(guards, names)
+    return reader.finished([lost_reference(reader, guard)])
 
 
 def _function(

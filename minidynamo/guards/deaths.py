@@ -15,7 +15,7 @@ import sys
 import types
 import weakref
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -43,6 +43,11 @@ class Lost(enum.Enum):
     WITHOUT_HISTORY = "the owner, a tensor without history in autograd"
     BUT_HISTORY = "the owner, a tensor, whose history lives on in that of a result"
     NO_HISTORY = "whatever goes, the history of the owner, a tensor, lives on in that of a result"
+    HELD = "whatever goes, the owner, a tensor, is held behind the frame, with its history"
+
+
+# What says of an owner that it does not go, nor what is behind it.
+LIVING = frozenset({Lost.NO_HISTORY, Lost.HELD})
 
 
 def is_noticed(value: object) -> bool:
@@ -198,11 +203,12 @@ def _is_referred_to(value: object) -> bool:
     return not issubclass(type(value), _LASTING) and bool(watchers(value))
 
 
-def ends_unseen(value: Any, _: Lost = Lost.ITSELF) -> bool:
-    """Whether nobody can see that a value dies now, rather than later."""
+def ends_unseen(value: Any, _: Lost = Lost.ITSELF, *held: Any) -> bool:
+    """Whether nobody can see that a value dies now, rather than later; `held` are those that live on, and `Lost.HELD`
+    behind each, so that their histories do not die with it."""
     if _is_plain(value):
         return True
-    return not any_dying([value], are_watched, lambda part: part is value)
+    return not any_dying([value], are_watched, lambda part: part is value, living=_histories(held))
 
 
 def loses_unnoticed(*losses: Any) -> bool:
@@ -223,10 +229,15 @@ def loses_unnoticed(*losses: Any) -> bool:
         return True
     pairs = [*zip(losses[::2], losses[1::2], strict=True)]
     surely = {id(owner) for owner, key in pairs if key is Lost.ITSELF}
-    living = [owner.grad_fn for owner, key in pairs if key is Lost.NO_HISTORY and _has_history(owner)]
     del pairs
     held = Counter(map(id, losses))
-    return not any_dying(lost, are_noticed, lambda part: id(part) in surely, held, living)
+    return not any_dying(lost, are_noticed, lambda part: id(part) in surely, held, _histories(losses))
+
+
+def _histories(losses: Sequence[Any]) -> list[Any]:
+    """The gradient functions of tensors that live on."""
+    pairs = zip(losses[::2], losses[1::2], strict=True)
+    return [owner.grad_fn for owner, key in pairs if isinstance(key, Lost) and key in LIVING and _has_history(owner)]
 
 
 def _are_simple(losses: tuple[Any, ...]) -> bool:
@@ -236,7 +247,7 @@ def _are_simple(losses: tuple[Any, ...]) -> bool:
             value = owner.get(key)
         elif type(key) is str and key == "grad" and type(owner) in _TENSORS and has_gradient(owner):
             value = owner.grad
-        elif key is Lost.NO_HISTORY:
+        elif isinstance(key, Lost) and key in LIVING:
             continue
         else:
             return False
@@ -265,7 +276,7 @@ def _lost(losses: tuple[Any, ...]) -> list[Any]:
     for owner, key in zip(losses[::2], losses[1::2], strict=True):
         if key is Lost.ITSELF or key is Lost.KEY:
             found.append(owner)
-        elif key is Lost.NO_HISTORY:
+        elif isinstance(key, Lost) and key in LIVING:
             continue
         elif key is Lost.EVERYTHING:
             found += chain(owner, owner.values()) if isinstance(owner, Mapping) else owner

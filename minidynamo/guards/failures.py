@@ -138,6 +138,8 @@ _DESCRIBED = (torch.Tensor, type, enum.Enum, types.FunctionType, types.ModuleTyp
 def _unnoticed(keys: tuple[object, ...] | None) -> str:
     if keys == (Lost.NO_HISTORY,):
         return "a history that lives on in that of a result"
+    if keys == (Lost.HELD,):
+        return "something that outlives the others"
     if keys is None or (keys and isinstance(keys[0], Lost)):
         dying = "it"
     else:

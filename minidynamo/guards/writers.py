@@ -12,12 +12,12 @@ import math
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from minidynamo.guards.deaths import Lost, loses_unnoticed
+from minidynamo.guards.deaths import LIVING, Lost, loses_unnoticed
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import HOOK_TABLES, TENSOR_FACTS, Attr, InstanceAttr, Referent, Source, key_expression
@@ -268,7 +268,7 @@ def _cell_empty(reader: Reader, guard: Guard) -> list[str]:
 
 
 def _unnoticed_death(reader: Reader, guard: Guard) -> list[str]:
-    if guard.expected == (Lost.NO_HISTORY,):
+    if is_living(guard):
         return []  # it says something to the others
     if guard.expected and isinstance(guard.expected[0], Lost):
         return [last_reference(reader, guard, None)]
@@ -279,14 +279,21 @@ def _unnoticed_death(reader: Reader, guard: Guard) -> list[str]:
 _HELD_BY_TENSORS = {Lost.WITHOUT_HISTORY: "{}.grad is not None", Lost.BUT_HISTORY: "{}.retains_grad"}
 
 
-def last_reference(reader: Reader, guard: Guard, own: int | None) -> str:
+def is_living(guard: Guard) -> bool:
+    """Whether an UNNOTICED_DEATH guard says that something lives on."""
+    return bool(guard.expected) and isinstance(guard.expected[0], Lost) and guard.expected[0] in LIVING
+
+
+def last_reference(reader: Reader, guard: Guard, own: int | None, held: Sequence[str] = ()) -> str:
     """The check of a value that a frame lets go of: others hold it, too, or its death passes the expected check.
 
-    The frame has one reference to it, or as many more as expected; the checks have `own`, unless nobody counts.
+    The frame has one reference to it, or as many more as expected; the checks have `own`, unless nobody counts. What is
+    `held` outlives it.
     """
     lost, more, check = guard.expected
     names, value = reader.names, reader.read(guard.source)
-    text = f"{names.constant(check, check.__name__)}({value}, {names.constant(Lost.ITSELF, 'itself')})"
+    given = ", ".join([value, names.constant(Lost.ITSELF, "itself"), *held])
+    text = f"{names.constant(check, check.__name__)}({given})"
     if own is None:
         return text
     references = names.constant(sys.getrefcount, "references")
@@ -304,8 +311,9 @@ def unnoticed_deaths(names: Namespace, losses: Iterable[str]) -> str:
 
 def lost_reference(reader: Reader, guard: Guard) -> str:
     """The owner and the key of what an UNNOTICED_DEATH guard is about."""
-    if guard.expected == (Lost.NO_HISTORY,):
-        key = reader.constant(Lost.NO_HISTORY, "no_history")
+    if is_living(guard):
+        (lives,) = guard.expected
+        key = reader.constant(lives, lives.name.lower())
     elif guard.expected:
         key = key_expression(guard.expected[0], reader.names)
     else:

@@ -84,9 +84,12 @@ def _lasting(
     if isinstance(end, Break):  # what lies on the stack, the next instruction takes; a local is held behind it, too
         arrived = {request.local(slot.name) for slot in request.stack if slot is not None}
         on_stack = [v for v in end.stack if isinstance(v, VariableTracker) and v.source in arrived]
-        found, _ = reachable([*on_stack, *end.local_variables.values(), *end.cells.values()], frame.tx.side_effects)
+        behind = [*end.local_variables.values(), *end.cells.values()]
+        found, _ = reachable([*on_stack, *behind], frame.tx.side_effects)
+    else:
+        behind = [*end.values()]
     resumed, returns = request.index > 0, isinstance(end, Return)
-    return held_to_the_end(frame, found, resumed=resumed, returns=returns) - request.steal.keys()
+    return held_to_the_end(frame, found, behind, resumed=resumed, returns=returns) - request.steal.keys()
 
 
 def _refuse_what_only_python_makes(

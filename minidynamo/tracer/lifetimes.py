@@ -18,12 +18,13 @@ from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.deaths import Lost, are_noticed, are_watched, ends_unseen, loses_unnoticed
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Local, Source
+from minidynamo.guards.writers import is_living
 from minidynamo.tracer.constants import is_constant_value
 from minidynamo.tracer.graph.dead_code import is_pure
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.interpreter import Frame
 from minidynamo.tracer.losses import dies_any, history_of, joins
-from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.protocol import GraphView, Tracer
 from minidynamo.tracer.reachable import needed_by, parts, target_of
 from minidynamo.tracer.side_effects import AttrSet, Called, CellSet, Effect, GlobalSet, SideEffects
 from minidynamo.tracer.unread import as_known
@@ -32,7 +33,7 @@ from minidynamo.variables.callables import CellVariable
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import TupleVariable
 from minidynamo.variables.numbers import NumberVariable
-from minidynamo.variables.objects import ObjectVariable
+from minidynamo.variables.objects import ObjectVariable, UnreadVariable
 from minidynamo.variables.tensors import TensorVariable
 
 _LASTING = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
@@ -88,17 +89,22 @@ def gives_up(frame: Frame) -> bool:
 
 
 def held_to_the_end(
-    frame: Frame, left: Iterable[VariableTracker], *, resumed: bool, returns: bool
+    frame: Frame,
+    left: Iterable[VariableTracker],
+    behind: Iterable[VariableTracker],
+    *,
+    resumed: bool,
+    returns: bool,
 ) -> frozenset[Source]:
     """What a root frame was entered with and does not let go of before its end.
 
     Of everything else that it does not leave behind, it is guarded that nobody can see that it dies earlier: tensors in
-    the graph, all others behind a break.
+    the graph, all others behind a break. What it only hands on to whoever is `behind` holds its own history.
     """
     graph, own = frame.tx.graph, int(resumed)
     told = {guard.source for guard in graph.guards if guard.kind is GuardKind.UNNOTICED_DEATH and not guard.expected}
     kept = {value.source for value in left} - told
-    lasting = set[Source]()
+    lasting, ends = set[Source](), list[object]()
     history = history_of(value.fake for value in left if isinstance(value, TensorVariable))
     quiet = returns and not frame.tx.side_effects.journal
     for source, value in frame.arrived.items():
@@ -125,7 +131,22 @@ def held_to_the_end(
             lasting.add(source)
         else:
             frame.tx.guard(source, GuardKind.UNNOTICED_DEATH, (found or Lost.ITSELF, own, ends_unseen))
+            ends.append(value)
+    if any(map(_is_in_history, ends)):
+        for place in _moved(graph, behind):
+            if place in kept and place in frame.arrived:
+                frame.tx.guard(place, GuardKind.UNNOTICED_DEATH, (Lost.HELD,))
     return frozenset(lasting)
+
+
+def _is_in_history(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and function_of(value) is not None
+
+
+def _moved(graph: GraphView, values: Iterable[VariableTracker]) -> list[Source]:
+    """Where, among `values`, tensors with a history are that the program has only moved: it has not changed these."""
+    unread = (value for value in values if isinstance(value, UnreadVariable) and _is_in_history(value.value))
+    return [*dict.fromkeys(v.source for v in unread if v.source is not None and graph.known(v.source) is None)]
 
 
 def keep_histories(graph: OutputGraph, left: Iterable[VariableTracker], effects: SideEffects) -> None:
@@ -133,13 +154,15 @@ def keep_histories(graph: OutputGraph, left: Iterable[VariableTracker], effects:
 
     What is left holds them, and before it was made, what it was made from did.
     """
-    if all(guard.kind is not GuardKind.UNNOTICED_DEATH for guard in graph.guards):
+    if all(guard.kind is not GuardKind.UNNOTICED_DEATH or is_living(guard) for guard in graph.guards):
         return
+    written = (value for effect in effects.journal if effects.is_last(effect) for value in needed_by(effect))
+    held = [*_held_by((*left, *written), effects)]
+    for place in _moved(graph, held):
+        graph.guard(place, GuardKind.UNNOTICED_DEATH, (Lost.NO_HISTORY,))
     given = [v for v in graph.values.outside() if isinstance(v, TensorVariable) and _has_history(graph, v)]
     if given:
-        written = (value for effect in effects.journal if effects.is_last(effect) for value in needed_by(effect))
-        held = [v for v in _held_by((*left, *written), effects) if isinstance(v, TensorVariable)]
-        history = history_of(value.fake for value in held)
+        history = history_of(value.fake for value in held if isinstance(value, TensorVariable))
         for tensor in given:
             if tensor.source is not None and (tensor in held or joins(tensor.fake, history)):
                 graph.guard(tensor.source, GuardKind.UNNOTICED_DEATH, (Lost.NO_HISTORY,))

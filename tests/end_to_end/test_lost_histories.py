@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import minidynamo
-from minidynamo.guards.deaths import Lost, loses_unnoticed
+from minidynamo import compat
+from minidynamo.guards.deaths import Lost, ends_unseen, loses_unnoticed
 from minidynamo.testing import CompileCounter
 from tests.end_to_end.histories import Histories, compare
 
@@ -207,6 +208,47 @@ def test_a_call_takes_no_longer_for_a_long_history():
     many = min(_seconds(advance, state, x) for _ in range(20))
     assert many < 5 * few  # measured: 1.0; 40 if all were looked at
     assert counter.frame_count == 1
+
+
+def test_what_lives_on_holds_its_history():
+    h = torch.ones(3, requires_grad=True)
+    for _ in range(12_000):
+        h = h + 1
+    out, o = torch.stack([h, h * 2]), h * 2
+    assert not ends_unseen(o)  # of so many nobody can tell
+    assert ends_unseen(o, Lost.ITSELF, out, Lost.HELD)
+    dead = []
+    o = watched(h, dead) * 2
+    assert not ends_unseen(o, Lost.ITSELF, out, Lost.HELD)
+
+
+def decoder(h, x):
+    h = torch.tanh(h + x)
+    minidynamo.graph_break()
+    return h * 2, h
+
+
+def decode(decoder, outs, h, x):
+    for t in range(outs.shape[0]):
+        o, h = decoder(h, x)
+        outs[t] = o
+        x = o if int(outs.shape[1]) > t % 3 else x
+    return outs
+
+
+def test_a_turn_of_a_loop_does_not_look_through_the_turns_before(monkeypatch):
+    looked_at = []
+    kept_by = compat.kept_by
+    monkeypatch.setattr(compat, "kept_by", lambda function: looked_at.append(function) or kept_by(function))
+    compiled, x = minidynamo.compile(decode, backend="eager"), torch.ones(3, requires_grad=True)
+    found = []
+    for turns in (10, 12, 14, 20, 40, 80):
+        looked_at.clear()
+        expected, got = (fn(decoder, torch.zeros(turns, 3), x.sin(), x) for fn in (decode, compiled))
+        assert torch.equal(expected, got)
+        found.append(len(looked_at))
+    assert found[-1] <= 2 * found[-3] + 10  # measured: 2 and 2; 9561 and 591 if all turns were looked at
+    assert compiled.stats.recompiles == 4
 
 
 def _seconds(fn, *args):
