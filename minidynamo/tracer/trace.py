@@ -216,6 +216,10 @@ class Trace:
                 self.break_graph("MD215", what, why="They are known when it runs.", fix=fix)
             if isinstance(cause, _NO_FAKE_FORM) or "no fake impl" in str(cause):
                 self.break_graph("MD216", f"{name} has no form without data", why=str(cause).partition("\n")[0])
+            if "symbolic sizes" in str(cause):
+                self.break_graph(
+                    "MD216", f"{name} has no form for sizes that vary", why="torch runs it on numbers alone."
+                )
             assert cause is not None
             self.raises(cause)
         unroll_pieces(self, name, args, made)

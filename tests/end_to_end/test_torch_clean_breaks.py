@@ -82,6 +82,18 @@ def test_left_to_eager(program, inputs, code):
     assert codes and codes[0] == code
 
 
+def padded(data, counts):
+    return torch._VF._pad_packed_sequence(data * 2, counts, False, 0.0, -1)[0] + 1
+
+
+def test_an_operation_that_takes_no_varying_sizes_is_no_error_of_the_program():
+    compiled = minidynamo.compile(padded, backend="eager", dynamic=True)
+    for counts in ([3, 2], [3, 2, 2]):
+        given = torch.randn(sum(counts), 4), torch.tensor(counts)
+        assert torch.equal(compiled(*given), padded(*given))
+    assert "_pad_packed_sequence() has no form for sizes that vary" in str(compiled.breaks())
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_lazy_modules_are_captured_once_they_have_their_parameters():
     counter = minidynamo.testing.CompileCounter()
