@@ -263,7 +263,7 @@ def as_constant(variable: VariableTracker) -> Any:
     """
     convert = _AS_CONSTANT.get(type(variable))
     if convert is None:
-        raise NotConstant(type(variable).__name__)
+        raise NotConstant(variable.python_type.__name__)
     return convert(variable)
 
 

@@ -7,6 +7,7 @@ import logging
 import random
 import zlib
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -16,6 +17,7 @@ from minidynamo.errors import Unsupported
 from minidynamo.tracer.advice import INSTEAD, instead_of, instead_of_values
 
 LAZY, LAYER, CLASSES = nn.LazyLinear(2), nn.Linear(4, 2), torch.tensor([[1]])
+ARRAY = np.ones(2)
 
 
 @pytest.mark.parametrize(
@@ -34,12 +36,14 @@ LAZY, LAYER, CLASSES = nn.LazyLinear(2), nn.Linear(4, 2), torch.tensor([[1]])
         (lambda x: LAZY(x) + 1, "call the lazy module once"),
         (lambda x: LAYER.register_forward_hook(print), "change it outside"),
         (lambda x: ExceptionGroup("a", [ValueError()]), "make it outside"),
+        (lambda x: x * float(np.array([ARRAY, ARRAY]).sum()), "from_numpy"),
     ],
 )
 def test_a_break_says_what_to_write_instead(program, advice):
     with pytest.raises(Unsupported) as found:
         minidynamo.compile(program, backend="eager", fullgraph=True)(torch.ones(4))
     assert advice in found.value.diagnostic.fix
+    assert "Variable" not in found.value.diagnostic.what  # a word of the tracer's own
 
 
 def test_names_of_functions_and_methods():

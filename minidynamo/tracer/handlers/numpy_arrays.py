@@ -16,6 +16,7 @@ import torch
 
 from minidynamo.guards.source import Attr, Called, Constant
 from minidynamo.tracer import registry
+from minidynamo.tracer.advice import INSTEAD
 from minidynamo.tracer.attributes.lookup import looks_up
 from minidynamo.tracer.constants import NotConstant, as_constant, from_constant
 from minidynamo.tracer.exceptions import says, tracked
@@ -47,7 +48,8 @@ def run(tx: Tracer, function: Callable[..., Any], args: Sequence[VariableTracker
         plain = [_plain(arg) for arg in args]
         named = {key: _plain(value) for key, value in kwargs.items()}
     except NotConstant as error:
-        tx.break_graph("MD208", f"{name} is called with a {error}", why="It runs while tracing, on constants.")
+        why, fix = "While tracing, numpy's functions run on constants alone.", INSTEAD.get(str(error), "")
+        tx.break_graph("MD208", f"{name} is called with a {error}", why=why, fix=fix)
     try:
         result = function(*plain, **named)
     except Exception as error:
