@@ -279,8 +279,18 @@ class Composites(dict[OpOverload, Callable[..., Any]]):
         return run
 
 
+def _sum_of_sparse(one: Any, other: Any, **kwargs: Any) -> Any:
+    """A sum of sparse tensors, as gradients of a table are that is read twice: the entries of both. torch's C++ asks
+    how many there are, which may be a symbol; how many of them become one nobody knows here."""
+    if kwargs or not all(isinstance(t, torch.Tensor) and t.layout is torch.sparse_coo for t in (one, other)):
+        return NotImplemented
+    indices = torch.cat([one._indices(), other._indices()], 1)
+    return aten._sparse_coo_tensor_unsafe(indices, torch.cat([one._values(), other._values()]), list(one.shape))
+
+
 COMPOSITES = Composites(
     {op: _by_its_own(op, whole=True) for op in operator.attrgetter(*_HANDED_OVER_WHOLE.split())(aten)}
+    | {aten.add.Tensor: _sum_of_sparse}
 )
 """As eager does, also where torch has rules in Python of what an operation is: those of the entries return copies where
 eager returns an argument, and compute in another order. NotImplemented where sizes or numbers are symbols, which only

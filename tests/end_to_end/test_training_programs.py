@@ -106,6 +106,18 @@ def sparse_gradients(compile_it):
 
 
 @program
+def sparse_gradients_of_batches_of_all_sizes(compile_it):
+    table = nn.Embedding(10, 4, sparse=True)
+    score = compile_it(lambda a, b: (table(a) * table(b)).sum())
+    results = []
+    for size in (5, 3, 4, 6):
+        score(torch.randint(10, (size,)), torch.randint(10, (size,))).backward()
+        results += [table.weight.grad.is_sparse, table.weight.grad.to_dense()]
+        table.weight.grad = None
+    return results
+
+
+@program
 def cells_in_a_loop(compile_it):
     cell = nn.GRUCell(4, 5)
 
