@@ -23,6 +23,7 @@ _OF_FUNCTIONS = {
     "linearize": "torch.func.jvp(function, (x,), (v,)) for each direction v",
     "functionalize": "call the function itself: backends write graphs without writes in place on their own",
     "stack_module_state": "stack the parameters before, and pass them in",
+    "torch.distributions.distribution": "pass validate_args=False where the values are known to be right",
     "torch.random": "seed before the compiled function is called",
     "torch.optim.lbfgs": "compile the closure that `step` calls",
     "torch.optim.lr_scheduler": "call it behind the compiled function",

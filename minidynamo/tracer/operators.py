@@ -11,7 +11,7 @@ import enum
 import operator
 import types
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from minidynamo.compat import constant_behind
 from minidynamo.errors import Diagnostic, SkipFrame
@@ -19,6 +19,7 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant
 from minidynamo.guards.writers import same_value
 from minidynamo.tracer import number_texts, numbers, numpy_numbers, parts, registry
+from minidynamo.tracer.advice import instead_of
 from minidynamo.tracer.attributes import MISSING, lookup_on_class
 from minidynamo.tracer.constants import (
     NotConstant,
@@ -540,6 +541,19 @@ def _holds_other_kinds(tx: Tracer, container: VariableTracker, item: VariableTra
     return all(_are_of_two_kinds(looked_at(tx, part), item) for part in container.items)
 
 
+def _leave_to_python(tx: Tracer) -> NoReturn:
+    """Cut the graph at a decision about a tensor's value, which may be one of a library."""
+    what, fix = "`if` on a tensor value", "To keep one graph:  out = torch.where(condition, a, b)"
+    marker = "this is a tensor; its value is only known when the graph runs"
+    frame = next((frame for frame in reversed(tx.frames) if not frame.is_ours), tx.frames[0])
+    library = str(frame.namespace.get("__name__"))
+    if frame is not tx.frames[0] and is_trusted_module(library):
+        what += f", in {frame.code.co_qualname}() of {library}"
+        fix, marker = instead_of(frame.code.co_name, library), "this asks for the value of a tensor"
+    why = "The graph ends here and Python decides. Cost: one more graph, one sync per call."
+    tx.break_graph("MD201", what, why=why, fix=fix, marker=marker)
+
+
 def truth_of(tx: Tracer, obj: VariableTracker) -> bool:
     """`bool(obj)`, by `__bool__`, then `__len__`, else True."""
     if isinstance(obj, ConstantVariable) and not has_own(obj.python_type, "__bool__", "__len__"):
@@ -550,13 +564,7 @@ def truth_of(tx: Tracer, obj: VariableTracker) -> bool:
         known = constant_behind(tx.graph.use(obj))
         if known is not None and known.numel() == 1:
             return bool(known)
-        tx.break_graph(
-            "MD201",
-            "`if` on a tensor value",
-            why="The graph ends here and Python decides. Cost: one more graph, one sync per call.",
-            fix="To keep one graph:  out = torch.where(condition, a, b)",
-            marker="this is a tensor; its value is only known when the graph runs",
-        )
+        _leave_to_python(tx)
     if isinstance(obj, SequenceVariable) and is_trusted_class(obj.python_type):  # a namedtuple's can say otherwise
         return tx.truth(tx.call_method(obj, "__len__"))
     for name in ("__bool__", "__len__"):

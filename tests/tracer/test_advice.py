@@ -17,7 +17,7 @@ from minidynamo.errors import Unsupported
 from minidynamo.tracer.advice import INSTEAD, instead_of, instead_of_values
 
 LAZY, LAYER, CLASSES = nn.LazyLinear(2), nn.Linear(4, 2), torch.tensor([[1]])
-ARRAY = np.ones(2)
+ARRAY, COUNT = np.ones(2), torch.zeros(1)
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,7 @@ ARRAY = np.ones(2)
         (lambda x: torch.func.linearize(torch.sin, x), "torch.func.jvp"),
         (lambda x: zlib.crc32(b"a"), "outside of the compiled function"),
         (lambda x: logging.warning("a"), "log outside"),
+        (lambda x: COUNT.add_(1) * torch.distributions.Categorical(logits=x).probs, "validate_args=False"),
         (lambda x: x[x > 0], "torch.where"),
         (lambda x: x[x.argmax() :], "index_select"),
         (lambda x: x.unique(), "keep the shape"),
