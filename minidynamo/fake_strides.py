@@ -352,6 +352,15 @@ def _reads_as_it_writes(op: OpOverload) -> bool:
     return (by_elements or op is aten.copy_.default) and name not in _BY_COPIES
 
 
+def _uncounted_view(result: Any) -> Any:
+    """What an operation outside of inference mode gives; a view of a tensor of inference mode counts no writes, and so
+    refuses them."""
+    if not isinstance(result, torch.Tensor) or not result.is_inference():
+        return result
+    with torch.inference_mode():
+        return result.detach()
+
+
 def _need_apart(op: OpOverload, args: Sequence[Any]) -> None:
     """Raises a RuntimeError in eager's words where a written tensor and one that is read have a part in common."""
     if not op._schema.is_mutable or not _reads_as_it_writes(op):
@@ -395,6 +404,14 @@ class FakeTensorMode(compat.FakeTensorMode):
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """One operation."""
+        result = self._foretold(func, types, args, kwargs)
+        if func is aten.detach.default or func._schema.is_mutable or torch.is_inference_mode_enabled():
+            return result
+        if isinstance(result, (list, tuple)):
+            return type(result)(map(_uncounted_view, result))
+        return _uncounted_view(result)
+
+    def _foretold(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         op = STANDS_FOR.get(func, func)
         self.draws |= op.namespace not in ("aten", "prim", "prims")  # what operations of others do, nobody knows
         if func in COMPOSITES:

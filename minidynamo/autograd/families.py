@@ -111,7 +111,7 @@ def find_sources(
         holder = inputs[entry.index] if entry.kind == "view" else None
         if entry.kind == "member":
             holder = families[entry.index].root
-        if holder is None or value is holder or value.is_inference() or holder.is_inference():
+        if holder is None or value is holder or compat.version_of(value) is None:
             continue
         relatives = {i: values[i] for i, e in enumerate(found) if (e.kind, e.index) == (entry.kind, entry.index)}
         others = {i: other for i, other in relatives.items() if other is not value and other is not holder}
@@ -136,12 +136,12 @@ def _share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def _count_together(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether writes to one tensor are counted as writes to the other."""
-    counts = compat.version_of(one), compat.version_of(other)
-    if one is other or None in counts or counts[0] != counts[1]:
+    count = compat.version_of(one)
+    if one is other or count is None or count != compat.version_of(other):
         return one is other
-    torch.autograd.graph.increment_version(one)
-    together = compat.version_of(other) != counts[1]
-    compat.set_versions([one], [one._version - 1])
+    compat.set_versions([one], [count + 1])
+    together = compat.version_of(other) != count
+    compat.set_versions([one], [count])
     return together
 
 

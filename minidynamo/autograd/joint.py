@@ -525,7 +525,9 @@ def _as_fake(mode: FakeTensorMode, value: Any) -> Any:
 
 
 def _as_leaf(value: torch.Tensor) -> torch.Tensor:
-    return value.detach().requires_grad_(value.requires_grad)
+    # What is detached outside of inference mode counts writes, also of a tensor that does not.
+    with torch.inference_mode(torch.is_inference_mode_enabled() or compat.version_of(value) is None):
+        return value.detach().requires_grad_(value.requires_grad)
 
 
 @contextlib.contextmanager

@@ -494,12 +494,17 @@ def _settling(signature: GraphSignature, graph: BoxedCallable, *, counted: bool 
     they are in eager: as often written, and no views of what only the graph has seen. Results that lie in inputs are
     those, as far as data goes. Inputs may be `counted` before."""
     inputs = [(i, 0 if counted else count) for i, count in _inside(signature)]
+    uncounted = [] if torch.is_inference_mode_enabled() else [m.index for m in signature.mutations if m.writes is None]
     in_place = sorted((m.result, m.index) for m in signature.mutations if m.in_place and m.result is not None)
-    if not signature.result_writes and not signature.no_views and not inputs:
+    if not signature.result_writes and not signature.no_views and not inputs and not uncounted:
         return graph
     positions, counts = zip(*signature.result_writes) if signature.result_writes else ((), ())
 
     def settled(args: list[Any]) -> list[Any]:
+        for (
+            i
+        ) in uncounted:  # of inference mode, by their `.data`: torch lets neither them nor their views be written to
+            args[i] = args[i].new_empty(0).set_(args[i])
         written = [args[i] for i, _ in inputs]
         versions = [args[i]._version + count for i, count in inputs]
         holding = [(position, args[i].detach()) for position, i in in_place]

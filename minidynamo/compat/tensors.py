@@ -63,8 +63,12 @@ def memory_of(tensor: torch.Tensor) -> object:
 
 
 def version_of(tensor: torch.Tensor) -> int | None:
-    """How often torch counts the memory of a tensor as written; None for inference tensors, which it does not count."""
-    return None if tensor.is_inference() else tensor._version
+    """How often torch counts the memory of a tensor as written; None where it does not count: of inference tensors, as
+    long as they are not the `.data` of one outside of inference mode."""
+    try:
+        return tensor._version
+    except RuntimeError:
+        return None
 
 
 # What `torch.autograd._unsafe_preserve_version_counter` calls.
