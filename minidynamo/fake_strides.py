@@ -1,5 +1,5 @@
 """Owns the mode in which operations run on tensors without data, with the strides, the dtypes and the errors of
-eager.
+eager, also those of views of tensors of inference mode.
 
 Torch's own mode foretells others for some operations: those that it describes by other operations than they consist
 of. Tables say what eager does there. Sizes are torch's.

@@ -147,14 +147,17 @@ def _count_together(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def refuse_copies(copies: Sequence[CopiedResult], outputs: Sequence[Any], inputs: Mapping[int, torch.Tensor]) -> None:
     """Raise GraphRefused MD404 where somebody could tell that results of the user's functions are copies, while they
-    share memory in eager: with an input or another output, or with something that is written to."""
+    share memory in eager: with an input or another output, with something that is written to, or among themselves."""
     if any(copied.is_written for copied in copies):
         raise _cannot_rebuild("a function of the user's returns a view of an argument, and one of them is written to")
     places: dict[Any, Any] = {}
     for copied in copies:  # the memory that each lies in in eager, and behind another function that of the first
         place = compat.memory_of(copied.result)
         places[compat.memory_of(copied.copy)] = places.get(place, place)
-    memories = {compat.memory_of(value) for value in (*inputs.values(), *outputs) if isinstance(value, torch.Tensor)}
+    returned = {compat.memory_of(value) for value in outputs if isinstance(value, torch.Tensor)}
+    if any(compat.memory_of(copied.copy) in returned and not copied.is_laid_out_alike for copied in copies):
+        raise _cannot_rebuild("an output has elements in the same memory, and a function of the user's returns it")
+    memories = returned | {compat.memory_of(value) for value in inputs.values()}
     found = [places[memory] for memory in memories if memory in places]
     if len({*found}) < len(found) or not memories.isdisjoint(found):
         raise _cannot_rebuild("an output shares memory with the argument of a function of the user's")
@@ -178,7 +181,8 @@ def _root_of(members: list[torch.Tensor]) -> torch.Tensor | None:
     """The tensor that `members` of one memory are, or are views of; None when torch knows none."""
     if len({id(member) for member in members}) == 1 and not is_differentiable_view(members[0]):
         base = members[0]._base
-        return members[0] if base is None or _is_as_made(base) else base
+        is_copied = compat.creation_of(members[0]) == compat.IN_CUSTOM_FUNCTION  # into what stands for its base
+        return members[0] if base is None or (_is_as_made(base) and not is_copied) else base
     roots = [_autograd_root(member) for member in members]
     if differentiable := {id(root): root for root in roots if root.requires_grad}:
         if len(differentiable) > 1:

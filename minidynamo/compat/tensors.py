@@ -89,10 +89,20 @@ def creation_of(view: torch.Tensor) -> str | None:
     return name
 
 
+# How a view was made that a function of the user's returns.
+IN_CUSTOM_FUNCTION: str = torch._C._autograd.CreationMeta.IN_CUSTOM_FUNCTION.name
+
+
 def set_creation(view: torch.Tensor, creation: str) -> None:
     """Let autograd take a view for one that was made that way; what is none refuses no writes."""
     if creation_of(view) is not None:
         torch._C._autograd._set_creation_meta(view, getattr(torch._C._autograd.CreationMeta, creation))
+
+
+def view_anew(view: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
+    """The view of `base` that another one is of a tensor like it."""
+    made: torch.Tensor = view._view_func_unsafe(base)
+    return made
 
 
 def owns_its_memory(tensor: torch.Tensor) -> bool:

@@ -323,6 +323,80 @@ def test_a_result_that_nobody_else_sees_stays_in_the_graph():
     assert_same_as_eager(program, leaf, backend="aot_eager", calls=2, graphs=1, breaks=0)
 
 
+class Turned(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.t()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.t() * 3
+
+
+class FirstRow(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.shape = x.shape
+        return x[0]
+
+    @staticmethod
+    def backward(ctx, gradient):
+        whole = gradient.new_zeros(ctx.shape)
+        whole[0] = gradient * 3
+        return whole
+
+
+class Repeated(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.expand(2, *x.shape)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.sum(0) * 3
+
+
+VIEWS_OF_RESULTS = {
+    "turned": lambda x: Turned.apply(x * 2),
+    "a part": lambda x: FirstRow.apply(x * 2),
+    "of a part": lambda x: FirstRow.apply((x * 2)[:, 1:]),
+    "twice": lambda x: FirstRow.apply(Turned.apply(x * 2)),
+    "and a view of that": lambda x: Turned.apply(x * 2)[1],
+    "written before": lambda x: Turned.apply((x * 2).mul_(3)),
+}
+
+
+@pytest.mark.filterwarnings("error:.*MD4")
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("native", marks=pytest.mark.cpp)])
+@pytest.mark.parametrize("requires_grad", [True, False])
+@pytest.mark.parametrize("name", VIEWS_OF_RESULTS)
+def test_torch_shows_what_a_result_is_a_view_of(name, requires_grad, backend):
+    def outcome(f):
+        x = torch.arange(6.0).reshape(2, 3).requires_grad_(requires_grad)
+        made = f(x)
+        base = made._base
+        of_base = base.detach().tolist(), base.stride(), base.requires_grad, base._version
+        gradients = torch.autograd.grad((made * made).sum(), x) if requires_grad else ()
+        memory = made.stride(), made.storage_offset(), made.untyped_storage().nbytes()
+        return made.tolist(), memory, of_base, [gradient.tolist() for gradient in gradients]
+
+    program = VIEWS_OF_RESULTS[name]
+    compiled = minidynamo.compile(program, backend=backend)
+    for _ in range(2):
+        assert outcome(compiled) == outcome(program)
+
+
+@pytest.mark.filterwarnings("error:.*MD4")
+def test_a_result_with_elements_in_the_same_memory_stays_in_the_graph():
+    assert_same_as_eager(lambda x: Repeated.apply(x * 2).sin(), leaf, backend="aot_eager", calls=2, graphs=1)
+
+
+@pytest.mark.filterwarnings("ignore:.*MD404")
+def test_a_result_with_elements_in_the_same_memory_is_returned_as_in_eager():
+    made = minidynamo.compile(lambda x: Repeated.apply(x * 2), backend="aot_eager")(torch.ones(3))
+    assert made.stride() == (0, 1) and made._base.shape == (3,)
+
+
 FACTOR = 2.0
 
 
