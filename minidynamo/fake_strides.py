@@ -407,7 +407,7 @@ class FakeTensorMode(compat.FakeTensorMode):
         result = self._foretold(func, types, args, kwargs)
         if func is aten.detach.default or func._schema.is_mutable or torch.is_inference_mode_enabled():
             return result
-        if isinstance(result, (list, tuple)):
+        if type(result) in (list, tuple):  # named results are no views
             return type(result)(map(_uncounted_view, result))
         return _uncounted_view(result)
 
