@@ -25,8 +25,12 @@ UNDECLARED: dict[OpOverload, tuple[tuple[int, ...], OpOverload]] = {
     aten.native_batch_norm.default: ((3, 4), aten._native_batch_norm_legit_functional.default),
 }
 
-# Functional operators whose name does not follow from the mutating one's.
-RENAMED = {"aten::normal_": "aten::normal_functional", "aten::zero_": "aten::zeros_like"}
+# Functional operators whose name does not follow from the mutating one's, or that returns its argument itself.
+RENAMED = {
+    "aten::normal_": "aten::normal_functional",
+    "aten::zero_": "aten::zeros_like",
+    "aten::conj_physical_": "aten::_conj_physical",
+}
 
 OF_NUMBERS = "numbers_"
 """What the names of operators begin with that do what those of ATen do, and take symbolic numbers for floats."""

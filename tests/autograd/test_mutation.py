@@ -22,6 +22,7 @@ TWINS = {
     "add_.Tensor": "add.Tensor",
     "mul_.Scalar": "mul.Scalar",
     "normal_": "normal_functional",
+    "conj_physical_": "_conj_physical",
     "bernoulli_.float": "bernoulli.p",
     "uniform_": "uniform",
     "masked_fill_.Scalar": "masked_fill.Scalar",

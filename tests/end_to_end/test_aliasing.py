@@ -693,6 +693,22 @@ def written_by_history(x):
     return y.sum(), y
 
 
+# Operators that return their argument, or fill what they return
+
+
+@program(matrix, plain)
+def conjugate_of_what_is_real(x):
+    x.conj_physical_()
+    return x * 2
+
+
+@program(matrix, plain)
+def results_in_memory_that_was_filled(x):
+    ones = torch.randint(1, 2, (4, 4))
+    ones.data[0] = 9
+    return ones, torch.randn(4, 4) * 0 + x, torch.randint(1, 2, (4, 4)) * 2
+
+
 # Comparison
 
 

@@ -84,8 +84,10 @@ class Planner:
         # Results of extern calls, tuples among them, that share memory with nothing.
         self.fresh: set[str] = set()
         self.steps: list[Step] = []
-        # Tensors of our own that torch has written to, and counts as written.
+        # Tensors of our own that torch has written to, and counts as written; and those that an operator has filled,
+        # which torch counts where it is called.
         self.counted: set[str] = set()
+        self.filled: set[str] = set()
         # Dead tensors that only views have been made since; the next kernel may take them over.
         self.waiting: list[str] = []
 
@@ -106,6 +108,8 @@ class Planner:
                     self.steps.append(call)
                 if call.out not in self.places and (taken or self._is_new(call)) and call.layout is not None:
                     self.own[call.out] = call.layout
+                    if isinstance(call, Extern) and not any(names_in((call.args, [a for _, a in call.kwargs]))):
+                        self.filled.add(call.out)
             dead = [n for n in self.live.dying(k) if n not in taken and n not in self.program.constants]
             self.waiting += [n for n in dead if self._is_reusable(n, k)]
             self._free([n for n in dead if n not in self.waiting])
@@ -189,7 +193,8 @@ class Planner:
             else:
                 fresh.append(Allocate(out))
         self.steps += reused
-        self.counted.update(s.buffer.name for s in reused if isinstance(s, Reuse) and s.source in self.counted)
+        counted = self.counted | self.filled
+        self.counted.update(s.buffer.name for s in reused if isinstance(s, Reuse) and s.source in counted)
         self._free(self.waiting)
         self.waiting = []
         self.steps += fresh

@@ -132,6 +132,13 @@ def test_outputs_are_never_freed():
     assert isinstance(made.steps[-1], Return)
 
 
+def test_torch_has_counted_what_lies_where_an_operator_has_filled_memory():
+    made = plan(lambda x: (torch.randn(4, 4) + x, (x @ x) + x), X)
+    filled, computed = (value.name for value in made.outputs)
+    assert {filled, computed} <= {step.buffer.name for step in steps_of(Reuse, made)}
+    assert made.steps[-1].counted == (filled,)
+
+
 def test_peak_is_not_above_one_tensor_per_living_value():
     made = plan(lambda x: (((x @ x).relu() @ x).relu() @ x).relu(), X)
     assert made.peak_bytes() == 3 * 64
