@@ -142,7 +142,7 @@ class Kept:
     """What one call keeps. `held` are inputs with their versions, `links` stand for the inputs with derivatives: the
     same history without data."""
 
-    held: dict[int, tuple[torch.Tensor, int]]
+    held: dict[int, tuple[torch.Tensor, int | None]]
     links: list[torch.Tensor | None]
     numbers: dict[Any, Any]
     random: dict[str, torch.Tensor]
@@ -256,7 +256,7 @@ class _Call:
         if number not in self.kept.held:
             raise NotAvailable(self.kept.missing.get(number, "It depends on an input that was not kept."))
         value, version = self.kept.held[number]
-        if _version(value) != version:
+        if compat.version_of(value) != version:
             raise NotAvailable("An input was written to since.")
         return value
 
@@ -342,10 +342,7 @@ def _unsupported(why: str) -> Unsupported:
     )
 
 
-def _hold(value: torch.Tensor) -> tuple[torch.Tensor, int]:
+def _hold(value: torch.Tensor) -> tuple[torch.Tensor, int | None]:
     """`value` for later, with its version."""
-    return value.detach(), _version(value)
-
-
-def _version(value: torch.Tensor) -> int:
-    return 0 if value.is_inference() else value._version
+    held = value.detach()
+    return held, compat.version_of(held)

@@ -58,7 +58,7 @@ def as_new(run: BoxedCallable, renewed: Renewed) -> BoxedCallable:
         for position, was_view in renewed.items():
             if made[position]._is_view() and not was_view:
                 made[position] = made[position].detach()
-        counted = [made[position] for position in renewed if not made[position].is_inference()]
+        counted = [made[position] for position in renewed if compat.version_of(made[position]) is not None]
         compat.set_versions(counted, [0] * len(counted))
         return made
 

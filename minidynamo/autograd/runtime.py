@@ -501,9 +501,7 @@ def _settling(signature: GraphSignature, graph: BoxedCallable, *, counted: bool 
     positions, counts = zip(*signature.result_writes) if signature.result_writes else ((), ())
 
     def settled(args: list[Any]) -> list[Any]:
-        for (
-            i
-        ) in uncounted:  # of inference mode, by their `.data`: torch lets neither them nor their views be written to
+        for i in uncounted:  # the program writes to their `.data`: torch refuses writes to them and their views
             args[i] = args[i].new_empty(0).set_(args[i])
         written = [args[i] for i, _ in inputs]
         versions = [args[i]._version + count for i, count in inputs]

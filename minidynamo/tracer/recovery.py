@@ -81,11 +81,10 @@ class Overwritten:
                 self._find = writes.find_memories
                 places = self._read(args)
         self._tensors = [HeldTensor(tensor) for tensor in places.tensors]
-        self._versions = [None if tensor.is_inference() else tensor._version for tensor in places.tensors]
+        self._versions = list(map(compat.version_of, places.tensors))
         if writes.can_be_put_back:
             self._layouts = list(map(_layout_of, places.tensors))
-            # Python's object for a piece of history is one and the same as long as somebody holds it.
-            self._histories = [tensor.grad_fn for tensor in places.tensors]
+            self._histories = list(map(_history_of, places.tensors))
 
     def _read(self, args: list[Any]) -> Places:
         places = self._find(*args)
@@ -104,7 +103,7 @@ class Overwritten:
             args[k] = _each(_given_back, held)
         if len(tensors) < len(self._tensors) or any(leaf is None for k, _ in self._args for leaf in leaves(args[k])):
             return "an argument has already been freed"
-        if any(tensor.grad_fn is not history for tensor, history in zip(tensors, self._histories)):
+        if any(_history_of(tensor) is not history for tensor, history in zip(tensors, self._histories)):
             return "autograd has recorded a write to a tensor"
         with torch.inference_mode():
             for tensor, layout in zip(tensors, self._layouts):
@@ -123,6 +122,11 @@ class Overwritten:
 def _each(function: Callable[[Any], Any], value: Any) -> Any:
     """`function` of a value, or of each in a list."""
     return list(map(function, value)) if isinstance(value, list) else function(value)
+
+
+def _history_of(tensor: torch.Tensor) -> object:
+    """What made a tensor: one and the same object of Python's as long as somebody holds it."""
+    return tensor.grad_fn if compat.tells_history(tensor) else None
 
 
 def _layout_of(tensor: torch.Tensor) -> tuple[Any, ...]:

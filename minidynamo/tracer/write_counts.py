@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 
 from minidynamo.autograd_calls import replace_data
-from minidynamo.compat import memory_of, set_version_counter
+from minidynamo.compat import memory_of, set_version_counter, version_of
 from minidynamo.guards.source import Computed
 from minidynamo.tracer import facts, registry
 from minidynamo.tracer.constants import from_constant
@@ -25,7 +25,8 @@ def read(tx: Tracer, tensor: TensorVariable) -> VariableTracker:
     """`tensor._version`, of a tensor from outside."""
     fake, real = tx.graph.use(tensor), tx.graph.real(tensor)
     moved = any(node.target is replace_data or "_foreach_" in str(node.target) for node in tx.graph.graph.nodes)
-    if real is None or tensor.source is None or fake.is_inference() or moved or tx.graph.subgraph is not None:
+    uncounted = version_of(fake) is None or (real is not None and version_of(real) is None)
+    if real is None or tensor.source is None or uncounted or moved or tx.graph.subgraph is not None:
         tx.break_graph("MD212", "`_version` of a tensor is used", why=_WHY)
     _keep_apart_from_written(tx, tensor)
     count = tx.graph.integer(real._version, Computed("{0}._version", (tensor.source,)))

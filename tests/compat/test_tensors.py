@@ -48,3 +48,12 @@ def test_addresses_tell_objects_apart():
     assert compat.address_of_generator(generator) != compat.address_of_generator(torch.Generator())
     assert compat.raw_dispatch_keys(x) == compat.raw_dispatch_keys(torch.zeros(9))
     assert compat.raw_dispatch_keys(x) != compat.raw_dispatch_keys(x.to_sparse())
+
+
+def test_writes_are_counted_of_normal_tensors_and_of_the_data_of_others():
+    normal = torch.ones(2).add_(1)
+    with torch.inference_mode():
+        uncounted, replaced = torch.ones(2), torch.ones(2)
+    replaced.data = torch.ones(2)
+    assert compat.version_of(normal) == 1 and compat.version_of(uncounted.data) == 0
+    assert not replaced.is_inference() and compat.version_of(replaced) is compat.version_of(uncounted) is None

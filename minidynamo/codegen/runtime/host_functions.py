@@ -21,7 +21,7 @@ def with_strides(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor
 
 def count_as_new(*tensors: torch.Tensor | None) -> None:
     """Forget that torch has written to them; None stands for a gradient that was handed over."""
-    counted = [tensor for tensor in tensors if tensor is not None and not tensor.is_inference()]
+    counted = [tensor for tensor in tensors if tensor is not None and compat.version_of(tensor) is not None]
     compat.set_versions(counted, [0] * len(counted))
 
 

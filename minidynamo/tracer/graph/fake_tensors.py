@@ -18,6 +18,7 @@ from minidynamo.compat import (
     form_without_data,
     memory_of,
     python_dispatcher,
+    version_of,
 )
 from minidynamo.fake_strides import FakeTensorMode
 from minidynamo.guards.shapes import Layout, Shapes
@@ -185,15 +186,11 @@ class Versions:
     """How often the tensors among some arguments had been written to when this was made."""
 
     def __init__(self, args: Any) -> None:
-        self._before = [(fake, _version(fake)) for fake in tensors_in(args)]
+        self._before = [(fake, version_of(fake)) for fake in tensors_in(args)]
 
     def written(self) -> list[torch.Tensor]:
         """The tensors that have been written to since, and those for which that is not counted."""
-        return [fake for fake, version in self._before if version is None or _version(fake) != version]
-
-
-def _version(fake: torch.Tensor) -> int | None:
-    return None if fake.is_inference() else fake._version
+        return [fake for fake, version in self._before if version is None or version_of(fake) != version]
 
 
 def has_symbols(result: Any) -> bool:

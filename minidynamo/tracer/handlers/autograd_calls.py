@@ -19,7 +19,7 @@ from minidynamo.autograd_calls import (
     require_grad,
     retain_grad,
 )
-from minidynamo.compat import memory_of
+from minidynamo.compat import memory_of, tells_history, version_of
 from minidynamo.errors import GraphBreak
 from minidynamo.tracer import registry
 from minidynamo.tracer.handlers.values import constant, expect_constant, none
@@ -59,6 +59,9 @@ def _parameter(
 def _requires_grad(tx: Tracer, self: TensorVariable, requires_grad: VariableTracker | None = None) -> VariableTracker:
     wanted = True if requires_grad is None else expect_constant(tx, requires_grad, "requires_grad")
     fake = tx.graph.use(self)
+    if not tells_history(fake):
+        why = "Its base was written to under another grad mode than it was made under, and torch raises an error."
+        tx.break_graph("MD212", "`requires_grad_()` is called on a view", why=why)
     is_silent = fake.is_leaf and fake._is_view()  # one made with the grad mode off; from now on it gets a gradient
     if wanted is fake.requires_grad and not is_silent:
         return self
@@ -111,7 +114,7 @@ for _name in ("register_hook", "register_post_accumulate_grad_hook"):
 def _check_unwritten(tx: Tracer, tensor: TensorVariable, name: str) -> None:
     """A compiled graph ends where the tensor is computed, not where it is written to."""
     fake = tx.graph.use(tensor)
-    if tensor.source is None and not fake.is_inference() and fake._version > 0:
+    if tensor.source is None and version_of(fake):
         tx.break_graph("MD212", f"{name} is called on a tensor that was written to", why=_WHY)
 
 

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import torch
 import torch.fx
 
+from minidynamo.compat import version_of
 from minidynamo.structure import leaves as leaves_of
 from minidynamo.structure import rebuild, structure_of
 from minidynamo.switches import Settings, settings
@@ -121,7 +122,7 @@ def _vjp_at(
 
 def _version(value: GraphValue) -> int | None:
     """How often the graph has written to a tensor; None where that is not counted, and for numbers."""
-    return None if isinstance(value, NumberVariable) or value.fake.is_inference() else value.fake._version
+    return None if isinstance(value, NumberVariable) else version_of(value.fake)
 
 
 def spoilt(pull_back: PullBackVariable, now: Settings) -> str:

@@ -86,10 +86,18 @@ def attribute_of_a_handle(x):
     return x.register_hook(lambda g: g).id
 
 
+def a_view_from_inside_of_no_grad_that_was_written(x):
+    with torch.no_grad():
+        y = x.view_as(x)
+        y.mul_(2)
+    y.requires_grad_(False)
+
+
 @pytest.mark.parametrize(
     "program",
     [
         gradient_behind_a_hook,
+        a_view_from_inside_of_no_grad_that_was_written,
         unused,
         zeros_for_unused,
         in_a_checkpoint,
