@@ -269,9 +269,8 @@ def _viewed(node: fx.Node) -> list[fx.Node]:
     found = [node]
     while is_free(found[-1]) and found[-1].all_input_nodes:  # a constant is a view of nothing
         found.append(found[-1].all_input_nodes[0])
-    return (
-        found if found[-1].op == "placeholder" or not isinstance(found[-1].meta["val"], (tuple, list)) else found[:-1]
-    )
+    several = found[-1].op != "placeholder" and isinstance(found[-1].meta["val"], (tuple, list))
+    return found[:-1] if several else found
 
 
 class _Network:
@@ -372,10 +371,10 @@ class _Network:
     def weight(self, node: fx.Node) -> int | None:
         """What keeping `node` costs; None for what cannot be kept.
 
-        Parameters are free, inputs and results as good as free, since the caller holds them; but exposed ones are kept
-        only when nothing else will do. A result comes before the input that it is computed from: a caller may write to
-        the input (`h += f(h)`). Of everything else bytes decide; among equals, first come what forward computes
-        anyway and the copies that autograd makes of what is written, which second derivatives take, too.
+        Inputs and results are as good as free, since the caller holds them; but exposed ones are kept only when nothing
+        else will do. A result comes before the input that it is computed from: a caller may write to the input
+        (`h += f(h)`). Of everything else bytes decide; among equals, first come what forward computes anyway and the
+        copies that autograd makes of what is written, which second derivatives take, too.
         """
         value = node.meta["val"]
         if is_number(node):
@@ -385,7 +384,7 @@ class _Network:
         if node in self.exposed:
             return _EXPOSED + 4 * bytes_of(value)
         if node.op == "placeholder" and node not in self.overwritten:
-            return 0 if isinstance(value, torch.nn.Parameter) else _HELD_BY_CALLER
+            return _HELD_BY_CALLER
         if not isinstance(value, torch.Tensor):
             return None
         if node in self.results:
