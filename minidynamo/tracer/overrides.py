@@ -61,10 +61,8 @@ def _takes_over(cls: type) -> bool:
 def call_override(tx: Tracer, target: Callable[..., Any] | str, args: Args, kwargs: Kwargs) -> VariableTracker | None:
     """What the class of an argument makes of a torch function; None where it is not asked, or there are several."""
     owners = taken_over([*args, *kwargs.values()])
-    known = isinstance(target, str) or is_of_torch(target) or getattr(target, "__module__", "") in _IN_PYTHON
-    if len({owner.cls for owner in owners}) != 1 or not known:
+    if len({owner.cls for owner in owners}) != 1 or not _looks_for_objects(target):
         return None
-
     try:
         places, call = _probed(tx, target, args, kwargs, _NUMBERS[0])
         _, again = _probed(tx, target, args, kwargs, _NUMBERS[1])
@@ -91,6 +89,11 @@ def call_override(tx: Tracer, target: Callable[..., Any] | str, args: Args, kwar
     which = [tx.wrap(asked, Constant(asked, asked.__name__)), TupleVariable(classes)]
     made = tx.call_method(owner, "__torch_function__", [*which, *handed])
     return None if isinstance(made, ConstantVariable) and made.here is NotImplemented else made
+
+
+def _looks_for_objects(target: Callable[..., Any] | str) -> bool:
+    """Whether a function, or a method of tensors, is one of torch's, which may ask the classes of its arguments."""
+    return isinstance(target, str) or is_of_torch(target) or getattr(target, "__module__", "") in _IN_PYTHON
 
 
 def _probed(
