@@ -297,7 +297,7 @@ def _make_function(
 ) -> type[torch.autograd.Function]:
     results, differentiable, unreached = signature.results, signature.differentiable_results, {*signature.unreached}
     others = [i for i in range(results) if i not in differentiable and i not in signature.number_results]
-    ordered = in_order(signature.edges)
+    ordered, unvisited = in_order(signature.edges), signature.unvisited
 
     class CompiledFunction(torch.autograd.Function):
         """One node of autograd's graph for the whole compiled graph. Its first argument is the list of all inputs; what
@@ -321,8 +321,7 @@ def _make_function(
             if ctx.apart is not None:
                 ctx.apart.let_go(ctx.again.links)
             ctx.like = {place: without_data(args[signature.gradients[place]]) for place, _ in signature.zeros_from}
-            links_to = (links[place] for place in signature.unvisited)
-            ctx.unvisited = [link for link in links_to if link is not None and link.is_leaf]
+            ctx.unvisited = [leaf for leaf in map(links.__getitem__, unvisited) if leaf is not None and leaf.is_leaf]
             made = forward_graph(args)
             kept += [made[i] for i in places.made]
             returned = list(made[:results])
