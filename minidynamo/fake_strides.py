@@ -16,6 +16,7 @@ import torch
 
 from minidynamo import compat
 from minidynamo.compat import OpOverload
+from minidynamo.strides import is_dense
 
 aten = torch.ops.aten
 
@@ -82,14 +83,14 @@ def _as_iterated(result: torch.Tensor, operands: Sequence[Any]) -> torch.Tensor:
             if all(tensor.is_contiguous(memory_format=memory_format) for tensor in tensors):
                 laid_out = torch.empty(result.shape, device="meta", memory_format=memory_format)
                 return _in_places_of_one(result, laid_out.stride())
-        if len({tensor.stride() for tensor in tensors}) == 1 and _is_dense(tensors[0]):
+        if len({tensor.stride() for tensor in tensors}) == 1 and is_dense(tensors[0].shape, tensors[0].stride()):
             return _in_places_of_one(result, tensors[0].stride())
     return _in_places_of_one(result, _in_order(result.shape, tensors))
 
 
 def _as_allocated(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
     """As eager lays out what is like the first argument."""
-    return _in_places_of_one(result, given[0].stride()) if _is_dense(given[0]) else result
+    return _in_places_of_one(result, given[0].stride()) if is_dense(given[0].shape, given[0].stride()) else result
 
 
 def _in_places_of_one(result: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
@@ -97,16 +98,6 @@ def _in_places_of_one(result: torch.Tensor, strides: Sequence[int]) -> torch.Ten
     if any(one != other for size, one, other in zip(result.shape, strides, result.stride()) if size != 1):
         return result
     return result.new_empty_strided(result.shape, strides)
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the elements lie one behind the other, in some order."""
-    step = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape)):
-        if size != 1 and stride != step:
-            return False
-        step *= size
-    return True
 
 
 def _strides_in(tensor: torch.Tensor, shape: Sequence[int]) -> list[int]:
@@ -378,7 +369,7 @@ def _have_a_part_in_common(one: torch.Tensor, other: torch.Tensor) -> bool:
     if any(tensor.layout is not torch.strided or _has_symbols(tensor) for tensor in (one, other)):
         return False
     apart = one.untyped_storage()._cdata != other.untyped_storage()._cdata or not (one.numel() and other.numel())
-    if one is other or apart or not (_is_dense(one) and _is_dense(other)):
+    if one is other or apart or not all(is_dense(tensor.shape, tensor.stride()) for tensor in (one, other)):
         return False
     (begin, end), (first, last) = (
         (t.storage_offset() * t.itemsize, (t.storage_offset() + t.numel()) * t.itemsize) for t in (one, other)

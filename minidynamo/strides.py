@@ -1,10 +1,12 @@
-"""Owns the question whether two sets of places in memory have one in common: a start, plus multiples of strides.
+"""Owns what strides say of places in memory: whether elements fill it, and whether two sets of places have one in
+common.
 
 Of what the places are counted, and what lies there, is for others to know.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 Dims = list[tuple[Any, Any]]
@@ -32,4 +34,14 @@ def may_meet(start: Any, dims: Dims, other_start: Any, other_dims: Dims) -> bool
             continue
         if not may_meet(place, inner, other_place, other_inner):
             return False
+    return True
+
+
+def is_dense(shape: Sequence[Any], strides: Sequence[Any]) -> bool:
+    """Whether elements fill their memory without gaps or overlaps, in some order of the dimensions."""
+    step = 1
+    for stride, size in sorted((stride, size) for size, stride in zip(shape, strides) if size != 1):
+        if stride != step:
+            return False
+        step *= size
     return True

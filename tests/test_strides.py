@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from minidynamo.strides import may_meet, reach
+from minidynamo.strides import is_dense, may_meet, reach
 
 
 def places(start, dims):
@@ -35,3 +35,23 @@ def test_sets_of_places_that_are_told_apart(one, other):
 
 def test_the_reach_of_dimensions():
     assert reach(ROWS) == max(places(0, ROWS)) and reach([]) == 0
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides"),
+    [
+        ((2, 3), (3, 1)),
+        ((2, 3), (1, 2)),
+        ((2, 1, 3), (3, 50, 1)),  # the stride of one element matters to nobody
+        ((2, 3), (4, 1)),  # with a gap
+        ((2, 3), (0, 1)),  # all rows in one place
+        ((3, 3), (2, 1)),
+        ((), ()),
+    ],
+)
+def test_dense_elements_fill_their_places_once_each(shape, strides):
+    taken = [
+        sum(chosen)
+        for chosen in itertools.product(*(range(0, s * n, s) if s else [0] * n for n, s in zip(shape, strides)))
+    ]
+    assert is_dense(shape, strides) == (sorted(taken) == list(range(len(taken))))

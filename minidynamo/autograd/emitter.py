@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from minidynamo import compat
+from minidynamo import compat, strides
 from minidynamo.autograd.locations import KEPT
 from minidynamo.autograd.numbers import is_dense_in, is_symbolic, key, keys, known
 from minidynamo.compat import FakeTensorMode, OpOverload
@@ -180,13 +180,5 @@ def _strides(value: torch.Tensor) -> list[int]:
 
 def is_dense(value: torch.Tensor) -> bool:
     """Whether the elements fill their memory without gaps or overlaps."""
-    if is_dense_in(
-        range(value.ndim - 1, -1, -1), value.shape, value.stride()
-    ):  # of symbolic sizes this is known without a condition on them
-        return True
-    expected = 1
-    for stride, size in sorted((stride, size) for size, stride in zip(value.shape, value.stride()) if size != 1):
-        if stride != expected:
-            return False
-        expected *= size
-    return True
+    row_major = range(value.ndim - 1, -1, -1)  # of symbolic sizes this is known without a condition on them
+    return is_dense_in(row_major, value.shape, value.stride()) or strides.is_dense(value.shape, value.stride())
