@@ -26,6 +26,7 @@ from minidynamo.config import config
 from minidynamo.events import MinidynamoNotice, forget_notices, on_event
 from minidynamo.graph_cache import files
 from minidynamo.testing import assert_same_as_eager
+from tests.custom_functions import Doubled
 
 pytestmark = pytest.mark.cpp
 
@@ -296,17 +297,7 @@ def test_code_and_saved_values_are_shown_with_the_users_lines(events):
 
 
 def closes_over(x, y):
-    return Holder.apply(x) + y
-
-
-class Holder(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x * 2
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient * 2
+    return Doubled.apply(x) + y
 
 
 def test_a_custom_function_is_not_kept(events):
@@ -317,7 +308,7 @@ def test_a_custom_function_is_not_kept(events):
 
 def test_the_reason_for_not_keeping_is_told(events):
     gradients(closes_over, *torch.randn(2, 4))
-    assert any("Holder" in reason for name, reason in events if name == "skip")
+    assert any("Doubled" in reason for name, reason in events if name == "skip")
 
 
 def test_it_can_be_switched_off(events):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from minidynamo import compat
+from tests.custom_functions import Doubled
 
 
 def test_what_a_gradient_function_keeps_is_gone_when_backward_has_freed_it() -> None:
@@ -14,24 +15,14 @@ def test_what_a_gradient_function_keeps_is_gone_when_backward_has_freed_it() -> 
         assert not any(isinstance(kept, torch.Tensor) for kept in compat.kept_by(result.grad_fn))
 
 
-class Twice(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x * 2
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient * 2
-
-
 def test_names_of_gradient_functions():
     x = torch.ones(2, requires_grad=True)
     assert compat.name_of(x.sin().grad_fn) == "SinBackward0"
-    made = Twice.apply(x)
+    made = Doubled.apply(x)
     function = made.grad_fn
-    assert compat.name_of(function) == function.name() == "TwiceBackward"
+    assert compat.name_of(function) == function.name() == "DoubledBackward"
     del made
-    assert compat.name_of(function) == "TwiceBackward"
+    assert compat.name_of(function) == "DoubledBackward"
 
 
 def test_what_backward_runs_is_known_while_it_runs():

@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import minidynamo
+from tests.custom_functions import Doubled
 
 BACKENDS = ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)]
 
@@ -232,21 +233,9 @@ def test_a_backward_that_is_only_retained_is_not_differentiated_twice(backend):
 # What runs inside
 
 
-class Double(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * 2
-
-    @staticmethod
-    def backward(ctx, gradient):
-        (x,) = ctx.saved_tensors
-        return gradient * 2 + 0 * x
-
-
 def chain(x):
     for _ in range(3):
-        x = Double.apply(x.sin())
+        x = Doubled.apply(x.sin())
     return (x,)
 
 

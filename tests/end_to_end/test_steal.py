@@ -13,6 +13,7 @@ import minidynamo
 from minidynamo.backends import resolve
 from minidynamo.errors import ArgumentError
 from minidynamo.testing import CompileCounterWithBackend, StorageWatch, no_recompile, probe
+from tests.custom_functions import Doubled
 
 BACKENDS = ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)]
 ones = torch.ones
@@ -231,18 +232,6 @@ def test_STL_7_saved_tensors_die_one_by_one_in_backward(backend):
         seen_in_backward.clear()
         f(torch.rand(4, requires_grad=True)).backward()
         assert seen_in_backward == [4, 3, 2, 1, 0]
-
-
-class Doubled(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * 2
-
-    @staticmethod
-    def backward(ctx, gradient):
-        (x,) = ctx.saved_tensors
-        return gradient * 2 + x * 0
 
 
 @pytest.mark.parametrize("backend", [None, *BACKENDS])
