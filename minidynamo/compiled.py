@@ -21,6 +21,7 @@ from typing import Any, cast
 import torch
 
 from minidynamo.artifacts import Artifact, collected, passed_over
+from minidynamo.boxed import BoxedCallable
 from minidynamo.bytecode.analysis import first_index, starred_parameters
 from minidynamo.bytecode.breaks import drive
 from minidynamo.bytecode.layout import FramePoint, frame_point
@@ -123,7 +124,7 @@ def _new_cell(values: Mapping[str, Any], name: str) -> types.CellType:
     return types.CellType(values[name]) if name in values else types.CellType()
 
 
-def _entered(target: types.FunctionType, point: FramePoint, step: Callable[[list[Any]], Any]) -> Callable[..., Any]:
+def _entered(target: types.FunctionType, point: FramePoint, step: BoxedCallable) -> Callable[..., Any]:
     """A function that calls `target` by entering its frame at `point`, which lies at its head."""
     signature = _signature(target)
     cells = dict(zip(target.__code__.co_freevars, target.__closure__ or ()))
@@ -188,7 +189,7 @@ class CompiledFunction:
 
     # What frames ask of their owner
 
-    def resume_at(self, point: FramePoint) -> Callable[[list[Any]], Any]:
+    def resume_at(self, point: FramePoint) -> BoxedCallable:
         """The boxed function that goes on at `point`; one per point, so that a loop reuses it."""
         if point not in self._resumed:
             convert = functools.partial(weakly(self.convert), point=point)

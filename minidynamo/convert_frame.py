@@ -11,7 +11,7 @@ import functools
 import sys
 import traceback
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ import torch.fx
 from torch.autograd.graph import saved_tensors_hooks
 
 from minidynamo import artifacts, compat
+from minidynamo.boxed import BoxedCallable
 from minidynamo.bytecode.analysis import written_slots
 from minidynamo.bytecode.breaks import drive, make_break
 from minidynamo.bytecode.instructions import decode
@@ -53,8 +54,6 @@ from minidynamo.tracer.traced_frame import Break, Null, TracedFrame
 from minidynamo.tracer.unrolling import constants, newly_constant
 from minidynamo.variables.callables import CellVariable
 
-Boxed = Callable[[list[Any]], Any]
-
 
 class FrameOwner(Protocol):
     """The compiled function that a frame belongs to."""
@@ -64,7 +63,7 @@ class FrameOwner(Protocol):
         """What the user asked for."""
         ...
 
-    def resume_at(self, point: FramePoint) -> Boxed:
+    def resume_at(self, point: FramePoint) -> BoxedCallable:
         """The boxed function that goes on at `point`."""
         ...
 
@@ -94,7 +93,7 @@ class FrameToConvert:
     point: FramePoint | None
     name: str
     number: int
-    run_as_written: Boxed
+    run_as_written: BoxedCallable
     profile: FrameProfile = field(default_factory=FrameProfile)
     hooks: tuple[Any, Any] | None = None
 
@@ -230,7 +229,7 @@ def _convert(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwner) ->
 
 
 def _conversion(
-    frame: FrameToConvert, traced: TracedFrame, run: Boxed | None, owner: FrameOwner, key: BackendKey
+    frame: FrameToConvert, traced: TracedFrame, run: BoxedCallable | None, owner: FrameOwner, key: BackendKey
 ) -> Conversion:
     cut = traced.exit if isinstance(traced.exit, Break) else None
     point = None if cut is None else _point_of(frame.fn.__code__, cut)

@@ -20,6 +20,7 @@ from minidynamo.autograd.holders import CompiledResult, received
 from minidynamo.autograd.links import LeadingResult, without_data
 from minidynamo.autograd.result_hooks import all_behind, in_front, main_node, watch_hooks
 from minidynamo.autograd.signature import GraphSignature
+from minidynamo.boxed import BoxedCallable
 from minidynamo.errors import Diagnostic, Unsupported
 from minidynamo.references import Reference
 from minidynamo.tensor_hooks import hooks_to_come, may_ask_for
@@ -100,7 +101,7 @@ def has_chains(signature: GraphSignature) -> bool:
     return any(signature.on_the_way) or not written.isdisjoint(saved)
 
 
-def noting(run: Callable[[list[Any]], Any], signature: GraphSignature) -> Callable[[list[Any]], Any]:
+def noting(run: BoxedCallable, signature: GraphSignature) -> BoxedCallable:
     """`run`, after which the graph's node knows the results that eager saves, for `watch_of`."""
     positions = [signature.differentiable_results[place] for place in signature.saved_results]
 

@@ -29,7 +29,7 @@ from minidynamo.autograd.packing import Unpack
 from minidynamo.autograd.parts import WHOLE, Part
 from minidynamo.autograd.result_hooks import watch_view
 from minidynamo.autograd.signature import GraphSignature, OutputPlan
-from minidynamo.boxed import BoxedCallable, HandOver, hands_over, mark_boxed
+from minidynamo.boxed import BoxedCallable, HandOver, hands_over, is_boxed, mark_boxed
 from minidynamo.locks import ForkSafeLock
 from minidynamo.tensor_hooks import renew_node
 
@@ -85,7 +85,7 @@ def training_call(
         # Autograd would walk into the history of the others without bringing a gradient.
         return ways.call(args, [args[i] if i in reached or args[i].is_leaf else None for i in gradients])
 
-    call: Callable[[list[Any]], Any] = run if reached.issuperset(gradients) else run_detached
+    call: BoxedCallable = run if reached.issuperset(gradients) else run_detached
     if chains is None and signature.saved_results:
         call = noting(call, signature)
     return _finishing(signature, _with_constants(signature, _counting_before(signature, call)), chains)
@@ -474,7 +474,7 @@ def _inside(signature: GraphSignature) -> list[tuple[int, int]]:
     return [(m.index, m.writes) for m in inside if m.writes is not None]
 
 
-def _counting_before(signature: GraphSignature, call: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+def _counting_before(signature: GraphSignature, call: BoxedCallable) -> BoxedCallable:
     """`call`, with the inputs that the graph itself writes to counted as written before autograd joins it to their
     nodes, which torch makes anew for views: hooks that come later are on those."""
     inputs = _inside(signature)
@@ -543,7 +543,7 @@ def _finishing(signature: GraphSignature, run: BoxedCallable, chains: Chains | N
     pending = [(m.index, m.result) for m in signature.mutations if m.result is not None]
     counted = {m.index: m.writes for m in signature.mutations if m.writes is not None and m.result is not None}
     if not pending and not counted and list(signature.outputs) == plain and chains is None:
-        return run if getattr(run, "_boxed_call", False) else mark_boxed(run)
+        return run if is_boxed(run) else mark_boxed(run)
     from_inputs = {i for origin, i in map(signature.origin, signature.outputs) if origin == "input"}
     needed = sorted({i for i, _ in pending} | from_inputs | counted.keys())
     place = {index: position for position, index in enumerate(needed)}

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minidynamo.artifacts import passed_over
+from minidynamo.boxed import mark_boxed
 from minidynamo.bytecode.analysis import UNCONDITIONAL_JUMPS, first_index, group_of
 from minidynamo.bytecode.assemble import Item, Label, Op, Region, assemble
 from minidynamo.bytecode.instructions import (
@@ -273,5 +274,5 @@ class _Writer:
         )
         closure = tuple(types.CellType() for _ in code.co_freevars)
         made = types.FunctionType(code, self.namespace, code.co_name, None, closure)
-        made.__dict__["_boxed_call"] = True
+        mark_boxed(made)
         return made

@@ -20,10 +20,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from minidynamo import artifacts, compat
+from minidynamo.boxed import BoxedCallable, mark_boxed
+from minidynamo.bytecode.breaks import BoxedStep, drive
 from minidynamo.bytecode.layout import FramePoint
 from minidynamo.config import config
 from minidynamo.counters import Stats
-from minidynamo.dispatch.frames import Boxed, Frame, ResumeFrame, RootFrame
+from minidynamo.dispatch.frames import Frame, ResumeFrame, RootFrame
 from minidynamo.dispatch.text import dispatch_source, frozen_function, native_source, timed_function
 from minidynamo.errors import Diagnostic, MinidynamoError, RecompileRefused
 from minidynamo.events import notice, publish
@@ -33,7 +35,6 @@ from minidynamo.guards.state import mode_in_charge
 from minidynamo.locks import ForkSafeLock
 from minidynamo.names import weakly
 
-Step = Callable[[list[Any]], tuple[Any, Any]]
 BackendKey = Callable[[], Hashable]
 
 # One compile at a time in the whole process: capture switches state that all threads share, and two threads that
@@ -168,7 +169,7 @@ class Dispatcher:
         """Run the frame from its list of values as the user wrote it."""
         return self._frame.native(boxed)
 
-    def step(self) -> Step:
+    def step(self) -> BoxedStep:
         """A function that calls `function` and holds it weakly, to be a constant of a break function.
 
         Code objects are invisible to the garbage collector, and the break functions of a loop lead back to the resume
@@ -180,8 +181,7 @@ class Dispatcher:
         def resume(boxed: list[Any]) -> Any:
             return reference()(boxed)  # type: ignore[misc]
 
-        resume.__dict__["_boxed_call"] = True
-        return resume
+        return mark_boxed(resume)
 
     def source(self) -> str:
         """The text of the current generated function."""
@@ -271,7 +271,7 @@ class Dispatcher:
             _compiling.release()
         self.stats.add_timed_call(timed(*boxed))
 
-    def miss(self, boxed: list[Any], generation: int) -> Boxed:
+    def miss(self, boxed: list[Any], generation: int) -> BoxedCallable:
         """What takes the list of a call that no entry of `generation` fits; nothing else holds the arguments meanwhile.
 
         The generated function calls it itself, so that a traceback of what it raises does not lead through here.
@@ -283,7 +283,7 @@ class Dispatcher:
                 raise
             raise error.with_traceback(None)  # noqa: B904 (the cause is kept; our frames say nothing to the user)
 
-    def _resolve(self, boxed: list[Any], generation: int) -> Boxed:
+    def _resolve(self, boxed: list[Any], generation: int) -> BoxedCallable:
         """What takes the list instead: the body of a new entry, or the frame as the user wrote it."""
         if not _compiling.acquire(blocking=self._waits):
             self.stats.native_runs += 1
@@ -293,7 +293,7 @@ class Dispatcher:
         finally:
             _compiling.release()
 
-    def _resolve_alone(self, boxed: list[Any], generation: int) -> Boxed:
+    def _resolve_alone(self, boxed: list[Any], generation: int) -> BoxedCallable:
         if generation != self._generation:
             return self._frame.bind(self.function)
         self.stats.misses += 1
@@ -303,7 +303,7 @@ class Dispatcher:
         outcome = Native(for_good=False) if as_written else self._ask(boxed)
         if isinstance(outcome, Entry):
             self.install(outcome)
-            return _driven(outcome.body) if outcome.steps else outcome.body
+            return functools.partial(drive, outcome.body) if outcome.steps else outcome.body
         self.stats.native_runs += 1
         if outcome.for_good and self.entries:  # what was compiled for other ways through the frame still holds
             self.stop_compiling()
@@ -399,7 +399,7 @@ def _settings_changed() -> None:
 config.on_change(_settings_changed)
 
 
-def _once_more(miss: Callable[[list[Any], int], Boxed], steps: bool) -> Callable[..., Any]:
+def _once_more(miss: Callable[[list[Any], int], BoxedCallable], steps: bool) -> Callable[..., Any]:
     """What stands in for a body that is gone, and that returned steps or did not."""
 
     @artifacts.passed_over
@@ -409,16 +409,3 @@ def _once_more(miss: Callable[[list[Any], int], Boxed], steps: bool) -> Callable
         return (None, body(boxed)) if steps else body(boxed)
 
     return dispatch_again
-
-
-def _driven(body: Step) -> Boxed:
-    """A body with the steps behind it."""
-
-    @artifacts.passed_over
-    def run(boxed: list[Any]) -> Any:
-        step, boxed = body(boxed)
-        while step is not None:
-            step, boxed = step(boxed)
-        return boxed
-
-    return run

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from minidynamo import artifacts
+from minidynamo.boxed import BoxedCallable, mark_boxed
 from minidynamo.bytecode.breaks import make_continue
 from minidynamo.bytecode.instructions import location
 from minidynamo.bytecode.layout import FramePoint
 from minidynamo.defaults import Defaults, KeywordDefaults, LeftOut
 from minidynamo.errors import CodeCopied, Diagnostic
 
-Boxed = Callable[[list[Any]], Any]
 _marks = itertools.count()
 _FOLLOW = "old.__wrapped__.__code__ = new.__wrapped__.__code__, which the compiled function follows"
 
@@ -81,7 +81,7 @@ class Frame(Protocol):
     facts: dict[str, Any]
 
     @property
-    def native(self) -> Boxed:
+    def native(self) -> BoxedCallable:
         """Runs the frame from the list of its values as the user wrote it."""
         ...
 
@@ -89,7 +89,7 @@ class Frame(Protocol):
         """The lines that put all values into the list, drop their names and return `call`."""
         ...
 
-    def bind(self, function: Callable[..., Any]) -> Boxed:
+    def bind(self, function: Callable[..., Any]) -> BoxedCallable:
         """A boxed form of a function with this signature."""
         ...
 
@@ -193,11 +193,11 @@ class RootFrame:
         return [f"{self.names.boxed} = [{listed}]", *dropped, f"return {call}"]
 
     @functools.cached_property
-    def native(self) -> Boxed:
+    def native(self) -> BoxedCallable:
         return self.bind(self.fn)
 
-    def bind(self, function: Callable[..., Any]) -> Boxed:
-        boxed: Boxed = self._binder(function)
+    def bind(self, function: Callable[..., Any]) -> BoxedCallable:
+        boxed: BoxedCallable = self._binder(function)
         return boxed
 
     @functools.cached_property
@@ -248,14 +248,14 @@ class ResumeFrame:
         return [f"del {', '.join(self.parameters)}"] * bool(self.parameters) + [f"return {call}"]
 
     @functools.cached_property
-    def native(self) -> Boxed:
+    def native(self) -> BoxedCallable:
         return make_continue(self.point, self.namespace)
 
-    def bind(self, function: Callable[..., Any]) -> Boxed:
+    def bind(self, function: Callable[..., Any]) -> BoxedCallable:
         return function
 
     def finish(self, function: types.FunctionType) -> None:
-        function.__dict__["_boxed_call"] = True
+        mark_boxed(function)
 
 
 def refuse_copy(name: str) -> CodeCopied:

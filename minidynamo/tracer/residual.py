@@ -25,7 +25,7 @@ from torch import fx
 
 from minidynamo import artifacts
 from minidynamo.autograd_calls import replace_data
-from minidynamo.boxed import mark_boxed
+from minidynamo.boxed import BoxedCallable, mark_boxed
 from minidynamo.bytecode.layout import FramePoint
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import Constant, Local, Source, is_passed, is_read_anew
@@ -50,8 +50,6 @@ from minidynamo.variables.containers import ListVariable
 from minidynamo.variables.iterators import DictIterator
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.write_counts import UNCOUNTED
-
-Boxed = Callable[[list[Any]], Any]
 
 # From this many inputs on that lie outside the arguments, the guards hand on what they have read.
 MANY_INPUTS = 16
@@ -88,19 +86,19 @@ class Surroundings:
     """
 
     root: bool
-    break_function: Boxed | None = None
+    break_function: BoxedCallable | None = None
     point: FramePoint | None = None
     dispatcher_for: Callable[[Any], Any] | None = None
     drive: Callable[[Any, list[Any]], Any] | None = None
     driven_outside: bool = False
-    replay_native: Boxed | None = None
+    replay_native: BoxedCallable | None = None
     kept: frozenset[str] = frozenset()
     runs_again: bool = False
     ran_again: Callable[[str], None] | None = None
 
 
 def print_residual(
-    traced: TracedFrame, parameters: Sequence[str], graph: Boxed | None, surroundings: Surroundings
+    traced: TracedFrame, parameters: Sequence[str], graph: BoxedCallable | None, surroundings: Surroundings
 ) -> Residual:
     """Print and load the program for `traced`; `parameters` name the items of the list that it takes.
 
@@ -120,7 +118,7 @@ def print_residual(
 
 class _Program:
     def __init__(
-        self, traced: TracedFrame, parameters: Sequence[str], graph: Boxed | None, surroundings: Surroundings
+        self, traced: TracedFrame, parameters: Sequence[str], graph: BoxedCallable | None, surroundings: Surroundings
     ) -> None:
         self.traced = traced
         self.parameters = list(parameters)
