@@ -7,8 +7,7 @@ what kernels take inside, is not known here.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import fx
@@ -16,7 +15,7 @@ from torch import fx
 from minidynamo import compat
 from minidynamo.boxed import final_results
 from minidynamo.memory_plan import MemoryPlan, PlanRecorder
-from minidynamo.numbers_in_data import hint_of
+from minidynamo.storages import storage_bytes, strided_in
 
 # Their results are parts of their argument, which their schemas do not say.
 _UNDECLARED = frozenset(("unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk", "_unsafe_view"))
@@ -60,7 +59,7 @@ class _Walk:
     def __init__(self, stage: str, final: Mapping[fx.Node, Sequence[tuple[int, fx.Node]]]) -> None:
         self.final = final
         self.recorder = PlanRecorder(stage)
-        self.owners: dict[Any, str] = {}
+        self.owners: dict[object, str] = {}
         self.names: dict[fx.Node, list[str]] = {}
 
     def run(self, nodes: list[fx.Node]) -> MemoryPlan:
@@ -85,11 +84,11 @@ class _Walk:
 
     def note(self, node: fx.Node, shares: bool) -> None:
         """The tensors that a node gives: new ones, or other names for memory that is there."""
-        values = list(_tensors(node.meta.get("val", node.meta.get("example_value"))))
+        values = list(strided_in(node.meta.get("val", node.meta.get("example_value"))))
         names = [node.name if len(values) == 1 else f"{node.name}.{i}" for i in range(len(values))]
         self.names[node] = names
         for name, value in zip(names, values):
-            key = value.untyped_storage()._cdata
+            key = compat.memory_of(value)
             if shares and key in self.owners:
                 self.recorder.view(name, self.owners[key])
             elif shares and (place := self.place(node)) is not None:
@@ -97,7 +96,7 @@ class _Walk:
             else:
                 self.owners[key] = name
                 made_by = () if node.op == "placeholder" else (_label(node), node.meta.get("user_location"))
-                self.recorder.make(name, _bytes(value), *made_by)
+                self.recorder.make(name, storage_bytes(value), *made_by)
 
     def place(self, node: fx.Node) -> str | None:
         """The name of what a view lies in, whose fake value was made where the graph did not write there yet."""
@@ -127,16 +126,3 @@ def may_share(node: fx.Node) -> bool:
         return True
     declared = any(result.alias_info is not None for result in compat.schema_of(node.target).returns)
     return declared or node.target.overloadpacket.__name__ in _UNDECLARED
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, compat.FakeTensor) and value.layout is torch.strided:
-        yield value
-
-
-def _bytes(value: torch.Tensor) -> int:
-    """The bytes of a tensor's memory; sizes that change are taken to be what they were when the graph was traced."""
-    return hint_of(value.untyped_storage().nbytes())

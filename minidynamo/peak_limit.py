@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from minidynamo import compat
 from minidynamo.autograd.aot import AotGraphs
 from minidynamo.autograd.numbers import has_symbols
 from minidynamo.autograd.rehearsal import eager_memory
@@ -21,8 +20,8 @@ from minidynamo.config import config
 from minidynamo.errors import Diagnostic, GraphRefused
 from minidynamo.graph_memory import graph_plan
 from minidynamo.memory_plan import MemoryPlan
-from minidynamo.numbers_in_data import hint_of
 from minidynamo.redrawing import random_state
+from minidynamo.storages import storages_in
 from minidynamo.switches import AUTOCAST_DEVICES
 
 ROUNDING = 64
@@ -46,7 +45,7 @@ class _Captured:
     gm: fx.GraphModule
     example_inputs: Sequence[Any]
     graphs: AotGraphs
-    theirs: Collection[int]
+    theirs: Collection[object]
 
 
 class PeakLimit:
@@ -120,7 +119,7 @@ def _need_of_backward(captured: _Captured, plan_backward: PlanBackward) -> _Need
     assert graphs.backward is not None and graphs.partition is not None
     plan = plan_backward(graphs.backward)
     saved = graphs.partition.saved
-    owned: dict[int, int] = {}
+    owned: dict[object, int] = {}
     dying: set[str] = set()
     for place, node in enumerate(graphs.backward.graph.find_nodes(op="placeholder")):
         new = _memory([saved[place] if place < len(saved) else node], theirs)
@@ -158,21 +157,16 @@ def _states(graphs: AotGraphs) -> list[int]:
     return [node.meta["val"].nbytes for node in kept]
 
 
-def _in_arguments(graphs: AotGraphs) -> dict[int, int]:
+def _in_arguments(graphs: AotGraphs) -> dict[object, int]:
     """The memory of the arguments, and of what forward copies into them."""
     given = graphs.forward.graph.find_nodes(op="placeholder")
     copies = graphs.forward.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
     return _memory([*given, *(copy.args[1] for copy in copies)], ())
 
 
-def _memory(nodes: Iterable[fx.Node], known: Collection[int]) -> dict[int, int]:
+def _memory(nodes: Iterable[fx.Node], known: Collection[object]) -> dict[object, int]:
     """The bytes of each storage that nodes lie in, but for those that are known."""
-    found: dict[int, int] = {}
-    for node in nodes:
-        value = node.meta.get("val")
-        if isinstance(value, compat.FakeTensor) and value.layout is torch.strided:
-            storage = value.untyped_storage()
-            found[storage._cdata] = hint_of(storage.nbytes())
+    found = dict(storage for node in nodes for storage in storages_in(node.meta.get("val")))
     return {key: size for key, size in found.items() if key not in known}
 
 

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from minidynamo import compat
 from minidynamo.graph_memory import may_share
-from minidynamo.numbers_in_data import hint_of
+from minidynamo.storages import storages_in
 
 WRITTEN = "written"
 """Where a node notes which of its results the program has written to arguments: by their positions those of these."""
@@ -33,14 +32,14 @@ def peak_of_operations(gm: fx.GraphModule, taken: bool = False) -> int:
     ends = nodes[:-1] if taken else nodes
     last = {source: k for k, node in enumerate(ends) for source in node.all_input_nodes}
     memories: dict[fx.Node, list[int]] = {}  # numbers of what a node lies in
-    storages: dict[int, int] = {}
+    storages: dict[object, int] = {}
     changes = [0] * (len(nodes) + 1)
     size: dict[int, int] = {}
     dies: dict[int, int] = {}
     fresh = itertools.count()
     for k, node in enumerate(nodes):
         memories[node] = []
-        for position, storage, nbytes in _storages(node.meta.get("val")):
+        for position, storage, nbytes in _results(node):
             written = _written(node, position, memories)
             known = written or ([storages[storage]] if may_share(node) and storage in storages else [])
             storages[storage] = memory = known[0] if known else next(fresh)
@@ -52,6 +51,13 @@ def peak_of_operations(gm: fx.GraphModule, taken: bool = False) -> int:
     for memory, nbytes in size.items():
         changes[dies[memory] + 1 if dies[memory] + 1 < len(nodes) else -1] -= nbytes
     return max(itertools.accumulate(changes[:-1]), default=0)
+
+
+def _results(node: fx.Node) -> Iterator[tuple[int, object, int]]:
+    """Position, storage and bytes of each tensor among the results of a node."""
+    value = node.meta.get("val")
+    for position, result in enumerate(value if isinstance(value, (list, tuple)) else (value,)):
+        yield from ((position, storage, nbytes) for storage, nbytes in storages_in(result))
 
 
 def _written(node: fx.Node, position: int, memories: dict[fx.Node, list[int]]) -> list[int]:
@@ -66,10 +72,3 @@ def _written(node: fx.Node, position: int, memories: dict[fx.Node, list[int]]) -
         source = user.args[0] if WRITTEN in user.meta or user.target is torch.ops.aten.copy_.default else None
     found = memories.get(source, []) if isinstance(source, fx.Node) else []
     return found if len(found) == 1 else []
-
-
-def _storages(value: Any) -> Iterator[tuple[int, int, int]]:
-    for position, item in enumerate(value if isinstance(value, (list, tuple)) else (value,)):
-        if isinstance(item, compat.FakeTensor) and item.layout is torch.strided:
-            storage = item.untyped_storage()
-            yield position, storage._cdata, hint_of(storage.nbytes())

@@ -53,6 +53,7 @@ FOUNDATION |= {
     "saved_tensor_hooks",
     "saved_tensors",
     "storage_sizes",
+    "storages",
     "strides",
     "structure",
     "switches",

@@ -7,7 +7,7 @@ counted from its birth to its death. What kernels take inside is not seen. Nothi
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import fx
 from minidynamo import compat, fake_strides
 from minidynamo.autograd.inputs import layout_of
 from minidynamo.autograd.numbers import is_symbolic
-from minidynamo.compat import FakeTensor
+from minidynamo.storages import strided_in
 from minidynamo.switches import preserved
 
 
@@ -51,7 +51,7 @@ class _Counting(compat.TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.look()
         made = func(*args, **(kwargs or {}))
-        self.note(_tensors(made))
+        self.note(strided_in(made))
         # Where several gradients of one tensor are added, torch writes over the first if it has data. Without, that is
         # gone by the next operation. One that has arrived from outside may be somebody else's.
         if func is not torch.ops.aten.add.Tensor or args[0].untyped_storage()._cdata in self.arrived:
@@ -132,7 +132,7 @@ class _Rehearsal:
         del given
         between = self.counting.level
         written = [value for value, before in zip(held, histories) if value.grad_fn is not before]
-        results = {id(value): value for value in (*written, *_tensors(made)) if value.requires_grad}
+        results = {id(value): value for value in (*written, *strided_in(made)) if value.requires_grad}
         del written, histories
         with self.mode, torch.enable_grad():
             end = self.arrival(list(results.values())) if results and self.leaves else None
@@ -174,11 +174,3 @@ class _Rehearsal:
 
 def _hint(value: Any) -> Any:
     return value.node.hint if is_symbolic(value) else value
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, FakeTensor) and value.layout is torch.strided:
-        yield value

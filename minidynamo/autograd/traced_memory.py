@@ -16,8 +16,7 @@ from minidynamo.autograd.joint import Trace
 from minidynamo.autograd.numbers import is_number
 from minidynamo.autograd.rehearsal import EagerMemory
 from minidynamo.autograd.unread import read_inputs
-from minidynamo.compat import FakeTensor
-from minidynamo.numbers_in_data import hint_of
+from minidynamo.storages import storages_in
 
 
 def traced_memory(trace: Trace) -> EagerMemory:
@@ -28,9 +27,9 @@ def traced_memory(trace: Trace) -> EagerMemory:
     tangents = set(trace.tangents)
     begins = next((place for place, node in enumerate(nodes) if node in tangents), len(nodes))
     inputs = {key for node in (*trace.primals.values(), *trace.identities) for key, _ in _storages(node)}
-    born: dict[int, int] = {}
-    dies: dict[int, int] = {}
-    size: dict[int, int] = {}
+    born: dict[object, int] = {}
+    dies: dict[object, int] = {}
+    size: dict[object, int] = {}
     arrived = {key for node in tangents for key, _ in _storages(node)}
     for place, node in enumerate(nodes):
         for key, nbytes in _storages(node):
@@ -57,9 +56,5 @@ def traced_memory(trace: Trace) -> EagerMemory:
     return EagerMemory(max(itertools.accumulate(changes)), between)
 
 
-def _storages(node: object) -> Iterator[tuple[int, int]]:
-    value = node.meta.get("val") if isinstance(node, fx.Node) else None
-    for item in value if isinstance(value, (tuple, list)) else (value,):
-        if isinstance(item, FakeTensor) and item.layout is torch.strided:
-            storage = item.untyped_storage()
-            yield storage._cdata, hint_of(storage.nbytes())
+def _storages(node: object) -> Iterator[tuple[object, int]]:
+    return storages_in(node.meta.get("val") if isinstance(node, fx.Node) else None)

@@ -1,0 +1,33 @@
+"""Owns what is asked of the memory behind values of a graph, tensors without data: which storages, of how many bytes.
+
+When it is made, and when it dies, is for others to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from minidynamo import compat
+from minidynamo.numbers_in_data import hint_of
+
+
+def strided_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors among nested lists and tuples that lie in one storage each."""
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            yield from strided_in(item)
+    elif isinstance(value, compat.FakeTensor) and value.layout is torch.strided:
+        yield value
+
+
+def storages_in(value: Any) -> Iterator[tuple[object, int]]:
+    """For each of these tensors what it has in common with others in the same storage, and the bytes of that."""
+    return ((compat.memory_of(tensor), storage_bytes(tensor)) for tensor in strided_in(value))
+
+
+def storage_bytes(tensor: torch.Tensor) -> int:
+    """The bytes of a tensor's memory; sizes that change are taken to be what they were when the graph was traced."""
+    return hint_of(tensor.untyped_storage().nbytes())
