@@ -308,11 +308,6 @@ def _operands(op: OpOverload, args: Sequence[Any]) -> list[Any]:
     return [value for value, kind in zip(args, arguments) if "Tensor" in kind]
 
 
-def _count_writes(tensors: Sequence[torch.Tensor]) -> None:
-    """Torch's kernels for lists count what they write to below autograd, where tensors without data do not come."""
-    torch.autograd.graph.increment_version([tensor for tensor in tensors if not tensor.is_inference()])
-
-
 def _need_as_large(source: torch.Tensor, window: torch.Tensor) -> None:
     """Raises a RuntimeError in eager's words."""
     if source.shape != window.shape:
@@ -423,7 +418,7 @@ class FakeTensorMode(compat.FakeTensorMode):
             args, kwargs = args[:2], {}  # next to a number that varies torch would fix the sizes, which do not need it
         result: Any = super().dispatch(func, types, args, kwargs or {})
         if func.name().startswith("aten::_foreach_") and func._schema.is_mutable:
-            _count_writes(args[0])
+            compat.increment_version(args[0])  # torch's kernels count below autograd, where no fake tensor comes
         if op in LIKE_THE_FIRST:
             with self:
                 result = torch.empty_like(result, dtype=args[0].dtype)

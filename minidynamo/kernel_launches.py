@@ -11,6 +11,9 @@ from typing import Any
 
 import torch
 
+from minidynamo import compat
+from minidynamo.own_operators import define
+
 
 @dataclass(frozen=True)
 class Tensor:
@@ -55,25 +58,19 @@ def number_of(launch: Launch) -> int:
     return _numbers[key]
 
 
-_library = torch.library.Library("minidynamo", "FRAGMENT")
-_library.define("launch_kernel(str kernel, Tensor(a!)[] written, Tensor[] read, int launch) -> ()")
-
-
 def _launch(kernel: str, written: list[torch.Tensor], read: list[torch.Tensor], launch: int) -> None:
     _launches[launch].start(written, read)
 
 
-def _fake(kernel: str, written: list[torch.Tensor], read: list[torch.Tensor], launch: int) -> None:
+def _launch_without_data(kernel: str, written: list[torch.Tensor], read: list[torch.Tensor], launch: int) -> None:
     """Nothing is computed, but it counts as a write: that is how the tracer notices one."""
-    for tensor in written:
-        if not tensor.is_inference():
-            torch.autograd.graph.increment_version(tensor)
+    compat.increment_version(written)
 
 
-_library.impl("launch_kernel", _launch, "CompositeExplicitAutograd")
-_library.impl("launch_kernel", _fake, "Meta")  # `register_fake` looks through all modules for the line: 12 ms
-# Autograd knows nothing of what a kernel does: no gradient, no warning, no version counted.
-for _key in ("Autograd", "ADInplaceOrView"):
-    _library.impl("launch_kernel", torch.library.fallthrough_kernel, _key)
-
-launch_kernel = torch.ops.minidynamo.launch_kernel.default
+launch_kernel = define(
+    "launch_kernel",
+    "(str kernel, Tensor(a!)[] written, Tensor[] read, int launch) -> ()",
+    _launch,
+    _launch_without_data,
+    unseen=True,
+)

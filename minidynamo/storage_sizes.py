@@ -7,24 +7,9 @@ is said in `autograd/storage_sizes.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
-from minidynamo.compat import OpOverload
-
-_library = torch.library.Library("minidynamo", "FRAGMENT")
-
-
-def _operator(name: str, parameters: str, run: Callable[..., None], without_data: Callable[..., None]) -> OpOverload:
-    """A new operator of which autograd knows nothing: no gradient, no error for a leaf, no write that is counted."""
-    _library.define(f"{name}({parameters}) -> ()")
-    _library.impl(name, run, "CompositeExplicitAutograd")
-    _library.impl(name, without_data, "Meta")
-    for key in ("Autograd", "ADInplaceOrView"):
-        _library.impl(name, torch.library.fallthrough_kernel, key)
-    made: OpOverload = getattr(torch.ops.minidynamo, name).default
-    return made
+from minidynamo.own_operators import define
 
 
 def _resize(tensor: torch.Tensor, nbytes: int, empty: bool) -> None:
@@ -45,7 +30,11 @@ def _copy_without_data(tensor: torch.Tensor, src: torch.Tensor) -> None:
     src.detach().expand(tensor.shape)  # which raises an error for a shape that does not fit
 
 
-resize_storage = _operator(
-    "resize_storage", "Tensor(a!) tensor, SymInt nbytes, bool empty", _resize, _resize_without_data
+resize_storage = define(
+    "resize_storage",
+    "(Tensor(a!) tensor, SymInt nbytes, bool empty) -> ()",
+    _resize,
+    _resize_without_data,
+    unseen=True,
 )
-copy_unseen = _operator("copy_", "Tensor(a!) self, Tensor src", _copy, _copy_without_data)
+copy_unseen = define("copy_", "(Tensor(a!) self, Tensor src) -> ()", _copy, _copy_without_data, unseen=True)

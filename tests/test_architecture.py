@@ -47,6 +47,7 @@ FOUNDATION |= {
     "memory_plan",
     "numbers_in_data",
     "options",
+    "own_operators",
     "plain_numbers",
     "recomputing",
     "redrawing",

@@ -16,6 +16,7 @@ from torch import fx
 
 from minidynamo import compat
 from minidynamo.compat import OpOverload
+from minidynamo.own_operators import define
 
 aten = torch.ops.aten
 
@@ -121,7 +122,6 @@ def is_metadata_mutation(op: OpOverload) -> bool:
 
 # How a schema marks an argument that is written or viewed: `(a!)`, `(a -> *)`.
 _MARK = r"\(\w+!?(?: -> [^)]*)?\)"
-_library = torch.library.Library("minidynamo", "FRAGMENT")
 
 
 def functional_twin(op: OpOverload) -> OpOverload | None:
@@ -136,7 +136,6 @@ def functional_twin(op: OpOverload) -> OpOverload | None:
         return None
     plain = [kind for kind in returned.strip("()").split(", ") if kind and not re.search(_MARK, f"{kind})")]
     name = re.sub(r"\W", "_", f"functional_{schema.name}_{schema.overload_name}")
-    _library.define(f"{name}({parameters}) -> ({', '.join(plain + types)})")
 
     def run(*args: Any, **kwargs: Any) -> Any:
         named = named_arguments(op, args, kwargs)
@@ -145,9 +144,7 @@ def functional_twin(op: OpOverload) -> OpOverload | None:
         results = (*(made[: len(plain)] if isinstance(made, tuple) else [made] * len(plain)), *copies.values())
         return results[0] if len(results) == 1 else results
 
-    _library.impl(name, run, "CompositeExplicitAutograd")
-    twin: OpOverload = getattr(torch.ops.minidynamo, name).default
-    return twin
+    return define(name, f"({parameters}) -> ({', '.join(plain + types)})", run)
 
 
 def given_by_output(out: torch.Tensor, missing: Collection[str]) -> dict[str, Any]:

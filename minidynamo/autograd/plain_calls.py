@@ -20,14 +20,9 @@ from minidynamo.autograd.number_operators import batch_norm, native_dropout, of_
 from minidynamo.autograd.numbers import has_symbols, is_empty, is_symbolic
 from minidynamo.autograd.opaque import run_with_numbers
 from minidynamo.autograd.upsampling import interpolated
+from minidynamo.own_operators import define
 from minidynamo.plain_numbers import DRAWS, Plain, key_of_whole, operator_of, plain
 from minidynamo.structure import leaves
-
-_library = torch.library.Library("minidynamo", "FRAGMENT")
-_library.define(
-    "draw(Tensor like, str method, Scalar first, Scalar? second=None, *, Generator? generator=None) -> Tensor",
-    tags=(torch.Tag.nondeterministic_seeded,),
-)
 
 
 def _draw(
@@ -39,8 +34,12 @@ def _draw(
     return drawn
 
 
-_library.impl("draw", _draw, "CompositeExplicitAutograd")
-draw = torch.ops.minidynamo.draw.default
+draw = define(
+    "draw",
+    "(Tensor like, str method, Scalar first, Scalar? second=None, *, Generator? generator=None) -> Tensor",
+    _draw,
+    tags=(torch.Tag.nondeterministic_seeded,),
+)
 """A new tensor laid out as `like`, filled by a method of tensors that draws random numbers."""
 
 

@@ -18,9 +18,9 @@ from minidynamo import compat
 from minidynamo.autograd.numbers import has_symbols, is_symbolic
 from minidynamo.compat import OpOverload
 from minidynamo.numbers_in_data import hint_of
+from minidynamo.own_operators import define
 
 aten = torch.ops.aten
-_library = torch.library.Library("minidynamo", "FRAGMENT")
 
 # By the mode, the number of dimensions, and whether aliasing is taken care of.
 _KERNELS = {
@@ -74,11 +74,8 @@ def _each(value: Any, count: int) -> list[Any]:
 def _whole(name: str) -> OpOverload:
     """The operator that does what one of ATen's does, and is not taken apart."""
     op: OpOverload = getattr(aten, name).default
-    _library.define(f"whole_{name}({str(compat.schema_of(op)).partition('(')[2]}")
-    _library.impl(f"whole_{name}", op, "CompositeExplicitAutograd")
-    _library.impl(f"whole_{name}", functools.partial(_without_data, op), "Meta")
-    made: OpOverload = getattr(torch.ops.minidynamo, f"whole_{name}").default
-    return made
+    _, opening, rest = str(compat.schema_of(op)).partition("(")
+    return define(f"whole_{name}", opening + rest, op, functools.partial(_without_data, op))
 
 
 def _without_data(op: OpOverload, given: Tensor, *sizes: Any) -> Tensor:
