@@ -34,7 +34,15 @@ def normalized(x, w, b):
     return F.gelu(F.layer_norm(x, (16,), w, b)), x.sum(0), torch.softmax(x, 0)
 
 
+def normalized_in_place(x):
+    y = x * 2
+    e = torch.exp(y - y.amax(-1, keepdim=True))
+    return e, e / e.sum(-1, keepdim=True), x.softmax(-1).add_(x)
+
+
 PROGRAMS = {
+    "results as scratch": (normalized_in_place, lambda n: (normal(n, n + 40),)),
+    "rows over a value that dies": (lambda x: (x * 2).softmax(-1).softmax(-1), lambda n: (normal(n, n + 40),)),
     "chain": (chain, lambda n: (normal(n, 8), normal(n, 8))),
     "attention over batches": (attention, lambda n: [normal(n, 2, 7, 4)] * 3),
     "attention over lengths": (attention, lambda n: [normal(2, 2, n, 4)] * 3),

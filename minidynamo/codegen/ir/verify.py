@@ -203,19 +203,21 @@ def _verify_memory(kernel: Kernel) -> None:
     buffers = {b.name: b for b in kernel.arguments}
     _require(len(buffers) == len(kernel.arguments), "arguments are distinct", kernel)
     written = {b.name for b in kernel.writes}
-    stored: set[str] = set()
+    stored: dict[str, set[Index]] = {}
     for loop in kernel.loops:
         runs = all(v.extent for v in (*kernel.rows, *loop.axes))
-        now = {s.buffer for s in loop.body if isinstance(s, Store)}
+        now = [s for s in loop.body if isinstance(s, Store)]
         for s in loop.body:
             for e in _all(s.value):
                 if isinstance(e, Load):
                     _require(e.buffer in buffers and len(e.index) == 1, f"the load of {e.buffer}", kernel)
-                    _require(e.buffer not in stored, f"{e.buffer} is read behind the loop that writes it", kernel)
+                    own = stored.get(e.buffer, {*e.index}) == {*e.index}
+                    _require(own, f"{e.buffer} is read elsewhere than a loop before has written it", kernel)
                     fits = not runs or e.valid is not None or _inside(e.index[0], buffers[e.buffer].span)
                     _require(fits, f"{e.index[0]} stays inside {e.buffer}", kernel)
             if isinstance(s, Store):
                 fits = not runs or _inside(s.index, buffers[s.buffer].span)
                 _require(fits, f"{s.index} stays inside {s.buffer}", kernel)
-        stored |= now
-    _require(stored == written, "writes are the buffers that are stored", kernel)
+        for s in now:
+            stored.setdefault(s.buffer, set()).add(s.index)
+    _require(stored.keys() == written, "writes are the buffers that are stored", kernel)

@@ -32,10 +32,17 @@ from minidynamo.codegen.scheduling.passes import Passes, find_passes
 
 
 def build_kernel(
-    group: Group, name: str, buffers: Mapping[str, Buffer], needed: frozenset[str], inputs: frozenset[str]
+    group: Group,
+    name: str,
+    buffers: Mapping[str, Buffer],
+    needed: frozenset[str],
+    inputs: frozenset[str],
+    *,
+    reads_back: bool,
 ) -> Kernel:
-    """The kernel of a group. `needed` are the values that are read outside of it, `inputs` those of the caller."""
-    kernel = arrange(KernelBuilder(group, buffers, needed | inputs, inputs).build(name))
+    """The kernel of a group. `needed` are the values that are read outside of it, `inputs` those of the caller.
+    `reads_back`: a loop may read what a loop before it has stored."""
+    kernel = arrange(KernelBuilder(group, buffers, needed | inputs, inputs, reads_back).build(name))
     return dataclasses.replace(kernel, numbers=numbers_between(kernel.rows, kernel.loops))
 
 
@@ -43,7 +50,12 @@ class KernelBuilder:
     """Turns one group into a kernel."""
 
     def __init__(
-        self, group: Group, buffers: Mapping[str, Buffer], needed: frozenset[str], inputs: frozenset[str]
+        self,
+        group: Group,
+        buffers: Mapping[str, Buffer],
+        needed: frozenset[str],
+        inputs: frozenset[str],
+        reads_back: bool,
     ) -> None:
         self.group = group
         self.buffers = buffers
@@ -52,7 +64,9 @@ class KernelBuilder:
         self.needed = frozenset(name for name in self.placed if name in needed)
         self.taken: set[str] = set()
         by_column = vector_of(group.domain.rows, group.domain.columns, list(self._offsets())) in group.domain.columns
-        self.passes: Passes = find_passes(group.placed, group.domain, self.needed, self.stores, by_column)
+        self.passes: Passes = find_passes(
+            group.placed, group.domain, self.needed, self.stores, may_keep=by_column, reads_back=reads_back
+        )
 
     def _offsets(self) -> Iterable[Index]:
         for p in self.group.placed:
@@ -98,11 +112,16 @@ class KernelBuilder:
             value = self._value(p.node)
             if p.node.combine is not None:
                 folds.append(self._fold(p.node, value))
-            else:
-                kept = name in self.passes.kept and bool(self.group.domain.columns)
-                lets.append(Let(name, value, kept, p.node.origins))
-                if name in self.needed and t == self.passes.first[name]:
-                    stores.append(self._store(p.node))
+                continue
+            first, place = t == self.passes.first[name], self.passes.within.get(name)
+            kept = name in self.passes.kept and bool(self.group.domain.columns)
+            if place is not None and not first:
+                value = Load(place, (self._store(self.placed[place].node).index,), p.node.out.dtype)
+            lets.append(Let(name, value, kept, p.node.origins))
+            if name in self.needed and first:
+                stores.append(self._store(p.node))
+            elif place is not None and first:
+                stores.append(dataclasses.replace(self._store(self.placed[place].node), value=Ref(name, value.dtype)))
         return share_loads([*lets, *folds, *stores], self._fresh)
 
     def _row_section(self, t: int) -> tuple[Statement, ...]:

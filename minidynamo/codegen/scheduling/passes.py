@@ -6,7 +6,7 @@ are computed. Section -1 comes before the first pass.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from minidynamo.codegen.ir.expr import EXPENSIVE, cost, loads
@@ -19,11 +19,13 @@ KEPT_BYTES = 1 << 16
 @dataclass(frozen=True)
 class Passes:
     """`first[name]`: pass (of elements and folds) or section (of row values) where a value is made. `extra[name]`:
-    later passes in which an element is made again. `kept`: elements that later passes read instead."""
+    later passes in which an element is made again. `kept`: elements that later passes read instead. `within`: elements
+    that are read again in those passes, from the memory of a result that is not stored before, or their own."""
 
     first: Mapping[str, int]
     extra: Mapping[str, frozenset[int]]
     kept: frozenset[str]
+    within: Mapping[str, str]
     count: int
 
 
@@ -37,9 +39,16 @@ def reads_in_group(placed: Sequence[Placed], stores: frozenset[str]) -> dict[str
 
 
 def find_passes(
-    placed: Sequence[Placed], domain: Domain, needed: frozenset[str], stores: frozenset[str], may_keep: bool
+    placed: Sequence[Placed],
+    domain: Domain,
+    needed: frozenset[str],
+    stores: frozenset[str],
+    *,
+    may_keep: bool,
+    reads_back: bool,
 ) -> Passes:
-    """Earliest passes for all values, then later ones for elements that are needed late only."""
+    """Earliest passes for all values, then later ones for elements that are needed late only. `reads_back`: a pass may
+    read what an earlier one has stored."""
     reads = reads_in_group(placed, stores)
     by_name = {p.node.out.name: p for p in placed}
     first: dict[str, int] = {}
@@ -55,18 +64,35 @@ def find_passes(
             first[name] = min(first[r] for r in readers[name])
     kept: set[str] = set()
     extra: dict[str, set[int]] = {name: set() for name in by_name}
+    within: dict[str, str] = {}
+    results = [p for p in placed if reads_back and p.node.out.name in needed - stores and _is_element(p)]
     for p in reversed(placed):
         name = p.node.out.name
         if not _is_element(p):
             continue
         late = {q for r in readers[name] for q in ({first[r]} | extra[r]) if not by_name[r].is_row} - {first[name]}
         width = size(domain.columns) * p.node.out.dtype.itemsize
-        if late and may_keep and isinstance(width, int) and width <= KEPT_BYTES and cost(p.node.body) >= EXPENSIVE:
+        worth_it = bool(late) and may_keep and cost(p.node.body) >= EXPENSIVE
+        if worth_it and isinstance(width, int) and width <= KEPT_BYTES:
             kept.add(name)
-        else:
-            extra[name] = late
+            continue
+        extra[name] = late
+        place = _room(p, max(late), results, first, within.values()) if worth_it else None
+        if place is not None:
+            within[name] = place
     count = 1 + max((t for name, t in first.items() if not by_name[name].is_row), default=-1)
-    return Passes(first, {n: frozenset(e) for n, e in extra.items()}, frozenset(kept), count)
+    return Passes(first, {n: frozenset(e) for n, e in extra.items()}, frozenset(kept), within, count)
+
+
+def _room(
+    p: Placed, last: int, results: Sequence[Placed], first: Mapping[str, int], taken: Collection[str]
+) -> str | None:
+    """A result in whose memory an element may lie up to the `last` pass: itself, or one that is not stored before."""
+    for q in results:
+        is_free = (q is p or last <= first[q.node.out.name]) and q.node.out.name not in taken
+        if is_free and q.node.out.dtype == p.node.out.dtype:
+            return q.node.out.name
+    return None
 
 
 def _is_element(p: Placed) -> bool:

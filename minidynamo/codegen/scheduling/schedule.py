@@ -53,7 +53,14 @@ def schedule(
             # What nobody reads is there for its checks.
             needed = [name for name in made if name in returned or readers[name] > (name in own) or not readers[name]]
             name = f"{kernel_name(merge(*(n.origins for n in item.nodes)))}_{k}"
-            kernel = build_kernel(item, name, program.buffers, frozenset(needed), inputs.intersection(made))
+            kernel = build_kernel(
+                item,
+                name,
+                program.buffers,
+                frozenset(needed),
+                inputs.intersection(made),
+                reads_back=program.target == "cpp",
+            )
             if verify:
                 verify_kernel(kernel)
             steps.append(kernel)

@@ -20,6 +20,14 @@ def test_inner_values_are_registers():
     assert {s.name for s in body if isinstance(s, Let) and s.kept} == {"_softmax_map"}
 
 
+def test_inner_values_of_long_rows_lie_in_the_result():
+    kernel, body = statements(lambda x: x.softmax(1), torch.ones(2, 20_000))
+    first, last = [s for s in body if isinstance(s, Store)]
+    assert first.buffer == last.buffer == "_softmax" and first.index == last.index
+    assert Let("_softmax_map", Load("_softmax", (last.index,), torch.float32)) in body
+    assert [b.name for b in kernel.reads] == ["x_1"]
+
+
 def test_memory_that_is_read_twice_is_named():
     _, body = statements(lambda x: x * x + x, X)
     assert body[0] == Let("x_1_at", Load("x_1", body[0].value.index, torch.float32))

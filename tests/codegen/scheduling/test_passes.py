@@ -1,5 +1,6 @@
 """Passes over columns: when values are made, made again, or kept."""
 
+import pytest
 import torch
 
 from minidynamo.codegen.ir.loops import Loops
@@ -8,12 +9,12 @@ from minidynamo.codegen.scheduling.passes import find_passes
 from tests.codegen.graphs import lower
 
 
-def passes(function, *args, needed=frozenset(), may_keep=True):
+def passes(function, *args, needed=frozenset(), may_keep=True, reads_back=True):
     nodes = [n for n in lower(function, *args).nodes if isinstance(n, Loops)]
     domain = domain_of(nodes)
     placed = place_all(nodes, domain)
     assert placed is not None
-    return find_passes(placed, domain, frozenset(needed), frozenset(), may_keep)
+    return find_passes(placed, domain, frozenset(needed), frozenset(), may_keep=may_keep, reads_back=reads_back)
 
 
 X = torch.ones(4, 6)
@@ -35,6 +36,38 @@ def test_cheap_values_are_made_again():
 def test_nothing_is_kept_where_columns_are_outside():
     found = passes(lambda x: x.softmax(1), X, needed={"_softmax"}, may_keep=False)
     assert found.kept == frozenset() and found.extra["_softmax_map"] == {2}
+
+
+LONG = torch.ones(2, 20_000)
+
+
+def test_what_is_too_long_to_be_kept_lies_in_a_result_until_that_is_stored():
+    found = passes(lambda x: x.softmax(1), LONG, needed={"_softmax"})
+    assert found.kept == frozenset() and found.extra["_softmax_map"] == {2}
+    assert found.within == {"_softmax_map": "_softmax"}
+
+
+def test_what_is_a_result_itself_is_read_again():
+    found = passes(lambda x: (y := x.exp()) / y.sum(1, keepdim=True), LONG, needed={"exp", "div"})
+    assert found.within == {"exp": "exp"}
+
+
+@pytest.mark.parametrize(
+    ("x", "facts"),
+    [(LONG.bfloat16(), {}), (LONG, {"reads_back": False}), (LONG, {"may_keep": False})],
+    ids=["other dtype", "nothing is read back", "columns are outside"],
+)
+def test_values_that_are_made_again_as_no_result_has_room_for_them(x, facts):
+    found = passes(lambda x: x.softmax(1), x, needed={"_softmax"}, **facts)
+    assert found.within == {} and found.extra["_softmax_map"] == {2}
+
+
+def test_a_result_has_room_for_one_value():
+    def function(x):
+        first, second = x.exp(), x.cos()
+        return first / first.sum(1, keepdim=True) + second / second.sum(1, keepdim=True)
+
+    assert len(passes(function, LONG, needed={"add"}).within) == 1
 
 
 def test_values_needed_late_are_made_late():
