@@ -29,7 +29,7 @@ from minidynamo.autograd.twins import in_place
 from minidynamo.boxed import BoxedCallable, as_boxed, make_boxed, make_boxed_func, mark_boxed
 from minidynamo.codegen import compile_graph
 from minidynamo.config import config, with_changes
-from minidynamo.errors import ArgumentError, BackendError, Diagnostic, GraphRefused, UnknownName, nearest
+from minidynamo.errors import ArgumentError, BackendError, Diagnostic, GraphRefused, UnknownName, first_line, nearest
 from minidynamo.events import notice, phase
 from minidynamo.graph_memory import IN_PLACE, graph_plan
 from minidynamo.graph_text import graph_text
@@ -378,7 +378,7 @@ def _failure(name: str, gm: torch.fx.GraphModule, error: Exception) -> Diagnosti
     return Diagnostic(
         "MD520",
         f"backend {name!r} failed: {type(error).__name__}",
-        why=f"{str(error).strip().partition(chr(10))[0]}\nStage: the captured graph, which is in {path}",
+        why=f"{first_line(error)}\nStage: the captured graph, which is in {path}",
         fix='Run the function as written with on_error="eager", or choose another backend=.',
     )
 
@@ -389,5 +389,5 @@ def _in_stage(stage: str, error: Exception) -> BackendError:
     if isinstance(error, BackendError):
         return type(error)(replace(error.diagnostic, why=f"{error.diagnostic.why}\n{where}".strip()))
     what = f"no code could be generated for a graph: {type(error).__name__}"
-    why = f"{str(error).strip().partition(chr(10))[0]}\n{where}"
+    why = f"{first_line(error)}\n{where}"
     return BackendError(Diagnostic("MD520", what, why, 'Run the function as written with on_error="eager".'))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from minidynamo.comptime_context import ComptimeContext, ComptimeVar, describe
-from minidynamo.errors import ComptimeError, Diagnostic, MinidynamoError
+from minidynamo.errors import ComptimeError, Diagnostic, MinidynamoError, summary
 from minidynamo.tracer import registry
 from minidynamo.tracer.constants import NotConstant, as_constant
 from minidynamo.tracer.protocol import Tracer
@@ -190,7 +190,7 @@ def _errors_of_the_user() -> Iterator[None]:
     except MinidynamoError:
         raise
     except Exception as error:
-        what = f"a comptime callback raised {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        what = f"a comptime callback raised {summary(error)}"
         fix = "Repair the callback; its own error is the cause of this one."
         raise ComptimeError(Diagnostic("MD107", what, fix=fix)) from error
 

@@ -35,6 +35,7 @@ from minidynamo.errors import (
     InternalError,
     SkipFrame,
     Unsupported,
+    summary,
 )
 from minidynamo.events import notice, phase, publish
 from minidynamo.graph_text import graph_text
@@ -158,7 +159,7 @@ def convert_frame(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwne
         try:
             return _convert(frame, values, owner)
         except _NeedsConstants as needed:
-            notice(_fixed(frame.name, needed.__cause__))
+            notice(_fixed(frame.name, needed.__cause__ or needed))
             fixed = replace(frame.profile, dynamic=False)
             return _convert(replace(frame, profile=fixed), values, owner)
 
@@ -167,12 +168,11 @@ class _NeedsConstants(Exception):
     """A stage cannot do with symbols what it can do with the sizes and numbers of this call."""
 
 
-def _fixed(name: str, error: BaseException | None) -> Diagnostic:
-    why = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+def _fixed(name: str, error: BaseException) -> Diagnostic:
     return Diagnostic(
         "MD310",
         f"{name} is compiled for one size at a time: a stage cannot work with sizes that vary",
-        why=f"{why}\nEach size is compiled once, up to recompile_limit.",
+        why=f"{summary(error)}\nEach size is compiled once, up to recompile_limit.",
         fix="Choose another backend=, or say so with dynamic=False.",
     )
 
@@ -327,6 +327,6 @@ def _internal(frame: FrameToConvert, error: Exception) -> Diagnostic:
     return Diagnostic(
         "MD299",
         f"{frame.name} runs as written: minidynamo failed while capturing it",
-        why=f"{type(error).__name__}: {str(error).partition(chr(10))[0]}",
+        why=summary(error),
         fix=f"This is a bug in minidynamo. Please report it with {path}.",
     )

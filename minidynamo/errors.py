@@ -210,6 +210,16 @@ class UnknownName(MinidynamoError, ValueError):
     """A name is not in the table it must come from: a backend, a mode, a config field, a log."""
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says; of one that says nothing, how it was made."""
+    return (str(error).strip() or repr(error)).partition("\n")[0]
+
+
+def summary(error: BaseException) -> str:
+    """An error on one line, with its class."""
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
 def counted(number: int, noun: str) -> str:
     """`3 graphs`, `1 graph`."""
     return f"{number} {noun}{'s' * (number != 1)}"

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from minidynamo.errors import ArgumentError, Diagnostic, UserLocation
+from minidynamo.errors import ArgumentError, Diagnostic, UserLocation, summary
 from minidynamo.locks import ForkSafeLock
 
 
@@ -83,7 +83,7 @@ def _failed(callback: object, error: Exception) -> Diagnostic:
     last = traceback.extract_tb(error.__traceback__)[-1]
     return Diagnostic(
         "MD113",
-        f"{who}, which was given to on_event, raised {type(error).__name__}: {str(error).partition(chr(10))[0]}",
+        f"{who}, which was given to on_event, raised {summary(error)}",
         why="It is not called any more.",
         fix="Repair it, and give it to on_event again.",
         where=UserLocation(last.filename, last.lineno or 0, last.name),

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from minidynamo import errors
-from minidynamo.errors import Diagnostic, MinidynamoError, UserLocation, nearest
+from minidynamo.errors import Diagnostic, MinidynamoError, UserLocation, first_line, nearest, summary
 
 
 @pytest.fixture
@@ -82,6 +82,11 @@ def test_the_tree_in_the_docstring_is_complete():
 def test_nearest():
     assert nearest("nativ", ["native", "cpp"]) == " Did you mean 'native'?"
     assert nearest("zzz", ["native", "cpp"]) == ""
+
+
+def test_errors_on_one_line():
+    assert first_line(ValueError("\nno\nway")) == "no" and summary(ValueError("no\nway")) == "ValueError: no"
+    assert first_line(ValueError()) == "ValueError()"
 
 
 def test_a_location_fits_into_a_comment(tmp_path):

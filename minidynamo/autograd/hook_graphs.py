@@ -20,7 +20,7 @@ from minidynamo.autograd.inputs import layout_of
 from minidynamo.autograd.joint import trace_joint
 from minidynamo.autograd.recomputation import uses_generator
 from minidynamo.compat import OpOverload
-from minidynamo.errors import Diagnostic, GraphRefused, HookReturnsSubclass, InvalidHook
+from minidynamo.errors import Diagnostic, GraphRefused, HookReturnsSubclass, InvalidHook, summary
 from minidynamo.saved_tensor_hooks import Hooks
 from minidynamo.saved_tensors import SavedValue
 from minidynamo.structure import leaves, rebuild, structure_of
@@ -72,8 +72,7 @@ class HookTracer:
             trace, functional = self.functional(kind, gm, examples)
         except GraphRefused as refused:
             error = refused.__cause__ or refused
-            text = (str(error) or repr(error)).partition("\n")[0]
-            raise self.invalid(kind, f"{type(error).__name__}: {text}", record) from error
+            raise self.invalid(kind, summary(error), record) from error
         if any(value.base.version for value in functional.inputs.values()):
             raise self.invalid(kind, "it writes to what it is given", record)
         if functional.constants:

@@ -46,7 +46,7 @@ from minidynamo.autograd.places_read import PlacesRead, let_have_symbols
 from minidynamo.autograd.vectors import without_vectors
 from minidynamo.compat import FakeTensor, FakeTensorMode, OpOverload
 from minidynamo.copied_results import noting_copies
-from minidynamo.errors import Diagnostic, GraphRefused, MinidynamoError
+from minidynamo.errors import Diagnostic, GraphRefused, MinidynamoError, first_line
 from minidynamo.recomputing import CHECKPOINTS
 from minidynamo.switches import is_switch, preserved, restore, settings
 from minidynamo.tensor_places import reads_places, run_with_places
@@ -162,11 +162,10 @@ def trace_joint(
 
 def untraceable(error: Exception) -> GraphRefused:
     """What is raised where torch refuses a program that is run on tensors without data."""
-    text = (str(error) or repr(error)).splitlines()[0]
     return GraphRefused(
         Diagnostic(
             "MD401",
-            f"the graph cannot be traced for autograd: {text}",
+            f"the graph cannot be traced for autograd: {first_line(error)}",
             why="Torch raised this while the graph and its gradients ran on tensors without data.",
             fix="Run the function without minidynamo to see whether torch raises the same there.",
         )
@@ -186,7 +185,7 @@ def _trace_with_calls(attempt: Callable[[Collection[fx.Node]], Trace], mode: Fak
                 raise found.error from None
             opaque |= found.nodes
         except NotOpaque as why:
-            raise RuntimeError(f"{str(errors[-1]).partition(chr(10))[0]}, and {why}") from errors[-1]
+            raise RuntimeError(f"{first_line(errors[-1])}, and {why}") from errors[-1]
 
 
 def _trace_for_sizes(

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from minidynamo.compat import OpOverload
-from minidynamo.errors import ArgumentError, Diagnostic
+from minidynamo.errors import ArgumentError, Diagnostic, summary
 from minidynamo.saved_tensors import SavedValue
 
 SavePolicy = Callable[[SavedValue], Any]
@@ -54,7 +54,7 @@ def ask(
         try:
             answer = policy(described)
         except Exception as error:
-            what = f"save_policy= raised {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            what = f"save_policy= raised {summary(error)}"
             raise ArgumentError(Diagnostic("MD409", what, fix="Repair it: it gets one SavedValue.")) from error
         if answer is None:
             continue

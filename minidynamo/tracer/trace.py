@@ -14,7 +14,7 @@ import torch
 
 from minidynamo.bytecode.analysis import is_in_try
 from minidynamo.compat import DataDependentOutput, DynamicOutputShape, UnsupportedFakeTensor, UnsupportedOperator
-from minidynamo.errors import Diagnostic, GraphBreak, UserLocation
+from minidynamo.errors import Diagnostic, GraphBreak, UserLocation, first_line
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.profile import FrameProfile
 from minidynamo.guards.source import Source, is_drawn
@@ -211,16 +211,15 @@ class Trace:
             )
         except CallFailed as failed:
             cause = failed.__cause__
+            assert cause is not None
             if isinstance(cause, _NEEDS_VALUES) or "its data is not allocated" in str(cause):
                 what, fix = f"{name} needs the values of tensors", instead_of_values(name)
                 self.break_graph("MD215", what, why="They are known when it runs.", fix=fix)
             if isinstance(cause, _NO_FAKE_FORM) or "no fake impl" in str(cause):
-                self.break_graph("MD216", f"{name} has no form without data", why=str(cause).partition("\n")[0])
+                self.break_graph("MD216", f"{name} has no form without data", why=first_line(cause))
             if "symbolic sizes" in str(cause):
-                self.break_graph(
-                    "MD216", f"{name} has no form for sizes that vary", why="torch runs it on numbers alone."
-                )
-            assert cause is not None
+                what = f"{name} has no form for sizes that vary"
+                self.break_graph("MD216", what, why="torch runs it on numbers alone.")
             self.raises(cause)
         unroll_pieces(self, name, args, made)
         while self.graph.subgraph is not None and (written := self.graph.subgraph.take_written()) is not None:

@@ -15,6 +15,7 @@ import torch
 import torch.fx
 
 from minidynamo import compat
+from minidynamo.errors import summary
 from minidynamo.structure import Structure, is_sequence_class, structure_of
 from minidynamo.structure import leaves as leaves_of
 from minidynamo.tracer import registry
@@ -262,7 +263,7 @@ def record(
     try:
         outcome, tensors = tx.graph.emit_transformed(made, name, node, inputs)
     except Exception as error:  # whatever torch raises, it raises for the program, too
-        refuse(f"it raises {type(error).__name__}: {str(error).partition(chr(10))[0]}")
+        refuse(f"it raises {summary(error)}")
     if any(not isinstance(leaf, torch.Tensor) for leaf in leaves_of(outcome)):
         refuse("it gives something other than tensors")
     return tracked_as(outcome, iter(tensors))
