@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextvars
 import functools
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, overload
 
 import torch.fx
@@ -28,7 +28,7 @@ from minidynamo.autograd.segments import compile_segments
 from minidynamo.autograd.twins import in_place
 from minidynamo.boxed import BoxedCallable, as_boxed, make_boxed, make_boxed_func, mark_boxed
 from minidynamo.codegen import compile_graph
-from minidynamo.config import config, with_changes
+from minidynamo.config import Config, config, with_changes
 from minidynamo.errors import ArgumentError, BackendError, Diagnostic, GraphRefused, UnknownName, first_line, nearest
 from minidynamo.events import notice, phase
 from minidynamo.graph_memory import IN_PLACE, graph_plan
@@ -48,6 +48,10 @@ Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 # What the function whose graph is being compiled asked for. A backward graph is compiled when nobody can start over.
 _on_error: contextvars.ContextVar[str] = contextvars.ContextVar("on_error", default="raise")
 _save_policy: contextvars.ContextVar[SavePolicy | None] = contextvars.ContextVar("save_policy", default=None)
+
+
+STAGES = ("forward", "backward", "inference")
+"""The graphs that the autograd stage makes of a captured one: two for training, or one."""
 
 
 def eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -84,7 +88,7 @@ def _with_autograd(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **st
     What torch cannot trace with symbolic sizes it may trace with those of one call, so that is for the caller to try,
     unless a size hangs on the values of tensors in any case.
     """
-    for stage in ("forward", "backward", "inference"):
+    for stage in STAGES:
         stages[stage] = artifacts.collecting(stages[stage])
     hooks = to_inline.get()
     if _save_policy.get() is not None or hooks is not None:  # of what is kept somebody else has decided
@@ -117,27 +121,25 @@ def _show(stage: str, graph: torch.fx.GraphModule) -> str:
 
 def aot_eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """Our autograd stage, with ATen operations run one by one."""
-
     limit = PeakLimit(_plan_of_operations)
-
-    def run(stage: str) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
-        def run_stage(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-            _show(stage, graph)
-            for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.mkldnn_rnn_layer.default):
-                node.target = compat.called_by(node)
-            if stage == "backward":
-                write_in_place(graph.graph)
-                return _one_by_one(graph, stage)
-            if stage == "forward":
-                postpone(graph.graph)
-            renewed = overwrite(graph.graph)
-            limit.check(functools.partial(graph_plan, graph, stage))
-            return as_new(_one_by_one(graph, stage), renewed)
-
-        return run_stage
-
-    stages = {stage: run(stage) for stage in ("forward", "backward", "inference")}
+    stages = {stage: functools.partial(_run_operations, stage, limit) for stage in STAGES}
     return _with_autograd(gm, example_inputs, **stages, keep=splittable, announce=limit.announce)
+
+
+def _run_operations(
+    stage: str, limit: PeakLimit, graph: torch.fx.GraphModule, inputs: Sequence[Any]
+) -> Callable[..., Any]:
+    _show(stage, graph)
+    for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.mkldnn_rnn_layer.default):
+        node.target = compat.called_by(node)
+    if stage == "backward":
+        write_in_place(graph.graph)
+        return _one_by_one(graph, stage)
+    if stage == "forward":
+        postpone(graph.graph)
+    renewed = overwrite(graph.graph)
+    limit.check(functools.partial(graph_plan, graph, stage))
+    return as_new(_one_by_one(graph, stage), renewed)
 
 
 def _writing_to_inputs(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
@@ -156,56 +158,65 @@ def _lowered() -> Collection[compat.OpOverload]:
     return compile_graph.lowered_ops() - masked()
 
 
+@dataclass(frozen=True)
+class _Generator:
+    """Generates code for the stages of one graph. Its backward graph is compiled later, under the same settings."""
+
+    target: str
+    settings: Config
+    on_error: str
+    cache: StoredGraphs | None
+
+    def told(self, stage: str, graph: torch.fx.GraphModule) -> dict[str, Any]:
+        """What `compile_graph` is told of a graph, which is got ready."""
+        otherwise = None
+        if graph.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
+            otherwise = functools.partial(_writing_to_inputs, copied(graph))
+        if stage != "backward":
+            overwrite_inputs(graph.graph, lambda op: compile_graph.find(op) is None)
+        _note_in_place(graph.graph)
+        return {"target": self.target, "name": stage, "handing_over": stage == "backward", "otherwise": otherwise}
+
+    def plan_backward(self, graph: torch.fx.GraphModule) -> MemoryPlan:
+        """The plan of a backward graph, which stays as it is."""
+        graph = copied(graph)
+        return compile_graph.plan_graph(graph, **self.told("backward", graph))
+
+    def compile(
+        self, stage: str, limit: PeakLimit, graph: torch.fx.GraphModule, inputs: Sequence[Any]
+    ) -> Callable[..., Any]:
+        """The graph of a stage as a boxed callable."""
+        text = _show(stage, graph)
+        told = self.told(stage, graph)
+        check = None if stage == "backward" else limit.check
+        try:
+            with phase("codegen"), config.using(self.settings):
+                compiled = compile_graph.compile_graph(graph, inputs, **told, check=check)
+        except GraphRefused:
+            raise
+        except Exception as error:
+            failure = _in_stage(stage, error)
+            if stage != "backward" or self.on_error == "raise":
+                raise failure from (error.__cause__ or error)
+            notice(failure.diagnostic)
+            return make_boxed(graph, handing_over=True)
+        if self.cache is not None:
+            self.cache.note(compiled, text)
+        return compiled.call
+
+
 def _generated(target: str) -> Backend:
     def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        settings, on_error = config.current, _on_error.get()  # a backward graph is compiled later, under the same
+        settings = config.current
         by_rules = _save_policy.get() is None  # what a function of the user's decides is in no key
         cache = StoredGraphs(target, settings, to_inline.get()) if settings.graph_cache and by_rules else None
-
-        def how(stage: str, graph: torch.fx.GraphModule) -> dict[str, Any]:
-            """What the code generator is told; it gets the graph ready."""
-            otherwise = None
-            if graph.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
-                otherwise = functools.partial(_writing_to_inputs, copied(graph))
-            if stage != "backward":
-                overwrite_inputs(graph.graph, lambda op: compile_graph.find(op) is None)
-            _note_in_place(graph.graph)
-            return {"target": target, "name": stage, "handing_over": stage == "backward", "otherwise": otherwise}
-
-        def plan_backward(graph: torch.fx.GraphModule) -> MemoryPlan:
-            graph = copied(graph)
-            return compile_graph.plan_graph(graph, **how("backward", graph))
-
-        limit = PeakLimit(plan_backward, _plan_of_operations)
-
-        def compiler(stage: str) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
-            def compile_stage(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-                text = _show(stage, graph)
-                told = how(stage, graph)
-                try:
-                    with phase("codegen"), config.using(settings):
-                        check = None if stage == "backward" else limit.check
-                        compiled = compile_graph.compile_graph(graph, inputs, **told, check=check)
-                except GraphRefused:
-                    raise
-                except Exception as error:
-                    failure = _in_stage(stage, error)
-                    if stage != "backward" or on_error == "raise":
-                        raise failure from (error.__cause__ or error)
-                    notice(failure.diagnostic)
-                    return make_boxed(graph, handing_over=True)
-                if cache is not None:
-                    cache.note(compiled, text)
-                return compiled.call
-
-            return compile_stage
-
+        generator = _Generator(target, settings, _on_error.get(), cache)
+        limit = PeakLimit(generator.plan_backward, _plan_of_operations)
+        stages = {stage: functools.partial(generator.compile, stage, limit) for stage in STAGES}
         return _with_autograd(
             gm,
             example_inputs,
-            forward=compiler("forward"),
-            backward=compiler("backward"),
-            inference=compiler("inference"),
+            **stages,
             keep=_lowered,
             cache=cache,
             announce=limit.announce,
