@@ -191,7 +191,7 @@ class _Generator:
         check = None if stage == "backward" else limit.check
         try:
             with phase("codegen"), config.using(self.settings):
-                compiled = compile_graph.compile_graph(graph, inputs, **told, check=check)
+                compiled = compile_graph.compile_graph(graph, **told, check=check)
         except GraphRefused:
             raise
         except Exception as error:

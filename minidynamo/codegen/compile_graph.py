@@ -7,7 +7,7 @@ runtime. Nothing is decided here but the target.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,7 +59,6 @@ class CompiledGraph:
 
 def compile_graph(
     gm: fx.GraphModule,
-    example_inputs: Sequence[Any],
     *,
     target: str = "auto",
     name: str = "graph",

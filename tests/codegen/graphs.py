@@ -102,7 +102,7 @@ def flat(value: Any) -> list[Any]:
 
 def check(function: Callable[..., Any], *args: torch.Tensor, target: str = "cpp", exact: bool = False) -> CompiledGraph:
     """Compile for `target`, run, compare values, dtypes and strides with eager."""
-    compiled = compile_graph(trace(function, *args), args, target=target)
+    compiled = compile_graph(trace(function, *args), target=target)
     expected = flat(function(*args))
     boxed = list(args)
     results = compiled.call(boxed)

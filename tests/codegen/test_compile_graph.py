@@ -74,7 +74,7 @@ FUNCTIONS = {
 def test_function_equals_eager(name, target):
     function, *args = FUNCTIONS[name]
     if name == "none":
-        compiled = compile_graph(trace(function, *args), args, target=target)
+        compiled = compile_graph(trace(function, *args), target=target)
         assert compiled.call(list(args))[1:] == (None, 3)
     else:
         check(function, *args, target=target)
@@ -96,7 +96,7 @@ def test_dropout_draws_what_eager_draws(target):
         return dropped * torch.ops.aten.bernoulli.p(torch.empty_like(x), 0.25)
 
     for x in (normal(40, 5), normal(40, 50)):
-        compiled = compile_graph(trace(function, x), [x], target=target)
+        compiled = compile_graph(trace(function, x), target=target)
         torch.manual_seed(7)
         expected, next_numbers = function(x), torch.rand(3)
         torch.manual_seed(7)
@@ -114,7 +114,7 @@ def test_store_into_an_input(target, x):
 
     y = normal(5)
     given = x.clone()
-    (old,) = compile_graph(trace(function, x, y), [], target=target).call([given, y])
+    (old,) = compile_graph(trace(function, x, y), target=target).call([given, y])
     compare([old, given], [x * 2, x + y], exact=True)
 
 
@@ -126,7 +126,7 @@ def test_store_into_an_input_beside_other_places_of_it(target):
 
     x = normal(4, 4)
     given = x.clone()
-    compile_graph(trace(function, x), [], target=target).call([given])
+    compile_graph(trace(function, x), target=target).call([given])
     compare([given], [x + x.view(torch.int32).t()], exact=True)
 
 
@@ -140,14 +140,14 @@ def test_swapped_inputs(target):
 
     x, y = normal(4, 5), normal(4, 5) + 1
     a, b = x.clone(), y.clone()
-    compile_graph(trace(function, x, y), [], target=target).call([a, b])
+    compile_graph(trace(function, x, y), target=target).call([a, b])
     compare([a, b], [y, x], exact=True)
 
 
 @ANY_TARGET
 def test_views_of_inputs_share_their_memory(target):
     x = normal(4, 6)
-    compiled = compile_graph(trace(lambda x: (x.view(6, 4), (x + 1).t(), x.detach()), x), [x], target=target)
+    compiled = compile_graph(trace(lambda x: (x.view(6, 4), (x + 1).t(), x.detach()), x), target=target)
     view, fresh, same = compiled.call([x])
     assert view.data_ptr() == x.data_ptr() == same.data_ptr()
     assert fresh.stride() == (1, 6)
@@ -164,7 +164,7 @@ def test_constant_of_the_graph(target):
     fake = trace(lambda a: a + 1, normal(3))
     for node in (x, weight, total):
         node.meta["val"] = next(iter(fake.graph.nodes)).meta["val"]
-    compiled = compile_graph(fx.GraphModule(root, graph), [], target=target)
+    compiled = compile_graph(fx.GraphModule(root, graph), target=target)
     for _ in range(2):
         value, same = compiled.call([normal(3)])
         assert same is root.weight
@@ -194,7 +194,7 @@ OUT_OF_RANGE = {
 def test_positions_out_of_range_raise_the_error_of_eager(name):
     function, text, positions = OUT_OF_RANGE[name]
     args = normal(10, 4), torch.tensor([1, 0])
-    compiled = compile_graph(trace(function, *args), args, target="cpp")
+    compiled = compile_graph(trace(function, *args), target="cpp")
     compiled.call(list(args))
     for position in positions:
         args = normal(10, 4), torch.tensor([1, position])
@@ -222,7 +222,7 @@ def test_positions_in_repeated_and_empty_dimensions_are_checked(name):
     args = normal(*own).expand(shape), torch.tensor([7])
     with pytest.raises((IndexError, RuntimeError)) as expected:
         function(*args)
-    compiled = compile_graph(trace(function, *args), args, target="cpp")
+    compiled = compile_graph(trace(function, *args), target="cpp")
     with pytest.raises(expected.type) as raised:
         compiled.call([*args])
     assert str(raised.value).splitlines()[0] == str(expected.value).splitlines()[0]
@@ -241,7 +241,7 @@ def test_inputs_die_behind_their_last_use(target):
             c = a + 1
             return c * torch.ops.minidynamo_test.look(b)
 
-        compiled = compile_graph(trace(function, normal(3), normal(3)), [], target=target)
+        compiled = compile_graph(trace(function, normal(3), normal(3)), target=target)
         a, b = normal(3), normal(3)
         first = weakref.ref(a)
         boxed = [a, b]
@@ -278,11 +278,11 @@ def test_each_text_is_written_once(target):
 def test_where_the_users_lines_stand_changes_no_key(tmp_path):
     gm = located()
     with config.patch(cache_dir=str(tmp_path)):
-        first = compile_graph(gm, [], target="cpp").kernel_source
+        first = compile_graph(gm, target="cpp").kernel_source
         for node in gm.graph.nodes:
             if "user_location" in node.meta:
                 node.meta["user_location"] = UserLocation("other.py", node.meta["user_location"].lineno + 5, "other")
-        second = compile_graph(gm, [], target="cpp").kernel_source
+        second = compile_graph(gm, target="cpp").kernel_source
         assert first != second
         assert len(list(disk_cache.entries())) == 1
 
@@ -354,5 +354,5 @@ def run_program(steps, x):
 def test_random_programs_are_bitwise_equal(steps, dtype, target):
     x = normal(3, 3).to(dtype)
     function = lambda x: run_program(steps, x)  # noqa: E731
-    compiled = compile_graph(trace(function, x), [x], target=target)
+    compiled = compile_graph(trace(function, x), target=target)
     compare(compiled.call([x]), flat(function(x)), exact=True)

@@ -30,7 +30,7 @@ def normal(x):
 )
 def test_what_was_stored_computes_the_same(target):
     x = torch.randn(8, 16)
-    compiled = compile_graph(trace(normal, x), [x], target=target)
+    compiled = compile_graph(trace(normal, x), target=target)
     again = stored.read_graph(stored_form(compiled), CODEC)
     torch.manual_seed(1)
     expected = compiled.call([x])
@@ -42,9 +42,8 @@ def test_what_was_stored_computes_the_same(target):
 
 @pytest.mark.cpp
 def test_texts_are_those_of_the_first_compile():
-    x = torch.ones(8, 8)
     with artifacts.collected() as first:
-        compiled = compile_graph(located(), [x, x], target="cpp")
+        compiled = compile_graph(located(), target="cpp")
     with artifacts.collected() as second:
         stored.read_graph(stored_form(compiled), CODEC)
     kinds = [text.kind for text in first]
@@ -55,7 +54,7 @@ def test_texts_are_those_of_the_first_compile():
 
 @pytest.mark.cpp
 def test_no_line_or_path_of_the_user_is_stored():
-    compiled = compile_graph(located(), [torch.ones(8, 8)] * 2, target="cpp")
+    compiled = compile_graph(located(), target="cpp")
     assert "train.py" not in json.dumps(stored_form(compiled))
 
 
@@ -65,7 +64,7 @@ def test_a_graph_with_an_operator_of_others_is_not_stored():
         library.impl("twice", lambda x: x * 2, "CPU")
         library.impl("twice", lambda x: torch.empty_like(x), "Meta")
         x = torch.ones(2)
-        compiled = compile_graph(trace(torch.ops.mdstored.twice, x), [x], target="aten")
+        compiled = compile_graph(trace(torch.ops.mdstored.twice, x), target="aten")
         with pytest.raises(NotStorable):
             stored_form(compiled)
 
@@ -84,7 +83,7 @@ def test_a_graph_with_an_operator_of_others_is_not_stored():
 )
 def test_a_form_that_nobody_wrote_is_refused(damage):
     x = torch.ones(3)
-    form = stored_form(compile_graph(trace(torch.erfinv, x), [x], target="aten"))
+    form = stored_form(compile_graph(trace(torch.erfinv, x), target="aten"))
     damage(form)
     with pytest.raises(Damaged):
         stored.read_graph(form, CODEC)

@@ -115,7 +115,7 @@ SIZES = [(2, 2), (2, 3), (3, 2), (7, 5), (1000, 3), (3, 1031), (70, 257)]
 
 
 def check_sizes(function, arguments, target, sizes=SIZES, traced=(9, 6)):
-    compiled = compile_graph(trace_symbolic(function, *arguments(*traced)), [], target=target)
+    compiled = compile_graph(trace_symbolic(function, *arguments(*traced)), target=target)
     for a, b in [traced, *sizes]:
         given = list(arguments(a, b))
         expected = flat(function(*given))
@@ -160,7 +160,7 @@ def test_transposed_and_sliced_inputs(name, target):
 @pytest.mark.parametrize("name", ["chain", "broadcast", "sizes as values", "mixed dtypes", "conditions", "integers"])
 def test_pointwise_is_bitwise_equal(name):
     function, arguments = PROGRAMS[name]
-    compiled = compile_graph(trace_symbolic(function, *arguments(9, 6)), [], target="cpp")
+    compiled = compile_graph(trace_symbolic(function, *arguments(9, 6)), target="cpp")
     static = {size: compile_graph_static(function, arguments(*size)) for size in SIZES}
     for size in SIZES:
         compare(compiled.call(list(arguments(*size))), static[size], exact=True)
@@ -168,7 +168,7 @@ def test_pointwise_is_bitwise_equal(name):
 
 def compile_graph_static(function, given):
     """What the kernels for one size give, which other tests compare with eager."""
-    return compile_graph(trace(function, *given), [], target="cpp").call(list(given))
+    return compile_graph(trace(function, *given), target="cpp").call(list(given))
 
 
 NUMBERS = {
@@ -195,7 +195,7 @@ NUMBERS = {
 def test_numbers_equal_eager(name, target):
     function, values = NUMBERS[name]
     x = normal(5, 7)
-    compiled = compile_graph(trace_symbolic(function, x, values[0]), [], target=target)
+    compiled = compile_graph(trace_symbolic(function, x, values[0]), target=target)
     for size, n in [((5, 7), values[0]), *(((4, 33), value) for value in values)]:
         x = normal(*size)
         expected = flat(function(x, n))
@@ -222,7 +222,7 @@ def test_store_into_an_input(target):
         return ()
 
     x, y = normal(9, 6), normal(9, 6)
-    compiled = compile_graph(trace_symbolic(function, x, y, 0.1), [], target=target)
+    compiled = compile_graph(trace_symbolic(function, x, y, 0.1), target=target)
     for size in [(2, 3), (9, 6), (70, 33)]:
         x, y = normal(*size), normal(*size) + 1
         expected = x - y * 0.01
@@ -245,7 +245,7 @@ def test_programs_become_kernels():
         "statistics",
     ):
         function, arguments = PROGRAMS[name]
-        program = compile_graph(trace_symbolic(function, *arguments(9, 6)), [], target="cpp").program
+        program = compile_graph(trace_symbolic(function, *arguments(9, 6)), target="cpp").program
         externs = [step for step in program.steps if isinstance(step, Extern) and not step.is_view]
         assert not externs, name
 
@@ -255,7 +255,7 @@ def test_memory_is_reused_where_sizes_are_known_to_be_equal():
     def function(x):
         return (torch.softmax(x @ x.t(), -1) @ x).relu()
 
-    compiled = compile_graph(trace_symbolic(function, normal(9, 6)), [], target="cpp")
+    compiled = compile_graph(trace_symbolic(function, normal(9, 6)), target="cpp")
     assert "; del " in compiled.host_source
 
 
@@ -266,7 +266,7 @@ def test_empty_pieces():
         return rest, rest.sum(1), rest.mean(0), x[:, 2:] + x[:, :1]
 
     for target in ("cpp", "triton"):
-        compiled = compile_graph(trace_symbolic(function, normal(9, 6)), [], target=target)
+        compiled = compile_graph(trace_symbolic(function, normal(9, 6)), target=target)
         for x in (normal(3, 2), normal(3, 3), normal(64, 2)):
             # Strides of an empty tensor mean nothing; fake tensors have others than eager.
             torch.testing.assert_close(compiled.call([x]), function(x), equal_nan=True)
@@ -278,7 +278,7 @@ def test_a_stored_graph_serves_every_size(target):
         return torch.softmax(x * (rate + 1), -1)[:, : x.shape[1] // 2] + x.shape[0]
 
     codec = Codec(Surroundings(None, ()), stored.RECORDS)
-    compiled = compile_graph(trace_symbolic(function, normal(9, 6), 0.5), [], target=target)
+    compiled = compile_graph(trace_symbolic(function, normal(9, 6), 0.5), target=target)
     again = stored.read_graph(json.loads(json.dumps(stored.write_graph(compiled, codec))), codec)
     for size in SIZES:
         compare(again([normal(*size), 0.25]), compiled.call([normal(*size), 0.25]), exact=True)
