@@ -295,10 +295,14 @@ def test_texts(golden):
     def function(x, rate):
         return torch.softmax(x * rate, -1), x[:, : x.shape[1] // 2].sum(0)
 
-    loops, steps = schedule(lower_graph(trace_symbolic(function, normal(9, 6), 0.5)), join=True, verify=True)
-    program = plan_memory(steps, loops, "symbolic")
+    def planned(target):
+        graph = lower_graph(trace_symbolic(function, normal(9, 6), 0.5), target=target)
+        loops, steps = schedule(graph, join=True, verify=True)
+        return plan_memory(steps, loops, "symbolic")
+
+    program = planned("cpp")
     golden(renamed("\n".join(map(kernel_text, program.kernels))), "loops/symbolic.kernels.txt")
     golden(renamed(cpp.print_kernels(program.kernels)), "codegen/symbolic.cpp.txt")
-    golden(renamed(triton.print_kernels(program.kernels)), "codegen/symbolic.triton.txt")
+    golden(renamed(triton.print_kernels(planned("triton").kernels)), "codegen/symbolic.triton.txt")
     launchers = {k.name: functools.partial(len) for k in program.kernels}
     golden(renamed(print_host(program, launchers, by_address=True)[0]), "codegen/symbolic.host.txt")
