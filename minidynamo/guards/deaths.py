@@ -10,7 +10,6 @@ import enum
 import gc
 import heapq
 import itertools
-import math
 import sys
 import types
 import weakref
@@ -160,10 +159,10 @@ class _DyingHistory:
                     yield function
 
 
-def history_behind(functions: Iterable[Any], seen: set[Any], most: float = math.inf) -> Iterator[Any]:
-    """Gradient functions and those behind them that are not `seen`, each once: they join, up to about `most`."""
+def history_behind(functions: Iterable[Any], seen: set[Any]) -> Iterator[Any]:
+    """Gradient functions and those behind them that are not `seen`, which they join, each once."""
     todo = [*functions]
-    while todo and len(seen) <= most:
+    while todo:
         function = todo.pop()
         if function is not None and function not in seen:
             seen.add(function)

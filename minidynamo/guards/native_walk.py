@@ -126,8 +126,8 @@ def _address_at(place: int) -> int | None:
     return ctypes.c_void_p.from_address(place).value
 
 
-def native_walk(walk: Walk, otherwise: Callable[..., Any] | None = None) -> Callable[..., Any] | None:
-    """A function like the walk's text, or None. Where it is not sure it asks `otherwise`, which is the text."""
+def native_walk(walk: Walk) -> Callable[..., Any] | None:
+    """A function like the walk's text, which it asks where it is not sure; None where there can be none."""
     walker = built(_SOURCE, "walk")
     if walker is None:
         return None
@@ -140,7 +140,7 @@ def native_walk(walk: Walk, otherwise: Callable[..., Any] | None = None) -> Call
     header = struct.pack("qqqq", trusted_tags(), len(walk.found.sources), len(packed), seen)
     program = bytearray(header + b"".join(packed) + bytes(seen * _SEEN))
     expected = tuple(step.expected for step in walk.steps)
-    return functools.partial(walker, program, expected, otherwise or walk.function)
+    return functools.partial(walker, program, expected, walk.function)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import ctypes
+import dataclasses
 import gc
 import random
 import sys
@@ -86,7 +87,7 @@ def _outcome(function: Callable[..., Any], net: object) -> Any:
 
 def _alone(walk: Walk) -> Callable[..., Any]:
     """The machine code without the text."""
-    made = native.native_walk(walk, lambda *_: UNSURE)
+    made = native.native_walk(dataclasses.replace(walk, function=lambda *_: UNSURE))
     assert made is not None
     return made
 
