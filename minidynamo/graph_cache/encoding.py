@@ -23,7 +23,7 @@ from minidynamo.errors import UserLocation
 Json = Any
 
 # Operators that come with torch and do the same in every process.
-OPERATOR_NAMESPACES = frozenset({"aten", "prims", "prim", "quantized", "mkldnn", "profiler"})
+SHIPPED_NAMESPACES = frozenset({"aten", "prims", "prim", "quantized", "mkldnn", "profiler"})
 LARGEST_CONSTANT = 1 << 16
 """Bytes of a tensor that is written down as a constant of a graph."""
 
@@ -170,7 +170,7 @@ class Codec:
 
 def operator_name(op: OpOverload) -> str:
     """`aten::add.Tensor`, or `aten::relu` for a default overload; raises NotStorable for operators of others."""
-    if op.namespace not in OPERATOR_NAMESPACES:
+    if op.namespace not in SHIPPED_NAMESPACES:
         raise NotStorable(f"it calls {op}, whose implementation may change")
     return str(op.name())
 
@@ -179,7 +179,7 @@ def _decode_operator(name: str) -> OpOverload:
     namespace, rest = name.split("::")
     packet, _, overload = rest.partition(".")
     found = getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
-    if namespace not in OPERATOR_NAMESPACES or not isinstance(found, OpOverload):
+    if namespace not in SHIPPED_NAMESPACES or not isinstance(found, OpOverload):
         raise Damaged(f"there is no operator {name}")
     return found
 
