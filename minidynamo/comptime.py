@@ -1,8 +1,8 @@
 """Owns comptime: user code that runs while a function is being captured, at exactly the place where it stands.
 
 It changes nothing in what is captured, except for `graph_break` and proxies; what a callback may look at is in
-`comptime_context.py`. Each callback runs once per capture: when a graph
-break makes the tracer start over, what was told already is not told again.
+`comptime_context.py`. Each callback runs once per capture: when a graph break makes the tracer start over, what was
+told already is not told again.
 """
 
 from __future__ import annotations

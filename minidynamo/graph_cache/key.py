@@ -88,9 +88,8 @@ def key_of(
 ) -> Key:
     """The key of a torch-level graph under the settings of torch that are in force.
 
-    `options` are what decides, besides the program, about the code; `tools` what builds it, `hooks` what is
-    put into it. Raises NotStorable when
-    something in the graph has no name that means the same in every process.
+    `options` are what decides, besides the program, about the code; `tools` what builds it, `hooks` what is put into
+    it. Raises NotStorable when something in the graph has no name that means the same in every process.
     """
     nodes = list(_all_nodes(gm))
     places = tuple(node.meta.get("user_location") for node in nodes)

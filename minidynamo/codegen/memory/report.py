@@ -35,7 +35,7 @@ def memory_plan(program: HostProgram) -> MemoryPlan:
             case Launch():
                 recorder.step(f"kernel {step.kernel.name}")
             case Extern() | GetItem():
-                recorder.step(f"{step.op if isinstance(step, Extern) else f'item of {step.source}'}")
+                recorder.step(str(step.op) if isinstance(step, Extern) else f"item of {step.source}")
                 if isinstance(step, Extern) and step.is_in_place:
                     continue
                 if step.aliases:
