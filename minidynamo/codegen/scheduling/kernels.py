@@ -107,20 +107,21 @@ class KernelBuilder:
         folds: list[Statement] = []
         stores: list[Statement] = []
         for name, p in self.placed.items():
-            if p.is_row or (t != self.passes.first[name] and t not in self.passes.extra[name]):
+            first = t == self.passes.first[name]
+            place, again = self.passes.within.get(name, ("", frozenset()))
+            if p.is_row or not (first or t in self.passes.extra[name] or t in again):
                 continue
             value = self._value(p.node)
             if p.node.combine is not None:
                 folds.append(self._fold(p.node, value))
                 continue
-            first, place = t == self.passes.first[name], self.passes.within.get(name)
             kept = name in self.passes.kept and bool(self.group.domain.columns)
-            if place is not None and not first:
+            if place and not first:
                 value = Load(place, (self._store(self.placed[place].node).index,), p.node.out.dtype)
             lets.append(Let(name, value, kept, p.node.origins))
             if name in self.needed and first:
                 stores.append(self._store(p.node))
-            elif place is not None and first:
+            elif place and first:
                 stores.append(dataclasses.replace(self._store(self.placed[place].node), value=Ref(name, value.dtype)))
         return share_loads([*lets, *folds, *stores], self._fresh)
 

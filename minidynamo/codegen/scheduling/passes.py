@@ -20,12 +20,12 @@ KEPT_BYTES = 1 << 16
 class Passes:
     """`first[name]`: pass (of elements and folds) or section (of row values) where a value is made. `extra[name]`:
     later passes in which an element is made again. `kept`: elements that later passes read instead. `within`: elements
-    that are read again in those passes, from the memory of a result that is not stored before, or their own."""
+    that are read again in later passes, from the memory of a result that is not stored before, or their own."""
 
     first: Mapping[str, int]
     extra: Mapping[str, frozenset[int]]
     kept: frozenset[str]
-    within: Mapping[str, str]
+    within: Mapping[str, tuple[str, frozenset[int]]]
     count: int
 
 
@@ -64,7 +64,7 @@ def find_passes(
             first[name] = min(first[r] for r in readers[name])
     kept: set[str] = set()
     extra: dict[str, set[int]] = {name: set() for name in by_name}
-    within: dict[str, str] = {}
+    within: dict[str, tuple[str, frozenset[int]]] = {}
     results = [p for p in placed if reads_back and p.node.out.name in needed - stores and _is_element(p)]
     for p in reversed(placed):
         name = p.node.out.name
@@ -76,10 +76,14 @@ def find_passes(
         if worth_it and isinstance(width, int) and width <= KEPT_BYTES:
             kept.add(name)
             continue
-        extra[name] = late
-        place = _room(p, max(late), results, first, within.values()) if worth_it else None
-        if place is not None:
-            within[name] = place
+        taken = {place for place, _ in within.values()}
+        place = _room(p, max(late), results, first, taken) if worth_it else None
+        used = _reads_outside(placed, p, first, readers)
+        # What is read behind the first store of a result could not lie in the same memory.
+        if place is None or (place != name and used > first[name]):
+            extra[name] = late
+        else:
+            within[name] = place, frozenset(late)
     count = 1 + max((t for name, t in first.items() if not by_name[name].is_row), default=-1)
     return Passes(first, {n: frozenset(e) for n, e in extra.items()}, frozenset(kept), within, count)
 
@@ -93,6 +97,18 @@ def _room(
         if is_free and q.node.out.dtype == p.node.out.dtype:
             return q.node.out.name
     return None
+
+
+def _reads_outside(
+    placed: Sequence[Placed], but: Placed, first: Mapping[str, int], readers: Mapping[str, Sequence[str]]
+) -> int:
+    """The last pass in which a value, `but` for one, may be made of memory from outside of the group."""
+    last = -1
+    for q in placed:
+        if q is not but and not q.is_row and any(load.buffer not in readers for load in loads(q.node.body)):
+            again = [first[r] for r in readers[q.node.out.name] if r != but.node.out.name] if _is_element(q) else []
+            last = max(last, first[q.node.out.name], *again)
+    return last
 
 
 def _is_element(p: Placed) -> bool:
