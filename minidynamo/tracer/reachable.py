@@ -96,10 +96,11 @@ def reachable(
     """Everything that the roots and the effects to replay consist of, in order of discovery, and those effects.
 
     An effect on an object that was made while tracing, or for this very call, and is not reachable can be seen by
-    nobody and is left out, and so are new contents of a container that is rebuilt as a whole.
+    nobody and is left out, and so are new contents of a container that is rebuilt as a whole, and what is written over.
     """
     found: dict[VariableTracker, None] = {}
-    waiting = [e for e in side_effects.journal if not _rebuilt_whole(e)]
+    journal = side_effects.lasting()
+    waiting = [e for e in journal if not _rebuilt_whole(e)]
     kept: list[Effect] = []
     _visit(roots, found, side_effects)
     progress = True
@@ -112,7 +113,7 @@ def reachable(
                 kept.append(effect)
                 _visit(needed_by(effect) if target is None else (target, *needed_by(effect)), found, side_effects)
                 progress = True
-    order = {id(effect): k for k, effect in enumerate(side_effects.journal)}
+    order = {id(effect): k for k, effect in enumerate(journal)}
     return list(found), sorted(kept, key=lambda effect: order[id(effect)])
 
 

@@ -6,7 +6,8 @@ It changes no tracker and writes no code: handlers change trackers and report he
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection, Iterator
+import inspect
+from collections.abc import Callable, Collection, Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from minidynamo.guards.source import Computed, Drawn, Source
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable
 from minidynamo.variables.containers import DictVariable, ListVariable
-from minidynamo.variables.objects import ClassVariable, NamespaceVariable
+from minidynamo.variables.objects import ClassVariable, NamespaceVariable, ObjectVariable
 from minidynamo.variables.tensors import TensorVariable
 
 
@@ -127,6 +128,30 @@ class StandIn(NamedTuple):
 def _contents(container: ListVariable | DictVariable) -> list[object]:
     """What a container holds now."""
     return [*(container.items.items() if isinstance(container, DictVariable) else container.items)]
+
+
+def _place_of(effect: Effect) -> Hashable | None:
+    """What a write is to, if that does nothing but keep the value."""
+    match effect:
+        case AttrSet(obj, name) | AttrDeleted(obj, name) if _keeps(obj, name):
+            return obj, name
+        case CellSet(cell):
+            return cell
+        case GlobalSet(namespace, name):
+            return id(namespace), name
+    return None
+
+
+def _keeps(obj: VariableTracker, name: str) -> bool:
+    """Whether an attribute lies in a dictionary or a slot, and setting it changes nothing else."""
+    if not isinstance(obj, ObjectVariable):
+        return isinstance(obj, TensorVariable) and name == "grad"
+    found = next((vars(base)[name] for base in obj.python_type.__mro__ if name in vars(base)), None)
+    return not inspect.isgetsetdescriptor(found)
+
+
+def _deletes(effect: Effect) -> bool:
+    return isinstance(effect, AttrDeleted) or (isinstance(effect, CellSet | GlobalSet) and effect.value is None)
 
 
 def _ignore(effect: Effect) -> None:
@@ -249,6 +274,25 @@ class SideEffects:
             case CellSet(cell, value):
                 return cell.contents is value
         return isinstance(effect, ContentsChanged)
+
+    def lasting(self) -> list[Effect]:
+        """The journal with one write to each place: where the first one stands, since the order of keys can be seen,
+        with the value of the last one. Calls look at what is there by then, and what is deleted gets a new place."""
+        found: list[Effect] = []
+        first: dict[Hashable, int] = {}
+        for effect in self.journal:
+            place = _place_of(effect)
+            if isinstance(effect, Called):
+                first.clear()
+            if place is not None and _deletes(effect):
+                first.pop(place, None)
+            elif place in first:
+                found[first[place]] = effect
+                continue
+            elif place is not None:
+                first[place] = len(found)
+            found.append(effect)
+        return found
 
     def is_written(self, cell: CellVariable) -> bool:
         """Whether `set_cell` was reported for it."""

@@ -105,6 +105,70 @@ def test_a_deleted_argument_dies_at_the_same_operation(backend):
         assert watches[-1].seen == [["x"], []]
 
 
+class Box:
+    pass
+
+
+def in_an_attribute(box, x):
+    for _ in range(3):
+        box.state = watched(x)
+        x = probe(box.state * 2)
+    return x
+
+
+def in_an_attribute_of_something_new(box, x):
+    made = Box()
+    for _ in range(3):
+        made.state = watched(x)
+        x = probe(made.state * 2)
+    return made, x
+
+
+def in_a_variable_of_a_closure(box, x):
+    for _ in range(3):
+        state = watched(x)
+        x = probe(state * 2)
+    return (lambda: state), x
+
+
+def in_a_gradient(box, x):
+    for _ in range(3):
+        box.parameter.grad = watched(x)
+        x = probe(box.parameter.grad * 2)
+    return x
+
+
+@torch.library.custom_op("minidynamo_test_lifetimes::watched", mutates_args=())
+def watched(x: torch.Tensor) -> torch.Tensor:
+    made = x.clone()
+    lifetimes.append(StorageWatch(made=made))
+    return made
+
+
+@watched.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+lifetimes: list[StorageWatch] = []
+
+
+@pytest.mark.parametrize("backend", WITH_PYTHON)
+@pytest.mark.parametrize(
+    "body", [in_an_attribute, in_an_attribute_of_something_new, in_a_variable_of_a_closure, in_a_gradient]
+)
+def test_what_is_written_over_dies(body, backend):
+    f = compiled(body, backend)
+    for _ in range(2):
+        lifetimes.clear()
+        box = Box()
+        box.parameter = torch.ones(4, requires_grad=True)
+        result = f(box, torch.ones(4))
+        assert [len(watch.seen) for watch in lifetimes] == [3, 2, 1]
+        assert not any(alive for watch in lifetimes for alive in watch.seen[1:])
+        del result
+
+
 @pytest.mark.parametrize("backend", WITH_PYTHON)
 @pytest.mark.parametrize("read", [False, True])
 def test_what_backward_does_not_read_dies_in_forward(backend, read):

@@ -105,3 +105,44 @@ def test_every_effect_is_announced_and_can_be_refused() -> None:
     with pytest.raises(ValueError):
         effects.set_cell(CellVariable(), None)
     assert len(effects.journal) == 7
+
+
+def test_what_is_written_over_does_not_last() -> None:
+    effects, obj, other, cell = SideEffects(), _object(), _object(), CellVariable()
+    for value in (ONE, TWO):
+        effects.set_attr(obj, "a", value)
+        effects.set_attr(other, "a", value)
+        effects.set_attr(obj, "b", value)
+        effects.set_cell(cell, value)
+        effects.set_global({}, "g", value)  # each time another module's
+    assert [getattr(effect, "name", None) for effect in effects.lasting()] == ["a", "a", "b", None, "g", "g"]
+    assert [getattr(effect, "value", None) for effect in effects.lasting()] == [TWO] * 4 + [ONE, TWO]
+
+
+def test_what_a_call_may_see_lasts() -> None:
+    effects, obj = SideEffects(), _object()
+    effects.set_attr(obj, "a", ONE)
+    effects.call_later(BuiltinVariable(print), ONE)
+    effects.set_attr(obj, "a", TWO)
+    assert effects.lasting() == effects.journal
+
+
+def test_what_is_deleted_in_between_gets_a_place_behind_others() -> None:
+    effects, obj = SideEffects(), _object()
+    effects.set_attr(obj, "a", ONE)
+    effects.set_attr(obj, "b", ONE)
+    effects.delete_attr(obj, "a")
+    effects.set_attr(obj, "a", ONE)
+    effects.set_attr(obj, "a", TWO)
+    kinds = [(type(effect), getattr(effect, "name", "")) for effect in effects.lasting()]
+    assert kinds == [(AttrSet, "a"), (AttrSet, "b"), (AttrDeleted, "a"), (AttrSet, "a")]
+
+
+def test_what_does_more_than_keep_a_value_is_not_left_out() -> None:
+    class Box:
+        pass
+
+    effects, obj = SideEffects(), ObjectVariable(Box(), Box, source=Local("m"))
+    for cls in (ClassVariable(Box), ClassVariable(Box)):
+        effects.set_attr(obj, "__class__", cls)
+    assert effects.lasting() == effects.journal
