@@ -10,7 +10,8 @@ Where some gradients are not asked for, or results not used, a graph without wha
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Sequence
+import operator
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,12 +29,15 @@ from minidynamo.autograd.links import Apart, Compute, Links, Ways, in_order, wit
 from minidynamo.autograd.packing import Unpack
 from minidynamo.autograd.parts import WHOLE, Part
 from minidynamo.autograd.result_hooks import watch_view
-from minidynamo.autograd.signature import GraphSignature, OutputPlan
+from minidynamo.autograd.signature import GraphSignature, OutputPlan, ViewStep
 from minidynamo.boxed import BoxedCallable, HandOver, hands_over, is_boxed, mark_boxed
 from minidynamo.locks import ForkSafeLock
 from minidynamo.tensor_hooks import renew_node
 
 Saved = Sequence[tuple[str, int]]
+
+_Lists = tuple[str, int, tuple[ViewStep, ...], bool]
+"""A list of views: where the tensor is found, the views that end in the list, and whether the grad mode was off."""
 
 MOST_PARTS = 8
 """How many parts of one backward graph are compiled."""
@@ -610,6 +614,19 @@ class _Found:
         self.made = made
         self.makers = makers
         self.views: dict[int, Any] = {}
+        self.lists: list[tuple[_Lists, list[Any]]] = []
+
+    def element(self, of: _Lists, index: int, make: Callable[[], Iterable[Any]]) -> Any:
+        """An element of a list of views, which is made once for all outputs that are in it: their gradients are then
+        joined, not added. Each output is a tensor of its own: for one that is asked for again, so is the list."""
+        for known, parts in self.lists:
+            if known == of and parts[index] is not None:
+                break
+        else:
+            parts = [*make()]
+            self.lists.append((of, parts))
+        found, parts[index] = parts[index], None
+        return found
 
     def view(self, index: int) -> Any:
         if index not in self.views:
@@ -626,11 +643,20 @@ def _maker(plan: OutputPlan, place: dict[int, int]) -> Callable[[_Found], Any]:
         return holder
 
     filled = all(step.is_filled for step in plan.steps)
+    chosen = max((place for place, step in enumerate(plan.steps) if step.op is operator.getitem), default=0)
+    before, rest = plan.steps[:chosen], plan.steps[chosen + 1 if chosen else 0 :]
+    lists, element = (plan.origin, plan.index, before, plan.no_grad), plan.steps[chosen].args[0] if chosen else 0
+
+    def viewed(found: _Found, value: Any, steps: Sequence[ViewStep]) -> Any:
+        for step in steps:
+            value = (step if filled else step.filled(found.made)).apply(value)
+        return value
 
     def view(found: _Found) -> Any:
         value = holder(found)
-        for step in plan.steps:
-            value = (step if filled else step.filled(found.made)).apply(value)
+        if before:
+            value = found.element(lists, element, functools.partial(viewed, found, value, before))
+        value = viewed(found, value, rest)
         if plan.creation is not None:
             compat.set_creation(value, plan.creation)
         if plan.writes is None:
