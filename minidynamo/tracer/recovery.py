@@ -85,6 +85,7 @@ class Overwritten:
         if writes.can_be_put_back:
             self._layouts = list(map(_layout_of, places.tensors))
             self._histories = list(map(_history_of, places.tensors))
+            self._moved = [(HeldTensor(tensor), tensor.detach()) for tensor in places.moved]
 
     def _read(self, args: list[Any]) -> Places:
         places = self._find(*args)
@@ -97,6 +98,7 @@ class Overwritten:
         if not self._writes.can_be_put_back:
             unwritten = len(tensors) == len(self._tensors) and None not in self._versions
             unwritten = unwritten and [tensor._version for tensor in tensors] == self._versions
+            unwritten = unwritten and not self._writes.move  # which is not counted
             return "" if unwritten else "a tensor was written to before"
         args: list[Any] = [None] * self._count
         for k, held in self._args:
@@ -105,6 +107,9 @@ class Overwritten:
             return "an argument has already been freed"
         if any(_history_of(tensor) is not history for tensor, history in zip(tensors, self._histories)):
             return "autograd has recorded a write to a tensor"
+        for held, data in self._moved:
+            if (tensor := held()) is not None:
+                tensor.data = data
         with torch.inference_mode():
             for tensor, layout in zip(tensors, self._layouts):
                 if _layout_of(tensor) != layout:

@@ -24,7 +24,6 @@ from typing import Any
 from torch import fx
 
 from minidynamo import artifacts
-from minidynamo.autograd_calls import replace_data
 from minidynamo.boxed import BoxedCallable, mark_boxed
 from minidynamo.bytecode.layout import FramePoint
 from minidynamo.guards.reader import Reader
@@ -43,7 +42,7 @@ from minidynamo.tracer.recovery import HeldList, Overwritten, explain, random_st
 from minidynamo.tracer.side_effects import (
     ContentsChanged,
 )
-from minidynamo.tracer.traced_frame import Break, Null, Return, TracedFrame
+from minidynamo.tracer.traced_frame import Break, GraphInput, Null, Return, TracedFrame
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable
@@ -260,9 +259,10 @@ class _Program:
         """Keep the elements of lists that the graph empties, those that the frame takes only weakly, as above."""
         self.lists = self.names.fresh("lists")
         held = []
-        for position, variable in self.emptied.items():
-            assert variable.original is not None
-            present = {*as_moved(variable.items)}
+        for position, given in self.emptied.items():
+            variable = given.variable
+            assert isinstance(variable, ListVariable) and variable.original is not None
+            present = set() if given.stolen else {*as_moved(variable.items)}
             left = [k for k, item in enumerate(variable.original) if self.is_awaited or item in present]
             held.append(f"{self.names.constant(HeldList, 'HeldList')}({self.args}[{position}], {(*left,)!r})")
         return f"{self.lists} = [{', '.join(held)}]"
@@ -292,10 +292,7 @@ class _Program:
         """Whether an error of the graph is answered by running the frame again as the user wrote it."""
         if self.graph is None or self.around.replay_native is None:
             return False
-        gives_up = sum(given.given_up for given in self.traced.inputs) > len(self.emptied)
-        # Nobody counts how often a tensor gets other memory, nor what is not to be counted.
-        gives_up = gives_up or any(node.target is replace_data or node.target in UNCOUNTED for node in self.graph_nodes)
-        return not gives_up and self.runs_twice
+        return self.runs_twice and not any(node.target in UNCOUNTED for node in self.graph_nodes)
 
     @property
     def runs_twice(self) -> bool:
@@ -309,11 +306,9 @@ class _Program:
         return self.checks or (self.traced.awaits_errors and self.traced.may_raise)
 
     @functools.cached_property
-    def emptied(self) -> dict[int, ListVariable]:
-        """The lists that the graph empties since the program takes elements from them, by their place among inputs."""
-        given_up = ((k, given.variable) for k, given in enumerate(self.traced.inputs) if given.given_up)
-        changed = self.traced.side_effects.is_changed
-        return {k: variable for k, variable in given_up if isinstance(variable, ListVariable) and changed(variable)}
+    def emptied(self) -> dict[int, GraphInput]:
+        """The lists that the graph empties, by their place among its inputs."""
+        return {k: given for k, given in enumerate(self.traced.inputs) if given.given_up}
 
     @property
     def checks(self) -> bool:

@@ -24,12 +24,14 @@ from minidynamo.variables.tensors import HookVariable, TensorVariable
 
 @dataclass(frozen=True)
 class GraphInput:
-    """One placeholder: `source` is where the residual reads it. `given_up` lists are emptied by the graph."""
+    """One placeholder: `source` is where the residual reads it. `given_up` lists are emptied by the graph, since the
+    program takes elements from them, or since they are `stolen`: given up by the user."""
 
     node: torch.fx.Node
     source: Source
     variable: VariableTracker
     given_up: bool = False
+    stolen: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -156,6 +156,29 @@ def through_data(s, buf, t, i):
     return y
 
 
+def other_data(s, buf, t, i):
+    s.log.append(1)
+    buf.add_(1)
+    early = buf[2:]
+    buf.data = t * 2
+    early.mul_(3)
+    buf.add_(1)
+    try:
+        y = t[i]
+    except IndexError:
+        s.log.append(2)
+        y = buf.sum() + early.sum()
+    return y
+
+
+def data_of_another_argument(s, buf, t, i):
+    s.log.append(1)
+    s.total.data = buf
+    s.total.add_(1)
+    s.log.append(2)
+    return t[i] + s.total.sum()
+
+
 def another_shape(s, buf, t, i):
     s.log.append(1)
     buf.unsqueeze_(0).t_()
@@ -232,8 +255,9 @@ PROGRAMS = (
     *(effects_on_both_sides, error_before_the_write, caught_behind_a_write, finally_behind_a_write),
     *(written_before_and_behind, written_in_part, written_in_part_and_caught, many_positions, copied_from_positions),
     *(assigned_at_positions, assigned_at_computed_positions, assigned_where_the_mask_is, positions_that_were_written),
-    *(one_slice_of_a_cache, through_views, through_data, another_shape, all_at_once, given_with_out),
+    *(one_slice_of_a_cache, through_views, through_data, other_data, all_at_once, given_with_out, another_shape),
     *(in_inference_mode, integers_divided, behind_a_break, in_a_loop_with_breaks, in_a_callee),
+    data_of_another_argument,
 )
 
 
@@ -293,6 +317,24 @@ def test_lists_keep_what_was_not_taken(fn, backend):
         return lambda: (State(), [torch.ones(1), torch.arange(4.0)], torch.tensor([position]))
 
     assert_same_as_eager(fn, called_with(1), called_with(5), called_with(2), backend=backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_list_that_was_given_up_is_there_for_the_handler(backend):
+    def program(s, xs, i):
+        x = xs[0] * 2
+        try:
+            return x[i]
+        except IndexError:
+            s.log.append(len(xs))
+            return xs[1] + x.sum()
+
+    for position in (1, 9):
+        s, expected = State(), State()
+        compiled = minidynamo.compile(program, backend=backend, steal=("xs",))
+        found = compiled(s, [torch.arange(4.0), torch.ones(2)], torch.tensor(position))
+        assert torch.equal(found, program(expected, [torch.arange(4.0), torch.ones(2)], torch.tensor(position)))
+        assert s.log == expected.log
 
 
 def seeded(s, generator, x, i):

@@ -214,10 +214,11 @@ class GraphInputs:
                 self.use(tensor)
             self._restore_example(node, variable)
             source = node.meta.pop("source")  # it may lead to values of the user's, and graphs are cycles
-            given_up = isinstance(variable, ListVariable) and (source in self._steal or variable in emptied)
+            stolen = isinstance(variable, ListVariable) and source in self._steal
+            given_up = stolen or variable in emptied
             if given_up:
                 node.meta["steal_arg"] = True
-            inputs.append(GraphInput(node, source, variable, given_up))
+            inputs.append(GraphInput(node, source, variable, given_up, stolen))
         self._guard_distinct(inputs, identity_keys)
         return tuple(inputs)
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from minidynamo.autograd_calls import replace_data
 from minidynamo.compat import memory_of
 from minidynamo.structure import leaves
 from minidynamo.tracer.graph.dead_code import is_of_torch, may_raise
@@ -77,9 +78,11 @@ _SHOWS_MORE = ("as_strided_", "resize_", "resize_as_", "set_")
 
 @dataclass(frozen=True)
 class Places:
-    """Where a graph writes: the tensors from outside, and what of them is written: views as wholes, and parts."""
+    """Where a graph writes: the tensors from outside, and what of them is written: views as wholes, and parts. To those
+    that are `moved` it gives other memory."""
 
     tensors: list[torch.Tensor]
+    moved: list[torch.Tensor]
     wholes: list[torch.Tensor]
     parts: list[Part]
 
@@ -88,18 +91,21 @@ class Writes:
     """What a graph writes to outside, found by a program that takes what the graph takes.
 
     `can_be_put_back`: data may make the graph raise, so it is found out which places are written. Otherwise there are
-    only the tensors. `are_recorded`: autograd records one of the writes, which a graph that runs as it was captured
-    cannot take back. The program reads the inputs at `positions` alone. It is compiled when it is first needed.
+    only the tensors. `move`: some are given other memory. `are_recorded`: autograd records one of the writes, which a
+    graph that runs as it was captured cannot take back. The program reads the inputs at `positions` alone. It is
+    compiled when it is first needed.
     """
 
     def __init__(self, finder: _Finder, *, can_be_put_back: bool) -> None:
-        tensors = [node for node, where in finder.owners.items() if where in finder.written]
+        moved = finder.moved()
+        tensors = [node for node, where in finder.owners.items() if where in finder.written or node in moved]
         wholes, parts = finder.places() if can_be_put_back else ([], [])
         memories = [(memory, (node,)) for node in tensors] if can_be_put_back else []
         self.can_be_put_back = can_be_put_back
+        self.move = bool(moved)
         self.are_recorded = finder.are_recorded()
-        self._precise = finder.graph(tensors, wholes, parts)
-        self._safe = finder.graph(tensors, [], memories)
+        self._precise = finder.graph(tensors, moved, wholes, parts)
+        self._safe = finder.graph(tensors, moved, [], memories)
         self.positions = [k for k, node in enumerate(self._precise.find_nodes(op="placeholder")) if node.users]
 
     @functools.cached_property
@@ -117,7 +123,7 @@ def find_writes(root: torch.fx.GraphModule, fakes: Mapping[torch.fx.Node, torch.
     """The writes of a graph to memory from outside, if there are any. `fakes` are the nodes of the tensors that come
     from there, each with the fake one that it has become by the end."""
     finder = _Finder(root, fakes)
-    if not finder.written:
+    if not finder.written and not finder.moved():
         return None
     shows_more = any(node.target in _SHOWS_MORE for node in finder.by_node)
     return Writes(finder, can_be_put_back=not shows_more and any(map(may_raise, root.graph.nodes)))
@@ -151,17 +157,23 @@ class _Finder:
     def places(self) -> tuple[list[torch.fx.Node], list[Found]]:
         """What is written to, as narrow as it is known before the graph runs: views, and parts."""
         wholes: dict[torch.fx.Node, None] = {}
-        parts: dict[str, Found] = {}
+        moved = self.moved()  # what such a tensor shows when it comes is not what is written through it later
+        parts: dict[str, Found] = {node.name: (memory, (node,)) for node in moved}
         for node, memories in self.by_node.items():
             targets = [given for given in node.all_input_nodes if self._memory(given) in memories]
-            if (part := self._part(node)) is not None:
+            if not moved and (part := self._part(node)) is not None:
                 parts[repr(part)] = part
-            elif memories == {*map(self._memory, targets)} and all(map(self._is_foreseen, targets)):
+            elif not moved and memories == {*map(self._memory, targets)} and all(map(self._is_foreseen, targets)):
                 wholes |= dict.fromkeys(targets)
             else:
                 owners = [owner for owner, where in self.owners.items() if where in memories]
                 parts |= {owner.name: (memory, (owner,)) for owner in owners}
         return [*wholes], [*parts.values()]
+
+    def moved(self) -> list[torch.fx.Node]:
+        """The tensors to which the graph gives other memory (`x.data = y`)."""
+        targets = [node.args[0] for node in self.root.graph.nodes if node.target is replace_data]
+        return [node for node in dict.fromkeys(targets) if isinstance(node, torch.fx.Node) and node in self.owners]
 
     def are_recorded(self) -> bool:
         """Whether a tensor that is written to has a history by the end of the graph."""
@@ -212,7 +224,11 @@ class _Finder:
         return any(self._memory(node) in self.written for node in nodes)
 
     def graph(
-        self, tensors: Sequence[torch.fx.Node], wholes: Sequence[torch.fx.Node], parts: Sequence[Found]
+        self,
+        tensors: Sequence[torch.fx.Node],
+        moved: Sequence[torch.fx.Node],
+        wholes: Sequence[torch.fx.Node],
+        parts: Sequence[Found],
     ) -> torch.fx.Graph:
         """A graph that takes what the root takes, and gives `Places`."""
         graph = torch.fx.Graph()
@@ -226,7 +242,8 @@ class _Finder:
             return copies[node]
 
         found = [graph.call_function(part, torch.fx.map_arg(args, copy)) for part, args in parts]
-        graph.output(graph.call_function(Places, ([*map(copy, tensors)], [*map(copy, wholes)], found)))
+        lists = [[*map(copy, nodes)] for nodes in (tensors, moved, wholes)]
+        graph.output(graph.call_function(Places, (*lists, found)))
         for node in graph.nodes:
             node.meta.clear()
         return graph
