@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -131,10 +131,13 @@ LEAVING = ("raise", "raise B(9)", "raise ValueError('w') from e", "return x", "p
 class Writer:
     """Writes one program: statements, nested at most three deep."""
 
+    simple: Sequence[str] = SIMPLE
+    start: Sequence[str] = ("def f(x, log, d):", "    y, i, kept = x * 3, 0, None", "    if len(log) > 99: unbound = 1")
+
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.breaks = seed % 2 == 0
-        self.lines = ["def f(x, log, d):", "    y, i, kept = x * 3, 0, None", "    if len(log) > 99: unbound = 1"]
+        self.lines = [*self.start]
         self.number = 0
 
     def program(self) -> str:
@@ -161,7 +164,7 @@ class Writer:
                 self.handlers(depth, nesting, in_loop)
             return
         leaving = ("if len(log) % 3 == 1: continue", "if len(log) % 3 == 2: break") * in_loop
-        self.write(depth, self.random.choice((*SIMPLE, *BREAKING * 3 * self.breaks, *leaving)))
+        self.write(depth, self.random.choice((*self.simple, *BREAKING * 3 * self.breaks, *leaving)))
 
     def handlers(self, depth: int, nesting: int, in_loop: bool) -> None:
         classes = self.random.sample(CLASSES, self.random.randint(0, 2))
