@@ -54,10 +54,12 @@ def peak_of_operations(gm: fx.GraphModule, taken: bool = False) -> int:
 
 
 def _results(node: fx.Node) -> Iterator[tuple[int, object, int]]:
-    """Position, storage and bytes of each tensor among the results of a node."""
+    """Position, storage and bytes of each tensor among the results of a node. Lists of tensors among them are left out:
+    they are what a fused optimizer has written to."""
     value = node.meta.get("val")
     for position, result in enumerate(value if isinstance(value, (list, tuple)) else (value,)):
-        yield from ((position, storage, nbytes) for storage, nbytes in storages_in(result))
+        if not isinstance(result, (list, tuple)):
+            yield from ((position, storage, nbytes) for storage, nbytes in storages_in(result))
 
 
 def _written(node: fx.Node, position: int, memories: dict[fx.Node, list[int]]) -> list[int]:

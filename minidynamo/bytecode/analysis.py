@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import types
 from collections.abc import Sequence
 
@@ -121,15 +122,14 @@ def _may_raise(instructions: tuple[Instruction, ...], index: int) -> bool:
     return here.opname not in _NEVER_RAISE
 
 
-@functools.lru_cache(maxsize=10_000)
 def is_in_try(code: types.CodeType, index: int) -> bool:
     """Whether a `try` or `with` of the user surrounds the instruction, not just what clears up after comprehensions."""
     instructions = decode(code)
     handler = instructions[index].handler
     while handler is not None:
-        following = instructions[handler.target :]
-        if following[0].opname == "PUSH_EXC_INFO":
+        if instructions[handler.target].opname == "PUSH_EXC_INFO":
             return True
+        following = itertools.islice(instructions, handler.target, None)
         handler = next(i.handler for i in following if i.opname == "RERAISE")
     return False
 

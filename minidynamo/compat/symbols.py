@@ -97,7 +97,12 @@ def _lstm(*args: typing.Any) -> typing.Any:
     takes no symbolic sizes; all else by the operation's own C++."""
     x, hidden, weights, biased, layers, dropout, trains, both_ways, batch_first = args
     if not _by_onednn(x, hidden, weights):
-        return torch.ops.aten.lstm.input._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args)
+        enabled = torch._C._get_mkldnn_enabled()
+        torch._C._set_mkldnn_enabled(False)  # else the C++ asks how many elements there are, to come to the same end
+        try:
+            return torch.ops.aten.lstm.input._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args)
+        finally:
+            torch._C._set_mkldnn_enabled(enabled)
     x = (x.transpose(0, 1) if batch_first else x).contiguous()
     hx, cx = (state.contiguous() for state in hidden)
     per_layer, ways = 4 if biased else 2, 2 if both_ways else 1

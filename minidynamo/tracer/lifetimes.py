@@ -140,7 +140,10 @@ def held_to_the_end(
 
 
 def _is_in_history(value: object) -> bool:
-    return isinstance(value, torch.Tensor) and function_of(value) is not None
+    if not issubclass(type(value), torch.Tensor):  # a question to the object itself would be seen
+        return False
+    assert isinstance(value, torch.Tensor)
+    return function_of(value) is not None
 
 
 def _moved(graph: GraphView, values: Iterable[VariableTracker]) -> list[Source]:

@@ -23,12 +23,12 @@ class HeldTensor(weakref.ref[torch.Tensor]):
 
 def weakly_held(value: Any) -> Any:
     """An argument that the frame may give up before its end: tensors weakly, everything else as it is."""
-    return HeldTensor(value) if isinstance(value, torch.Tensor) else value
+    return HeldTensor(value) if issubclass(type(value), torch.Tensor) else value
 
 
 def _given_back(held: Any) -> Any:
     """What was held, or None for a tensor that has died."""
-    return held() if isinstance(held, HeldTensor) else held
+    return held() if type(held) is HeldTensor else held
 
 
 class HeldList:
@@ -73,29 +73,32 @@ class Overwritten:
         self._writes = writes
         self._count = len(args)
         self._args = [(k, _each(weakly_held, args[k])) for k in writes.positions]
+        self._can_be_put_back = writes.can_be_put_back
         with torch.inference_mode():
             try:
                 self._find = writes.find
+                self._can_be_put_back = self._can_be_put_back and not writes.cannot_raise(args)
                 places = self._read(args)
             except Exception:  # a position does not exist, which is for the graph to say
                 self._find = writes.find_memories
                 places = self._read(args)
         self._tensors = [HeldTensor(tensor) for tensor in places.tensors]
         self._versions = list(map(compat.version_of, places.tensors))
-        if writes.can_be_put_back:
+        if self._can_be_put_back:
             self._layouts = list(map(_layout_of, places.tensors))
             self._histories = list(map(_history_of, places.tensors))
             self._moved = [(HeldTensor(tensor), tensor.detach()) for tensor in places.moved]
 
     def _read(self, args: list[Any]) -> Places:
         places = self._find(*args)
-        self._kept = [whole.clone() for whole in places.wholes], [part.read(*part.where) for part in places.parts]
+        if self._can_be_put_back:
+            self._kept = [whole.clone() for whole in places.wholes], [part.read(*part.where) for part in places.parts]
         return places
 
     def put_back(self) -> str:
         """Let everything be as it was. Where that cannot be done, nothing is touched, and this says why; else ""."""
         tensors = [tensor for held in self._tensors if (tensor := held()) is not None]
-        if not self._writes.can_be_put_back:
+        if not self._can_be_put_back:
             unwritten = len(tensors) == len(self._tensors) and None not in self._versions
             unwritten = unwritten and [tensor._version for tensor in tensors] == self._versions
             unwritten = unwritten and not self._writes.move  # which is not counted
@@ -126,7 +129,7 @@ class Overwritten:
 
 def _each(function: Callable[[Any], Any], value: Any) -> Any:
     """`function` of a value, or of each in a list."""
-    return list(map(function, value)) if isinstance(value, list) else function(value)
+    return list(map(function, value)) if issubclass(type(value), list) else function(value)
 
 
 def _history_of(tensor: torch.Tensor) -> object:
@@ -158,7 +161,7 @@ def revive(
     `error`, noting what is `lost`."""
     values = [_given_back(value) for value in held]
     reason = ""
-    freed = any(value is None and isinstance(was, HeldTensor) for value, was in zip(values, held))
+    freed = any(value is None and type(was) is HeldTensor for value, was in zip(values, held))
     if freed or not all(one.is_whole() for one in lists):
         reason = "an argument has already been freed"
     elif compat.has_saved_tensor_hooks():

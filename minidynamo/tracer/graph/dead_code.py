@@ -35,11 +35,12 @@ _CANNOT_RAISE = frozenset(_SAFE_NAMES.split())
 _KEPT_NAMES = """
     adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d
     adaptive_max_pool3d alpha_dropout avg_pool1d avg_pool2d avg_pool3d baddbmm batch_norm
-    binary_cross_entropy_with_logits clone conv_transpose1d conv_transpose2d conv_transpose3d copy cosine_similarity
-    dropout dropout1d dropout2d dropout3d elu fill group_norm gru huber_loss instance_norm interpolate kl_div l1_loss
-    layer_norm lstm max_pool1d max_pool2d max_pool3d mse_loss multi_head_attention_forward normalize pad pixel_shuffle
-    pixel_unshuffle rand rand_like randint randn randn_like randperm relu rms_norm scaled_dot_product_attention
-    smooth_l1_loss softplus upsample view_as zero
+    binary_cross_entropy_with_logits cauchy clone conv_transpose1d conv_transpose2d conv_transpose3d copy
+    cosine_similarity dropout dropout1d dropout2d dropout3d elu exponential fill geometric group_norm gru huber_loss
+    instance_norm interpolate kl_div l1_loss layer_norm log_normal lstm max_pool1d max_pool2d max_pool3d mse_loss
+    multi_head_attention_forward normal normalize pad pixel_shuffle pixel_unshuffle rand rand_like randint randn
+    randn_like random randperm relu rms_norm scaled_dot_product_attention smooth_l1_loss softplus uniform upsample
+    view_as zero
 """
 _KEPT = frozenset(_KEPT_NAMES.split())
 # Parts of the names of operations whose outcome the program waits for on any device.
@@ -91,6 +92,8 @@ def may_raise(node: torch.fx.Node) -> bool:
     if any(made.device.type != "cpu" for made in leaves(node.meta.get("example_value")) if _is_tensor(made)):
         # Nobody waits for it; the device refuses all work behind an error in a kernel.
         return any(word in name for word in _WAITED_FOR)
+    if plain == "bernoulli" and len(node.all_input_nodes) == 1:  # of one number, which has been looked at
+        return False
     return not (_cannot_raise(plain, node) or plain in _KEPT)
 
 
@@ -106,6 +109,8 @@ def _may_be_impure(name: str) -> bool:
 
 def _operator_cannot_raise(name: str, node: torch.fx.Node) -> bool:
     """Whether an operator of Python has raised on fake tensors if it raises at all."""
+    if name == "setitem" and _fills(node):
+        return True
     if name in ("getitem", "setitem"):
         return not _looks_up_by_values(node.args[1])
     return name not in _FOR_FLOATS or not _gives_integers(node)
@@ -134,6 +139,14 @@ def _is_tensor(value: object) -> bool:
 def _gives_integers(node: torch.fx.Node) -> bool:
     result = node.meta.get("example_value")
     return isinstance(result, torch.Tensor) and not (result.is_floating_point() or result.is_complex())
+
+
+def _fills(node: torch.fx.Node) -> bool:
+    """Whether one number is put wherever a mask of bools says so."""
+    _, mask, value = node.args
+    values = [each.meta.get("example_value") if isinstance(each, torch.fx.Node) else each for each in (mask, value)]
+    is_mask = isinstance(values[0], torch.Tensor) and values[0].dtype == torch.bool
+    return is_mask and not (isinstance(values[1], torch.Tensor) and values[1].dim())
 
 
 def _looks_up_by_values(index: object) -> bool:

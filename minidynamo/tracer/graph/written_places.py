@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from minidynamo.autograd_calls import replace_data
 from minidynamo.compat import memory_of
 from minidynamo.structure import leaves
 from minidynamo.tracer.graph.dead_code import is_of_torch, may_raise
+from minidynamo.tracer.graph.positions import Range, positions_of
 
 
 @dataclass(frozen=True)
@@ -104,9 +105,24 @@ class Writes:
         self.can_be_put_back = can_be_put_back
         self.move = bool(moved)
         self.are_recorded = finder.are_recorded()
+        ranges = finder.positions() if can_be_put_back else None
+        self._ranges = None if ranges is None else [(first, end) for _, first, end in ranges]
+        self._positions = finder.positions_graph(node for node, _, _ in ranges or ())
         self._precise = finder.graph(tensors, moved, wholes, parts)
         self._safe = finder.graph(tensors, moved, [], memories)
         self.positions = [k for k, node in enumerate(self._precise.find_nodes(op="placeholder")) if node.users]
+
+    def cannot_raise(self, args: Sequence[Any]) -> bool:
+        """Whether it is known, before the graph runs, that all positions exist which it looks up, and that nothing else
+        can make it raise."""
+        if self._ranges is None:
+            return False
+        tensors = self._find_positions(*args) if self._ranges else ()
+        return all(_lies_in(tensor, *each) for tensor, each in zip(tensors, self._ranges))
+
+    @functools.cached_property
+    def _find_positions(self) -> Callable[..., Sequence[torch.Tensor]]:
+        return _compiled(self._positions)
 
     @functools.cached_property
     def find(self) -> Callable[..., Places]:
@@ -132,6 +148,13 @@ def find_writes(root: torch.fx.GraphModule, fakes: Mapping[torch.fx.Node, torch.
 def _compiled(graph: torch.fx.Graph) -> Callable[..., Any]:
     function: Callable[..., Any] = torch.fx.GraphModule({}, graph).forward
     return function
+
+
+def _lies_in(positions: torch.Tensor, first: int, end: int) -> bool:
+    if not positions.numel():
+        return True
+    least, most = positions.aminmax()
+    return first <= least.item() and most.item() < end
 
 
 Found = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -175,6 +198,19 @@ class _Finder:
         targets = [node.args[0] for node in self.root.graph.nodes if node.target is replace_data]
         return [node for node in dict.fromkeys(targets) if isinstance(node, torch.fx.Node) and node in self.owners]
 
+    def positions(self) -> list[Range] | None:
+        """The positions that the graph looks up, if it is known before it runs which these are, and if it can raise
+        for nothing else."""
+        found: list[Range] = []
+        for node in filter(may_raise, self.root.graph.nodes):
+            ranges = positions_of(node)
+            if ranges is None or not all(self._is_foreseen(index) for index, _, _ in ranges):
+                return None
+            if self._reads_written([index for index, _, _ in ranges]) or self._reads_own_target(node):
+                return None
+            found += ranges
+        return found
+
     def are_recorded(self) -> bool:
         """Whether a tensor that is written to has a history by the end of the graph."""
         written = [fake for node, fake in self.fakes.items() if self.owners[node] in self.written]
@@ -217,20 +253,26 @@ class _Finder:
             return True
         return not value.dtype.is_floating_point and not self._reads_written((node.args, node.kwargs))
 
+    def _reads_own_target(self, node: torch.fx.Node) -> bool:
+        """Whether an operation reads the memory that it writes to, which some refuse."""
+        read: list[torch.fx.Node] = []
+        torch.fx.map_arg((node.args[1:], node.kwargs), read.append)
+        return any(self._memory(given) in self.by_node[node] for given in read)
+
     def _reads_written(self, args: Any) -> bool:
         """Whether the values of arguments are others when the graph comes to them."""
         nodes: list[torch.fx.Node] = []
         torch.fx.map_arg(args, nodes.append)
         return any(self._memory(node) in self.written for node in nodes)
 
-    def graph(
-        self,
-        tensors: Sequence[torch.fx.Node],
-        moved: Sequence[torch.fx.Node],
-        wholes: Sequence[torch.fx.Node],
-        parts: Sequence[Found],
-    ) -> torch.fx.Graph:
-        """A graph that takes what the root takes, and gives `Places`."""
+    def positions_graph(self, tensors: Iterable[torch.fx.Node]) -> torch.fx.Graph:
+        """A graph that takes what the root takes, and gives tensors."""
+        graph, copy = self._start()
+        graph.output(tuple(map(copy, tensors)))
+        return _bare(graph)
+
+    def _start(self) -> tuple[torch.fx.Graph, Callable[[torch.fx.Node], torch.fx.Node]]:
+        """A graph that takes what the root takes, and what copies a node into it with all that it is computed of."""
         graph = torch.fx.Graph()
         copies = {node: graph.node_copy(node) for node in self.root.graph.nodes if node.op == "placeholder"}
 
@@ -241,9 +283,25 @@ class _Finder:
                 copies[node] = graph.node_copy(node, copies.__getitem__)
             return copies[node]
 
+        return graph, copy
+
+    def graph(
+        self,
+        tensors: Sequence[torch.fx.Node],
+        moved: Sequence[torch.fx.Node],
+        wholes: Sequence[torch.fx.Node],
+        parts: Sequence[Found],
+    ) -> torch.fx.Graph:
+        """A graph that takes what the root takes, and gives `Places`."""
+        graph, copy = self._start()
         found = [graph.call_function(part, torch.fx.map_arg(args, copy)) for part, args in parts]
         lists = [[*map(copy, nodes)] for nodes in (tensors, moved, wholes)]
         graph.output(graph.call_function(Places, (*lists, found)))
-        for node in graph.nodes:
-            node.meta.clear()
-        return graph
+        return _bare(graph)
+
+
+def _bare(graph: torch.fx.Graph) -> torch.fx.Graph:
+    """The graph without what was noted on its nodes."""
+    for node in graph.nodes:
+        node.meta.clear()
+    return graph

@@ -137,3 +137,20 @@ def test_positions_that_do_not_exist_are_for_the_graph_to_tell():
     p.values["x"].zero_()
     part.write(*part.where, before)
     assert p.values["x"].sum() == 66
+
+
+@pytest.mark.parametrize(("positions", "expected"), [([2, 0], True), ([0, 3], False), ([-1, 0], False), ([], True)])
+def test_positions_are_looked_at_before_the_graph_runs(positions, expected):
+    p = program()
+    p.emit("index_fill_", p["x"], C(0), p["i"], C(1.0))
+    writes = p.writes()
+    assert writes.can_be_put_back
+    assert writes.cannot_raise(p.given(i=torch.tensor(positions, dtype=torch.long))) is expected
+
+
+def test_other_data_may_always_make_it_raise():
+    p = program()
+    p.emit("index_fill_", p["x"], C(0), p["i"], C(1.0))
+    p.emit(torch.linalg.cholesky, p["m"])
+    writes = p.writes()
+    assert not writes.cannot_raise(p.given())

@@ -1,0 +1,83 @@
+"""Owns which positions operations look up, so that it is known before a graph runs whether they all exist.
+
+Which operations may raise for other reasons is in `dead_code.py`; who looks at the positions, in `written_places.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.fx
+
+_INTEGERS = (torch.int32, torch.int64)
+
+Range = tuple[torch.fx.Node, int, int]
+"""A tensor of positions, the first that exists, and the first behind those."""
+
+
+def positions_of(node: torch.fx.Node) -> list[Range] | None:
+    """What has to be so for an operation, one that may raise for its data, to raise nothing; None where that is not
+    known, or hangs on more than positions."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    find = _FINDERS.get(name.rstrip("_"))
+    try:
+        ranges = None if find is None else find(*node.args, **node.kwargs)
+    except (TypeError, AttributeError, IndexError, KeyError):  # called in an unusual way
+        return None
+    known = ranges is not None and all(_is_known(*each) for each in ranges)
+    return ranges if known else None
+
+
+def _is_known(index: Any, first: Any, end: Any) -> bool:
+    return type(first) is int and type(end) is int and _value(index).dtype in _INTEGERS
+
+
+def _value(node: Any) -> torch.Tensor:
+    value = node.meta["example_value"]
+    assert isinstance(value, torch.Tensor)
+    return value
+
+
+def _along(x: Any, dim: int, index: Any, *rest: Any, **named: Any) -> list[Range]:
+    return [(index, 0, _value(x).shape[dim])]
+
+
+def _embedding(index: Any, weight: Any, *rest: Any, **named: Any) -> list[Range]:
+    return [(index, 0, _value(weight).shape[0])]
+
+
+def _classes(x: Any, target: Any, *rest: Any, **named: Any) -> list[Range]:
+    shape = _value(x).shape
+    return [(target, 0, shape[1] if len(shape) > 1 else shape[0])]
+
+
+def _subscript(x: Any, key: Any, *rest: Any) -> list[Range] | None:
+    found, shape = [], _value(x).shape
+    for dim, part in enumerate(key if isinstance(key, tuple) else (key,)):
+        if isinstance(part, torch.fx.Node):
+            if isinstance(part.meta["example_value"], torch.Tensor):
+                found.append((part, -shape[dim], shape[dim]))
+        elif not isinstance(part, int | slice) or isinstance(part, bool):
+            return None
+    return found
+
+
+def _indices(x: Any, indices: Any, *rest: Any) -> list[Range] | None:
+    return _subscript(x, tuple(indices))
+
+
+def _quotient(x: Any, divisor: Any) -> list[Range] | None:
+    return [] if type(divisor) is int and divisor else None
+
+
+_FINDERS: dict[str, Callable[..., list[Range] | None]] = {
+    **dict.fromkeys(("gather", "index_select", "index_add", "index_copy", "index_fill", "index_reduce"), _along),
+    **dict.fromkeys(("scatter", "scatter_add", "scatter_reduce"), _along),
+    **dict.fromkeys(("getitem", "setitem"), _subscript),
+    **dict.fromkeys(("cross_entropy", "nll_loss"), _classes),
+    **dict.fromkeys(("floordiv", "floor_divide", "mod", "remainder"), _quotient),
+    "embedding": _embedding,
+    "index_put": _indices,
+}
