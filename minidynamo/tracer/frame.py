@@ -13,7 +13,7 @@ from types import CellType
 
 import torch
 
-from minidynamo.bytecode.analysis import group_of
+from minidynamo.bytecode.analysis import group_of, is_in_try
 from minidynamo.errors import Diagnostic, GraphBreak, SkipFrame
 from minidynamo.guards import state
 from minidynamo.guards.guard import GuardKind
@@ -100,6 +100,8 @@ def _root_frame(tx: Trace, request: FrameRequest) -> Frame:
     cells: dict[str, CellVariable] = {}
     frame = Frame(tx, request.code, request.namespace, {}, cells, tx.chain, trusted=trusted, index=request.index)
     tx.chain.frames.append(frame)
+    # What was opened in front of a break has to be closed behind it, error or not.
+    tx.chain.awaits_errors = request.index > 0 and not trusted and is_in_try(request.code, request.index)
     for name, value in request.arguments.items():
         frame.local_slots[name] = UnreadVariable(value, source=request.local(name))
     for name, cell in request.cells.items():

@@ -344,6 +344,23 @@ def test_a_list_that_was_given_up_is_there_for_the_handler(backend):
         assert s.log == expected.log
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_was_opened_in_front_of_a_break_is_closed_behind_an_error(backend):
+    def program(xs, p):
+        with torch.no_grad():
+            y = xs[0] * 2
+            minidynamo.graph_break()
+            y = y + 1
+        y = y + xs.pop(0).sum()
+        return y + (3 // p).sum()
+
+    compiled = minidynamo.compile(program, backend=backend)
+    for fn in (program, compiled):
+        with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+            fn([torch.ones(2), torch.ones(3)], torch.tensor([1, 0]))
+        assert torch.is_grad_enabled()
+
+
 def seeded(s, generator, x, i):
     s.log.append(1)
     noise = torch.rand(3, generator=generator)
