@@ -70,9 +70,9 @@ class Overwritten:
     """What a graph is about to write to outside, with what it holds, so that the graph may be run and taken back."""
 
     def __init__(self, writes: Writes, args: list[Any]) -> None:
+        args = [args[k] for k in writes.positions]
         self._writes = writes
-        self._count = len(args)
-        self._args = [(k, _each(weakly_held, args[k])) for k in writes.positions]
+        self._args = [_each(weakly_held, arg) for arg in args]
         self._can_be_put_back = writes.can_be_put_back
         with torch.inference_mode():
             try:
@@ -103,10 +103,8 @@ class Overwritten:
             unwritten = unwritten and [tensor._version for tensor in tensors] == self._versions
             unwritten = unwritten and not self._writes.move  # which is not counted
             return "" if unwritten else "a tensor was written to before"
-        args: list[Any] = [None] * self._count
-        for k, held in self._args:
-            args[k] = _each(_given_back, held)
-        if len(tensors) < len(self._tensors) or any(leaf is None for k, _ in self._args for leaf in leaves(args[k])):
+        args = [_each(_given_back, held) for held in self._args]
+        if len(tensors) < len(self._tensors) or any(leaf is None for leaf in leaves(args)):
             return "an argument has already been freed"
         if any(_history_of(tensor) is not history for tensor, history in zip(tensors, self._histories)):
             return "autograd has recorded a write to a tensor"

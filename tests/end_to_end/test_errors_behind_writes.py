@@ -194,6 +194,17 @@ def another_shape(s, buf, t, i):
     return y
 
 
+def positions_in_another_shape(s, buf, t, i):
+    s.log.append(1)
+    s.cache.t_()
+    s.cache.index_fill_(0, i, 3.0)
+    s.cache[1].add_(1)
+    y = t[i]
+    s.cache.t_()
+    s.log.append(2)
+    return y
+
+
 def all_at_once(s, buf, t, i):
     torch._foreach_add_([buf, t, s.total], 1.0)
     s.position += 1
@@ -260,7 +271,7 @@ def in_a_callee(s, buf, t, i):
 PROGRAMS = (
     *(effects_on_both_sides, error_before_the_write, caught_behind_a_write, finally_behind_a_write),
     *(written_before_and_behind, written_in_part, written_in_part_and_caught, many_positions, copied_from_positions),
-    added_to_itself,
+    *(added_to_itself, positions_in_another_shape),
     *(assigned_at_positions, assigned_at_computed_positions, assigned_where_the_mask_is, positions_that_were_written),
     *(one_slice_of_a_cache, through_views, through_data, other_data, all_at_once, given_with_out, another_shape),
     *(in_inference_mode, integers_divided, behind_a_break, in_a_loop_with_breaks, in_a_callee),

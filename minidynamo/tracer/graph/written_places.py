@@ -75,6 +75,8 @@ _PARTS: dict[str, tuple[Callable[..., Part], int]] = {
 
 # Methods behind which a tensor may show memory that it did not show when it came, or that was not there.
 _SHOWS_MORE = ("as_strided_", "resize_", "resize_as_", "set_")
+# Methods behind which it shows the same in another way.
+_LAYS_ANEW = ("squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_")
 
 
 @dataclass(frozen=True)
@@ -89,28 +91,30 @@ class Places:
 
 
 class Writes:
-    """What a graph writes to outside, found by a program that takes what the graph takes.
+    """What a graph writes to outside, found by programs that take the graph's inputs at `positions`.
 
     `can_be_put_back`: data may make the graph raise, so it is found out which places are written. Otherwise there are
     only the tensors. `move`: some are given other memory. `are_recorded`: autograd records one of the writes, which a
-    graph that runs as it was captured cannot take back. The program reads the inputs at `positions` alone. It is
-    compiled when it is first needed.
+    graph that runs as it was captured cannot take back. The programs are compiled when they are first needed.
     """
 
     def __init__(self, finder: _Finder, *, can_be_put_back: bool) -> None:
-        moved = finder.moved()
+        moved = finder.moved
         tensors = [node for node, where in finder.owners.items() if where in finder.written or node in moved]
         wholes, parts = finder.places() if can_be_put_back else ([], [])
-        memories = [(memory, (node,)) for node in tensors] if can_be_put_back else []
+        ranges = finder.positions() if can_be_put_back else None
         self.can_be_put_back = can_be_put_back
         self.move = bool(moved)
         self.are_recorded = finder.are_recorded()
-        ranges = finder.positions() if can_be_put_back else None
         self._ranges = None if ranges is None else [(first, end) for _, first, end in ranges]
-        self._positions = finder.positions_graph(node for node, _, _ in ranges or ())
-        self._precise = finder.graph(tensors, moved, wholes, parts)
-        self._safe = finder.graph(tensors, moved, [], memories)
-        self.positions = [k for k, node in enumerate(self._precise.find_nodes(op="placeholder")) if node.users]
+        looked_up = [index for index, _, _ in ranges or ()]
+        taken = finder.placeholders_of((tensors, wholes, [args for _, args in parts], looked_up))
+        self.positions = [*taken.values()]
+        self._precise = _graph_of(taken, Places, (tensors, moved, wholes, _calls(parts)))
+        if can_be_put_back:
+            memories = [(memory, (node,)) for node in tensors]
+            self._safe = _graph_of(taken, Places, (tensors, moved, [], _calls(memories)))
+            self._looked_up = _graph_of(taken, tuple, (looked_up,))
 
     def cannot_raise(self, args: Sequence[Any]) -> bool:
         """Whether it is known, before the graph runs, that all positions exist which it looks up, and that nothing else
@@ -122,7 +126,7 @@ class Writes:
 
     @functools.cached_property
     def _find_positions(self) -> Callable[..., Sequence[torch.Tensor]]:
-        return _compiled(self._positions)
+        return _compiled(self._looked_up)
 
     @functools.cached_property
     def find(self) -> Callable[..., Places]:
@@ -139,7 +143,7 @@ def find_writes(root: torch.fx.GraphModule, fakes: Mapping[torch.fx.Node, torch.
     """The writes of a graph to memory from outside, if there are any. `fakes` are the nodes of the tensors that come
     from there, each with the fake one that it has become by the end."""
     finder = _Finder(root, fakes)
-    if not finder.written and not finder.moved():
+    if not finder.written and not finder.moved:
         return None
     shows_more = any(node.target in _SHOWS_MORE for node in finder.by_node)
     return Writes(finder, can_be_put_back=not shows_more and any(map(may_raise, root.graph.nodes)))
@@ -158,6 +162,42 @@ def _lies_in(positions: torch.Tensor, first: int, end: int) -> bool:
 
 
 Found = tuple[Callable[..., Any], tuple[Any, ...]]
+"""What makes a part, and the nodes and constants that it is called with."""
+
+
+@dataclass(frozen=True)
+class _Call:
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+
+
+def _graph_of(
+    taken: Iterable[torch.fx.Node], function: Callable[..., Any], args: tuple[list[Any], ...]
+) -> torch.fx.Graph:
+    """A graph that takes some inputs of another one, and calls a function with lists of nodes and calls."""
+    graph = torch.fx.Graph()
+    copies = {node: graph.node_copy(node) for node in taken}
+
+    def copy(node: torch.fx.Node) -> torch.fx.Node:
+        if node not in copies:
+            for given in node.all_input_nodes:
+                copy(given)
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+        return copies[node]
+
+    def placed(value: Any) -> Any:
+        if isinstance(value, _Call):
+            return graph.call_function(value.function, torch.fx.map_arg(value.args, copy))
+        return copy(value)
+
+    graph.output(graph.call_function(function, tuple([*map(placed, values)] for values in args)))
+    for node in graph.nodes:
+        node.meta.clear()
+    return graph
+
+
+def _calls(found: Iterable[Found]) -> list[_Call]:
+    return [_Call(function, args) for function, args in found]
 
 
 class _Finder:
@@ -169,6 +209,11 @@ class _Finder:
         self.by_node = {node: self._written_by(node) & self.outside for node in root.graph.nodes}
         self.written = frozenset[object]().union(*self.by_node.values())
         self.foreseen: dict[torch.fx.Node, bool] = {}
+        targets = [node.args[0] for node in root.graph.nodes if node.target is replace_data]
+        # The tensors to which the graph gives other memory (`x.data = y`).
+        self.moved = [node for node in dict.fromkeys(targets) if isinstance(node, torch.fx.Node) and node in fakes]
+        # Whether tensors show all the time what they show when they come.
+        self.stay = not self.moved and all(node.target not in _LAYS_ANEW for node in root.graph.nodes)
 
     def _written_by(self, node: torch.fx.Node) -> frozenset[object]:
         """The memory that a node writes to; what functions that are inputs of it write to, it does."""
@@ -180,28 +225,24 @@ class _Finder:
     def places(self) -> tuple[list[torch.fx.Node], list[Found]]:
         """What is written to, as narrow as it is known before the graph runs: views, and parts."""
         wholes: dict[torch.fx.Node, None] = {}
-        moved = self.moved()  # what such a tensor shows when it comes is not what is written through it later
-        parts: dict[str, Found] = {node.name: (memory, (node,)) for node in moved}
+        parts: dict[str, Found] = {node.name: (memory, (node,)) for node in self.moved}
         for node, memories in self.by_node.items():
             targets = [given for given in node.all_input_nodes if self._memory(given) in memories]
-            if not moved and (part := self._part(node)) is not None:
+            if self.stay and (part := self._part(node)) is not None:
                 parts[repr(part)] = part
-            elif not moved and memories == {*map(self._memory, targets)} and all(map(self._is_foreseen, targets)):
+            elif self.stay and memories == {*map(self._memory, targets)} and all(map(self._is_foreseen, targets)):
                 wholes |= dict.fromkeys(targets)
             else:
                 owners = [owner for owner, where in self.owners.items() if where in memories]
                 parts |= {owner.name: (memory, (owner,)) for owner in owners}
         return [*wholes], [*parts.values()]
 
-    def moved(self) -> list[torch.fx.Node]:
-        """The tensors to which the graph gives other memory (`x.data = y`)."""
-        targets = [node.args[0] for node in self.root.graph.nodes if node.target is replace_data]
-        return [node for node in dict.fromkeys(targets) if isinstance(node, torch.fx.Node) and node in self.owners]
-
     def positions(self) -> list[Range] | None:
         """The positions that the graph looks up, if it is known before it runs which these are, and if it can raise
         for nothing else."""
         found: list[Range] = []
+        if not self.stay:
+            return None
         for node in filter(may_raise, self.root.graph.nodes):
             ranges = positions_of(node)
             if ranges is None or not all(self._is_foreseen(index) for index, _, _ in ranges):
@@ -265,43 +306,14 @@ class _Finder:
         torch.fx.map_arg(args, nodes.append)
         return any(self._memory(node) in self.written for node in nodes)
 
-    def positions_graph(self, tensors: Iterable[torch.fx.Node]) -> torch.fx.Graph:
-        """A graph that takes what the root takes, and gives tensors."""
-        graph, copy = self._start()
-        graph.output(tuple(map(copy, tensors)))
-        return _bare(graph)
-
-    def _start(self) -> tuple[torch.fx.Graph, Callable[[torch.fx.Node], torch.fx.Node]]:
-        """A graph that takes what the root takes, and what copies a node into it with all that it is computed of."""
-        graph = torch.fx.Graph()
-        copies = {node: graph.node_copy(node) for node in self.root.graph.nodes if node.op == "placeholder"}
-
-        def copy(node: torch.fx.Node) -> torch.fx.Node:
-            if node not in copies:
-                for given in node.all_input_nodes:
-                    copy(given)
-                copies[node] = graph.node_copy(node, copies.__getitem__)
-            return copies[node]
-
-        return graph, copy
-
-    def graph(
-        self,
-        tensors: Sequence[torch.fx.Node],
-        moved: Sequence[torch.fx.Node],
-        wholes: Sequence[torch.fx.Node],
-        parts: Sequence[Found],
-    ) -> torch.fx.Graph:
-        """A graph that takes what the root takes, and gives `Places`."""
-        graph, copy = self._start()
-        found = [graph.call_function(part, torch.fx.map_arg(args, copy)) for part, args in parts]
-        lists = [[*map(copy, nodes)] for nodes in (tensors, moved, wholes)]
-        graph.output(graph.call_function(Places, (*lists, found)))
-        return _bare(graph)
-
-
-def _bare(graph: torch.fx.Graph) -> torch.fx.Graph:
-    """The graph without what was noted on its nodes."""
-    for node in graph.nodes:
-        node.meta.clear()
-    return graph
+    def placeholders_of(self, nodes: Any) -> dict[torch.fx.Node, int]:
+        """The inputs of the root from which nodes are computed, each with its place."""
+        pending: list[torch.fx.Node] = []
+        torch.fx.map_arg(nodes, pending.append)
+        found: dict[torch.fx.Node, None] = {}
+        while pending:
+            node = pending.pop()
+            if node not in found:
+                found[node] = None
+                pending += node.all_input_nodes
+        return {node: k for k, node in enumerate(self.root.graph.find_nodes(op="placeholder")) if node in found}

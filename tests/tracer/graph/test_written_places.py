@@ -30,16 +30,16 @@ class Program:
         module, self.inputs = self.graph.finish([], [])
         return self.graph.writes_of(module)
 
-    def given(self, **others):
-        """What the graph takes, in its order."""
-        return [(self.values | others)[one.source.name] for one in self.inputs]
+    def given(self, writes, **others):
+        """What the programs of its writes take."""
+        return [(self.values | others)[self.inputs[k].source.name] for k in writes.positions]
 
 
 def kept(program):
     """The names of what is written to, and what is kept of a program to which an operation is added that may raise."""
     program.emit(torch.linalg.cholesky, program["m"])
     writes = program.writes()
-    places = writes.find(*program.given())
+    places = writes.find(*program.given(writes))
     names = [name for tensor in places.tensors for name, value in program.values.items() if value is tensor]
     return names, [*places.wholes, *(part.read(*part.where) for part in places.parts)]
 
@@ -62,7 +62,7 @@ def test_nothing_is_kept_where_no_data_can_make_the_graph_raise():
     p.emit("add_", p["x"], C(1))
     writes = p.writes()
     assert not writes.can_be_put_back
-    places = writes.find(*p.given())
+    places = writes.find(*p.given(writes))
     assert places.tensors[0] is p.values["x"] and len(places.tensors) == 1
     assert not places.wholes and not places.parts
 
@@ -129,7 +129,7 @@ def test_positions_that_do_not_exist_are_for_the_graph_to_tell():
     p.emit("index_fill_", p["x"], C(0), p["i"], C(1.0))
     p.emit(torch.linalg.cholesky, p["m"])
     writes = p.writes()
-    given = p.given(i=torch.tensor([99]))
+    given = p.given(writes, i=torch.tensor([99]))
     with pytest.raises(IndexError):
         [part.read(*part.where) for part in writes.find(*given).parts]
     (part,) = writes.find_memories(*given).parts
@@ -145,7 +145,7 @@ def test_positions_are_looked_at_before_the_graph_runs(positions, expected):
     p.emit("index_fill_", p["x"], C(0), p["i"], C(1.0))
     writes = p.writes()
     assert writes.can_be_put_back
-    assert writes.cannot_raise(p.given(i=torch.tensor(positions, dtype=torch.long))) is expected
+    assert writes.cannot_raise(p.given(writes, i=torch.tensor(positions, dtype=torch.long))) is expected
 
 
 def test_other_data_may_always_make_it_raise():
@@ -153,4 +153,4 @@ def test_other_data_may_always_make_it_raise():
     p.emit("index_fill_", p["x"], C(0), p["i"], C(1.0))
     p.emit(torch.linalg.cholesky, p["m"])
     writes = p.writes()
-    assert not writes.cannot_raise(p.given())
+    assert not writes.cannot_raise(p.given(writes))
