@@ -77,10 +77,8 @@ def _copied(result: torch.Tensor) -> tuple[torch.Tensor, Callable[[torch.Tensor]
         return result.clone(), lambda whole: whole
     again: Callable[[torch.Tensor], torch.Tensor] = functools.partial(compat.view_anew, result)
     if any(compat.is_sure(s == 0) and compat.is_sure(n > 1) for n, s in zip(result.shape, result.stride())):
-        whole, again = (
-            result.clone(),
-            lambda whole: whole.view_as(whole),
-        )  # nobody can write to elements that lie in the same memory
+        whole = result.clone()  # since nobody can write to elements that lie in the same memory
+        again = lambda whole: whole.view_as(whole)  # noqa: E731
     else:
         whole = base.detach().clone()
         again(whole).copy_(result)
