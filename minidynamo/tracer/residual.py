@@ -247,7 +247,7 @@ class _Program:
 
     def hold_arguments(self) -> str:
         """Keep the arguments for a second run; those that the frame may give up before its end only weakly, unless
-        somebody waits for an error that data may raise."""
+        an error that data may raise would change more than itself."""
         self.held, kept = self.names.fresh("held"), self.around.kept
         if self.is_awaited:
             return f"{self.held} = [{', '.join(self.parameters)}]"
@@ -302,8 +302,11 @@ class _Program:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether somebody waits for an error of the graph that data may raise."""
-        return self.checks or (self.traced.awaits_errors and self.traced.may_raise)
+        """Whether an error that data may raise has to find all that the frame began with: somebody waits for it, or
+        there are effects, besides those on lists that the graph empties."""
+        emptied = [given.variable for given in self.emptied.values()]
+        others = (each for each in self.effects if target_of(each) not in emptied)
+        return self.checks or (self.traced.may_raise and (self.traced.awaits_errors or any(True for _ in others)))
 
     @functools.cached_property
     def emptied(self) -> dict[int, GraphInput]:

@@ -419,6 +419,22 @@ def test_an_argument_that_nobody_else_holds_is_there_for_the_handler(backend):
         assert s.log == expected.log
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_and_for_effects_in_front_of_the_error(backend):
+    def program(s, x, i):
+        x = x * 2
+        s.log.append(1)
+        return x[i]
+
+    compiled = minidynamo.compile(program, backend=backend)
+    for fn in (program, compiled):
+        s = State()
+        fn(s, torch.arange(4.0) + 1, torch.tensor(1))
+        with pytest.raises(IndexError):
+            fn(s, torch.arange(4.0) + 1, torch.tensor(9))
+        assert s.log == [1, 1]
+
+
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
