@@ -22,7 +22,7 @@ ARRAY, ONE = np.ones(2), torch.ones(1)
 
 def probabilities_of_other_data(x):
     ONE.data = x * 2  # so that the graph checks nothing
-    return torch.distributions.Categorical(logits=ONE).probs
+    return torch.distributions.Categorical(logits=ONE, validate_args=True).probs
 
 
 @pytest.mark.parametrize(
