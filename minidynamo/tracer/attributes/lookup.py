@@ -6,7 +6,9 @@ Guards: what was found where, and what was not there.
 
 from __future__ import annotations
 
+import inspect
 import sys
+import types
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
@@ -80,9 +82,21 @@ def raise_no_attribute(tx: Tracer, obj: VariableTracker, name: str) -> NoReturn:
     """Raise the AttributeError of a failed lookup."""
     if isinstance(obj, PythonModuleVariable | SuperVariable):
         tx.raises(unsaid(AttributeError))
-    whose = f"type object {obj.value.__name__!r}" if isinstance(obj, ClassVariable) else None
-    words = f"{whose or f'{obj.python_type.__name__!r} object'} has no attribute {name!r}"
+    if isinstance(obj, ClassVariable):
+        whose = f"type object {obj.value.__name__!r}"
+    else:
+        whose = f"{_named_by_python(obj.python_type, name)!r} object"
+    words = f"{whose} has no attribute {name!r}"
     tx.raises(AttributeError(words), exact=True, name=ConstantVariable(name), obj=obj)
+
+
+def _named_by_python(cls: type, name: str) -> str:
+    """What Python calls a class whose instance lacks an attribute: since 3.13 with its module where a slot is empty."""
+    is_slot = isinstance(inspect.getattr_static(cls, name, None), types.MemberDescriptorType)
+    if not is_slot or sys.version_info < (3, 13):
+        return cls.__name__
+    in_module = "" if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}."
+    return f"{in_module}{cls.__qualname__}"
 
 
 def find_attribute(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker | None:
