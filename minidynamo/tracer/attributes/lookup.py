@@ -12,6 +12,7 @@ import types
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
+from minidynamo.compat import PY313
 from minidynamo.tracer import registry
 from minidynamo.tracer.advice import CHANGE_OUTSIDE
 from minidynamo.tracer.attributes.binding import (
@@ -93,7 +94,7 @@ def raise_no_attribute(tx: Tracer, obj: VariableTracker, name: str) -> NoReturn:
 def _named_by_python(cls: type, name: str) -> str:
     """What Python calls a class whose instance lacks an attribute: since 3.13 with its module where a slot is empty."""
     is_slot = isinstance(inspect.getattr_static(cls, name, None), types.MemberDescriptorType)
-    if not is_slot or sys.version_info < (3, 13):
+    if not is_slot or not PY313:
         return cls.__name__
     in_module = "" if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}."
     return f"{in_module}{cls.__qualname__}"
