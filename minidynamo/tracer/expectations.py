@@ -25,7 +25,7 @@ from minidynamo.switches import is_switch
 from minidynamo.tracer import scalars
 from minidynamo.tracer.constants import from_constant
 from minidynamo.tracer.frame_request import FrameRequest
-from minidynamo.tracer.graph.dead_code import is_of_torch
+from minidynamo.tracer.graph.dead_code import PYTHON_NAMESPACES, is_of_torch
 from minidynamo.tracer.interpreter import Frame
 from minidynamo.tracer.traced_frame import TracedFrame
 from minidynamo.variables.base import VariableTracker
@@ -36,7 +36,6 @@ from minidynamo.variables.tensors import TensorVariable
 aten = torch.ops.aten
 assert_async = aten._assert_async.msg  # of a tensor on the CPU it asserts at once
 _MESSAGE = "the program raises an error here"
-_OF_TORCH = ("torch.functional", "torch.nn.functional")
 _HOOKED = Result(Constant(has_saved_tensor_hooks, "has_saved_tensor_hooks"))
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _MANY = 200  # instructions of one way that are looked at
@@ -164,5 +163,5 @@ def only_computes(node: torch.fx.Node) -> bool:
     """Whether a node runs no code of the user's."""
     target = node.target
     computes = is_of_torch(target) or target in (getattr, assert_async) or is_switch(target)
-    computes = computes or getattr(target, "__module__", "") in _OF_TORCH or hasattr(target, "only_computes")
+    computes = computes or getattr(target, "__module__", "") in PYTHON_NAMESPACES or hasattr(target, "only_computes")
     return computes or node.op != "call_function"

@@ -56,6 +56,7 @@ def finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) 
     graph, inputs = tx.graph.finish(outputs, [v for v in changed if isinstance(v, ListVariable)])
     lent = _empty(tx, stolen, found if isinstance(end, Break) else (), inputs)
     lasting = _lasting(request, frame, end, found)
+    raises = graph is not None and any(map(may_raise, graph.graph.nodes))
     keep_histories(tx.graph, end.values(), tx.side_effects)
     return TracedFrame(
         request.title,
@@ -70,8 +71,8 @@ def finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) 
         shapes=tx.graph.shapes,
         lent=lent,
         lasting=lasting,
-        writes=None if graph is None else tx.graph.writes_of(graph),
-        may_raise=graph is not None and any(map(may_raise, graph.graph.nodes)),
+        writes=None if graph is None else tx.graph.writes_of(graph, may_raise=raises),
+        may_raise=raises,
     )
 
 

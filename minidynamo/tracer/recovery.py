@@ -72,7 +72,6 @@ class Overwritten:
     def __init__(self, writes: Writes, args: list[Any]) -> None:
         args = [args[k] for k in writes.positions]
         self._writes = writes
-        self._args = [_each(weakly_held, arg) for arg in args]
         self._can_be_put_back = writes.can_be_put_back
         with torch.inference_mode():
             try:
@@ -85,8 +84,10 @@ class Overwritten:
         self._tensors = [HeldTensor(tensor) for tensor in places.tensors]
         self._versions = list(map(compat.version_of, places.tensors))
         if self._can_be_put_back:
+            self._args = [_each(weakly_held, arg) for arg in args]
             self._layouts = list(map(_layout_of, places.tensors))
-            self._histories = list(map(_history_of, places.tensors))
+            # Python's object for a piece of history is one and the same as long as somebody holds it.
+            self._histories = list(map(compat.function_of, places.tensors))
             self._moved = [(HeldTensor(tensor), tensor.detach()) for tensor in places.moved]
 
     def _read(self, args: list[Any]) -> Places:
@@ -106,7 +107,7 @@ class Overwritten:
         args = [_each(_given_back, held) for held in self._args]
         if len(tensors) < len(self._tensors) or any(leaf is None for leaf in leaves(args)):
             return "an argument has already been freed"
-        if any(_history_of(tensor) is not history for tensor, history in zip(tensors, self._histories)):
+        if any(compat.function_of(tensor) is not history for tensor, history in zip(tensors, self._histories)):
             return "autograd has recorded a write to a tensor"
         for held, data in self._moved:
             if (tensor := held()) is not None:
@@ -128,11 +129,6 @@ class Overwritten:
 def _each(function: Callable[[Any], Any], value: Any) -> Any:
     """`function` of a value, or of each in a list."""
     return list(map(function, value)) if issubclass(type(value), list) else function(value)
-
-
-def _history_of(tensor: torch.Tensor) -> object:
-    """What made a tensor: one and the same object of Python's as long as somebody holds it."""
-    return tensor.grad_fn if compat.tells_history(tensor) else None
 
 
 def _layout_of(tensor: torch.Tensor) -> tuple[Any, ...]:

@@ -270,10 +270,8 @@ class _Program:
     def keep_overwritten(self, writes: Writes) -> str:
         """Keep what the graph overwrites, which has to be there again before the frame runs a second time."""
         self.overwritten = self.names.fresh("overwritten")
-        kept = (
-            f"{self.names.constant(Overwritten, 'Overwritten')}({self.names.constant(writes, 'writes')}, {self.args})"
-        )
-        return f"{self.overwritten} = {kept}"
+        keep, places = self.names.constant(Overwritten, "Overwritten"), self.names.constant(writes, "writes")
+        return f"{self.overwritten} = {keep}({places}, {self.args})"
 
     def read_inputs(self, reader: Reader, inputs: str, names: list[str]) -> list[str]:
         """The list that the graph is called with, if the guards have not made it. What stays bound joins `names`."""

@@ -52,7 +52,7 @@ def overwriting(operation: str, *, can_be_put_back: bool) -> Writes:
     if can_be_put_back:
         graph.call_function(torch.linalg.cholesky, (x,))
     graph.output(())
-    writes = find_writes(torch.fx.GraphModule({}, graph), fakes)
+    writes = find_writes(torch.fx.GraphModule({}, graph), fakes, may_raise=can_be_put_back)
     assert writes is not None and writes.can_be_put_back is can_be_put_back
     return writes
 

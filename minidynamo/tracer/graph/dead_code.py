@@ -50,7 +50,9 @@ _INTEGER_NAMES = "div divide divmod floor_divide floordiv fmod gcd lcm mod pow r
 _FOR_FLOATS = frozenset(_INTEGER_NAMES.split())
 # Python's operators of assignments, like `ifloordiv`, which do what those without the "i" do.
 _IN_PLACE = frozenset(name for name in dir(operator) if name[0] == "i" and hasattr(operator, name[1:]))
-_PYTHON_NAMESPACES = ("torch.functional", "torch.nn.functional")
+
+PYTHON_NAMESPACES = ("torch.functional", "torch.nn.functional")
+"""Modules whose functions in Python compute tensors from tensors."""
 
 
 def remove_dead_code(graph: torch.fx.Graph) -> None:
@@ -86,10 +88,11 @@ def may_raise(node: torch.fx.Node) -> bool:
     if getattr(operator, name, None) is node.target:
         return not _operator_cannot_raise(name.removeprefix("i") if name in _IN_PLACE else name, node)
     is_torchs = node.op == "call_method" or is_of_torch(node.target)
-    if not is_torchs and getattr(node.target, "__module__", "") not in _PYTHON_NAMESPACES:
+    if not is_torchs and getattr(node.target, "__module__", "") not in PYTHON_NAMESPACES:
         return True
     plain = name.removeprefix("_foreach_").rstrip("_")
-    if any(made.device.type != "cpu" for made in leaves(node.meta.get("example_value")) if _is_tensor(made)):
+    made = leaves(node.meta.get("example_value"))
+    if any(isinstance(value, torch.Tensor) and value.device.type != "cpu" for value in made):
         # Nobody waits for it; the device refuses all work behind an error in a kernel.
         return any(word in name for word in _WAITED_FOR)
     if plain == "bernoulli" and len(node.all_input_nodes) == 1:  # of one number, which has been looked at
@@ -130,10 +133,6 @@ def _is_elementwise(name: str) -> bool:
     names = packet.overloads() if isinstance(packet, OpOverloadPacket) else ()
     overloads = [getattr(packet, each) for each in names]
     return any(tag.name in ("pointwise", "reduction") for overload in overloads for tag in overload.tags)
-
-
-def _is_tensor(value: object) -> bool:
-    return isinstance(value, torch.Tensor)
 
 
 def _gives_integers(node: torch.fx.Node) -> bool:

@@ -173,10 +173,11 @@ class OutputGraph:
         """A tensor from outside that lies in this memory; None for memory that the graph makes."""
         return self._fakes.owner_of(memory)
 
-    def writes_of(self, graph: torch.fx.GraphModule) -> Writes | None:
-        """What the finished graph writes to outside, if anything."""
+    def writes_of(self, graph: torch.fx.GraphModule, *, may_raise: bool) -> Writes | None:
+        """What the finished graph writes to outside, if anything. `may_raise`: data may make it raise an error."""
         nodes = dict.fromkeys(graph.graph.nodes)
-        return find_writes(graph, {node: fake for node, fake in self._fakes.from_outside().items() if node in nodes})
+        fakes = {node: fake for node, fake in self._fakes.from_outside().items() if node in nodes}
+        return find_writes(graph, fakes, may_raise=may_raise)
 
     def use(self, tensor: TensorVariable) -> torch.Tensor:
         """The fake tensor, whose facts are guarded from now on."""

@@ -19,7 +19,8 @@ import torch.fx
 from minidynamo.autograd_calls import replace_data
 from minidynamo.compat import memory_of
 from minidynamo.structure import leaves
-from minidynamo.tracer.graph.dead_code import is_of_torch, may_raise
+from minidynamo.tracer.graph import dead_code
+from minidynamo.tracer.graph.dead_code import is_of_torch
 from minidynamo.tracer.graph.positions import Range, positions_of
 
 
@@ -108,12 +109,12 @@ class Writes:
         self.are_recorded = finder.are_recorded()
         self._ranges = None if ranges is None else [(first, end) for _, first, end in ranges]
         looked_up = [index for index, _, _ in ranges or ()]
-        taken = finder.placeholders_of((tensors, wholes, [args for _, args in parts], looked_up))
+        taken = finder.placeholders_of((tensors, wholes, [part.args for part in parts], looked_up))
         self.positions = [*taken.values()]
-        self._precise = _graph_of(taken, Places, (tensors, moved, wholes, _calls(parts)))
+        self._precise = _graph_of(taken, Places, (tensors, moved, wholes, parts))
         if can_be_put_back:
-            memories = [(memory, (node,)) for node in tensors]
-            self._safe = _graph_of(taken, Places, (tensors, moved, [], _calls(memories)))
+            memories = [_Call(memory, (node,)) for node in tensors]
+            self._safe = _graph_of(taken, Places, (tensors, moved, [], memories))
             self._looked_up = _graph_of(taken, tuple, (looked_up,))
 
     def cannot_raise(self, args: Sequence[Any]) -> bool:
@@ -139,14 +140,16 @@ class Writes:
         return _compiled(self._safe)
 
 
-def find_writes(root: torch.fx.GraphModule, fakes: Mapping[torch.fx.Node, torch.Tensor]) -> Writes | None:
+def find_writes(
+    root: torch.fx.GraphModule, fakes: Mapping[torch.fx.Node, torch.Tensor], *, may_raise: bool
+) -> Writes | None:
     """The writes of a graph to memory from outside, if there are any. `fakes` are the nodes of the tensors that come
-    from there, each with the fake one that it has become by the end."""
+    from there, each with the fake one that it has become by the end; `may_raise`: data may make the graph raise."""
     finder = _Finder(root, fakes)
     if not finder.written and not finder.moved:
         return None
     shows_more = any(node.target in _SHOWS_MORE for node in finder.by_node)
-    return Writes(finder, can_be_put_back=not shows_more and any(map(may_raise, root.graph.nodes)))
+    return Writes(finder, can_be_put_back=may_raise and not shows_more)
 
 
 def _compiled(graph: torch.fx.Graph) -> Callable[..., Any]:
@@ -161,12 +164,10 @@ def _lies_in(positions: torch.Tensor, first: int, end: int) -> bool:
     return first <= least.item() and most.item() < end
 
 
-Found = tuple[Callable[..., Any], tuple[Any, ...]]
-"""What makes a part, and the nodes and constants that it is called with."""
-
-
 @dataclass(frozen=True)
 class _Call:
+    """What makes a part, and the nodes and constants that it is called with."""
+
     function: Callable[..., Any]
     args: tuple[Any, ...]
 
@@ -196,8 +197,10 @@ def _graph_of(
     return graph
 
 
-def _calls(found: Iterable[Found]) -> list[_Call]:
-    return [_Call(function, args) for function, args in found]
+def _nodes_in(args: Any) -> list[torch.fx.Node]:
+    nodes: list[torch.fx.Node] = []
+    torch.fx.map_arg(args, nodes.append)
+    return nodes
 
 
 class _Finder:
@@ -222,10 +225,10 @@ class _Finder:
         modules = [getattr(around, str(given.target)) for given in node.all_input_nodes if given.op == "get_attr"]
         return written.union(*(self._written_by(inner) for module in modules for inner in module.graph.nodes))
 
-    def places(self) -> tuple[list[torch.fx.Node], list[Found]]:
+    def places(self) -> tuple[list[torch.fx.Node], list[_Call]]:
         """What is written to, as narrow as it is known before the graph runs: views, and parts."""
         wholes: dict[torch.fx.Node, None] = {}
-        parts: dict[str, Found] = {node.name: (memory, (node,)) for node in self.moved}
+        parts: dict[str, _Call] = {node.name: _Call(memory, (node,)) for node in self.moved}
         for node, memories in self.by_node.items():
             targets = [given for given in node.all_input_nodes if self._memory(given) in memories]
             if self.stay and (part := self._part(node)) is not None:
@@ -234,7 +237,7 @@ class _Finder:
                 wholes |= dict.fromkeys(targets)
             else:
                 owners = [owner for owner, where in self.owners.items() if where in memories]
-                parts |= {owner.name: (memory, (owner,)) for owner in owners}
+                parts |= {owner.name: _Call(memory, (owner,)) for owner in owners}
         return [*wholes], [*parts.values()]
 
     def positions(self) -> list[Range] | None:
@@ -243,7 +246,7 @@ class _Finder:
         found: list[Range] = []
         if not self.stay:
             return None
-        for node in filter(may_raise, self.root.graph.nodes):
+        for node in filter(dead_code.may_raise, self.root.graph.nodes):
             ranges = positions_of(node)
             if ranges is None or not all(self._is_foreseen(index) for index, _, _ in ranges):
                 return None
@@ -257,7 +260,7 @@ class _Finder:
         written = [fake for node, fake in self.fakes.items() if self.owners[node] in self.written]
         return any(fake.grad_fn is not None for fake in written)
 
-    def _part(self, node: torch.fx.Node) -> Found | None:
+    def _part(self, node: torch.fx.Node) -> _Call | None:
         name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
         if not self.by_node[node] or name not in _PARTS:
             return None
@@ -266,7 +269,7 @@ class _Finder:
         if len(where) < count or self.by_node[node] != {self._memory(target)}:
             return None
         foreseen = self._are_foreseen((target, where)) and not self._reads_written(where)
-        return (part, (target, *where)) if foreseen else None
+        return _Call(part, (target, *where)) if foreseen else None
 
     def _memory(self, node: Any) -> object:
         value = node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None
@@ -274,9 +277,7 @@ class _Finder:
 
     def _are_foreseen(self, args: Any) -> bool:
         """Whether arguments can be had before the graph runs, with little work: views, and positions."""
-        nodes: list[torch.fx.Node] = []
-        torch.fx.map_arg(args, nodes.append)
-        return all(map(self._is_foreseen, nodes))
+        return all(map(self._is_foreseen, _nodes_in(args)))
 
     def _is_foreseen(self, node: torch.fx.Node) -> bool:
         if node not in self.foreseen:
@@ -296,20 +297,16 @@ class _Finder:
 
     def _reads_own_target(self, node: torch.fx.Node) -> bool:
         """Whether an operation reads the memory that it writes to, which some refuse."""
-        read: list[torch.fx.Node] = []
-        torch.fx.map_arg((node.args[1:], node.kwargs), read.append)
+        read = _nodes_in((node.args[1:], node.kwargs))
         return any(self._memory(given) in self.by_node[node] for given in read)
 
     def _reads_written(self, args: Any) -> bool:
         """Whether the values of arguments are others when the graph comes to them."""
-        nodes: list[torch.fx.Node] = []
-        torch.fx.map_arg(args, nodes.append)
-        return any(self._memory(node) in self.written for node in nodes)
+        return any(self._memory(node) in self.written for node in _nodes_in(args))
 
     def placeholders_of(self, nodes: Any) -> dict[torch.fx.Node, int]:
         """The inputs of the root from which nodes are computed, each with its place."""
-        pending: list[torch.fx.Node] = []
-        torch.fx.map_arg(nodes, pending.append)
+        pending = _nodes_in(nodes)
         found: dict[torch.fx.Node, None] = {}
         while pending:
             node = pending.pop()

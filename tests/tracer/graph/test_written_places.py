@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from minidynamo.guards.source import Local
+from minidynamo.tracer.graph.dead_code import may_raise
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.variables.constants import ConstantVariable
 
@@ -28,7 +29,7 @@ class Program:
 
     def writes(self):
         module, self.inputs = self.graph.finish([], [])
-        return self.graph.writes_of(module)
+        return self.graph.writes_of(module, may_raise=any(map(may_raise, module.graph.nodes)))
 
     def given(self, writes, **others):
         """What the programs of its writes take."""
