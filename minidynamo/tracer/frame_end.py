@@ -57,6 +57,7 @@ def finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) 
     lent = _empty(tx, stolen, found if isinstance(end, Break) else (), inputs)
     lasting = _lasting(request, frame, end, found)
     raises = graph is not None and any(map(may_raise, graph.graph.nodes))
+    writes, lookups = (None, None) if graph is None else tx.graph.writes_of(graph, may_raise=raises)
     keep_histories(tx.graph, end.values(), tx.side_effects)
     return TracedFrame(
         request.title,
@@ -71,7 +72,8 @@ def finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) 
         shapes=tx.graph.shapes,
         lent=lent,
         lasting=lasting,
-        writes=None if graph is None else tx.graph.writes_of(graph, may_raise=raises),
+        writes=writes,
+        lookups=lookups,
         may_raise=raises,
     )
 

@@ -26,6 +26,11 @@ def weakly_held(value: Any) -> Any:
     return HeldTensor(value) if issubclass(type(value), torch.Tensor) else value
 
 
+def firmly_held(value: Any) -> Any:
+    """An argument that has to be there behind an error."""
+    return value
+
+
 def _given_back(held: Any) -> Any:
     """What was held, or None for a tensor that has died."""
     return held() if type(held) is HeldTensor else held
@@ -33,11 +38,11 @@ def _given_back(held: Any) -> Any:
 
 class HeldList:
     """A list that the graph empties, since the program takes elements from it. `remaining` are the positions of those
-    that it leaves, which live on anyway; the others die when they would in the frame as written."""
+    that it leaves, which live on anyway; the others are held as `hold` says."""
 
-    def __init__(self, items: list[Any], remaining: tuple[int, ...]) -> None:
+    def __init__(self, items: list[Any], remaining: tuple[int, ...], hold: Callable[[Any], Any]) -> None:
         self._list = items
-        self._items = [item if k in remaining else weakly_held(item) for k, item in enumerate(items)]
+        self._items = [item if k in remaining else hold(item) for k, item in enumerate(items)]
         self._remaining = [items[k] for k in remaining]
 
     def is_whole(self) -> bool:
@@ -67,16 +72,18 @@ def states_of(*generators: random.Random) -> DrawnStates:
 
 
 class Overwritten:
-    """What a graph is about to write to outside, with what it holds, so that the graph may be run and taken back."""
+    """What a graph is about to write to outside, with what it holds, so that the graph may be run and taken back.
 
-    def __init__(self, writes: Writes, args: list[Any]) -> None:
+    `sure`: it is known that no data will make it raise, so that nothing needs to be kept.
+    """
+
+    def __init__(self, writes: Writes, args: list[Any], sure: bool = False) -> None:
         args = [args[k] for k in writes.positions]
         self._writes = writes
-        self._can_be_put_back = writes.can_be_put_back
+        self._can_be_put_back = writes.can_be_put_back and not sure
         with torch.inference_mode():
             try:
                 self._find = writes.find
-                self._can_be_put_back = self._can_be_put_back and not writes.cannot_raise(args)
                 places = self._read(args)
             except Exception:  # a position does not exist, which is for the graph to say
                 self._find = writes.find_memories
@@ -86,6 +93,7 @@ class Overwritten:
         if self._can_be_put_back:
             self._args = [_each(weakly_held, arg) for arg in args]
             self._layouts = list(map(_layout_of, places.tensors))
+            self._sizes = [tensor.untyped_storage().nbytes() for tensor in places.tensors]
             # Python's object for a piece of history is one and the same as long as somebody holds it.
             self._histories = list(map(compat.function_of, places.tensors))
             self._moved = [(HeldTensor(tensor), tensor.detach()) for tensor in places.moved]
@@ -102,7 +110,7 @@ class Overwritten:
         if not self._can_be_put_back:
             unwritten = len(tensors) == len(self._tensors) and None not in self._versions
             unwritten = unwritten and [tensor._version for tensor in tensors] == self._versions
-            unwritten = unwritten and not self._writes.move  # which is not counted
+            unwritten = unwritten and self._writes.are_counted
             return "" if unwritten else "a tensor was written to before"
         args = [_each(_given_back, held) for held in self._args]
         if len(tensors) < len(self._tensors) or any(leaf is None for leaf in leaves(args)):
@@ -113,7 +121,9 @@ class Overwritten:
             if (tensor := held()) is not None:
                 tensor.data = data
         with torch.inference_mode():
-            for tensor, layout in zip(tensors, self._layouts):
+            for tensor, layout, nbytes in zip(tensors, self._layouts, self._sizes):
+                if (storage := tensor.untyped_storage()).nbytes() != nbytes:
+                    storage.resize_(nbytes)
                 if _layout_of(tensor) != layout:
                     tensor.as_strided_(*layout)
             places, (wholes, parts) = self._find(*args), self._kept

@@ -30,7 +30,8 @@ from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import Constant, Local, Source, is_passed, is_read_anew
 from minidynamo.names import Namespace
 from minidynamo.tracer.copies import can_be_two
-from minidynamo.tracer.expectations import checks
+from minidynamo.tracer.expectations import checks, only_computes
+from minidynamo.tracer.graph.dead_code import may_raise
 from minidynamo.tracer.graph.written_places import Writes
 from minidynamo.tracer.moved_items import as_moved
 from minidynamo.tracer.reachable import is_outside, needed_by, reachable, target_of
@@ -38,7 +39,7 @@ from minidynamo.tracer.reconstruct.draws import print_draws
 from minidynamo.tracer.reconstruct.effects import lost_effects, replay
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder
 from minidynamo.tracer.reconstruct.sets import take_steps
-from minidynamo.tracer.recovery import HeldList, Overwritten, explain, random_states, revive, weakly_held
+from minidynamo.tracer.recovery import HeldList, Overwritten, explain, firmly_held, random_states, revive, weakly_held
 from minidynamo.tracer.side_effects import (
     ContentsChanged,
 )
@@ -48,7 +49,6 @@ from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable
 from minidynamo.variables.iterators import DictIterator
 from minidynamo.variables.numbers import NumberVariable
-from minidynamo.write_counts import UNCOUNTED
 
 # From this many inputs on that lie outside the arguments, the guards hand on what they have read.
 MANY_INPUTS = 16
@@ -143,8 +143,8 @@ class _Program:
         self.takes_inputs = sum(not is_passed(source) for source in self.inputs) >= MANY_INPUTS
         self.takes_inputs = self.takes_inputs and not self.draws
         # The names of what a second run needs: the arguments, lists that the graph empties, what it overwrites, and the
-        # states of generators.
-        self.held = self.lists = self.overwritten = self.random = self.drawn = ""
+        # states of generators; and of whether it is known that there will be none.
+        self.held = self.lists = self.overwritten = self.random = self.drawn = self.sure = ""
 
     def _leaving(self) -> list[VariableTracker]:
         """The values with which the frame ends, in the order in which they travel."""
@@ -227,51 +227,66 @@ class _Program:
         lines = [reader.write(line) for line in draws]
         lines += [line for _, source in outside if (line := reader.assignment(source)) is not None]
         lines += [f"{copy} = {text}" for copy, text in copies.items()]
-        if self.recovers:
-            lines.append(self.hold_arguments())
         names = [*self.parameters, *reader.temporaries(), *copies]
         if self.graph is not None:
             lines += self.read_inputs(reader, inputs, names)
-        if self.recovers and self.emptied:
-            lines.append(self.hold_lists())
-        if self.recovers and self.traced.writes is not None:
-            lines.append(self.keep_overwritten(self.traced.writes))
-        if self.recovers and self.redraws:
-            self.random = self.names.fresh("random")
-            lines.append(f"{self.random} = {self.names.constant(random_states, 'random_states')}()")
+        if self.recovers:
+            lines += self.hold()
         lasting = (name for name in self.parameters if Local(name) in self.traced.lasting)
         kept = {*self.known.values(), *lasting}
         self.bound += [name for name in names if name in kept]
         dead = [name for name in names if name not in kept]
         return [*lines, f"del {', '.join(dead)}"] if dead else lines
 
-    def hold_arguments(self) -> str:
-        """Keep the arguments for a second run; those that the frame may give up before its end only weakly, unless
-        an error that data may raise would change more than itself."""
-        self.held, kept = self.names.fresh("held"), self.around.kept
-        if self.is_awaited:
-            return f"{self.held} = [{', '.join(self.parameters)}]"
-        weak = self.names.constant(weakly_held, "weakly_held") if set(self.parameters).difference(kept) else ""
-        held = [name if name in kept else f"{weak}({name})" for name in self.parameters]
-        return f"{self.held} = [{', '.join(held)}]"
+    def hold(self) -> list[str]:
+        """Keep for a second run what this one changes or gives up.
 
-    def hold_lists(self) -> str:
-        """Keep the elements of lists that the graph empties, those that the frame takes only weakly, as above."""
+        What the frame may give up before its end is held only weakly, unless an error that data may raise would have to
+        find it. Where positions alone decide whether there is one, they are looked at.
+        """
+        lookups, writes, kept = self.traced.lookups, self.traced.writes, self.around.kept
+        given_up = [name for name in self.parameters if name not in kept]
+        holds = self.needs_everything and bool(given_up or self.emptied)
+        weak = self.names.constant(weakly_held, "weakly_held") if given_up or self.emptied else ""
+        hold, lines = "" if holds else weak, []
+        if lookups is not None and (holds or writes is not None):
+            self.sure = self.names.fresh("sure")
+            exist = self.names.constant(lookups.exist, "positions_exist")
+            lines.append(f"{self.sure} = {exist}({self.args})")
+        if self.sure and holds:
+            hold, firm = self.names.fresh("hold"), self.names.constant(firmly_held, "firmly_held")
+            lines.append(f"{hold} = {weak} if {self.sure} else {firm}")
+        self.held = self.names.fresh("held")
+        held = [f"{hold}({name})" if hold and name in given_up else name for name in self.parameters]
+        lines.append(f"{self.held} = [{', '.join(held)}]")
+        if self.emptied:
+            lines.append(self.hold_lists(hold or self.names.constant(firmly_held, "firmly_held")))
+        if writes is not None:
+            lines.append(self.keep_overwritten(writes))
+        if self.redraws:
+            self.random = self.names.fresh("random")
+            lines.append(f"{self.random} = {self.names.constant(random_states, 'random_states')}()")
+        return lines
+
+    def hold_lists(self, hold: str) -> str:
+        """Keep the elements of lists that the graph empties, those that the frame takes as `hold` says."""
         self.lists = self.names.fresh("lists")
         held = []
         for position, given in self.emptied.items():
             variable = given.variable
             assert isinstance(variable, ListVariable) and variable.original is not None
             present = set() if given.stolen else {*as_moved(variable.items)}
-            left = [k for k, item in enumerate(variable.original) if self.is_awaited or item in present]
-            held.append(f"{self.names.constant(HeldList, 'HeldList')}({self.args}[{position}], {(*left,)!r})")
+            left = [k for k, item in enumerate(variable.original) if item in present]
+            keep = self.names.constant(HeldList, "HeldList")
+            held.append(f"{keep}({self.args}[{position}], {(*left,)!r}, {hold})")
         return f"{self.lists} = [{', '.join(held)}]"
 
     def keep_overwritten(self, writes: Writes) -> str:
         """Keep what the graph overwrites, which has to be there again before the frame runs a second time."""
         self.overwritten = self.names.fresh("overwritten")
-        keep, places = self.names.constant(Overwritten, "Overwritten"), self.names.constant(writes, "writes")
-        return f"{self.overwritten} = {keep}({places}, {self.args})"
+        arguments = [self.names.constant(writes, "writes"), self.args, *[self.sure] * bool(self.sure)]
+        keep = self.names.constant(Overwritten, "Overwritten")
+        return f"{self.overwritten} = {keep}({', '.join(arguments)})"
 
     def read_inputs(self, reader: Reader, inputs: str, names: list[str]) -> list[str]:
         """The list that the graph is called with, if the guards have not made it. What stays bound joins `names`."""
@@ -290,21 +305,29 @@ class _Program:
         """Whether an error of the graph is answered by running the frame again as the user wrote it."""
         if self.graph is None or self.around.replay_native is None:
             return False
-        return self.runs_twice and not any(node.target in UNCOUNTED for node in self.graph_nodes)
-
-    @property
-    def runs_twice(self) -> bool:
-        """Whether a second run would tell, or do, what an error alone does not."""
+        # Whether a second run would tell, or do, what an error alone does not.
         asked = bool(self.effects) or self.around.runs_again
         return asked or self.traced.writes is not None or self.checks or any(draw.late for draw in self.draws)
 
     @property
-    def is_awaited(self) -> bool:
-        """Whether an error that data may raise has to find all that the frame began with: somebody waits for it, or
-        there are effects, besides those on lists that the graph empties."""
+    def needs_everything(self) -> bool:
+        """Whether an error that data may raise has to find all that the frame began with: somebody waits for it, there
+        are effects, or it finds lists from which elements were taken.
+
+        Elements of lists die in time in spite of operators of the user's, of which anything may be expected.
+        """
+        if self.checks or not self.traced.may_raise:
+            return self.checks
+        if self.traced.awaits_errors or self.others_change:
+            return True
+        takes = any(not given.stolen for given in self.emptied.values())
+        return takes and any(may_raise(node) and only_computes(node) for node in self.graph_nodes)
+
+    @property
+    def others_change(self) -> bool:
+        """Whether there are effects, besides those on lists that the graph empties."""
         emptied = [given.variable for given in self.emptied.values()]
-        others = (each for each in self.effects if target_of(each) not in emptied)
-        return self.checks or (self.traced.may_raise and (self.traced.awaits_errors or any(True for _ in others)))
+        return any(target_of(effect) not in emptied for effect in self.effects)
 
     @functools.cached_property
     def emptied(self) -> dict[int, GraphInput]:

@@ -14,7 +14,7 @@ from minidynamo.errors import Diagnostic, InternalError
 from minidynamo.guards.guard import Guard
 from minidynamo.guards.shapes import Shapes
 from minidynamo.guards.source import Source, is_drawn
-from minidynamo.tracer.graph.written_places import Writes
+from minidynamo.tracer.graph.written_places import Lookups, Writes
 from minidynamo.tracer.side_effects import SideEffects
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable
@@ -81,7 +81,8 @@ class TracedFrame:
     journal need. `graph` is None when no operation was captured. `emits_in_try`: an operation has a `try` or `with`
     around it, here or in a callee; `awaits_errors`: in code of the user's.
     `lasting` is what the frame is entered with that must not die earlier than in the frame as written.
-    `writes`: what the graph writes to outside; `may_raise`: data may make it raise an error.
+    `writes`: what the graph writes to outside; `may_raise`: data may make it raise an error; `lookups`: the positions
+    that decide alone whether it does, where that is so.
     `lent` are lists that were given up and travel on behind a break; whoever drives the steps empties them in the end.
     """
 
@@ -98,6 +99,7 @@ class TracedFrame:
     lent: tuple[ListVariable, ...] = ()
     lasting: frozenset[Source] = frozenset()
     writes: Writes | None = None
+    lookups: Lookups | None = None
     may_raise: bool = False
 
     def all_guards(self) -> Sequence[Guard]:

@@ -234,6 +234,24 @@ def integers_divided(s, buf, t, i):
     return i // (i - 7)
 
 
+def shown_in_another_way(s, buf, t, i):
+    s.log.append(1)
+    buf.as_strided_((2, 3), (1, 2), 1)
+    buf.mul_(2).add_(1)
+    y = t[i]
+    s.log.append(2)
+    return y.sum() + buf
+
+
+def emptied_memory(s, buf, t, i):
+    s.log.append(1)
+    s.cache.add_(1)
+    buf.untyped_storage().resize_(0)
+    y = t[i]
+    s.log.append(2)
+    return y
+
+
 def behind_a_break(s, buf, t, i):
     buf.add_(1)
     minidynamo.graph_break()
@@ -275,11 +293,11 @@ PROGRAMS = (
     *(assigned_at_positions, assigned_at_computed_positions, assigned_where_the_mask_is, positions_that_were_written),
     *(one_slice_of_a_cache, through_views, through_data, other_data, all_at_once, given_with_out, another_shape),
     *(in_inference_mode, integers_divided, behind_a_break, in_a_loop_with_breaks, in_a_callee),
-    data_of_another_argument,
+    *(data_of_another_argument, shown_in_another_way),
 )
 
 
-@pytest.mark.filterwarnings("ignore:MD402")  # `another_shape`
+@pytest.mark.filterwarnings("ignore:MD402")  # `another_shape`, `shown_in_another_way`
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("fn", PROGRAMS)
 def test_an_error_is_taken_back(fn, backend):
@@ -288,6 +306,22 @@ def test_an_error_is_taken_back(fn, backend):
 
     good = called_with(0, 2, 3)
     assert_same_as_eager(fn, good, called_with(1, 2, 99), called_with(0, 7, 3), good, backend=backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_memory_comes_back(backend):
+    """What the program has emptied before the error is empty, once: other tensors show the same memory."""
+    compiled, t = minidynamo.compile(emptied_memory, backend=backend), torch.arange(8.0)
+    found = []
+    for fn in (emptied_memory, compiled):
+        for position in (0, 99):
+            s, buf = State(), torch.zeros(8)
+            try:
+                fn(s, buf, t, torch.tensor([position]))
+            except IndexError:
+                s.log.append("error")
+            found.append((s.log, s.cache.tolist(), buf.untyped_storage().nbytes(), buf._version, s.cache._version))
+    assert found[:2] == found[2:]
 
 
 def counted(s, first, second, xs, i):
@@ -326,6 +360,50 @@ def taken_from_a_list(s, xs, i):
 def lost_from_a_list(s, xs, i):
     x = xs.pop()
     return xs[0] + x[i]
+
+
+def taken_one_by_one(s, xs, i):
+    y = xs.pop() * 2
+    y = y + xs.pop()
+    y = y[i]
+    return y + xs.pop()[0]
+
+
+def taken_and_computed(s, xs, i):
+    y = xs.pop().sort()[1]
+    y = xs.pop()[y + i]
+    return y + xs.pop()[0]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", [taken_one_by_one, taken_and_computed])
+def test_elements_that_were_taken_behind_the_error_are_there(fn, backend):
+    compiled = minidynamo.compile(fn, backend=backend)
+    for position in (0, 9, 0, -9):
+        lists = [[torch.ones(4), torch.arange(4.0), torch.arange(4.0) + 1] for _ in range(2)]
+        results = []
+        for call, xs in zip((fn, compiled), lists):
+            try:
+                results.append(call(State(), xs, torch.tensor([position])))
+            except IndexError:
+                results.append(torch.zeros(()))
+        torch.testing.assert_close(results[1], results[0])
+        torch.testing.assert_close(lists[1], lists[0])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_elements_die_in_time_where_all_positions_exist(backend):
+    def program(xs, i):
+        y = xs.pop()[i]
+        return xs.pop() * 2 + y
+
+    compiled = minidynamo.compile(program, backend=backend)
+    peaks = []
+    for call in (program, compiled, compiled):
+        peaks.append(
+            peak_bytes(lambda call=call: call([torch.ones(10_000), torch.arange(10_000.0)], torch.tensor([1])))
+        )
+    assert peaks[2] <= peaks[0] + 1000
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -29,7 +29,7 @@ def test_what_is_held_comes_back_and_keeps_no_tensor_alive() -> None:
 def test_a_list_gets_all_elements_back_or_those_that_remain() -> None:
     items: list[object] = [torch.ones(1), torch.zeros(2), 3]
     taken = items[0]
-    held = HeldList(items, (1, 2))
+    held = HeldList(items, (1, 2), weakly_held)
     items.clear()
     revive(RuntimeError(), [], lists=[held])
     assert len(items) == 3 and items[0] is taken
@@ -52,7 +52,7 @@ def overwriting(operation: str, *, can_be_put_back: bool) -> Writes:
     if can_be_put_back:
         graph.call_function(torch.linalg.cholesky, (x,))
     graph.output(())
-    writes = find_writes(torch.fx.GraphModule({}, graph), fakes, may_raise=can_be_put_back)
+    writes, _ = find_writes(torch.fx.GraphModule({}, graph), fakes, may_raise=can_be_put_back)
     assert writes is not None and writes.can_be_put_back is can_be_put_back
     return writes
 

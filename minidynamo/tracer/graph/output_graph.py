@@ -46,7 +46,7 @@ from minidynamo.tracer.graph.inputs import GraphInputs
 from minidynamo.tracer.graph.known_values import KnownValues
 from minidynamo.tracer.graph.open_graphs import OpenGraphs, give
 from minidynamo.tracer.graph.subgraphs import GraphValue, Subgraph
-from minidynamo.tracer.graph.written_places import Writes, find_writes
+from minidynamo.tracer.graph.written_places import Lookups, Writes, find_writes
 from minidynamo.tracer.protocol import Number
 from minidynamo.tracer.traced_frame import GraphInput
 from minidynamo.transforming import Transformation
@@ -173,8 +173,9 @@ class OutputGraph:
         """A tensor from outside that lies in this memory; None for memory that the graph makes."""
         return self._fakes.owner_of(memory)
 
-    def writes_of(self, graph: torch.fx.GraphModule, *, may_raise: bool) -> Writes | None:
-        """What the finished graph writes to outside, if anything. `may_raise`: data may make it raise an error."""
+    def writes_of(self, graph: torch.fx.GraphModule, *, may_raise: bool) -> tuple[Writes | None, Lookups | None]:
+        """What the finished graph writes to outside, and which positions it looks up. `may_raise`: data may make it
+        raise an error."""
         nodes = dict.fromkeys(graph.graph.nodes)
         fakes = {node: fake for node, fake in self._fakes.from_outside().items() if node in nodes}
         return find_writes(graph, fakes, may_raise=may_raise)

@@ -2,7 +2,8 @@
 
 With what they hold, the graph can be taken back when it raises (`tracer/recovery.py`). The places are looked for only
 where some operation of the graph may raise an error that hangs on data; which of them comes first is not asked, since
-a backend may compute in another order than the program says.
+a backend may compute in another order than the program says. Where all that can go wrong is a position that does not
+exist, a program as small looks at the positions first.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from minidynamo.structure import leaves
 from minidynamo.tracer.graph import dead_code
 from minidynamo.tracer.graph.dead_code import is_of_torch
 from minidynamo.tracer.graph.positions import Range, positions_of
+from minidynamo.write_counts import UNCOUNTED
 
 
 @dataclass(frozen=True)
@@ -74,10 +76,9 @@ _PARTS: dict[str, tuple[Callable[..., Part], int]] = {
 }
 
 
-# Methods behind which a tensor may show memory that it did not show when it came, or that was not there.
-_SHOWS_MORE = ("as_strided_", "resize_", "resize_as_", "set_")
-# Methods behind which it shows the same in another way.
-_LAYS_ANEW = ("squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_")
+_NAMES = "as_strided_ resize_ resize_as_ set_ squeeze_ swapaxes_ swapdims_ t_ transpose_ unsqueeze_"
+# Operations behind which a tensor shows its memory in another way, or has other memory than when it came.
+_LAYS_ANEW = {*_NAMES.split(), *UNCOUNTED}
 
 
 @dataclass(frozen=True)
@@ -95,39 +96,24 @@ class Writes:
     """What a graph writes to outside, found by programs that take the graph's inputs at `positions`.
 
     `can_be_put_back`: data may make the graph raise, so it is found out which places are written. Otherwise there are
-    only the tensors. `move`: some are given other memory. `are_recorded`: autograd records one of the writes, which a
-    graph that runs as it was captured cannot take back. The programs are compiled when they are first needed.
+    only the tensors. `are_counted`: torch counts all writes that the graph does. `are_recorded`: autograd records one
+    of them, which a graph that runs as it was captured cannot take back. The programs are compiled when they are first
+    needed.
     """
 
     def __init__(self, finder: _Finder, *, can_be_put_back: bool) -> None:
         moved = finder.moved
         tensors = [node for node, where in finder.owners.items() if where in finder.written or node in moved]
         wholes, parts = finder.places() if can_be_put_back else ([], [])
-        ranges = finder.positions() if can_be_put_back else None
         self.can_be_put_back = can_be_put_back
-        self.move = bool(moved)
+        self.are_counted = not moved and all(node.target not in UNCOUNTED for node in finder.by_node)
         self.are_recorded = finder.are_recorded()
-        self._ranges = None if ranges is None else [(first, end) for _, first, end in ranges]
-        looked_up = [index for index, _, _ in ranges or ()]
-        taken = finder.placeholders_of((tensors, wholes, [part.args for part in parts], looked_up))
+        taken = finder.placeholders_of((tensors, wholes, [part.args for part in parts]))
         self.positions = [*taken.values()]
         self._precise = _graph_of(taken, Places, (tensors, moved, wholes, parts))
         if can_be_put_back:
             memories = [_Call(memory, (node,)) for node in tensors]
             self._safe = _graph_of(taken, Places, (tensors, moved, [], memories))
-            self._looked_up = _graph_of(taken, tuple, (looked_up,))
-
-    def cannot_raise(self, args: Sequence[Any]) -> bool:
-        """Whether it is known, before the graph runs, that all positions exist which it looks up, and that nothing else
-        can make it raise."""
-        if self._ranges is None:
-            return False
-        tensors = self._find_positions(*args) if self._ranges else ()
-        return all(_lies_in(tensor, *each) for tensor, each in zip(tensors, self._ranges))
-
-    @functools.cached_property
-    def _find_positions(self) -> Callable[..., Sequence[torch.Tensor]]:
-        return _compiled(self._looked_up)
 
     @functools.cached_property
     def find(self) -> Callable[..., Places]:
@@ -140,16 +126,40 @@ class Writes:
         return _compiled(self._safe)
 
 
+class Lookups:
+    """The positions that a graph looks up, which are known before it runs; nothing else can make it raise."""
+
+    def __init__(self, finder: _Finder, ranges: list[Range]) -> None:
+        looked_up = [index for index, _, _ in ranges]
+        taken = finder.placeholders_of(looked_up)
+        self._ranges = [(first, end) for _, first, end in ranges]
+        self._positions = [*taken.values()]
+        self._graph = _graph_of(taken, tuple, (looked_up,))
+
+    def exist(self, args: Sequence[Any]) -> bool:
+        """Whether all positions exist, given the inputs of the graph, so that it will not raise."""
+        with torch.inference_mode():
+            try:
+                found = self._find(*(args[k] for k in self._positions)) if self._ranges else ()
+            except Exception:  # a position of positions does not exist, which is for the graph to say
+                return False
+            return all(_lies_in(tensor, *each) for tensor, each in zip(found, self._ranges))
+
+    @functools.cached_property
+    def _find(self) -> Callable[..., Sequence[torch.Tensor]]:
+        return _compiled(self._graph)
+
+
 def find_writes(
     root: torch.fx.GraphModule, fakes: Mapping[torch.fx.Node, torch.Tensor], *, may_raise: bool
-) -> Writes | None:
-    """The writes of a graph to memory from outside, if there are any. `fakes` are the nodes of the tensors that come
-    from there, each with the fake one that it has become by the end; `may_raise`: data may make the graph raise."""
+) -> tuple[Writes | None, Lookups | None]:
+    """The writes of a graph to memory from outside, if there are any, and the positions that it looks up, if they can
+    be looked at before. `fakes` are the nodes of the tensors that come from there, each with the fake one that it has
+    become by the end; `may_raise`: data may make the graph raise."""
     finder = _Finder(root, fakes)
-    if not finder.written and not finder.moved:
-        return None
-    shows_more = any(node.target in _SHOWS_MORE for node in finder.by_node)
-    return Writes(finder, can_be_put_back=may_raise and not shows_more)
+    ranges = finder.positions() if may_raise else None
+    writes = Writes(finder, can_be_put_back=may_raise) if finder.written or finder.moved else None
+    return writes, None if ranges is None else Lookups(finder, ranges)
 
 
 def _compiled(graph: torch.fx.Graph) -> Callable[..., Any]:
@@ -216,7 +226,7 @@ class _Finder:
         # The tensors to which the graph gives other memory (`x.data = y`).
         self.moved = [node for node in dict.fromkeys(targets) if isinstance(node, torch.fx.Node) and node in fakes]
         # Whether tensors show all the time what they show when they come.
-        self.stay = not self.moved and all(node.target not in _LAYS_ANEW for node in root.graph.nodes)
+        self.stay = not self.moved and not any(node.target in _LAYS_ANEW for node in root.graph.nodes)
 
     def _written_by(self, node: torch.fx.Node) -> frozenset[object]:
         """The memory that a node writes to; what functions that are inputs of it write to, it does."""

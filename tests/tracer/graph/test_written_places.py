@@ -27,13 +27,22 @@ class Program:
     def emit(self, target, *args):
         return self.graph.emit(target, args, {})
 
-    def writes(self):
+    def finish(self):
+        """Its writes, and its lookups."""
         module, self.inputs = self.graph.finish([], [])
         return self.graph.writes_of(module, may_raise=any(map(may_raise, module.graph.nodes)))
 
+    def writes(self):
+        return self.finish()[0]
+
+    def args(self, **others):
+        """What the graph is called with."""
+        return [(self.values | others)[given.source.name] for given in self.inputs]
+
     def given(self, writes, **others):
         """What the programs of its writes take."""
-        return [(self.values | others)[self.inputs[k].source.name] for k in writes.positions]
+        args = self.args(**others)
+        return [args[k] for k in writes.positions]
 
 
 def kept(program):
@@ -46,7 +55,13 @@ def kept(program):
 
 
 def program():
-    tensors = {"x": torch.arange(12.0).view(3, 4), "y": torch.zeros(2), "m": torch.eye(2), "i": torch.tensor([2, 0])}
+    tensors = {
+        "x": torch.arange(12.0).view(3, 4),
+        "y": torch.zeros(2),
+        "m": torch.eye(2),
+        "i": torch.tensor([2, 0]),
+        "j": torch.tensor([1]),
+    }
     return Program(**tensors)
 
 
@@ -144,14 +159,22 @@ def test_positions_that_do_not_exist_are_for_the_graph_to_tell():
 def test_positions_are_looked_at_before_the_graph_runs(positions, expected):
     p = program()
     p.emit("index_fill_", p["x"], C(0), p["i"], C(1.0))
-    writes = p.writes()
+    writes, lookups = p.finish()
     assert writes.can_be_put_back
-    assert writes.cannot_raise(p.given(writes, i=torch.tensor(positions, dtype=torch.long))) is expected
+    assert lookups.exist(p.args(i=torch.tensor(positions, dtype=torch.long))) is expected
 
 
 def test_other_data_may_always_make_it_raise():
     p = program()
     p.emit("index_fill_", p["x"], C(0), p["i"], C(1.0))
     p.emit(torch.linalg.cholesky, p["m"])
-    writes = p.writes()
-    assert not writes.cannot_raise(p.given(writes))
+    _, lookups = p.finish()
+    assert lookups is None
+
+
+def test_positions_at_positions_that_do_not_exist():
+    p = program()
+    position = p.emit(torch.index_select, p["i"], C(0), p["j"])
+    p.emit(torch.index_select, p["x"], C(0), position)
+    _, lookups = p.finish()
+    assert lookups.exist(p.args()) and not lookups.exist(p.args(j=torch.tensor([7])))
