@@ -55,8 +55,12 @@ STAGES = ("forward", "backward", "inference")
 
 
 def eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    """Run the captured graph operation by operation, freeing each value behind its last use."""
-    return _one_by_one(gm, "captured")
+    """Run the captured graph operation by operation, freeing each value behind its last use.
+
+    What autograd has recorded cannot be taken back, so a graph that may have to goes through the autograd stage, which
+    writes to its inputs behind all other work.
+    """
+    return aot_eager(gm, example_inputs) if gm.meta.get("takes_writes_back") else _one_by_one(gm, "captured")
 
 
 def _one_by_one(gm: torch.fx.GraphModule, stage: str) -> BoxedCallable:
@@ -103,7 +107,7 @@ def _with_autograd(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **st
         if refused.code == "MD401" and has_symbols(list(example_inputs)) and not _is_about_values(refused):
             raise
         notice(replace(refused.diagnostic, what=f"a graph runs operation by operation: {refused.diagnostic.what}"))
-        return eager(gm, example_inputs)
+        return _one_by_one(gm, "captured")
 
 
 def _is_about_values(error: BaseException | None) -> bool:

@@ -567,10 +567,48 @@ def test_what_the_graph_overwrites_is_kept_no_longer_than_it_runs():
     assert peak_bytes(lambda: compiled(buf, i)) < 2 * buf.nbytes
 
 
-def test_a_write_that_autograd_has_recorded_is_not_taken_back():
+def recorded(s, x, t, i):
+    s.log.append(1)
+    x.mul_(2)
+    try:
+        y = t[i]
+    except IndexError:
+        s.log.append(2)
+        y = x.sum()
+    return y * x
+
+
+def recorded_through_a_view(s, x, t, i):
+    s.log.append(1)
+    x[1:].add_(t[:1] * 3)
+    y = t[i] * x
+    s.log.append(2)
+    return y
+
+
+def history_for_a_buffer(s, x, t, i):
+    s.total[:1].add_((x * t[:1]).sum())
+    s.log.append(1)
+    return t[i] * s.total
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", [recorded, recorded_through_a_view, history_for_a_buffer])
+def test_a_write_that_autograd_records_is_taken_back(fn, backend):
+    def called_with(position):
+        def make():
+            leaf = torch.ones(3, requires_grad=True)
+            return State(), leaf * 3, torch.arange(4.0, requires_grad=True), torch.tensor(position)
+
+        return make
+
+    assert_same_as_eager(fn, called_with(1), called_with(9), called_with(2), backend=backend)
+
+
+def test_a_backend_that_runs_what_was_captured_cannot_take_back_what_autograd_has_recorded():
     log = []
 
-    @minidynamo.compile(backend="eager")
+    @minidynamo.compile(backend="boxed_nop")
     def f(x, i):
         log.append(1)
         x.mul_(2)
