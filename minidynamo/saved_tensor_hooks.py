@@ -88,6 +88,25 @@ def inlining(hooks: tuple[Any, Any] | None) -> Iterator[None]:
         to_inline.reset(token)
 
 
+class _BeforeSaving:
+    """What a graph raises in such a block, it raises before autograd comes to what it keeps."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None:
+            error._minidynamo_before_saving = True  # type: ignore[attr-defined]
+
+
+before_saving = _BeforeSaving()
+
+
+def came_before_saving(error: BaseException) -> bool:
+    """Whether hooks have seen nothing of what the graph that raised `error` keeps."""
+    return getattr(error, "_minidynamo_before_saving", False) is True
+
+
 def without_hooks(call: BoxedCallable) -> BoxedCallable:
     """`call`, inside of which what autograd saves goes through no hooks: they are a part of it."""
 

@@ -126,7 +126,9 @@ def _flat_graph(gm: fx.GraphModule, structures: Sequence[Structure]) -> fx.Graph
             env[node] = found
         else:
             env[node] = graph.node_copy(node, env.__getitem__)
-    return fx.GraphModule(gm, graph)
+    flat = fx.GraphModule(gm, graph)
+    flat.meta = dict(gm.meta)
+    return flat
 
 
 def _element(node: fx.Node, env: Mapping[fx.Node, Any]) -> Any:

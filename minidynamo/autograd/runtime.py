@@ -32,6 +32,7 @@ from minidynamo.autograd.result_hooks import watch_view
 from minidynamo.autograd.signature import GraphSignature, OutputPlan, ViewStep
 from minidynamo.boxed import BoxedCallable, HandOver, hands_over, is_boxed, mark_boxed
 from minidynamo.locks import ForkSafeLock
+from minidynamo.saved_tensor_hooks import before_saving
 from minidynamo.tensor_hooks import renew_node
 
 Saved = Sequence[tuple[str, int]]
@@ -326,7 +327,8 @@ def _make_function(
                 ctx.apart.let_go(ctx.again.links)
             ctx.like = {place: without_data(args[signature.gradients[place]]) for place, _ in signature.zeros_from}
             ctx.unvisited = [leaf for leaf in map(links.__getitem__, unvisited) if leaf is not None and leaf.is_leaf]
-            made = forward_graph(args)
+            with before_saving:
+                made = forward_graph(args)
             kept += [made[i] for i in places.made]
             returned = list(made[:results])
             ctx.layouts = [Layout(value) for value in kept] if hooked else None

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from minidynamo import artifacts, compat
+from minidynamo.saved_tensor_hooks import came_before_saving
 from minidynamo.structure import leaves
 from minidynamo.tracer.graph.written_places import Places, Writes
 
@@ -168,7 +169,7 @@ def revive(
     freed = any(value is None and type(was) is HeldTensor for value, was in zip(values, held))
     if freed or not all(one.is_whole() for one in lists):
         reason = "an argument has already been freed"
-    elif compat.has_saved_tensor_hooks():
+    elif compat.has_saved_tensor_hooks() and not came_before_saving(error):
         reason = "hooks have seen the tensors that were saved"
     elif overwritten is not None:
         reason = overwritten.put_back()

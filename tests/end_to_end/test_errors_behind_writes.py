@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
 import minidynamo
 from benchmarks.memory import peak_bytes
@@ -603,6 +604,50 @@ def test_a_write_that_autograd_records_is_taken_back(fn, backend):
         return make
 
     assert_same_as_eager(fn, called_with(1), called_with(9), called_with(2), backend=backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_write_that_autograd_records_to_elements_of_a_list_is_taken_back(backend):
+    def program(s, xs, t, i):
+        s.log.append(1)
+        xs[0].mul_(2)
+        return t[i] * xs[1]
+
+    def called_with(position):
+        def make():
+            leaf = torch.ones(3, requires_grad=True)
+            return State(), [leaf * 3, torch.ones(1)], torch.arange(4.0), torch.tensor(position)
+
+        return make
+
+    assert_same_as_eager(program, called_with(1), called_with(9), called_with(2), backend=backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS[1:])
+@pytest.mark.parametrize("around", ["checkpoint", "save_on_cpu"])
+def test_an_error_is_caught_inside_where_hooks_see_what_is_saved(around, backend):
+    """Generated code has saved nothing yet when it raises."""
+
+    def program(x, t, i):
+        y = x.exp()
+        try:
+            z = t[i]
+        except IndexError:
+            z = t.sum()
+        return y * z
+
+    compiled, found = minidynamo.compile(program, backend=backend), []
+    for fn in (program, compiled):
+        for position in (0, 9, 1):
+            x, t = torch.ones(3, requires_grad=True), torch.arange(4.0, requires_grad=True)
+            if around == "checkpoint":
+                y = checkpoint(fn, x, t, torch.tensor(position), use_reentrant=False)
+            else:
+                with torch.autograd.graph.save_on_cpu():
+                    y = fn(x, t, torch.tensor(position))
+            y.sum().backward()
+            found.append((y.detach(), x.grad, t.grad))
+    torch.testing.assert_close(found[3:], found[:3])
 
 
 def test_a_backend_that_runs_what_was_captured_cannot_take_back_what_autograd_has_recorded():
