@@ -271,7 +271,8 @@ def _callable(
     if any(map(torch.is_autocast_enabled, AUTOCAST_DEVICES)):
         call = _without_autocast(call)
     if plan.signature.mutations:
-        call = runtime.checking_inputs(plan.signature, call, as_written)
+        examples = plan.layout.flatten(example_inputs)
+        call = runtime.checking_inputs(plan.signature, examples, call, as_written)
     entry = flatten_inputs(plan.layout, call)
     entry.signature = plan.signature  # type: ignore[attr-defined]
     return entry

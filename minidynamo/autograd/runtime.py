@@ -102,24 +102,24 @@ def _joining(holders: Holders, function: type[torch.autograd.Function]) -> Calla
 
 
 def checking_inputs(
-    signature: GraphSignature, call: BoxedCallable, make_eager: Callable[[], BoxedCallable]
+    signature: GraphSignature, examples: Sequence[Any], call: BoxedCallable, make_eager: Callable[[], BoxedCallable]
 ) -> BoxedCallable:
-    """`call`, unless an input that it writes to shares memory with another input, or is one of two that autograd takes
-    for views of one tensor (`view.data = other` leaves it at that), or is a view that is watched, or of which another
-    view is returned: what eager shows of it hangs on which views were written to, and which were made before that.
-    Then it is what `make_eager` returns."""
+    """`call`, for values like `examples`, unless an input that it writes to shares memory with another input, or is one
+    of two that autograd takes for views of one tensor (`view.data = other` leaves it at that), or is a view that is
+    watched, or of which another view is returned: what eager shows of it hangs on which views were written to, and
+    which were made before that. Then it is what `make_eager` returns."""
     eager = _Lazy(make_eager)
     written = {mutation.index for mutation in signature.mutations}
+    tensors_of = _taking(i for i, example in enumerate(examples) if isinstance(example, torch.Tensor))
+    written_of, others_of = _taking(sorted(written)), _taking(i for i in range(len(examples)) if i not in written)
     made = [plan for plan in (*signature.views, *signature.outputs) if plan.steps]
     returned = {index for origin, index in map(signature.origin, made) if origin == "input"}
     with_history = [(m.index, m.index in returned) for m in signature.mutations if m.result is not None]
 
     def check(args: list[Any]) -> Any:
-        tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
-        places = [tensor.untyped_storage()._cdata for tensor in tensors]
-        if len(set(places)) < len(places) and _is_shared(args, written, compat.memory_of):
+        if compat.have_memory_in_common(written_of(args), others_of(args)):
             return eager(args)
-        if any(tensor._is_view() for tensor in tensors) and _is_shared(args, written, _base_of):
+        if any(map(compat.is_view, tensors_of(args))) and _have_a_base_in_common(args, written):
             return eager(args)
         for i, is_returned in with_history:
             if args[i]._is_view() and (is_returned or args[i]._backward_hooks or args[i].retains_grad):
@@ -129,10 +129,16 @@ def checking_inputs(
     return mark_boxed(check)
 
 
-def _is_shared(args: list[Any], written: Collection[int], place_of: Callable[[torch.Tensor], object]) -> bool:
-    """Whether an argument that is written to has its place in common with another one."""
-    places = [place_of(arg) if isinstance(arg, torch.Tensor) else None for arg in args]
-    return any(places.count(places[i]) > 1 for i in written)
+def _taking(positions: Iterable[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """What takes the items at these positions."""
+    positions = list(positions)
+    return operator.itemgetter(*positions) if len(positions) > 1 else lambda items: [items[i] for i in positions]
+
+
+def _have_a_base_in_common(args: list[Any], written: Collection[int]) -> bool:
+    """Whether autograd takes an argument that is written to, and another one, for views of one tensor."""
+    bases = [_base_of(arg) if isinstance(arg, torch.Tensor) else None for arg in args]
+    return any(bases.count(bases[i]) > 1 for i in written)
 
 
 def _base_of(tensor: torch.Tensor) -> int:

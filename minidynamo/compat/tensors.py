@@ -62,6 +62,26 @@ def memory_of(tensor: torch.Tensor) -> object:
     return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
 
 
+is_view: typing.Callable[[torch.Tensor], bool] = torch.Tensor._is_view  # called for many, without a frame for each
+
+
+def places_in_common(written: typing.Sequence[torch.Tensor], others: typing.Sequence[typing.Any]) -> bool:
+    """`have_memory_in_common` without help from torch."""
+    places = [memory_of(value) for value in (*written, *others) if isinstance(value, torch.Tensor)]
+    return len({*places}) < len(places) and any(places.count(place) > 1 for place in places[: len(written)])
+
+
+_is_any_alias = getattr(torch._C, "_any_output_is_alias_to_input_or_output", None)
+
+
+def have_memory_in_common(written: typing.Sequence[torch.Tensor], others: typing.Sequence[typing.Any]) -> bool:
+    """Whether one of the `written` tensors lies in the memory of another one of them, or of the tensors in `others`."""
+    if _is_any_alias is None:
+        return places_in_common(written, others)
+    found: bool = _is_any_alias(others, {}, written)
+    return found
+
+
 def version_of(tensor: torch.Tensor) -> int | None:
     """How often torch counts the memory of a tensor as written; None where it does not count: of inference tensors, as
     long as they are not the `.data` of one outside of inference mode."""

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from minidynamo import compat
+from minidynamo.compat import tensors
 
 
 def test_tensors_are_checked_in_one_go():
@@ -24,6 +25,16 @@ def test_what_is_known_of_the_memory_of_tensors():
     one = torch.ones(())
     assert compat.owns_its_memory(one) and not compat.owns_its_memory(x[0])
     assert compat.empty_strided_cpu((2, 3), (1, 2), torch.float32).stride() == (1, 2)
+
+
+@pytest.mark.parametrize("function", [compat.have_memory_in_common, tensors.places_in_common])
+def test_memory_that_written_tensors_have_in_common_with_others(function):
+    x, y, z = torch.ones(4), torch.ones(4), torch.ones(4)
+    moved = x.view(4)
+    moved.data = torch.ones(4)
+    assert not function((x,), (y, z, 3, None)) and not function((x, y), ()) and not function((x,), (moved,))
+    assert function((x,), (y, x[2:])) and function((x, x[:1]), (y,)) and function((x, y), (3, z, y.detach()))
+    assert not function((x,), (y, y[1:]))
 
 
 @pytest.mark.filterwarnings("ignore:Named tensors")
