@@ -101,6 +101,14 @@ def added_to_itself(s, buf, t, i):
     return buf.scatter_add_(0, i % 3, buf[:3])
 
 
+def a_copy_added_to_itself(s, buf, t, i):
+    s.log.append(1)
+    t.add_(1)
+    buf = buf.clone()
+    buf.scatter_add_(0, i % 3, buf)
+    return buf
+
+
 def copied_from_positions(s, buf, t, i):
     buf[:3].copy_(t[i])
     return buf + 1
@@ -290,7 +298,7 @@ def in_a_callee(s, buf, t, i):
 PROGRAMS = (
     *(effects_on_both_sides, error_before_the_write, caught_behind_a_write, finally_behind_a_write),
     *(written_before_and_behind, written_in_part, written_in_part_and_caught, many_positions, copied_from_positions),
-    *(added_to_itself, positions_in_another_shape),
+    *(added_to_itself, a_copy_added_to_itself, positions_in_another_shape),
     *(assigned_at_positions, assigned_at_computed_positions, assigned_where_the_mask_is, positions_that_were_written),
     *(one_slice_of_a_cache, through_views, through_data, other_data, all_at_once, given_with_out, another_shape),
     *(in_inference_mode, integers_divided, behind_a_break, in_a_loop_with_breaks, in_a_callee),

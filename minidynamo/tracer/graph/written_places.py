@@ -307,8 +307,8 @@ class _Finder:
 
     def _reads_own_target(self, node: torch.fx.Node) -> bool:
         """Whether an operation reads the memory that it writes to, which some refuse."""
-        read = _nodes_in((node.args[1:], node.kwargs))
-        return any(self._memory(given) in self.by_node[node] for given in read)
+        read, written = _nodes_in((node.args[1:], node.kwargs)), self._written_by(node)
+        return any(self._memory(given) in written for given in read)
 
     def _reads_written(self, args: Any) -> bool:
         """Whether the values of arguments are others when the graph comes to them."""
