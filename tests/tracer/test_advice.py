@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention.flex_attention import flex_attention
 
 import minidynamo
 from minidynamo.errors import Unsupported
@@ -43,6 +44,7 @@ def probabilities_of_other_data(x):
         (lambda x: LAYER.register_forward_hook(print), "change it outside"),
         (lambda x: ExceptionGroup("a", [ValueError()]), "make it outside"),
         (lambda x: x * float(np.array([ARRAY, ARRAY]).sum()), "from_numpy"),
+        (lambda x: flex_attention(*[x.view(1, 1, 2, 2)] * 3), "torch.compile(flex_attention)"),
     ],
 )
 def test_a_break_says_what_to_write_instead(program, advice):

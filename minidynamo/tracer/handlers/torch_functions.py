@@ -201,3 +201,13 @@ def _where_of_tensor(
     tx: Tracer, self: TensorVariable, condition: VariableTracker, *args: VariableTracker, **kwargs: VariableTracker
 ) -> VariableTracker:
     return tx.emit("where", [self, _as_mask(tx, condition), *args], kwargs)
+
+
+# --- attention that is written by the user ----------------------------------------------------------------------------
+
+
+@registry.late_function("torch.nn.attention.flex_attention", "flex_attention")
+def _flex_attention(tx: Tracer, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
+    why = "What changes scores there is a function of single numbers, of which torch.compile alone makes a kernel."
+    fix = "call torch.compile(flex_attention): the graph breaks there as well, and its kernel runs"
+    tx.break_graph("MD207", "flex_attention() cannot be captured", why=why, fix=fix)
