@@ -13,6 +13,7 @@ import torch
 from torch import fx
 from torch.utils.hooks import RemovableHandle
 
+from minidynamo.nested import nodes_in
 from minidynamo.tensor_hooks import renew_node
 
 
@@ -85,7 +86,4 @@ def differentiates_again(node: fx.Node) -> bool:
 def looked_at(node: fx.Node) -> list[fx.Node]:
     """The tensors whose gradients such a call looks at: what is computed from one must be seen to be, by autograd."""
     position = _LOOKS_AT.get(node.target) if is_autograd_call(node) else None  # type: ignore[arg-type]
-    found: list[fx.Node] = []
-    if position is not None:
-        fx.map_arg(node.args[position], found.append)
-    return found
+    return [] if position is None else nodes_in(node.args[position])

@@ -363,7 +363,7 @@ def _have_a_part_in_common(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether it is sure that some memory belongs to both, unless all does, in the same order."""
     if any(tensor.layout is not torch.strided or _has_symbols(tensor) for tensor in (one, other)):
         return False
-    apart = one.untyped_storage()._cdata != other.untyped_storage()._cdata or not (one.numel() and other.numel())
+    apart = not compat.share_memory(one, other) or not (one.numel() and other.numel())
     if one is other or apart or not all(is_dense(tensor.shape, tensor.stride()) for tensor in (one, other)):
         return False
     (begin, end), (first, last) = (

@@ -11,16 +11,15 @@ from typing import Any
 import torch
 
 from minidynamo import compat
+from minidynamo.nested import tensors_in
 from minidynamo.numbers_in_data import hint_of
 
 
 def strided_in(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors among nested lists and tuples that lie in one storage each."""
-    if isinstance(value, (tuple, list)):
-        for item in value:
-            yield from strided_in(item)
-    elif isinstance(value, compat.FakeTensor) and value.layout is torch.strided:
-        yield value
+    """The tensors among nested values that lie in one storage each."""
+    for tensor in tensors_in(value):
+        if isinstance(tensor, compat.FakeTensor) and tensor.layout is torch.strided:
+            yield tensor
 
 
 def storages_in(value: Any) -> Iterator[tuple[object, int]]:

@@ -45,6 +45,7 @@ FOUNDATION |= {
     "kernel_launches",
     "locks",
     "memory_plan",
+    "nested",
     "numbers_in_data",
     "options",
     "own_operators",

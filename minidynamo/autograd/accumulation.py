@@ -70,7 +70,7 @@ def _takers(
     if not held or torch.is_anomaly_enabled():  # which looks at what backward returns
         return {}
     nodes = _accumulators(ctx)
-    occupied = set(map(_storage, filter(_has_storage, args)))
+    occupied = set(map(compat.memory_of, filter(_has_storage, args)))
     takers: dict[int, tuple[torch.Tensor, Any]] = {}
     for place in held:
         leaf: Any = links[place]
@@ -90,13 +90,13 @@ def _accumulators(ctx: Any) -> dict[int, list[torch.autograd.graph.Node]]:
     return found
 
 
-def _can_add(leaf: torch.Tensor, node: torch.autograd.graph.Node, occupied: Collection[int]) -> bool:
+def _can_add(leaf: torch.Tensor, node: torch.autograd.graph.Node, occupied: Collection[object]) -> bool:
     """Whether nobody can tell that `node` runs now. `occupied` is memory that backward still reads."""
     grad = leaf.grad
     return (
         type(grad) is torch.Tensor
         and _has_storage(grad)
-        and _storage(grad) not in occupied
+        and compat.memory_of(grad) not in occupied
         and _in_order(grad.device)
         and not is_hooked(leaf, node)
         and compat.will_run(node) is True
@@ -105,11 +105,6 @@ def _can_add(leaf: torch.Tensor, node: torch.autograd.graph.Node, occupied: Coll
 
 def _has_storage(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.layout is torch.strided
-
-
-def _storage(value: torch.Tensor) -> int:
-    place: int = value.untyped_storage()._cdata
-    return place
 
 
 def _in_order(device: torch.device) -> bool:

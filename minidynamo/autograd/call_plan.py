@@ -15,7 +15,6 @@ from minidynamo import compat
 from minidynamo.autograd.double_backward import HigherOrder
 from minidynamo.autograd.inputs import InputLayout
 from minidynamo.autograd.layouts import WrittenLayout, written_layout
-from minidynamo.autograd.numbers import hint
 from minidynamo.autograd.parts import Part
 from minidynamo.autograd.signature import (
     GraphSignature,
@@ -28,6 +27,7 @@ from minidynamo.autograd.signature import (
 )
 from minidynamo.boxed import BoxedCallable
 from minidynamo.graph_cache.encoding import Codec, Damaged, Json, NotStorable
+from minidynamo.numbers_in_data import hint_of
 from minidynamo.saved_tensors import SavedValue
 
 NUMBER = "number"
@@ -86,7 +86,7 @@ def _written(value: Any, *, is_gradient: bool) -> WrittenLayout | str | None:
 
 def _without_symbols(value: SavedValue) -> SavedValue:
     """What is shown of a saved value, with the sizes of the call that was compiled for."""
-    return replace(value, shape=tuple(map(hint, value.shape)), bytes=hint(value.bytes))
+    return replace(value, shape=tuple(map(hint_of, value.shape)), bytes=hint_of(value.bytes))
 
 
 def read_plan(form: Json, codec: Codec) -> CallPlan:

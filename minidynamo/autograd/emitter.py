@@ -152,7 +152,7 @@ def same_layout(a: Any, b: Any, memory: bool = False) -> bool:
     if keys(a.shape) != keys(b.shape) or keys(a.stride()) != keys(b.stride()):
         return False
     same_place = key(a.storage_offset()) == key(b.storage_offset())
-    return not memory or (same_place and a.untyped_storage()._cdata == b.untyped_storage()._cdata)
+    return not memory or (same_place and compat.share_memory(a, b))
 
 
 def gives_alike(user: fx.Node, one: fx.Node, other: fx.Node) -> bool:

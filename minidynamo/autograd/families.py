@@ -122,16 +122,12 @@ def find_sources(
             equals = (i for i, other in others.items() if i < place and other._base is None)
             entry.source = next((i for i in equals if _count_together(value, values[i])), None)
             entry.writes = value._version if entry.source is None else None
-        elif base is not None and not (base is holder or base is holder._base) and _share_memory(base, value):
+        elif base is not None and not (base is holder or base is holder._base) and compat.share_memory(base, value):
             entry.source = next((i for i, other in others.items() if other is base), len(values))
             if entry.source == len(values):
                 values.append(base)
                 found.append(_traced(entry.kind, entry.index, base))  # type: ignore[arg-type]
     return values[len(outputs) :], found[len(outputs) :]
-
-
-def _share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return compat.memory_of(one) == compat.memory_of(other)
 
 
 def _count_together(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -35,6 +35,7 @@ from minidynamo.autograd.signature import ViewStep
 from minidynamo.autograd.storage_sizes import check_readable, note_fill, read_sources, resize
 from minidynamo.autograd.unread import read_inputs, without_unread
 from minidynamo.compat import OpOverload
+from minidynamo.nested import nodes_in
 from minidynamo.storage_sizes import copy_unseen, resize_storage
 from minidynamo.unfused_memory import OUT, WRITTEN
 
@@ -298,9 +299,7 @@ class _Pass:
             raise refuse(f"`{op}` is given the same memory twice, and writes to it")
 
     def tensors_in(self, value: Any) -> list[fx.Node]:
-        found: list[fx.Node] = []
-        fx.map_arg(value, found.append)
-        return [node for node in found if node in self.result.values]
+        return [node for node in nodes_in(value) if node in self.result.values]
 
     def shares(self, one: fx.Node, other: fx.Node) -> bool:
         return self.result.values[one].base is self.result.values[other].base
@@ -414,7 +413,7 @@ class _Pass:
             traced = self.trace.primals[index].meta["val"]
             if value.base.version and overlaps_itself(traced):
                 raise refuse("an input is written whose elements share memory")
-            owners.setdefault(traced.untyped_storage()._cdata, []).append(value.base)
+            owners.setdefault(compat.memory_of(traced), []).append(value.base)
         for bases in owners.values():
             if len(bases) > 1 and any(base.version for base in bases):
                 raise refuse("an input is written that shares memory with another input")

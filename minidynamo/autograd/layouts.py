@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import torch
 
-from minidynamo.autograd.numbers import dense_strides, has_symbols, hint, is_dense_in
+from minidynamo.autograd.numbers import dense_strides, has_symbols, is_dense_in
 from minidynamo.errors import Diagnostic, GraphRefused
+from minidynamo.numbers_in_data import hint_of
 
 
 class Layout:
@@ -51,7 +52,7 @@ class WrittenLayout:
 def written_layout(like: torch.Tensor) -> WrittenLayout:
     """The layout of a fake tensor, without its symbols. Raises GraphRefused for a symbolic one with gaps."""
     order = _dense_order(like) if has_symbols(like) else None
-    shape, stride = tuple(map(hint, like.shape)), tuple(map(hint, like.stride()))
+    shape, stride = tuple(map(hint_of, like.shape)), tuple(map(hint_of, like.stride()))
     return WrittenLayout(shape, stride, order, like.dtype, like.device)
 
 
@@ -133,7 +134,7 @@ class GradientLayout:
 
 def _dense_order(like: torch.Tensor) -> tuple[int, ...]:
     """The dimensions of a tensor without gaps, from the innermost to the outermost. Raises GraphRefused for another."""
-    sizes, strides = tuple(map(hint, like.shape)), tuple(map(hint, like.stride()))
+    sizes, strides = tuple(map(hint_of, like.shape)), tuple(map(hint_of, like.stride()))
     order = tuple(sorted(range(like.ndim), key=lambda d: (strides[d], sizes[d], -d)))
     if not is_dense_in(order, like.shape, like.stride()):
         raise GraphRefused(

@@ -5,7 +5,6 @@ Memory is named by the node that makes it, or by the input that is it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from minidynamo.autograd.unread import ASKED_FOR_LAYOUT
 from minidynamo.autograd.written_inputs import lies_in_arguments, memory_of
 from minidynamo.compat import OpOverload
 from minidynamo.graph_memory import may_share
+from minidynamo.nested import nodes_in, tensors_in
 
 aten = torch.ops.aten
 
@@ -117,17 +117,11 @@ def _is_shared(node: fx.Node) -> bool:
     return isinstance(maker.target, OpOverload) and may_share(maker)
 
 
-def _is_apart(node: fx.Node, maker: fx.Node, memory: int) -> bool:
+def _is_apart(node: fx.Node, maker: fx.Node, memory: object) -> bool:
     if any(memory_of(source) == memory for source in maker.all_input_nodes):
         return False
-    values = [value for value in _flat(maker.meta.get("val")) if value is not node.meta["val"]]
-    return all(value.layout is torch.strided and value.untyped_storage()._cdata != memory for value in values)
-
-
-def _flat(value: Any) -> Iterator[torch.Tensor]:
-    for item in value if isinstance(value, (list, tuple)) else [value]:
-        if isinstance(item, torch.Tensor):
-            yield item
+    others = [value for value in tensors_in(maker.meta.get("val")) if value is not node.meta["val"]]
+    return all(value.layout is torch.strided and compat.memory_of(value) != memory for value in others)
 
 
 def is_plain(value: Any) -> bool:
@@ -158,10 +152,3 @@ def is_window(node: fx.Node, made: fx.Node, there: torch.Tensor, place: torch.Te
         return False
     offset = value.storage_offset() - moved.storage_offset() + there.storage_offset()
     return bool(key(offset) == key(place.storage_offset()))
-
-
-def nodes_in(value: Any) -> list[fx.Node]:
-    """Each node below an argument, as often as it is there."""
-    found: list[fx.Node] = []
-    fx.map_arg(value, found.append)
-    return found

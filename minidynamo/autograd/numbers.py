@@ -13,7 +13,6 @@ import torch
 from torch import fx
 
 from minidynamo import compat
-from minidynamo.numbers_in_data import hint_of
 
 
 def is_symbolic(value: Any) -> bool:
@@ -57,11 +56,6 @@ def is_empty(value: Any) -> bool:
 def keys(numbers: Iterable[Any]) -> tuple[Any, ...]:
     """The key of each number."""
     return tuple(map(key, numbers))
-
-
-def hint(number: Any) -> int:
-    """The number, or what a symbolic one is in the call that is being compiled for."""
-    return hint_of(number)
 
 
 def dense_strides(order: Sequence[int], shape: Sequence[Any], at_least: Callable[[Any, int], Any] = max) -> Any:

@@ -17,6 +17,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode, track_tensor_tree
 from torch.fx.node import map_aggregate
 
+from minidynamo import compat
 from minidynamo.autograd.batches import has_batches
 from minidynamo.autograd.histories import HANDED_OVER
 from minidynamo.autograd.numbers import is_symbolic
@@ -90,12 +91,13 @@ class Operation:
         args, kwargs = _filled(self.arguments, values)
         found: list[torch.Tensor] = []
 
-        places = {_memory(value) for value in values if isinstance(value, torch.Tensor)} if self.takes_numbers else ()
+        given = (value for value in values if isinstance(value, torch.Tensor) and self.takes_numbers)
+        places = set(map(compat.memory_of, given))
 
         def taken(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
                 return value
-            found.append(value.clone() if places and _memory(value) in places else value)
+            found.append(value.clone() if places and compat.memory_of(value) in places else value)
             return _Place(len(found) - 1)
 
         self.structure = map_aggregate((function or self.function)(*args, **kwargs), taken)
@@ -333,10 +335,6 @@ class _Place:
 
 def _filled(structure: Any, values: Tensors) -> Any:
     return map_aggregate(structure, lambda item: values[item.position] if isinstance(item, _Place) else item)
-
-
-def _memory(value: torch.Tensor) -> object:
-    return value.untyped_storage()._cdata if value.layout is torch.strided else id(value)
 
 
 def _is_differentiable(value: torch.Tensor) -> bool:

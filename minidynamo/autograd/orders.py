@@ -15,9 +15,10 @@ from torch import fx
 from minidynamo.autograd.emitter import fake
 from minidynamo.autograd.locations import USERS_BACKWARD
 from minidynamo.autograd.mutation import is_view
-from minidynamo.autograd.numbers import dense_strides, has_symbols, hint, keys
+from minidynamo.autograd.numbers import dense_strides, has_symbols, keys
 from minidynamo.autograd.opaque import Gradients
 from minidynamo.compat import OpOverload
+from minidynamo.numbers_in_data import hint_of
 
 aten = torch.ops.aten
 
@@ -137,7 +138,7 @@ def takes_any_layout(node: fx.Node) -> bool:
 
 def laid_out(graph: fx.Graph, source: fx.Node, like: torch.Tensor) -> fx.Node:
     """A copy of `source` in the layout of `like`, a fake tensor of its shape."""
-    inner = sorted(range(like.ndim), key=lambda dim: (hint(like.stride(dim)), hint(like.shape[dim]), -dim))
+    inner = sorted(range(like.ndim), key=lambda dim: (hint_of(like.stride(dim)), hint_of(like.shape[dim]), -dim))
     stride = like.stride() if has_symbols(like) else dense_strides(inner, like.shape)
     outer = inner[::-1]
     contiguous: dict[str, Any] = {"memory_format": torch.contiguous_format}

@@ -21,7 +21,7 @@ from minidynamo.autograd.joint import Trace
 from minidynamo.autograd.mutation import is_view
 from minidynamo.autograd.numbers import keys
 from minidynamo.autograd.signature import InputMutation, OutputPlan, ResultNumber, ViewStep
-from minidynamo.autograd.written_inputs import InputWrite
+from minidynamo.autograd.written_inputs import InputWrite, memory_of
 from minidynamo.compat import OpOverload
 from minidynamo.errors import Diagnostic, GraphRefused
 
@@ -71,7 +71,7 @@ class _Planner:
         nodes = [*trace.graph.nodes]
         self.read_behind = {*nodes[nodes.index(trace.tangents[0]) : -1]} if trace.tangents else set()
         placeholders = [node for node in self.emitter.graph.nodes if node.op == "placeholder"]
-        self.memory = {key for node in placeholders if (key := _memory(node)) is not None}
+        self.memory = {key for node in placeholders if (key := memory_of(node)) is not None}
 
     def plan(self) -> Results:
         in_place = set()
@@ -124,9 +124,9 @@ class _Planner:
     def add(self, node: fx.Node, like: torch.Tensor, differentiable: bool) -> int:
         """Return `node`, in memory of its own and with the strides of `like`."""
         node = self.emitter.restride(node, like)
-        if _memory(node) in self.memory:
+        if memory_of(node) in self.memory:
             node = self.emitter.emit(aten.clone.default, node)
-        self.memory.add(_memory(node))
+        self.memory.add(memory_of(node))
         if differentiable:
             self.results.differentiable.append(len(self.results.nodes))
         self.results.nodes.append(node)
@@ -158,7 +158,7 @@ class _Planner:
         node = self.emitter.restride(self.functional.read(value), like)
         if value.parent is not None and not _lies_like(node, like):  # it was written, and is what was computed
             node = self.functional.viewed(value)
-        if _memory(node) in self.memory and value.parent is not None:
+        if memory_of(node) in self.memory and value.parent is not None:
             node = self.copied(value)
         position = self.add(node, like, family.requires_grad)
         self.families[index] = position, value
@@ -264,13 +264,6 @@ def _lies_like(node: fx.Node, like: torch.Tensor) -> bool:
     value = node.meta["val"]
     places = [(t.storage_offset(), t.untyped_storage().nbytes()) for t in (value, like)]
     return same_layout(value, like) and keys(places[0]) == keys(places[1])
-
-
-def _memory(node: fx.Node) -> Any:
-    value = node.meta["val"]
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
-        return None
-    return value.untyped_storage()._cdata
 
 
 def _shares(what: str) -> GraphRefused:

@@ -16,7 +16,7 @@ from torch import fx
 
 from minidynamo import compat
 from minidynamo.autograd.emitter import Emitter, fake, gives_alike, same_layout
-from minidynamo.autograd.memories import READING_LAYOUT, Memories, is_plain, is_window, nodes_in, same_kind
+from minidynamo.autograd.memories import READING_LAYOUT, Memories, is_plain, is_window, same_kind
 from minidynamo.autograd.mutation import is_torchs, is_view
 from minidynamo.autograd.numbers import is_number, keys
 from minidynamo.autograd.overlaps import same_elements, share_elements
@@ -25,6 +25,7 @@ from minidynamo.autograd.views import PARTS
 from minidynamo.autograd.written_inputs import memory_of
 from minidynamo.boxed import BoxedCallable, mark_boxed
 from minidynamo.compat import OpOverload
+from minidynamo.nested import nodes_in
 from minidynamo.unfused_memory import OUT, WRITTEN
 
 aten = torch.ops.aten
@@ -324,7 +325,7 @@ class _Overwriting:
     def is_apart(self, node: fx.Node, place: Any) -> bool:
         """Whether a node in the memory of a fake value has no element of it in common."""
         value: Any = node.meta.get("val")
-        if not is_plain(value) or not is_plain(place) or not _lie_together(value, place):
+        if not is_plain(value) or not is_plain(place) or not compat.share_memory(value, place):
             return False
         return not share_elements(value, place)
 
@@ -407,10 +408,6 @@ def _is_store(node: fx.Node) -> bool:
 def _is_written_by(user: fx.Node, node: fx.Node) -> bool:
     """Whether `user` puts `node` into an input, or into a part of a tensor."""
     return _is_store(user) or bool(user.target in PARTS and user.args[1] is node)
-
-
-def _lie_together(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
 
 
 def _copied_for(copy: fx.Node) -> Iterator[tuple[fx.Node, list[fx.Node]]]:

@@ -19,7 +19,7 @@ from torch import fx
 from minidynamo.autograd.checks import unused_checks
 from minidynamo.autograd.kept_parts import Part, fake_view, kept_parts, view_of
 from minidynamo.autograd.locations import USERS_BACKWARD
-from minidynamo.autograd.numbers import hint, is_number
+from minidynamo.autograd.numbers import is_number
 from minidynamo.autograd.recomputation import (
     Checkpoints,
     checkpoints,
@@ -37,6 +37,7 @@ from minidynamo.autograd.writing_calls import write_to_temporaries
 from minidynamo.autograd.written_inputs import InputWrite, WrittenInputs, holds_in_the_end, last_writes
 from minidynamo.compat import OpOverload
 from minidynamo.config import config
+from minidynamo.numbers_in_data import hint_of
 from minidynamo.redrawing import random_state
 from minidynamo.saved_tensors import SavedValue
 from minidynamo.unfused_memory import DIES
@@ -396,8 +397,8 @@ class _Network:
 def bytes_of(value: torch.Tensor) -> int:
     """The bytes that keeping a tensor costs."""
     if value.layout is torch.strided:
-        return hint(value.untyped_storage().nbytes())
-    return hint(value.numel()) * value.element_size()
+        return hint_of(value.untyped_storage().nbytes())
+    return hint_of(value.numel()) * value.element_size()
 
 
 def backward_graph(

@@ -58,10 +58,9 @@ class PlacesRead:
 
 def _may_have_written(index: torch.Tensor, newest: fx.Node, read: fx.Node) -> bool:
     """Whether a node behind `read`, up to `newest`, may have written to the memory of `index`."""
-    memory = index.untyped_storage()._cdata
     while newest is not read:
         given = [node.meta.get("val") for node in newest.all_input_nodes]
-        there = any(isinstance(v, torch.Tensor) and v.untyped_storage()._cdata == memory for v in given)
+        there = any(isinstance(v, torch.Tensor) and compat.share_memory(v, index) for v in given)
         if there and newest.target is not place_of and _may_write(newest):
             return True
         newest = newest.prev

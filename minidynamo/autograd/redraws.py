@@ -15,9 +15,9 @@ from torch import fx
 
 from minidynamo.autograd.emitter import Emitter
 from minidynamo.autograd.functional_graph import FunctionalGraph
-from minidynamo.autograd.numbers import hint
 from minidynamo.autograd.recomputation import is_random
 from minidynamo.compat import OpOverload
+from minidynamo.numbers_in_data import hint_of
 from minidynamo.redrawing import STATE_BYTES, draw, random_state
 
 
@@ -48,7 +48,7 @@ def _device(node: fx.Node) -> torch.device | None:
 
 def _elements(node: fx.Node) -> int:
     """How many numbers `node` draws, each of which takes a byte at least."""
-    return max(hint(value.numel()) for value in _results(node) if isinstance(value, torch.Tensor))
+    return max(hint_of(value.numel()) for value in _results(node) if isinstance(value, torch.Tensor))
 
 
 def _results(node: fx.Node) -> tuple[Any, ...]:

@@ -45,7 +45,7 @@ class _Counting(compat.TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.known: dict[int, weakref.ref[Any]] = {}
-        self.arrived: set[int] = set()
+        self.arrived: set[object] = set()
         self.level = self.peak = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -54,7 +54,7 @@ class _Counting(compat.TorchDispatchMode):
         self.note(strided_in(made))
         # Where several gradients of one tensor are added, torch writes over the first if it has data. Without, that is
         # gone by the next operation. One that has arrived from outside may be somebody else's.
-        if func is not torch.ops.aten.add.Tensor or args[0].untyped_storage()._cdata in self.arrived:
+        if func is not torch.ops.aten.add.Tensor or compat.memory_of(args[0]) in self.arrived:
             self.look()
         return made
 
@@ -83,7 +83,7 @@ class _Arrival(torch.autograd.Function):
     """Stands for what becomes of results: its gradients are those of the results, which it does not keep."""
 
     @staticmethod
-    def forward(ctx: Any, arrived: set[int], *results: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, arrived: set[object], *results: torch.Tensor) -> torch.Tensor:
         ctx.arrived = arrived
         ctx.made = [(value.shape, value.stride(), value.dtype, value.device) for value in results]
         return results[0].new_empty(())
@@ -91,7 +91,7 @@ class _Arrival(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor | None, ...]:
         made = [torch.empty_strided(*sizes, dtype=dtype, device=device) for *sizes, dtype, device in ctx.made]
-        ctx.arrived.update(value.untyped_storage()._cdata for value in made)
+        ctx.arrived.update(compat.memory_of(value) for value in made)
         return None, *made
 
 

@@ -6,7 +6,7 @@ takes a gradient for granted, so there it traces the whole decomposition.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 from minidynamo import compat
 from minidynamo.compat import OpOverload
+from minidynamo.nested import tensors_in
 
 aten = torch.ops.aten
 
@@ -30,13 +31,13 @@ def without_vectors(traced: Iterable[fx.Node], given: Any, result: Any) -> None:
     """Leave the vectors out of the decompositions among the nodes that a call with the arguments `given` has `traced`,
     if neither the call nor what it returned, `result`, has a use for them, and eager would not compute them."""
     found = [node for node in traced if node.target in _VALUES]
-    if not found or (torch.is_grad_enabled() and any(value.requires_grad for value in _tensors(given))):
+    if not found or (torch.is_grad_enabled() and any(value.requires_grad for value in tensors_in(given))):
         return
-    returned = {value.untyped_storage()._cdata for value in _tensors(result)}
+    returned = set(map(compat.memory_of, tensors_in(result)))
     for node in found:
         place = _VALUES[node.target]
         vectors = [user for user in node.users if user.args[1] != place]
-        storages = {user.meta["val"].untyped_storage()._cdata for user in vectors}
+        storages = {compat.memory_of(user.meta["val"]) for user in vectors}
         if not any(user.users for user in vectors) and returned.isdisjoint(storages):
             _leave_out(node, place, vectors)
 
@@ -60,13 +61,3 @@ def _leave_out(node: fx.Node, place: int, vectors: list[fx.Node]) -> None:
     made = node.meta["val"]
     with disable_proxy_modes_tracing():
         node.meta["val"] = tuple(value if i == place else value.new_empty(0) for i, value in enumerate(made))
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
+from minidynamo import compat
 from minidynamo.autograd.emitter import gives_alike, same_layout
 from minidynamo.autograd.mutation import is_torchs
 from minidynamo.graph_memory import may_share
@@ -157,10 +158,7 @@ def lies_in_arguments(node: fx.Node) -> bool:
     return memory is not None and any(memory_of(source) == memory for source in node.all_input_nodes)
 
 
-def memory_of(node: fx.Node) -> int | None:
+def memory_of(node: fx.Node) -> object:
     """What tells the memory of a node's fake value from others; None for what is no strided tensor."""
     value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
-        return None
-    place: int = value.untyped_storage()._cdata
-    return place
+    return compat.memory_of(value) if isinstance(value, torch.Tensor) and value.layout is torch.strided else None

@@ -82,6 +82,11 @@ def have_memory_in_common(written: typing.Sequence[torch.Tensor], others: typing
     return found
 
 
+def share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors lie in the same memory."""
+    return memory_of(one) == memory_of(other)
+
+
 def version_of(tensor: torch.Tensor) -> int | None:
     """How often torch counts the memory of a tensor as written; None where it does not count: of inference tensors, as
     long as they are not the `.data` of one outside of inference mode."""

@@ -21,6 +21,7 @@ from minidynamo.api import compile as compile_function
 from minidynamo.api import uncompile
 from minidynamo.config import set_default_variable
 from minidynamo.errors import ArgumentError, Diagnostic
+from minidynamo.nested import tensors_in
 from minidynamo.steering import COMPILED
 
 set_default_variable("KINETO_LOG_LEVEL", "99")  # the profiler announces each start and stop on standard error
@@ -142,7 +143,7 @@ def _as_written(fn: Callable[..., Any]) -> Callable[..., Any]:
 def record_step(fn: Callable[..., Any], args: Sequence[Any], backward: bool = True) -> Series:
     """The memory of one step, behind two that are not measured."""
     given = _copied(args)
-    leaves = [value for value in _tensors(given) if value.is_leaf and value.requires_grad]
+    leaves = [value for value in tensors_in(given) if value.is_leaf and value.requires_grad]
     if isinstance(fn, torch.nn.Module):
         leaves += fn.parameters()
 
@@ -150,7 +151,7 @@ def record_step(fn: Callable[..., Any], args: Sequence[Any], backward: bool = Tr
         result = fn(*given)
         with record_function(_BACKWARD):
             pass
-        roots = [value for value in _tensors(result) if value.requires_grad and backward]
+        roots = [value for value in tensors_in(result) if value.requires_grad and backward]
         del result
         if roots:
             # Gradients of a loss belong to autograd alone, which frees them on the way.
@@ -183,16 +184,9 @@ def record_memory(function: Callable[[], object]) -> Series:
 
 
 def _copied(args: Sequence[Any]) -> Sequence[Any]:
-    if any(not value.is_leaf for value in _tensors(args)):
+    if any(not value.is_leaf for value in tensors_in(args)):
         return args  # they have a history, which a copy would not
     return copy.deepcopy(args)
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    items = list(value.values()) if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
-    return [tensor for item in items for tensor in _tensors(item)]
 
 
 class _Unit(NamedTuple):

@@ -6,7 +6,7 @@ It knows nothing of graph nodes.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from minidynamo.compat import (
 )
 from minidynamo.fake_strides import FakeTensorMode
 from minidynamo.guards.shapes import Layout, Shapes
+from minidynamo.nested import tensors_in
 from minidynamo.tracer.graph.dtype_checks import raise_unless_it_takes
 from minidynamo.variables.tensors import TensorVariable
 
@@ -167,19 +168,6 @@ def _give_history(fake: torch.Tensor) -> None:
 
 
 # What calls take and give
-
-
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors among nested arguments or results."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from tensors_in(item)
-    elif isinstance(value, dict):
-        yield from tensors_in(list(value.values()))
-    elif isinstance(value, slice):
-        yield from tensors_in([value.start, value.stop, value.step])
 
 
 class Versions:

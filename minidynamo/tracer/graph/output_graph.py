@@ -34,6 +34,7 @@ from minidynamo.guards.guard_list import GuardList
 from minidynamo.guards.profile import FrameProfile
 from minidynamo.guards.shapes import Shapes
 from minidynamo.guards.source import Computed, Constant, Result, Size, Source, TensorFact, is_read_anew
+from minidynamo.nested import nodes_in, tensors_in
 from minidynamo.structure import leaves
 from minidynamo.switches import allowed_attention, settings, way_to
 from minidynamo.tensor_places import at_first_places
@@ -41,7 +42,7 @@ from minidynamo.tracer.constants import NotConstant, from_constant
 from minidynamo.tracer.copies import anew
 from minidynamo.tracer.graph.arguments import Arguments, NotInGraph
 from minidynamo.tracer.graph.dead_code import remove_dead_code
-from minidynamo.tracer.graph.fake_tensors import FakeTensors, Versions, has_symbols, tensors_in, without_symbols
+from minidynamo.tracer.graph.fake_tensors import FakeTensors, Versions, has_symbols, without_symbols
 from minidynamo.tracer.graph.inputs import GraphInputs
 from minidynamo.tracer.graph.known_values import KnownValues
 from minidynamo.tracer.graph.open_graphs import OpenGraphs, give
@@ -468,9 +469,7 @@ _STATISTICS: dict[object, dict[str, int]] = {
 
 def _takes_free_numbers(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether a number is among the arguments of a node that may be another one in the next call."""
-    nodes: list[torch.fx.Node] = []
-    torch.fx.map_arg((args, kwargs), nodes.append)
-    values = [node.meta["example_value"] for node in nodes]
+    values = [node.meta["example_value"] for node in nodes_in((args, kwargs))]
     return any(isinstance(value, SYMBOLIC_NUMBERS) and constant_of(value) is None for value in values)
 
 

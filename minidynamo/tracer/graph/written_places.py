@@ -19,6 +19,7 @@ import torch.fx
 
 from minidynamo.autograd_calls import replace_data
 from minidynamo.compat import memory_of
+from minidynamo.nested import nodes_in
 from minidynamo.structure import leaves
 from minidynamo.tracer.graph import dead_code
 from minidynamo.tracer.graph.dead_code import is_of_torch
@@ -207,12 +208,6 @@ def _graph_of(
     return graph
 
 
-def _nodes_in(args: Any) -> list[torch.fx.Node]:
-    nodes: list[torch.fx.Node] = []
-    torch.fx.map_arg(args, nodes.append)
-    return nodes
-
-
 class _Finder:
     def __init__(self, root: torch.fx.GraphModule, fakes: Mapping[torch.fx.Node, torch.Tensor]) -> None:
         self.root = root
@@ -287,7 +282,7 @@ class _Finder:
 
     def _are_foreseen(self, args: Any) -> bool:
         """Whether arguments can be had before the graph runs, with little work: views, and positions."""
-        return all(map(self._is_foreseen, _nodes_in(args)))
+        return all(map(self._is_foreseen, nodes_in(args)))
 
     def _is_foreseen(self, node: torch.fx.Node) -> bool:
         if node not in self.foreseen:
@@ -307,16 +302,16 @@ class _Finder:
 
     def _reads_own_target(self, node: torch.fx.Node) -> bool:
         """Whether an operation reads the memory that it writes to, which some refuse."""
-        read, written = _nodes_in((node.args[1:], node.kwargs)), self._written_by(node)
+        read, written = nodes_in((node.args[1:], node.kwargs)), self._written_by(node)
         return any(self._memory(given) in written for given in read)
 
     def _reads_written(self, args: Any) -> bool:
         """Whether the values of arguments are others when the graph comes to them."""
-        return any(self._memory(node) in self.written for node in _nodes_in(args))
+        return any(self._memory(node) in self.written for node in nodes_in(args))
 
     def placeholders_of(self, nodes: Any) -> dict[torch.fx.Node, int]:
         """The inputs of the root from which nodes are computed, each with its place."""
-        pending = _nodes_in(nodes)
+        pending = nodes_in(nodes)
         found: dict[torch.fx.Node, None] = {}
         while pending:
             node = pending.pop()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from minidynamo.compat import memory_of
+from minidynamo.compat import memory_of, share_memory
 from minidynamo.guards.source import Computed, Constant
 from minidynamo.tracer import registry
 from minidynamo.tracer.protocol import Tracer
@@ -22,11 +22,6 @@ def is_copied_by_clone(tensor: torch.Tensor) -> bool:
     if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided or tensor.is_quantized:
         return False
     return not (vars(tensor) or tensor.is_conj() or tensor.is_neg()) and _fills_its_memory(tensor)
-
-
-def share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors lie in the same memory."""
-    return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
 
 
 def _fills_its_memory(tensor: torch.Tensor) -> bool:
