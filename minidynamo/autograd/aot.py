@@ -27,11 +27,12 @@ from minidynamo.autograd.hook_graphs import HookTracer
 from minidynamo.autograd.images import lay_out_images
 from minidynamo.autograd.inputs import InputLayout, flatten_inputs, layout_of, unflatten_inputs
 from minidynamo.autograd.joint import Trace, trace_joint
+from minidynamo.autograd.joint_graph import Forward, Joint, ancestors
 from minidynamo.autograd.numbers import is_number
 from minidynamo.autograd.orders import handed_on
 from minidynamo.autograd.outputs import Results, plan_outputs
 from minidynamo.autograd.packing import kept_as_in_eager, kept_for_tensors, mark_parameters, pack, unpacking
-from minidynamo.autograd.partition import Partition, ancestors, exposed, forward_graph, partition
+from minidynamo.autograd.partition import Partition, exposed, forward_graph, partition
 from minidynamo.autograd.parts import KeptFor, Part, part_of, read_for
 from minidynamo.autograd.redraws import draw_from_states
 from minidynamo.autograd.rehearsal import EagerMemory
@@ -341,10 +342,7 @@ def _split(
 ) -> AotGraphs:
     sizes = storage_sizes(functional, [output.node for output in trace.outputs], trace.mutated_with_grad)
     if not trace.training:
-        inputs = [*functional.placeholders, *functional.constants]
-        overwritten = _overwritten(functional, results, sizes)
-        graph = functional.emitter.graph
-        made = forward_graph(graph, inputs, results.nodes, results.input_writes, overwritten, sizes=sizes)
+        made = forward_graph(_forward(functional, results, sizes))
         without_grad = torch.is_grad_enabled() and any(trace.requires_grad.values())
         return AotGraphs(layout, _signature(layout, functional, results), _module(made), None, None, without_grad)
     gradients = [
@@ -352,7 +350,7 @@ def _split(
     ]
     _mark_arrivals(trace, functional)
     kept = frozenset[fx.Node]() if hooks is None else kept_as_in_eager(functional)
-    parts = _partition(trace, functional, results, gradients, save_policy, kept, sizes)
+    parts = partition(_joint(trace, functional, results, gradients, kept, sizes), save_policy)
     written = [mutation.index for mutation in results.mutations]
     higher = plan_higher_order(trace, functional, parts, gradients, written, layout.given_up())
     unpacked: tuple[Unpacked, ...] = ()
@@ -382,36 +380,36 @@ def _split(
     return AotGraphs(layout, signature, forward, backward, parts, higher=higher)
 
 
-def _overwritten(functional: FunctionalGraph, results: Results, sizes: StorageSizes) -> set[fx.Node]:
-    return {functional.placeholders[mutation.index] for mutation in results.mutations} - sizes.emptied
+def _forward(functional: FunctionalGraph, results: Results, sizes: StorageSizes) -> Forward:
+    written = {functional.placeholders[mutation.index] for mutation in results.mutations}
+    return Forward(
+        graph=functional.emitter.graph,
+        inputs=[*functional.placeholders, *functional.constants],
+        results=results.nodes,
+        writes=results.input_writes,
+        overwritten=frozenset(written - sizes.emptied),
+        sizes=sizes,
+    )
 
 
-def _partition(
+def _joint(
     trace: Trace,
     functional: FunctionalGraph,
     results: Results,
     gradients: list[fx.Node | None],
-    save_policy: SavePolicy | None,
     kept: frozenset[fx.Node],
     sizes: StorageSizes,
-) -> Partition:
-    graph, again = functional.emitter.graph, read_again(trace, functional)
-    inputs = [*functional.placeholders, *functional.constants]
-    held = [*inputs, *results.nodes, *holds_in_the_end(results.input_writes)]
-    return partition(
-        graph,
-        inputs,
-        functional.tangents,
-        results.nodes,
-        results.input_writes,
-        gradients,
-        _overwritten(functional, results, sizes),
-        save_policy,
-        exposed(graph, functional.made_forward, held, again),
-        again,
-        results.lying,
-        kept,
-        sizes,
+) -> Joint:
+    forward, again = _forward(functional, results, sizes), read_again(trace, functional)
+    held = [*forward.inputs, *forward.results, *holds_in_the_end(forward.writes)]
+    return Joint(
+        forward=forward,
+        tangents=functional.tangents,
+        gradients=gradients,
+        exposed=exposed(forward.graph, functional.made_forward, held, again),
+        also=again,
+        lying=results.lying,
+        eager=kept,
     )
 
 

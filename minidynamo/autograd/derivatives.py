@@ -20,9 +20,9 @@ from minidynamo.autograd.functional_graph import FunctionalGraph
 from minidynamo.autograd.functionalize import functionalize
 from minidynamo.autograd.inputs import InputLayout
 from minidynamo.autograd.joint import Given, Trace, mode_of, trace_joint
+from minidynamo.autograd.joint_graph import ancestors
 from minidynamo.autograd.layouts import GradientLayout
 from minidynamo.autograd.numbers import is_empty, is_number, is_symbolic, key
-from minidynamo.autograd.partition import ancestors
 from minidynamo.autograd.recomputation import computed_again, is_random, uses_generator
 from minidynamo.autograd.redraws import draw_from_states
 from minidynamo.autograd.unread import read_inputs

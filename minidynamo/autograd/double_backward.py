@@ -20,9 +20,10 @@ from minidynamo.autograd.derivatives import Derivative, Derivatives, NotAvailabl
 from minidynamo.autograd.functional_graph import FunctionalGraph
 from minidynamo.autograd.hooks import spare_leaves
 from minidynamo.autograd.joint import Given, Trace
+from minidynamo.autograd.joint_graph import ancestors, maker_of
 from minidynamo.autograd.links import Apart, Links, Ways
 from minidynamo.autograd.numbers import is_number
-from minidynamo.autograd.partition import Partition, ancestors, maker_of
+from minidynamo.autograd.partition import Partition
 from minidynamo.autograd.recomputation import is_free, is_random, uses_generator
 from minidynamo.autograd.unread import read_inputs
 from minidynamo.autograd.value_keys import symbol_values, symbols_of, value_keys

@@ -15,7 +15,7 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_slot
 
 from minidynamo import compat
-from minidynamo.autograd.partition import ancestors
+from minidynamo.autograd.joint_graph import ancestors
 
 HANDED_OVER = "handed_over"
 """Where a gradient function notes edges that eager has instead of ones to what it was computed from."""

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from minidynamo.autograd.joint_graph import maker_of
 from minidynamo.autograd.numbers import keys
-from minidynamo.autograd.partition import maker_of
 from minidynamo.autograd.twins import in_place
 from minidynamo.autograd.written_inputs import memory_of
 from minidynamo.compat import OpOverload

@@ -11,10 +11,10 @@ import torch
 from torch import fx
 
 from minidynamo import compat
+from minidynamo.autograd.joint_graph import maker_of
 from minidynamo.autograd.mutation import is_view, named_arguments
 from minidynamo.autograd.numbers import is_symbolic, key, keys
 from minidynamo.autograd.overlaps import overlaps_itself
-from minidynamo.autograd.partition import maker_of
 from minidynamo.autograd.unread import ASKED_FOR_LAYOUT
 from minidynamo.autograd.written_inputs import lies_in_arguments, memory_of
 from minidynamo.compat import OpOverload

@@ -20,8 +20,8 @@ from torch.fx.node import map_aggregate
 from minidynamo import compat
 from minidynamo.autograd.batches import has_batches
 from minidynamo.autograd.histories import HANDED_OVER
+from minidynamo.autograd.joint_graph import ancestors
 from minidynamo.autograd.numbers import is_symbolic
-from minidynamo.autograd.partition import ancestors
 from minidynamo.autograd.recomputation import is_random
 from minidynamo.compat import FakeTensor, OpOverload
 from minidynamo.plain_numbers import key_of_whole

@@ -18,10 +18,12 @@ from torch import fx
 from minidynamo.autograd.emitter import same_layout
 from minidynamo.autograd.functional_graph import FunctionalGraph
 from minidynamo.autograd.hook_graphs import HookGraph, HookTracer
+from minidynamo.autograd.joint_graph import ancestors, is_effect
 from minidynamo.autograd.layouts import GradientLayout, written_layout
+from minidynamo.autograd.minimum_cut import bytes_of
 from minidynamo.autograd.numbers import is_number, keys
 from minidynamo.autograd.orders import laid_out
-from minidynamo.autograd.partition import Partition, ancestors, bytes_of, is_effect
+from minidynamo.autograd.partition import Partition
 from minidynamo.autograd.recomputation import is_free, operation_of
 from minidynamo.autograd.signature import GraphSignature, Place, Unpacked
 from minidynamo.autograd.written_inputs import lies_in_arguments, memory_of

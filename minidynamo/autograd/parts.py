@@ -18,10 +18,11 @@ import torch
 from torch import fx
 
 from minidynamo import compat
+from minidynamo.autograd.joint_graph import tangent_dependent
 from minidynamo.autograd.locations import USERS_BACKWARD
 from minidynamo.autograd.numbers import has_symbols, is_dense_in, is_number, keys
 from minidynamo.autograd.orders import empty_as, laid_out, lay_out_anew
-from minidynamo.autograd.partition import backward_graph, tangent_dependent
+from minidynamo.autograd.partition import backward_graph
 from minidynamo.compat import OpOverload
 
 aten = torch.ops.aten
