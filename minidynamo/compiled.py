@@ -35,7 +35,7 @@ from minidynamo.explanation import Explanation, name_of_point
 from minidynamo.guards import stored_profile
 from minidynamo.guards.cache import Entry
 from minidynamo.guards.profile import FrameProfile, Turns
-from minidynamo.guards.recompiles import Recompile, explain, limit_reached
+from minidynamo.guards.recompiles import Recompile, explain, is_for_another_module, limit_reached
 from minidynamo.names import weakly
 from minidynamo.options import CompileOptions
 from minidynamo.stealing import stolen_arguments
@@ -46,6 +46,9 @@ _ANSWERS = ("breaks", "code", "guards", "memory_plan", "profile", "saved", "why"
 
 # Fresh closures over one code object are fresh functions: past this many the next ones run as written.
 _MOST_CALLEES_PER_CODE = 8
+
+# Modules of several classes may share a method: how many times the limit there are versions of it in all.
+_MOST_MODULE_CLASSES = 8
 
 all_compiled: weakref.WeakSet[CompiledFunction] = weakref.WeakSet()
 
@@ -271,8 +274,11 @@ class CompiledFunction:
             self._check_stolen(dict(zip(dispatcher.parameters, values)))
         missed = [explain(dispatcher.name, dispatcher.misfits)] if dispatcher.misfits else []
         key = self.options.backend.key()
-        if sum(entry.backend_key == key for entry in dispatcher.entries) >= self.options.recompile_limit:
-            self._stop_compiling(dispatcher, missed)
+        made = [n for n, entry in enumerate(dispatcher.entries) if entry.backend_key == key]
+        alike = [n for n in made if not is_for_another_module(dispatcher.misfits[n])]
+        limit = self.options.recompile_limit
+        if len(alike) >= limit or len(made) >= limit * _MOST_MODULE_CLASSES:
+            self._stop_compiling(dispatcher, len(made), missed)
             return Native(for_good=False)
         self.recompiles += missed
         frame = FrameToConvert(
@@ -350,11 +356,13 @@ class CompiledFunction:
         finally:
             stop()
 
-    def _stop_compiling(self, dispatcher: Dispatcher, missed: list[Recompile]) -> None:
+    def _stop_compiling(self, dispatcher: Dispatcher, versions: int, missed: list[Recompile]) -> None:
         """Say once what kept changing; with limit_policy="raise" that is an error of each further call."""
         known = [*(r for r in self.recompiles if r.name == dispatcher.name), *missed]
         raises = self.options.fullgraph or self.options.limit_policy == "raise"
-        diagnostic = limit_reached(dispatcher.name, self.options.recompile_limit, known, runs_as_written=not raises)
+        diagnostic = limit_reached(
+            dispatcher.name, versions, self.options.recompile_limit, known, runs_as_written=not raises
+        )
         if raises:
             raise RecompileLimit(diagnostic)
         dispatcher.stop_compiling()

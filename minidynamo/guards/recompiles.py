@@ -10,11 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from minidynamo.errors import Diagnostic, counted
 from minidynamo.guards.failures import GuardFailure, subject
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Result
+from minidynamo.guards.source import Local, Result
 
 Misfits = Sequence[Sequence[GuardFailure]]
 
@@ -107,6 +108,16 @@ def explain(name: str, misfits: Misfits) -> Recompile:
     return Recompile(name, len(misfits) + 1, difference, max(0, len(nearest) - 1), len(misfits) - 1)
 
 
+def is_for_another_module(failures: Sequence[GuardFailure]) -> bool:
+    """Whether a version was made for a module of another class: classes that share a method do not share its limit."""
+    return any(
+        failure.guard.kind is GuardKind.TYPE
+        and isinstance(failure.guard.source, Local)
+        and issubclass(failure.guard.expected, torch.nn.Module)
+        for failure in failures
+    )
+
+
 def refusal(name: str, misfits: Misfits) -> Diagnostic:
     """What the user is told when a call would be compiled and must not be."""
     what = f'{name} would have to be compiled, and the stance is "fail_on_recompile"'
@@ -130,7 +141,7 @@ def differs_from_frozen(name: str, failures: Sequence[GuardFailure]) -> Diagnost
 
 
 def limit_reached(
-    name: str, limit: int, recompiles: Iterable[Recompile], *, runs_as_written: bool = True
+    name: str, versions: int, limit: int, recompiles: Iterable[Recompile], *, runs_as_written: bool = True
 ) -> Diagnostic:
     """What the user is told when no more versions are made: what kept changing, most frequent first, and each fix.
 
@@ -144,9 +155,10 @@ def limit_reached(
         rows.append(f"{changed} changed ({counted(count, 'time')}, last from {last.expected} to {last.actual})")
         rows.append(f"    {_advice(last)}")
     rows += [f"and {counted(len(counts) - _MOST_CAUSES, 'other cause')}"] * (len(counts) > _MOST_CAUSES)
+    made = f"{counted(versions, 'version')} exist{'s' * (versions == 1)}"
     return Diagnostic(
         "MD302",
-        f"stopped compiling `{name}`: {counted(limit, 'version')} exist{'s' * (limit == 1)} (recompile_limit={limit})",
+        f"stopped compiling `{name}`: {made} (recompile_limit={limit})",
         why="\n".join([*rows, "Calls that fit none of them run as written."][: None if runs_as_written else -1]),
         fix="Do so, or raise recompile_limit= if all versions are needed. f.why() tells each reason.",
     )

@@ -10,7 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from minidynamo.testing import assert_same_as_eager
+from minidynamo import compile as compile_function
+from minidynamo import graph_break
+from minidynamo.events import MinidynamoNotice
+from minidynamo.testing import assert_same_as_eager, no_recompile
 from tests.end_to_end.histories import Histories, compare
 
 histories = Histories()
@@ -355,3 +358,38 @@ def test_a_copy_that_is_called_takes_no_break():
         return one, other, torch.randn(2, 3)
 
     assert_same_as_eager(lambda one, other, x: one(x) + other(x), make, calls=3, graphs=1, breaks=0, recompiles=0)
+
+
+def classes_with_one_forward(count):
+    """Modules of so many classes, whose shared forward has a graph break in it."""
+
+    class Base(nn.Module):
+        def forward(self, x):
+            y = x * 2
+            graph_break()
+            return y + self.offset
+
+    return [type(f"Part{number}", (Base,), {"offset": number})() for number in range(count)]
+
+
+def run_in_turn(modules, x):
+    for module in modules:
+        x = module(x)
+    return x
+
+
+def test_the_recompile_limit_counts_per_class_of_module():
+    modules = classes_with_one_forward(12)
+    compiled = compile_function(run_in_turn, backend="eager")
+    for _ in range(2):
+        assert torch.equal(compiled(modules, vectors()), run_in_turn(modules, vectors()))
+    assert len(compiled.graphs) == 13  # before the break one for all, behind it one for each
+    with no_recompile():
+        compiled(modules, vectors())
+
+
+def test_modules_of_many_classes_come_to_a_limit_too():
+    modules = classes_with_one_forward(12)
+    compiled = compile_function(run_in_turn, backend="eager", recompile_limit=1)
+    with pytest.warns(MinidynamoNotice, match="8 versions exist"):
+        assert torch.equal(compiled(modules, vectors()), run_in_turn(modules, vectors()))

@@ -47,7 +47,7 @@ def test_values_that_changed_meanwhile() -> None:
 def test_causes_are_ranked_by_how_often_they_came_each_with_its_fix() -> None:
     recompiles = [explain("step", [[_differs(name)]]) for name in ("a", "n", "n")]
     recompiles.append(explain("step", [[_differs("xs", GuardKind.LENGTH)]]))
-    told = limit_reached("step", 8, recompiles)
+    told = limit_reached("step", 8, 8, recompiles)
     assert told.code == "MD302" and told.what == "stopped compiling `step`: 8 versions exist (recompile_limit=8)"
     rows = told.why.splitlines()
     assert rows[0] == "value of `n` changed (2 times, last from 3 to 4)"
@@ -57,7 +57,7 @@ def test_causes_are_ranked_by_how_often_they_came_each_with_its_fix() -> None:
 
 
 def test_more_than_three_causes_are_counted() -> None:
-    told = limit_reached("step", 1, [explain("step", [[_differs(name)]]) for name in "abcde"])
+    told = limit_reached("step", 1, 1, [explain("step", [[_differs(name)]]) for name in "abcde"])
     assert "and 2 other causes" in told.why and "1 version exists" in told.what
     assert len(told.render().splitlines()) <= 12 and "explain MD302" in told.render()
 
