@@ -42,6 +42,7 @@ _OF_VALUES = {
     "repeat_interleave": "repeat by a number, or gather by positions that were computed before",
     "ctc_loss": "compute this loss behind the compiled function",
     "_pack_padded_sequence": "keep the padding, and mask what comes out",
+    "_pad_packed_sequence": "keep the padding, and mask what comes out",
 }
 _SHAPE = "move it out of the compiled function, or keep the shape"
 

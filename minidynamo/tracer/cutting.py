@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from types import FunctionType
 from typing import NamedTuple
 
+import torch
+
 from minidynamo.bytecode.analysis import cannot_cut, group_of, live_locals
 from minidynamo.bytecode.instructions import location
 from minidynamo.errors import Diagnostic, SkipFrame
@@ -171,9 +173,22 @@ def _compiled_callee(frame: Frame, index: int) -> int | None:
     if isinstance(callee, UnreadVariable):  # which function is called, the program does read
         callee = frame.look_at(callee)
     function = callee.function if isinstance(callee, MethodVariable) else callee
+    if _is_one_kernel(callee.receiver if isinstance(callee, MethodVariable) else callee):
+        return None
     own = isinstance(function, FunctionVariable) and not _is_library(function.value)
     nested = isinstance(function, NestedFunctionVariable)
     return position if own or nested or isinstance(callee, ModuleVariable) or _is_forward(callee) else None
+
+
+# Modules of torch whose forward is one call of a kernel: what comes before it is not worth a graph.
+_ONE_KERNEL = (torch.nn.RNN, torch.nn.LSTM, torch.nn.GRU)
+
+
+def _is_one_kernel(module: VariableTracker | Null) -> bool:
+    """Whether it is such a module, and nothing of the user's runs around its forward."""
+    if not isinstance(module, ModuleVariable) or module.cls not in _ONE_KERNEL or module.value is None:
+        return False
+    return not any(value for name, value in vars(module.value).items() if name.endswith("_hooks"))
 
 
 # Methods of torch's modules that call other modules; the last one is DistributedDataParallel's.

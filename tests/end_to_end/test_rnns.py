@@ -146,8 +146,20 @@ def tagger(m, tokens):
     return m(tokens)
 
 
-@programs(lambda: (nn.GRU(3, 4), torch.randn(5, 2, 3), torch.tensor([5, 3])), graphs=2, breaks=7)
+@programs(lambda: (nn.GRU(3, 4), torch.randn(5, 2, 3), torch.tensor([5, 3])), graphs=1, breaks=3)
 def sequences_of_different_lengths(gru, x, lengths):
     packed = nn.utils.rnn.pack_padded_sequence(x, lengths)
     states, hidden = gru(packed)
     return nn.utils.rnn.pad_packed_sequence(states)[0] * 2, hidden
+
+
+@programs(
+    lambda: (nn.LSTM(3, 4), nn.utils.rnn.pack_padded_sequence(torch.randn(5, 2, 3), torch.tensor([5, 3]))),
+    lambda: (nn.LSTM(3, 4), nn.utils.rnn.pack_padded_sequence(torch.randn(5, 2, 3), torch.tensor([4, 2]))),
+    graphs=4,  # what goes in and what comes out, of two lengths
+    breaks=2,
+)
+def sequences_that_are_packed_outside(lstm, packed):
+    scaled = packed._replace(data=packed.data * 2)
+    states, (hidden, _) = lstm(scaled)
+    return states.data * 2, hidden

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import torch
 from torch.nn.modules import module as module_globals
+from torch.nn.utils.rnn import PackedSequence
 
 from minidynamo.tracer.polyfills.functools import inner_code
 from minidynamo.tracer.polyfills.refusal import cannot_trace
 from minidynamo.tracer.registry import polyfill, polyfill_code
 
 Module = torch.nn.Module
+_RECURRENT = (torch.nn.RNN, torch.nn.LSTM, torch.nn.GRU)
 
 
 @polyfill(Module.__call__)
@@ -36,6 +38,9 @@ def module_call(self, *args, **kwargs):
         or module_globals._global_forward_hooks
         or module_globals._global_forward_pre_hooks
     ):
+        if type(self) in _RECURRENT and isinstance((args or [kwargs.get("input")])[0], PackedSequence):
+            what = f"a {type(self).__name__} gets a PackedSequence"
+            return cannot_trace(what, "how long its sequences are is data", "keep the padding, and mask what comes out")
         return self.forward(*args, **kwargs)
     return _call_with_hooks(self, args, kwargs)
 
