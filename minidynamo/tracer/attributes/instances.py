@@ -19,6 +19,7 @@ from minidynamo.tracer.constants import key_of
 from minidynamo.tracer.namespaces import InstanceItems
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.side_effects import DELETED, UNKNOWN
+from minidynamo.tracer.unread import looked_at
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable
@@ -101,6 +102,8 @@ def in_module_tables(tx: Tracer, obj: ModuleVariable, name: str) -> VariableTrac
         tracked = tx.side_effects.attr(obj, table)
         if tracked is UNKNOWN and place is not None and tx.graph.tracker_of(registered) is not None:
             tracked = tx.wrap(registered, place)  # which may be the table of another module, too: of a shallow copy
+        elif isinstance(tracked, VariableTracker):
+            tracked = looked_at(tx, tracked)
         if isinstance(tracked, DictVariable) and (tracked.source != place or tx.side_effects.is_changed(tracked)):
             found = tracked.items.get(key_of(ConstantVariable(name)))
             if found is not None:

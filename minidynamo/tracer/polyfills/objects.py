@@ -266,21 +266,32 @@ def _deep_copied_container(cls, x, memo):
     return y
 
 
+# What `copy` asks an object for, in this order.
+_ASKED_FOR = ("__reduce_ex__", "__reduce__", "__getstate__")
+
+
 def slot_names(cls: type) -> tuple[str, ...] | None:
-    """The slots whose contents make up the state of an object; None when the class says itself how it is copied."""
+    """The slots whose contents belong to the state of an object; None when the class says itself how it is copied."""
     if issubclass(cls, collections.OrderedDict) and cls.__reduce__ is collections.OrderedDict.__reduce__:
         return ()
-    inherited = ("__reduce_ex__", "__reduce__", "__getstate__")
-    special = ("__getnewargs_ex__", "__setstate__")
+    inherited = ("__reduce_ex__", "__reduce__") if tells_state(cls) else _ASKED_FOR
     if (
         any(getattr(cls, name) is not getattr(object, name) for name in inherited)
         or cls in copyreg.dispatch_table
-        or any(hasattr(cls, name) for name in special)
+        or hasattr(cls, "__getnewargs_ex__")
     ):
         return None
     if not cls.__flags__ & (1 << 9):  # made in C
         return None
-    return tuple(copyreg._slotnames(cls))  # type: ignore[attr-defined]
+    if tells_state(cls):
+        return ()
+    slots = tuple(copyreg._slotnames(cls))  # type: ignore[attr-defined]
+    return None if slots and hasattr(cls, "__setstate__") else slots
+
+
+def tells_state(cls: type) -> bool:
+    """Whether the class says itself, in Python, what the state of an instance is."""
+    return isinstance(cls.__getstate__, types.FunctionType)  # type: ignore[attr-defined]
 
 
 def answers_itself(cls: type) -> bool:
@@ -292,11 +303,8 @@ def _has_dict(cls: type) -> bool:
     return cls.__dictoffset__ != 0
 
 
-for _question in (slot_names, answers_itself, _has_dict):
+for _question in (slot_names, tells_state, answers_itself, _has_dict):
     registry.fold(_question)
-
-# What `copy` asks an object for, in this order.
-_ASKED_FOR = ("__reduce_ex__", "__reduce__", "__getstate__")
 
 
 def _reduced(x):
@@ -311,11 +319,31 @@ def _reduced(x):
             if type(method) is not types.BuiltinMethodType or method.__self__ is not x or method.__name__ != name:
                 return cannot_trace(f"a copy of a {cls.__name__}", f"it answers for `{name}`")
     args = x.__getnewargs__() if hasattr(cls, "__getnewargs__") else ()
-    state = dict(object.__getattribute__(x, "__dict__")) if _has_dict(cls) else {}
+    if tells_state(cls):
+        return args, x.__getstate__()
+    state = object.__getattribute__(x, "__dict__") if _has_dict(cls) else {}
+    if hasattr(cls, "__setstate__"):
+        return args, state or None
+    state = dict(state)
     for name in slots:
         if hasattr(x, name):
             state[name] = getattr(x, name)
-    return args, state
+    return args, state or None
+
+
+def _set_state(y, cls, state):
+    if hasattr(cls, "__setstate__"):
+        return y.__setstate__(state)
+    # A class that answers for attributes which are not there is asked for this one, too.
+    if (hasattr(cls, "__getattr__") or answers_itself(cls)) and hasattr(y, "__setstate__"):
+        cannot_trace(f"a copy of a {cls.__name__}", "it answers for `__setstate__`")
+    if answers_itself(cls) and y.__dict__ is not object.__getattribute__(y, "__dict__"):
+        cannot_trace(f"a copy of a {cls.__name__}", "it answers for `__dict__`")
+    if type(state) is not dict:
+        cannot_trace(f"a copy of a {cls.__name__}", "its state is no dict")
+    for name, value in state.items():
+        object.__setattr__(y, name, value)
+    return None
 
 
 def _rebuilt(x, reduced, memo):
@@ -327,13 +355,8 @@ def _rebuilt(x, reduced, memo):
     if memo is not None:
         memo[_NOTHING].append((x, y))
         state = copy_deepcopy(state, memo)
-    # A class that answers for attributes which are not there is asked for this one, too.
-    if state and (hasattr(cls, "__getattr__") or answers_itself(cls)) and hasattr(y, "__setstate__"):
-        cannot_trace(f"a copy of a {cls.__name__}", "it answers for `__setstate__`")
-    if state and answers_itself(cls) and y.__dict__ is not object.__getattribute__(y, "__dict__"):
-        cannot_trace(f"a copy of a {cls.__name__}", "it answers for `__dict__`")
-    for name, value in state.items():
-        object.__setattr__(y, name, value)
+    if state is not None:
+        _set_state(y, cls, state)
     if issubclass(cls, list):
         add = y.append
         for item in x:
