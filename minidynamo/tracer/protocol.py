@@ -77,6 +77,11 @@ class FrameView(Protocol):
         """Where the frame is now."""
         ...
 
+    @property
+    def handled(self) -> VariableTracker | None:
+        """The exception that is being handled in this frame."""
+        ...
+
     def forget_words(self, exception: ExceptionVariable) -> None:
         """An exception is made here: its message is not known when the frame stands for a library's own."""
         ...

@@ -212,7 +212,7 @@ _PARTS: dict[type[VariableTracker], Callable[[Any], Iterable[VariableTracker | N
     ModuleVariable: lambda v: (),
     NamespaceVariable: lambda v: (v.owner,),
     IdVariable: lambda v: (v.of,),
-    ExceptionVariable: lambda v: (v.args, v.cause, v.context),
+    ExceptionVariable: lambda v: (v.args, v.cause, v.context, *(v.made_by[1] if v.made_by else ())),
     TracebackVariable: lambda v: (v.exception,),
     SequenceIterator: _sequence_iterator,
     IndexIterator: lambda v: (v.sequence,),

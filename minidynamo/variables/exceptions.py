@@ -19,11 +19,13 @@ class ExceptionVariable(ObjectVariable):
 
     Once it `is_raised`, it has a traceback, which exists only when Python itself raises. `fields` are what its built-in
     class keeps beside the arguments, as far as that is known, and `text` is what it says where that follows from them.
+    `made_by` is the class that was called, and with what, where only the class itself fills these in.
     """
 
     args: TupleVariable | None = None
     fields: dict[str, VariableTracker] = field(default_factory=dict)
     text: str | None = None
+    made_by: tuple[type[BaseException], list[VariableTracker], dict[str, VariableTracker]] | None = None
     cause: VariableTracker | None = None
     context: VariableTracker | None = None
     suppresses_context: bool = False

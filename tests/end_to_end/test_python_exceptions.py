@@ -1008,12 +1008,16 @@ def one_exception_for_groups(x):
     return y * 2, found
 
 
+class Refused(OSError):
+    pass
+
+
 @programs(breaks=2)
 def class_that_cannot_be_made(x):
     y = x + 1
     try:
-        raise OSError(2, "no such file")
-    except FileNotFoundError as error:
+        raise Refused(2, "no such file")
+    except OSError as error:
         return y * 2, error.errno
 
 

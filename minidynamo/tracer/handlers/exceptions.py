@@ -7,21 +7,27 @@ when only its class is known.
 from __future__ import annotations
 
 import builtins
+import contextlib
+import sys
+from typing import Any
 
+from minidynamo.errors import Diagnostic, counted
 from minidynamo.tracer import registry
-from minidynamo.tracer.attributes import lookup_on_class
-from minidynamo.tracer.constants import as_constant
+from minidynamo.tracer.advice import MAKE_OUTSIDE
+from minidynamo.tracer.attributes import class_of, lookup_on_class
+from minidynamo.tracer.constants import NotConstant, as_constant, from_result
 from minidynamo.tracer.exceptions import EXCEPTIONS, own_fields, says_itself
 from minidynamo.tracer.moved_items import hold, moved_at
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.side_effects import UNKNOWN
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import TupleVariable
+from minidynamo.variables.containers import ListVariable, SequenceVariable, TupleVariable
 from minidynamo.variables.exceptions import ExceptionVariable, TracebackVariable
 from minidynamo.variables.objects import ClassVariable
 
 _MAKERS = {id(cls.__new__): cls.__new__ for cls in EXCEPTIONS}
+_KEEPS_MORE = "Exceptions that keep more than their arguments are made by Python itself."
 # Attributes that the error's place in the running program decides.
 _FILLED_BY_PYTHON = ("name", "obj")
 
@@ -32,6 +38,57 @@ def _new(tx: Tracer, cls: ClassVariable, /, *args: VariableTracker, **kwargs: Va
     exception = ExceptionVariable(None, cls.value, args=TupleVariable(hold(tx, [*args])))
     tx.frames[-1].forget_words(exception)
     return exception
+
+
+def _made_by_python(cls: type[BaseException]) -> registry.Handler:
+    """Calls of a class that keeps more than the arguments: Python makes one while tracing, which tells what it has."""
+
+    def make(tx: Tracer, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
+        operands = [*args, *kwargs.values()]
+        try:
+            values = [as_constant(operand) for operand in operands]
+        except NotConstant:
+            tx.break_graph("MD211", f"a {cls.__name__} is made", why=_KEEPS_MORE, fix=MAKE_OUTSIDE)
+        try:
+            error = cls(*values[: len(args)], **dict(zip(kwargs, values[len(args) :])))
+        except Exception as refused:
+            tx.raises(refused, exact=True)
+
+        def track(value: object) -> Any:
+            return from_result(value, operands, values)
+
+        exception = ExceptionVariable(None, type(error), args=track(error.args), made_by=(cls, [*args], kwargs))
+        for name in own_fields(type(error)):
+            with contextlib.suppress(NotConstant, AttributeError):
+                exception.fields[name] = track(getattr(error, name))
+        exception.text = str(error) if says_itself(type(error)) else None
+        tx.frames[-1].forget_words(exception)
+        return exception
+
+    return make
+
+
+def _group(cls: type[BaseExceptionGroup[Any]]) -> registry.Handler:
+    def make(tx: Tracer, message: VariableTracker, exceptions: VariableTracker, /) -> VariableTracker:
+        parts = [*exceptions.items] if isinstance(exceptions, SequenceVariable) else []
+        classes = [part.cls for part in parts if isinstance(part, ExceptionVariable)]
+        usual = all(issubclass(part, Exception) for part in classes)
+        known = message.python_type is str and len(parts) == len(classes) > 0
+        if not known or not isinstance(message, ConstantVariable) or (cls is ExceptionGroup and not usual):
+            tx.break_graph("MD211", f"a {cls.__name__} is made", why=_KEEPS_MORE, fix=MAKE_OUTSIDE)
+        if isinstance(exceptions, ListVariable):
+            what = "the exceptions of a group are in a list that is changed, or is there at the end"
+            why = "A group keeps the list that it was made of, beside what was in it."
+            where = tx.frames[-1].location
+            tx.side_effects.stands_in(exceptions, Diagnostic("MD211", what, why=why, fix="pass a tuple", where=where))
+        group = ExceptionVariable(None, ExceptionGroup if usual else cls, args=TupleVariable([message, exceptions]))
+        group.fields = {"message": message, "exceptions": TupleVariable([*parts])}
+        group.text = f"{message.value} ({counted(len(parts), 'sub-exception')})"
+        group.made_by = (cls, [message, exceptions], {})
+        tx.frames[-1].forget_words(group)
+        return group
+
+    return make
 
 
 @registry.takes_unread("args")
@@ -89,6 +146,27 @@ for _cls in EXCEPTIONS:
     for _name, _handler in (("__init__", _init), ("__str__", _str), ("__repr__", _repr)):
         if _name in vars(_cls) and (_cls, _name) != (KeyError, "__str__"):
             registry.method(_cls, _name)(_handler)
+
+
+for _cls in (BaseExceptionGroup, ExceptionGroup):
+    registry.function(_cls)(_group(_cls))
+for _cls in _BUILTINS.difference(EXCEPTIONS, (BaseExceptionGroup, ExceptionGroup)):
+    registry.function(_cls)(_made_by_python(_cls))
+
+
+@registry.function(sys.exc_info)
+def _exc_info(tx: Tracer) -> VariableTracker:
+    error = _handled(tx)
+    return TupleVariable([class_of(tx, error), error, TracebackVariable(error)])
+
+
+@registry.function(sys.exception)
+def _handled(tx: Tracer) -> ExceptionVariable:
+    """The exception that is being handled: here, or by who has called the traced program."""
+    error = next((frame.handled for frame in reversed(tx.frames) if frame.handled is not None), None)
+    if not isinstance(error, ExceptionVariable):
+        tx.break_graph("MD233", "it is asked which exception is being handled", why="No `except` is around it here.")
+    return error
 
 
 # Attributes

@@ -291,7 +291,7 @@ def slot_names(cls: type) -> tuple[str, ...] | None:
 
 def tells_state(cls: type) -> bool:
     """Whether the class says itself, in Python, what the state of an instance is."""
-    return isinstance(cls.__getstate__, types.FunctionType)  # type: ignore[attr-defined]
+    return isinstance(cls.__getstate__, types.FunctionType)
 
 
 def answers_itself(cls: type) -> bool:

@@ -51,6 +51,10 @@ def _bare_exception(rebuild: Rebuilder, variable: ExceptionVariable) -> str:
     """A new exception that was not raised: one that was has a traceback, and is Python's own affair."""
     if variable.is_raised or variable.args is None:
         raise cannot_rebuild(variable)
+    if variable.made_by is not None:
+        cls, given, named = variable.made_by
+        words = [*map(rebuild.value, given), *(f"{name}={rebuild.value(value)}" for name, value in named.items())]
+        return f"{rebuild.constant(cls)}({', '.join(words)})"
     native = rebuild.constant(native_base(variable.cls))
     args = [rebuild.value(item) for item in as_moved(variable.args.items)]
     made = f"{native}.__new__({', '.join([rebuild.constant(variable.cls), *args])})"
