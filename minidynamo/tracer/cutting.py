@@ -86,6 +86,11 @@ class Cuts:
         escaping = self.escaping(_values(self.frame, self.frame.index))
         return min([cut, *(self.origins[each] for each in escaping), *self._in_front_of_loops()])
 
+    def in_front_of(self, cut: Cut) -> Cut:
+        """Where to cut, now that the frame has come to `cut`: the instruction there may take what cannot be kept."""
+        escaping = self.escaping(_values(self.frame, self.frame.next_index))
+        return min([cut, *(self.origins[each] for each in escaping)])
+
     def _in_front_of_loops(self) -> list[Cut]:
         """Where what is looped over was made, for the loops around the present step whose number of turns varies."""
         if not self._unrolled:

@@ -157,6 +157,8 @@ def _run(request: FrameRequest, frame: Frame, stop: _Stop | None) -> None:
         step += 1
     if frame.result is not None:
         _expect_none_escaping(request, cuts, frame.result)
+    elif stop is not None and (earlier := cuts.in_front_of(stop.cut)).step < stop.cut.step:
+        raise _Stopped(_Stop(earlier, stop.diagnostic))
 
 
 def _end(request: FrameRequest, frame: Frame, stop: _Stop | None) -> Return | Break:

@@ -50,7 +50,7 @@ from minidynamo.variables.iterators import (
 )
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import IdVariable, ModuleVariable, NamespaceVariable, ObjectVariable
-from minidynamo.variables.references import WeakReferenceVariable
+from minidynamo.variables.references import ContextTokenVariable, WeakReferenceVariable
 from minidynamo.variables.tensors import StorageVariable
 from minidynamo.variables.transforms import PullBackVariable
 
@@ -227,6 +227,7 @@ _PARTS: dict[type[VariableTracker], Callable[[Any], Iterable[VariableTracker | N
     ContextExitVariable: lambda v: (v.context,),
     ArrayVariable: lambda v: (v.shared,),
     StorageVariable: lambda v: (v.of,),
+    ContextTokenVariable: lambda v: (v.of,),
     WeakReferenceVariable: lambda v: (v.referent,),
     PullBackVariable: lambda v: v.inputs,
     NumberVariable: lambda v: v.made.operands,

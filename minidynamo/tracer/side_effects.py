@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import enum
 import inspect
-from collections.abc import Callable, Collection, Hashable, Iterator
+import itertools
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -112,10 +113,10 @@ class Draw(Effect):
 
 
 class StandIn(NamedTuple):
-    """A container that is not the very one which eager would have, and what the user is told where that could be seen:
-    when it is changed, or is there when the graph has ended."""
+    """A container, or a token, that is not the very one which eager would have, and what the user is told where that
+    could be seen: when it is changed, or is there when the graph has ended."""
 
-    container: ListVariable | DictVariable
+    container: VariableTracker
     contents: list[object]
     diagnostic: Diagnostic
 
@@ -125,9 +126,11 @@ class StandIn(NamedTuple):
         return _contents(self.container) != self.contents
 
 
-def _contents(container: ListVariable | DictVariable) -> list[object]:
+def _contents(container: VariableTracker) -> list[object]:
     """What a container holds now."""
-    return [*(container.items.items() if isinstance(container, DictVariable) else container.items)]
+    if isinstance(container, DictVariable):
+        return [*container.items.items()]
+    return [*container.items] if isinstance(container, ListVariable) else []
 
 
 def _place_of(effect: Effect) -> Hashable | None:
@@ -175,6 +178,7 @@ class SideEffects:
         self._attributes: dict[tuple[VariableTracker, str], VariableTracker | Absence] = {}
         self._class_attributes: dict[tuple[type, str], VariableTracker | Absence] = {}
         self._globals: dict[tuple[int, str], VariableTracker | Absence] = {}
+        self._contexts: dict[VariableTracker, list[Called]] = {}
         self._changed: set[VariableTracker] = set()
         self.stand_ins: dict[VariableTracker, StandIn] = {}
 
@@ -202,8 +206,8 @@ class SideEffects:
         """Whether `contents_changed` was reported for it."""
         return container in self._changed
 
-    def stands_in(self, container: ListVariable | DictVariable, diagnostic: Diagnostic) -> None:
-        """Report a container that is not the very one which eager would have."""
+    def stands_in(self, container: VariableTracker, diagnostic: Diagnostic) -> None:
+        """Report a container, or a token, that is not the very one which eager would have."""
         self.stand_ins[container] = StandIn(container, _contents(container), diagnostic)
 
     def set_attr(self, obj: VariableTracker, name: str, value: VariableTracker) -> None:
@@ -258,6 +262,25 @@ class SideEffects:
         """What a read of the global must see."""
         return self._globals.get((id(namespace), name), UNKNOWN)
 
+    def set_context(self, variable: VariableTracker, setter: VariableTracker, value: VariableTracker) -> Called:
+        """Report `variable.set(value)` of a context variable, a call of `setter`; the effect stands for its token."""
+        effect = Called(setter, (variable, value))
+        self._record(effect)
+        self._contexts.setdefault(variable, []).append(effect)
+        return effect
+
+    def reset_context(self, variable: VariableTracker, token: object) -> None:
+        """Report that a context variable is as it was before `token`: what was set from there on happens to nobody."""
+        calls = self._contexts[variable]
+        undone = list(itertools.dropwhile(lambda call: call is not token, calls))
+        self.on_effect(undone[0])
+        del calls[-len(undone) :]
+        self.journal = [effect for effect in self.journal if effect not in undone]
+
+    def context_calls(self, variable: VariableTracker) -> Sequence[Called]:
+        """The calls that have set a context variable and count still, the last one at the end."""
+        return self._contexts.get(variable, ())
+
     def set_cell(self, cell: CellVariable, value: VariableTracker | None) -> None:
         """Report a write to a closure cell; the caller also stores it in the tracker."""
         self._record(CellSet(cell, value))
@@ -300,7 +323,8 @@ class SideEffects:
 
     def forget(self) -> None:
         """Let go of everything when the residual program is printed: it refers to the user's objects."""
-        for table in (self.journal, self.draws, self._attributes, self._class_attributes, self._globals, self._changed):
+        tables = (self.journal, self.draws, self._attributes, self._class_attributes, self._globals, self._contexts)
+        for table in (*tables, self._changed):
             table.clear()
 
     def call_later(self, function: VariableTracker, *args: VariableTracker, **kwargs: VariableTracker) -> None:

@@ -34,3 +34,15 @@ class ContextVarVariable(VariableTracker):
     @property
     def python_type(self) -> type:
         return contextvars.ContextVar
+
+
+@dataclass(eq=False)
+class ContextTokenVariable(VariableTracker):
+    """What setting a context variable gives while tracing: with it, `of` becomes what it was before `effect`."""
+
+    of: ContextVarVariable
+    effect: object
+
+    @property
+    def python_type(self) -> type:
+        return contextvars.Token

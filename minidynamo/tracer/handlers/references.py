@@ -1,8 +1,8 @@
-"""Owns weak references, making them and reading them, and the reading of context variables.
+"""Owns weak references, making them and reading them, and context variables.
 
 What a reference from outside refers to is read again by guards and residual programs, so a referent that dies or is
 replaced is noticed; so is another value of a context variable. References with callbacks, collections of weak
-references, and writes to context variables, which give tokens, are left to Python.
+references, and tokens of context variables that are kept, are left to Python.
 """
 
 from __future__ import annotations
@@ -12,15 +12,19 @@ import weakref
 
 import torch
 
+from minidynamo.errors import Diagnostic
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import ContextValue, Result, Unset
 from minidynamo.tracer import registry
 from minidynamo.tracer.constants import is_constant_value
+from minidynamo.tracer.inlining import trusted_source
 from minidynamo.tracer.lifetimes import may_be_gone
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.unread import looked_at
 from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import BuiltinVariable
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.references import ContextVarVariable, WeakReferenceVariable
+from minidynamo.variables.references import ContextTokenVariable, ContextVarVariable, WeakReferenceVariable
 from minidynamo.variables.tensors import TensorVariable
 
 
@@ -52,6 +56,9 @@ def _read(tx: Tracer, reference: VariableTracker, /) -> VariableTracker:
 @registry.method(contextvars.ContextVar, "get")
 def _read_context(tx: Tracer, variable: VariableTracker, default: VariableTracker | None = None, /) -> VariableTracker:
     assert isinstance(variable, ContextVarVariable) and variable.source is not None
+    calls = tx.side_effects.context_calls(variable)
+    if calls:
+        return looked_at(tx, calls[-1].args[1])
     place = ContextValue(variable.source)
     value = variable.value.get(Unset)
     if value is not Unset:
@@ -65,6 +72,28 @@ def _read_context(tx: Tracer, variable: VariableTracker, default: VariableTracke
     if not is_constant_value(usual):
         tx.break_graph("MD206", "the default of a context variable is read", why="It has no name to be read by again.")
     return ConstantVariable(usual)
+
+
+@registry.method(contextvars.ContextVar, "set")
+def _set_context(tx: Tracer, variable: VariableTracker, value: VariableTracker, /) -> VariableTracker:
+    assert isinstance(variable, ContextVarVariable)
+    setter = BuiltinVariable(contextvars.ContextVar.set, source=trusted_source(contextvars.ContextVar.set))
+    token = ContextTokenVariable(variable, tx.side_effects.set_context(variable, setter, value))
+    what, why = "the token of a context variable is kept", "Only the variable itself gives one."
+    fix = "reset the variable in the same function, without a graph break between"
+    where = tx.frames[-1].location
+    tx.side_effects.stands_in(token, Diagnostic("MD206", f"graph break: {what}", why, fix, where=where))
+    return token
+
+
+@registry.method(contextvars.ContextVar, "reset")
+def _reset_context(tx: Tracer, variable: VariableTracker, token: VariableTracker, /) -> VariableTracker:
+    calls = tx.side_effects.context_calls(variable)
+    if not isinstance(token, ContextTokenVariable) or token.effect not in calls:
+        why = "What the variable was before is known to the token alone."
+        tx.break_graph("MD206", "a context variable is reset by a token from elsewhere", why=why)
+    tx.side_effects.reset_context(variable, token.effect)
+    return ConstantVariable(None)
 
 
 def _own_default(variable: contextvars.ContextVar[object]) -> object:
