@@ -31,6 +31,7 @@ from minidynamo.tracer.constants import (
     involves_own_operators,
     is_constant_value,
     is_nan,
+    slice_of,
 )
 from minidynamo.tracer.copies import can_be_two
 from minidynamo.tracer.exceptions import says, tracked
@@ -292,8 +293,29 @@ for _function, _name in UNARY.items():
 # Subscripts
 
 
+def as_index(tx: Tracer, key: VariableTracker) -> VariableTracker:
+    """What a subscript means to sequences and tensors: an object with `__index__` is the number that it gives."""
+    if isinstance(key, ObjectVariable) and key.storage is None and _has_method(key, "__index__"):
+        number = tx.call_method(key, "__index__")
+        return number if number.python_type is int else key
+    if isinstance(key, SliceVariable):
+        step, start, stop = (as_index(tx, part) for part in (key.step, key.start, key.stop))
+        return slice_of(start, stop, step)
+    return key
+
+
+def _subscript_of(tx: Tracer, obj: VariableTracker, key: VariableTracker) -> VariableTracker:
+    if not isinstance(obj, TensorVariable | ConstantVariable | SequenceVariable):
+        return key
+    if isinstance(obj, TensorVariable) and isinstance(key, TupleVariable) and key.python_type is tuple:
+        parts = [as_index(tx, part) for part in key.items]
+        return key if all(map(operator.is_, parts, key.items)) else TupleVariable(parts)
+    return as_index(tx, key)
+
+
 @registry.function(operator.getitem)
 def _getitem(tx: Tracer, obj: VariableTracker, key: VariableTracker, /) -> VariableTracker:
+    key = _subscript_of(tx, obj, key)
     if isinstance(obj, TensorVariable):
         part, left = select_numbers(tx, obj, key)
         return part if left is WHOLE else tx.emit(operator.getitem, [part, left])
@@ -343,6 +365,7 @@ def _type_argument(tx: Tracer, key: VariableTracker) -> Any:
 @registry.function(operator.setitem)
 @registry.takes_unread("value")
 def _setitem(tx: Tracer, obj: VariableTracker, key: VariableTracker, value: VariableTracker, /) -> VariableTracker:
+    key = _subscript_of(tx, obj, key)
     if isinstance(obj, TensorVariable):
         return tx.emit(operator.setitem, [*select_numbers(tx, obj, key), looked_at(tx, value)])
     _subscript(tx, obj, "__setitem__", key, value)
@@ -351,7 +374,7 @@ def _setitem(tx: Tracer, obj: VariableTracker, key: VariableTracker, value: Vari
 
 @registry.function(operator.delitem)
 def _delitem(tx: Tracer, obj: VariableTracker, key: VariableTracker, /) -> VariableTracker:
-    _subscript(tx, obj, "__delitem__", key)
+    _subscript(tx, obj, "__delitem__", _subscript_of(tx, obj, key))
     return ConstantVariable(None)
 
 

@@ -19,7 +19,7 @@ from minidynamo.tracer.generators import GeneratorVariable
 from minidynamo.tracer.handlers.index_iterators import backwards_by_index, by_index
 from minidynamo.tracer.handlers.values import class_has, expect_constant
 from minidynamo.tracer.moved_items import as_moved, hold, moved_item, moved_under, next_moved
-from minidynamo.tracer.operators import folded
+from minidynamo.tracer.operators import as_index, folded
 from minidynamo.tracer.polyfills.itertools import tee, until
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.reachable import has_other_keys
@@ -95,7 +95,8 @@ def _advance_object(tx: Tracer, iterator: ObjectVariable) -> VariableTracker | N
 
 
 @registry.function(range)
-def _range(tx: Tracer, *bounds: VariableTracker) -> VariableTracker:
+def _range(tx: Tracer, *given: VariableTracker) -> VariableTracker:
+    bounds = [as_index(tx, bound) for bound in given]
     here = [bound.here for bound in bounds if isinstance(bound, NumberVariable | ConstantVariable)]
     if len(here) == len(bounds):
         with contextlib.suppress(TypeError, ValueError):
