@@ -32,6 +32,7 @@ from __future__ import annotations
 import difflib
 import linecache
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -210,9 +211,14 @@ class UnknownName(MinidynamoError, ValueError):
     """A name is not in the table it must come from: a backend, a mode, a config field, a log."""
 
 
+# What torch says in front of its words when one of its own checks fails: the check, its place, and a request.
+_OF_TORCH_ITSELF = re.compile(r'^.*INTERNAL ASSERT FAILED at ".*?":\d+, please report a bug to PyTorch\.\s*')
+
+
 def first_line(error: BaseException) -> str:
     """The first line of what an error says; of one that says nothing, how it was made."""
-    return (str(error).strip() or repr(error)).partition("\n")[0]
+    line = (str(error).strip() or repr(error)).partition("\n")[0]
+    return _OF_TORCH_ITSELF.sub("", line) or "a check of torch's own failed"
 
 
 def summary(error: BaseException) -> str:

@@ -87,6 +87,9 @@ def test_nearest():
 def test_errors_on_one_line():
     assert first_line(ValueError("\nno\nway")) == "no" and summary(ValueError("no\nway")) == "ValueError: no"
     assert first_line(ValueError()) == "ValueError()"
+    failed = 'x == 1 INTERNAL ASSERT FAILED at "/a/b.cpp":103, please report a bug to PyTorch. '
+    assert first_line(RuntimeError(f"{failed}No such thing.")) == "No such thing."
+    assert first_line(RuntimeError(failed)) == "a check of torch's own failed"
 
 
 def test_a_location_fits_into_a_comment(tmp_path):

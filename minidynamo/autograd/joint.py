@@ -46,7 +46,7 @@ from minidynamo.autograd.places_read import PlacesRead, let_have_symbols
 from minidynamo.autograd.vectors import without_vectors
 from minidynamo.compat import FakeTensor, FakeTensorMode, OpOverload
 from minidynamo.copied_results import noting_copies
-from minidynamo.errors import Diagnostic, GraphRefused, MinidynamoError, first_line
+from minidynamo.errors import Diagnostic, GraphRefused, MinidynamoError, first_line, summary
 from minidynamo.recomputing import CHECKPOINTS
 from minidynamo.switches import is_switch, preserved, restore, settings
 from minidynamo.tensor_places import reads_places, run_with_places
@@ -152,7 +152,8 @@ def trace_joint(
         attempt = functools.partial(_trace_once, gm, layout, flat, mode, leaves, decompositions, orders)
         # Anomaly mode looks for NaN in gradients that have no data here. Behind hooks autograd does not notice that
         # what it has saved was written to.
-        with torch.autograd.set_detect_anomaly(False), compat.no_saved_tensor_hooks():
+        quiet = compat.without_fake_tensor_log()
+        with quiet, torch.autograd.set_detect_anomaly(False), compat.no_saved_tensor_hooks():
             return _trace_with_calls(attempt, mode)
     except MinidynamoError:
         raise
@@ -165,8 +166,8 @@ def untraceable(error: Exception) -> GraphRefused:
     return GraphRefused(
         Diagnostic(
             "MD401",
-            f"the graph cannot be traced for autograd: {first_line(error)}",
-            why="Torch raised this while the graph and its gradients ran on tensors without data.",
+            "the graph cannot be traced for autograd",
+            why=f"On tensors without data torch raises {summary(error)}",
             fix="Run the function without minidynamo to see whether torch raises the same there.",
         )
     )

@@ -21,7 +21,7 @@ from minidynamo.autograd.plain_calls import foreseen
 from minidynamo.autograd_calls import gives_several, is_autograd_call, looked_at, require_grad
 from minidynamo.boxed import BoxedCallable, make_boxed, mark_boxed
 from minidynamo.branching import is_cond, run_branch, subgraphs_of
-from minidynamo.compat import FakeTensor
+from minidynamo.compat import FakeTensor, without_fake_tensor_log
 from minidynamo.errors import Diagnostic, GraphRefused
 from minidynamo.fake_strides import FakeTensorMode
 from minidynamo.recomputing import CHECKPOINTS
@@ -347,7 +347,7 @@ def _run_on_fakes(gm: fx.GraphModule, examples: Sequence[Any]) -> Sequence[Any]:
     known = [*examples, *(node.meta.get("example_value") for node in gm.graph.nodes)]
     mode = next((value.fake_mode for value in known if isinstance(value, FakeTensor)), None) or FakeTensorMode()
     try:
-        with mode:
+        with mode, without_fake_tensor_log():
             results: Sequence[Any] = _OnFakes(gm).run(*examples)
     except RuntimeError as error:  # of a view whose base was written to in another mode, say
         raise untraceable(error) from error

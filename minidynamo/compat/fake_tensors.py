@@ -5,6 +5,7 @@ Which strides their operations give is corrected in `fake_strides.py`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import threading
@@ -24,8 +25,18 @@ DynamicOutputShape = torch._subclasses.fake_tensor.DynamicOutputShapeException
 UnsupportedFakeTensor = torch._subclasses.fake_tensor.UnsupportedFakeTensorException
 UnsupportedOperator = torch._subclasses.fake_tensor.UnsupportedOperatorException
 
-# Logs a traceback for each call on fake tensors that raises, which is how the tracer finds out that the call would.
-fake_tensor_log = logging.getLogger("torch._subclasses.fake_tensor")
+_fake_tensor_log = logging.getLogger("torch._subclasses.fake_tensor")
+
+
+@contextlib.contextmanager
+def without_fake_tensor_log() -> typing.Iterator[None]:
+    """Inside, torch logs no traceback for a call on fake tensors that raises, which is how it is found out that one
+    would: whoever asks says what that means."""
+    before, _fake_tensor_log.disabled = _fake_tensor_log.disabled, True
+    try:
+        yield
+    finally:
+        _fake_tensor_log.disabled = before
 
 
 def constant_behind(fake: torch.Tensor) -> torch.Tensor | None:

@@ -20,7 +20,7 @@ from minidynamo.guards.check import conjuncts, ordered
 from minidynamo.guards.deaths import Lost
 from minidynamo.guards.guard import GlobalState, Guard, GuardKind, TensorFacts
 from minidynamo.guards.reader import Reader
-from minidynamo.guards.source import InstanceAttr, Source
+from minidynamo.guards.source import InstanceAttr, Local, Source
 from minidynamo.guards.state import differences
 from minidynamo.guards.tensors import differences as differing
 from minidynamo.guards.tensors import facts_of
@@ -255,6 +255,10 @@ def _aspect(guard: Guard, found: Any) -> str:
     if guard.kind is GuardKind.IDENTITY and issubclass(type(guard.expected), (bool, enum.Enum)):
         is_mode = isinstance(guard.source, InstanceAttr) and guard.source.name == "training"
         return "mode" if is_mode else "choice"
+    if guard.kind is GuardKind.LENGTH and issubclass(type(found), (dict, set, frozenset)):
+        return "first entries" if guard.expected == 0 else "entries"
+    if guard.kind is GuardKind.LENGTH and isinstance(guard.source, Local) and issubclass(type(found), tuple):
+        return "values"
     return ""
 
 

@@ -61,6 +61,9 @@ _ADVICE_FOR: dict[tuple[GuardKind, str], str] = {
     (GuardKind.TENSOR, "stride"): "Each memory layout has a version: pass x.contiguous() where the layout differs.",
     (GuardKind.TENSOR, "requires_grad"): "Tensors with and without gradient have a version each: pass x.detach() "
     "where none is wanted.",
+    (GuardKind.LENGTH, "first entries"): "Empty and filled have a version each; no more follow if the number stays.",
+    (GuardKind.LENGTH, "entries"): "Each number of entries has a version: keep to one, or read single keys.",
+    (GuardKind.LENGTH, "values"): "Each number of values has a version: pass as many in each call.",
     (GuardKind.IDENTITY, "presence"): "With and without this value there is a version each; no more follow.",
     (GuardKind.IDENTITY, "mode"): "train() and eval() have a version each; no more follow.",
     (GuardKind.IDENTITY, "choice"): "Each of its few values has a version; no more follow when all have been seen.",

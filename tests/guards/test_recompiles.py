@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from minidynamo.errors import UserLocation
-from minidynamo.guards.failures import GuardFailure
+from minidynamo.guards.failures import GuardFailure, failures
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.recompiles import (
     _ADVICE,
@@ -54,6 +54,17 @@ def test_causes_are_ranked_by_how_often_they_came_each_with_its_fix() -> None:
     assert rows[1].strip() == _NUMBER
     assert _ADVICE[GuardKind.EQUALS] in explain("step", [[_differs("mode", expected="mean")]]).diagnostic().render()
     assert rows[2].startswith("value of `a` changed (1 time") and rows[5].strip() == _ADVICE[GuardKind.LENGTH]
+
+
+def test_the_advice_about_a_length_is_about_what_has_it() -> None:
+    def advice(first: Any, then: Any) -> str:
+        guard = Guard(Local("xs"), GuardKind.LENGTH, len(first), WHERE)
+        (failure,) = failures([guard], {"xs": then})
+        return explain("step", [[failure]]).diagnostic().fix
+
+    assert "stack them" in advice([1], [1, 2])
+    assert "in each call" in advice((1,), (1, 2)) and "stack" not in advice((1,), (1, 2))
+    assert "read single keys" in advice({1: 2}, {}) and "if the number stays" in advice({}, {1: 2})
 
 
 def test_more_than_three_causes_are_counted() -> None:

@@ -14,11 +14,11 @@ import torch
 from minidynamo.compat import (
     SYMBOLIC_NUMBERS,
     OpOverload,
-    fake_tensor_log,
     form_without_data,
     memory_of,
     python_dispatcher,
     version_of,
+    without_fake_tensor_log,
 )
 from minidynamo.fake_strides import FakeTensorMode
 from minidynamo.guards.shapes import Layout, Shapes
@@ -110,19 +110,18 @@ class FakeTensors:
 
     def run(self, target: Callable[..., Any] | str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Call a function, or the method of its first argument with that name."""
-        logged, fake_tensor_log.disabled = fake_tensor_log.disabled, True
+        dispatcher = python_dispatcher() if self._shapes.is_symbolic else contextlib.nullcontext()
         try:
-            with self.mode, python_dispatcher() if self._shapes.is_symbolic else contextlib.nullcontext():
-                if isinstance(target, str):
-                    result = getattr(args[0], target)(*args[1:], **kwargs)
-                else:
-                    result = target(*args, **kwargs)
-            raise_unless_it_takes(target, args, kwargs)
-            return result
+            with without_fake_tensor_log():
+                with self.mode, dispatcher:
+                    if isinstance(target, str):
+                        result = getattr(args[0], target)(*args[1:], **kwargs)
+                    else:
+                        result = target(*args, **kwargs)
+                raise_unless_it_takes(target, args, kwargs)
+                return result
         except Exception as error:
             raise CallFailed(str(error)) from _without_frames(error)
-        finally:
-            fake_tensor_log.disabled = logged
 
     def foretells(self, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         """Whether an operator of the program tells by itself what it gives for floats that are symbols. What it decides
