@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,8 @@ import torch
 from minidynamo import compat
 from minidynamo.compat import OpOverload
 from minidynamo.strides import is_dense
+from minidynamo.strides_of_one import Rule as RuleOfOne
+from minidynamo.strides_of_one import has_places_of_one, rule_for, with_places_of_one
 
 aten = torch.ops.aten
 
@@ -74,71 +76,10 @@ def _on_cpu(rule: Rule) -> Rule:
     return lambda result, given: rule(result, given) if result.device.type == "cpu" else result
 
 
-def _as_iterated(result: torch.Tensor, operands: Sequence[Any]) -> torch.Tensor:
-    """As eager's iterator lays out what it makes of `operands`, numbers among them."""
-    tensors = [operand for operand in operands if isinstance(operand, torch.Tensor)]
-    alike = [tensor.shape == result.shape for tensor in tensors if tensor.dim()]
-    if all(alike) and len(alike) == len(operands):
-        for memory_format in (torch.contiguous_format, torch.channels_last)[: 1 + (result.dim() == 4)]:
-            if all(tensor.is_contiguous(memory_format=memory_format) for tensor in tensors):
-                laid_out = torch.empty(result.shape, device="meta", memory_format=memory_format)
-                return _in_places_of_one(result, laid_out.stride())
-        if len({tensor.stride() for tensor in tensors}) == 1 and is_dense(tensors[0].shape, tensors[0].stride()):
-            return _in_places_of_one(result, tensors[0].stride())
-    return _in_places_of_one(result, _in_order(result.shape, tensors))
-
-
-def _as_allocated(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
-    """As eager lays out what is like the first argument."""
-    return _in_places_of_one(result, given[0].stride()) if is_dense(given[0].shape, given[0].stride()) else result
-
-
-def _in_places_of_one(result: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
-    """As foretold, but for dimensions of one element, with which torch is careless; unless `strides` are wrong."""
-    if any(one != other for size, one, other in zip(result.shape, strides, result.stride()) if size != 1):
-        return result
-    return result.new_empty_strided(result.shape, strides)
-
-
-def _strides_in(tensor: torch.Tensor, shape: Sequence[int]) -> list[int]:
-    """The strides of a tensor that is broadcast; 0 where it has no say."""
-    missing = [0] * (len(shape) - tensor.dim())
-    sizes = zip(tensor.stride(), tensor.shape, shape[len(missing) :])
-    return missing + [0 if size == 1 and wanted != 1 else stride for stride, size, wanted in sizes]
-
-
-def _in_order(shape: Sequence[int], tensors: Sequence[torch.Tensor]) -> list[int]:
-    """Strides without gaps; the first tensor in which two dimensions differ says which is the inner one."""
-    given = [_strides_in(tensor, shape) for tensor in tensors if tensor.dim()]
-
-    def is_inner(one: int, other: int) -> bool | None:
-        for strides in given:
-            if strides[one] and strides[other] and strides[one] != strides[other]:
-                return strides[one] < strides[other]
-            if strides[one] and strides[one] == strides[other] and shape[one] > shape[other]:
-                return False
-        return None
-
-    order: list[int] = []
-    for dim in reversed(range(len(shape))):
-        order.append(dim)
-        place = len(order) - 1
-        for before in reversed(range(place)):
-            inner = is_inner(order[before], order[place])
-            if inner is False:
-                order[before], order[place] = order[place], order[before]
-                place = before
-            elif inner:
-                break
-    strides, step = [0] * len(shape), 1
-    for dim in order:
-        strides[dim], step = step, step * shape[dim]
-    return strides
-
-
 RULES: dict[OpOverload, Rule] = {
     **dict.fromkeys(
         (
+            aten.complex.default,
             aten.copysign.Tensor,
             aten.div.Tensor_mode,
             aten.floor_divide.default,
@@ -184,22 +125,6 @@ RULES: dict[OpOverload, Rule] = {
     aten.roll.default: _on_cpu(_rolled),
 }
 """What eager lays out in another way than torch foretells. It holds for all results as large as the first."""
-
-ALLOCATED = frozenset(
-    {
-        aten.clone.default,
-        aten.empty_like.default,
-        aten.full_like.default,
-        aten.hardtanh.default,
-        aten.ones_like.default,
-        aten.rand_like.default,
-        aten.randint_like.default,
-        aten.randint_like.low_dtype,
-        aten.randn_like.default,
-        aten.zeros_like.default,
-    }
-)
-"""What eager lays out like the first argument to the last stride."""
 
 COPIES: dict[OpOverload, dict[int, int]] = {
     aten._batch_norm_with_update_functional.default: {4: 3, 5: 4},
@@ -289,23 +214,6 @@ those rules take."""
 
 STANDS_FOR: dict[OpOverload, OpOverload] = {}
 """Operators that do what one of ATen's does, of the same arguments: what is said of that holds for them."""
-
-
-def _of_one(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Rule | None:
-    """The rule for dimensions of one element, where all sizes are known."""
-    if _has_symbols(args) or kwargs.get("memory_format") not in (None, torch.preserve_format):
-        return None
-    if op in ALLOCATED:
-        return _as_allocated
-    return _as_iterated if torch.Tag.pointwise in op.tags else None
-
-
-def _operands(op: OpOverload, args: Sequence[Any]) -> list[Any]:
-    """The arguments that eager takes for tensors, which numbers may stand for."""
-    arguments = [str(argument.type) for argument in op._schema.arguments]
-    if op._overloadname == "Scalar":
-        arguments[1] = "Tensor"
-    return [value for value, kind in zip(args, arguments) if "Tensor" in kind]
 
 
 def _need_as_large(source: torch.Tensor, window: torch.Tensor) -> None:
@@ -429,22 +337,32 @@ class FakeTensorMode(compat.FakeTensorMode):
         if copies:
             with self:
                 result = tuple(torch.empty_like(args[copies[i]]) if i in copies else r for i, r in enumerate(result))
-        of_one = isinstance(result, torch.Tensor) and not _has_symbols(result) and 1 in result.shape
-        if rule is None and of_one and not op._schema.is_mutable:
-            rule, args = _of_one(op, args, kwargs or {}), _operands(op, args)
-        if rule is None:
-            return result
+        if rule is not None:
+            result = self._of_each(result, lambda made: self._laid_out(rule, made, args))
+        of_one = rule_for(op, kwargs or {})
+        if of_one is not None:
+            result = self._of_each(result, lambda made: self._with_places_of_one(of_one, made, op, args))
+        return result
+
+    def _of_each(self, result: Any, lay_out: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+        """A result laid out anew; of several, those that are as large as the first."""
         if isinstance(result, torch.Tensor):
-            return self._laid_out(rule, result, args)
+            return lay_out(result)
         if result[0] is None:  # a gradient that was not asked for
             return result
         first = result[0].shape
         # Sizes are compared where there are as many: otherwise the batch would be told from the number of channels.
         alike = (made is not None and made.dim() == len(first) and made.shape == first for made in result)
-        return tuple(self._laid_out(rule, made, args) if same else made for made, same in zip(result, alike))
+        return tuple(lay_out(made) if same else made for made, same in zip(result, alike))
 
     def _laid_out(self, rule: Rule, result: torch.Tensor, args: Any) -> torch.Tensor:
         if result.dim() < 2:
             return result
         with self:
             return rule(result, args)
+
+    def _with_places_of_one(self, rule: RuleOfOne, result: torch.Tensor, op: OpOverload, args: Any) -> torch.Tensor:
+        if not has_places_of_one(result):
+            return result
+        with self:
+            return with_places_of_one(rule, result, op, args)

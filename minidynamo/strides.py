@@ -6,7 +6,7 @@ Of what the places are counted, and what lies there, is for others to know.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 Dims = list[tuple[Any, Any]]
@@ -45,3 +45,18 @@ def is_dense(shape: Sequence[Any], strides: Sequence[Any]) -> bool:
             return False
         step *= size
     return True
+
+
+def dense_strides(
+    order: Sequence[int], shape: Sequence[Any], at_least: Callable[[Any, int], Any] = max
+) -> tuple[Any, ...]:
+    """Strides of a tensor without gaps whose dimensions, from the innermost on, are `order`.
+
+    torch counts an empty dimension as one: `at_least` is the maximum of a size and 1.
+    """
+    strides: list[Any] = [1] * len(shape)
+    step: Any = 1
+    for dim in order:
+        strides[dim] = step
+        step = step * at_least(shape[dim], 1)
+    return tuple(strides)

@@ -57,6 +57,7 @@ FOUNDATION |= {
     "storage_sizes",
     "storages",
     "strides",
+    "strides_of_one",
     "structure",
     "switches",
     "taken_apart",

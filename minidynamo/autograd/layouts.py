@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import torch
 
-from minidynamo.autograd.numbers import dense_strides, has_symbols, is_dense_in
+from minidynamo.autograd.numbers import has_symbols, is_dense_in
 from minidynamo.errors import Diagnostic, GraphRefused
 from minidynamo.numbers_in_data import hint_of
+from minidynamo.strides import dense_strides
 
 
 class Layout:

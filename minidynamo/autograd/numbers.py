@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from minidynamo import compat
+from minidynamo.strides import dense_strides
 
 
 def is_symbolic(value: Any) -> bool:
@@ -56,19 +57,6 @@ def is_empty(value: Any) -> bool:
 def keys(numbers: Iterable[Any]) -> tuple[Any, ...]:
     """The key of each number."""
     return tuple(map(key, numbers))
-
-
-def dense_strides(order: Sequence[int], shape: Sequence[Any], at_least: Callable[[Any, int], Any] = max) -> Any:
-    """Strides of a tensor without gaps whose dimensions, from the innermost on, are `order`.
-
-    torch counts an empty dimension as one: `at_least` is the maximum of a size and 1.
-    """
-    strides: list[Any] = [1] * len(shape)
-    step: Any = 1
-    for dim in order:
-        strides[dim] = step
-        step = step * at_least(shape[dim], 1)
-    return tuple(strides)
 
 
 def is_dense_in(order: Sequence[int], shape: Sequence[Any], strides: Sequence[Any]) -> bool:

@@ -15,10 +15,11 @@ from torch import fx
 from minidynamo.autograd.emitter import fake
 from minidynamo.autograd.locations import USERS_BACKWARD
 from minidynamo.autograd.mutation import is_view
-from minidynamo.autograd.numbers import dense_strides, has_symbols, keys
+from minidynamo.autograd.numbers import has_symbols, keys
 from minidynamo.autograd.opaque import Gradients
 from minidynamo.compat import OpOverload
 from minidynamo.numbers_in_data import hint_of
+from minidynamo.strides import dense_strides
 
 aten = torch.ops.aten
 
