@@ -223,6 +223,46 @@ def _need_as_large(source: torch.Tensor, window: torch.Tensor) -> None:
         raise RuntimeError(text.format(list(source.shape), list(window.shape)))
 
 
+_PUTS = (aten.index_put.default, aten.index_put_.default)
+
+_PUT = "Index put requires the source and destination dtypes match, got {} for the destination and {} for the source."
+_ADDED = "index_add_(): self ({}) and source ({}) must have the same scalar type"
+_COPIED = "index_copy_(): self and source expected to have the same dtype, but got (self) {} and (source) {}"
+
+_ONE_DTYPE: dict[OpOverload, tuple[int, str]] = {
+    **dict.fromkeys(_PUTS, (2, _PUT)),
+    **dict.fromkeys((aten.index_add.default, aten.index_add_.default), (3, _ADDED)),
+    **dict.fromkeys((aten.index_copy.default, aten.index_copy_.default), (3, _COPIED)),
+}
+"""Where what is written has to have the dtype of the first argument: which argument that is, and eager's words."""
+
+
+def _need_what_fits(op: OpOverload, args: Sequence[Any]) -> None:
+    """Raises a RuntimeError in eager's words where torch writes anything to tensors without data."""
+    place, text = _ONE_DTYPE[op]
+    written, source = args[0], args[place]
+    if op in _PUTS:
+        if any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]):
+            return  # nobody knows how much masks let through
+        _need_to_fit(source, aten.index.Tensor(written, args[1]))
+    if written.dtype != source.dtype:
+        raise RuntimeError(text.format(_name_of(written.dtype), _name_of(source.dtype)))
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    return torch.empty(0, dtype=dtype).type().removeprefix("torch.").removesuffix("Tensor")
+
+
+def _need_to_fit(source: torch.Tensor, window: torch.Tensor) -> None:
+    """Raises a RuntimeError in eager's words unless `source` can be broadcast to what it is written to."""
+    sizes, wanted = [*source.shape], [*window.shape]
+    missing = len(sizes) > len(wanted)
+    pairs = zip(reversed(sizes), reversed(wanted))
+    if missing or any(compat.is_sure(size != 1) and compat.is_sure(size != place) for size, place in pairs):
+        text = "shape mismatch: value tensor of shape {} cannot be broadcast to indexing result of shape {}"
+        raise RuntimeError(text.format([*map(int, sizes)], [*map(int, wanted)]))
+
+
 def _need_place(tensor: torch.Tensor, dim: int, index: int) -> None:
     """Raises an IndexError in eager's words, which torch 2.11 leaves unasked."""
     dim += tensor.dim() if dim < 0 else 0
@@ -327,6 +367,9 @@ class FakeTensorMode(compat.FakeTensorMode):
         result: Any = super().dispatch(func, types, args, kwargs or {})
         if func.name().startswith("aten::_foreach_") and func._schema.is_mutable:
             compat.increment_version(args[0])  # torch's kernels count below autograd, where no fake tensor comes
+        if op in _ONE_DTYPE:
+            with self:
+                _need_what_fits(op, args)
         if op in LIKE_THE_FIRST:
             with self:
                 result = torch.empty_like(result, dtype=args[0].dtype)

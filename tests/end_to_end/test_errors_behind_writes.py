@@ -673,3 +673,47 @@ def test_a_backend_that_runs_what_was_captured_cannot_take_back_what_autograd_ha
         f(x, torch.tensor([9]))
     assert "autograd has recorded a write" in "\n".join(error.value.__notes__)
     assert x.tolist() == [4, 4, 4] and log == [1]
+
+
+def put_with_another_dtype(x):
+    x.index_put_((torch.tensor([0]),), torch.ones(2))
+
+
+def put_of_another_shape(x):
+    x[torch.tensor([0])] = torch.ones(3, 2)
+
+
+def put_at_positions_that_do_not_fit(x):
+    x.index_put_((torch.tensor([0, 1]), torch.tensor([0, 1, 1])), x[0])
+
+
+def added_with_another_dtype(x):
+    x.index_add_(0, torch.tensor([0]), torch.ones(1, 2))
+
+
+def copied_with_another_dtype(x):
+    x.index_copy_(0, torch.tensor([0]), torch.ones(1, 2))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "write",
+    [
+        put_with_another_dtype,
+        put_of_another_shape,
+        put_at_positions_that_do_not_fit,
+        added_with_another_dtype,
+        copied_with_another_dtype,
+    ],
+)
+def test_what_does_not_fit_where_positions_lie_is_refused_before_the_graph_runs(write, backend, dynamic):
+    def program(x):
+        x.mul_(2)
+        try:
+            write(x)
+        except (RuntimeError, IndexError) as error:
+            return x + 1, str(error), x._version
+        return x
+
+    assert_same_as_eager(program, lambda: (torch.ones(3, 2, dtype=torch.complex64),), backend=backend, dynamic=dynamic)
