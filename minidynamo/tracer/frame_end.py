@@ -16,6 +16,7 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, InstanceAttr, Source
 from minidynamo.switches import Settings, settings, way_to
 from minidynamo.tracer.attributes import MODULE_TABLES, instance_dict
+from minidynamo.tracer.emptied_places import emptied_places
 from minidynamo.tracer.frame_request import FrameRequest
 from minidynamo.tracer.generators import cannot_go_on
 from minidynamo.tracer.graph.dead_code import may_raise
@@ -45,7 +46,7 @@ def finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) 
     if _keep_settings(tx, found):
         found, journal = reachable(end.values(), tx.side_effects)
     _refuse_what_only_python_makes(tx, request, frame, end, found)
-    tx.side_effects.journal[:] = journal
+    written, tx.side_effects.journal[:] = [*tx.side_effects.journal], journal
     for value in found:
         if isinstance(value, ConstantVariable):
             value.identify()
@@ -77,6 +78,7 @@ def finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) 
         writes=writes,
         lookups=lookups,
         may_raise=raises,
+        emptied=emptied_places(written, inputs, {*found}),
     )
 
 

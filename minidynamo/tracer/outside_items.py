@@ -16,6 +16,7 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Called, Computed, Constant, Local, Source, stand_in
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable, holds_none
 from minidynamo.variables.containers import DictKey
 from minidynamo.variables.objects import UnreadVariable
 
@@ -93,6 +94,7 @@ class OutsideItems(MutableSequence[VariableTracker]):
         self._slots: list[Slot] | None = None
         self._added: list[VariableTracker] = []  # by a program that has not asked how many there were
         self._lost: dict[int, None] = {}  # the places of those that were removed or replaced, for `losses`
+        self._replaced: dict[int, Any] = {}  # what was assigned to their places
         self._moved: dict[VariableTracker, int] = {}  # those that were put elsewhere, with their first places
         self._all_lost = False
         self._number = len(graph.values.readers)
@@ -149,6 +151,17 @@ class OutsideItems(MutableSequence[VariableTracker]):
             found = [Loss(EVERYTHING, None, tuple(value for loss in found for value in loss.values))]
             self._all_lost = False
         return found
+
+    def emptied(self, place: Any) -> bool | None:
+        """Whether the element that was at a place is gone, or has made way for None (False); None where it is still in
+        the list, or has made way for something else."""
+        if self._slots is None or self._reader.together is not None:
+            return None
+        if place in self._slots or self._graph.values.of(self._reader.real(place)) in self._slots:
+            return None
+        if place not in self._replaced:
+            return True
+        return False if holds_none(self._replaced[place]) else None
 
     def _tracker(self, slot: Slot) -> VariableTracker:
         if isinstance(slot, int):
@@ -216,7 +229,10 @@ class OutsideItems(MutableSequence[VariableTracker]):
 
     def __setitem__(self, index: Any, value: Any) -> None:
         slots = self._read()
-        self._lose(slots[index] if isinstance(index, slice) else [slots[index]])
+        before = slots[index] if isinstance(index, slice) else [slots[index]]
+        self._lose(before)
+        if not isinstance(index, slice) or value:
+            self._replaced |= {slot: value for slot in before if isinstance(slot, int)}
         slots[index] = value
 
     def __delitem__(self, index: SupportsIndex | slice[Any, Any, Any]) -> None:
@@ -431,6 +447,16 @@ class OutsideTable(MutableMapping[DictKey, Any]):
                 continue
             found.append(Loss(stand_in(real), self._place(key, real), values))
         return found
+
+    def emptied(self, name: Any) -> bool | None:
+        """Whether a key that was there has gone, maybe for a time, or its value has made way for None (False); None
+        where it is still there, or has got something new."""
+        key = DictKey(name, ConstantVariable(name))
+        if not _is_plain(name):
+            return None
+        if key in self.removed or self.is_cleared:
+            return True
+        return False if holds_none(self.written.get(key)) else None
 
     def _real_key(self, key: DictKey) -> object:
         """The key that this one stands for in the real container, if it may be there."""

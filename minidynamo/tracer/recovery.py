@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from minidynamo import artifacts, compat
+from minidynamo.guards.writers import CONTAINERS
 from minidynamo.saved_tensor_hooks import came_before_saving
 from minidynamo.structure import leaves
 from minidynamo.tracer.graph.written_places import Places, Writes
@@ -55,6 +56,42 @@ class HeldList:
         items = list(map(_given_back, self._items)) if self.is_whole() else self._remaining
         list.clear(self._list)
         list.extend(self._list, items)
+
+
+class HeldPlace:
+    """A place of a tensor that is emptied for the time of the graph, since the program empties it: an item of a
+    container, or of the dictionary of an object. The tensor is held as `hold` says."""
+
+    def __init__(self, owner: Any, key: Any, hold: Callable[[Any], Any], *, is_removed: bool = True) -> None:
+        self._owner, self._key, self._is_removed = owner, key, is_removed
+        self._read, self._write, self._remove = self._access(owner)
+        self._item = hold(self._read(owner, key))
+        self._write(owner, key, None)
+
+    @staticmethod
+    def _access(owner: Any) -> tuple[Callable[..., Any], ...]:
+        """How to read, write and remove an item past what a subclass overrides."""
+        builtin: Any = next(base for base in type(owner).__mro__ if base in CONTAINERS)
+        return builtin.__getitem__, builtin.__setitem__, builtin.__delitem__
+
+    def is_whole(self) -> bool:
+        """Whether the tensor is alive."""
+        return _given_back(self._item) is not None
+
+    def refill(self) -> None:
+        """Put the tensor back; if it has died, let the place be as the program leaves it."""
+        if (item := _given_back(self._item)) is not None:
+            self._write(self._owner, self._key, item)
+        elif self._is_removed:
+            self._remove(self._owner, self._key)
+
+
+class HeldSlot(HeldPlace):
+    """The same for an attribute that does not lie in a dictionary, and for what a closure cell holds."""
+
+    @staticmethod
+    def _access(owner: Any) -> tuple[Callable[..., Any], ...]:
+        return object.__getattribute__, object.__setattr__, object.__delattr__
 
 
 RandomStates = list[tuple[torch.Generator, torch.Generator]]
@@ -153,28 +190,35 @@ def explain(error: BaseException, lost: str = "") -> None:
         error.add_note(note)
 
 
+def _refill(taken: list[HeldList | HeldPlace]) -> None:
+    for one in taken:
+        one.refill()
+
+
 def revive(
     error: BaseException,
     held: list[Any],
     lost: str = "",
-    lists: list[HeldList] = [],  # noqa: B006
+    taken: list[HeldList | HeldPlace] = [],  # noqa: B006
     overwritten: Overwritten | None = None,
     random: RandomStates = [],  # noqa: B006
     drawn: DrawnStates = [],  # noqa: B006
 ) -> list[Any]:
-    """The arguments again, and lists, what was overwritten and generators as they were. When that cannot be had, raises
-    `error`, noting what is `lost`."""
+    """The arguments again, and lists, places, what was overwritten and generators as they were. When that cannot be
+    had, or `error` asks for the end of the program, raises it, noting what is `lost`."""
+    if not isinstance(error, Exception):
+        _refill(taken)
+        raise error
     values = [_given_back(value) for value in held]
     reason = ""
     freed = any(value is None and type(was) is HeldTensor for value, was in zip(values, held))
-    if freed or not all(one.is_whole() for one in lists):
+    if freed or not all(one.is_whole() for one in taken):
         reason = "an argument has already been freed"
     elif compat.has_saved_tensor_hooks() and not came_before_saving(error):
         reason = "hooks have seen the tensors that were saved"
     elif overwritten is not None:
         reason = overwritten.put_back()
-    for emptied in lists:
-        emptied.refill()
+    _refill(taken)
     if not reason:
         for generator, before in random:
             generator.set_state(before.get_state())

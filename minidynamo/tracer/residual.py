@@ -27,8 +27,9 @@ from minidynamo import artifacts
 from minidynamo.boxed import BoxedCallable, mark_boxed
 from minidynamo.bytecode.layout import FramePoint
 from minidynamo.guards.reader import Reader
-from minidynamo.guards.source import Constant, Local, Source, is_passed, is_read_anew
+from minidynamo.guards.source import Constant, Local, Source, is_passed, is_read_anew, key_expression
 from minidynamo.names import Namespace
+from minidynamo.tracer.attributes import instance_dict
 from minidynamo.tracer.copies import can_be_two
 from minidynamo.tracer.expectations import checks, only_computes
 from minidynamo.tracer.graph.dead_code import may_raise
@@ -39,11 +40,23 @@ from minidynamo.tracer.reconstruct.draws import print_draws
 from minidynamo.tracer.reconstruct.effects import lost_effects, replay
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder
 from minidynamo.tracer.reconstruct.sets import take_steps
-from minidynamo.tracer.recovery import HeldList, Overwritten, explain, firmly_held, random_states, revive, weakly_held
+from minidynamo.tracer.recovery import (
+    HeldList,
+    HeldPlace,
+    HeldSlot,
+    Overwritten,
+    explain,
+    firmly_held,
+    random_states,
+    revive,
+    weakly_held,
+)
 from minidynamo.tracer.side_effects import (
+    AttrDeleted,
+    AttrSet,
     ContentsChanged,
 )
-from minidynamo.tracer.traced_frame import Break, GraphInput, Null, Return, TracedFrame
+from minidynamo.tracer.traced_frame import Break, EmptiedPlace, GraphInput, Null, Return, TracedFrame
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable
@@ -142,9 +155,9 @@ class _Program:
         self.inputs = [given.source for given in traced.inputs] if graph is not None else []
         self.takes_inputs = sum(not is_passed(source) for source in self.inputs) >= MANY_INPUTS
         self.takes_inputs = self.takes_inputs and not self.draws
-        # The names of what a second run needs: the arguments, lists that the graph empties, what it overwrites, and the
-        # states of generators; and of whether it is known that there will be none.
-        self.held = self.lists = self.overwritten = self.random = self.drawn = self.sure = ""
+        # The names of what a second run needs: the arguments, lists and places that are emptied, what the graph
+        # overwrites, and the states of generators; and of whether it is known that there will be none.
+        self.held = self.taken = self.overwritten = self.random = self.drawn = self.sure = ""
 
     def _leaving(self) -> list[VariableTracker]:
         """The values with which the frame ends, in the order in which they travel."""
@@ -246,8 +259,9 @@ class _Program:
         """
         lookups, writes, kept = self.traced.lookups, self.traced.writes, self.around.kept
         given_up = [name for name in self.parameters if name not in kept]
-        holds = self.needs_everything and bool(given_up or self.emptied)
-        weak = self.names.constant(weakly_held, "weakly_held") if given_up or self.emptied else ""
+        takes = bool(self.emptied or self.places)
+        holds = self.needs_everything and (takes or bool(given_up))
+        weak = self.names.constant(weakly_held, "weakly_held") if takes or given_up else ""
         hold, lines = "" if holds else weak, []
         if lookups is not None and (holds or writes is not None):
             self.sure = self.names.fresh("sure")
@@ -259,8 +273,8 @@ class _Program:
         self.held = self.names.fresh("held")
         held = [f"{hold}({name})" if hold and name in given_up else name for name in self.parameters]
         lines.append(f"{self.held} = [{', '.join(held)}]")
-        if self.emptied:
-            lines.append(self.hold_lists(hold or self.names.constant(firmly_held, "firmly_held")))
+        if takes:
+            lines.append(self.hold_taken(hold or self.names.constant(firmly_held, "firmly_held")))
         if writes is not None:
             lines.append(self.keep_overwritten(writes))
         if self.redraws:
@@ -268,9 +282,10 @@ class _Program:
             lines.append(f"{self.random} = {self.names.constant(random_states, 'random_states')}()")
         return lines
 
-    def hold_lists(self, hold: str) -> str:
-        """Keep the elements of lists that the graph empties, those that the frame takes as `hold` says."""
-        self.lists = self.names.fresh("lists")
+    def hold_taken(self, hold: str) -> str:
+        """Keep the elements of lists that the graph empties, those that the frame takes as `hold` says. So are tensors
+        in places that the program empties, which is done here."""
+        self.taken = self.names.fresh("taken")
         held = []
         for position, given in self.emptied.items():
             variable = given.variable
@@ -279,7 +294,23 @@ class _Program:
             left = [k for k, item in enumerate(variable.original) if item in present]
             keep = self.names.constant(HeldList, "HeldList")
             held.append(f"{keep}({self.args}[{position}], {(*left,)!r}, {hold})")
-        return f"{self.lists} = [{', '.join(held)}]"
+        held += [self.hold_place(place, hold) for place in self.places]
+        return f"{self.taken} = [{', '.join(held)}]"
+
+    def hold_place(self, place: EmptiedPlace, hold: str) -> str:
+        """Empty a place, and keep what is there."""
+        if isinstance(place.owner, dict):
+            owner = self.names.constant(place.owner, "G")
+        elif isinstance(place.owner.source, Constant):
+            owner = place.owner.source.expression(self.names)
+        else:
+            owner = self.known[place.owner]
+        if isinstance(place.effect, AttrSet | AttrDeleted) and not place.is_slot:
+            owner = f"{self.names.constant(instance_dict, 'instance_dict')}({owner})"
+        how = HeldSlot if place.is_slot else HeldPlace
+        told = ", is_removed=False" * (not place.is_removed)
+        empty, key = self.names.constant(how, how.__name__), key_expression(place.key, self.names)
+        return f"{empty}({owner}, {key}, {hold}{told})"
 
     def keep_overwritten(self, writes: Writes) -> str:
         """Keep what the graph overwrites, which has to be there again before the frame runs a second time."""
@@ -312,27 +343,33 @@ class _Program:
     @property
     def needs_everything(self) -> bool:
         """Whether an error that data may raise has to find all that the frame began with: somebody waits for it, there
-        are effects, or it finds lists from which elements were taken.
+        are effects, or it finds places from which tensors were taken.
 
-        Elements of lists die in time in spite of operators of the user's, of which anything may be expected.
+        Tensors die in time there in spite of operators of the user's, of which anything may be expected.
         """
         if self.checks or not self.traced.may_raise:
             return self.checks
         if self.traced.awaits_errors or self.others_change:
             return True
-        takes = any(not given.stolen for given in self.emptied.values())
+        takes = bool(self.places) or any(not given.stolen for given in self.emptied.values())
         return takes and any(may_raise(node) and only_computes(node) for node in self.graph_nodes)
 
     @property
     def others_change(self) -> bool:
-        """Whether there are effects, besides those on lists that the graph empties."""
+        """Whether there are effects, besides those on lists and places that are emptied."""
         emptied = [given.variable for given in self.emptied.values()]
-        return any(target_of(effect) not in emptied for effect in self.effects)
+        known = [place.effect for place in self.places]
+        return any(target_of(effect) not in emptied and effect not in known for effect in self.effects)
 
     @functools.cached_property
     def emptied(self) -> dict[int, GraphInput]:
         """The lists that the graph empties, by their place among its inputs."""
         return {k: given for k, given in enumerate(self.traced.inputs) if given.given_up}
+
+    @functools.cached_property
+    def places(self) -> list[EmptiedPlace]:
+        """The places that are emptied before the graph runs."""
+        return [place for place in self.traced.emptied if isinstance(place.owner, dict) or place.owner in self.found]
 
     @property
     def checks(self) -> bool:
@@ -379,7 +416,7 @@ class _Program:
         """The call of the graph; when it raises, the frame runs as written, unless that is too late."""
         arguments = [error, self.held, *[repr(lost)] * bool(lost)]
         arguments += [
-            f"{name}={value}" for name in ("lists", "overwritten", "random", "drawn") if (value := getattr(self, name))
+            f"{name}={value}" for name in ("taken", "overwritten", "random", "drawn") if (value := getattr(self, name))
         ]
         revived = f"{self.held} = {self.names.constant(revive, 'revive')}({', '.join(arguments)})"
         native = f"{self.names.constant(self.around.replay_native, 'run_as_written')}({self.held})"
@@ -393,11 +430,11 @@ class _Program:
         return [
             "try:",
             f"    {call}",
-            f"except Exception as {error}:",
+            f"except {'BaseException' if self.places else 'Exception'} as {error}:",
             f"    {revived}",
             *told,
             "else:",
-            f"    {' = '.join(filter(None, (self.held, self.lists, self.overwritten)))} = None",
+            f"    {' = '.join(filter(None, (self.held, self.taken, self.overwritten)))} = None",
             f"if {self.held} is not None:",
             *again,
         ]

@@ -5,8 +5,9 @@ It is the only thing that capture hands to the rest: `residual.py` prints it, `c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch.fx
 
@@ -15,7 +16,7 @@ from minidynamo.guards.guard import Guard
 from minidynamo.guards.shapes import Shapes
 from minidynamo.guards.source import Source, is_drawn
 from minidynamo.tracer.graph.written_places import Lookups, Writes
-from minidynamo.tracer.side_effects import SideEffects
+from minidynamo.tracer.side_effects import Effect, SideEffects
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable
 from minidynamo.variables.containers import ListVariable
@@ -32,6 +33,19 @@ class GraphInput:
     variable: VariableTracker
     given_up: bool = False
     stolen: bool = False
+
+
+@dataclass(frozen=True)
+class EmptiedPlace:
+    """A place that the program empties of a tensor which the graph takes from there, by `effect`, so that nothing, or
+    None, is there: an item of the container `owner` (or of a module's globals), or an attribute of the object `owner`,
+    in a slot or in its dictionary."""
+
+    key: Hashable
+    owner: VariableTracker | dict[str, Any]
+    effect: Effect
+    is_removed: bool
+    is_slot: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +97,7 @@ class TracedFrame:
     `lasting` is what the frame is entered with that must not die earlier than in the frame as written.
     `writes`: what the graph writes to outside; `may_raise`: data may make it raise an error; `lookups`: the positions
     that decide alone whether it does, where that is so.
+    `emptied` are places that may be empty while the graph runs, since the program empties them.
     `lent` are lists that were given up and travel on behind a break; whoever drives the steps empties them in the end.
     """
 
@@ -101,6 +116,7 @@ class TracedFrame:
     writes: Writes | None = None
     lookups: Lookups | None = None
     may_raise: bool = False
+    emptied: tuple[EmptiedPlace, ...] = ()
 
     def all_guards(self) -> Sequence[Guard]:
         """The guards, with what the tracer and, by now, the backend have decided on sizes and numbers."""

@@ -73,3 +73,8 @@ class ConstantVariable(VariableTracker):
     @property
     def python_type(self) -> type:
         return type(self.here)
+
+
+def holds_none(variable: VariableTracker | None) -> bool:
+    """Whether a tracker stands for None."""
+    return isinstance(variable, ConstantVariable) and variable.python_type is type(None)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import operator
 import random
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,17 @@ import torch
 from benchmarks.memory import peak_bytes
 from minidynamo.compat import memory_of
 from minidynamo.tracer.graph.written_places import Writes, find_writes
-from minidynamo.tracer.recovery import HeldList, Overwritten, random_states, revive, states_of, weakly_held
+from minidynamo.tracer.recovery import (
+    HeldList,
+    HeldPlace,
+    HeldSlot,
+    Overwritten,
+    firmly_held,
+    random_states,
+    revive,
+    states_of,
+    weakly_held,
+)
 
 
 def test_what_is_held_comes_back_and_keeps_no_tensor_alive() -> None:
@@ -31,13 +43,53 @@ def test_a_list_gets_all_elements_back_or_those_that_remain() -> None:
     taken = items[0]
     held = HeldList(items, (1, 2), weakly_held)
     items.clear()
-    revive(RuntimeError(), [], lists=[held])
+    revive(RuntimeError(), [], taken=[held])
     assert len(items) == 3 and items[0] is taken
     del taken
     items.clear()
     with pytest.raises(RuntimeError) as caught:
-        revive(RuntimeError(), [], lists=[held])
+        revive(RuntimeError(), [], taken=[held])
     assert "already been freed" in caught.value.__notes__[0] and len(items) == 2
+
+
+class Slots:
+    __slots__ = ("x",)
+
+
+def filled_slots(x: torch.Tensor) -> Slots:
+    made = Slots()
+    made.x = x
+    return made
+
+
+@pytest.mark.parametrize("is_removed", [True, False])
+@pytest.mark.parametrize("how, make", [(HeldPlace, lambda x: {"x": x}), (HeldSlot, filled_slots)])
+def test_a_place_gets_its_tensor_back_or_is_left_as_the_program_leaves_it(
+    how: Any, make: Callable[[torch.Tensor], Any], is_removed: bool
+) -> None:
+    x = torch.ones(1)
+    owner = make(x)
+
+    def found() -> object:
+        return owner.get("x", "nothing") if isinstance(owner, dict) else getattr(owner, "x", "nothing")
+
+    held = how(owner, "x", weakly_held, is_removed=is_removed)
+    assert found() is None
+    revive(RuntimeError(), [], taken=[held])
+    assert found() is x
+    held = how(owner, "x", weakly_held, is_removed=is_removed)
+    with pytest.raises(KeyboardInterrupt):
+        revive(KeyboardInterrupt(), [], taken=[held])
+    assert found() is x
+    kept = how(owner, "x", firmly_held)
+    del x
+    revive(RuntimeError(), [], taken=[kept])
+    assert isinstance(found(), torch.Tensor)
+    del kept
+    held = how(owner, "x", weakly_held, is_removed=is_removed)
+    with pytest.raises(RuntimeError) as caught:
+        revive(RuntimeError(), [], taken=[held])
+    assert "already been freed" in caught.value.__notes__[0] and found() == ("nothing" if is_removed else None)
 
 
 def overwriting(operation: str, *, can_be_put_back: bool) -> Writes:

@@ -18,7 +18,7 @@ from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.tracer.operator_table import ARITHMETIC, AUGMENTED, BITWISE, COMPARISONS
 from minidynamo.tracer.unread import is_none, truth
 from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.constants import ConstantVariable, holds_none
 
 BINARY = ARITHMETIC | BITWISE | AUGMENTED
 
@@ -59,16 +59,12 @@ def compare_op(frame: Frame, instruction: Instruction) -> None:
 @opcode("IS_OP")
 def is_op(frame: Frame, instruction: Instruction) -> None:
     values = frame.move_many(2)
-    if any(map(_is_none_itself, values)):
-        holds = is_none(frame.tx, values[0] if _is_none_itself(values[1]) else values[1])
+    if any(map(holds_none, values)):
+        holds = is_none(frame.tx, values[0] if holds_none(values[1]) else values[1])
         frame.push(ConstantVariable(holds is not instruction.flag))
         return
     function = operator.is_not if instruction.flag else operator.is_
     frame.push(frame.tx.call(function, values))
-
-
-def _is_none_itself(value: VariableTracker) -> bool:
-    return isinstance(value, ConstantVariable) and value.python_type is type(None)
 
 
 @opcode("CONTAINS_OP")
