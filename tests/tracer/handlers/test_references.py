@@ -103,7 +103,7 @@ def context_variables(x):
     return x * DEPTH.get(), x * DEPTH.get(5), SCALE.get(None), SCALE.get(x) is x
 
 
-@programs(graphs=2, breaks=2)
+@programs()
 def context_variables_that_are_set(x):
     token = DEPTH.set(5)
     y = x * DEPTH.get()
