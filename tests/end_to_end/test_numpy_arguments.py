@@ -182,3 +182,30 @@ def test_a_tensor_stores_numbers_that_are_such_to_python(kind):
         x = torch.zeros(2, dtype=torch.complex64)
         expected = attempt(store, x.clone(), kind(value))
         assert repr(attempt(compiled, x, kind(value))) == repr(expected)
+
+
+# Tensors of numbers of numpy's
+
+
+@pytest.mark.parametrize("make", [torch.tensor, torch.as_tensor])
+@pytest.mark.parametrize("kind", [np.int64, np.int8, np.uint8, np.float16, np.float32, np.float64])
+def test_a_tensor_of_a_number_that_varies(make, kind):
+    def program(x, n):
+        return x * make(n), make(n), make(n) + 1
+
+    numbers = [lambda n=n: (torch.ones(2), kind(n)) for n in (2, 3, 4, 5)]
+    assert_same_as_eager(program, *numbers, graphs=2, recompiles=1)
+
+
+def test_a_tensor_of_what_becomes_a_number_of_numpys():
+    def program(x, n):
+        return x * torch.tensor(np.int64(n)), torch.tensor(np.float32(n))
+
+    assert_same_as_eager(program, *[lambda n=n: (torch.ones(2), n) for n in (2, 3, 4, 5)], graphs=2, recompiles=1)
+
+
+def test_a_number_that_the_dtype_does_not_take():
+    def program(x, n):
+        return x * torch.tensor(n, dtype=torch.int8)
+
+    assert_same_as_eager(program, lambda: (torch.ones(2), np.float32(0.5)))

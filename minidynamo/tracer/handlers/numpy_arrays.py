@@ -20,6 +20,7 @@ from minidynamo.tracer.advice import INSTEAD
 from minidynamo.tracer.attributes.lookup import looks_up
 from minidynamo.tracer.constants import NotConstant, as_constant, from_constant
 from minidynamo.tracer.exceptions import says, tracked
+from minidynamo.tracer.numpy_numbers import plain
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.arrays import ArrayVariable
 from minidynamo.variables.base import VariableTracker
@@ -213,10 +214,12 @@ def _of_numbers(tx: Tracer, function: Any, data: VariableTracker, args: Any, kwa
     if args or not _has_numpy_numbers(data):
         return tx.emit(function, [data, *args], kwargs)
     dtype = kwargs.get("dtype", ConstantVariable(None))
+    varying = plain(tx, data) if "dtype" not in kwargs else None
+    if varying is not None and isinstance(data, ConstantVariable):
+        return tx.call(function, [varying], {**kwargs, "dtype": ConstantVariable(torch.tensor(data.here).dtype)})
     try:
         numbers = as_constant(data)
-        if as_constant(dtype) is None:
-            dtype = ConstantVariable(torch.tensor(numbers).dtype)
+        dtype = ConstantVariable(torch.tensor(numbers, dtype=as_constant(dtype)).dtype)
         data = from_constant(_as_python(numbers))
     except (NotConstant, OverflowError, RuntimeError, TypeError, ValueError):  # it is Python that raises
         return tx.emit(function, [data], kwargs)
