@@ -23,7 +23,15 @@ from minidynamo.codegen.printers.base import (
     layout_of,
     stores_last,
 )
-from minidynamo.codegen.printers.cpp_expressions import TYPES, CppExpressions, expressions_of, invariants
+from minidynamo.codegen.printers.cpp_expressions import (
+    STORED,
+    TYPES,
+    CppExpressions,
+    expressions_of,
+    invariants,
+    read,
+    stored,
+)
 from minidynamo.codegen.printers.cpp_folds import BETTER, Fold
 from minidynamo.config import config
 
@@ -105,7 +113,7 @@ class _KernelPrinter(CppExpressions):
     def print(self) -> None:
         kernel, lines = self.kernel, self.lines
         written = {b.name for b in kernel.writes}
-        kinds = {b.name: f"{'' if b.name in written else 'const '}{TYPES[b.dtype]}" for b in kernel.arguments}
+        kinds = {b.name: f"{'' if b.name in written else 'const '}{STORED[b.dtype]}" for b in kernel.arguments}
         numbers = {
             name: TYPES[number.dtype] if isinstance(number, Scalar) else "int64_t"
             for number, name in kernel.parameters.items()
@@ -217,13 +225,14 @@ class _KernelPrinter(CppExpressions):
             if self.column:  # values of a row are read by later loops: one per neighbour
                 for s in loop.body:
                     if isinstance(s, Let):
-                        self.lines(f"{TYPES[s.value.dtype]} v_{s.name}[{self.items.block}];")
+                        self.lines(f"{STORED[s.value.dtype]} v_{s.name}[{self.items.block}];")
             with self.vector_loop(self.items.along, self.first, self.after, loop.body):
                 for s in loop.body:
                     if isinstance(s, Let) and self.column:
                         self.lines.origins(s.origins)
-                        self.lines(f"v_{s.name}{self.here} = {self.expr(s.value)};")
-                        self.names[s.name] = f"v_{s.name}{self.here}"
+                        element = f"v_{s.name}{self.here}"
+                        self.lines(f"{element} = {stored(self.expr(s.value), s.value.dtype)};")
+                        self.names[s.name] = read(element, s.value.dtype)
                     else:
                         self.statement(s)
 
@@ -267,7 +276,7 @@ class _KernelPrinter(CppExpressions):
             return
         for s in loop.body:
             if isinstance(s, Let) and s.kept:
-                self.lines(f"alignas(64) {TYPES[s.value.dtype]} k_{s.name}[{self.size(extent_of(loop.axes))}];")
+                self.lines(f"alignas(64) {STORED[s.value.dtype]} k_{s.name}[{self.size(extent_of(loop.axes))}];")
         self.each(*(line for fold in folds for line in fold.declarations()), declare=True)
         self.each(*(line for fold in folds for line in fold.start(self.here)))
         *outer, inner = loop.axes
@@ -352,7 +361,7 @@ class _KernelPrinter(CppExpressions):
                 continue
             self.statement(s)
             if isinstance(s, Let) and s.kept:
-                self.lines(f"{self.kept(s, loop)} = v_{s.name};")
+                self.lines(f"{self.kept(s, loop)} = {stored(f'v_{s.name}', s.value.dtype)};")
 
     def kept(self, s: Let, loop: Loop) -> str:
         place = flatten([as_index(v) for v in loop.axes], row_major([v.extent for v in loop.axes]))
@@ -362,7 +371,7 @@ class _KernelPrinter(CppExpressions):
         """Name what later loops read."""
         for s in loop.body:
             if isinstance(s, Let) and s.kept:
-                self.names[s.name] = self.kept(s, loop)
+                self.names[s.name] = read(self.kept(s, loop), s.value.dtype)
         for fold in folds:
             value = fold.value(self.here)
             if self.column:
@@ -380,7 +389,7 @@ class _KernelPrinter(CppExpressions):
                 self.lines(f"const {TYPES[s.value.dtype]} v_{s.name} = {self.expr(s.value)};")
                 self.names[s.name] = f"v_{s.name}"
             case Store():
-                self.lines(f"p_{s.buffer}[{self.index(s.index)}] = {self.expr(s.value)};")
+                self.lines(f"p_{s.buffer}[{self.index(s.index)}] = {stored(self.expr(s.value), s.value.dtype)};")
             case Accumulate():
                 raise AssertionError(f"{s.name} is folded over nothing; the verifier lets no such kernel pass")
 

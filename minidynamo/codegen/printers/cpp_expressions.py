@@ -28,6 +28,9 @@ TYPES = {
     torch.bool: "bool",
 }
 
+STORED = {**TYPES, torch.bool: "boolean"}
+"""The types of elements in memory. GCC makes no vectors of loops that read or write elements of C++'s bool."""
+
 OPERATIONS: dict[str, str | Mapping[str, str]] = {
     **SAME,
     **library_calls("m_"),
@@ -89,6 +92,7 @@ class CppExpressions(ExpressionPrinter):
 
     def load(self, e: Load) -> str:
         text = f"p_{e.buffer}[{self.index(e.index[0])}]"
+        text = read(text, e.dtype)
         return text if e.valid is None else f"({self.expr(e.valid)} ? {text} : {TYPES[e.dtype]}(0))"
 
     def const(self, e: Const) -> str:
@@ -115,6 +119,16 @@ class CppExpressions(ExpressionPrinter):
 
     def index_value(self, e: IndexValue) -> str:
         return f"cast<{TYPES[e.dtype]}>((int64_t)({self.index(e.index)}))"
+
+
+def read(element: str, dtype: torch.dtype) -> str:
+    """The value of an element of memory."""
+    return f"is_true({element})" if dtype is torch.bool else element
+
+
+def stored(value: str, dtype: torch.dtype) -> str:
+    """The element of memory that has a value."""
+    return f"(boolean){value}" if dtype is torch.bool else value
 
 
 WORTH_NAMING = 4  # as OPS counts costs

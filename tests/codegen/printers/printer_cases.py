@@ -186,6 +186,66 @@ def bools(n: int) -> Case:
     return Case(kernel, (x,), expected)
 
 
+def masks(rows: int, cols: int) -> Case:
+    """What relu saves for backward, what backward makes of it, and the loss between them."""
+    r, c = Var("y0", rows), Var("y1", cols)
+    zero = const(0.0)
+    loss = op("log1p", op("exp", op("neg", op("abs", load("x", r, c)))))
+    stores = [
+        Store("saved", at(r, c), op("le", op("max", zero, load("x", r, c)), zero, dtype=BOOL)),
+        Store(
+            "gradient",
+            at(r, c),
+            op("where", load("mask", r, c, dtype=BOOL), zero, op("add", load("x", r, c), load("w", c))),
+        ),
+        Store("loss", at(r, c), loss),
+    ]
+    reads = [buffer("x", rows, cols), buffer("mask", rows, cols, dtype=BOOL), buffer("w", cols)]
+    writes = [buffer("saved", rows, cols, dtype=BOOL), buffer("gradient", rows, cols), buffer("loss", rows, cols)]
+    kernel = pointwise("masks", reads, writes, [r, c], *stores)
+
+    def expected(x, mask, w):
+        return x <= 0, torch.where(mask, 0.0, x + w), torch.nn.functional.softplus(-x.abs())
+
+    return Case(kernel, (torch.randn(rows, cols), torch.rand(rows, cols) > 0.5, torch.randn(cols)), expected, 1e-6)
+
+
+def kept_bools(rows: int, cols: int) -> Case:
+    """A condition that a later loop over the same row reads."""
+    r, c = Var("y0", rows), Var("x0", cols)
+    loops = (
+        Loop((c,), (
+            Let("m", op("gt", load("x", r, c), const(0.0), dtype=BOOL), kept=True),
+            Accumulate("count", "sum", Cast(ref("m", BOOL), F32), F32),
+        )),
+        Loop((c,), (Store("out", at(r, c), op("where", ref("m", BOOL), ref("count"), load("x", r, c))),)),
+    )  # fmt: skip
+    kernel = Kernel("kept_bools", (buffer("x", rows, cols),), (buffer("out", rows, cols),), (r,), loops, c, CPU)
+
+    def expected(x):
+        return (torch.where(x > 0, (x > 0).float().sum(-1, keepdim=True), x),)
+
+    return Case(kernel, (torch.randn(rows, cols),), expected)
+
+
+def bools_of_columns(rows: int, cols: int) -> Case:
+    """A condition of each column that a loop over the rows reads."""
+    c, r = Var("y0", cols), Var("x0", rows)
+    x = Load("x", (as_index(r) * cols + as_index(c),), F32)
+    loops = (
+        Loop((r,), (Accumulate("total", "sum", x, F32),)),
+        Loop((), (Let("m", op("gt", ref("total"), const(0.0), dtype=BOOL)),)),
+        Loop((r,), (Accumulate("most", "max", op("where", ref("m", BOOL), x, op("neg", x)), F32),)),
+        Loop((), (Store("out", at(c), ref("most")),)),
+    )
+    kernel = Kernel("bools_of_columns", (buffer("x", rows, cols),), (buffer("out", cols),), (c,), loops, c, CPU)
+
+    def expected(x):
+        return (torch.where(x.sum(0) > 0, x, -x).amax(0),)
+
+    return Case(kernel, (torch.randn(rows, cols) + torch.randn(cols),), expected)
+
+
 def softmax(rows: int, cols: int) -> Case:
     """Three loops over a row, the exponentials kept."""
     r, c = Var("y0", rows), Var("x0", cols)
@@ -338,5 +398,6 @@ def cases(size: int = 1) -> dict[str, Case]:
         full("argmax", 400, BF16),
         half_chain(3000, BF16), half_chain(3000, F16),
         integers(1000, torch.int8), integers(1000, torch.uint8), integers(1000, torch.int32), integers(1000, I64),
+        masks(30, 16), kept_bools(5, 300), bools_of_columns(40, 100),
     ]  # fmt: skip
     return {f"{n}_{case.kernel.name}": case for n, case in enumerate(made)}

@@ -1,10 +1,15 @@
 """Kernels printed as C++: compiled, run, compared with torch."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
 
+from minidynamo.codegen.ir.loops import Loop
 from minidynamo.codegen.printers import cpp
 from minidynamo.codegen.runtime import library
+from minidynamo.codegen.runtime.toolchain import find_toolchain
 from minidynamo.config import config
 from tests.codegen.graphs import located_kernels
 from tests.codegen.printers import printer_cases as kernels
@@ -28,6 +33,22 @@ def build(kernel) -> library.Entry:
 def test_kernel_equals_torch(name):
     case = kernels.cases()[name]
     case.check(run(case, build(case.kernel)))
+
+
+@pytest.mark.parametrize("cols", [16, 100])
+def test_loops_with_conditions_become_vectors(tmp_path, cols):
+    """What GCC leaves as it is takes up to fifty times as long."""
+    toolchain = find_toolchain()
+    if "clang" in toolchain.version or "avx2" not in toolchain.cpu.split():
+        pytest.skip("asks GCC what it has made of loops that read some elements only: with masks")
+    whole = kernels.masks(500, cols).kernel
+    for store in whole.loops[0].body:
+        kernel = replace(whole, loops=(Loop((), (store,)),))
+        source = tmp_path / f"{store.buffer}.cpp"
+        source.write_text(cpp.print_kernels([kernel]))
+        told = replace(toolchain, flags=(*toolchain.flags, f"-fopt-info-vec-optimized={source}.told"))
+        told.build(source, source.with_suffix(".so"))
+        assert "loop vectorized" in Path(f"{source}.told").read_text(), store.buffer
 
 
 def test_an_index_out_of_range_is_an_error():

@@ -75,6 +75,11 @@ INLINE half to_half(float x) {
 EXPORT int minidynamo_zero;
 int minidynamo_zero = 0;
 
+// ---- bools: stored as bytes, computed as conditions ----
+enum class boolean : uint8_t {};
+// Compared as 32 bits, as wide as most of what is chosen: conditions of bytes would need 64 elements for a vector.
+INLINE bool is_true(boolean x) { return ((uint32_t)(uint8_t)x ^ (uint32_t)minidynamo_zero) != 0; }
+
 // x, of which the compiler knows nothing: it would take NaN for 0 and infinity for the largest integer.
 template <class T> INLINE T unknown(T x) { return x; }
 INLINE float unknown(float x) { return bits_as<float>(bits_as<uint32_t>(x) ^ (uint32_t)minidynamo_zero); }
@@ -85,7 +90,8 @@ INLINE double unknown(double x) { return bits_as<double>(bits_as<uint64_t>(x) ^ 
 template <class To> struct Cast {
   template <class From> INLINE To from(From x) {
     constexpr bool to_integer = (To)0.5 == 0, from_float = (From)0.5 != 0, is_unsigned = (To)-1 > 0;
-    if constexpr (!to_integer || !from_float) return (To)x;
+    if constexpr ((From)2 == (From)1) return x ? (To)1 : (To)0;  // a choice between vectors, where `x` is no number yet
+    else if constexpr (!to_integer || !from_float) return (To)x;
     else if constexpr (sizeof(To) == 8 || (is_unsigned && sizeof(From) == 8))
       return (To)((int64_t)unknown(x) ^ minidynamo_zero);
     else return (To)((int32_t)unknown(x) ^ minidynamo_zero);
