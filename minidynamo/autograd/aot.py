@@ -20,7 +20,7 @@ from minidynamo.autograd.arrivals import edges
 from minidynamo.autograd.call_plan import CallPlan, CompiledCall
 from minidynamo.autograd.decompositions import decomposition_table
 from minidynamo.autograd.derivatives import Derivatives
-from minidynamo.autograd.double_backward import DoubleBackward, HigherOrder, plan_higher_order, read_again
+from minidynamo.autograd.double_backward import DoubleBackward, HigherOrder, held_for, plan_higher_order, read_again
 from minidynamo.autograd.functional_graph import FunctionalGraph
 from minidynamo.autograd.functionalize import functionalize
 from minidynamo.autograd.hook_graphs import HookTracer
@@ -373,10 +373,11 @@ def _split(
     if len(results.differentiable) > 1 and not higher.strays:
         signature = _kept_apart(signature, parts, read_for(backward, len(parts.saved)))
         runs_apart = any(len(gone) < len(trace.used_up) for gone in trace.used_up)
-        if runs_apart and not (higher.held or higher.random):
+        if runs_apart:
             everyone = tuple(range(len(results.differentiable)))
             kept_for = tuple(places or everyone for places in signature.kept_for or ((),) * len(signature.saved))
             signature = replace(signature, kept_for=kept_for, used_up=trace.used_up)
+            higher = replace(higher, held_for=held_for(higher, trace, functional, parts, kept_for))
     return AotGraphs(layout, signature, forward, backward, parts, higher=higher)
 
 

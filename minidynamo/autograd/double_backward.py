@@ -7,7 +7,7 @@ beyond what is saved anyway is chosen and kept here; the plain backward is in `r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -24,6 +24,7 @@ from minidynamo.autograd.joint_graph import ancestors, maker_of
 from minidynamo.autograd.links import Apart, Links, Ways
 from minidynamo.autograd.numbers import is_number
 from minidynamo.autograd.partition import Partition
+from minidynamo.autograd.parts import KeptFor
 from minidynamo.autograd.recomputation import is_free, is_random, uses_generator
 from minidynamo.autograd.unread import read_inputs
 from minidynamo.autograd.value_keys import symbol_values, symbols_of, value_keys
@@ -36,6 +37,8 @@ class HigherOrder:
     """What derivatives of a compiled graph's gradients are computed from. Inputs are numbered as in the flat list.
 
     `saved` are names of the tensors that backward saves (see `value_keys.py`), `held` inputs that are kept beside them.
+    Where backward may run for one result and later for another, `held_for` has, for each of these, the results that it
+    is kept for, by their places among the differentiable ones.
     `linked` are the inputs with derivatives. `random` are devices whose random numbers are drawn again. `missing` are
     inputs that would be needed and cannot be kept, each with the reason. `strays`: a function of the user's has kept
     what lies on no way from the results.
@@ -47,6 +50,7 @@ class HigherOrder:
     random: tuple[str, ...] = ()
     missing: tuple[tuple[int, str], ...] = ()
     strays: bool = False
+    held_for: tuple[tuple[int, ...], ...] = ()
 
 
 def plan_higher_order(
@@ -66,8 +70,7 @@ def plan_higher_order(
     `_strays`. What turns out to be missing nevertheless is missed by its name: the derivative is refused.
     """
     roots = [node for node in gradients if node is not None]
-    usable = {node for node in parts.saved if node in functional.made_forward or not _is_differentiable(node)}
-    usable -= {node for node in usable if hangs_on_data(node.meta["val"])}  # numbers are kept for the first order alone
+    usable = _usable(functional, parts)
 
     def reaching(nodes: Iterable[fx.Node]) -> set[fx.Node]:
         return ancestors(nodes, lambda node: () if node in usable else read_inputs(node))
@@ -91,6 +94,29 @@ def plan_higher_order(
         tuple((i, lost[i].format(functional.placeholders[i])) for i in needed if i in lost),
         bool(strays),
     )
+
+
+def _usable(functional: FunctionalGraph, parts: Partition) -> set[fx.Node]:
+    """What is saved and can be differentiated further. Numbers are kept for the first order alone."""
+    usable = {node for node in parts.saved if node in functional.made_forward or not _is_differentiable(node)}
+    return usable - {node for node in usable if hangs_on_data(node.meta["val"])}
+
+
+def held_for(
+    higher: HigherOrder, trace: Trace, functional: FunctionalGraph, parts: Partition, kept_for: KeptFor
+) -> tuple[tuple[int, ...], ...]:
+    """For each input that is held the results that it is held for: those for which a saved value is kept that is
+    computed from it again; all of them where it may be needed otherwise."""
+    usable, everyone = _usable(functional, parts), frozenset(range(len(trace.used_up)))
+    values = [node for node in parts.saved if not is_number(node)]
+    ways: list[tuple[fx.Node, Collection[int]]] = [*zip(values, kept_for)]
+    ways += [(node, everyone) for node in read_again(trace, functional)]
+    found: dict[fx.Node, frozenset[int]] = {}
+    for value, places in ways:
+        for node in ancestors([value], lambda node: () if node in usable else read_inputs(node)):
+            found[node] = found.get(node, frozenset()).union(places)
+    inputs = [functional.placeholders[i] for i in higher.held]
+    return tuple(tuple(sorted(everyone if higher.random else found.get(node, everyone))) for node in inputs)
 
 
 def _is_differentiable(node: fx.Node) -> bool:
@@ -171,6 +197,11 @@ class DoubleBackward:
             {device: random_state(device) for device in plan.random},
             missing,
         )
+
+    def let_go(self, kept: Kept, gone: frozenset[int]) -> Kept:
+        """What is left of `kept` when backward has freed what the results `gone` alone need."""
+        needed = [i for i, places in zip(self.plan.held, self.plan.held_for) if not gone.issuperset(places)]
+        return replace(kept, held={i: kept.held[i] for i in needed if i in kept.held})
 
     def gradients(
         self,

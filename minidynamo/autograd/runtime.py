@@ -274,7 +274,7 @@ def _gradients_of(
 ) -> Compute:
     """The backward of a graph: what gives, for its node and what came in there, which is given up, the gradients."""
     runs_once = bool(signature.runs_once or places.inputs or places.made or again.plan.held or again.plan.random)
-    saved_for = _saving(signature.used_up, holders, runs_once)
+    saved_for = _saving(signature.used_up, holders, again, runs_once)
 
     def gradients_of(ctx: Any, given: list[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
         if signature.all_gradients:
@@ -359,12 +359,12 @@ def _make_function(
 
 
 def _saving(
-    used_up: Sequence[tuple[int, ...]], holders: Holders | None, runs_once: bool
+    used_up: Sequence[tuple[int, ...]], holders: Holders | None, again: DoubleBackward, runs_once: bool
 ) -> Callable[[Any, Sequence[torch.Tensor | None]], list[Any]]:
     """What gives a call of backward, with its node and tangents, what was saved for it."""
     if not runs_once:
         return lambda ctx, tangents: []
-    return functools.partial(_saved_apart, used_up, holders) if used_up else functools.partial(_saved, holders)
+    return functools.partial(_saved_apart, used_up, holders, again) if used_up else functools.partial(_saved, holders)
 
 
 def _saved(holders: Holders | None, ctx: Any, tangents: Sequence[torch.Tensor | None]) -> list[Any]:
@@ -378,7 +378,11 @@ def _saved(holders: Holders | None, ctx: Any, tangents: Sequence[torch.Tensor | 
 
 
 def _saved_apart(
-    used_up: Sequence[tuple[int, ...]], holders: Holders | None, ctx: Any, tangents: Sequence[torch.Tensor | None]
+    used_up: Sequence[tuple[int, ...]],
+    holders: Holders | None,
+    again: DoubleBackward,
+    ctx: Any,
+    tangents: Sequence[torch.Tensor | None],
 ) -> list[Any]:
     """The same where all that is saved lies in holders: raises if a gradient comes in for a result that was used up."""
     used = [place for place, tangent in enumerate(tangents) if tangent is not None]
@@ -387,8 +391,7 @@ def _saved_apart(
         return list(ctx.saved_tensors)  # autograd has let go of the node, and raises
     if not compat.retains_graph():
         ctx.used_up = gone = gone.union(*(used_up[place] for place in used))
-        if len(gone) == len(used_up):
-            ctx.again = None
+        ctx.again = None if len(gone) == len(used_up) else again.let_go(ctx.again, gone)
     return _gathered(holders, ctx, [], tangents, gone)
 
 

@@ -8,6 +8,8 @@ import weakref
 
 import pytest
 import torch
+from torch.nn.functional import binary_cross_entropy_with_logits as softened
+from torch.nn.functional import dropout
 
 import minidynamo
 from minidynamo.autograd.holders import Holders
@@ -202,6 +204,8 @@ APART = {
     "a sum in common": lambda h, w: (lambda y: (y.sin(), y.cos(), (y * w).exp()))(h + w),
     "two that share a function": lambda h, w: (lambda y: (y * w, y + 1, w.cos()))(w.exp()),
     "a chain of two": lambda h, w: (w.exp(), w.tanh(), (w.tanh() * h).sin()),
+    "inputs are held": lambda h, w: (softened(w, h), softened(w * 2, h)),
+    "an input is held for one": lambda h, w: (softened(w, h), w.exp()),
 }
 
 
@@ -241,6 +245,38 @@ def test_what_several_results_need_dies_with_the_last_of_them():
         results = list(watched.call(list(leaves)))
         torch.autograd.grad(sum(result.sum() for result in results), leaves)
         assert watched.alive() == 0
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_an_input_that_second_derivatives_read_dies_with_the_results_that_it_is_held_for(backend):
+    w = torch.linspace(-1, 1, 4).requires_grad_()
+    compiled = minidynamo.compile(lambda h, i: (softened(w, h), softened(w, i)), backend=backend)
+    for order in ((0, 1), (1, 0)):
+        given = [torch.rand(4), torch.rand(4)]
+        watched, results = list(map(weakref.ref, given)), compiled(*given)
+        del given
+        for place in order:
+            assert watched[place]() is not None
+            results[place].sum().backward()
+            assert watched[place]() is None
+
+
+def random_numbers(h, w):
+    return softened(w, h), dropout(w.sin(), 0.5)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("program", [APART["inputs are held"], random_numbers], ids=["held", "random"])
+def test_second_derivatives_by_one_result_after_backward_through_another(program, backend):
+    outcomes = []
+    for call in (program, minidynamo.compile(program, backend=backend)):
+        torch.manual_seed(0)
+        h, w = torch.linspace(0, 1, 4), torch.linspace(-1, 1, 4).requires_grad_()
+        one, other = call(h, w)
+        one.sum().backward()
+        (gradient,) = torch.autograd.grad(other.sum(), w, create_graph=True)
+        outcomes.append((w.grad, gradient, *torch.autograd.grad(gradient.sum(), w)))
+    torch.testing.assert_close(*outcomes)
 
 
 @pytest.mark.parametrize("program", [lambda h, w: h.add_(w) * 2, lambda h, w: h.copy_(w).sin()], ids=["add", "copy"])

@@ -333,3 +333,21 @@ def test_a_view_that_is_older_than_a_write_leads_to_what_requires_grad(program, 
     (expected, gradient), (made, got) = seen(program), seen(minidynamo.compile(program, backend=backend))
     assert made == expected
     assert got is gradient is None or torch.equal(got, gradient)
+
+
+def _first_order_steps(w, tasks):
+    """First-order meta learning: what the steps of one task save is freed before those of the next, losses stay."""
+    total = 0
+    for x, y in tasks:
+        (gradient,) = torch.autograd.grad(nn.functional.mse_loss(x @ w, y), [w])
+        total = total + nn.functional.mse_loss(x @ (w - 0.1 * gradient), y)
+    return total
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_inside_free_nothing_that_later_ones_need(backend):
+    def arguments():
+        w = torch.randn(4, 2, requires_grad=True)
+        return w, [(torch.randn(3, 4), torch.randn(3, 2)) for _ in range(3)]
+
+    assert_same_as_eager(_first_order_steps, arguments, calls=2, backend=backend, rtol=1e-5, atol=1e-6, breaks=0)
