@@ -87,6 +87,9 @@ template <class T> struct Moments {
   // `number` chunks of `count` steps, side by side; before them came a multiple of `number`.
   template <int number> METHOD void take(const real* x, int count) {
     Lanes means[number * vectors] = {}, sums[number * vectors] = {};
+    // No processor foresees reads that go on in several chunks at once: memory is asked for them in its own order first.
+    if (number > 1)
+      for (int k = 0; k < number * chunk; k += 64 / (int)sizeof(real)) __builtin_prefetch(x + k);
     for (int step = 0; step < count; step++) {
       Lanes share = every(shares[step]);
 #pragma GCC unroll 8
