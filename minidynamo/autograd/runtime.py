@@ -10,8 +10,7 @@ Where some gradients are not asked for, or results not used, a graph without wha
 from __future__ import annotations
 
 import functools
-import operator
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,19 +25,17 @@ from minidynamo.autograd.holders import NOTHING, Holders, received
 from minidynamo.autograd.hooks import spare_leaves
 from minidynamo.autograd.layouts import GradientLayout, Layout
 from minidynamo.autograd.links import Apart, Compute, Links, Ways, in_order, without_data
+from minidynamo.autograd.made_results import Found, maker, watching
 from minidynamo.autograd.packing import Unpack
 from minidynamo.autograd.parts import WHOLE, Part
 from minidynamo.autograd.result_hooks import watch_view
-from minidynamo.autograd.signature import GraphSignature, OutputPlan, ViewStep
+from minidynamo.autograd.signature import GraphSignature, OutputPlan
 from minidynamo.boxed import BoxedCallable, HandOver, hands_over, is_boxed, mark_boxed
 from minidynamo.locks import ForkSafeLock
 from minidynamo.saved_tensor_hooks import before_saving
 from minidynamo.tensor_hooks import renew_node
 
 Saved = Sequence[tuple[str, int]]
-
-_Lists = tuple[str, int, tuple[ViewStep, ...], bool]
-"""A list of views: where the tensor is found, the views that end in the list, and whether the grad mode was off."""
 
 MOST_PARTS = 8
 """How many parts of one backward graph are compiled."""
@@ -563,8 +560,8 @@ def _finishing(signature: GraphSignature, run: BoxedCallable, chains: Chains | N
     needed = sorted({i for i, _ in pending} | from_inputs | counted.keys())
     place = {index: position for position, index in enumerate(needed)}
     apart = signature.results_apart
-    makers = [_watching(_maker(plan, place), *signature.origin(plan), apart) for plan in signature.outputs]
-    view_makers = [_maker(plan, place) for plan in signature.views]
+    makers = [watching(maker(plan, place), *signature.origin(plan), apart) for plan in signature.outputs]
+    view_makers = [maker(plan, place) for plan in signature.views]
     writes = [(place[index], result) for index, result in pending]
     counts = [(place[index], writes) for index, writes in counted.items()]
 
@@ -581,7 +578,7 @@ def _finishing(signature: GraphSignature, run: BoxedCallable, chains: Chains | N
                 watch_view(kept[index], made[result])
         if versions:
             _count([kept[index] for index, _ in counts], versions)
-        found = _Found(kept, made, view_makers)
+        found = Found(kept, made, view_makers)
         return tuple([make(found) for make in makers])
 
     def chained(chains: Chains, kept: list[Any], made: list[Any], versions: dict[int, int]) -> Any:
@@ -592,7 +589,7 @@ def _finishing(signature: GraphSignature, run: BoxedCallable, chains: Chains | N
             if apart:
                 watch_view(target, value)
 
-        found = _Found(kept, made, view_makers)
+        found = Found(kept, made, view_makers)
         views = chains.join(made, [kept[index] for index, _ in writes], lambda i: makers[i](found), write)
         return tuple([views[i] if i in views else make(found) for i, make in enumerate(makers)])
 
@@ -614,94 +611,3 @@ def _count(written: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
     compat.set_versions(written, versions)
     for value in written:
         renew_node(value)
-
-
-class _Found:
-    """What the outputs of one call are made from: inputs that were kept, what the graph returned, and views of either,
-    each of which is made when it is first asked for."""
-
-    def __init__(self, kept: Sequence[Any], made: Sequence[Any], makers: Sequence[Callable[[_Found], Any]]) -> None:
-        self.kept = kept
-        self.made = made
-        self.makers = makers
-        self.views: dict[int, Any] = {}
-        self.lists: list[tuple[_Lists, list[Any]]] = []
-
-    def element(self, of: _Lists, index: int, make: Callable[[], Iterable[Any]]) -> Any:
-        """An element of a list of views, which is made once for all outputs that are in it: their gradients are then
-        joined, not added. Each output is a tensor of its own: for one that is asked for again, so is the list."""
-        for known, parts in self.lists:
-            if known == of and parts[index] is not None:
-                break
-        else:
-            parts = [*make()]
-            self.lists.append((of, parts))
-        found, parts[index] = parts[index], None
-        return found
-
-    def view(self, index: int) -> Any:
-        if index not in self.views:
-            self.views[index] = self.makers[index](self)
-        return self.views[index]
-
-
-def _maker(plan: OutputPlan, place: dict[int, int]) -> Callable[[_Found], Any]:
-    """A function that makes one output, or a view that outputs are made from."""
-    if plan.origin == "constant":
-        return lambda found: plan.value
-    holder = _holder(plan, place)
-    if not plan.steps and plan.writes is None and plan.creation is None:
-        return holder
-
-    filled = all(step.is_filled for step in plan.steps)
-    chosen = max((place for place, step in enumerate(plan.steps) if step.op is operator.getitem), default=0)
-    before, rest = plan.steps[:chosen], plan.steps[chosen + 1 if chosen else 0 :]
-    lists, element = (plan.origin, plan.index, before, plan.no_grad), plan.steps[chosen].args[0] if chosen else 0
-
-    def viewed(found: _Found, value: Any, steps: Sequence[ViewStep]) -> Any:
-        for step in steps:
-            value = (step if filled else step.filled(found.made)).apply(value)
-        return value
-
-    def view(found: _Found) -> Any:
-        value = holder(found)
-        if before:
-            value = found.element(lists, element, functools.partial(viewed, found, value, before))
-        value = viewed(found, value, rest)
-        if plan.creation is not None:
-            compat.set_creation(value, plan.creation)
-        if plan.writes is None:
-            return value.detach() if plan.detach else value
-        value = value.data
-        if plan.writes:
-            compat.set_versions([value], [plan.writes])
-        return value
-
-    if plan.no_grad:
-        return torch.no_grad()(view)
-    return view if torch.is_grad_enabled() else torch.enable_grad()(view)  # the graph may be entered in another mode
-
-
-def _watching(
-    make: Callable[[_Found], Any], origin: str, index: int, apart: Collection[int]
-) -> Callable[[_Found], Any]:
-    """`make`, which makes an output, with hooks of a view of a result that lies `apart` running where eager's do."""
-    if origin != "graph" or index not in apart:
-        return make
-
-    def watched_view(found: _Found) -> Any:
-        value = make(found)
-        watch_view(value, found.made[index])
-        return value
-
-    return watched_view
-
-
-def _holder(plan: OutputPlan, place: dict[int, int]) -> Callable[[_Found], Any]:
-    """What gives the tensor that an output is, or is a view of."""
-    if plan.origin == "view":
-        return lambda found: found.view(plan.index)
-    if plan.origin == "input":
-        index = place[plan.index]
-        return lambda found: found.kept[index]
-    return lambda found: found.made[plan.index]
