@@ -20,7 +20,7 @@ def test_the_tracer_answers_what_the_protocols_promise():
     tx = Trace(0, frozenset())
     assert all(hasattr(tx, name) for name in members(Tracer))
     assert all(hasattr(tx.graph, name) for name in members(GraphView))
-    assert members(FrameView) - set(vars(Frame)) <= {"code", "namespace"}
+    assert members(FrameView) - set(vars(Frame)) <= {"code", "handled", "namespace"}
     for name in ("call", "call_method", "wrap", "guard", "emit", "break_graph"):
         promised = list(inspect.signature(getattr(Tracer, name)).parameters)
         assert list(inspect.signature(getattr(Trace, name)).parameters) == promised
