@@ -34,6 +34,7 @@ from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import TupleVariable
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ObjectVariable, UnreadVariable
+from minidynamo.variables.references import WeakReferenceVariable
 from minidynamo.variables.tensors import TensorVariable
 
 _LASTING = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
@@ -246,6 +247,22 @@ def may_be_gone(tx: Tracer, is_tensor: bool) -> bool:
     held = {place for value in values if value.source for place in _places(value.source)}
     consumed = [real for place, real in root.arrived.items() if place not in held]
     return any(_may_hold(value, is_tensor) for value in (*root.lost, *consumed, *_replaced(tx)))
+
+
+def is_held(tx: Tracer, made: VariableTracker) -> bool:
+    """Whether an object made while tracing lives for sure: variables of the frames hold it, or what was made does."""
+    root = tx.frames[0]
+    assert isinstance(root, Frame)
+    waiting = [*root.cells.values(), *chain.from_iterable(frame.held() for frame in tx.frames)]
+    seen: set[VariableTracker] = set()
+    while waiting:
+        variable = waiting.pop()
+        if variable is made:
+            return True
+        if variable not in seen and variable.source is None and not isinstance(variable, WeakReferenceVariable):
+            waiting += parts(variable, tx.side_effects)
+        seen.add(variable)
+    return False
 
 
 def _places(source: Source) -> tuple[Source, ...]:

@@ -18,23 +18,33 @@ from minidynamo.guards.source import ContextValue, Result, Unset
 from minidynamo.tracer import registry
 from minidynamo.tracer.constants import is_constant_value
 from minidynamo.tracer.inlining import trusted_source
-from minidynamo.tracer.lifetimes import may_be_gone
+from minidynamo.tracer.lifetimes import is_held, may_be_gone
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.unread import looked_at
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable
 from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.objects import ObjectVariable
 from minidynamo.variables.references import ContextTokenVariable, ContextVarVariable, WeakReferenceVariable
 from minidynamo.variables.tensors import TensorVariable
 
 
 @registry.function(weakref.ref)
 def _make(tx: Tracer, referent: VariableTracker, callback: VariableTracker | None = None, /) -> VariableTracker:
-    if referent.source is None:
-        tx.break_graph("MD206", "a weak reference to an object made while tracing", why="It has no address yet.")
     if callback is not None and not (isinstance(callback, ConstantVariable) and callback.value is None):
         tx.break_graph("MD206", "a weak reference with a callback", why="It is called when the object dies.")
-    return WeakReferenceVariable(None, referent)
+    reference = WeakReferenceVariable(None, referent)
+    if referent.source is not None:
+        return reference
+    what, why = "a weak reference to an object made while tracing", "It has no address yet."
+    if not isinstance(referent, ObjectVariable) or referent.storage is not None or not referent.cls.__weakrefoffset__:
+        tx.break_graph("MD206", what, why=why)
+    for other in tx.side_effects.stand_ins:
+        if isinstance(other, WeakReferenceVariable) and other.referent is referent:
+            return other  # an object has one weak reference
+    where = tx.frames[-1].location
+    tx.side_effects.stands_in(reference, Diagnostic("MD206", f"graph break: {what} is kept", why, where=where))
+    return reference
 
 
 @registry.method(weakref.ref, "__call__")
@@ -47,6 +57,9 @@ def _read(tx: Tracer, reference: VariableTracker, /) -> VariableTracker:
     if (known is not None or referent is not None) and may_be_gone(tx, is_tensor):
         why = "Whether the object still lives is known when the program runs."
         tx.break_graph("MD206", "a weak reference is read behind something that was let go", why=why)
+    if known is not None and known.source is None and not is_held(tx, known):
+        why = "Nothing that is traced holds the object any more."
+        tx.break_graph("MD206", "a weak reference is read whose object may be gone", why=why)
     if known is not None:
         return known
     assert reference.source is not None

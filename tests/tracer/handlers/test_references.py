@@ -48,11 +48,61 @@ def reference_with_a_callback(node, reference, x):
     return x * made().scale
 
 
-@programs(breaks=1)
+@programs()
 def reference_to_a_new_object(x):
     node = Node(2)
     made = weakref.ref(node)
-    return x * made().scale, node.scale
+    return x * made().scale, node.scale, made() is node, weakref.ref(node) is made
+
+
+class Tree:
+    def __init__(self, scale, parent=None):
+        self.scale = scale
+        self.parent = parent and weakref.ref(parent)
+        self.children = []
+
+
+@programs()
+def references_to_parents(x):
+    root = Tree(2)
+    root.children.append(Tree(3, root))
+    (child,) = root.children
+    child.children.append(Tree(4, child))
+    return x * child.children[0].parent().scale + child.parent().scale
+
+
+@programs(graphs=2, breaks=1)
+def a_new_object_that_is_gone(x):
+    y = x + 1
+    made = weakref.ref(Node(2))
+    return y * 2, made() is None
+
+
+@programs(breaks=None, graphs=None)
+def a_new_object_that_goes(x):
+    node = Node(2)
+    made = weakref.ref(node)
+    y = x * made().scale
+    del node
+    return y * 2, made()
+
+
+@programs(breaks=None, graphs=None)
+def a_reference_that_is_kept(x):
+    node = Node(2)
+    made = weakref.ref(node)
+    y = x * made().scale
+    minidynamo.graph_break()
+    return y * made().scale, made
+
+
+@programs(breaks=None, graphs=None)
+def a_new_object_in_a_list_that_is_emptied(x):
+    nodes = [Node(2)]
+    made = weakref.ref(nodes[0])
+    y = x * made().scale
+    nodes.clear()
+    return y * 2, made() is None
 
 
 def test_a_dead_or_other_referent_is_noticed():
