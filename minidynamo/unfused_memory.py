@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from minidynamo.graph_memory import may_share
+from minidynamo.graph_memory import FILLING, may_share
 from minidynamo.storages import storages_in
 
 WRITTEN = "written"
@@ -41,6 +41,7 @@ def peak_of_operations(gm: fx.GraphModule, taken: bool = False) -> int:
         memories[node] = []
         for position, storage, nbytes in _results(node):
             written = _written(node, position, memories)
+            written = written or _filled(node, k, memories, dies)
             known = written or ([storages[storage]] if may_share(node) and storage in storages else [])
             storages[storage] = memory = known[0] if known else next(fresh)
             memories[node].append(memory)
@@ -51,6 +52,13 @@ def peak_of_operations(gm: fx.GraphModule, taken: bool = False) -> int:
     for memory, nbytes in size.items():
         changes[dies[memory] + 1 if dies[memory] + 1 < len(nodes) else -1] -= nbytes
     return max(itertools.accumulate(changes[:-1]), default=0)
+
+
+def _filled(node: fx.Node, place: int, memories: dict[fx.Node, list[int]], dies: dict[int, int]) -> list[int]:
+    """The memory of what an operator puts something into, as formulas do with zeros, if nobody else needs that."""
+    source = node.args[0] if node.target in FILLING else None
+    found = memories.get(source, []) if isinstance(source, fx.Node) and source.op != "placeholder" else []
+    return [memory for memory in found if dies[memory] == place]
 
 
 def _results(node: fx.Node) -> Iterator[tuple[int, object, int]]:

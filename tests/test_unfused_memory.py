@@ -38,6 +38,13 @@ def test_inputs_that_die_count():
     assert peak_of_operations(traced(lambda x: x.sin().exp() * x)) == 2 * SIZE
 
 
+def test_what_is_put_into_zeros_takes_nothing():
+    assert peak_of_operations(traced(lambda x: torch.zeros(64, 64).masked_scatter(x > 0, x))) == SIZE + 64 * 64
+    assert peak_of_operations(traced(lambda x: x.masked_scatter(x > 0, x))) == SIZE + 64 * 64
+    kept = traced(lambda x: ((y := torch.zeros(64, 64)), y.masked_scatter(x > 0, x)))
+    assert peak_of_operations(kept) == 2 * SIZE + 64 * 64
+
+
 def test_what_the_program_writes_in_place_takes_nothing():
     gm = traced(lambda x: (x @ x).sin().cos())
     for node in gm.graph.nodes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from torch import fx
 
@@ -32,6 +33,14 @@ Scheduled = tuple[LoopProgram, Sequence[Step], HostProgram]
 """The optimized program, its kernels and calls in order, and the host program that runs them."""
 
 
+class Cut(NamedTuple):
+    """Where a kernel is cut: what goes `across` lies in memory. Where nothing does, `first` is what the first half
+    computes."""
+
+    across: frozenset[str] = frozenset()
+    first: frozenset[str] = frozenset()
+
+
 def scheduled(
     program: LoopProgram,
     name: str,
@@ -47,25 +56,26 @@ def scheduled(
     `dying` die with their last use. `limit` says what a program that is not fused needs: if results stay, or if those
     that are handed over are gone then."""
 
-    def attempt(apart: frozenset[str] = frozenset()) -> Scheduled:
-        loops, steps = schedule(program, join=join, verify=verify, apart=apart)
+    def attempt(*cuts: Cut) -> Scheduled:
+        apart, alone = frozenset[str]().union(*(cut.across for cut in cuts)), [cut.first for cut in cuts if cut.first]
+        loops, steps = schedule(program, join=join, verify=verify, apart=apart, alone=alone)
         return loops, steps, plan_memory(steps, loops, name, handing_over=handing_over)
 
-    best, apart = attempt(), frozenset[str]()
+    best, made = attempt(), list[Cut]()
     cases = _cases(handing_over)
     for _ in range(MOST_CUTS if join else 0):
         counted = [_counted(best[2], dying, taken) for taken in cases]
         peaks = [_peak(host) for host in counted]
         each = [(peak - limit(taken), host) for taken, peak, host in zip(cases, peaks, counted)]
-        cuts = (_cut(program, *best[:2], host, above) - apart for above, host in each if above > 0)
-        more = next(filter(None, cuts), None)
+        cuts = (_cut(program, *best[:2], host, above) for above, host in each if above > 0)
+        more = next((cut for cut in cuts if cut is not None and cut not in made), None)
         if more is None:
             break
-        other = attempt(apart | more)
+        other = attempt(*made, more)
         others = [_peak(_counted(other[2], dying, taken)) for taken in cases]
         if others == peaks or any(new > old for new, old in zip(others, peaks)):
             break
-        best, apart = other, apart | more
+        best, made = other, [*made, more]
     return best
 
 
@@ -123,19 +133,18 @@ def _at_peak(host: HostProgram) -> Kernel | None:
     return next((step.kernel for step in following if isinstance(step, Launch)), None)
 
 
-def _cut(
-    program: LoopProgram, loops: LoopProgram, steps: Sequence[Step], host: HostProgram, excess: int
-) -> frozenset[str]:
-    """What the kernel at the peak had better read, or leave alone, because others make it: where that needs least
-    memory. Nothing where the peak is not that of a kernel, no cut helps, or it costs too much for so few bytes."""
+def _cut(program: LoopProgram, loops: LoopProgram, steps: Sequence[Step], host: HostProgram, excess: int) -> Cut | None:
+    """Where the kernel at the peak had better be cut: where that needs least memory. None where the peak is not that of
+    a kernel, no cut helps, or it costs too much for so few bytes."""
     kernel = _at_peak(host)
     if kernel is None:
-        return frozenset()
+        return None
     position = next(k for k, step in enumerate(steps) if isinstance(step, Kernel) and step.name == kernel.name)
     dying = {*analyze(steps, loops.inputs, loops.outputs).dying(position)} - ({*loops.inputs} - {*host.input_buffers})
     halves = _Halves(split_reductions(program), kernel, dying, loops.inputs)
     costs = {k: halves.cost(k) for k in range(len(halves.nodes)) if halves.traffic(k) <= MOST_TRAFFIC * excess}
-    return halves.apart(min(costs, key=costs.__getitem__))
+    place = min(costs, key=costs.__getitem__)
+    return halves.cut(place) if place else None
 
 
 class _Halves:
@@ -154,13 +163,15 @@ class _Halves:
         """What is made before `place` and read behind it."""
         return _made(self.nodes[:place]) & _read(self.nodes[place:])
 
-    def apart(self, place: int) -> frozenset[str]:
-        """What has to lie in memory for a cut at `place`: what goes across, or else the results of the first half."""
-        return self.between(place) or _made(self.nodes[:place]) & frozenset(self.written)
+    def cut(self, place: int) -> Cut:
+        """The cut at `place`."""
+        across = self.between(place)
+        return Cut(across) if across else Cut(first=_made(self.nodes[:place]) & frozenset(self.written))
 
     def traffic(self, place: int) -> int:
-        """The bytes of what the second half reads of the first."""
-        return self._sum(self.between(place))
+        """The bytes of what the second half reads of the first, or reads as well."""
+        across = self.between(place)
+        return self._sum(across or _read(self.nodes[:place]) & _read(self.nodes[place:]))
 
     def cost(self, place: int) -> int:
         """The most bytes of what dies and what is written, in the two halves."""

@@ -75,6 +75,16 @@ def test_results_that_are_handed_over_do_not_hide_what_is_above():
     assert kernels(planned(program, limits.__getitem__, handing_over=True)) == [["add"], ["sin", "cos"]]
 
 
+def test_results_of_which_none_is_read_for_another_get_kernels_of_their_own():
+    def program(x, w):
+        return x + w, w.cos(), w.tan()
+
+    dying = {"x_1"}
+    fused, cut = (planned(program, lambda taken, most=most: most, dying=dying) for most in (1 << 30, 0))
+    assert kernels(fused) == [["add", "cos", "tan"]] and kernels(cut) == [["add"], ["cos", "tan"]]
+    assert peak(fused, dying) == 4 * SIZE and peak(cut, dying) == 3 * SIZE
+
+
 def test_nothing_is_cut_for_a_few_bytes():
     above = {few: planned(gates, lambda taken, few=few: 3 * SIZE - few) for few in (4, 4 * SIZE)}
     assert [len(kernels(found)) for found in above.values()] == [1, 2]

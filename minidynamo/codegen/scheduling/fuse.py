@@ -47,9 +47,10 @@ Item = Group | Node
 class Fusion:
     """Groups under construction: `members[g]` are positions of nodes in the program, `group[k]` is the reverse."""
 
-    def __init__(self, program: LoopProgram, apart: Collection[str] = ()) -> None:
+    def __init__(self, program: LoopProgram, apart: Collection[str] = (), alone: Iterable[frozenset[str]] = ()) -> None:
         self.program = program
         self.apart = frozenset(apart)
+        self.alone = [*alone]
         self.nodes = program.nodes
         self.lifetimes = Lifetimes(program)
         self.members: dict[int, list[int]] = {k: [k] for k in range(len(self.nodes))}
@@ -62,7 +63,6 @@ class Fusion:
                 self.readers.setdefault(name, []).append(k)
             if made(node) not in program.inputs:
                 self.maker[made(node)] = k
-        self.unread = self.maker.keys() - self.readers.keys()
         self.stores = stores(program)
         # What reads the memory of an input that is stored into, views included.
         self.touching: dict[str, list[int]] = {name: [] for name in self.stores}
@@ -99,7 +99,7 @@ class Fusion:
             return False
         read = {name for k in joined for name in self.reads[k]}
         own = {made(node) for node in nodes}
-        if not self.apart.isdisjoint(own & (read | self.unread)):
+        if not self.apart.isdisjoint(own & read) or any(half & own and not own <= half for half in self.alone):
             return False
         names = own | read
         if len(joined) > MOST_NODES or len(names) > MOST_BUFFERS or not self._fits(nodes):
@@ -188,12 +188,22 @@ class Fusion:
             if same:
                 self.merge(self.group[a], self.group[b])
 
+    def _is_only_returned(self, node: Node) -> bool:
+        """Whether a node is a view that nobody reads, of memory that is made here and not written to later. It comes
+        as soon as it can, and so is handed over as soon as it can be."""
+        if not isinstance(node, Extern) or not node.is_view or node.out in self.readers:
+            return False
+        root = self.lifetimes.root(node.out)
+        return root not in self.program.inputs and root not in self.lifetimes.writes
+
     def ordered(self) -> list[Item]:
         """Groups, externs and views in an order that respects every dependency and the order of extern calls."""
 
         def key(g: int) -> tuple[int, bool, int]:
             last = self.members[g][-1]
             node = self.nodes[last]
+            if self._is_only_returned(node):
+                return -1, False, last
             return self.segment(self.members[g]), isinstance(node, Extern) and not node.is_view, last
 
         waiting = {g: self._groups_before(g) for g in self.members}
@@ -224,10 +234,16 @@ class Fusion:
         return Group(domain, tuple(placed))
 
 
-def fuse(program: LoopProgram, *, join: bool = True, apart: Collection[str] = ()) -> list[Item]:
+def fuse(
+    program: LoopProgram,
+    *,
+    join: bool = True,
+    apart: Collection[str] = (),
+    alone: Iterable[frozenset[str]] = (),
+) -> list[Item]:
     """The schedule of a program: kernels-to-be and extern calls in order. `join=False` keeps one nest per kernel; what
-    is `apart` is read by other kernels than the one that makes it, or, if nobody reads it, has one to itself."""
-    fusion = Fusion(program, apart)
+    is `apart` is read by other kernels than the one that makes it; what is `alone` is made with nothing else."""
+    fusion = Fusion(program, apart, alone)
     if join:
         fusion.run()
     return fusion.ordered()

@@ -34,14 +34,19 @@ def optimize(program: LoopProgram, *, join: bool, apart: Collection[str] = ()) -
 
 
 def schedule(
-    program: LoopProgram, *, join: bool, verify: bool, apart: Collection[str] = ()
+    program: LoopProgram,
+    *,
+    join: bool,
+    verify: bool,
+    apart: Collection[str] = (),
+    alone: Collection[frozenset[str]] = (),
 ) -> tuple[LoopProgram, list[Step]]:
     """The optimized program, and its kernels and extern calls in the order in which they run. Kernels that read what is
-    `apart` do not make it; what nobody reads has one to itself."""
-    program = optimize(program, join=join, apart=apart)
+    `apart` do not make it; those that make what is `alone` make nothing else."""
+    program = optimize(program, join=join, apart=frozenset(apart).union(*alone))
     if verify:
         verify_program(program)
-    items = fuse(program, join=join, apart=apart)
+    items = fuse(program, join=join, apart=apart, alone=alone)
     steps: list[Step] = []
     inputs = frozenset(program.inputs)
     returned = frozenset(names_in(program.outputs))

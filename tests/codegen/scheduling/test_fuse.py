@@ -63,6 +63,13 @@ def test_a_value_is_made_before_the_extern_that_followed_it():
     assert outline(lambda x, y: (x + 1) * (y @ y), *torch.ones(2, 4, 4)) == [["add"], "mm", ["mul"]]
 
 
+def test_a_view_that_is_only_returned_comes_as_soon_as_it_can():
+    x = torch.ones(4, 4)
+    assert outline(lambda x: ((y := x @ x)[1:], y @ y), x) == ["mm", "slice_1", "mm_1"]
+    assert outline(lambda x: ((y := x @ x)[1:], y[:1] @ y), x) == ["mm", "slice_1", "slice_2", "mm_1"]
+    assert outline(lambda x: (x[1:], x @ x), x) == ["mm", "slice_1"]  # of an argument it may come late
+
+
 def test_old_value_of_an_input_is_read_before_it_is_overwritten():
     def function(x):
         old = x.flip(0).exp()
