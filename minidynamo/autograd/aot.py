@@ -370,10 +370,10 @@ def _split(
     signature = _with_arrivals(_with_edges(signature, trace), trace, backward)
     inputs_of_backward = backward.graph.find_nodes(op="placeholder")
     signature = replace(signature, handed_on=handed_on(backward.graph, inputs_of_backward[len(parts.saved) :]))
-    if len(results.differentiable) > 1 and not higher.strays:
-        signature = _kept_apart(signature, parts, read_for(backward, len(parts.saved)))
-        runs_apart = any(len(gone) < len(trace.used_up) for gone in trace.used_up)
-        if runs_apart:
+    if len(results.differentiable) > 1:
+        if not higher.strays:
+            signature = _kept_apart(signature, parts, read_for(backward, len(parts.saved)))
+        if any(len(gone) < len(trace.used_up) for gone in trace.used_up):
             everyone = tuple(range(len(results.differentiable)))
             kept_for = tuple(places or everyone for places in signature.kept_for or ((),) * len(signature.saved))
             signature = replace(signature, kept_for=kept_for, used_up=trace.used_up)
