@@ -10,6 +10,7 @@ Where some gradients are not asked for, or results not used, a graph without wha
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
