@@ -78,7 +78,7 @@ def have_memory_in_common(written: typing.Sequence[torch.Tensor], others: typing
     """Whether one of the `written` tensors lies in the memory of another one of them, or of the tensors in `others`."""
     if _is_any_alias is None:
         return places_in_common(written, others)
-    found: bool = _is_any_alias(others, {}, written)
+    found: bool = _is_any_alias(tuple(others), {}, tuple(written))  # which does not look into lists
     return found
 
 

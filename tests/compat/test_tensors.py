@@ -33,6 +33,7 @@ def test_memory_that_written_tensors_have_in_common_with_others(function):
     moved = x.view(4)
     moved.data = torch.ones(4)
     assert not function((x,), (y, z, 3, None)) and not function((x, y), ()) and not function((x,), (moved,))
+    assert function([x], [x[2:]]) and function((x,), [x[2:]]) and function([x], (x[2:],))
     assert function((x,), (y, x[2:])) and function((x, x[:1]), (y,)) and function((x, y), (3, z, y.detach()))
     assert not function((x,), (y, y[1:]))
 
