@@ -29,7 +29,7 @@ from minidynamo.autograd.unread import read_inputs
 from minidynamo.autograd.value_keys import Symbols, symbols_of, value_keys
 from minidynamo.boxed import BoxedCallable, make_boxed
 from minidynamo.compat import OpOverload
-from minidynamo.errors import first_line
+from minidynamo.errors import GraphRefused, first_line
 from minidynamo.locks import ForkSafeLock
 from minidynamo.numbers_in_data import hangs_on_data
 from minidynamo.switches import Settings, preserved, restore, settings
@@ -106,7 +106,8 @@ class Derivatives:
                     functional = functionalize(trace, self.layout.flat_names(), self.flat)
                     draw_from_states(functional)
         except Exception as error:
-            raise NotAvailable(f"Tracing it failed: {first_line(error)}") from error
+            told = error.__cause__ if isinstance(error, GraphRefused) else None  # what torch says
+            raise NotAvailable(f"Tracing it failed: {first_line(told or error)}") from error
         return Derivative(trace, functional, self.symbols, self.kept_by_then(orders[0]))
 
     def kept_by_then(self, given: Given) -> dict[str, int]:
