@@ -371,6 +371,27 @@ def test_generated_code_takes_plain_numbers() -> None:
 
 
 @pytest.mark.cpp
+@pytest.mark.cpp
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_moving_averages_with_a_changing_weight_are_generated_code(dtype: torch.dtype) -> None:
+    """Without a notice that they run operation by operation, and rounded as eager does."""
+
+    def update(averages: list[torch.Tensor], values: list[torch.Tensor], decay: float) -> None:
+        for average, value in zip(averages, values):
+            average.lerp_(value, 1 - decay)
+            value.copy_(average.lerp(torch.lerp(value, average, weight=decay), decay))
+
+    compiled = minidynamo.compile(update)
+    torch.manual_seed(0)
+    expected = [torch.randn(33, dtype=dtype) for _ in range(4)]
+    found = [value.clone() for value in expected]
+    for n in VALUES:
+        update(expected[:2], expected[2:], n)
+        compiled(found[:2], found[2:], n)
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    assert compiled.stats.graphs == 2
+
+
 def test_generated_code_pads_with_any_number() -> None:
     assert check(VALUES_ONLY["padding"], VALUES, "native") == 2
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from minidynamo.tracer.unrolling import size_here, unroll
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictKey, DictVariable, ListVariable, TupleVariable
+from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ClassVariable
 from minidynamo.variables.tensors import TensorVariable
 
@@ -201,6 +202,40 @@ def _where_of_tensor(
     tx: Tracer, self: TensorVariable, condition: VariableTracker, *args: VariableTracker, **kwargs: VariableTracker
 ) -> VariableTracker:
     return tx.emit("where", [self, _as_mask(tx, condition), *args], kwargs)
+
+
+# --- averages ---------------------------------------------------------------------------------------------------------
+
+_EXACT = (torch.float32, torch.float64)
+
+
+def _weight(tx: Tracer, tensors: Sequence[VariableTracker], weight: VariableTracker) -> VariableTracker:
+    """The weight of `lerp`: a number that varies, which torch takes for a plain one, as a tensor, with which the call
+    can be computed together with others. Derivatives would round it once more."""
+    fakes = [tx.graph.use(tensor) for tensor in tensors if isinstance(tensor, TensorVariable)]
+    if not isinstance(weight, NumberVariable) or not fakes or any(fake.dtype not in _EXACT for fake in fakes):
+        return weight
+    if torch.is_grad_enabled() and any(fake.requires_grad for fake in fakes):
+        return weight
+    placed = {"dtype": ConstantVariable(fakes[0].dtype), "device": ConstantVariable(fakes[0].device)}
+    return tx.emit(torch.scalar_tensor, [weight], placed)
+
+
+@registry.function(torch.lerp)
+def _lerp(
+    tx: Tracer, input: VariableTracker, end: VariableTracker, weight: VariableTracker, **kwargs: VariableTracker
+) -> VariableTracker:
+    return tx.emit(torch.lerp, [input, end, _weight(tx, [input, end], weight)], kwargs)
+
+
+def _lerp_method(name: str) -> None:
+    @registry.method(torch.Tensor, name)
+    def lerp(tx: Tracer, self: VariableTracker, end: VariableTracker, weight: VariableTracker) -> VariableTracker:
+        return tx.emit(name, [self, end, _weight(tx, [self, end], weight)])
+
+
+for _name in ("lerp", "lerp_"):
+    _lerp_method(_name)
 
 
 # --- attention that is written by the user ----------------------------------------------------------------------------
