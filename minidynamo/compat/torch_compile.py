@@ -58,14 +58,18 @@ def leave_to_python(code: types.CodeType) -> None:
     _frame_evaluation.set_code_exec_strategy(code, _frame_evaluation._FrameExecStrategy(skip, skip))
 
 
-def tagged_init(function: types.FunctionType) -> types.FunctionType | None:
-    """The `nn.Module.__init__` behind the one that torch.compile puts in its place, once it is used in the process.
+_TAGGED = {"patched_init": "init", "patched_setstate": "setstate"}
+
+
+def behind_tags(function: types.FunctionType) -> types.FunctionType | None:
+    """The `__init__` or `__setstate__` of nn.Module behind the one that torch.compile, once used, puts in its place.
 
     That one only notes, for torch.compile, when a module was made. None for any other function.
     """
-    if function.__module__ != "torch._dynamo.mutation_guard" or function.__name__ != "patched_init":
+    if function.__module__ != "torch._dynamo.mutation_guard" or function.__name__ not in _TAGGED:
         return None
-    found = function.__closure__[function.__code__.co_freevars.index("init")].cell_contents  # type: ignore[index]
+    place = function.__code__.co_freevars.index(_TAGGED[function.__name__])
+    found = function.__closure__[place].cell_contents  # type: ignore[index]
     assert isinstance(found, types.FunctionType)
     return found
 

@@ -23,9 +23,9 @@ from minidynamo.compat import (
     SCHEDULED_STEP,
     OpOverload,
     OpOverloadPacket,
+    behind_tags,
     is_assumed_constant,
     is_made_by_torch_compile,
-    tagged_init,
 )
 from minidynamo.steering import COMPILED, DISABLED, is_put_into_graphs, own_mark
 from minidynamo.tracer.advice import instead_of
@@ -149,7 +149,7 @@ def _function_rule(value: types.FunctionType) -> Rule:
         return Rule(Action.HANDLER, function=late)
     if value.__code__ in CODE_POLYFILLS:
         return Rule(Action.POLYFILL, function=CODE_POLYFILLS[value.__code__], takes_itself=True)
-    tagged = tagged_init(value)
+    tagged = behind_tags(value)
     if tagged is not None:
         return Rule(Action.POLYFILL, function=tagged)
     library = _run_as_written(value)
