@@ -60,7 +60,12 @@ def eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[.
     What autograd has recorded cannot be taken back, so a graph that may have to goes through the autograd stage, which
     writes to its inputs behind all other work.
     """
-    return aot_eager(gm, example_inputs) if gm.meta.get("takes_writes_back") else _one_by_one(gm, "captured")
+    return aot_eager(gm, example_inputs) if gm.meta.get("takes_writes_back") else _as_captured(gm)
+
+
+def _as_captured(gm: torch.fx.GraphModule) -> BoxedCallable:
+    gm.meta["runs_as_captured"] = True
+    return _one_by_one(gm, "captured")
 
 
 def _one_by_one(gm: torch.fx.GraphModule, stage: str) -> BoxedCallable:
@@ -83,6 +88,7 @@ def boxed_nop(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callab
 
     Change `gm.graph`, then return `boxed_nop(gm, example_inputs)`: inputs and values die behind their last uses.
     """
+    gm.meta["runs_as_captured"] = True
     return make_boxed(gm)
 
 
@@ -107,7 +113,7 @@ def _with_autograd(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **st
         if refused.code == "MD401" and has_symbols(list(example_inputs)) and not _is_about_values(refused):
             raise
         notice(replace(refused.diagnostic, what=f"a graph runs operation by operation: {refused.diagnostic.what}"))
-        return _one_by_one(gm, "captured")
+        return _as_captured(gm)
 
 
 def _is_about_values(error: BaseException | None) -> bool:

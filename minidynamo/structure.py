@@ -127,7 +127,7 @@ def _flat_graph(gm: fx.GraphModule, structures: Sequence[Structure]) -> fx.Graph
         else:
             env[node] = graph.node_copy(node, env.__getitem__)
     flat = fx.GraphModule(gm, graph)
-    flat.meta = dict(gm.meta)
+    flat.meta = gm.meta  # what the tracer and the backend tell each other
     return flat
 
 

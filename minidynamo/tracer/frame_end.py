@@ -59,7 +59,7 @@ def finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) 
     lasting = _lasting(request, frame, end, found)
     raises = graph is not None and any(map(may_raise, graph.graph.nodes))
     writes, lookups = (None, None) if graph is None else tx.graph.writes_of(graph, may_raise=raises)
-    if graph is not None and raises and writes is not None and writes.are_recorded:
+    if graph is not None and raises and lookups is None and writes is not None and writes.are_recorded:
         graph.meta["takes_writes_back"] = True  # for backends that run it as it is
     keep_histories(tx.graph, end.values(), tx.side_effects)
     return TracedFrame(

@@ -267,6 +267,9 @@ class _Program:
             self.sure = self.names.fresh("sure")
             exist = self.names.constant(lookups.exist, "positions_exist")
             lines.append(f"{self.sure} = {exist}({self.args})")
+        if self.sure and self.keeps_history:
+            arguments = f"[{', '.join(self.parameters)}]"
+            lines += [f"if not {self.sure}:", f"    return {self.as_written(arguments)}"]
         if self.sure and holds:
             hold, firm = self.names.fresh("hold"), self.names.constant(firmly_held, "firmly_held")
             lines.append(f"{hold} = {weak} if {self.sure} else {firm}")
@@ -419,14 +422,17 @@ class _Program:
             f"{name}={value}" for name in ("taken", "overwritten", "random", "drawn") if (value := getattr(self, name))
         ]
         revived = f"{self.held} = {self.names.constant(revive, 'revive')}({', '.join(arguments)})"
-        native = f"{self.names.constant(self.around.replay_native, 'run_as_written')}({self.held})"
-        nothing_more = "None, " if self.hands_on and self.around.root else ""
-        told, again = [], [f"    return {nothing_more}{native}"]
+        native = self.as_written(self.held)
+        told, again = [], [f"    return {native}"]
         if self.around.ran_again is not None:
             failure, value = self.names.fresh("failure"), self.names.fresh("value")
             ran_again = self.names.constant(self.around.ran_again, "ran_again")
             told = [f'    {failure} = f"{{type({error}).__name__}}: {{{error}}}"']
-            again = [f"    {value} = {native}", f"    {ran_again}({failure})", f"    return {nothing_more}{value}"]
+            again = [
+                f"    {value} = {self.as_written(self.held)}",
+                f"    {ran_again}({failure})",
+                f"    return {value}",
+            ]
         return [
             "try:",
             f"    {call}",
@@ -438,6 +444,18 @@ class _Program:
             f"if {self.held} is not None:",
             *again,
         ]
+
+    def as_written(self, values: str) -> str:
+        """A run of the frame as the user wrote it, and what this program returns then."""
+        run = f"{self.names.constant(self.around.replay_native, 'run_as_written')}({values})"
+        return f"(None, {run})" if self.hands_on and self.around.root else run
+
+    @property
+    def keeps_history(self) -> bool:
+        """Whether the graph, running as it was captured, has autograd record writes, which nobody can take back."""
+        graph, writes = self.traced.graph, self.traced.writes
+        recorded = writes is not None and writes.are_recorded and not self.drawn
+        return recorded and graph is not None and "runs_as_captured" in graph.meta
 
     # The end
 

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import minidynamo
 from benchmarks.memory import peak_bytes
-from minidynamo.testing import assert_same_as_eager
+from minidynamo.testing import CompileCounterWithBackend, assert_same_as_eager
 
 BACKENDS = ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)]
 
@@ -658,19 +658,32 @@ def test_an_error_is_caught_inside_where_hooks_see_what_is_saved(around, backend
     torch.testing.assert_close(found[3:], found[:3])
 
 
+@pytest.mark.parametrize("backend", ["eager", "boxed_nop"])
+def test_a_graph_that_surely_raises_is_not_run_where_it_could_not_be_taken_back(backend):
+    def called_with(position):
+        def make():
+            leaf = torch.ones(3, requires_grad=True)
+            return State(), leaf * 3, torch.arange(4.0), torch.tensor(position)
+
+        return make
+
+    counter = CompileCounterWithBackend(backend)
+    assert_same_as_eager(recorded, called_with(1), called_with(9), called_with(2), backend=counter, graphs=1)
+
+
 def test_a_backend_that_runs_what_was_captured_cannot_take_back_what_autograd_has_recorded():
     log = []
 
     @minidynamo.compile(backend="boxed_nop")
-    def f(x, i):
+    def f(x, m):
         log.append(1)
         x.mul_(2)
-        return x[i]
+        return x * torch.linalg.cholesky(m).sum()
 
     x = torch.ones(3, requires_grad=True) * 1
-    f(x, torch.tensor([0]))
-    with pytest.raises(IndexError) as error:
-        f(x, torch.tensor([9]))
+    f(x, torch.eye(2))
+    with pytest.raises(torch.linalg.LinAlgError) as error:
+        f(x, -torch.eye(2))
     assert "autograd has recorded a write" in "\n".join(error.value.__notes__)
     assert x.tolist() == [4, 4, 4] and log == [1]
 

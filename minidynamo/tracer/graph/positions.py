@@ -55,7 +55,8 @@ def _classes(x: Any, target: Any, *rest: Any, **named: Any) -> list[Range]:
 
 def _subscript(x: Any, key: Any, *rest: Any) -> list[Range] | None:
     found, shape = [], _value(x).shape
-    for dim, part in enumerate(key if isinstance(key, tuple) else (key,)):
+    parts = key if isinstance(key, tuple) else (key,)
+    for dim, part in enumerate(part for part in parts if part is not None):
         if isinstance(part, torch.fx.Node):
             if isinstance(part.meta["example_value"], torch.Tensor):
                 found.append((part, -shape[dim], shape[dim]))
@@ -72,6 +73,10 @@ def _quotient(x: Any, divisor: Any) -> list[Range] | None:
     return [] if type(divisor) is int and divisor else None
 
 
+def _repeats(x: Any, repeats: Any, *rest: Any, **named: Any) -> list[Range] | None:
+    return [] if type(repeats) is int else None
+
+
 _FINDERS: dict[str, Callable[..., list[Range] | None]] = {
     **dict.fromkeys(("gather", "index_select", "index_add", "index_copy", "index_fill", "index_reduce"), _along),
     **dict.fromkeys(("scatter", "scatter_add", "scatter_reduce"), _along),
@@ -79,5 +84,6 @@ _FINDERS: dict[str, Callable[..., list[Range] | None]] = {
     **dict.fromkeys(("cross_entropy", "nll_loss"), _classes),
     **dict.fromkeys(("floordiv", "floor_divide", "mod", "remainder"), _quotient),
     "embedding": _embedding,
+    "repeat_interleave": _repeats,
     "index_put": _indices,
 }

@@ -41,7 +41,9 @@ def node_of(target, *args):
         (F.embedding, (I64, F32), [(0, 4)]),
         (F.cross_entropy, (F32, I64), [(0, 3)]),
         (F.nll_loss, (torch.empty(5), I64), [(0, 5)]),
+        (operator.getitem, (F32, (None, I64, None, I64)), [(-4, 4), (-3, 3)]),
         (operator.floordiv, (I64, 2), []),
+        (torch.repeat_interleave, (F32, 2), []),
     ],
 )
 def test_positions_and_their_ranges(target, args, expected):
@@ -55,7 +57,8 @@ def test_positions_and_their_ranges(target, args, expected):
         (operator.floordiv, (I64, I64)),
         (operator.floordiv, (I64, 0)),
         (operator.setitem, (F32, F32 > 0, F32)),
-        (operator.getitem, (F32, (None, I64))),
+        (operator.getitem, (F32, (..., I64))),
+        (torch.repeat_interleave, (F32, I64)),
         (F.cross_entropy, (F32, F32)),
     ],
 )
