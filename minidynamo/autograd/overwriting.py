@@ -18,7 +18,7 @@ from minidynamo import compat
 from minidynamo.autograd.emitter import Emitter, fake, gives_alike, same_layout
 from minidynamo.autograd.memories import READING_LAYOUT, Memories, is_plain, is_window, same_kind
 from minidynamo.autograd.mutation import is_torchs, is_view
-from minidynamo.autograd.numbers import is_number, keys
+from minidynamo.autograd.numbers import is_number, key, keys
 from minidynamo.autograd.overlaps import same_elements, share_elements
 from minidynamo.autograd.twins import Twin, out_variant, twin_of
 from minidynamo.autograd.views import PARTS
@@ -254,7 +254,10 @@ class _Overwriting:
         if self.memories.places[source] != {made} or self.memories.place_of(base) != self.memories.place_of(there):
             return None
         part = self.compute(PARTS[scatter.target], (base, *where))
-        limit = self.limit(scatter, base, scatter) if _comes_to(source, scatter, made, there, part) else None
+        # All of `made` has to go there: what lies around the part is read, too.
+        whole = key(source.meta["val"].numel()) == key(made.meta["val"].numel())
+        fits = whole and _comes_to(source, scatter, made, there, part)
+        limit = self.limit(scatter, base, scatter) if fits else None
         # A result of the graph shares its memory with no other.
         return None if limit is None else min(limit, self.memories.position[self.graph.output_node()])
 

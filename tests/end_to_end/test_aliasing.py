@@ -137,6 +137,14 @@ def set_an_item(x):
 
 
 @program(matrix)
+def set_to_a_part_of_what_is_computed_of_all(x):
+    x[1:] = (-x)[1:]
+    y = x * 3
+    y[:, :1] = y.exp()[:, :1]
+    return x.sum(), y
+
+
+@program(matrix)
 def set_by_mask(x):
     x[x > 0.5] = 0.0
     return x * 2
