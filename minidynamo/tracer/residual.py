@@ -276,13 +276,13 @@ class _Program:
         self.held = self.names.fresh("held")
         held = [f"{hold}({name})" if hold and name in given_up else name for name in self.parameters]
         lines.append(f"{self.held} = [{', '.join(held)}]")
-        if takes:
-            lines.append(self.hold_taken(hold or self.names.constant(firmly_held, "firmly_held")))
         if writes is not None:
             lines.append(self.keep_overwritten(writes))
         if self.redraws:
             self.random = self.names.fresh("random")
             lines.append(f"{self.random} = {self.names.constant(random_states, 'random_states')}()")
+        if takes:  # last, since nothing may fail between that and the graph
+            lines.append(self.hold_taken(hold or self.names.constant(firmly_held, "firmly_held")))
         return lines
 
     def hold_taken(self, hold: str) -> str:
@@ -428,11 +428,7 @@ class _Program:
             failure, value = self.names.fresh("failure"), self.names.fresh("value")
             ran_again = self.names.constant(self.around.ran_again, "ran_again")
             told = [f'    {failure} = f"{{type({error}).__name__}}: {{{error}}}"']
-            again = [
-                f"    {value} = {self.as_written(self.held)}",
-                f"    {ran_again}({failure})",
-                f"    return {value}",
-            ]
+            again = [f"    {value} = {native}", f"    {ran_again}({failure})", f"    return {value}"]
         return [
             "try:",
             f"    {call}",
