@@ -14,7 +14,8 @@ from typing import Any
 from torch import fx
 
 from minidynamo import artifacts
-from minidynamo.codegen.ir.loops import LoopProgram
+from minidynamo.codegen.ir.alike import distinct, representatives
+from minidynamo.codegen.ir.loops import Kernel, LoopProgram
 from minidynamo.codegen.ir.text import kernel_text, program_text
 from minidynamo.codegen.ir.verify import verify_program
 from minidynamo.codegen.lowering.graph import devices_of, lower_graph
@@ -157,10 +158,15 @@ def _scheduled(
 
 
 def build(program: HostProgram, target: str, name: str, paths: dict[str, str]) -> tuple[str, Launchers]:
-    """The source of all kernels, and what launches each of them."""
-    kernels = program.kernels
+    """The source of all kernels, and what launches each of them: those that are the same but for names share one."""
+    kernels = distinct(program.kernels)
     if not kernels:
         return "", {}
+    source, launchers = _built(kernels, target, name, paths)
+    return source, {own: launchers[kernel.name] for own, kernel in representatives(program.kernels).items()}
+
+
+def _built(kernels: list[Kernel], target: str, name: str, paths: dict[str, str]) -> tuple[str, Launchers]:
     if target == "cpp":
         source = cpp.print_kernels(kernels)
         paths["kernel"] = artifacts.write("kernel", name, source, ".cpp")

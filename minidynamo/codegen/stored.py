@@ -14,6 +14,7 @@ import torch
 from minidynamo import artifacts, compat
 from minidynamo.codegen import compile_graph
 from minidynamo.codegen.ir import loops
+from minidynamo.codegen.ir.alike import distinct
 from minidynamo.codegen.ir.expr import Scalar
 from minidynamo.codegen.ir.size import Derived, Size, Symbol
 from minidynamo.codegen.memory import report
@@ -46,7 +47,8 @@ _TARGETS = ("cpp", "triton", "aten")
 
 def write_graph(compiled: compile_graph.CompiledGraph, codec: Codec) -> Json:
     """The written form of a compiled graph; raises NotStorable."""
-    known = {id(launcher): {"kernel": name} for name, launcher in compiled.launchers.items()}
+    kernels = distinct(compiled.program.kernels)
+    known = {id(compiled.launchers[kernel.name]): {"kernel": kernel.name} for kernel in kernels}
     known |= {id(function): {"function": name} for name, function in _FUNCTIONS.items()}
     for step in (*compiled.program.prelude, *compiled.program.steps):
         if isinstance(step, (loops.Compute, loops.Extern)) and isinstance(step.op, compat.OpOverload):
@@ -58,7 +60,7 @@ def write_graph(compiled: compile_graph.CompiledGraph, codec: Codec) -> Json:
         "target": compiled.target,
         "interpreted": all(kernel.device.type == "cpu" for kernel in compiled.program.kernels),
         "names": names,
-        "kernels": _write_kernels(compiled, codec),
+        "kernels": _write_kernels(kernels, compiled.target, codec),
         "memory": codec.encode(report.memory_plan(compiled.program)),
         "loops": written(f"{compiled.loops_text}\n{compiled.kernel_text}"),
         "kernel": written(compiled.kernel_source),
@@ -66,11 +68,11 @@ def write_graph(compiled: compile_graph.CompiledGraph, codec: Codec) -> Json:
     }
 
 
-def _write_kernels(compiled: compile_graph.CompiledGraph, codec: Codec) -> Json:
+def _write_kernels(kernels: list[loops.Kernel], target: str, codec: Codec) -> Json:
     """How each kernel is found in the source: its entry point, or how Triton starts it."""
-    if compiled.target == "triton":
-        return [[kernel.name, codec.encode(triton.launch_spec(kernel))] for kernel in compiled.program.kernels]
-    return [[kernel.name, cpp.entry_name(kernel)] for kernel in compiled.program.kernels]
+    if target == "triton":
+        return [[kernel.name, codec.encode(triton.launch_spec(kernel))] for kernel in kernels]
+    return [[kernel.name, cpp.entry_name(kernel)] for kernel in kernels]
 
 
 def read_graph(form: Json, codec: Codec) -> Callable[[list[Any]], tuple[Any, ...]]:
