@@ -169,7 +169,7 @@ def load(kind: str, name: str, source: str, namespace: dict[str, Any], function:
 
 def execute(path: str, source: str, namespace: dict[str, Any]) -> None:
     """Execute Python `source`, which was written to `path`, in `namespace`."""
-    exec(compile(source, path, "exec"), namespace)
+    exec(compile(source, path, "exec", dont_inherit=True), namespace)  # annotations are read as they stand
 
 
 def users_lines(error: BaseException) -> list[str]:

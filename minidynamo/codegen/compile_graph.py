@@ -7,7 +7,7 @@ runtime. Nothing is decided here but the target.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from minidynamo.codegen.memory.plan import HostProgram
 from minidynamo.codegen.memory.report import memory_plan
 from minidynamo.codegen.peaks import cut_at_peak, excess, scheduled
 from minidynamo.codegen.printers import cpp, triton
-from minidynamo.codegen.printers.host import print_host
+from minidynamo.codegen.printers.host import Calling, print_host
 from minidynamo.codegen.runtime import library, triton_launch
 from minidynamo.config import config
 from minidynamo.errors import Diagnostic, ToolchainMissing, UnknownName, nearest
@@ -124,7 +124,7 @@ def _compile(loops: LoopProgram, program: HostProgram, target: str, name: str) -
     loops_text = program_text(loops)
     paths["loops"] = artifacts.write("loops", name, f"{loops_text}\n{kernels_text}", ".txt")
     kernel_source, launchers = build(program, target, name, paths)
-    host_source, namespace = print_host(program, launchers, by_address=target == "cpp")
+    host_source, namespace = print_host(program, launchers, _calling(program, target))
     names = dict(namespace)
     described = memory_plan(program)
     paths["memory"] = artifacts.write("memory", name, f"{described}\n", ".txt", described)
@@ -175,9 +175,19 @@ def _built(kernels: list[Kernel], target: str, name: str, paths: dict[str, str])
     source = triton.print_kernels(kernels)
     paths["kernel"] = artifacts.write("kernel", name, source, ".py")
     with phase("triton"):
-        on_cpu = all(k.device.type == "cpu" for k in kernels)
         specs = [triton.launch_spec(k) for k in kernels]
-        return source, triton_launch.launchers(source, specs, interpret=on_cpu, path=paths["kernel"])
+        return source, triton_launch.launchers(source, specs, interpret=_on_cpu(kernels), path=paths["kernel"])
+
+
+def _on_cpu(kernels: Sequence[Kernel]) -> bool:
+    return all(kernel.device.type == "cpu" for kernel in kernels)
+
+
+def _calling(program: HostProgram, target: str) -> Calling:
+    """How the host program starts kernels."""
+    if target == "cpp":
+        return Calling.ADDRESSES
+    return Calling.TENSORS if _on_cpu(program.kernels) else Calling.ON_STREAM
 
 
 def choose_target(gm: fx.GraphModule, target: str) -> str:

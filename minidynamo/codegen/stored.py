@@ -31,6 +31,7 @@ _FUNCTIONS: dict[str, Any] = {
     "empty_cpu": compat.empty_strided_cpu,
     "empty_strided": torch.empty_strided,
     "as_strided": torch.as_strided,
+    "on_gpu": host_functions.on_gpu,
     "count_as_new": host_functions.count_as_new,
     "with_strides": host_functions.with_strides,
     "must_fit": host_functions.must_fit,

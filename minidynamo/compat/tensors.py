@@ -38,6 +38,14 @@ empty_strided_cpu: typing.Callable[[tuple[int, ...], tuple[int, ...], torch.dtyp
     torch._C._dynamo.guards._empty_strided_cpu
 )
 
+# The same on the current GPU.
+empty_strided_cuda: typing.Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor] = (
+    torch._C._dynamo.guards._empty_strided_cuda
+)
+
+# The handle of a GPU's current stream, by the GPU's index. A torch that knows no GPUs has no such function.
+current_raw_stream: typing.Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)
+
 # Counts a write to each tensor of a sequence, inference tensors excepted; a third of the cost of the public function.
 increment_version: typing.Callable[[typing.Sequence[torch.Tensor]], None] = torch._C._increment_version
 

@@ -16,7 +16,7 @@ from minidynamo.codegen.ir.text import kernel_text
 from minidynamo.codegen.lowering.graph import lower_graph
 from minidynamo.codegen.memory.planner import plan_memory
 from minidynamo.codegen.printers import cpp, triton
-from minidynamo.codegen.printers.host import print_host
+from minidynamo.codegen.printers.host import Calling, print_host
 from minidynamo.codegen.scheduling.schedule import schedule
 from minidynamo.graph_cache.encoding import Codec, Surroundings
 from tests.codegen.graphs import compare, flat, trace, trace_symbolic
@@ -305,4 +305,4 @@ def test_texts(golden):
     golden(renamed(cpp.print_kernels(program.kernels)), "codegen/symbolic.cpp.txt")
     golden(renamed(triton.print_kernels(planned("triton").kernels)), "codegen/symbolic.triton.txt")
     launchers = {k.name: functools.partial(len) for k in program.kernels}
-    golden(renamed(print_host(program, launchers, by_address=True)[0]), "codegen/symbolic.host.txt")
+    golden(renamed(print_host(program, launchers, Calling.ADDRESSES)[0]), "codegen/symbolic.host.txt")

@@ -5,10 +5,11 @@ Order, reuse and lifetimes were decided by the memory planner; this file writes 
 
 from __future__ import annotations
 
+import enum
 import math
 import operator
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,9 +20,9 @@ from minidynamo.codegen.ir.expr import Scalar
 from minidynamo.codegen.ir.loops import Buffer, Compute, Extern, GetItem, Name, Origins
 from minidynamo.codegen.ir.size import Extent, Size, group
 from minidynamo.codegen.memory.plan import Allocate, Free, HandOver, HostProgram, Launch, Place, Return, Reuse, Step
-from minidynamo.codegen.printers.base import Lines
+from minidynamo.codegen.printers.base import Lines, extent_of
 from minidynamo.codegen.runtime import random_numbers
-from minidynamo.codegen.runtime.host_functions import count_as_new, with_strides
+from minidynamo.codegen.runtime.host_functions import count_as_new, on_gpu, with_strides
 from minidynamo.names import Namespace
 from minidynamo.redrawing import draw, draw_again
 
@@ -41,27 +42,35 @@ ARITHMETIC: dict[Any, str] = {
 """How Python writes what numbers are made by, as the program did it."""
 
 
+class Calling(enum.Enum):
+    """What launchers take in front of the numbers of a kernel."""
+
+    TENSORS = "tensors"
+    ADDRESSES = "the addresses of tensors"
+    ON_STREAM = "a stream, how many rows there are, and the addresses of tensors"
+
+
 def print_host(
-    program: HostProgram, launchers: Mapping[str, Callable[..., None]], *, by_address: bool
+    program: HostProgram, launchers: Mapping[str, Callable[..., None]], calling: Calling
 ) -> tuple[str, dict[str, Any]]:
     """The source of `def call(args)` and the namespace that it runs in.
 
-    `launchers` has what starts each kernel, by kernel name. With `by_address` a launcher takes the addresses of its
-    tensors, else the tensors. `call` is boxed: it empties the list that it is given.
+    `launchers` has what starts each kernel, by kernel name. `call` is boxed: it empties the list that it is given.
     """
-    return _HostPrinter(program, launchers, by_address).print()
+    return _HostPrinter(program, launchers, calling).print()
 
 
 class _HostPrinter:
-    def __init__(self, program: HostProgram, launchers: Mapping[str, Callable[..., None]], by_address: bool) -> None:
+    def __init__(self, program: HostProgram, launchers: Mapping[str, Callable[..., None]], calling: Calling) -> None:
         self.program = program
         self.launchers = launchers
-        self.by_address = by_address
+        self.calling = calling
         self.lines = Lines("    ", "#")
         self.names = Namespace({*_names_of(program), *program.constants, "call"})
         self.addressed = _addressed(program)
         handing_over = any(isinstance(step, HandOver) for step in program.steps)
         self.receiver = self.names.fresh("hand_over") if handing_over else ""
+        self.gpus: dict[torch.device, tuple[str, str]] = {}
 
     def print(self) -> tuple[str, dict[str, Any]]:
         args = self.names.fresh("args")
@@ -75,6 +84,8 @@ class _HostPrinter:
             self.lines(f"{args}.clear()")
             for number in self.program.prelude:
                 self.lines(self.number(number))
+            if self.calling is Calling.ON_STREAM:
+                self.meet_gpus()
             for step in self.program.steps:
                 self.lines.origins(origins_of(step))
                 self.lines(self.step(step))
@@ -89,6 +100,12 @@ class _HostPrinter:
         """A number that is made of inputs."""
         pattern = ARITHMETIC.get(number.op) or f"{self.function(number.op)}({', '.join(['{}'] * len(number.args))})"
         return f"{number.out} = {pattern.format(*map(self.operand, number.args))}"
+
+    def meet_gpus(self) -> None:
+        """What stays the same throughout a call: the current stream of each GPU, and what makes tensors there."""
+        for device in dict.fromkeys(step.kernel.device for step in self.program.steps if isinstance(step, Launch)):
+            self.gpus[device] = stream, empty = self.names.fresh("stream"), self.names.fresh("empty")
+            self.lines(f"{stream}, {empty} = {self.names.constant(on_gpu, 'on_gpu')}({self.value(device)})")
 
     def operand(self, value: Any) -> str:
         """An argument in parentheses, unless it is one name or literal."""
@@ -117,10 +134,8 @@ class _HostPrinter:
             case Place():
                 return f"{self.announced([step.source])}{step.buffer.name} = {self.laid_out(step)}"
             case Launch():
-                address = ".data_ptr()" if self.by_address else ""
                 launcher = self.names.constant(self.launchers[step.kernel.name], step.kernel.name)
-                numbers = [n.name if isinstance(n, Scalar) else str(n) for n in step.kernel.numbers]
-                args = ", ".join([*(name + address for name in step.args), *numbers])
+                args = ", ".join(self.passed(step))
                 stores = zip(step.kernel.writes, step.args[len(step.kernel.reads) :])
                 written = [name for buffer, name in stores if buffer.name == name]
                 return f"{self.announced(written)}{launcher}({args})"
@@ -141,6 +156,15 @@ class _HostPrinter:
                 if step.counted:
                     self.lines(f"{self.names.constant(count_as_new, 'count_as_new')}({', '.join(step.counted)})")
                 return f"return ({', '.join(values)}{',' if len(values) == 1 else ''})"
+
+    def passed(self, step: Launch) -> Iterator[str]:
+        """What a launcher is called with."""
+        kernel = step.kernel
+        if self.calling is Calling.ON_STREAM:
+            yield from (self.gpus[kernel.device][0], str(extent_of(kernel.rows)))
+        address = "" if self.calling is Calling.TENSORS else ".data_ptr()"
+        yield from (name + address for name in step.args)
+        yield from (n.name if isinstance(n, Scalar) else str(n) for n in kernel.numbers)
 
     def laid_out(self, step: Place) -> str:
         """The memory of an input, in the layout of what is written there."""
@@ -175,6 +199,8 @@ class _HostPrinter:
         shape, stride, dtype = _sizes(buffer.shape), _sizes(buffer.stride), self.value(buffer.dtype)
         if buffer.device.type == "cpu":
             return f"{self.names.constant(compat.empty_strided_cpu, 'empty_cpu')}({shape}, {stride}, {dtype})"
+        if buffer.device in self.gpus:
+            return f"{self.gpus[buffer.device][1]}({shape}, {stride}, {dtype})"
         empty = self.names.constant(torch.empty_strided, "empty_strided")
         return f"{empty}({shape}, {stride}, dtype={dtype}, device={self.value(buffer.device)})"
 

@@ -29,7 +29,7 @@ from minidynamo.codegen.printers.base import (
     shortest,
     stores_last,
 )
-from minidynamo.codegen.runtime.triton_launch import LaunchSpec
+from minidynamo.codegen.runtime.triton_launch import POINTERS, LaunchSpec
 
 TYPES = {
     torch.float32: "tl.float32",
@@ -42,19 +42,6 @@ TYPES = {
     torch.int64: "tl.int64",
     torch.uint8: "tl.uint8",
     torch.bool: "tl.int1",
-}
-
-POINTERS = {
-    torch.float32: "*fp32",
-    torch.float64: "*fp64",
-    torch.float16: "*fp16",
-    torch.bfloat16: "*bf16",
-    torch.int8: "*i8",
-    torch.int16: "*i16",
-    torch.int32: "*i32",
-    torch.int64: "*i64",
-    torch.uint8: "*u8",
-    torch.bool: "*i1",
 }
 
 OPERATIONS: dict[str, str | Mapping[str, str]] = {
@@ -139,6 +126,7 @@ def launch_spec(kernel: Kernel) -> LaunchSpec:
         warps=8 if column_block * row_block > TILE else 4,
         checked=any(isinstance(e, Op) and e.name.startswith("check_") for e in _everything(kernel)),
         numbers=tuple((name, number) for number, name in kernel.parameters.items()),
+        device=kernel.device,
     )
 
 

@@ -6,6 +6,7 @@ It is all that a host program from the disk cache needs of these; printing one i
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import torch
 
@@ -17,6 +18,22 @@ def with_strides(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor
     if all(have == want or n <= 1 for n, have, want in zip(tensor.shape, tensor.stride(), strides)):
         return tensor
     return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+
+Empty = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
+
+
+def on_gpu(device: torch.device) -> tuple[int, Empty]:
+    """The current stream of a GPU, and what makes tensors there of sizes, strides and a dtype."""
+    current = torch.cuda.current_device()
+    index = current if device.index is None else device.index
+    return compat.current_raw_stream(index), compat.empty_strided_cuda if index == current else _empty_on(device)
+
+
+@functools.cache
+def _empty_on(device: torch.device) -> Empty:
+    """As `compat.empty_strided_cuda` does it on the current GPU."""
+    return lambda sizes, strides, dtype: torch.empty_strided(sizes, strides, dtype=dtype, device=device)
 
 
 def count_as_new(*tensors: torch.Tensor | None) -> None:

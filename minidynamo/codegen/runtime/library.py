@@ -67,11 +67,17 @@ def load(source: str, entries: Sequence[str]) -> dict[str, Entry]:
     An entry takes the addresses of its buffers as integers (`tensor.data_ptr()`) and returns None. Raises
     ToolchainMissing without a compiler and KernelBuildError when it refuses the source.
     """
+    library = opened(source)
+    return {name: entry(library, name) for name in entries}
+
+
+def opened(source: str) -> ctypes.PyDLL:
+    """The library of the C++ `source`, built or found built, and ready to run. Raises as `load`."""
     library = _open(source)
     threading = _Threading.in_dll(library, "minidynamo_threading")
     threading[:] = [None] * len(THREADING) if _forked else list(_threading_addresses())
     _loaded.append(threading)
-    return {name: _entry(library, name) for name in entries}
+    return library
 
 
 def without_comments(source: str) -> str:
@@ -117,10 +123,11 @@ def _threading_addresses() -> tuple[int | None, ...]:
         return (None,) * len(THREADING)
 
 
-def _entry(library: ctypes.PyDLL, name: str) -> Entry:
+def entry(library: ctypes.PyDLL, name: str, *bound: object) -> Entry:
+    """The function `name` of a library as a builtin; what is `bound` to it are the first items of its `self`."""
     function = ctypes.cast(getattr(library, name), ctypes.c_void_p)
     definition = _MethodDef(name.encode(), function, METH_FASTCALL, None)
-    # As the builtin's `self` the definition lives exactly as long as the builtin that points to it.
-    builtin: Any = _new_builtin(ctypes.byref(definition), definition, None)
+    # In the builtin's `self` the definition lives exactly as long as the builtin that points to it.
+    builtin: Any = _new_builtin(ctypes.byref(definition), (*bound, definition), None)
     made: Entry = builtin
     return made

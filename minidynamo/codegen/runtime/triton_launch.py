@@ -9,10 +9,12 @@ import functools
 import hashlib
 import importlib
 import math
+import os
 import re
 import struct
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,10 +23,29 @@ import torch
 from minidynamo import artifacts
 from minidynamo.codegen.ir.expr import Scalar
 from minidynamo.codegen.ir.size import Extent, Number, evaluate
+from minidynamo.codegen.runtime import cuda_launch
 from minidynamo.errors import BackendError, Diagnostic, KernelBuildError
 
 INTERPRETER_TILE = 1 << 16
 """Elements per program under the interpreter, where a program costs milliseconds and an element next to nothing."""
+
+CPU = torch.device("cpu")
+
+POINTERS = {
+    torch.float32: "*fp32",
+    torch.float64: "*fp64",
+    torch.float16: "*fp16",
+    torch.bfloat16: "*bf16",
+    torch.int8: "*i8",
+    torch.int16: "*i16",
+    torch.int32: "*i32",
+    torch.int64: "*i64",
+    torch.uint8: "*u8",
+    torch.bool: "*i1",
+}
+"""Tensors in Triton's notation."""
+
+TENSORS = {notation: dtype for dtype, notation in POINTERS.items()}
 
 # Stage of the binary -> targets that every kernel must compile for: backend, architecture, threads per warp.
 TARGETS = (("cuda", 80, 32), ("cuda", 90, 32), ("hip", "gfx942", 64))
@@ -46,6 +67,7 @@ class LaunchSpec:
     warps: int
     checked: bool
     numbers: tuple[tuple[str, Number | Scalar], ...] = ()
+    device: torch.device = CPU
 
     def constants(self, row_block: int) -> dict[str, int]:
         """The compile-time arguments."""
@@ -126,46 +148,84 @@ def _blank_comments(source: str) -> str:
 def launchers(
     source: str, specs: Sequence[LaunchSpec], *, interpret: bool, path: str | None = None
 ) -> dict[str, Callable[..., None]]:
-    """A function per kernel that takes its tensors and starts it. `path` is the file with `source`; None writes one.
+    """A function per kernel that starts it. `path` is the file with `source`; None writes one.
 
-    With `interpret` it runs at once on CPU tensors under Triton's interpreter, whatever TRITON_INTERPRET says.
+    With `interpret` it takes CPU tensors, then numbers, and runs at once under Triton's interpreter, whatever
+    TRITON_INTERPRET says. Else it takes the stream, the number of rows, the addresses of tensors, then numbers.
+    Raises KernelBuildError (MD502) for a kernel that does not fit the GPU.
     """
     functions = _functions(source, specs, interpret=interpret, path=path)
-    make = _interpreted if interpret else _compiled
-    return {spec.name: make(functions[spec.name], spec) for spec in specs}
+    if not interpret:
+        return _compiled(functions, specs)
+    return {spec.name: _interpreted(functions[spec.name], spec) for spec in specs}
 
 
-def _compiled(function: Any, spec: LaunchSpec) -> Callable[..., None]:
-    """Starts a kernel. Triton finds out each time which of its compiled forms fits the arguments, which takes longer
-    than all the rest; here that is asked but once for tensors that lie at multiples of 16 bytes, as nearly all do."""
-    constants = spec.constants(spec.row_block)
-    options = {"num_warps": spec.warps, "enable_fp_fusion": False, "debug": spec.checked}
-    pointers = len(spec.pointers)
-    known = spec.rows if isinstance(spec.rows, int) and not spec.numbers else None
-    several_devices = torch.cuda.device_count() > 1
-    found: dict[int, Any] = {}  # device -> the form for tensors that lie so
+@dataclass(frozen=True)
+class _At:
+    """A tensor for Triton, of which only the address and the dtype are known."""
 
+    address: int
+    dtype: torch.dtype
+
+    def data_ptr(self) -> int:
+        return self.address
+
+
+def _compiled(functions: Mapping[str, Any], specs: Sequence[LaunchSpec]) -> dict[str, Callable[..., None]]:
+    """What starts kernels on a GPU. All are compiled here, side by side, for tensors at multiples of 16 bytes, as
+    nearly all are; for others Triton compiles when it meets them."""
+    torch.cuda.current_device()  # what Triton finds out about the device once
+    with futures.ThreadPoolExecutor(max_workers=min(len(specs), os.cpu_count() or 1)) as pool:
+        made = list(pool.map(lambda spec: _compiled_one(functions[spec.name], spec), specs))
+    return {spec.name: _starter(functions[spec.name], spec, kernel) for spec, kernel in zip(specs, made)}
+
+
+def _options(spec: LaunchSpec) -> dict[str, Any]:
+    return {"num_warps": spec.warps, "enable_fp_fusion": False, "debug": spec.checked}
+
+
+def _compiled_one(function: Any, spec: LaunchSpec) -> Any:
+    tensors = [TENSORS[kind] for _, kind in spec.pointers]
+    numbers = [0 for _ in spec.numbers]  # whose types are given, so that their values make no difference
+    with torch.cuda.device(spec.device):
+        return function.warmup(*tensors, *numbers, grid=(1,), **spec.constants(spec.row_block), **_options(spec))
+
+
+def _starter(function: Any, spec: LaunchSpec, kernel: Any) -> Callable[..., None]:
+    """Called with the stream, the number of rows, the addresses of tensors, and numbers."""
+    otherwise = functools.partial(_start_by_triton, function, spec)
+    with torch.cuda.device(spec.device):
+        try:
+            kernel.run  # noqa: B018  # this loads it
+        except Exception as error:
+            what = f"the Triton kernel `{spec.name}` does not fit {torch.cuda.get_device_name()}"
+            raise KernelBuildError(Diagnostic("MD502", what, why=str(error))) from error
+    reals = tuple(isinstance(number, Scalar) for _, number in spec.numbers)
+    start = cuda_launch.starter(
+        kernel, rows_per_block=spec.row_block, pointers=len(spec.pointers), reals=reals, otherwise=otherwise
+    )
+    return otherwise if start is None else start if torch.cuda.device_count() == 1 else _on_device(spec.device, start)
+
+
+def _on_device(device: torch.device, start: Callable[..., None]) -> Callable[..., None]:
     def launch(*arguments: Any) -> None:
-        tensors = arguments[:pointers]
-        if known is None:
-            arguments, rows = _with_numbers(arguments, spec)
-        else:
-            rows = known
-        if rows <= 0:
-            return
-        grid = (math.ceil(rows / spec.row_block), 1, 1)
-        device = tensors[0].get_device()
-        aligned = all(t.data_ptr() % 16 == 0 for t in tensors)
-        kernel = found.get(device) if aligned else None
-        if kernel is not None and not (several_devices and device != torch.cuda.current_device()):
-            kernel[grid](*arguments, *constants.values())
-            return
         with torch.cuda.device(device):
-            made = function[grid](*arguments, **constants, **options)
-        if aligned and made is not None:
-            found[device] = made
+            start(*arguments)
 
     return launch
+
+
+def _start_by_triton(function: Any, spec: LaunchSpec, stream: int, rows: int, *arguments: Any) -> None:
+    """As `_starter` says, for any addresses: Triton finds out which of its compiled forms fits them. It starts kernels
+    on the current stream."""
+    if rows <= 0:
+        return
+    pointers = len(spec.pointers)
+    tensors = [_At(address, TENSORS[kind]) for (_, kind), address in zip(spec.pointers, arguments)]
+    numbers = (_bits(number, value) for (_, number), value in zip(spec.numbers, arguments[pointers:]))
+    with torch.cuda.device(spec.device):
+        grid = (math.ceil(rows / spec.row_block),)
+        function[grid](*tensors, *numbers, **spec.constants(spec.row_block), **_options(spec))
 
 
 def _interpreted(function: Any, spec: LaunchSpec) -> Callable[..., None]:
@@ -185,11 +245,13 @@ def _with_numbers(arguments: tuple[Any, ...], spec: LaunchSpec) -> tuple[tuple[A
     """What a kernel is called with, and its number of rows."""
     values = dict(zip((number for _, number in spec.numbers), arguments[len(spec.pointers) :]))
     rows = evaluate(spec.rows, {number: value for number, value in values.items() if not isinstance(number, Scalar)})
-    bits = (
-        struct.unpack("<q", struct.pack("<d", value))[0] if isinstance(number, Scalar) else value
-        for number, value in values.items()
-    )
+    bits = (_bits(number, value) for number, value in values.items())
     return (*arguments[: len(spec.pointers)], *bits), rows
+
+
+def _bits(number: Number | Scalar, value: Any) -> Any:
+    """How a number travels."""
+    return struct.unpack("<q", struct.pack("<d", value))[0] if isinstance(number, Scalar) else value
 
 
 def compile_offline(source: str, spec: LaunchSpec, target: tuple[str, int | str, int]) -> dict[str, Any]:
@@ -202,12 +264,11 @@ def compile_offline(source: str, spec: LaunchSpec, target: tuple[str, int | str,
     numbers = dict.fromkeys((name for name, _ in spec.numbers), "i64")
     signature = {**dict(spec.pointers), **numbers, **dict.fromkeys(constants, "constexpr")}
     function = _functions(source, [spec], interpret=False)[spec.name]
-    options = {"num_warps": spec.warps, "enable_fp_fusion": False, "debug": spec.checked}
     try:
         made = modules.triton.compile(
             modules.compiler.ASTSource(fn=function, signature=signature, constexprs=constants),
             target=modules.targets.GPUTarget(*target),
-            options=options,
+            options=_options(spec),
         )
     except Exception as error:
         what = f"the Triton kernel `{spec.name}` does not compile for {target[0]} {target[1]}"

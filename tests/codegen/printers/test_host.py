@@ -2,6 +2,7 @@
 
 import functools
 import weakref
+from dataclasses import replace
 
 import torch
 
@@ -12,7 +13,7 @@ from minidynamo.codegen.ir.loops import Buffer, Extern, GetItem, Name, Store
 from minidynamo.codegen.lowering.graph import lower_graph
 from minidynamo.codegen.memory.plan import Allocate, Free, HandOver, HostProgram, Launch, Return, Reuse
 from minidynamo.codegen.memory.planner import plan_memory
-from minidynamo.codegen.printers.host import print_host
+from minidynamo.codegen.printers.host import Calling, print_host
 from minidynamo.codegen.scheduling.schedule import schedule
 from tests.codegen.graphs import located
 from tests.codegen.printers import printer_cases as cases
@@ -30,8 +31,8 @@ def doubling(source: str, target: str, n: int = 8):
     return kernel, lambda x, out: torch.mul(x, 2, out=out)
 
 
-def load(program: HostProgram, launchers=None, *, by_address: bool = False):
-    source, namespace = print_host(program, launchers or {}, by_address=by_address)
+def load(program: HostProgram, launchers=None, calling: Calling = Calling.TENSORS):
+    source, namespace = print_host(program, launchers or {}, calling)
     return artifacts.load("host", program.name, source, namespace, "call"), source
 
 
@@ -119,7 +120,7 @@ def test_constants_are_bound_and_addresses_are_passed():
     steps = (Allocate(cases.buffer("buf0", 8)), Launch(kernel, ("table", "buf0")), Return((Name("buf0"),)))
     table = torch.ones(8)
     program = HostProgram("constants", (), steps, (kernel,), (), constants={"table": table})
-    call, _ = load(program, {"double": lambda *addresses: seen.append(addresses)}, by_address=True)
+    call, _ = load(program, {"double": lambda *addresses: seen.append(addresses)}, Calling.ADDRESSES)
     (out,) = call([])
     assert seen == [(table.data_ptr(), out.data_ptr())]
 
@@ -127,7 +128,7 @@ def test_constants_are_bound_and_addresses_are_passed():
 def test_text_with_lines_of_the_user(golden):
     loops, steps = schedule(lower_graph(located()), join=True, verify=True)
     program = plan_memory(steps, loops, "located")
-    source, _ = print_host(program, {k.name: functools.partial(len) for k in program.kernels}, by_address=True)
+    source, _ = print_host(program, {k.name: functools.partial(len) for k in program.kernels}, Calling.ADDRESSES)
     golden(source, "codegen/located.host.txt")
 
 
@@ -150,3 +151,18 @@ def test_writes_to_inputs_are_counted():
     call([x, y])
     assert (x._version, y.tolist()) == (0, [2.0] * 8)
     assert y._version > 0
+
+
+def test_a_program_on_a_gpu(golden):
+    """The stream is asked for once, and kernels and allocations know their device."""
+    gpu = torch.device("cuda", 0)
+    kernel, _ = doubling("x", "buf0")
+    kernel = replace(kernel, device=gpu)
+    steps = (
+        Allocate(replace(cases.buffer("buf0", 8), device=gpu)),
+        Launch(kernel, ("x", "buf0")),
+        Allocate(cases.buffer("buf1", 8)),
+        Return((Name("buf0"), Name("buf1"))),
+    )
+    program = HostProgram("on_a_gpu", ("x",), steps, (kernel,), ())
+    golden(print_host(program, {"double": functools.partial(len)}, Calling.ON_STREAM)[0], "codegen/on_a_gpu.host.txt")

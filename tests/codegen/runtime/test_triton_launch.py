@@ -1,5 +1,7 @@
 """Starting Triton kernels: interpreted whatever the environment says, and compiled without a GPU."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -54,12 +56,23 @@ def test_without_triton_the_error_says_so(monkeypatch):
 
 @pytest.mark.gpu
 def test_on_a_gpu():
-    x, out = torch.randn(3000, device="cuda"), torch.empty(3000, device="cuda")
-    triton_launch.launchers(SOURCE, [SPEC], interpret=False)["double"](x, out)
-    assert torch.equal(out, x * 2)
+    spec = replace(SPEC, device=torch.device("cuda", 0))
+    launch = triton_launch.launchers(SOURCE, [spec], interpret=False)["double"]
+    assert type(launch).__name__ == "builtin_function_or_method"
+    for start in (0, 1, 4, 2):
+        x, out = torch.randn(3004, device="cuda")[start:], torch.empty(3004, device="cuda")[start:]
+        launch(torch.cuda.current_stream().cuda_stream, 3000, x.data_ptr(), out.data_ptr())
+        assert torch.equal(out[:3000], x[:3000] * 2)
 
 
 def test_comments_change_no_key():
     commented = [SOURCE.replace("    tl.store", f"    # train.py:{n}: y = x * 2\n    tl.store") for n in (3, 14)]
     keys = {triton_launch._functions(text, [SPEC], interpret=False)["double"].cache_key for text in commented}
     assert len(keys) == 1
+
+
+def test_numbers_have_the_type_that_is_written_and_are_not_looked_at():
+    source = SOURCE.replace("p_out, ROWS", 'p_out, n: "i64", ROWS').replace("3000", "n")
+    function = triton_launch._functions(source, [SPEC], interpret=False)["double"]
+    number = function.params[2]
+    assert number.annotation_type == "i64" and number.do_not_specialize

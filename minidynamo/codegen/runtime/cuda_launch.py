@@ -1,0 +1,80 @@
+"""Owns starting compiled kernels on an NVIDIA GPU by one Python call, which calls the driver.
+
+It compiles no kernels: it is given their handles. What it cannot start is left to Triton, which takes several times as
+long for each launch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import re
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from minidynamo.codegen.runtime import library
+from minidynamo.errors import BackendError
+
+Start = Callable[..., None]
+
+MOST_NUMBERS = 64
+"""Bits of `reals` in the record."""
+
+
+@functools.cache
+def driver() -> int | None:
+    """The address of cuLaunchKernel; None without a driver of NVIDIA."""
+    try:
+        return ctypes.cast(ctypes.CDLL("libcuda.so.1").cuLaunchKernel, ctypes.c_void_p).value
+    except (OSError, AttributeError):
+        return None
+
+
+def starter(
+    kernel: Any,
+    *,
+    rows_per_block: int,
+    pointers: int,
+    reals: tuple[bool, ...],
+    otherwise: Start,
+    start: int | None = None,
+) -> Start | None:
+    """What starts `kernel`, as Triton has compiled and loaded it for addresses that are multiples of 16.
+
+    It is called with a stream, the number of rows, the addresses of `pointers` tensors, and a number for each of
+    `reals`, which says whether that is a float; all travel as int64. `otherwise` is called in the same way for other
+    addresses. `start` is the address of the driver's function. None where only Triton can start the kernel.
+    """
+    start = driver() if start is None else start
+    scratch = _scratch(kernel, pointers + len(reals))
+    if start is None or scratch is None or len(reals) > MOST_NUMBERS:
+        return None
+    try:
+        threads = kernel.metadata.num_warps * kernel.metadata.target.warp_size
+        numbers = (rows_per_block, threads, kernel.metadata.shared, pointers, len(reals), scratch)
+        kinds = sum(1 << n for n, is_real in enumerate(reals) if is_real)
+        record = struct.pack("PP6qQ", start, kernel.function, *numbers, kinds)
+        return library.entry(_library(), "launch", record, otherwise, kernel)
+    except BackendError:  # no compiler
+        return None
+
+
+@functools.cache
+def _library() -> ctypes.PyDLL:
+    return library.opened(Path(__file__).with_name("cuda_launch.cpp").read_text(encoding="utf-8"))
+
+
+def _scratch(kernel: Any, known: int) -> int | None:
+    """How many pointers to memory of Triton's own a kernel takes behind its `known` parameters; None where it uses
+    that memory, or is started in a way that needs more than a number of blocks."""
+    if sum(kind != "constexpr" for kind in kernel.src.signature.values()) != known:
+        return None  # Triton has taken a parameter for a constant
+    metadata = kernel.metadata
+    unusual = ("global_scratch_size", "profile_scratch_size", "launch_cooperative_grid", "launch_pdl")
+    if any(getattr(metadata, name, 0) for name in unusual) or getattr(metadata, "num_ctas", 1) != 1:
+        return None
+    entry = re.search(r"\.entry\s+\w+\s*\((.*?)\)", kernel.asm.get("ptx", ""), re.DOTALL)
+    found = len(re.findall(r"\.param\b", entry[1])) - known if entry else -1
+    return found if found >= 0 else None
