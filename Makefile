@@ -12,6 +12,10 @@ VENV := $(if $(filter 3.11,$(VERSION)),.venv,.venv-$(VERSION))
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+# Bytecode is kept, whatever the environment says: without it each worker of a test run spends half a minute on
+# compiling the tests, in every run.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow test-oldest lint format types bench docs clean
 

@@ -133,11 +133,8 @@ def write(kind: str, name: str, text: str, suffix: str = ".py", data: Any = None
     stem = re.sub(r"\W+", "_", name).strip("_") or "unnamed"
     folder = code_dir() / _PASSED_OVER if kind in _BELOW_THE_PROGRAM else code_dir()
     path = folder / f"{next(_serial):04d}_{kind}_{stem}{suffix}"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(path, text.encode())
-    except OSError:
-        pass
+    with contextlib.suppress(OSError):
+        _write_here(path, text.encode())
     # A modification time of None tells linecache.checkcache to keep the entry, whatever happens to the file.
     linecache.cache[str(path)] = (len(text), None, text.splitlines(keepends=True), str(path))
     texts = _collected.get()
@@ -145,6 +142,15 @@ def write(kind: str, name: str, text: str, suffix: str = ".py", data: Any = None
         texts.append(Artifact(kind, name, str(path), text, data))
     publish("artifact", kind, path=str(path), text=text)
     return str(path)
+
+
+def _write_here(path: Path, content: bytes) -> None:
+    """Write a file that only this process reads: a compile writes ten of them, which is felt."""
+    try:
+        path.write_bytes(content)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
 
 
 def write_bytes(path: Path, content: bytes) -> None:

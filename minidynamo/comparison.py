@@ -43,7 +43,7 @@ class Observation:
 
 def observe(fn: Callable[..., Any], make_inputs: Callable[[], Any], *, seed: int, backward: bool) -> Observation:
     """Call `fn` with fresh arguments under `seed` and record what can be seen afterwards."""
-    torch.manual_seed(seed)
+    seed_generators(seed)
     random.seed(seed)
     made = make_inputs()
     args = made if type(made) is tuple else (made,)
@@ -66,6 +66,14 @@ def observe(fn: Callable[..., Any], make_inputs: Callable[[], Any], *, seed: int
     seen.grads = {path: _gradient(v) for path, v in found.items() if isinstance(v, torch.Tensor) and v.is_leaf}
     seen.leaves = found
     return seen
+
+
+def seed_generators(seed: int) -> None:
+    """What `torch.manual_seed` does. Where there is no accelerator, that would note for each kind of them that it has
+    to be seeded later, and from which lines this was asked, which takes longer than many programs and is never freed.
+    """
+    seeded = torch if torch.accelerator.is_available() else torch.default_generator
+    seeded.manual_seed(seed)
 
 
 def _backward(results: list[Any]) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from minidynamo.comparison import assert_equal_observations, observe, walk
+from minidynamo.comparison import assert_equal_observations, observe, seed_generators, walk
 
 
 def compare(first, second, make_inputs, **tolerance):
@@ -20,6 +20,17 @@ def compare(first, second, make_inputs, **tolerance):
 
 def vectors(*names, requires_grad=True):
     return lambda: tuple(torch.randn(4, requires_grad=requires_grad) for _ in names)
+
+
+def test_seeding_without_accelerators_leaves_nothing_behind(monkeypatch):
+    if torch.accelerator.is_available():
+        pytest.skip("there is an accelerator")
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: pytest.fail("is noted for later"))
+    seed_generators(3)
+    drawn = torch.rand(4)
+    seed_generators(3)
+    assert torch.equal(torch.rand(4), drawn)
+    assert torch.equal(torch.rand(4, generator=torch.Generator().manual_seed(3)), drawn)
 
 
 def test_a_function_equals_itself():

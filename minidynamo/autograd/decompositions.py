@@ -8,6 +8,7 @@ its input.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -77,8 +78,12 @@ def decomposition_table(keep: Collection[OpOverload] = ()) -> dict[OpOverload, C
 
     Empty when `config.decompose` is off.
     """
-    if not config.decompose:
-        return {}
+    return {op: split for op, split in _all_parts().items() if op not in keep} if config.decompose else {}
+
+
+@functools.cache
+def _all_parts() -> dict[OpOverload, Callable[..., Any]]:
+    """What `decomposition_table` chooses from. Finding torch's functions takes longer than tracing a small graph."""
     packets = [getattr(aten, name) for name in SPLIT.split()]
     table = compat.get_decompositions(packets)
     for op in (aten.native_batch_norm_backward.default, aten.native_group_norm_backward.default):
@@ -99,8 +104,7 @@ def decomposition_table(keep: Collection[OpOverload] = ()) -> dict[OpOverload, C
     for op in parts:
         if "_backward" in op.overloadpacket.__name__:
             parts[op] = _if_of_autograd(op.overloadpacket.__name__, parts[op])
-    parts |= foreach_table()
-    return {op: split for op, split in parts.items() if op not in keep}
+    return parts | foreach_table()
 
 
 def _copying(split: Callable[..., Any]) -> Callable[..., Any]:

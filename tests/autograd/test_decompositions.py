@@ -53,6 +53,13 @@ def test_graphs_hold_functional_aten_operations_only(name):
                 assert mutation_of(node.target) is None, node.target
 
 
+def test_how_operations_are_split_is_found_out_once():
+    first, second = decomposition_table(), decomposition_table()
+    assert all(first[op] is second[op] for op in first)
+    first.clear()
+    assert decomposition_table() == second
+
+
 def test_keep_leaves_operations_whole():
     program, args = lambda x, y: (F.softmax(F.gelu(x) * y, -1),), inputs((4, 5), (4, 5))()[0]
     split = targets(graphs(program, args).forward)
