@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 import minidynamo
 from minidynamo.boxed import mark_boxed
 from tests.autograd.programs import compile_program
+from tests.pairs import pairs
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using backward")
 
@@ -147,8 +148,13 @@ def outcome(program, used, way, hooked):
     return [*found, *(leaf.grad for leaf in leaves)], sorted(calls)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def name_of(value):
+    return value if isinstance(value, str) else value.__name__
+
+
+@pytest.mark.parametrize(
+    "program, backend", pairs(PROGRAMS, BACKENDS, full=[two, writing], always=["aot_eager"]), ids=name_of
+)
 def test_gradients_and_calls_are_those_of_eager(program, backend):
     compiled = minidynamo.compile(program, backend=backend)
     results = len(program(*leaves_of_all()[:1], leaves_of_all()[1] * 1, leaves_of_all()[2]))
@@ -203,8 +209,11 @@ def powers(a, b, w):
     return a**3 + w * b, (a * b) ** 2 * w
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("program", [products, powers, apart, two, one_from_another])
+@pytest.mark.parametrize(
+    "program, backend",
+    pairs([products, powers, apart, two, one_from_another], BACKENDS, full=[powers], always=["aot_eager"]),
+    ids=name_of,
+)
 def test_gradients_of_some_gradients_lead_where_they_do_in_eager(program, backend):
     def run(function, used, order):
         calls, leaves = [], leaves_of_all()

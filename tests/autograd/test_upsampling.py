@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import minidynamo
+from tests.pairs import pairs
 
 KINDS = {
     "linear": (1, {}),
@@ -31,8 +32,10 @@ SIZES: dict[str, Callable[[Tensor, int], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("how", SIZES)
-@pytest.mark.parametrize("kind", KINDS)
+EVERY_SIZE = ["linear", "bilinear", "bicubic antialiased", "nearest volume"]
+
+
+@pytest.mark.parametrize("kind, how", pairs(KINDS, SIZES, full=EVERY_SIZE, always=["sizes"]))
 def test_any_size_gives_what_the_kernel_gives(kind: str, how: str) -> None:
     dims, options = KINDS[kind]
 
