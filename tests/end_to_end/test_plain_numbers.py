@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import minidynamo
 from minidynamo.events import MinidynamoNotice
+from tests.pairs import pairs
 
 X = torch.linspace(-2.0, 2.0, 60).view(3, 4, 5).sin()
 Y = X.flip(0) + 0.3
@@ -221,8 +222,9 @@ def check(f: Callable[..., Any], values: Any, backend: str, x: torch.Tensor = X)
     return int(compiled.stats.graphs)
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-@pytest.mark.parametrize("name", [*DRAWS, *VALUES_ONLY])
+@pytest.mark.parametrize(
+    "name, backend", pairs([*DRAWS, *VALUES_ONLY], ["eager", "aot_eager"], full=DRAWS, always=["aot_eager"])
+)
 def test_a_number_is_an_input(name: str, backend: str) -> None:
     assert check({**DRAWS, **VALUES_ONLY}[name], VALUES, backend) == 2
 
