@@ -24,13 +24,14 @@ from minidynamo.autograd.numbers import has_symbols
 from minidynamo.autograd.overwriting import as_new, overwrite, overwrite_inputs
 from minidynamo.autograd.postponing import postpone
 from minidynamo.autograd.saving import SavePolicy
-from minidynamo.autograd.segments import compile_segments
+from minidynamo.autograd.segments import compile_segments, has_cuts
 from minidynamo.autograd.twins import in_place
 from minidynamo.boxed import BoxedCallable, as_boxed, make_boxed, make_boxed_func, mark_boxed
 from minidynamo.codegen import compile_graph
 from minidynamo.config import Config, config, with_changes
 from minidynamo.errors import ArgumentError, BackendError, Diagnostic, GraphRefused, UnknownName, first_line, nearest
 from minidynamo.events import notice, phase
+from minidynamo.graph_marks import COMPUTES_FIRST, RECORDS_WRITES
 from minidynamo.graph_memory import IN_PLACE, graph_plan
 from minidynamo.graph_text import graph_text
 from minidynamo.memory_plan import MemoryPlan
@@ -60,12 +61,7 @@ def eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[.
     What autograd has recorded cannot be taken back, so a graph that may have to goes through the autograd stage, which
     writes to its inputs behind all other work.
     """
-    return aot_eager(gm, example_inputs) if gm.meta.get("takes_writes_back") else _as_captured(gm)
-
-
-def _as_captured(gm: torch.fx.GraphModule) -> BoxedCallable:
-    gm.meta["runs_as_captured"] = True
-    return _one_by_one(gm, "captured")
+    return aot_eager(gm, example_inputs) if RECORDS_WRITES in gm.meta else _one_by_one(gm, "captured")
 
 
 def _one_by_one(gm: torch.fx.GraphModule, stage: str) -> BoxedCallable:
@@ -88,7 +84,6 @@ def boxed_nop(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callab
 
     Change `gm.graph`, then return `boxed_nop(gm, example_inputs)`: inputs and values die behind their last uses.
     """
-    gm.meta["runs_as_captured"] = True
     return make_boxed(gm)
 
 
@@ -108,12 +103,14 @@ def _with_autograd(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **st
             compiled: Callable[..., Any] = aot_compile(
                 gm, example_inputs, **stages, save_policy=_save_policy.get(), hooks=hooks
             )
-        return compiled
     except GraphRefused as refused:
         if refused.code == "MD401" and has_symbols(list(example_inputs)) and not _is_about_values(refused):
             raise
         notice(replace(refused.diagnostic, what=f"a graph runs operation by operation: {refused.diagnostic.what}"))
-        return _as_captured(gm)
+        return _one_by_one(gm, "captured")
+    if not has_cuts(gm):  # behind which there is more to compute
+        gm.meta[COMPUTES_FIRST] = True
+    return compiled
 
 
 def _is_about_values(error: BaseException | None) -> bool:

@@ -51,6 +51,7 @@ from minidynamo.tracer.foreseen import foreseen, foreseen_of_callee
 from minidynamo.tracer.frame import trace_frame
 from minidynamo.tracer.frame_request import FrameRequest, StackSlot
 from minidynamo.tracer.residual import Surroundings, print_residual
+from minidynamo.tracer.second_run import Again
 from minidynamo.tracer.traced_frame import Break, Null, TracedFrame
 from minidynamo.tracer.unrolling import constants, newly_constant
 from minidynamo.variables.callables import CellVariable
@@ -250,10 +251,12 @@ def _conversion(
         dispatcher_for=weakly(owner.called_at_break),
         drive=drive,
         driven_outside=True,
-        replay_native=frame.run_as_written,
-        kept=frozenset(frame.fn.__code__.co_varnames) - written_slots(frame.fn.__code__),
-        runs_again=owner.options.on_error == "eager" or handles,
-        ran_again=None if handles else functools.partial(_ran_again, frame.name),
+        again=Again(
+            run=frame.run_as_written,
+            wanted=owner.options.on_error == "eager" or handles,
+            ran=None if handles else functools.partial(_ran_again, frame.name),
+            kept=frozenset(frame.fn.__code__.co_varnames) - written_slots(frame.fn.__code__),
+        ),
     )
     residual = print_residual(traced, frame.parameters, run, surroundings)
     with phase("guards"):

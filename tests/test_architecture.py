@@ -42,6 +42,7 @@ FOUNDATION |= {
     "declarations",
     "deferred",
     "gradient_dtypes",
+    "graph_marks",
     "kernel_launches",
     "locks",
     "memory_plan",

@@ -12,6 +12,7 @@ import torch
 
 from minidynamo.bytecode.analysis import group_of, sees_deaths
 from minidynamo.errors import Diagnostic, SkipFrame
+from minidynamo.graph_marks import RECORDS_WRITES
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, InstanceAttr, Source
 from minidynamo.switches import Settings, settings, way_to
@@ -60,7 +61,7 @@ def finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) 
     raises = graph is not None and any(map(may_raise, graph.graph.nodes))
     writes, lookups = (None, None) if graph is None else tx.graph.writes_of(graph, may_raise=raises)
     if graph is not None and raises and lookups is None and writes is not None and writes.are_recorded:
-        graph.meta["takes_writes_back"] = True  # for backends that run it as it is
+        graph.meta[RECORDS_WRITES] = True
     keep_histories(tx.graph, end.values(), tx.side_effects)
     return TracedFrame(
         request.title,

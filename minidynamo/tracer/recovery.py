@@ -1,6 +1,6 @@
 """Owns what residual programs call around a graph that may raise: arguments held for a second run, and given back.
 
-Whether a program recovers at all is decided in `residual.py`.
+Whether a program recovers at all is decided in `second_run.py`.
 """
 
 from __future__ import annotations
@@ -195,6 +195,13 @@ def _refill(taken: list[HeldList | HeldPlace]) -> None:
         one.refill()
 
 
+def undrawn(drawn: DrawnStates, values: list[Any]) -> list[Any]:
+    """`values`, with the generators as they were before numbers were drawn from them."""
+    for generator, state in drawn:
+        generator.setstate(state)
+    return values
+
+
 def revive(
     error: BaseException,
     held: list[Any],
@@ -222,9 +229,7 @@ def revive(
     if not reason:
         for generator, before in random:
             generator.set_state(before.get_state())
-        for one, state in drawn:
-            one.setstate(state)
-        return values
+        return undrawn(drawn, values)
     error.add_note(f"minidynamo could not run the function again as written: {reason}.")
     explain(error, lost)
     raise error

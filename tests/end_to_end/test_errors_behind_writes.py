@@ -5,6 +5,8 @@ A graph may have written before it raises, or in the very operation, or in anoth
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import minidynamo
 from benchmarks.memory import peak_bytes
+from minidynamo.backends import resolve
 from minidynamo.testing import CompileCounterWithBackend, assert_same_as_eager
 
 BACKENDS = ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)]
@@ -631,31 +634,78 @@ def test_a_write_that_autograd_records_to_elements_of_a_list_is_taken_back(backe
     assert_same_as_eager(program, called_with(1), called_with(9), called_with(2), backend=backend)
 
 
-@pytest.mark.parametrize("backend", BACKENDS[1:])
-@pytest.mark.parametrize("around", ["checkpoint", "save_on_cpu"])
-def test_an_error_is_caught_inside_where_hooks_see_what_is_saved(around, backend):
-    """Generated code has saved nothing yet when it raises."""
+def looked_up(log, x, t, i):
+    y = x.exp()
+    try:
+        z = t[i]
+    except IndexError:
+        z = t.sum()
+    return y * z
 
-    def program(x, t, i):
-        y = x.exp()
-        try:
-            z = t[i]
-        except IndexError:
-            z = t.sum()
-        return y * z
+
+def computed_behind_an_effect(log, x, t, i):
+    log.append(x.detach().mul_(2))
+    y = torch.linalg.cholesky(t * (2.0 - i))
+    log.append(2)
+    return y.sum() * x.exp()
+
+
+def computed_behind_drawn_numbers(log, x, t, i):
+    y = (x * random.random()).exp()
+    try:
+        y = y * torch.linalg.cholesky(t * (2.0 - i)).sum()
+    except torch.linalg.LinAlgError:
+        log.append(random.random())
+    return y
+
+
+HOOKED = [("checkpoint", looked_up)]
+HOOKED += [("save_on_cpu", fn) for fn in (looked_up, computed_behind_an_effect, computed_behind_drawn_numbers)]
+
+
+@pytest.mark.parametrize("backend", [*BACKENDS, "boxed_nop", lambda gm, inputs: minidynamo.make_boxed_func(gm.forward)])
+@pytest.mark.parametrize("around, program", HOOKED)
+def test_an_error_is_caught_inside_where_hooks_see_what_is_saved(around, program, backend):
+    """Compiled code has saved nothing yet when it raises; what runs as it was captured is not run where it may."""
 
     compiled, found = minidynamo.compile(program, backend=backend), []
     for fn in (program, compiled):
+        random.seed(1)
         for position in (0, 9, 1):
-            x, t = torch.ones(3, requires_grad=True), torch.arange(4.0, requires_grad=True)
-            if around == "checkpoint":
-                y = checkpoint(fn, x, t, torch.tensor(position), use_reentrant=False)
-            else:
-                with torch.autograd.graph.save_on_cpu():
-                    y = fn(x, t, torch.tensor(position))
-            y.sum().backward()
-            found.append((y.detach(), x.grad, t.grad))
+            x, log, t = torch.ones(3, requires_grad=True), [], torch.eye(3, requires_grad=True)
+            i = torch.tensor(position)
+            try:
+                if around == "checkpoint":
+                    y = checkpoint(fn, log, x, t, i, use_reentrant=False)
+                else:
+                    with torch.autograd.graph.save_on_cpu():
+                        y = fn(log, x, t, i)
+                y.sum().backward()
+            except torch.linalg.LinAlgError as error:
+                log.append(getattr(error, "__notes__", []))
+            found.append((log, x.grad, t.grad, random.random()))
     torch.testing.assert_close(found[3:], found[:3])
+
+
+@pytest.mark.parametrize("backend", ["eager", "boxed_nop"])
+def test_where_hooks_see_what_is_saved_graphs_run_that_will_not_raise(backend):
+    def program(log, x, t, i):
+        log.append(1)
+        return x.exp() * t[i]
+
+    runs = []
+
+    def counting(gm, inputs):
+        run = resolve(backend).run(gm, inputs)
+        return minidynamo.make_boxed_func(lambda *args: (runs.append(1), run([*args]))[1])
+
+    compiled, t = minidynamo.compile(program, backend=counting), torch.arange(4.0)
+    with torch.autograd.graph.save_on_cpu():
+        for position in (0, 1, 3):
+            compiled([], torch.ones(3, requires_grad=True), t, torch.tensor(position))
+        with pytest.raises(IndexError):
+            compiled([], torch.ones(3, requires_grad=True), t, torch.tensor(4))
+    assert len(runs) == 3
 
 
 @pytest.mark.parametrize("backend", ["eager", "boxed_nop"])

@@ -6,14 +6,12 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 
 from minidynamo.bytecode.layout import FramePoint
 from minidynamo.guards.source import CellContents, Constant, InstanceAttr, Item, Local
 from minidynamo.tracer.residual import MANY_INPUTS
 from minidynamo.tracer.traced_frame import Null
-from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, CellVariable, FunctionVariable
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictKey, DictVariable, ListVariable, TupleVariable
@@ -356,83 +354,6 @@ def test_contexts_are_entered_by_effects_before_they_are_handed_on() -> None:
     _, (leave, _, handed_on) = residual.body([box])
     assert log == ["enter outer 9", "enter inner 9"]
     assert leave.__self__ is handed_on
-
-
-# Errors of the graph
-
-
-def _failing(boxed: list[Any]) -> Any:
-    boxed.clear()
-    raise RuntimeError("out of memory")
-
-
-def _counting_frame() -> tuple[FrameBuilder, VariableTracker]:
-    frame = FrameBuilder()
-    x = frame.tensor("x")
-    box = frame.object("m", Box)
-    frame.side_effects.set_attr(box, "count", C(1))
-    return frame, frame.op(torch.neg, x)
-
-
-def test_without_effects_an_error_passes_through() -> None:
-    frame = FrameBuilder()
-    residual = frame.print(frame.returns(frame.op(torch.neg, frame.tensor("x"))), graph=_failing, replay_native=print)
-    with pytest.raises(RuntimeError, match="out of memory") as caught:
-        residual.body([ones()])
-    assert not hasattr(caught.value, "__notes__")
-
-
-def test_with_pending_effects_the_frame_runs_again_as_written() -> None:
-    frame, result = _counting_frame()
-    runs: list[list[Any]] = []
-
-    def native(boxed: list[Any]) -> str:
-        runs.append(boxed)
-        return "native"
-
-    residual = frame.print(frame.returns(result), graph=_failing, replay_native=native)
-    x, box = ones(), Box()
-    assert residual.body([x, box]) == "native"
-    assert runs == [[x, box]]
-    assert box.__dict__ == {"count": 0}
-
-
-def test_a_frame_with_handlers_runs_again_so_that_they_see_the_error() -> None:
-    frame = FrameBuilder()
-    traced = frame.returns(frame.op(torch.neg, frame.tensor("x")))
-    residual = frame.print(traced, graph=_failing, replay_native=lambda boxed: "handled", runs_again=True)
-    x = ones()
-    assert residual.body([x]) == "handled"
-
-
-def test_arguments_die_early_even_if_the_frame_might_run_again() -> None:
-    frame, result = _counting_frame()
-    residual = frame.print(frame.returns(result), graph=_failing, replay_native=lambda boxed: "native")
-    with pytest.raises(RuntimeError, match="out of memory") as caught:
-        residual.body([ones(), Box()])
-    assert "already been freed" in caught.value.__notes__[0]
-
-
-def test_the_value_is_right_when_the_graph_does_not_fail() -> None:
-    frame, result = _counting_frame()
-    box = Box()
-    made = frame.print(frame.returns(result), replay_native=lambda boxed: "native").body([ones(), box])
-    assert torch.equal(made, -ones())
-    assert box.__dict__ == {"count": 1}
-
-
-@pytest.mark.parametrize("why", ["given up", "written", "no native form"])
-def test_a_frame_that_cannot_run_again_says_what_was_lost(why: str) -> None:
-    frame, result = _counting_frame()
-    if why == "given up":
-        frame.op(torch.neg, frame.tensors("xs", 1, given_up=True).items[0])
-    if why == "written":
-        next(iter(frame.graph.nodes)).meta["mutates"] = True
-    native = None if why == "no native form" else print
-    residual = frame.print(frame.returns(result), graph=_failing, replay_native=native)
-    with pytest.raises(RuntimeError, match="out of memory") as caught:
-        residual.body([ones(), Box(), [ones()]][: len(frame.parameters)])
-    assert caught.value.__notes__[-1:] == ["The changes to `m.count` of Net.step before this error were not replayed."]
 
 
 # Readability

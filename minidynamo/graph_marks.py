@@ -1,0 +1,13 @@
+"""Owns what the tracer and the backends tell each other of a captured graph: marks in its `meta`.
+
+What a mark changes is decided where it is read: in `tracer/second_run.py`, and in `backends.py`.
+"""
+
+from __future__ import annotations
+
+# By the tracer: data may make the graph raise behind writes that autograd records. A backend that could also do these
+# writes behind all other work should.
+RECORDS_WRITES = "minidynamo_records_writes"
+
+# By a backend: what it returns computes everything first; by then autograd has recorded no write and saved nothing.
+COMPUTES_FIRST = "minidynamo_computes_first"
