@@ -56,10 +56,10 @@ def is_noticed(value: object) -> bool:
         return False
     if type(value) is types.GeneratorType:
         has_finalizer = value.gi_suspended  # what waits behind its `yield`, in `finally` and `with`, is run
-    return has_finalizer or any(reference.__callback__ is not None for reference in watchers(value))
+    return has_finalizer or any(_callback_of(reference) is not None for reference in watchers(value))
 
 
-def watchers(value: object) -> list[weakref.ref[Any]]:
+def watchers(value: object) -> list[Any]:
     """The weak references to a value, without those by which torch and minidynamo keep their own books.
 
     Torch's have callbacks made inside functions of its private modules, so that no program can have registered them.
@@ -67,10 +67,17 @@ def watchers(value: object) -> list[weakref.ref[Any]]:
     return [reference for reference in weakref.getweakrefs(value) if not _keeps_books(reference)]
 
 
-def _keeps_books(reference: weakref.ref[Any]) -> bool:
+def _callback_of(reference: Any) -> Any:
+    """What is called when what a weak reference refers to dies. A proxy, asked for it, would ask that object."""
+    if issubclass(type(reference), weakref.ref):
+        return reference.__callback__
+    return next(iter(gc.get_referents(reference)), None)
+
+
+def _keeps_books(reference: Any) -> bool:
     if type(reference) is Reference:
         return True
-    told: Any = reference.__callback__
+    told = _callback_of(reference)
     if isinstance(told, weakref.finalize):
         found = told.peek()
         told = None if found is None else found[1]

@@ -36,6 +36,7 @@ from minidynamo.tracer.constants import (
 from minidynamo.tracer.copies import can_be_two
 from minidynamo.tracer.exceptions import says, tracked
 from minidynamo.tracer.operator_table import BINARY, COMPARISONS, IN_PLACE, UNARY
+from minidynamo.tracer.polyfills.builtins import decided
 from minidynamo.tracer.polyfills.lists import same_or_equal
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.tensor_indexing import WHOLE, select_numbers
@@ -568,6 +569,9 @@ def _leave_to_python(tx: Tracer) -> NoReturn:
     """Cut the graph at a decision about a tensor's value, which may be one of a library."""
     what, fix = "`if` on a tensor value", "To keep one graph:  out = torch.where(condition, a, b)"
     marker = "this is a tensor; its value is only known when the graph runs"
+    if tx.frames[-1].code is decided.__code__:
+        what = "`min` or `max` decides by a tensor's value"
+        fix = "To keep one graph:  x.clamp(min=0), torch.maximum(a, b)"
     frame = next((frame for frame in reversed(tx.frames) if not frame.is_ours), tx.frames[0])
     library = str(frame.namespace.get("__name__"))
     if frame is not tx.frames[0] and is_trusted_module(library):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import minidynamo
-from minidynamo.testing import assert_same_as_eager
+from minidynamo.testing import assert_same_as_eager, no_recompile
 from tests.end_to_end.programs import Programs, vector
 
 programs = Programs()
@@ -214,4 +214,7 @@ def test_what_the_caller_handles_is_left_to_python():
         raise ValueError
     except ValueError:
         assert compiled(torch.ones(2))[1] is ValueError
-    assert_same_as_eager(asked, lambda: torch.ones(2), graphs=1, breaks=1)
+        assert "around the call" in compiled.breaks()
+    with no_recompile():
+        assert compiled(torch.ones(2))[1] is None
+    assert_same_as_eager(asked, lambda: torch.ones(2), graphs=1, breaks=0)

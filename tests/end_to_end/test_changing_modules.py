@@ -313,6 +313,24 @@ def shared_attributes(module):
     return other
 
 
+def made_with_its_own_tables(module, x):
+    made = module.__class__.__new__(module.__class__)
+    made.__dict__.update(module.__dict__)
+    made._buffers = module._buffers.copy()
+    made._modules = {**module._modules, "part": nn.Identity()}
+    known = [hasattr(made, name) for name in ("offset", "linear", "part", "factor")]
+    made.offset = x[0]
+    return made(x), known, hasattr(module, "part"), module.offset
+
+
+def test_a_module_may_be_made_with_tables_that_were_made_before():
+    def make():
+        torch.manual_seed(0)
+        return Scaled(), vectors()
+
+    assert_same_as_eager(made_with_its_own_tables, make, calls=2, graphs=1)
+
+
 COPIES = {"shallow copy": copy.copy, "shared attributes": shared_attributes, "deep copy": copy.deepcopy}
 
 

@@ -37,8 +37,32 @@ def tensors_of_an_array(a, x):
 
 
 @programs(array)
+def arrays_as_tensors(a):
+    first, second = torch.asarray(a), torch.asarray(a, dtype=torch.float32)
+    first.mul_(2)
+    copied = torch.asarray(a, copy=True).add_(1)
+    return first is second, second + 1, copied, torch.asarray(first) is first, torch.asarray(a, dtype=torch.int32), a
+
+
+@programs(array)
 def facts_of_an_array(a):
-    return torch.ones(a.shape) * a.ndim + a.size, str(a.dtype), a.shape[0] * a.itemsize
+    return torch.ones(a.shape) * a.ndim + a.size, str(a.dtype), a.shape[0] * a.itemsize, len(a), bool(len(a))
+
+
+@programs(lambda: np.array(3.0))
+def the_length_of_an_array_without_dimensions(a):
+    try:
+        return torch.ones(len(a))
+    except TypeError as error:
+        return torch.ones(1), str(error)
+
+
+def numbers_as_tensors(x):
+    numbers = torch.asarray(np.int64(3)), torch.asarray(np.float64(1.5), dtype=torch.float16)
+    return x + numbers[0], numbers, torch.asarray([np.int32(1), np.int32(2)]), torch.asarray(np.bool_(True))
+
+
+programs(lambda: torch.ones(2))(numbers_as_tensors)
 
 
 @programs(lambda: array().T, lambda: array()[:, ::2], graphs=2)

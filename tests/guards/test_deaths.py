@@ -71,6 +71,21 @@ def test_finalizers_and_callbacks_notice():
     assert len(collection) == 1 and is_noticed(value)
 
 
+class Forwarding:
+    def __getattr__(self, name):
+        raise AssertionError("a proxy asks this")
+
+
+def test_callbacks_of_proxies_notice():
+    value = Forwarding()
+    proxies = [weakref.proxy(value)]
+    assert not is_noticed(value)
+    proxies.append(weakref.proxy(value, lambda _: None))
+    assert is_noticed(value)
+    del proxies[1]
+    assert len(proxies) == 1 and not is_noticed(value)
+
+
 def test_a_generator_that_waits_notices():
     generator = numbers()
     assert not is_noticed(generator)

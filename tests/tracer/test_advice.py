@@ -35,6 +35,8 @@ def probabilities_of_other_data(x):
         (lambda x: logging.warning("a"), "log outside"),
         (probabilities_of_other_data, "validate_args=False"),
         (lambda x: x[x > 0], "torch.where"),
+        (lambda x: max(x.sum(), 0.0), "x.clamp(min=0)"),
+        (lambda x: setattr(LAYER, "__dict__", {"x": x}), "vars(obj).update"),
         (lambda x: x[x.argmax() :], "index_select"),
         (lambda x: x.unique(), "keep the shape"),
         (lambda x: x * random.sample((1, 2), 1)[0], "draw the numbers before"),

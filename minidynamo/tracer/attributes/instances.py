@@ -104,12 +104,13 @@ def in_module_tables(tx: Tracer, obj: ModuleVariable, name: str) -> VariableTrac
             tracked = tx.wrap(registered, place)  # which may be the table of another module, too: of a shallow copy
         elif isinstance(tracked, VariableTracker):
             tracked = looked_at(tx, tracked)
-        if isinstance(tracked, DictVariable) and (tracked.source != place or tx.side_effects.is_changed(tracked)):
+        is_another = place is None or (isinstance(tracked, VariableTracker) and tracked.source != place)
+        if isinstance(tracked, DictVariable) and (is_another or tx.side_effects.is_changed(tracked)):
             found = tracked.items.get(key_of(ConstantVariable(name)))
             if found is not None:
                 guard_absent(tx, obj, name)
                 return found
-        elif isinstance(tracked, VariableTracker) and tracked.source != place:
+        elif isinstance(tracked, VariableTracker) and is_another:
             tx.break_graph("MD206", f"`{table}` of a module was replaced while it is being traced")
         elif place is not None and isinstance(registered, dict):
             if type(registered) not in _PLAIN_TABLES:

@@ -178,7 +178,8 @@ def write_plain(tx: Tracer, obj: ObjectVariable, name: str, value: VariableTrack
             text = f"property {name!r} of {obj.cls.__qualname__!r} object has no {what}"
             tx.raises(AttributeError(text), exact=True)
         if function is None:
-            tx.break_graph("MD206", f"writing `{name}` of a {obj.cls.__name__} cannot be captured")
+            fix = "fill the dict that is there: vars(obj).update(...)" if name == "__dict__" else ""
+            tx.break_graph("MD206", f"writing `{name}` of a {obj.cls.__name__} cannot be captured", fix=fix)
         field = "fset" if value is not None else "fdel"
         setter = tx.wrap(function, Attr(class_source(owner, name), field))
         tx.call(setter, [obj] if value is None else [obj, value])

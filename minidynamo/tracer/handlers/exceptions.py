@@ -12,6 +12,8 @@ import sys
 from typing import Any
 
 from minidynamo.errors import Diagnostic, counted
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Constant, Result
 from minidynamo.tracer import registry
 from minidynamo.tracer.advice import MAKE_OUTSIDE
 from minidynamo.tracer.attributes import class_of, lookup_on_class
@@ -30,6 +32,7 @@ _MAKERS = {id(cls.__new__): cls.__new__ for cls in EXCEPTIONS}
 _KEEPS_MORE = "Exceptions that keep more than their arguments are made by Python itself."
 # Attributes that the error's place in the running program decides.
 _FILLED_BY_PYTHON = ("name", "obj")
+_HANDLED_OUTSIDE = Result(Constant(sys.exception, "sys.exception"))
 
 
 @registry.function(*_MAKERS.values())
@@ -157,16 +160,22 @@ for _cls in _BUILTINS.difference(EXCEPTIONS, (BaseExceptionGroup, ExceptionGroup
 @registry.function(sys.exc_info)
 def _exc_info(tx: Tracer) -> VariableTracker:
     error = _handled(tx)
+    if not isinstance(error, ExceptionVariable):
+        return TupleVariable([error, error, error])
     return TupleVariable([class_of(tx, error), error, TracebackVariable(error)])
 
 
 @registry.function(sys.exception)
-def _handled(tx: Tracer) -> ExceptionVariable:
-    """The exception that is being handled: here, or by who has called the traced program."""
+def _handled(tx: Tracer) -> VariableTracker:
+    """The exception that is being handled here; None where there is none, nor one that the caller is handling."""
     error = next((frame.handled for frame in reversed(tx.frames) if frame.handled is not None), None)
-    if not isinstance(error, ExceptionVariable):
-        tx.break_graph("MD233", "it is asked which exception is being handled", why="No `except` is around it here.")
-    return error
+    if isinstance(error, ExceptionVariable):
+        return error
+    if error is not None or sys.exception() is not None:
+        why = "No `except` is around it here, but around the call of the function."
+        tx.break_graph("MD233", "it is asked which exception is being handled", why=why)
+    tx.guard(_HANDLED_OUTSIDE, GuardKind.IDENTITY, None)
+    return ConstantVariable(None)
 
 
 # Attributes

@@ -8,6 +8,7 @@ numbers are in `numpy_scalars.py`, which calls this one.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -38,7 +39,7 @@ _METHODS = """
 """
 _OPERATORS = """
     add and eq floordiv ge gt le lt matmul mod mul ne or pow radd rfloordiv rmul rpow rsub rtruediv sub truediv
-    abs contains float getitem int invert len neg
+    abs contains float getitem int invert neg
 """
 
 
@@ -139,6 +140,19 @@ for _name in (*_METHODS.split(), *(f"__{name}__" for name in _OPERATORS.split())
     registry.method(np.ndarray, _name)(_method(_name))
 
 
+@registry.opaque_method(np.ndarray.__len__)
+def _length(tx: Tracer, array: VariableTracker, /) -> VariableTracker:
+    if isinstance(array, ArrayVariable):
+        return run(tx, np.ndarray.__len__, [array], {})
+    shape = _fact_of_argument(tx, array, "shape") if isinstance(array, OpaqueVariable) else None
+    if shape is None:
+        name = array.python_type.__name__
+        tx.break_graph("MD206", f"len() of a {name} is asked for", why="Its class may say what that is.")
+    if not tx.truth(shape):
+        tx.raises(TypeError("len() of unsized object"), exact=True)
+    return tx.call(operator.getitem, [shape, ConstantVariable(0)])
+
+
 @registry.method(np.ndarray, "__iter__")
 def _iterate(tx: Tracer, self: ArrayVariable, /) -> VariableTracker:
     places = [ConstantVariable(place) for place in range(len(self.value))]
@@ -195,6 +209,11 @@ def _from_numpy(tx: Tracer, array: VariableTracker, /) -> VariableTracker:
 @registry.function(torch.as_tensor)
 def _as_tensor(tx: Tracer, data: VariableTracker, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
     return _over_memory(tx, torch.as_tensor, data, args, kwargs)
+
+
+@registry.function(torch.asarray)
+def _asarray(tx: Tracer, obj: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
+    return _over_memory(tx, torch.asarray, obj, [], kwargs)
 
 
 @registry.function(torch.tensor)
