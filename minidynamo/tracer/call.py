@@ -68,8 +68,13 @@ def call(tx: Tracer, function: VariableTracker, args: Args, kwargs: Kwargs) -> V
         handler = registry.find_method(function.python_type, "__call__")
         if handler is not None:
             return call_handler(tx, handler, [function, *args], kwargs)
-        name = function.python_type.__name__
-        tx.break_graph("MD206", f"a {name} is called", why="minidynamo cannot look into objects of this class.")
+        cls = function.python_type
+        own, owner = lookup_on_class(cls, "__call__")
+        if isinstance(own, types.FunctionType) and owner is not None:  # of an enum, say, or of a tuple's subclass
+            guard_class_attribute(tx, cls, owner, "__call__", own)
+            return call_method(tx, function, "__call__", args, kwargs)
+        what = f"a {cls.__name__} is called"
+        tx.break_graph("MD206", what, why="minidynamo cannot look into objects of this class.")
     return act(tx, function, args, kwargs)
 
 

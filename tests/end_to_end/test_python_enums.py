@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import minidynamo
+from minidynamo.testing import assert_same_as_eager
 from tests.end_to_end.programs import Programs, vector
 
 programs = Programs()
@@ -236,6 +237,38 @@ def asked_by_an_operator(x):
 def test_enums_that_are_asked_for_other_values(program):
     expected, found = histories(program)
     assert found == expected
+
+
+class Activation(enum.Enum):
+    RELU = "relu"
+    TANH = "tanh"
+
+    def __call__(self, x, factor=1):
+        return getattr(torch, self.value)(x) * factor
+
+
+class Affine(tuple):
+    def __call__(self, x):
+        return x * self[0] + self[1]
+
+
+def calls_members(activation, affine, x):
+    return affine(activation(x, factor=2)), list(map(activation, [x])), callable(activation)
+
+
+def test_members_and_values_of_own_classes_are_called():
+    members = [lambda each=each: (each, Affine((2, 3)), torch.randn(3)) for each in Activation]
+    assert_same_as_eager(calls_members, *members, *members, graphs=2)
+
+
+def test_another_call_of_such_a_class_is_noticed(monkeypatch):
+    compiled = minidynamo.compile(calls_members, backend="eager", fullgraph=True)
+    given = Activation.RELU, Affine((2, 3)), torch.randn(3)
+    compiled(*given)
+    monkeypatch.setattr(Activation, "__call__", lambda self, x, factor=1: x - factor)
+    torch.testing.assert_close(compiled(*given), calls_members(*given))
+    monkeypatch.setattr(Affine, "__call__", lambda self, x: x - self[0])
+    torch.testing.assert_close(compiled(*given), calls_members(*given))
 
 
 def test_enums_that_are_made_by_a_call():

@@ -1,0 +1,81 @@
+"""Owns loggers: whether one heeds a level is guarded, so that a message that goes nowhere costs no graph break.
+
+Messages that somebody gets are written by `logging` itself, behind a break. Functions of the module (`logging.info`)
+are left to it as well: they may set it up first.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Called, Constant
+from minidynamo.tracer import registry
+from minidynamo.tracer.advice import instead_of
+from minidynamo.tracer.handlers.values import none
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.reachable import target_of
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.objects import ObjectVariable
+
+_LOGGERS = (logging.Logger, logging.RootLogger)
+_IS_ENABLED = Constant(logging.Logger.isEnabledFor, "logging.Logger.isEnabledFor")
+
+
+def _heeds(tx: Tracer, logger: VariableTracker, level: VariableTracker) -> bool | None:
+    """Whether messages of a level get to handlers; None where that cannot be known now."""
+    value: Any = logger.value if isinstance(logger, ObjectVariable) else None
+    if type(value) not in _LOGGERS or logger.source is None or not isinstance(level, ConstantVariable):
+        return None
+    if level.python_type is not int or any(map(_changes_logging, tx.side_effects.journal)):
+        return None
+    answer: bool = logging.Logger.isEnabledFor(value, level.value)
+    tx.guard(Called(_IS_ENABLED, (logger.source, Constant(level.value, "level"))), GuardKind.IDENTITY, answer)
+    return answer
+
+
+def _changes_logging(effect: Any) -> bool:
+    target = target_of(effect)
+    return isinstance(target, ObjectVariable) and issubclass(target.cls, (logging.Filterer, logging.Manager))
+
+
+def _leave(tx: Tracer, name: str) -> VariableTracker:
+    why, fix = "Functions of logging run as written.", instead_of(name, "logging")
+    tx.break_graph("MD207", f"Logger.{name}() cannot be captured", why=why, fix=fix)
+
+
+@registry.function(logging.Logger.isEnabledFor)
+def _is_enabled_for(tx: Tracer, logger: VariableTracker, level: VariableTracker, /) -> VariableTracker:
+    answer = _heeds(tx, logger, level)
+    return _leave(tx, "isEnabledFor") if answer is None else ConstantVariable(answer)
+
+
+@registry.function(logging.Logger.log)
+def _log(
+    tx: Tracer, logger: VariableTracker, level: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker
+) -> VariableTracker:
+    return none() if _heeds(tx, logger, level) is False else _leave(tx, "log")
+
+
+def _of_level(method: Callable[..., None], level: int) -> registry.Handler:
+    def handler(
+        tx: Tracer, logger: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker
+    ) -> VariableTracker:
+        heeded = _heeds(tx, logger, ConstantVariable(level))
+        return none() if heeded is False else _leave(tx, method.__name__)
+
+    return handler
+
+
+_LEVELS: dict[Any, int] = {
+    logging.Logger.debug: logging.DEBUG,
+    logging.Logger.info: logging.INFO,
+    logging.Logger.warning: logging.WARNING,
+    logging.Logger.error: logging.ERROR,
+    logging.Logger.critical: logging.CRITICAL,
+}
+for _method, _level in _LEVELS.items():
+    registry.function(_method)(_of_level(_method, _level))

@@ -1,0 +1,99 @@
+"""Tests of tracer/handlers/loggers.py: messages below a logger's level cost no graph break, and others are written."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import minidynamo
+from minidynamo.testing import assert_same_as_eager, no_recompile
+
+LOGGER = logging.getLogger(__name__)
+
+
+class Own(logging.Logger):
+    def isEnabledFor(self, level: int) -> bool:
+        return level == logging.DEBUG
+
+
+@pytest.fixture(autouse=True)
+def level() -> Iterator[None]:
+    LOGGER.setLevel(logging.WARNING)
+    yield
+    LOGGER.setLevel(logging.NOTSET)
+    LOGGER.disabled = False
+    logging.disable(logging.NOTSET)
+
+
+def tells(logger: logging.Logger, x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    logger.debug("result: %s", y, exc_info=True)
+    logger.info("shape: %s", y.shape)
+    logger.log(5, "detail")
+    if logger.isEnabledFor(logging.INFO):
+        y = y + 1
+    return y + 1
+
+
+def test_what_nobody_gets_is_no_reason_to_break() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return tells(LOGGER, x)
+
+    assert_same_as_eager(program, lambda: torch.ones(2), calls=2, graphs=1)
+
+
+@pytest.mark.parametrize("how", ["level", "disable", "disabled"])
+def test_what_decides_about_it_is_guarded(how: str, caplog: pytest.LogCaptureFixture) -> None:
+    def let_through(wanted: bool) -> None:
+        LOGGER.setLevel(logging.INFO if wanted or how != "level" else logging.WARNING)
+        LOGGER.disabled = not wanted and how == "disabled"
+        logging.disable(logging.NOTSET if wanted or how != "disable" else logging.CRITICAL)
+
+    compiled = minidynamo.compile(tells, backend="eager")
+    found = []
+    for wanted in (False, True, False, True):
+        let_through(wanted)
+        found.append((compiled(LOGGER, torch.ones(2)).tolist(), len(caplog.records)))
+    assert found == [([3, 3], 0), ([4, 4], 1), ([3, 3], 1), ([4, 4], 2)]
+    with no_recompile():
+        compiled(LOGGER, torch.ones(2))
+
+
+@pytest.mark.parametrize("method", ["warning", "error", "critical"])
+def test_what_somebody_gets_is_written_behind_a_break(method: str, caplog: pytest.LogCaptureFixture) -> None:
+    def warns(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        getattr(LOGGER, method)("number %d", 3)
+        return y + 1
+
+    compiled = minidynamo.compile(warns, backend="eager")
+    assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 3.0))
+    assert f"Logger.{method}()" in compiled.breaks() and "log outside" in compiled.breaks()
+    assert [record.getMessage() for record in caplog.records] == ["number 3"]
+
+
+def test_a_program_that_switches_logging_itself_leaves_it_to_python(caplog: pytest.LogCaptureFixture) -> None:
+    def switches(x: torch.Tensor) -> torch.Tensor:
+        LOGGER.disabled = True
+        LOGGER.warning("never")
+        LOGGER.disabled = False
+        LOGGER.warning("once")
+        return x + 1
+
+    minidynamo.compile(switches, backend="eager")(torch.ones(2))
+    assert [record.getMessage() for record in caplog.records] == ["once"]
+
+
+def test_a_logger_with_its_own_rule_is_asked_by_python() -> None:
+    logger, told = Own("own", logging.WARNING), []
+
+    class Told(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            told.append(record.getMessage())
+
+    logger.addHandler(Told())
+    minidynamo.compile(tells, backend="eager")(logger, torch.ones(2))
+    assert len(told) == 1 and told[0].startswith("result")
