@@ -16,6 +16,7 @@ INSTEAD = {
 
 CHANGE_OUTSIDE = "change it outside of the compiled function"
 MAKE_OUTSIDE = "make it outside of the compiled function, and pass it in"
+COMPILE_CLOSURE = "compile the closure that `step` calls"
 _OUTSIDE = "call it outside of the compiled function, or accept the break"
 
 # Functions that run as written, by their names, or by the library that they are of.
@@ -25,7 +26,7 @@ _OF_FUNCTIONS = {
     "stack_module_state": "stack the parameters before, and pass them in",
     "torch.distributions.distribution": "pass validate_args=False where the values are known to be right",
     "torch.random": "seed before the compiled function is called",
-    "torch.optim.lbfgs": "compile the closure that `step` calls",
+    "torch.optim.lbfgs": COMPILE_CLOSURE,
     "torch.optim.lr_scheduler": "call it behind the compiled function",
     "torch.utils.data": "load the data outside of the compiled function",
     "logging": "log outside of the compiled function, or accept the break",
@@ -50,6 +51,11 @@ _SHAPE = "move it out of the compiled function, or keep the shape"
 def instead_of(name: str, library: str) -> str:
     """What to do instead of calling a function, by its name and library."""
     return _OF_FUNCTIONS.get(name) or _OF_FUNCTIONS.get(library) or _OUTSIDE
+
+
+def is_of_optimizers(library: str) -> bool:
+    """Whether code of a module calls the closure that an optimizer's `step` is given, or stands around such a call."""
+    return library.startswith("torch.optim.")
 
 
 def instead_of_values(name: str) -> str:

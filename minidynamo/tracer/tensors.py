@@ -14,6 +14,7 @@ from minidynamo.compat import constant_behind, tells_history
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Computed, InstanceAttr
 from minidynamo.tracer import facts, registry, scalars, write_counts
+from minidynamo.tracer.advice import COMPILE_CLOSURE, is_of_optimizers
 from minidynamo.tracer.constants import from_constant
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
@@ -163,6 +164,8 @@ def call_tensor_method(
         return facts.sizes(tx, receiver)
     if name in METHOD_BREAKS:
         why, fix = METHOD_BREAKS[name]
+        if name == "backward" and any(is_of_optimizers(str(frame.namespace.get("__name__"))) for frame in tx.frames):
+            fix = COMPILE_CLOSURE
         shown = f"Tensor.{name}()"
         tx.break_graph("MD212", f"{shown} is called", why=why, fix=f"Instead: {fix}" if fix else "")
     if not hasattr(torch.Tensor, name):

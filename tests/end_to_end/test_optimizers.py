@@ -188,6 +188,38 @@ def test_optimizer_of_the_users():
     assert [graphs for _, graphs in results] == [(0, 0, 0), (1, 2, 3), (2, 4, 5)]  # new; first numbers; any numbers
 
 
+class SignDescentWithClosure(SignDescent):
+    @torch.no_grad()
+    def step(self, closure=None):
+        with torch.enable_grad():
+            loss = closure()
+        super().step()
+        return loss
+
+
+@pytest.mark.parametrize("kind", [SignDescentWithClosure, optim.SGD, optim.LBFGS])
+def test_a_closure_ends_the_graph_at_backward_alone_and_the_advice_fits(kind):
+    def step(net, optimizer, x):
+        def closure():
+            optimizer.zero_grad()
+            loss = net(x).square().mean()
+            loss.backward()
+            return loss
+
+        return optimizer.step(closure)
+
+    results = []
+    compiled = minidynamo.compile(step, backend="eager")
+    for call in (step, compiled):
+        net = model()
+        optimizer = kind(net.parameters(), lr=0.1)
+        losses = [call(net, optimizer, torch.ones(2, 4) * number).detach() for number in range(1, 4)]
+        results.append([losses, [p.detach() for p in net.parameters()]])
+    torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)
+    assert len({diagnostic.code for diagnostic in compiled.explain().break_reasons}) == 1
+    assert "compile the closure that `step` calls" in compiled.breaks()
+
+
 class ScheduleFree(optim.Optimizer):
     """A rectified step towards a weighted mean of all iterates; the weights of the first steps are zero."""
 

@@ -12,17 +12,19 @@ from typing import Any
 
 import torch
 
+from minidynamo.guards.source import Constant
 from minidynamo.switches import enter_inference_mode, leave_inference_mode, settings
 from minidynamo.tracer import registry
 from minidynamo.tracer.handlers.values import constant, expect_constant, none
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.callables import FunctionVariable, NestedFunctionVariable
+from minidynamo.variables.callables import BuiltinVariable, FunctionVariable, NestedFunctionVariable
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.contexts import ContextVariable
 from minidynamo.variables.objects import ObjectVariable
 
 record_function = torch.autograd.profiler.record_function
+_LEAVE = record_function.__exit__
 set_grad_enabled = torch.autograd.set_grad_enabled
 _CONTEXTS = (torch.no_grad, torch.enable_grad, torch.inference_mode, set_grad_enabled, record_function)
 
@@ -89,12 +91,25 @@ def _record_function(tx: Tracer, name: VariableTracker, args: VariableTracker | 
 
 @registry.function(record_function.__enter__, record_function.__exit__)
 def _enter_or_leave_range(tx: Tracer, context: VariableTracker, *error: VariableTracker) -> VariableTracker:
-    """Nothing happens. A range that was made outside must not be open at a break: nobody would enter it there."""
+    """Nothing happens. A range that was made outside must not be open at a break: nobody would enter it there. One that
+    was entered there, as in front of a break, is left behind the graph."""
     if isinstance(context, ContextVariable):
         context.depth = None if error else 0
-    elif len(tx.frames) == 1:
+    elif len(tx.frames) > 1:
+        pass  # it is entered and left in one frame of the graph
+    elif error and _is_open(tx, context) and all(isinstance(part, ConstantVariable) for part in error):
+        tx.side_effects.call_later(BuiltinVariable(_LEAVE, source=Constant(_LEAVE, "leave")), context, *error)
+    else:
         tx.break_graph("MD213", "a profiler range that was made outside of the graph is used")
     return context if not error else none()
+
+
+def _is_open(tx: Tracer, context: VariableTracker) -> bool:
+    """Whether a range from outside was entered there. One that leaves the frame without an error has only Nones."""
+    if not isinstance(context, ObjectVariable) or context.source is None:
+        return False
+    record = tx.getattr(context, "record")
+    return not isinstance(record, ConstantVariable)
 
 
 @registry.function(torch.inference_mode)

@@ -62,7 +62,7 @@ def ranges(x):
     return y + 1
 
 
-@programs(leaf, graphs=2, breaks=2)
+@programs(leaf, graphs=2, breaks=1)
 def break_in_a_range(x):
     with record_function("outer"):
         with torch.no_grad():
@@ -89,6 +89,36 @@ def test_a_break_in_a_range_opens_it_for_real():
     with torch.profiler.profile(acc_events=True) as profile:
         compiled(vector())
     assert any(event.key == "mine" for event in profile.key_averages())
+
+
+def test_a_range_that_a_break_has_left_open_is_left_behind_the_next_graph():
+    def program(x, fails):
+        try:
+            with record_function("range"):
+                y = x * 2
+                minidynamo.graph_break()
+                y = y.sin()
+                if fails:
+                    raise ValueError
+        except ValueError:
+            y = x
+        return y + 1
+
+    def names(call, fails):
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            call(torch.ones(2), fails)
+        events = profile.events()
+        inside = next(event.time_range for event in events if event.name == "range")
+        return [e.name for e in events if inside.start <= e.time_range.start and e.time_range.end <= inside.end]
+
+    inputs = [lambda fails=fails: (torch.ones(2), fails) for fails in (False, True, False)]
+    assert_same_as_eager(program, *inputs)
+    compiled = minidynamo.compile(program, backend="eager")
+    compiled(torch.ones(2), False)
+    assert compiled.stats.graph_breaks == 1
+    for fails in (False, True):
+        compiled(torch.ones(2), fails)
+        assert "aten::sin" in names(compiled, fails)
 
 
 def test_transforms_end_the_graph_at_their_call():
