@@ -8,6 +8,8 @@ from __future__ import annotations
 # Values of classes that cannot be looked into, by the name of the class.
 INSTEAD = {
     "ndarray": "make a tensor of it: torch.from_numpy(array)",
+    "ProxyType": "hold the object itself, or weakref.ref(object)",
+    "CallableProxyType": "hold the object itself, or weakref.ref(object)",
     "Generator": "draw the numbers before, and pass them in",
     "Random": "draw the numbers before, and pass them in",
     "UninitializedParameter": "call the lazy module once before it is compiled",
@@ -21,6 +23,7 @@ _OUTSIDE = "call it outside of the compiled function, or accept the break"
 
 # Functions that run as written, by their names, or by the library that they are of.
 _OF_FUNCTIONS = {
+    "proxy": "weakref.ref(object), which is called for the object",
     "linearize": "torch.func.jvp(function, (x,), (v,)) for each direction v",
     "functionalize": "call the function itself: backends write graphs without writes in place on their own",
     "stack_module_state": "stack the parameters before, and pass them in",

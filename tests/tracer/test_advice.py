@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import random
+import weakref
 import zlib
 
 import numpy as np
@@ -18,6 +19,7 @@ from minidynamo.errors import Unsupported
 from minidynamo.tracer.advice import INSTEAD, instead_of, instead_of_values
 
 LAZY, LAYER, CLASSES = nn.LazyLinear(2), nn.Linear(4, 2), torch.tensor([[1]])
+PROXY = weakref.proxy(LAYER)
 ARRAY, ONE = np.ones(2), torch.ones(1)
 
 
@@ -32,6 +34,8 @@ def probabilities_of_other_data(x):
         (lambda x: torch.manual_seed(0), "seed before"),
         (lambda x: torch.func.linearize(torch.sin, x), "torch.func.jvp"),
         (lambda x: zlib.crc32(b"a"), "outside of the compiled function"),
+        (lambda x: weakref.proxy(LAYER).weight * x, "weakref.ref"),
+        (lambda x: PROXY.weight * x, "weakref.ref"),
         (lambda x: logging.warning("a"), "log outside"),
         (probabilities_of_other_data, "validate_args=False"),
         (lambda x: x[x > 0], "torch.where"),
