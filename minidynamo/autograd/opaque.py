@@ -60,7 +60,7 @@ class Operation:
         self.arguments = map_aggregate((args, kwargs), self._taken)
         self.structure: Any = None
         self.settings = settings()
-        self.written: tuple[int, ...] = ()
+        self.written: dict[int, int] = {}
         self.unread: frozenset[int] = frozenset()
         self.constant: frozenset[int] = frozenset()
         self.handed: tuple[int, ...] = ()
@@ -104,7 +104,7 @@ class Operation:
         return found
 
     def examine(self) -> None:
-        """Find out what it writes to, what has no part in what autograd keeps for its derivatives, and which results
+        """Find out what it writes to, and how often, what has no part in what autograd keeps for its derivatives, and which results
         autograd keeps beside what it is given."""
         tracer = _tracer()
         before = set(tracer.graph.nodes)
@@ -120,7 +120,7 @@ class Operation:
             made = self.run(copies)
         if any(is_random(node) for node in tracer.graph.nodes if node not in before):
             raise NotOpaque("it draws random numbers")
-        self.written = tuple(i for i, copy in enumerate(copies) if copy._version)
+        self.written = {i: copy._version for i, copy in enumerate(copies) if copy._version}
         kept = {tracer.unwrap_proxy(value).node for value in saved}
         read = ancestors(kept)
         self.unread = frozenset(i for i, value in enumerate(own) if tracer.unwrap_proxy(value).node not in read)
@@ -148,7 +148,7 @@ class Operation:
     def __call__(self, *values: Any) -> list[torch.Tensor]:
         """What it returns for real tensors, which it leaves as they are."""
         again = torch.is_grad_enabled()
-        written = self.written if self.apart is None else ()
+        written = self.written if self.apart is None else {}
         given = [value.clone() if i in written else _plain(value) for i, value in enumerate(values)]
         with preserved():
             restore(self.settings)
@@ -167,6 +167,7 @@ class Gradients:
         self.function = function
         self.wanted = wanted
         self.given = given
+        self.written: dict[int, int] = {}
         self.unread: frozenset[int] = function.unread
         self.handed: tuple[int, ...] = ()
         self.__name__: str = f"gradients_of_{function.__name__}"
@@ -227,13 +228,17 @@ class _Opaque(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, function: Operation | Gradients, count: int, *values: Any) -> Any:
-        made = function.trace(values[:count], values[count:])
+        targets = values[:count]
+        versions = [target._version for target in targets]
+        made = function.trace(targets, values[count:])
+        # Autograd counts once more that a function has written to them.
+        compat.set_versions(targets, [v + n - 1 for v, n in zip(versions, function.written.values())])
         ctx.function = function
         ctx.set_materialize_grads(False)
         handed = [made[i] for i in function.handed]
         ctx.save_for_backward(*handed, *[value for value in values[count:] if isinstance(value, torch.Tensor)])
         ctx.others = [None if isinstance(value, torch.Tensor) else value for value in values[count:]]
-        ctx.mark_dirty(*values[:count])
+        ctx.mark_dirty(*targets)
         constant: frozenset[int] = getattr(function, "constant", frozenset())
         ctx.mark_non_differentiable(
             *[value for i, value in enumerate(made) if i in constant or not _is_differentiable(value)]

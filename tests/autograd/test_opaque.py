@@ -52,6 +52,22 @@ def test_derivatives_that_decide_on_data(name):
     assert compiled.stats.graphs == 1
 
 
+def test_a_write_is_counted_once():
+    """A masked write, whose gradient has as many elements as the mask lets through."""
+
+    def program(x, values):
+        x.mul_(2)
+        x.index_put_((x > -5,), values)
+        return x.sin()
+
+    counts = []
+    for function in (program, minidynamo.compile(program, backend="aot_eager", fullgraph=True)):
+        x = torch.ones(3)
+        function(x, torch.ones(3, requires_grad=True) * 1).sum().backward()
+        counts.append(x._version)
+    assert counts == [2, 2]
+
+
 @pytest.mark.parametrize("name", ["eig", "eigh", "svd"])
 def test_gradients_that_have_no_answer_are_refused(name):
     """Eigenvectors are known up to a phase: the gradients of what depends on it are none."""
