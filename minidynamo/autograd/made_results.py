@@ -54,7 +54,7 @@ def maker(plan: OutputPlan, place: dict[int, int]) -> Callable[[Found], Any]:
     if plan.origin == "constant":
         return lambda found: plan.value
     holder = _holder(plan, place)
-    if not plan.steps and plan.writes is None and plan.creation is None:
+    if not plan.steps and not plan.detach and plan.writes is None and plan.creation is None:
         return holder
 
     filled = all(step.is_filled for step in plan.steps)

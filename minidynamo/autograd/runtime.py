@@ -110,7 +110,7 @@ def checking_inputs(
     written = {mutation.index for mutation in signature.mutations}
     tensors_of = _taking(i for i, example in enumerate(examples) if isinstance(example, torch.Tensor))
     written_of, others_of = _taking(sorted(written)), _taking(i for i in range(len(examples)) if i not in written)
-    made = [plan for plan in (*signature.views, *signature.outputs) if plan.steps]
+    made = [plan for plan in (*signature.views, *signature.outputs) if plan.steps or plan.detach]
     returned = {index for origin, index in map(signature.origin, made) if origin == "input"}
     with_history = [(m.index, m.index in returned) for m in signature.mutations if m.result is not None]
 
@@ -515,8 +515,7 @@ def _settling(signature: GraphSignature, graph: BoxedCallable, *, counted: bool 
     def settled(args: list[Any]) -> list[Any]:
         for i in uncounted:  # the program writes to their `.data`: torch refuses writes to them and their views
             args[i] = args[i].new_empty(0).set_(args[i])
-        written = [args[i] for i, _ in inputs]
-        versions = [args[i]._version + count for i, count in inputs]
+        written, versions = _counted((args[i], count) for i, count in inputs)
         holding = [(position, args[i].detach()) for position, i in in_place]
         made = list(graph(args))
         for position, data in holding:
@@ -568,17 +567,16 @@ def _finishing(signature: GraphSignature, run: BoxedCallable, chains: Chains | N
 
     def call(args: list[Any]) -> Any:
         kept = [args[i] for i in needed]
-        versions = [kept[index]._version + count for index, count in counts]
+        written, versions = _counted((kept[index], count) for index, count in counts)
         made = run(args)
         if chains is not None:
-            counted = {id(kept[index]): version for (index, _), version in zip(counts, versions)}
-            return chained(chains, kept, list(made), counted)
+            return chained(chains, kept, list(made), dict(zip(map(id, written), versions)))
         for index, result in writes:
             _write(kept[index], made[result])
             if result in apart:
                 watch_view(kept[index], made[result])
         if versions:
-            _count([kept[index] for index, _ in counts], versions)
+            _count(written, versions)
         found = Found(kept, made, view_makers)
         return tuple([make(found) for make in makers])
 
@@ -605,6 +603,15 @@ def _write(target: torch.Tensor, value: torch.Tensor) -> None:
         target.detach_()
     target.copy_(value)
     renew_node(target)
+
+
+def _counted(writes: Iterable[tuple[torch.Tensor, int]]) -> tuple[list[torch.Tensor], list[int]]:
+    """Inputs with how often torch will count them as written. In inference mode, what was made there and has other
+    `.data` may be written to, and counts nothing."""
+    writes = [*writes]
+    if torch.is_inference_mode_enabled():
+        writes = [(value, count) for value, count in writes if compat.version_of(value) is not None]
+    return [value for value, _ in writes], [value._version + count for value, count in writes]
 
 
 def _count(written: Sequence[torch.Tensor], versions: Sequence[int]) -> None:

@@ -95,6 +95,12 @@ def written_inside(x):
         return y, y.data, y[0], z, z[0], x.detach()
 
 
+def argument_written_inside(x):
+    with torch.inference_mode():
+        x.mul_(2)
+        return x + 1
+
+
 def a_view_is_refused(x):
     y = doubled(x)
     y[0].add_(1)
@@ -119,6 +125,7 @@ def a_refusal_is_handled(x):
 
 PROGRAMS = [
     *[asked_again, alone, written_twice, data_of_data, detached_of_a_turned_one, data_of_a_view, views, resized],
+    argument_written_inside,
     *[enlarged, across_a_break, written_inside, a_view_is_refused, a_view_of_its_data_is_refused],
     *[a_refusal_is_handled],
 ]
@@ -135,6 +142,12 @@ def leaf():
 def made_there():
     with torch.inference_mode():
         return plain()
+
+
+def given_other_data():
+    made = made_there()
+    made.data = plain()
+    return made
 
 
 def data_of_one():
@@ -159,7 +172,7 @@ def facts(value):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("make", [plain, leaf, made_there, data_of_one])
+@pytest.mark.parametrize("make", [plain, leaf, made_there, given_other_data, data_of_one])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_same_as_eager(program, make, backend):
     compiled = minidynamo.compile(program, backend=backend)
