@@ -104,8 +104,8 @@ class Operation:
         return found
 
     def examine(self) -> None:
-        """Find out what it writes to, and how often, what has no part in what autograd keeps for its derivatives, and which results
-        autograd keeps beside what it is given."""
+        """Find out what it writes to, and how often, what has no part in what autograd keeps for its derivatives, and
+        which results autograd keeps beside what it is given."""
         tracer = _tracer()
         before = set(tracer.graph.nodes)
         saved: list[torch.Tensor] = []

@@ -230,7 +230,8 @@ class _Planner:
         resolved = self.resolved(tuple(steps))
         if traced.writes is not None and not self.is_read_behind(traced.node):
             return OutputPlan(origin, index, steps=resolved, writes=traced.writes)
-        steps, creation = resolved or (() if detach else (_ALIAS,)), None if detach or traced.no_grad else traced.creation
+        steps = resolved or (() if detach else (_ALIAS,))
+        creation = None if detach or traced.no_grad else traced.creation
         return OutputPlan(origin, index, None, steps, detach, traced.no_grad, creation)
 
     def is_read_behind(self, node: fx.Node | None) -> bool:
