@@ -91,7 +91,7 @@ class GradientLayout:
             return self.nothing(shape) if gradient is None else gradient
         if gradient is None:
             return torch.empty_strided(shape, stride, dtype=self.dtype, device=self.device).zero_()
-        if gradient.stride() == stride and not gradient.is_neg():
+        if gradient.stride() == stride and not _is_lazy(gradient):
             return gradient
         return torch.empty_strided(shape, stride, dtype=self.dtype, device=self.device).copy_(gradient)
 
@@ -120,7 +120,7 @@ class GradientLayout:
         """The strides of a gradient, if they are others than those that it was traced with. Sizes that vary are laid
         out in the one order, unless one number is repeated."""
         strides = gradient.stride()
-        if gradient.is_neg() or (self.is_symbolic and any(strides)):
+        if _is_lazy(gradient) or (self.is_symbolic and any(strides)):
             return None
         alike = all(given == own or n == 1 for given, own, n in zip(strides, self.stride, gradient.shape))
         return None if alike else strides
@@ -131,6 +131,11 @@ class GradientLayout:
         if self.kind is not torch.strided:
             return torch.zeros(shape, dtype=self.dtype, layout=self.kind, device=self.device)
         return torch.zeros((), dtype=self.dtype, device=self.device).expand(shape)
+
+
+def _is_lazy(gradient: torch.Tensor) -> bool:
+    """Whether the elements are not what lies in memory, but its negatives or conjugates."""
+    return gradient.is_neg() or gradient.is_conj()
 
 
 def _dense_order(like: torch.Tensor) -> tuple[int, ...]:

@@ -78,3 +78,17 @@ def test_gradients_may_be_sparse_where_results_are_dense_and_the_other_way_round
     compiled = minidynamo.compile(program, backend=backend)
     for given in (diagonal, diagonal.to_sparse()):
         assert torch.equal(gradient(compiled, given), gradient(program, given))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("cpp", marks=pytest.mark.cpp)])
+@pytest.mark.parametrize("expanded", [False, True])
+def test_gradients_may_be_views_that_conjugate(backend, expanded):
+    def program(x):
+        return torch.complex(x.real.sin(), x.imag.cos())
+
+    def gradient(function):
+        x = torch.tensor([0.5 + 1j, 2 - 1j], requires_grad=True)
+        given = torch.tensor([1 + 2j]).expand(2) if expanded else torch.tensor([1 + 2j, 3j])
+        return torch.autograd.grad(function(x), x, given.conj())[0]
+
+    torch.testing.assert_close(gradient(minidynamo.compile(program, backend=backend)), gradient(program))
