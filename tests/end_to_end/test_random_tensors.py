@@ -30,15 +30,15 @@ def observed(program: Any, call: Call) -> dict[str, Any] | None:
 
 
 def facts(args: list[torch.Tensor], results: list[torch.Tensor]) -> dict[str, Any]:
-    """Values and layouts, and which tensors are the same object or share memory."""
+    """Values, layouts and counts of writes, and which tensors are the same object or share memory."""
     tensors = {f"argument {i}": tensor for i, tensor in enumerate(args)}
     tensors |= {f"result {i}": tensor for i, tensor in enumerate(results)}
     first: dict[Any, str] = {}
     found: dict[str, Any] = {"random state": torch.get_rng_state()}
     for name, tensor in tensors.items():
-        strides = [stride for size, stride in zip(tensor.shape, tensor.stride()) if size > 1] * bool(tensor.numel())
+        layout = (tensor.stride() * bool(tensor.numel()), tensor.storage_offset(), tensor._version)
         found[name] = tensor.detach().clone()
-        found[f"facts of {name}"] = (type(tensor), strides, first.setdefault(id(tensor), name))
+        found[f"facts of {name}"] = (type(tensor), layout, first.setdefault(id(tensor), name))
         if tensor.numel():
             found[f"memory of {name}"] = first.setdefault((0, tensor.untyped_storage().data_ptr()), name)
     return found
