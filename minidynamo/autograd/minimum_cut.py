@@ -33,7 +33,7 @@ class Network:
     def __init__(self, joint: Joint, held: Collection[fx.Node]) -> None:
         forward = joint.forward
         wanted = joint.wanted | ancestors(joint.also)
-        recomputed = checkpoints(forward.graph, {*forward.roots})
+        recomputed = checkpoints(forward.graph)
         self.also = joint.also
         self.overwritten = forward.overwritten
         self.checkpoints = recomputed

@@ -114,15 +114,15 @@ class Checkpoints:
     ends: frozenset[fx.Node] = frozenset()
 
 
-def checkpoints(graph: fx.Graph, returned: Collection[fx.Node]) -> Checkpoints:
-    """The checkpoints of a joint graph. What forward has `returned` leaves them."""
+def checkpoints(graph: fx.Graph) -> Checkpoints:
+    """The checkpoints of a joint graph. What is only returned leaves none: its caller may write to it, or drop it."""
     calls = (node for node in graph.nodes if node.op == "call_function" and node.target is not random_state)
     marked = [node for node in calls if "checkpoint" in node.meta]
     if not marked:
         return Checkpoints()
 
     def leaves(node: fx.Node) -> bool:
-        return node in returned or any(user.meta.get("checkpoint") != node.meta["checkpoint"] for user in node.users)
+        return any(user.meta.get("checkpoint") != node.meta["checkpoint"] for user in node.users)
 
     fixed: set[fx.Node] = set()  # what is drawn once is kept, in the form that takes least
     for node in marked:

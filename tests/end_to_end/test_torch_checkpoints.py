@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 import minidynamo
@@ -209,3 +210,27 @@ def test_the_reentrant_variant_computes_all_gradients_or_none(backend):
     compiled(x).sum().backward()
     (expected,) = torch.autograd.grad((x * 2).sin().mul(2).exp().sum(), x)
     torch.testing.assert_close(x.grad, expected)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("cpp", marks=pytest.mark.cpp)])
+@pytest.mark.parametrize("last", [torch.relu, torch.sigmoid])
+def test_backward_reads_no_result_of_a_checkpoint(last, backend):
+    """What it returns may be written to, and dies when its user drops it."""
+
+    def program(x):
+        return checkpoint(lambda t: last(t * 2), x, use_reentrant=False)
+
+    def gradient(function):
+        x = torch.linspace(-1, 1, 5, requires_grad=True)
+        made = function(x)
+        with torch.no_grad():
+            made.fill_(7)
+        memory = StorageWeakRef(made.untyped_storage())
+        edge = torch.autograd.graph.get_gradient_edge(made)
+        del made
+        assert memory.expired()
+        torch.autograd.backward(edge, torch.arange(5.0))
+        return x.grad
+
+    compiled = minidynamo.compile(program, backend=backend, fullgraph=True)
+    torch.testing.assert_close(gradient(compiled), gradient(program))
