@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import torch
 
@@ -105,8 +107,33 @@ OPS: dict[str, OpInfo] = {
 operand of `where` is a bool. Half types never reach an operation (but `where`): lowering casts to float32 and back."""
 
 
+class _Facts:
+    """What is asked of an expression again and again. It never changes, so each is found once."""
+
+    @cached_property
+    def below(self) -> tuple[Expr, ...]:
+        found: list[Expr] = []
+        waiting: list[Any] = [self]
+        while waiting:
+            found.append(waiting.pop())
+            waiting += reversed(children(found[-1]))
+        return tuple(found)
+
+    @cached_property
+    def loads(self) -> tuple[Load, ...]:
+        return tuple(e for e in self.below if isinstance(e, Load))
+
+    @cached_property
+    def checks(self) -> frozenset[Expr]:
+        return frozenset(e for e in self.below if isinstance(e, Op) and e.name.startswith("check_"))
+
+    @cached_property
+    def cost(self) -> int:
+        return sum(OPS[e.name].cost for e in self.below if isinstance(e, Op))
+
+
 @dataclass(frozen=True)
-class Load:
+class Load(_Facts):
     """The element of `buffer` at `index`: one coordinate per dimension, or in a kernel the one storage offset.
 
     Where the bool expression `valid` is false, memory is not touched and the value is unspecified.
@@ -127,7 +154,7 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Const:
+class Const(_Facts):
     """A literal. `value` is exact for `dtype` (lowering has rounded it)."""
 
     value: bool | int | float
@@ -141,7 +168,7 @@ class Const:
 
 
 @dataclass(frozen=True)
-class IndexValue:
+class IndexValue(_Facts):
     """The value of an index expression as a number (arange, argmax, bounds of a pad)."""
 
     index: Index
@@ -155,7 +182,7 @@ class IndexValue:
 
 
 @dataclass(frozen=True)
-class Cast:
+class Cast(_Facts):
     """`value` converted to `dtype` as torch does: float to int truncates, anything to bool compares with zero."""
 
     value: Expr
@@ -169,7 +196,7 @@ class Cast:
 
 
 @dataclass(frozen=True)
-class Op:
+class Op(_Facts):
     """A row of OPS applied to operands. `dtype` is the dtype of the result."""
 
     name: str
@@ -184,7 +211,7 @@ class Op:
 
 
 @dataclass(frozen=True)
-class Ref:
+class Ref(_Facts):
     """In a kernel: the value that a `Let` or an `Accumulate` before it has named."""
 
     name: str
@@ -198,7 +225,7 @@ class Ref:
 
 
 @dataclass(frozen=True)
-class Scalar:
+class Scalar(_Facts):
     """A Python float that the host program knows under `name` and hands to the kernel."""
 
     name: str
@@ -241,26 +268,24 @@ def _lookups(index: Index) -> Iterator[Expr]:
             yield from _lookups(atom.base)
 
 
-def walk(expr: Expr) -> Iterator[Expr]:
+def walk(expr: Expr) -> tuple[Expr, ...]:
     """`expr` and everything below it, parents first."""
-    yield expr
-    for child in children(expr):
-        yield from walk(child)
+    return expr.below
 
 
-def loads(expr: Expr) -> Iterator[Load]:
+def loads(expr: Expr) -> tuple[Load, ...]:
     """Every memory read below `expr`."""
-    return (e for e in walk(expr) if isinstance(e, Load))
+    return expr.loads
 
 
-def checks(expr: Expr) -> set[Expr]:
+def checks(expr: Expr) -> frozenset[Expr]:
     """Every check of an index below `expr`, which raises an error for the user."""
-    return {e for e in walk(expr) if isinstance(e, Op) and e.name.startswith("check_")}
+    return expr.checks
 
 
 def cost(expr: Expr) -> int:
     """A rough count of the work of evaluating `expr` once, in additions."""
-    return sum(OPS[e.name].cost for e in walk(expr) if isinstance(e, Op))
+    return expr.cost
 
 
 def rewrite(expr: Expr, replace: Callable[[Expr], Expr | None]) -> Expr:
@@ -316,4 +341,4 @@ def rename(expr: Expr, old: str, new: str) -> Expr:
     def renamed(e: Expr) -> Expr | None:
         return Load(new, e.index, e.dtype, e.valid) if isinstance(e, Load) and e.buffer == old else None
 
-    return rewrite(expr, renamed)
+    return rewrite(expr, renamed) if any(load.buffer == old for load in loads(expr)) else expr

@@ -227,7 +227,7 @@ class LoopProgram:
     target: str = "cpp"
 
 
-def checks_kept(expr: Expr, buffers: Mapping[str, Buffer]) -> set[Expr]:
+def checks_kept(expr: Expr, buffers: Mapping[str, Buffer]) -> frozenset[Expr]:
     """Every check of an index below `expr` that is made: no address hangs on the index of a dimension in which a
     buffer repeats its elements."""
 

@@ -257,7 +257,7 @@ class GraphLowering:
 
     def _lower(self, node: fx.Node, lowering: registry.Lowering) -> bool:
         builder = self.builder
-        start, before, asked = len(builder.nodes), dict(builder.buffers), len(builder.prelude)
+        start, before, asked = len(builder.nodes), len(builder.buffers), len(builder.prelude)
         made = node.meta["val"]
         fakes = list(made) if isinstance(made, (tuple, list)) else [made]
         name = self._name(node)
@@ -275,8 +275,8 @@ class GraphLowering:
                 result = self._adopted(node, name, result, fakes, start)
         except NotLowered:
             del builder.nodes[start:], builder.prelude[asked:]
-            builder.buffers.clear()
-            builder.buffers.update(before)
+            for added in [*builder.buffers][before:]:
+                del builder.buffers[added]
             self.names.discard(name)
             return False
         self.values[node] = result

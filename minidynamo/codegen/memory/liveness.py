@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from minidynamo.codegen.ir.loops import Extern, GetItem, Kernel, names_in
@@ -40,7 +41,14 @@ class Liveness:
 
     def dying(self, position: int) -> list[str]:
         """Names that are not read behind step `position`, in the order in which they came up."""
-        return [name for name, last in self.last_use.items() if last == position]
+        return self._dying.get(position, [])
+
+    @cached_property
+    def _dying(self) -> dict[float, list[str]]:
+        found: dict[float, list[str]] = {}
+        for name, last in self.last_use.items():
+            found.setdefault(last, []).append(name)
+        return found
 
 
 def analyze(

@@ -77,9 +77,9 @@ class Planner:
 
     def __init__(self, schedule: Sequence[Call], program: LoopProgram, handing_over: bool = False) -> None:
         self.program = program
-        self.handing_over = handing_over
         self.schedule, self.places = find_places(schedule, program)
         self.live = analyze(self.schedule, program.inputs, program.outputs, self.places)
+        self.handed = self._handed() if handing_over else {}
         self.own: dict[str, Buffer] = {}
         # Results of extern calls, tuples among them, that share memory with nothing.
         self.fresh: set[str] = set()
@@ -152,13 +152,20 @@ class Planner:
             self.steps.append(Free(tuple(names)))
 
     def _hand_over(self, step: int) -> None:
-        """Hand over the results that are final behind a step. What is returned twice has to be returned."""
-        outputs = self.program.outputs if self.handing_over else ()
-        for position, value in enumerate(outputs):
-            if not isinstance(value, Name) or value.name not in self.program.buffers or outputs.count(value) > 1:
-                continue
-            if self.live.final.get(value.name) == step:
-                self.steps.append(HandOver(value.name, position))
+        """Hand over the results that are final behind a step."""
+        self.steps += self.handed.get(step, ())
+
+    def _handed(self) -> dict[float, list[Step]]:
+        """Which results are handed over behind each step. What is returned twice has to be returned."""
+        positions: dict[str, list[int]] = {}
+        for position, value in enumerate(self.program.outputs):
+            if isinstance(value, Name):
+                positions.setdefault(value.name, []).append(position)
+        handed: dict[float, list[Step]] = {}
+        for name, (position, *more) in positions.items():
+            if not more and name in self.program.buffers and name in self.live.final:
+                handed.setdefault(self.live.final[name], []).append(HandOver(name, position))
+        return handed
 
     def _is_reusable(self, name: str, position: int) -> bool:
         return name in self.own and self.live.storage_end[name] <= position

@@ -7,7 +7,7 @@ at the same point of it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from minidynamo.codegen.ir.expr import loads
@@ -95,8 +95,11 @@ def _folds_columns(node: Loops, domain: Domain) -> bool:
     return folded and kept and size(node.reduced) == size(domain.columns)
 
 
-def place_all(nodes: Sequence[Loops], domain: Domain) -> list[Placed] | None:
-    """All nodes over one domain, or None if one does not fit or reads another at a different point."""
+def place_all(
+    nodes: Sequence[Loops], domain: Domain, place: Callable[[Loops, Domain], Placed | None] = place
+) -> list[Placed] | None:
+    """All nodes over one domain, or None if one does not fit or reads another at a different point. `place` may
+    remember what it has placed."""
     placed: list[Placed] = []
     made: dict[str, Placed] = {}
     for node in nodes:

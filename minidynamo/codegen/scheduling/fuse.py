@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from minidynamo.codegen.ir.expr import loads
 from minidynamo.codegen.ir.loops import Extern, LoopProgram, Loops, Node
 from minidynamo.codegen.ir.size import hint
-from minidynamo.codegen.scheduling.domain import Domain, Placed, domain_of, place_all, size
+from minidynamo.codegen.scheduling.domain import Domain, Placed, domain_of, place, place_all, size
 from minidynamo.codegen.scheduling.lifetimes import Lifetimes, made, reads, stores
 
 MOST_NODES = 64
@@ -55,6 +55,7 @@ class Fusion:
         self.lifetimes = Lifetimes(program)
         self.members: dict[int, list[int]] = {k: [k] for k in range(len(self.nodes))}
         self.group = list(range(len(self.nodes)))
+        self.placed: dict[tuple[str, Domain], Placed | None] = {}
         self.maker: dict[str, int] = {}
         self.readers: dict[str, list[int]] = {}
         self.reads = [reads(node) for node in self.nodes]
@@ -114,12 +115,19 @@ class Fusion:
         if len({n.out.device for n in nodes}) > 1:
             return False
         domain = domain_of(nodes)
-        placed = place_all(nodes, domain) if size(domain.axes) else None
+        placed = place_all(nodes, domain, self._place) if size(domain.axes) else None
         if placed is None or not self._keeps_input_stores(placed, domain):
             return False
         if domain.columns and hint(size(domain.rows)) < FEW_ROWS and hint(size(domain.axes)) > SERIAL:
             return all(p.is_row or p.node.combine is not None for p in placed)
         return True
+
+    def _place(self, node: Loops, domain: Domain) -> Placed | None:
+        """Each attempt to merge asks this of all nodes of two groups."""
+        key = made(node), domain
+        if key not in self.placed:
+            self.placed[key] = place(node, domain)
+        return self.placed[key]
 
     def _keeps_input_stores(self, placed: list[Placed], domain: Domain) -> bool:
         """A kernel that overwrites an input reads it at the place it writes, or not at all."""
@@ -229,7 +237,7 @@ class Fusion:
             return first
         nodes = [n for n in (self.nodes[k] for k in self.members[g]) if isinstance(n, Loops)]
         domain = domain_of(nodes)
-        placed = place_all(nodes, domain)
+        placed = place_all(nodes, domain, self._place)
         assert placed is not None
         return Group(domain, tuple(placed))
 

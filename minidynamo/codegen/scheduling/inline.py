@@ -7,7 +7,7 @@ place where it would keep memory alive, and no check of an index gets lost.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from minidynamo.codegen.ir.expr import EXPENSIVE, Expr, Load, checks, cost, loads, mask, rewrite, walk
 from minidynamo.codegen.ir.index import as_index, flatten, row_major
@@ -85,7 +85,7 @@ def _may_inline(
     work = cost(producer.body)
     again = len(uses) > 1 or users > 1
     broadcast = _iterations(user) > _iterations(producer)
-    read = list(loads(producer.body))
+    read = loads(producer.body)
     if read:
         if again and (work > CHEAP or len(read) > 2):
             return False
@@ -93,8 +93,7 @@ def _may_inline(
             return False
     elif (again or broadcast) and work >= EXPENSIVE:
         return False
-    size = _size(producer.body)
-    if _size(user.body) + len(uses) * size > LARGEST:
+    if len(walk(user.body)) + len(uses) * len(walk(producer.body)) > LARGEST:
         return False
     here, there = lifetimes.segments[k], lifetimes.segments[u]
     if not all(lifetimes.may_read_later(load.buffer, here, there) for load in read):
@@ -105,7 +104,12 @@ def _may_inline(
 
 
 def _keeps_write_order(
-    producer: Loops, user: Loops, read: list[Load], uses: list[Load], lifetimes: Lifetimes, mutated: Collection[str]
+    producer: Loops,
+    user: Loops,
+    read: Sequence[Load],
+    uses: Sequence[Load],
+    lifetimes: Lifetimes,
+    mutated: Collection[str],
 ) -> bool:
     """A store into an input may read that input only where it writes it, and no other input that is written, nor a
     view of one."""
@@ -125,7 +129,8 @@ def _keeps_checks(producer: Loops, user: Node | None, buffers: Mapping[str, Buff
     uses = [load for load in loads(user.body) if load.buffer == producer.out.name]
     if checks(producer.body) and not all(use.valid is None and _reads_all(producer, user, use) for use in uses):
         return False
-    return all(checks(use) <= checks_kept(expression_at(producer, use), buffers) for use in uses)
+    checked = [use for use in uses if checks(use)]
+    return all(checks(use) <= checks_kept(expression_at(producer, use), buffers) for use in checked)
 
 
 def _reads_all(producer: Loops, user: Loops, use: Load) -> bool:
@@ -142,10 +147,6 @@ def _reads_all(producer: Loops, user: Loops, use: Load) -> bool:
 
 def _iterations(node: Loops) -> int:
     return hint(product(v.extent for v in node.axes))
-
-
-def _size(expr: Expr) -> int:
-    return sum(1 for _ in walk(expr))
 
 
 def expression_at(producer: Loops, use: Load) -> Expr:

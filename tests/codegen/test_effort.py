@@ -1,0 +1,70 @@
+"""What compiling costs grows with a graph as the graph does. Counted are calls of functions, which are the same in
+each run; work inside the interpreter's own functions shows where they call ours, such as comparisons do."""
+
+import sys
+
+import torch
+
+from minidynamo.codegen.ir import expr
+from minidynamo.codegen.ir.expr import cost, loads, walk
+from minidynamo.codegen.memory.planner import plan_memory
+from minidynamo.codegen.scheduling import fuse
+from minidynamo.codegen.scheduling.schedule import schedule
+from tests.codegen.graphs import lower
+
+X = torch.rand(8, 8)
+
+
+def calls_of(work):
+    """How many Python functions `work` calls."""
+    count = 0
+
+    def note(frame, event, argument):
+        nonlocal count
+        count += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+def growth(make, size):
+    """How much more work one program of twice the size is."""
+    once, twice = make(size), make(2 * size)
+    return calls_of(twice) / calls_of(once)
+
+
+def test_results_are_handed_over_in_linear_time():
+    def make(size):
+        program, steps = schedule(lower(lambda *xs: tuple(x @ x for x in xs), *[X] * size), join=True, verify=False)
+        return lambda: plan_memory(steps, program, "graph", handing_over=True)
+
+    assert growth(make, 60) < 2.3
+
+
+def test_a_loop_nest_is_laid_onto_a_domain_once(monkeypatch):
+    """However often it is tried whether groups can be merged."""
+    asked = []
+    place = fuse.place
+    monkeypatch.setattr(
+        fuse, "place", lambda node, domain: asked.append((node.out.name, domain)) or place(node, domain)
+    )
+
+    def chain(x):
+        for _ in range(6):
+            x = x.sin() * x
+        return x
+
+    schedule(lower(chain, X), join=True, verify=False)
+    assert asked and len(asked) == len({*asked})
+
+
+def test_a_large_expression_is_walked_once(monkeypatch):
+    expression = lower(lambda x: x.sin() * 2 + x.cos(), X).nodes[-1].body
+    found = loads(expression)
+    monkeypatch.setattr(expr, "children", None)
+    assert loads(expression) is found and walk(expression)[0] is expression and cost(expression) > 0
