@@ -253,6 +253,8 @@ def _are_simple(losses: tuple[Any, ...]) -> bool:
             value = owner.get(key)
         elif type(key) is str and key == "grad" and type(owner) in _TENSORS and has_gradient(owner):
             value = owner.grad
+        elif key is Lost.ITSELF or key is Lost.KEY:
+            value = owner
         elif isinstance(key, Lost) and key in LIVING:
             continue
         else:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch._dynamo.mutation_guard import GenerationTracker
 
+from minidynamo.guards import deaths
 from minidynamo.guards.deaths import Lost, any_dying, is_noticed, loses_unnoticed
 
 
@@ -229,3 +230,21 @@ def test_what_a_dict_would_make_is_not_made():
 
     table = collections.defaultdict(list)
     assert loses_unnoticed(table, "a") and loses_unnoticed(Making(), "a") and not table
+
+
+@pytest.mark.parametrize("value", [(torch.ones(2), 1), [torch.ones(2)], {"a": torch.ones(2)}, torch.ones(2), "text"])
+def test_what_holds_plain_tensors_is_not_followed(value, monkeypatch):
+    monkeypatch.setattr(deaths, "any_dying", None)
+    others = (torch.ones(2, requires_grad=True), Lost.NO_HISTORY)
+    assert loses_unnoticed(value, Lost.ITSELF, *others) and loses_unnoticed(value, Lost.KEY)
+
+
+def test_what_plain_containers_hold_may_be_noticed():
+    told = []
+    watched = torch.ones(2)
+    reference = weakref.ref(watched, told.append)
+    value = (watched, 1)
+    del watched
+    assert not loses_unnoticed(value, Lost.ITSELF)
+    del value
+    assert told == [reference]
