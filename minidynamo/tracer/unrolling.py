@@ -1,8 +1,9 @@
 """Owns when the program stops being unrolled: where the number of turns differs from call to call.
 
-A loop over a range and a recurrent layer are captured turn by turn, a list of tensors item by item: one version for
-each number of turns. After a few of those the graph ends there. Then Python runs the loop, whose body is captured once
-for all turns, and torch the layer. It is the same with numbers that Python, torch or a backend needs as constants.
+A loop over a range and a recurrent layer are captured turn by turn, a list of tensors or one that is copied item by
+item: one version for each number of turns. After a few of those the graph ends there. Then Python runs the loop, whose
+body is captured once for all turns, and torch the layer. It is the same with numbers that Python, torch or a backend
+needs as constants.
 """
 
 from __future__ import annotations
@@ -112,6 +113,12 @@ def unroll_loop(tx: Tracer, sequence: SequenceVariable) -> None:
     value = first.value if isinstance(first, UnreadVariable) else None
     if isinstance(first, TensorVariable) or isinstance(value, torch.Tensor):
         _unroll_items(tx, sequence, "a loop over tensors")
+
+
+def unroll_copy(tx: Tracer, sequence: VariableTracker) -> None:
+    """Count the length of a list or tuple from outside that is copied: all of its items are read."""
+    if isinstance(sequence, SequenceVariable):
+        _unroll_items(tx, sequence, "a copy of a list")
 
 
 def _unroll_items(tx: Tracer, sequence: SequenceVariable, what: str) -> None:

@@ -446,3 +446,37 @@ def test_modules_that_a_varying_index_chooses_share_what_is_compiled(kind):
     with no_recompile():
         for args in [(i,) for i in (7, 10, 0)] if kind is ByArgument else [()]:
             assert torch.equal(compiled(x, *args), model(x, *args))
+
+
+def test_copies_of_a_list_that_grows_are_left_to_python():
+    """As in the drafts of speculative decoding: each call copies all tokens so far and adds some."""
+    table = torch.arange(20).roll(3)
+
+    def draft(tokens: list[int], count: int) -> list[int]:
+        drafted = list(tokens)
+        for _ in range(count):
+            drafted.append(int(table[drafted[-1]]))
+        return drafted
+
+    compiled = minidynamo.compile(draft, backend="eager", limit_policy="raise")
+    tokens = [1]
+    for _ in range(12):
+        assert compiled(tokens, 2) == draft(tokens, 2)
+        tokens = draft(tokens, 2)
+    assert "a copy of a list" in str(compiled.breaks())
+    with no_recompile():
+        assert compiled([7] * 50, 2) == draft([7] * 50, 2)
+
+
+@pytest.mark.parametrize("copy", [list, tuple])
+def test_the_items_of_a_copy_are_those_of_the_list(copy: Callable[[Any], Any]) -> None:
+    def doubled(items: list[Tensor], x: Tensor) -> tuple[Any, Tensor]:
+        return copy(items), x * 2
+
+    compiled = minidynamo.compile(doubled, backend="eager", limit_policy="raise")
+    for length in LENGTHS:
+        items = [torch.ones(2) * k for k in range(length)]
+        found, twice = compiled(items, items[1])
+        assert type(found) is copy and len(found) == length
+        assert all(one is other for one, other in zip(found, items))
+        assert torch.equal(twice, items[1] * 2)

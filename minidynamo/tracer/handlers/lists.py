@@ -46,7 +46,7 @@ from minidynamo.tracer.outside_tuples import OutsideTuple
 from minidynamo.tracer.polyfills.lists import sequence_compare, sequence_equal, sized_list
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.unread import looked_at
-from minidynamo.tracer.unrolling import unroll_loop
+from minidynamo.tracer.unrolling import unroll_copy, unroll_loop
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable, SequenceVariable, TupleVariable
@@ -418,6 +418,7 @@ def _items(tx: Tracer, iterable: VariableTracker | None) -> list[VariableTracker
     """What a list or tuple is made of. Twins stand for C that mostly does not ask how many there are."""
     if iterable is None:
         return []
+    unroll_copy(tx, iterable)
     return unpack_moved(tx, iterable) if tx.frames[-1].is_ours else unpack_sized(tx, iterable)
 
 
