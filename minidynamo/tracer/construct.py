@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import enum
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NoReturn
 
 import torch
@@ -33,7 +33,6 @@ from minidynamo.variables.containers import DictVariable, ListVariable, SetVaria
 from minidynamo.variables.objects import ClassVariable, ModuleVariable, ObjectVariable
 
 _HEAP_TYPE = 1 << 9
-_ABSTRACT = 1 << 20  # set for classes with abstract methods
 
 # Classes whose instances need more than `__new__` and `__init__` show, with what to say.
 _NOT_MADE: tuple[tuple[type, str], ...] = (
@@ -142,82 +141,72 @@ def _enum_member(
         tx.raises(error)
 
 
-def _class_of(tx: Tracer, cls: VariableTracker) -> type:
+def class_to_make(
+    tx: Tracer, new: Callable[..., object], cls: VariableTracker, count: int = 0, keywords: Iterable[str] = ()
+) -> type:
+    """The class that `new`, the `__new__` of a built-in class, makes an instance of. Python says what it refuses: it
+    makes one, of `count` arguments and `keywords` where `new` does no more than count them."""
     if not isinstance(cls, ClassVariable):
         tx.raises(TypeError("__new__(X): X is not a type object"))
-    return cls.value
+    value = cls.value
+    if lookup_on_class(value, "__del__")[1] is not None:
+        _leave_finalizer(tx, value)
+    try:
+        new(value, *(None,) * count, **dict.fromkeys(keywords))
+    except TypeError as error:
+        tx.raises(error, exact=True)
+    return value
 
 
-@registry.function(object.__new__, types.SimpleNamespace.__new__)
+@registry.function(object.__new__)
 @registry.takes_unread("args", "kwargs")
 def _new_object(
     tx: Tracer, cls: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker
 ) -> VariableTracker:
-    value = _class_of(tx, cls)
-    if value.__flags__ & _ABSTRACT:
-        try:
-            object.__new__(value)
-        except TypeError as error:
-            tx.raises(error, exact=True)
+    value = class_to_make(tx, object.__new__, cls, len(args), kwargs)
     return (ModuleVariable if issubclass(value, torch.nn.Module) else ObjectVariable)(None, value)
 
 
 @registry.function(tuple.__new__)
 def _new_tuple(tx: Tracer, cls: VariableTracker, items: VariableTracker | None = None, /) -> VariableTracker:
-    value = _class_of(tx, cls)
+    value = class_to_make(tx, tuple.__new__, cls)
     unpacked = [] if items is None else hold(tx, unpack_moved(tx, items))
     if value is tuple or hasattr(value, "_fields"):
         return TupleVariable(unpacked, value)
     return ObjectVariable(None, value, TupleVariable(unpacked))
 
 
-@registry.function(list.__new__)
-@registry.takes_unread("args", "kwargs")
-def _new_list(
-    tx: Tracer, cls: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker
-) -> VariableTracker:
-    value = _class_of(tx, cls)
-    return ListVariable([]) if value is list else ObjectVariable(None, value, ListVariable([]))
+def _fresh(base: type, make: Callable[[type], VariableTracker | None]) -> None:
+    """Register the `__new__` of a class whose instances its `__init__` fills; `make` gives what one of a class holds,
+    where it holds more than attributes."""
 
-
-@registry.function(dict.__new__)
-@registry.takes_unread("args", "kwargs")
-def _new_dict(
-    tx: Tracer, cls: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker
-) -> VariableTracker:
-    value = _class_of(tx, cls)
-    return DictVariable({}) if value is dict else ObjectVariable(None, value, DictVariable({}, storage_class(value)))
-
-
-def _fresh_container(make: Callable[[], VariableTracker]) -> registry.Handler:
-    """`__new__` of a container that its `__init__` fills."""
-
+    @registry.function(base.__new__)
     @registry.takes_unread("args", "kwargs")
     def new(tx: Tracer, cls: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
-        made = make()
-        value = _class_of(tx, cls)
-        return made if value is made.python_type else ObjectVariable(None, value, made)
-
-    return new
+        value = class_to_make(tx, base.__new__, cls)
+        made = make(value)
+        return made if made is not None and value is base else ObjectVariable(None, value, made)
 
 
-registry.function(set.__new__)(_fresh_container(lambda: SetVariable({})))
-registry.function(collections.deque.__new__)(_fresh_container(lambda: ListVariable([], collections.deque)))
+_fresh(types.SimpleNamespace, lambda cls: None)
+_fresh(list, lambda cls: ListVariable([]))
+_fresh(dict, lambda cls: DictVariable({}, storage_class(cls)))
+_fresh(set, lambda cls: SetVariable({}))
+_fresh(collections.deque, lambda cls: ListVariable([], collections.deque))
 
 
-def _immutable(base: type) -> registry.Handler:
-    """`__new__` of an immutable built-in class, whose instances hold what a plain one would."""
+def _immutable(base: type) -> None:
+    """Register the `__new__` of an immutable built-in class, whose instances hold what a plain one would."""
 
+    @registry.function(base.__new__)
     def new(tx: Tracer, cls: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
-        value = _class_of(tx, cls)
+        value = class_to_make(tx, base.__new__, cls)
         plain = tx.call(base, args, kwargs)
         return plain if value is base else ObjectVariable(None, value, pinned(plain))
 
-    return new
-
 
 for _base in (frozenset, int, float, complex, str, bytes):
-    registry.function(_base.__new__)(_immutable(_base))
+    _immutable(_base)
 
 
 @registry.method(object, "__init__", "__init_subclass__")

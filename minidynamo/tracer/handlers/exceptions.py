@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from minidynamo.errors import Diagnostic, counted
@@ -18,6 +19,7 @@ from minidynamo.tracer import registry
 from minidynamo.tracer.advice import MAKE_OUTSIDE
 from minidynamo.tracer.attributes import class_of, lookup_on_class
 from minidynamo.tracer.constants import NotConstant, as_constant, from_result
+from minidynamo.tracer.construct import class_to_make
 from minidynamo.tracer.exceptions import EXCEPTIONS, own_fields, says_itself
 from minidynamo.tracer.moved_items import hold, moved_at
 from minidynamo.tracer.protocol import Tracer
@@ -26,7 +28,6 @@ from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable, SequenceVariable, TupleVariable
 from minidynamo.variables.exceptions import ExceptionVariable, TracebackVariable
-from minidynamo.variables.objects import ClassVariable
 
 _MAKERS = {id(cls.__new__): cls.__new__ for cls in EXCEPTIONS}
 _KEEPS_MORE = "Exceptions that keep more than their arguments are made by Python itself."
@@ -35,12 +36,19 @@ _FILLED_BY_PYTHON = ("name", "obj")
 _HANDLED_OUTSIDE = Result(Constant(sys.exception, "sys.exception"))
 
 
-@registry.function(*_MAKERS.values())
-@registry.takes_unread("args")
-def _new(tx: Tracer, cls: ClassVariable, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
-    exception = ExceptionVariable(None, cls.value, args=TupleVariable(hold(tx, [*args])))
-    tx.frames[-1].forget_words(exception)
-    return exception
+def _maker(new: Callable[..., object]) -> registry.Handler:
+    @registry.takes_unread("args")
+    def make(tx: Tracer, cls: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
+        value = class_to_make(tx, new, cls)
+        exception = ExceptionVariable(None, value, args=TupleVariable(hold(tx, [*args])))
+        tx.frames[-1].forget_words(exception)
+        return exception
+
+    return make
+
+
+for _new in _MAKERS.values():
+    registry.function(_new)(_maker(_new))
 
 
 def _made_by_python(cls: type[BaseException]) -> registry.Handler:
