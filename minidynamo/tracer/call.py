@@ -89,8 +89,11 @@ def _call_real(tx: Tracer, function: FunctionVariable | BuiltinVariable, args: A
         args, kwargs = _as_taken(tx, handler, args, kwargs, before=rule.takes_itself)
     if isinstance(value, _METHODS_OF_CLASSES) and args:
         args = [looked_at(tx, args[0]), *args[1:]]
-    if isinstance(value, _METHODS_OF_CLASSES) and args and _works_on_storage(args[0], value.__objclass__):
-        return call_built_in(tx, args[0], value.__name__, args[1:], kwargs, value.__objclass__)
+        cls, given = value.__objclass__, args[0].python_type
+        if not issubclass(given, cls):
+            tx.raises(TypeError(f"`{value.__name__}` of {cls.__name__} is called with a {given.__name__}"))
+        if _works_on_storage(args[0], cls):
+            return call_built_in(tx, args[0], value.__name__, args[1:], kwargs, cls)
     number = number_functions.call(tx, value, args, kwargs)
     if number is not None:
         return number
@@ -140,10 +143,7 @@ def _works_on_storage(receiver: VariableTracker, cls: type) -> bool:
 def _call_unknown(tx: Tracer, value: Any, args: Args, kwargs: Kwargs, rule: Rule) -> VariableTracker:
     """A C function without a rule: a method looked up on a class, or a graph break."""
     if isinstance(value, _METHODS_OF_CLASSES) and args:
-        cls, given = value.__objclass__, args[0].python_type
-        if not issubclass(given, cls):
-            tx.raises(TypeError(f"`{value.__name__}` of {cls.__name__} is called with a {given.__name__}"))
-        return call_built_in(tx, args[0], value.__name__, args[1:], kwargs, cls)
+        return call_built_in(tx, args[0], value.__name__, args[1:], kwargs, value.__objclass__)
     owner = getattr(value, "__self__", None)
     if isinstance(value, types.BuiltinFunctionType) and isinstance(owner, type):
         handler = registry.find_method(owner, value.__name__)
@@ -282,7 +282,7 @@ def call_built_in(
     if isinstance(receiver, TensorVariable):
         return call_tensor_method(tx, receiver, name, args, kwargs)
     if isinstance(receiver, ConstantVariable):
-        return _fold(tx, getattr(type(receiver.value), name), [given, *args], kwargs)
+        return _fold(tx, getattr(cls, name), [given, *args], kwargs)
     tx.break_graph("MD207", f"{cls.__name__}.{name} cannot be captured")
 
 

@@ -233,8 +233,13 @@ def exact_copy(tx: Tracer, storage: VariableTracker) -> VariableTracker:
 
 
 def unpack_mapping(tx: Tracer, obj: VariableTracker) -> Mapping[DictKey, VariableTracker]:
-    """The entries of `dict(obj)`, values that nobody has looked at unread."""
-    made = obj if type(obj) is DictVariable and obj.cls is dict else tx.call(dict, [obj])
+    """The entries of a mapping, `{**obj}`, values that nobody has looked at unread."""
+    made = obj
+    if type(obj) is not DictVariable or obj.cls is not dict:
+        is_mapping = tx.call(hasattr, [obj, ConstantVariable("keys")])
+        if isinstance(is_mapping, ConstantVariable) and not is_mapping.value:  # `dict` would take pairs, too
+            tx.raises(TypeError(f"'{looked_at(tx, obj).python_type.__name__}' object is not a mapping"))
+        made = tx.call(dict, [obj])
     assert isinstance(made, DictVariable)
     return {**entries_as_moved(made.items)}
 

@@ -117,13 +117,17 @@ def _has_method(variable: VariableTracker, name: str) -> bool:
     return lookup_on_class(variable.python_type, name)[0] not in (MISSING, None)
 
 
+def _takes_anything(cls: type, name: str) -> bool:
+    """Whether the operator is `%` of a text, which puts anything into it, tensors too."""
+    return name == "__mod__" and issubclass(cls, str | bytes | bytearray)
+
+
 def _attempt(tx: Tracer, left: VariableTracker, name: str, right: VariableTracker) -> VariableTracker | None:
     """`left.name(right)`, or None when there is no such method or it answers NotImplemented."""
     if not _has_method(left, name):
         return None
     result: VariableTracker | None
-    is_text = issubclass(left.python_type, str | bytes)  # which `%` puts anything into
-    is_folded = isinstance(left, ConstantVariable) and not (is_text and name == "__mod__")
+    is_folded = isinstance(left, ConstantVariable) and not _takes_anything(left.python_type, name)
     if is_folded and not asks_for_members(left.python_type) and not has_own(left.python_type, name):
         # Numbers and text know nothing of what is neither.
         result = _fold(tx, getattr(left.python_type, name), left, below(right))
@@ -226,13 +230,13 @@ def _is_like_a_number(cls: type, function: Callable[..., Any]) -> bool:
 def _answer_of_an_object(
     tx: Tracer, obj: VariableTracker, name: str, tensor: VariableTracker
 ) -> VariableTracker | None:
-    """What a user's object beside a tensor makes of the operator."""
+    """What a user's object, or a text, beside a tensor makes of the operator."""
     cls = obj.python_type
     if isinstance(obj, TensorVariable) or hasattr(cls, "__torch_function__"):
         return None
     is_plain = isinstance(obj, ObjectVariable) and obj.storage is None
     is_own = isinstance(lookup_on_class(cls, name)[0], types.FunctionType)  # in a subclass of list or int, say
-    return _attempt(tx, obj, name, tensor) if is_plain or is_own else None
+    return _attempt(tx, obj, name, tensor) if is_plain or is_own or _takes_anything(cls, name) else None
 
 
 def _answer_behind(tx: Tracer, left: VariableTracker, reflected: str, right: VariableTracker) -> VariableTracker | None:

@@ -19,7 +19,7 @@ from minidynamo.tracer.attributes.lookup import find_unread
 from minidynamo.tracer.constants import as_constant, key_named
 from minidynamo.tracer.exceptions import unsaid
 from minidynamo.tracer.handlers.objects import ask_classes
-from minidynamo.tracer.handlers.values import constant, expect_constant
+from minidynamo.tracer.handlers.values import class_has, constant, expect_constant
 from minidynamo.tracer.moved_items import as_moved, entries_as_moved, hold, hold_named
 from minidynamo.tracer.polyfills.functools import best_match, compared_key
 from minidynamo.tracer.polyfills.operator import call_a_method, get_attributes, get_items
@@ -43,6 +43,8 @@ from minidynamo.variables.objects import ClassVariable, ObjectVariable
 def _partial(
     tx: Tracer, function: VariableTracker, /, *args: VariableTracker, **keywords: VariableTracker
 ) -> VariableTracker:
+    if not class_has(function.python_type, "__call__"):
+        tx.raises(TypeError("the first argument must be callable"), exact=True)
     if isinstance(function, PartialVariable) and not _has_attributes(tx, function):  # functools flattens these too
         inner = function
         given = {Keyword.of(key): value for key, value in entries_as_moved(inner.keywords.items).items()}

@@ -17,7 +17,7 @@ from minidynamo.tracer import registry
 from minidynamo.tracer.constants import key_named
 from minidynamo.tracer.exceptions import made
 from minidynamo.tracer.handlers.lists import length_of, storage_of
-from minidynamo.tracer.handlers.values import expect_key, none, not_implemented
+from minidynamo.tracer.handlers.values import class_has, expect_key, none, not_implemented
 from minidynamo.tracer.moved_items import MovedTable, entries_as_moved, hold, hold_named, moved_under, store_entries
 from minidynamo.tracer.outside_items import OutsideTable
 from minidynamo.tracer.polyfills.dicts import dict_equal, dict_update, ordered_dict_equal
@@ -314,6 +314,14 @@ def _own_attributes(tx: Tracer, mapping: DictVariable) -> VariableTracker:
     return TupleVariable([ConstantVariable(name) for name in names])
 
 
+def factory_of(tx: Tracer, given: VariableTracker | None) -> VariableTracker:
+    """What a defaultdict keeps of its first argument."""
+    factory = none() if given is None else given
+    if factory.python_type is not type(None) and not class_has(factory.python_type, "__call__"):
+        tx.raises(TypeError("first argument must be callable or None"), exact=True)
+    return factory
+
+
 @registry.function(defaultdict)
 @registry.takes_unread("kwargs")
 def _defaultdict(
@@ -323,7 +331,7 @@ def _defaultdict(
     /,
     **kwargs: VariableTracker,
 ) -> VariableTracker:
-    made = DictVariable({}, defaultdict, none() if default_factory is None else default_factory)
+    made = DictVariable({}, defaultdict, factory_of(tx, default_factory))
     return fill(tx, made, () if iterable is None else (iterable,), kwargs)
 
 

@@ -71,7 +71,10 @@ def _iter(tx: Tracer, obj: VariableTracker, sentinel: VariableTracker | None = N
         return by_index(tx, obj)
     if not iterable:
         tx.raises(unsaid(TypeError))
-    return tx.call_method(obj, "__iter__")
+    made = tx.call_method(obj, "__iter__")
+    if not class_has(made.python_type, "__next__"):
+        tx.raises(TypeError(f"iter() returned non-iterator of type '{made.python_type.__name__}'"), exact=True)
+    return made
 
 
 @registry.function(next)

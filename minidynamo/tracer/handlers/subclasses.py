@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minidynamo.tracer import registry
-from minidynamo.tracer.handlers.dicts import fill
+from minidynamo.tracer.handlers.dicts import factory_of, fill
 from minidynamo.tracer.handlers.lists import storage_of
 from minidynamo.tracer.handlers.values import class_has, expect_key, none, not_implemented
 from minidynamo.tracer.moved_items import moved_under
@@ -99,7 +99,7 @@ def _init_default(
     /,
     **kwargs: VariableTracker,
 ) -> VariableTracker:
-    self.default_factory = none() if default_factory is None else default_factory
+    self.default_factory = factory_of(tx, default_factory)
     fill(tx, self, () if iterable is None else (iterable,), kwargs)
     tx.side_effects.contents_changed(self)
     return none()
