@@ -15,7 +15,7 @@ def ops(fn, *names):
     return [i for i in decode(fn.__code__) if i.opname in names]
 
 
-@pytest.mark.parametrize("fn", {fn for fn, _, _ in corpus.CASES}, ids=lambda fn: fn.__qualname__)
+@pytest.mark.parametrize("fn", dict.fromkeys(fn for fn, _, _ in corpus.CASES), ids=lambda fn: fn.__qualname__)
 def test_offsets_and_indices_agree_with_dis(fn):
     real = [(i.opname, i.offset) for i in dis.get_instructions(fn) if i.opname not in ("EXTENDED_ARG", "CACHE")]
     decoded = decode(fn.__code__)
