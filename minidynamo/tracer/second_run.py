@@ -194,8 +194,8 @@ class SecondRun:
         writes, lookups = self.traced.writes, self.traced.lookups
         if not self.shows_at_once:
             return []
-        if sure and writes is not None and writes.are_recorded:
-            condition = f"not {sure}"
+        if writes is not None and writes.are_recorded and (sure or self.needs_everything):
+            condition = f"not {sure}" if sure else "True"
         elif self.needs_everything:
             condition = f"{self.names.constant(has_saved_tensor_hooks, 'has_saved_tensor_hooks')}()"
             if lookups is not None:

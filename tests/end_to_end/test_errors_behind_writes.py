@@ -721,21 +721,37 @@ def test_a_graph_that_surely_raises_is_not_run_where_it_could_not_be_taken_back(
     assert_same_as_eager(recorded, called_with(1), called_with(9), called_with(2), backend=counter, graphs=1)
 
 
-def test_a_backend_that_runs_what_was_captured_cannot_take_back_what_autograd_has_recorded():
-    log = []
+def caught_behind_a_recorded_write(s, x, m):
+    s.log.append(1)
+    x.mul_(2)
+    try:
+        y = torch.linalg.cholesky(m).sum()
+    except torch.linalg.LinAlgError:
+        y = x.sum()
+    s.log.append(2)
+    return x * y
 
-    @minidynamo.compile(backend="boxed_nop")
-    def f(x, m):
-        log.append(1)
-        x.mul_(2)
-        return x * torch.linalg.cholesky(m).sum()
 
-    x = torch.ones(3, requires_grad=True) * 1
-    f(x, torch.eye(2))
-    with pytest.raises(torch.linalg.LinAlgError) as error:
-        f(x, -torch.eye(2))
-    assert "autograd has recorded a write" in "\n".join(error.value.__notes__)
-    assert x.tolist() == [4, 4, 4] and log == [1]
+def raised_behind_a_recorded_write(s, x, m):
+    s.log.append(1)
+    x.mul_(2)
+    y = torch.linalg.cholesky(m).sum()
+    s.log.append(2)
+    return x * y
+
+
+@pytest.mark.parametrize("backend", [*BACKENDS, "boxed_nop", lambda gm, inputs: minidynamo.make_boxed_func(gm.forward)])
+@pytest.mark.parametrize("fn", [caught_behind_a_recorded_write, raised_behind_a_recorded_write])
+def test_what_more_than_positions_decide_is_run_as_written_behind_a_recorded_write(fn, backend):
+    """Where the graph would run as it was captured, nobody could take back what autograd has recorded by then."""
+
+    def called_with(factor):
+        def make():
+            return State(), torch.ones(3, requires_grad=True) * 3, torch.eye(2) * factor
+
+        return make
+
+    assert_same_as_eager(fn, called_with(1), called_with(-1), called_with(2), backend=backend)
 
 
 def put_with_another_dtype(x):
