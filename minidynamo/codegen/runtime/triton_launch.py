@@ -152,7 +152,7 @@ def launchers(
 
     With `interpret` it takes CPU tensors, then numbers, and runs at once under Triton's interpreter, whatever
     TRITON_INTERPRET says. Else it takes the stream, the number of rows, the addresses of tensors, then numbers.
-    Raises KernelBuildError (MD502) for a kernel that does not fit the GPU.
+    Raises KernelBuildError (MD502) for a kernel that does not compile or does not fit the GPU.
     """
     functions = _functions(source, specs, interpret=interpret, path=path)
     if not interpret:
@@ -188,7 +188,10 @@ def _compiled_one(function: Any, spec: LaunchSpec) -> Any:
     tensors = [TENSORS[kind] for _, kind in spec.pointers]
     numbers = [0 for _ in spec.numbers]  # whose types are given, so that their values make no difference
     with torch.cuda.device(spec.device):
-        return function.warmup(*tensors, *numbers, grid=(1,), **spec.constants(spec.row_block), **_options(spec))
+        try:
+            return function.warmup(*tensors, *numbers, grid=(1,), **spec.constants(spec.row_block), **_options(spec))
+        except Exception as error:
+            raise _build_failure(spec, f"does not compile for {torch.cuda.get_device_name()}", error) from error
 
 
 def _starter(function: Any, spec: LaunchSpec, kernel: Any) -> Callable[..., None]:
@@ -198,13 +201,16 @@ def _starter(function: Any, spec: LaunchSpec, kernel: Any) -> Callable[..., None
         try:
             kernel.run  # noqa: B018  # this loads it
         except Exception as error:
-            what = f"the Triton kernel `{spec.name}` does not fit {torch.cuda.get_device_name()}"
-            raise KernelBuildError(Diagnostic("MD502", what, why=str(error))) from error
+            raise _build_failure(spec, f"does not fit {torch.cuda.get_device_name()}", error) from error
     reals = tuple(isinstance(number, Scalar) for _, number in spec.numbers)
     start = cuda_launch.starter(
         kernel, rows_per_block=spec.row_block, pointers=len(spec.pointers), reals=reals, otherwise=otherwise
     )
     return otherwise if start is None else start if torch.cuda.device_count() == 1 else _on_device(spec.device, start)
+
+
+def _build_failure(spec: LaunchSpec, what: str, error: Exception) -> KernelBuildError:
+    return KernelBuildError(Diagnostic("MD502", f"the Triton kernel `{spec.name}` {what}", why=str(error)))
 
 
 def _on_device(device: torch.device, start: Callable[..., None]) -> Callable[..., None]:
@@ -271,8 +277,7 @@ def compile_offline(source: str, spec: LaunchSpec, target: tuple[str, int | str,
             options=_options(spec),
         )
     except Exception as error:
-        what = f"the Triton kernel `{spec.name}` does not compile for {target[0]} {target[1]}"
-        raise KernelBuildError(Diagnostic("MD502", what, why=str(error))) from error
+        raise _build_failure(spec, f"does not compile for {target[0]} {target[1]}", error) from error
     return dict(made.asm)
 
 
