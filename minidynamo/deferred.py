@@ -18,6 +18,7 @@ from minidynamo.locks import ForkSafeLock
 DEFERRED = (
     "minidynamo.testing",
     "minidynamo.codegen.compile_graph",
+    "minidynamo.codegen.ir.alike",
     "minidynamo.codegen.ir.loops",
     "minidynamo.codegen.memory.report",
     "minidynamo.codegen.printers.cpp",

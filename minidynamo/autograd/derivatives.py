@@ -21,7 +21,7 @@ from minidynamo.autograd.functionalize import functionalize
 from minidynamo.autograd.inputs import InputLayout
 from minidynamo.autograd.joint import Given, Trace, mode_of, trace_joint
 from minidynamo.autograd.joint_graph import ancestors
-from minidynamo.autograd.layouts import GradientLayout
+from minidynamo.autograd.layouts import GradientLayout, strides_follow
 from minidynamo.autograd.numbers import is_empty, is_number, is_symbolic, key
 from minidynamo.autograd.recomputation import computed_again, is_random, uses_generator
 from minidynamo.autograd.redraws import draw_from_states
@@ -200,8 +200,8 @@ class Program:
         if is_number(node):
             return functools.partial(_number, node.meta["val"])
         if (place := self.kept.get(self.keys[node])) is not None:
-            if not isinstance(node.meta["val"], torch.Tensor):
-                return lambda values: values.kept[place]
+            if not isinstance(node.meta["val"], torch.Tensor) or not strides_follow(node.meta["val"]):
+                return lambda values: values.kept[place]  # a number, or a part of what is elsewhere
             lies = GradientLayout(node.meta["val"])  # forward may keep images with channels last
             return lambda values: _fitting(lies, values.kept[place])
         if node not in self.live or is_empty(node.meta["val"]):

@@ -138,11 +138,20 @@ def _is_lazy(gradient: torch.Tensor) -> bool:
     return gradient.is_neg() or gradient.is_conj()
 
 
-def _dense_order(like: torch.Tensor) -> tuple[int, ...]:
-    """The dimensions of a tensor without gaps, from the innermost to the outermost. Raises GraphRefused for another."""
+def strides_follow(like: torch.Tensor) -> bool:
+    """Whether the strides of a fake tensor are known in every call: its sizes do not vary, or there are no gaps."""
+    return not has_symbols(like) or is_dense_in(_order(like), like.shape, like.stride())
+
+
+def _order(like: torch.Tensor) -> tuple[int, ...]:
+    """The dimensions of a tensor from the innermost to the outermost."""
     sizes, strides = tuple(map(hint_of, like.shape)), tuple(map(hint_of, like.stride()))
-    order = tuple(sorted(range(like.ndim), key=lambda d: (strides[d], sizes[d], -d)))
-    if not is_dense_in(order, like.shape, like.stride()):
+    return tuple(sorted(range(like.ndim), key=lambda d: (strides[d], sizes[d], -d)))
+
+
+def _dense_order(like: torch.Tensor) -> tuple[int, ...]:
+    """The order of the dimensions of a tensor with symbolic sizes. Raises GraphRefused for one with gaps."""
+    if not strides_follow(like):
         raise GraphRefused(
             Diagnostic(
                 "MD401",
@@ -151,4 +160,4 @@ def _dense_order(like: torch.Tensor) -> tuple[int, ...]:
                 fix="Return a contiguous tensor: `return x.contiguous()`.",
             )
         )
-    return order
+    return _order(like)

@@ -13,8 +13,7 @@ import torch
 
 from minidynamo import artifacts, compat
 from minidynamo.codegen import compile_graph
-from minidynamo.codegen.ir import loops
-from minidynamo.codegen.ir.alike import distinct
+from minidynamo.codegen.ir import alike, loops
 from minidynamo.codegen.ir.expr import Scalar
 from minidynamo.codegen.ir.size import Derived, Size, Symbol
 from minidynamo.codegen.memory import report
@@ -48,7 +47,7 @@ _TARGETS = ("cpp", "triton", "aten")
 
 def write_graph(compiled: compile_graph.CompiledGraph, codec: Codec) -> Json:
     """The written form of a compiled graph; raises NotStorable."""
-    kernels = distinct(compiled.program.kernels)
+    kernels = alike.distinct(compiled.program.kernels)
     known = {id(compiled.launchers[kernel.name]): {"kernel": kernel.name} for kernel in kernels}
     known |= {id(function): {"function": name} for name, function in _FUNCTIONS.items()}
     for step in (*compiled.program.prelude, *compiled.program.steps):

@@ -111,6 +111,24 @@ def test_symbolic_sizes(name):
     assert_same_gradients(*PROGRAMS[name], dynamic=True)
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("native", marks=pytest.mark.cpp)])
+def test_parts_that_are_kept_where_sizes_vary(backend):
+    """Their strides do not follow from their sizes; they are taken as they lie."""
+
+    def program(a, b):
+        return a[:, 1:].prod(-1), b.prod(-1), a[:0] ** 2
+
+    compiled = minidynamo.compile(program, backend=backend, dynamic=True)
+    for rows, columns in ((4, 3), (5, 6)):
+        w, found = torch.randn(columns, rows, requires_grad=True), []
+        for fn in (program, compiled):
+            a = (w * 1).t()
+            total = sum(value.square().sum() for value in fn(a, a[1:2]))
+            (first,) = torch.autograd.grad(total, w, create_graph=True)
+            found.append((first, *torch.autograd.grad(first.square().sum(), w)))
+        torch.testing.assert_close(found[1], found[0])
+
+
 def test_running_statistics_are_not_updated_twice():
     program, values = module_program(torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4)))
 
