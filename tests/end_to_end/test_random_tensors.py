@@ -36,7 +36,9 @@ def facts(args: list[torch.Tensor], results: list[torch.Tensor]) -> dict[str, An
     first: dict[Any, str] = {}
     found: dict[str, Any] = {"random state": torch.get_rng_state()}
     for name, tensor in tensors.items():
-        layout = (tensor.stride() * bool(tensor.numel()), tensor.storage_offset(), tensor._version)
+        # Of dimensions of one element docs/differences.md names operations whose strides are others.
+        strides = [stride for size, stride in zip(tensor.shape, tensor.stride()) if size > 1] * bool(tensor.numel())
+        layout = (strides, tensor.storage_offset(), tensor._version)
         found[name] = tensor.detach().clone()
         found[f"facts of {name}"] = (type(tensor), layout, first.setdefault(id(tensor), name))
         if tensor.numel():
