@@ -159,11 +159,11 @@ def _scheduled(
 
 def build(program: HostProgram, target: str, name: str, paths: dict[str, str]) -> tuple[str, Launchers]:
     """The source of all kernels, and what launches each of them: those that are the same but for names share one."""
-    kernels = distinct(program.kernels)
-    if not kernels:
+    found = representatives(program.kernels)
+    if not found:
         return "", {}
-    source, launchers = _built(kernels, target, name, paths)
-    return source, {own: launchers[kernel.name] for own, kernel in representatives(program.kernels).items()}
+    source, launchers = _built(distinct(found), target, name, paths)
+    return source, {own: launchers[kernel.name] for own, kernel in found.items()}
 
 
 def _built(kernels: list[Kernel], target: str, name: str, paths: dict[str, str]) -> tuple[str, Launchers]:

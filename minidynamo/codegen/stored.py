@@ -47,7 +47,7 @@ _TARGETS = ("cpp", "triton", "aten")
 
 def write_graph(compiled: compile_graph.CompiledGraph, codec: Codec) -> Json:
     """The written form of a compiled graph; raises NotStorable."""
-    kernels = alike.distinct(compiled.program.kernels)
+    kernels = alike.distinct(alike.representatives(compiled.program.kernels))
     known = {id(compiled.launchers[kernel.name]): {"kernel": kernel.name} for kernel in kernels}
     known |= {id(function): {"function": name} for name, function in _FUNCTIONS.items()}
     for step in (*compiled.program.prelude, *compiled.program.steps):

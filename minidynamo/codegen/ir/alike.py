@@ -5,7 +5,7 @@ Each is printed, built and loaded once; launches of the others start it with the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -21,10 +21,9 @@ def representatives(kernels: Iterable[Kernel]) -> dict[str, Kernel]:
     return {kernel.name: first.setdefault(_nameless(kernel), kernel) for kernel in kernels}
 
 
-def distinct(kernels: Sequence[Kernel]) -> list[Kernel]:
-    """The kernels that stand for all."""
-    found = representatives(kernels)
-    return [kernel for kernel in kernels if found[kernel.name] is kernel]
+def distinct(found: Mapping[str, Kernel]) -> list[Kernel]:
+    """Of what `representatives` has found, the kernels that stand for all."""
+    return [kernel for name, kernel in found.items() if kernel.name == name]
 
 
 def _nameless(kernel: Kernel) -> Kernel:
