@@ -52,11 +52,12 @@ class TracedOutput:
 @dataclass
 class Family:
     """Outputs that share memory with each other and with no input. `root` is the tensor all of them are, or are views
-    of; None when autograd knows none and the members are several. `writes`: how often torch counts their memory
-    as written; `is_view`: torch knows the root as a view of yet another tensor."""
+    of; None when autograd knows none and the members are several. `counting` is one that counts writes as their memory
+    does, `writes` how often it has; `is_view`: torch knows the root as a view of yet another tensor."""
 
     root: torch.Tensor | None
-    requires_grad: bool
+    counting: torch.Tensor
+    requires_grad: bool = False
     writes: int | None = 0
     is_view: bool = True
     node: fx.Node | None = None
@@ -108,26 +109,32 @@ def find_sources(
     values, found = [*outputs], [*entries]
     for place, value in enumerate(values):  # which grows
         entry = found[place]
-        holder = inputs[entry.index] if entry.kind == "view" else None
-        if entry.kind == "member":
-            holder = families[entry.index].root
-        if holder is None or value is holder or compat.version_of(value) is None:
+        if entry.kind not in ("view", "member") or compat.version_of(value) is None:
             continue
         relatives = {i: values[i] for i, e in enumerate(found) if (e.kind, e.index) == (entry.kind, entry.index)}
+        holder = inputs[entry.index] if entry.kind == "view" else families[entry.index].root
+        if value is holder:
+            continue
         others = {i: other for i, other in relatives.items() if other is not value and other is not holder}
-        base = value._base
+        base, counting = value._base, families[entry.index].counting if holder is None else holder
         if value.requires_grad:
+            assert holder is not None  # members that autograd knows have a root
             entry.source = view_behind(value, others, holder)
-        elif base is None and not _count_together(value, holder):
+        elif base is None and not _count_together(value, counting):
             equals = (i for i, other in others.items() if i < place and other._base is None)
             entry.source = next((i for i in equals if _count_together(value, values[i])), None)
             entry.writes = value._version if entry.source is None else None
-        elif base is not None and not (base is holder or base is holder._base) and compat.share_memory(base, value):
+        elif base is not None and not _is_of(holder, base) and compat.share_memory(base, value):
             entry.source = next((i for i, other in others.items() if other is base), len(values))
             if entry.source == len(values):
                 values.append(base)
                 found.append(_traced(entry.kind, entry.index, base))  # type: ignore[arg-type]
     return values[len(outputs) :], found[len(outputs) :]
+
+
+def _is_of(holder: torch.Tensor | None, base: torch.Tensor) -> bool:
+    """Whether `base` is `holder`, or what that is a view of."""
+    return holder is not None and (base is holder or base is holder._base)
 
 
 def _count_together(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -169,8 +176,25 @@ def _traced(kind: Literal["view", "member"], index: int, value: torch.Tensor) ->
 def _family(members: list[torch.Tensor]) -> Family:
     root = _root_of(members)
     if root is None:
-        return Family(None, False, compat.version_of(members[0]))
-    return Family(root, root.requires_grad, compat.version_of(root), root._is_view() or root.is_inference())
+        counting = _counting(members)
+        return Family(None, counting, writes=compat.version_of(counting))
+    is_view = root._is_view() or root.is_inference()
+    return Family(root, root, root.requires_grad, compat.version_of(root), is_view)
+
+
+def _counting(members: list[torch.Tensor]) -> torch.Tensor:
+    """The member that counts writes as the tensor does which all are parts of, so that several have it in common."""
+    groups: list[list[torch.Tensor]] = []
+    for member in members:
+        group = next((group for group in groups if _count_together(group[0], member)), None)
+        if group is None:
+            groups.append([member])
+        elif not any(member is other for other in group):
+            group.append(member)
+    several = [group for group in groups if len(group) > 1] or groups[:1]
+    if len(several) > 1:
+        raise _cannot_rebuild("outputs are parts of one memory, and do not count writes together")
+    return several[0][0]
 
 
 def _root_of(members: list[torch.Tensor]) -> torch.Tensor | None:
@@ -186,17 +210,26 @@ def _root_of(members: list[torch.Tensor]) -> torch.Tensor | None:
         return next(iter(differentiable.values()))
     if any(member.is_inference() for member in members):  # torch does not note there what a view is of
         return None
-    root = next((root for root, member in zip(roots, members) if root is not member), roots[0])
+    candidates = [*(root for root, member in zip(roots, members) if root is not member), *roots]
+    root = next(filter(_is_whole, candidates), candidates[0])
+    in_parts = not _is_whole(root) and not all(same_layout(own, root, memory=True) for own in roots)
+    if in_parts and not any(member.requires_grad for member in members):
+        return None  # what they are parts of has not been returned
     if any(root is member for member in members):
         return root
     # What only views are left of may be the data of a member, which can be returned in its place.
     return next((m for m, own in zip(members, roots) if own is m and same_layout(m, root, memory=True)), root)
 
 
+def _is_whole(value: torch.Tensor) -> bool:
+    """Whether `value` is all of its memory."""
+    return key(value.numel() * value.itemsize) == key(value.untyped_storage().nbytes())
+
+
 def _is_as_made(base: torch.Tensor) -> bool:
     """Whether `base` is what some operation made, all of its memory and not written to: so the graph will have it, too,
     where it makes a view of it."""
-    return base._version == 0 and key(base.numel() * base.itemsize) == key(base.untyped_storage().nbytes())
+    return base._version == 0 and _is_whole(base)
 
 
 def is_differentiable_view(value: torch.Tensor) -> bool:

@@ -72,6 +72,18 @@ def written_and_detached(x):
     return d.detach(), d[1:], d
 
 
+def parts(x):
+    k, v = x.exp().chunk(2)
+    return k.data, v.detach(), v.data[:1], k.detach()
+
+
+def parts_written(x):
+    k, v = x.exp().chunk(2)
+    d = k.detach()
+    d.add_(1)
+    return d, v.detach(), d.data
+
+
 def counts(program, requires_grad):
     """How often each tensor is counted as written, after a write to one after the other."""
     x = torch.ones(3, requires_grad=requires_grad) * 1
@@ -90,6 +102,7 @@ def counts(program, requires_grad):
     [
         *itertools.product([of_a_result, twice, of_an_argument, first_of_it, first_of_it_before], [False, True]),
         *itertools.product([seen_twice, argument_written, written_and_viewed, written_and_detached], [False, True]),
+        *itertools.product([parts, parts_written], [False, True]),
         *((written, False), (written, True), (part_of_it, True)),
     ],
 )

@@ -106,3 +106,12 @@ def test_copies_are_refused_where_there_is_written_to_the_memory():
     x.add_(1)
     with pytest.raises(GraphRefused, match="written to"):
         refuse_copies(copies, [], {})
+
+
+def test_what_counts_writes_for_parts():
+    y = torch.ones(4, requires_grad=True) * 2
+    data, parts = y[:2].data, [y[:2].detach(), y[2:].detach()]
+    _, (family,) = classify([data, *parts], {})
+    assert family.root is None and family.counting is parts[0]
+    with pytest.raises(GraphRefused, match="do not count writes together"):
+        classify([data[:1].detach(), data[1:].detach(), *parts], {})

@@ -676,6 +676,32 @@ def views_of_results_without_a_gradient(x):
     return y[0], x.sin().unbind(0)[0].detach()[0], torch.ones(4, requires_grad=True) * 3
 
 
+@program(matrix, plain)
+def detached_parts(x):
+    k, v = (x * 2).chunk(2)
+    return k.detach(), v.detach()
+
+
+@program(matrix, plain)
+def views_of_detached_parts(x):
+    k, v = (x * 2).chunk(2)
+    return k.detach()[1:], v.detach(), v.detach()[0], v.data, k.data[:1]
+
+
+@program(matrix, plain)
+def detached_parts_that_are_written(x):
+    k, v = x.exp().chunk(2)
+    d = k.detach()
+    d.add_(1)
+    return d, v.detach(), d.data
+
+
+@program(matrix, plain)
+def part_without_a_gradient_and_all(x):
+    y = x * 2
+    return y[0].detach(), y.detach()
+
+
 @program(plain)
 def view_of_a_row_that_is_written(x):
     y = x.sin()
