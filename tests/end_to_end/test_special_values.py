@@ -283,6 +283,6 @@ def test_functions_of_every_half_number(dtype):
     for name, right in expected.items():
         for a, b in zip(made[name], right) if isinstance(right, list) else [(made[name], right)]:
             alike = (a == b) & (a.signbit() == b.signbit()) | (a.isnan() & b.isnan())
-            if alike.float().mean() < 0.999:
+            if alike.float().mean() < (0.99 if name == "gelu" else 0.999):  # where oneDNN takes half numbers, too
                 wrong[name] = (a[~alike], b[~alike])
     assert wrong == {}

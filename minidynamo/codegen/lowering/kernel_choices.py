@@ -101,7 +101,7 @@ def _halves_lose_small_values() -> bool:
 
 def _taken_by_onednn(x: Buffer | None) -> bool:
     """Whether eager hands `gelu` of a tensor on to oneDNN, and that has kernels for this processor."""
-    if x is None or x.device.type != "cpu" or x.dtype not in (torch.float32, torch.bfloat16):
+    if x is None or x.device.type != "cpu" or x.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return False
     if not in_order(x) or not known_at_least(product(x.shape), 2):
         return False

@@ -1,6 +1,8 @@
 """Which formula an elementwise operation gets where torch has several kernels; the values are compared in
 tests/end_to_end/test_special_values.py."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -60,4 +62,5 @@ def test_the_layout_chooses_the_kernel_of_gelu():
     layouts = (x, x.mT, x[:, ::2], x[0, :63])
     by_vectors = ["'erf'" not in str(lower(F.gelu, given).nodes[-1]) for given in layouts]
     loses_small_values = bool(torch.full((), 2.0**-24).half().erf().eq(0))
-    assert by_vectors == [loses_small_values, loses_small_values, False, False]
+    by_onednn = bool(F.gelu(torch.full((2,), math.inf).half()).isnan().all())
+    assert by_vectors == [loses_small_values and not by_onednn, loses_small_values, False, False]
