@@ -356,6 +356,8 @@ def _run(
 
     Raises BackendError, with the backend's own exception as cause.
     """
+    if backend not in _BUILT_IN:
+        compat.write_code(gm)
     try:
         compiled = compile_flat(gm, example_inputs, backend)
     except (BackendError, ArgumentError):

@@ -75,7 +75,7 @@ def as_graph(hook: Any) -> fx.GraphModule:
     if given is not None:
         call.meta["user_cache_hash"] = given
     graph.output(call)
-    return fx.GraphModule({}, graph)
+    return compat.graph_module({}, graph)
 
 
 @contextlib.contextmanager

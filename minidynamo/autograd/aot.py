@@ -521,7 +521,7 @@ def _signature(
 
 
 def _module(graph: fx.Graph) -> fx.GraphModule:
-    return fx.GraphModule(torch.nn.Module(), graph)
+    return compat.graph_module(torch.nn.Module(), graph)
 
 
 def _examples(gm: fx.GraphModule) -> list[Any]:

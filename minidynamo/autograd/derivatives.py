@@ -193,7 +193,7 @@ class Program:
         for node in computed:
             env[node] = made.node_copy(node, env.__getitem__) if self.redraws else computed_again(made, node, env)
         made.output(tuple(None if node is None else env[node] for node in self.results))
-        return make_boxed(fx.GraphModule(torch.nn.Module(), made), "derivative")
+        return make_boxed(compat.graph_module(torch.nn.Module(), made), "derivative")
 
     def provider(self, node: fx.Node) -> Provider:
         """Where a call has the value of `node`."""

@@ -31,7 +31,7 @@ def copied(gm: fx.GraphModule) -> fx.GraphModule:
     """A graph of its own, without submodules, that may be changed."""
     made = fx.Graph()
     made.output(made.graph_copy(gm.graph, {}))
-    return fx.GraphModule(torch.nn.Module(), made)
+    return compat.graph_module(torch.nn.Module(), made)
 
 
 class Emitter:

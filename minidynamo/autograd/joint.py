@@ -252,6 +252,7 @@ class _Tracing:
         self.casts_once = torch.is_autocast_cache_enabled()
         with contextlib.ExitStack() as stack:
             stack.enter_context(preserved())
+            stack.enter_context(compat.traced_lazily())
             given = [self.flat[i] for i in (*self.tensors, *self.numbers)]
             table = fake_strides.Composites({**fake_strides.COMPOSITES, **decompositions})
             traced = make_fx(self.run, decomposition_table=table)(*given)

@@ -75,7 +75,7 @@ def part_of(
     gradients: Any = graph.graph_copy(gm.graph, {})
     output = graph.output(gradients)
     if part == WHOLE:
-        return fx.GraphModule(torch.nn.Module(), graph)
+        return compat.graph_module(torch.nn.Module(), graph)
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     kept, tangents = inputs[:saved], inputs[saved:]
     if part.cut or part.arriving:
@@ -95,7 +95,7 @@ def part_of(
         if places and part.unused.issuperset(places):
             assert not node.users, f"{node} was kept for results that are not used"
             node.meta["val"] = node.meta["val"].new_empty(0)
-    return fx.GraphModule(torch.nn.Module(), made)
+    return compat.graph_module(torch.nn.Module(), made)
 
 
 def _cut(output: fx.Node, arrivals: Mapping[fx.Node, fx.Node], *, arriving: bool) -> None:

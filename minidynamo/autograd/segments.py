@@ -213,7 +213,7 @@ class _Segments:
         copies[node] = graph.node_copy(node, copies.__getitem__)
         results = [graph.node_copy(part, copies.__getitem__) for part in parts] if parts else [copies[node]]
         graph.output(tuple(results))
-        part = fx.GraphModule(torch.nn.Module(), graph)
+        part = compat.graph_module(torch.nn.Module(), graph)
         examples = _run_on_fakes(part, [self.examples[given] for given in inputs])
         outputs = tuple(parts or [node])
         self.steps.append(_Step(inputs, outputs, (make_boxed(part),), settings()))
@@ -286,7 +286,7 @@ def _part(
     for function, args in back:
         graph.call_function(function, args)
     graph.output(tuple(copies[node] for node in outputs))
-    return fx.GraphModule(gm, graph)
+    return compat.graph_module(gm, graph)
 
 
 def _program(placeholders: list[fx.Node], steps: list[_Step], results: Any, entry: Settings) -> BoxedCallable:

@@ -8,6 +8,7 @@ release is met in this room alone. The names stand by subject, a file each, cons
 
 from minidynamo.compat.autograd import *
 from minidynamo.compat.fake_tensors import *
+from minidynamo.compat.graph_modules import *
 from minidynamo.compat.modules import *
 from minidynamo.compat.operators import *
 from minidynamo.compat.python import *

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 
-from minidynamo import redrawing
+from minidynamo import compat, redrawing
 from minidynamo.compat import FakeTensor
 from minidynamo.errors import UserLocation
 from minidynamo.fake_strides import FakeTensorMode
@@ -67,7 +67,7 @@ def read_graph(form: Json, key: Key, *, inputs: int) -> fx.GraphModule:
         raise
     except Exception as error:
         raise Damaged(f"{type(error).__name__}: {error}") from error
-    return fx.GraphModule(torch.nn.Module(), graph)
+    return compat.graph_module(torch.nn.Module(), graph)
 
 
 class _GraphCodec(Codec):

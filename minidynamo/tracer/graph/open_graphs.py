@@ -11,6 +11,7 @@ from typing import Any
 
 import torch.fx
 
+from minidynamo import compat
 from minidynamo.tracer.graph.dead_code import remove_dead_code
 from minidynamo.tracer.graph.subgraphs import GraphValue, Subgraph
 from minidynamo.variables.tensors import HookVariable, TensorVariable
@@ -80,7 +81,7 @@ class OpenGraphs:
         while f"{name}_{number}" in self._modules:
             number += 1
         name = f"{name}_{number}"
-        self._modules[name] = torch.fx.GraphModule(self._modules, subgraph.graph)
+        self._modules[name] = compat.graph_module(self._modules, subgraph.graph)
         return self.graph.create_node("get_attr", name, name=name)
 
     def module(self, node: torch.fx.Node) -> torch.fx.GraphModule:
@@ -90,7 +91,7 @@ class OpenGraphs:
     def root_module(self) -> torch.fx.GraphModule:
         """The root with all subgraphs."""
         modules: dict[str, Any] = {**self._modules}
-        return torch.fx.GraphModule(modules, self.root)
+        return compat.graph_module(modules, self.root)
 
 
 def give(graph: torch.fx.Graph, outputs: Sequence[TensorVariable | HookVariable]) -> None:
