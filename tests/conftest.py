@@ -74,11 +74,12 @@ def has_cxx() -> bool:
 def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Generated code and kernels of this run go to a temporary folder, also those of child processes.
 
-    The workers of a run share it, so that what several tests compile is built once. Stored graphs would hide from a
-    test what it compiles; tests of the graph cache switch it on.
+    The workers of a run share it, so that what several tests compile is built once; runs that are given a folder as
+    TEST_CACHE share that. Stored graphs would hide from a test what it compiles; tests of the graph cache switch it on.
     """
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "minidynamo_cache"
+    folder = Path(os.environ.get("TEST_CACHE", folder))
     folder.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patch, config.patch(cache_dir=str(folder), graph_cache=False):
         patch.setenv("MINIDYNAMO_CACHE_DIR", str(folder))

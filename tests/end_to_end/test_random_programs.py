@@ -56,10 +56,26 @@ def numbers(shape, dtype):
     return values if dtype is torch.int64 else (values / 2).to(dtype)
 
 
-@pytest.mark.parametrize("backend", [pytest.param("cpp", marks=pytest.mark.cpp), "triton"])
-@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+RANDOM = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
+on_both_printers = pytest.mark.parametrize("backend", [pytest.param("cpp", marks=pytest.mark.cpp), "triton"])
+
+
+@on_both_printers
+@settings(max_examples=60, **RANDOM)
 @given(program=programs())
 def test_random_programs_equal_eager(backend, program):
+    check(backend, program)
+
+
+@pytest.mark.slow
+@on_both_printers
+@settings(max_examples=600, **RANDOM)
+@given(program=programs())
+def test_many_random_programs_equal_eager(backend, program):
+    check(backend, program)
+
+
+def check(backend, program):
     source, inputs = program
     assert_same_as_eager(
         build(source),

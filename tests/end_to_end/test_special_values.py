@@ -238,8 +238,8 @@ NORMS = {
     pairs(
         NORMS,
         [(torch.float32, False), *zip(FLOATS, [True, True, False, True])],
-        full=["both", "between others", "several dimensions"],
-        always=[(torch.float32, False), (torch.float32, True)],
+        full=["both", "between others"],
+        always=[(torch.float32, True)],
     ),
     ids=str,
 )

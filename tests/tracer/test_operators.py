@@ -12,6 +12,7 @@ import minidynamo
 from minidynamo.tracer.operator_table import BINARY, IN_PLACE, UNARY
 from minidynamo.tracer.registry import FUNCTIONS
 from tests.end_to_end.programs import Programs, two_vectors, vector
+from tests.pairs import pairs
 
 programs = Programs()
 
@@ -134,9 +135,14 @@ def operands(pair, name, reflected, log):
 
 
 @pytest.mark.parametrize(
-    "function", [operator.add, operator.mul, operator.mod, operator.eq, operator.lt, operator.imul]
+    ("pair", "function"),
+    pairs(
+        PAIRS,
+        [operator.add, operator.mul, operator.mod, operator.eq, operator.lt, operator.imul],
+        full=[(list, list), (int, int), (str, int)],
+        always=[operator.add, operator.eq],
+    ),
 )
-@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: f"{pair[0].__name__}-{pair[1].__name__}")
 def test_who_is_asked_first(pair, function):
     log = []
     name, reflected = BINARY[IN_PLACE.get(function, (None, function))[1]]

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import minidynamo
 from minidynamo.errors import RecompileLimit
 from minidynamo.testing import no_recompile
+from tests.pairs import pairs
 
 LENGTHS = range(5, 17)
 """More of them than are unrolled, and enough for what is behind a cut to see that they vary."""
@@ -92,8 +93,7 @@ def _trained(model: nn.Module, call: Callable[[Tensor], Tensor], x: Tensor) -> l
     return [result, *(parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None)]
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize(("name", "backend"), pairs(MODELS, ["eager", "aot_eager"], full=["Cell"], always=["eager"]))
 def test_few_versions_serve_all_lengths(name: str, backend: str) -> None:
     torch.manual_seed(0)
     model = MODELS[name]()

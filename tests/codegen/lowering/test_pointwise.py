@@ -14,6 +14,7 @@ from minidynamo.codegen.ir.loops import Extern
 from minidynamo.codegen.lowering.pointwise import ROWS, promoted
 from minidynamo.codegen.lowering.values import Value
 from tests.codegen.graphs import check, compare, lower, trace
+from tests.pairs import pairs
 
 F = torch.nn.functional
 aten = torch.ops.aten
@@ -142,8 +143,16 @@ DTYPES = [
 TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-14, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 
 
-@pytest.mark.parametrize("target", [pytest.param("cpp", marks=pytest.mark.cpp), "triton"])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "target"),
+    pairs(
+        DTYPES,
+        [pytest.param("cpp", marks=pytest.mark.cpp), "triton"],
+        full=[torch.float32, torch.bfloat16, torch.int64, torch.bool],
+        always=["cpp"],
+    ),
+    ids=str,
+)
 def test_every_row(dtype, target):
     calls = cases(dtype)
     assert len({label.split(".")[1] for label, *_ in calls}) > (20 if dtype == torch.bool else 35)
