@@ -12,7 +12,7 @@ from torch.fx._lazy_graph_module import _LazyGraphModule, _use_lazy_graph_module
 
 
 def graph_module(modules: torch.nn.Module | dict[str, typing.Any], graph: torch.fx.Graph) -> torch.fx.GraphModule:
-    """`torch.fx.GraphModule(modules, graph)`, a tenth of the price."""
+    """`torch.fx.GraphModule(modules, graph)`, with its code written later."""
     return _LazyGraphModule(modules, graph)
 
 
