@@ -116,6 +116,8 @@ PART = ".part"
 _serial = itertools.count()
 _HOST_PROGRAM = re.compile(r"[/\\]\d{4,}_host_\w+\.py$")
 """The paths of texts that run the operations of a graph."""
+_OPERATOR = re.compile(r"\Aoperator (\d+) at ")
+"""How comments begin above calls that are numbered."""
 
 # Python's `warnings` and `logging` pass over frames of files with these words in their names, which are meant to be
 # those of its import system: `stacklevel=2` then names the line that called a function, not what called it for us.
@@ -186,11 +188,30 @@ def users_lines(error: BaseException) -> list[str]:
     lines: list[str] = []
     for frame, number in traceback.walk_tb(error.__traceback__):
         if _HOST_PROGRAM.search(frame.f_code.co_filename):
-            *before, statement = linecache.getlines(frame.f_code.co_filename)[:number] or [""]
-            from_comment = itertools.dropwhile(lambda line: not _is_comment(line), reversed(before))
-            comments = itertools.takewhile(_is_comment, from_comment)
-            lines = [] if "= empty_" in statement else [line.strip().removeprefix("# ") for line in comments]
-    return lines[::-1]
+            lines = _comments_above(frame.f_code.co_filename, number)
+    return [_OPERATOR.sub("", line) for line in lines]
+
+
+def raised_operator(error: BaseException) -> int:
+    """The number of the operator of the user's that raised `error`, in the graph that the function called which has
+    caught it; 0 where that is not known."""
+    _, *inside = traceback.walk_tb(error.__traceback__)
+    for frame, number in inside:
+        path = frame.f_code.co_filename
+        if _HOST_PROGRAM.search(path):
+            numbers = [int(match[1]) for line in _comments_above(path, number) if (match := _OPERATOR.match(line))]
+            return numbers[0] if len(numbers) == 1 else 0
+        if f"{os.sep}{_PASSED_OVER}{os.sep}" in path:  # another compiled function
+            return 0
+    return 0
+
+
+def _comments_above(path: str, number: int) -> list[str]:
+    """What stands above a statement of a host program."""
+    *before, statement = linecache.getlines(path)[:number] or [""]
+    from_comment = itertools.dropwhile(lambda line: not _is_comment(line), reversed(before))
+    comments = itertools.takewhile(_is_comment, from_comment)
+    return [] if "= empty_" in statement else [line.strip().removeprefix("# ") for line in comments][::-1]
 
 
 def _is_comment(line: str) -> bool:

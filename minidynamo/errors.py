@@ -39,13 +39,17 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class UserLocation:
-    """A place in the user's source. Lines count from 1, columns from 0 as `co_positions` gives them."""
+    """A place in the user's source. Lines count from 1, columns from 0 as `co_positions` gives them.
+
+    `operator` numbers the calls of the user's own operators in a graph, from 1, where it matters which one raises.
+    """
 
     filename: str
     lineno: int
     function: str
     col: int | None = None
     end_col: int | None = None
+    operator: int = 0
 
     def __str__(self) -> str:
         return f"{os.path.basename(self.filename)}:{self.lineno} in {self.function}"
@@ -66,7 +70,8 @@ class UserLocation:
         """`train.py:37 in step: x = y + 1`, on one line and fit for a comment in any language: without the folder, and
         without a backslash at the end, which would continue a comment in C++.
         """
-        return " ".join(f"{self}: {self.source_line()}".split()).rstrip(" :\\")
+        numbered = f"operator {self.operator} at " if self.operator else ""
+        return " ".join(f"{numbered}{self}: {self.source_line()}".split()).rstrip(" :\\")
 
 
 @dataclass(frozen=True)

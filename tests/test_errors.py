@@ -102,3 +102,5 @@ def test_a_location_fits_into_a_comment(tmp_path):
         "train.py:3 in step: z + 'a b'",
         "train.py:4 in step",
     ]
+    numbered = UserLocation(str(file), 3, "step", operator=12).comment()
+    assert numbered == "operator 12 at train.py:3 in step: z + 'a b'"

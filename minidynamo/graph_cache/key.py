@@ -160,7 +160,9 @@ class _Writer:
             elif node.op == "output":
                 yield f"{indent}return {self.value(node.args[0])}"
             else:
-                yield f"{indent}{node.name} = {self.target(node)}({', '.join(self.arguments(node))})"
+                place = node.meta.get("user_location")
+                numbered = f"  # operator {place.operator}" if place is not None and place.operator else ""
+                yield f"{indent}{node.name} = {self.target(node)}({', '.join(self.arguments(node))}){numbered}"
 
     def arguments(self, node: fx.Node) -> Iterator[str]:
         yield from map(self.value, node.args)

@@ -33,7 +33,7 @@ def emptied_places(
     found: list[EmptiedPlace] = []
     for given in inputs if by_owner else ():
         if isinstance(given.variable, TensorVariable) and given.variable not in needed and given.source.base:
-            found += _emptied(given.source, by_owner.get(given.source.base, ()))
+            found += _emptied(given, by_owner.get(given.source.base, ()))
     return tuple(sorted(found, key=_from_the_end))
 
 
@@ -55,8 +55,9 @@ def _owner(effect: Effect) -> Source | None:
     return None
 
 
-def _emptied(place: Source, effects: Iterable[Effect]) -> Iterator[EmptiedPlace]:
-    """The place, if some effect on its owner empties it."""
+def _emptied(given: GraphInput, effects: Iterable[Effect]) -> Iterator[EmptiedPlace]:
+    """The place of a graph input, if some effect on its owner empties it."""
+    place = given.source
     for effect in effects:
         match effect, place:
             case ContentsChanged(container), Item(key=key) | StorageItem(key=key):
@@ -73,7 +74,8 @@ def _emptied(place: Source, effects: Iterable[Effect]) -> Iterator[EmptiedPlace]
             case _:
                 removed = None
         if removed is not None:
-            yield EmptiedPlace(key, container, effect, removed, is_slot=isinstance(place, Attr | CellContents))
+            is_slot = isinstance(place, Attr | CellContents)
+            yield EmptiedPlace(key, container, effect, removed, given.node, is_slot)
             return
 
 

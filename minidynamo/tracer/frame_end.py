@@ -27,6 +27,7 @@ from minidynamo.tracer.lifetimes import held_to_the_end, keep_histories
 from minidynamo.tracer.opcodes.calls import callable_position
 from minidynamo.tracer.reachable import reachable, target_of, would_differ
 from minidynamo.tracer.side_effects import ContentsChanged
+from minidynamo.tracer.takings import takings_of
 from minidynamo.tracer.trace import Trace
 from minidynamo.tracer.traced_frame import Break, GraphInput, Return, TracedFrame
 from minidynamo.variables.base import VariableTracker
@@ -63,6 +64,7 @@ def finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) 
     if graph is not None and raises and lookups is None and writes is not None and writes.are_recorded:
         graph.meta[RECORDS_WRITES] = True
     keep_histories(tx.graph, end.values(), tx.side_effects)
+    emptied = emptied_places(written, inputs, {*found})
     return TracedFrame(
         request.title,
         tuple(tx.graph.guards),
@@ -79,7 +81,8 @@ def finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) 
         writes=writes,
         lookups=lookups,
         may_raise=raises,
-        emptied=emptied_places(written, inputs, {*found}),
+        emptied=emptied,
+        takings=takings_of(graph, inputs, emptied, tx.side_effects.times),
     )
 
 

@@ -60,6 +60,31 @@ class Loss:
     values: tuple[object, ...]
 
 
+class Changes:
+    """When a container from outside was changed: how many operations the graph had by then.
+
+    `emptied` has the places that were emptied once, and whether nothing is there since, or None (False); `otherwise` is
+    when something else was done first, None for never.
+    """
+
+    def __init__(self, graph: OutputGraph) -> None:
+        self._graph = graph
+        self.emptied: dict[Any, tuple[int, bool]] = {}
+        self.otherwise: int | None = None
+
+    def empty(self, place: Any, *, is_removed: bool = True) -> None:
+        """A place is emptied now; twice is something else, and so is None for what was put there."""
+        if place is None or place in self.emptied:
+            self.change()
+        else:
+            self.emptied[place] = self._graph.time, is_removed
+
+    def change(self) -> None:
+        """Something else is done now."""
+        if self.otherwise is None:
+            self.otherwise = self._graph.time
+
+
 @dataclass(frozen=True)
 class ListReader:
     """How to read a real list or deque; `together` tracks all elements at once, where that has to be."""
@@ -97,6 +122,8 @@ class OutsideItems(MutableSequence[VariableTracker]):
         self._replaced: dict[int, Any] = {}  # what was assigned to their places
         self._moved: dict[VariableTracker, int] = {}  # those that were put elsewhere, with their first places
         self._all_lost = False
+        self._has_twins = False  # elements that are one and the same
+        self.when = Changes(graph)
         self._number = len(graph.values.readers)
         graph.values.readers.append(reader)
 
@@ -116,6 +143,7 @@ class OutsideItems(MutableSequence[VariableTracker]):
                 trackers = together()
                 self._slots = [*trackers]
                 self._moved = {tracker: place for place, tracker in enumerate(trackers)}
+                self._has_twins = len(self._moved) < len(trackers)
             self._slots += self._added
             if self._maxlen is not None:
                 over = max(len(self._slots) - self._maxlen, 0)
@@ -123,9 +151,11 @@ class OutsideItems(MutableSequence[VariableTracker]):
                 del self._slots[:over]
         return self._slots
 
-    def _lose(self, slots: Iterable[Slot]) -> None:
-        places = (slot if isinstance(slot, int) else self._moved.get(slot) for slot in slots)
+    def _lose(self, slots: Iterable[Slot], *, is_removed: bool = True) -> None:
+        places = [slot if isinstance(slot, int) else self._moved.get(slot) for slot in slots]
         self._lost |= {place: None for place in places if place is not None}
+        for place in places:
+            self.when.empty(None if self._has_twins else place, is_removed=is_removed)
 
     def hold_nothing(self, is_such: Callable[[object], bool]) -> bool:
         """Whether no element that was there when the call began is such a one."""
@@ -230,7 +260,9 @@ class OutsideItems(MutableSequence[VariableTracker]):
     def __setitem__(self, index: Any, value: Any) -> None:
         slots = self._read()
         before = slots[index] if isinstance(index, slice) else [slots[index]]
-        self._lose(before)
+        self._lose(before, is_removed=isinstance(index, slice))
+        if value if isinstance(index, slice) else not holds_none(value):
+            self.when.change()
         if not isinstance(index, slice) or value:
             self._replaced |= {slot: value for slot in before if isinstance(slot, int)}
         slots[index] = value
@@ -245,10 +277,12 @@ class OutsideItems(MutableSequence[VariableTracker]):
 
     def insert(self, index: SupportsIndex, value: VariableTracker) -> None:
         """Put a value in front of the one at `index`."""
+        self.when.change()
         self._read().insert(index, value)
 
     def append(self, value: VariableTracker) -> None:
         """Add a value at the end, which asks for nothing."""
+        self.when.change()
         (self._added if self._slots is None else self._slots).append(value)
 
     def clear(self) -> None:
@@ -260,6 +294,7 @@ class OutsideItems(MutableSequence[VariableTracker]):
 
     def reverse(self) -> None:
         """Turn the order round."""
+        self.when.change()
         self._read().reverse()
 
     @property
@@ -319,6 +354,7 @@ class OutsideTable(MutableMapping[DictKey, Any]):
         self._lost: dict[DictKey, None] = {}  # keys that were removed, or got another value, for `losses`
         self._all_lost = False
         self._is_asked = False  # for a key
+        self.when = Changes(graph)
 
     @property
     def _reader(self) -> TableReader:
@@ -469,6 +505,10 @@ class OutsideTable(MutableMapping[DictKey, Any]):
     def __setitem__(self, key: DictKey, value: Any) -> None:
         self._ask_for(key)
         self._lost[key] = None
+        if holds_none(value):
+            self.when.empty(key, is_removed=False)
+        else:
+            self.when.change()
         if key not in self.written and (self._keys is None or key not in self._keys or key in self.removed):
             self._here = None
         self.written[key] = value
@@ -478,6 +518,7 @@ class OutsideTable(MutableMapping[DictKey, Any]):
             raise KeyError(key.token)
         if key not in self.removed and self._had(key):
             self.removed[key] = None
+        self.when.empty(key)
         self._lost[key] = None
         self._here = None
         self.written.pop(key, None)
@@ -499,6 +540,10 @@ class OutsideTable(MutableMapping[DictKey, Any]):
 
     def clear(self) -> None:
         """Drop everything, which asks for nothing."""
+        for real in self._reader.keys:
+            key = DictKey(real, ConstantVariable(real)) if _is_plain(real) else None
+            if key not in self.removed:
+                self.when.empty(key)
         self._keys, self._here = {}, None
         self._all_lost = True
         self.is_cleared = True

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -40,30 +40,49 @@ def _given_back(held: Any) -> Any:
 
 class HeldList:
     """A list that the graph empties, since the program takes elements from it. `remaining` are the positions of those
-    that it leaves, which live on anyway; the others are held as `hold` says."""
+    that it leaves, which live on anyway; the others are held as `hold` says.
 
-    def __init__(self, items: list[Any], remaining: tuple[int, ...], hold: Callable[[Any], Any]) -> None:
+    `takings` has, by positions, behind how many calls of the user's operators an element is taken, whether nothing is
+    there then, or None, and whether a call finds it that the graph has outlived.
+    """
+
+    def __init__(
+        self,
+        items: list[Any],
+        remaining: tuple[int, ...],
+        hold: Callable[[Any], Any],
+        takings: Mapping[int, tuple[int, bool, bool]] = {},
+    ) -> None:
         self._list = items
-        self._items = [item if k in remaining else hold(item) for k, item in enumerate(items)]
+        firm = {*remaining, *(k for k, (_, _, is_idle) in takings.items() if is_idle)}
+        self._items = [item if k in firm else hold(item) for k, item in enumerate(items)]
         self._remaining = [items[k] for k in remaining]
+        self._takings = takings
 
     def is_whole(self) -> bool:
         """Whether all elements are alive."""
         return all(_given_back(item) is not None or item is None for item in self._items)
 
-    def refill(self) -> None:
-        """Put all elements back; if some have died, those that the program does not take."""
-        items = list(map(_given_back, self._items)) if self.is_whole() else self._remaining
+    def refill(self, number: int = 0) -> None:
+        """Put the elements back that are there when the operator with this number is called. If it is not known, put
+        all back; if some have died, those that the program does not take."""
+        items = list(map(_given_back, self._items)) if number or self.is_whole() else self._remaining
+        for k, (behind, is_removed, _) in sorted(self._takings.items(), reverse=True) if number else ():
+            if behind < number:
+                items[k : k + 1] = [] if is_removed else [None]
         list.clear(self._list)
         list.extend(self._list, items)
 
 
 class HeldPlace:
-    """A place of a tensor that is emptied for the time of the graph, since the program empties it: an item of a
-    container, or of the dictionary of an object. The tensor is held as `hold` says."""
+    """A place of a tensor that is emptied for the time of the graph, since the program empties it, `behind` so many
+    calls of the user's operators: an item of a container, or of the dictionary of an object. The tensor is held as
+    `hold` says."""
 
-    def __init__(self, owner: Any, key: Any, hold: Callable[[Any], Any], *, is_removed: bool = True) -> None:
-        self._owner, self._key, self._is_removed = owner, key, is_removed
+    def __init__(
+        self, owner: Any, key: Any, hold: Callable[[Any], Any], *, is_removed: bool = True, behind: int = 0
+    ) -> None:
+        self._owner, self._key, self._is_removed, self._behind = owner, key, is_removed, behind
         self._read, self._write, self._remove = self._access(owner)
         self._item = hold(self._read(owner, key))
         self._write(owner, key, None)
@@ -78,9 +97,11 @@ class HeldPlace:
         """Whether the tensor is alive."""
         return _given_back(self._item) is not None
 
-    def refill(self) -> None:
-        """Put the tensor back; if it has died, let the place be as the program leaves it."""
-        if (item := _given_back(self._item)) is not None:
+    def refill(self, number: int = 0) -> None:
+        """Put the tensor back; if it has died, or has been taken when the operator with this number is called, let the
+        place be as the program leaves it."""
+        is_taken = number > self._behind
+        if (item := _given_back(self._item)) is not None and not is_taken:
             self._write(self._owner, self._key, item)
         elif self._is_removed:
             self._remove(self._owner, self._key)
@@ -190,9 +211,9 @@ def explain(error: BaseException, lost: str = "") -> None:
         error.add_note(note)
 
 
-def _refill(taken: list[HeldList | HeldPlace]) -> None:
+def _refill(taken: list[HeldList | HeldPlace], number: int = 0) -> None:
     for one in taken:
-        one.refill()
+        one.refill(number)
 
 
 def undrawn(drawn: DrawnStates, values: list[Any]) -> list[Any]:
@@ -210,12 +231,17 @@ def revive(
     overwritten: Overwritten | None = None,
     random: RandomStates = [],  # noqa: B006
     drawn: DrawnStates = [],  # noqa: B006
-) -> list[Any]:
-    """The arguments again, and lists, places, what was overwritten and generators as they were. When that cannot be
-    had, or `error` asks for the end of the program, raises it, noting what is `lost`."""
+    is_numbered: bool = False,
+) -> list[Any] | None:
+    """The arguments again, and lists, places, what was overwritten and generators as they were. None when that cannot
+    be had, so that `error` goes on, with a note on what is `lost`, or when it asks for the end of the program.
+
+    `is_numbered`: lists and places are all that has changed, and the operators of the user's have numbers.
+    """
+    number = artifacts.raised_operator(error) if is_numbered else 0
     if not isinstance(error, Exception):
-        _refill(taken)
-        raise error
+        _refill(taken, number)
+        return None
     values = [_given_back(value) for value in held]
     reason = ""
     freed = any(value is None and type(was) is HeldTensor for value, was in zip(values, held))
@@ -225,11 +251,12 @@ def revive(
         reason = "hooks have seen the tensors that were saved"
     elif overwritten is not None:
         reason = overwritten.put_back()
-    _refill(taken)
+    _refill(taken, number if reason else 0)
     if not reason:
         for generator, before in random:
             generator.set_state(before.get_state())
         return undrawn(drawn, values)
-    error.add_note(f"minidynamo could not run the function again as written: {reason}.")
-    explain(error, lost)
-    raise error
+    if not number or overwritten is not None:
+        error.add_note(f"minidynamo could not run the function again as written: {reason}.")
+    explain(error, "" if number else lost)
+    return None

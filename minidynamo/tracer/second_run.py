@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from torch import fx
 
@@ -37,7 +37,7 @@ from minidynamo.tracer.recovery import (
     weakly_held,
 )
 from minidynamo.tracer.side_effects import AttrDeleted, AttrSet, Effect
-from minidynamo.tracer.traced_frame import EmptiedPlace, GraphInput, TracedFrame
+from minidynamo.tracer.traced_frame import EmptiedPlace, GraphInput, Takings, TracedFrame
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import ListVariable
 
@@ -103,14 +103,22 @@ class SecondRun:
         """Whether an error that data may raise has to find all that the frame began with: somebody waits for it, there
         are effects, or it finds places from which tensors were taken.
 
-        Tensors die in time there in spite of operators of the user's, of which anything may be expected.
+        Tensors die in time there in spite of operators of the user's, of which anything may be expected, if what those
+        find there is known.
         """
         if self.checks or not self.traced.may_raise:
             return self.checks
         if self.traced.awaits_errors or self.others_change:
             return True
         takes = bool(self.places) or any(not given.stolen for given in self.emptied.values())
-        return takes and any(may_raise(node) and only_computes(node) for node in self.nodes)
+        if not takes:
+            return False
+        return self.traced.takings is None or any(may_raise(node) and only_computes(node) for node in self.nodes)
+
+    @property
+    def takings(self) -> Takings | None:
+        """What an error of the user's operators finds in the places that are emptied, without a second run."""
+        return self.traced.takings if self.traced.may_raise and not self.needs_everything else None
 
     @property
     def others_change(self) -> bool:
@@ -221,7 +229,10 @@ class SecondRun:
             present = set() if given.stolen else {*as_moved(variable.items)}
             left = [k for k, item in enumerate(variable.original) if item in present]
             keep = self.names.constant(HeldList, "HeldList")
-            held.append(f"{keep}({self.args}[{position}], {(*left,)!r}, {hold})")
+            told = [f"{self.args}[{position}]", repr((*left,)), hold]
+            if self.takings is not None and not given.stolen:
+                told.append(repr({k: astuple(taking) for k, taking in self.takings.lists[variable].items()}))
+            held.append(f"{keep}({', '.join(told)})")
         held += [self.hold_place(place, hold, known) for place in self.places]
         return f"{self.taken} = [{', '.join(held)}]"
 
@@ -237,6 +248,9 @@ class SecondRun:
             owner = f"{self.names.constant(instance_dict, 'instance_dict')}({owner})"
         how = HeldSlot if place.is_slot else HeldPlace
         told = ", is_removed=False" * (not place.is_removed)
+        if self.takings is not None and (taking := self.takings.places[place]).behind:
+            told += f", behind={taking.behind}"
+            hold = self.names.constant(firmly_held, "firmly_held") if taking.is_idle else hold
         empty, key = self.names.constant(how, how.__name__), key_expression(place.key, self.names)
         return f"{empty}({owner}, {key}, {hold}{told})"
 
@@ -261,6 +275,7 @@ class SecondRun:
     def recovering(self, call: str, error: str, lost: str) -> list[str]:
         """The call of the graph; when it raises, the frame runs as written, unless that is too late."""
         arguments = [error, self.held, *[repr(lost)] * bool(lost)]
+        arguments += ["is_numbered=True"] * bool(self.taken and self.takings is not None)
         arguments += [
             f"{name}={value}" for name in ("taken", "overwritten", "random", "drawn") if (value := getattr(self, name))
         ]
@@ -275,8 +290,10 @@ class SecondRun:
         return [
             "try:",
             f"    {call}",
-            f"except {'BaseException' if self.places else 'Exception'} as {error}:",
+            f"except {'BaseException' if self.taken else 'Exception'} as {error}:",
             f"    {revived}",
+            f"    if {self.held} is None:",
+            "        raise",
             *told,
             "else:",
             f"    {' = '.join(filter(None, (self.held, self.taken, self.overwritten)))} = None",

@@ -161,18 +161,26 @@ def _ignore(effect: Effect) -> None:
     pass
 
 
+def _at_the_beginning() -> int:
+    return 0
+
+
 class SideEffects:
     """The journal of one trace, in program order, and the values that later reads must see.
 
     `on_effect` is told each effect before it is recorded, and may refuse it by raising. `fresh` are the places of what
-    the call itself has made, the tuple and dict of spread arguments: nobody else has them.
+    the call itself has made, the tuple and dict of spread arguments: nobody else has them. `times` says how many
+    operations the graph had when something was written, which `time` tells.
     """
 
     on_effect: Callable[[Effect], None]
+    time: Callable[[], int | None]
 
     def __init__(self, fresh: Collection[Source] = ()) -> None:
         self.fresh = fresh
         self.on_effect = _ignore
+        self.time = _at_the_beginning
+        self.times: dict[Effect, int] = {}
         self.journal: list[Effect] = []
         self.draws: list[Draw] = []
         self._attributes: dict[tuple[VariableTracker, str], VariableTracker | Absence] = {}
@@ -184,6 +192,7 @@ class SideEffects:
 
     def _record(self, effect: Effect) -> None:
         self.on_effect(effect)
+        self.times[effect] = self.time() or 0
         self.journal.append(effect)
 
     def draw(self, draw: Draw) -> None:
@@ -324,7 +333,7 @@ class SideEffects:
     def forget(self) -> None:
         """Let go of everything when the residual program is printed: it refers to the user's objects."""
         tables = (self.journal, self.draws, self._attributes, self._class_attributes, self._globals, self._contexts)
-        for table in (*tables, self._changed):
+        for table in (*tables, self._changed, self.times):
             table.clear()
 
     def call_later(self, function: VariableTracker, *args: VariableTracker, **kwargs: VariableTracker) -> None:

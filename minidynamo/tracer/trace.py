@@ -88,6 +88,7 @@ class Trace:
         self.graph = OutputGraph(_weakly(self.location), steal, spread, profile, expects=expects)
         self._losses = Losses(self.graph)
         self.side_effects.on_effect = _weakly(self._expect_no_death)
+        self.side_effects.time = _weakly(self._time)
         self.graph.on_pin = _weakly(self._expect_no_constant)
         self.graph.shapes.on_decision = _weakly(self._expect_no_decision)
         self.graph.shapes.on_fixed = self.graph.on_pin
@@ -107,6 +108,9 @@ class Trace:
     def _expect_no_death(self, effect: Effect) -> None:
         if self._losses.is_noticed(effect):
             self.break_graph("MD206", NOTICED_DEATH, why="When the object dies is a part of what the program does.")
+
+    def _time(self) -> int:
+        return self.graph.time
 
     def _expect_no_decision(self, place: Source) -> None:
         if self.side_effects.draws and is_drawn(place):

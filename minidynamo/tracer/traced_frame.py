@@ -5,7 +5,7 @@ It is the only thing that capture hands to the rest: `residual.py` prints it, `c
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,17 +35,36 @@ class GraphInput:
     stolen: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class EmptiedPlace:
     """A place that the program empties of a tensor which the graph takes from there, by `effect`, so that nothing, or
     None, is there: an item of the container `owner` (or of a module's globals), or an attribute of the object `owner`,
-    in a slot or in its dictionary."""
+    in a slot or in its dictionary. `node` stands for the tensor."""
 
     key: Hashable
     owner: VariableTracker | dict[str, Any]
     effect: Effect
     is_removed: bool
+    node: torch.fx.Node
     is_slot: bool = False
+
+
+@dataclass(frozen=True)
+class Taking:
+    """What the program takes from a place, `behind` so many calls of the user's operators. Nothing is there then, or
+    None. `is_idle`: the graph does not use it any more when the last of these calls finds it there."""
+
+    behind: int
+    is_removed: bool
+    is_idle: bool
+
+
+@dataclass(frozen=True)
+class Takings:
+    """What the program takes from the lists that the graph empties, by their positions, and from other places."""
+
+    lists: Mapping[ListVariable, Mapping[int, Taking]]
+    places: Mapping[EmptiedPlace, Taking]
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +116,9 @@ class TracedFrame:
     `lasting` is what the frame is entered with that must not die earlier than in the frame as written.
     `writes`: what the graph writes to outside; `may_raise`: data may make it raise an error; `lookups`: the positions
     that decide alone whether it does, where that is so.
-    `emptied` are places that may be empty while the graph runs, since the program empties them.
+    `emptied` are places that may be empty while the graph runs, since the program empties them; `takings` tells what
+    the program takes there and from lists, unless something else is in a container when an operator of the user's is
+    called.
     `lent` are lists that were given up and travel on behind a break; whoever drives the steps empties them in the end.
     """
 
@@ -117,6 +138,7 @@ class TracedFrame:
     lookups: Lookups | None = None
     may_raise: bool = False
     emptied: tuple[EmptiedPlace, ...] = ()
+    takings: Takings | None = None
 
     def all_guards(self) -> Sequence[Guard]:
         """The guards, with what the tracer and, by now, the backend have decided on sizes and numbers."""

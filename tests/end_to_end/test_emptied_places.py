@@ -296,14 +296,15 @@ def _(x, now):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("is_held", [True, False])
 def test_an_interrupted_graph_leaves_no_empty_place(is_held, backend):
-    def program(d, now):
-        x = d.pop("x") + 1
-        return interrupted(x, now)
+    def program(d, xs, now):
+        x = d.pop("x") + xs.pop()
+        return interrupted(x, now) + d.pop("y") + xs.pop()
 
     compiled = minidynamo.compile(program, backend=backend)
-    compiled(pair(), torch.tensor(False))
-    d = pair()
-    x = d["x"] if is_held else None
+    compiled(pair(), [ones(3), ones(3)], torch.tensor(False))
+    d, xs = pair(), [ones(3), ones(3)]
+    held = [*d.values(), *xs] if is_held else []  # so that all are alive
     with pytest.raises(KeyboardInterrupt):
-        compiled(d, torch.tensor(True))
-    assert d.get("x") is x and ("x" in d) is is_held
+        compiled(d, xs, torch.tensor(True))
+    assert [*d] == ["y"] and len(xs) == 1 and [d["y"].tolist(), xs[0].tolist()] == [[1.0] * 3] * 2
+    del held

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -211,3 +212,15 @@ def test_an_entry_is_described_by_the_users_line():
     for node, place in zip(traced.graph.nodes, places):
         node.meta["user_location"] = place
     assert key_of(traced, (fake(2, 3), fake(3, 2)), {}, {}).what.startswith("train.py:7 in step, 5 operations")
+
+
+def test_numbers_of_operators_are_a_part_of_the_key():
+    """Comments of the code that is stored have them, from which it is told which call has raised."""
+    traced = fx.symbolic_trace(program)
+    place = UserLocation("/home/me/train.py", 7, "step")
+    names = []
+    for operator in (0, 1):
+        for node in traced.graph.nodes:
+            node.meta["user_location"] = replace(place, operator=operator)
+        names.append(key_of(traced, (fake(2, 3), fake(3, 2)), {}, {}).name)
+    assert names[0] != names[1]

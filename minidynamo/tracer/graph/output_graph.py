@@ -100,6 +100,7 @@ class OutputGraph:
         # Of which tensor a count of writes was read, and how often its fake one counted as written then.
         self.write_counts: dict[VariableTracker, tuple[TensorVariable, int]] = {}
         self.class_checks = ClassChecks()
+        self.time = 0  # how many operations have been recorded
         self.entry_settings = settings()
 
     @property
@@ -263,9 +264,10 @@ class OutputGraph:
     ) -> VariableTracker:
         """Put a node that gives `result` into the open graph, and track what it gives."""
         op = "call_method" if isinstance(target, str) else "call_function"
+        self.time += 1
         node = self.graph.create_node(op, target, tuple(args), kwargs, name=name)
         node.meta.update(user_location=self._where(), example_value=result)
-        node.meta.update(mutates=mutates, written_memory=written, draws=draws)
+        node.meta.update(mutates=mutates, written_memory=written, draws=draws, time=self.time)
         return self._track(result, node)
 
     def _track(self, result: Any, node: torch.fx.Node) -> VariableTracker:
