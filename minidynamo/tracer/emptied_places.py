@@ -24,7 +24,8 @@ def emptied_places(
 ) -> tuple[EmptiedPlace, ...]:
     """The places of graph inputs, other than those `needed` behind the graph, that effects empty whatever it computes.
 
-    Lists are emptied from their end, so that the positions in front stay what they are.
+    Items of lists are removed from the end, so that the positions in front stay what they are, and before that those
+    which are counted from the end, where it is not known how long the list is.
     """
     by_owner: dict[Source, list[Effect]] = {}
     for effect in effects:
@@ -37,8 +38,9 @@ def emptied_places(
     return tuple(sorted(found, key=_from_the_end))
 
 
-def _from_the_end(place: EmptiedPlace) -> int:
-    return -place.key if isinstance(place.key, int) else 0
+def _from_the_end(place: EmptiedPlace) -> tuple[bool, int]:
+    key = place.key if isinstance(place.key, int) else 0
+    return (key >= 0, -abs(key))
 
 
 def _owner(effect: Effect) -> Source | None:
@@ -63,6 +65,7 @@ def _emptied(given: GraphInput, effects: Iterable[Effect]) -> Iterator[EmptiedPl
             case ContentsChanged(container), Item(key=key) | StorageItem(key=key):
                 items = getattr(container, "items", None)
                 removed = items.emptied(key) if isinstance(items, OutsideItems | OutsideTable) else None
+                key = items.from_front(key) if isinstance(items, OutsideItems) and items.has_known_length else key
             case AttrDeleted(container, key), InstanceAttr(name=name) | Attr(name=name) if key == name:
                 removed = True
             case AttrSet(container, key, value), InstanceAttr(name=name) | Attr(name=name) if key == name:

@@ -122,6 +122,7 @@ class OutsideItems(MutableSequence[VariableTracker]):
         self._replaced: dict[int, Any] = {}  # what was assigned to their places
         self._moved: dict[VariableTracker, int] = {}  # those that were put elsewhere, with their first places
         self._all_lost = False
+        self.has_known_length = False
         self._has_twins = False  # elements that are one and the same
         self.when = Changes(graph)
         self._number = len(graph.values.readers)
@@ -136,6 +137,7 @@ class OutsideItems(MutableSequence[VariableTracker]):
     def _read(self) -> list[Slot]:
         if self._slots is None:
             self._graph.guard(self._source, GuardKind.LENGTH, self._length)
+            self.has_known_length = True
             together = self._reader.together
             if together is None:
                 self._slots = [*range(self._length)]
@@ -182,11 +184,16 @@ class OutsideItems(MutableSequence[VariableTracker]):
             self._all_lost = False
         return found
 
+    def from_front(self, place: int) -> int:
+        """A place in this call, which may have been counted from the end."""
+        return place if place >= 0 else place + self._length
+
     def emptied(self, place: Any) -> bool | None:
         """Whether the element that was at a place is gone, or has made way for None (False); None where it is still in
         the list, or has made way for something else."""
         if self._slots is None or self._reader.together is not None:
             return None
+        place = self.from_front(place)
         if place in self._slots or self._graph.values.of(self._reader.real(place)) in self._slots:
             return None
         if place not in self._replaced:

@@ -69,8 +69,10 @@ def _changes(place: EmptiedPlace) -> Changes | None:
 
 def _key(place: EmptiedPlace) -> object:
     """What a container calls a place."""
-    is_in_table = isinstance(getattr(place.owner, "items", None), OutsideTable)
-    return DictKey(place.key, ConstantVariable(place.key)) if is_in_table else place.key
+    items, key = getattr(place.owner, "items", None), place.key
+    if isinstance(items, OutsideItems) and isinstance(key, int):
+        return items.from_front(key)
+    return DictKey(key, ConstantVariable(key)) if isinstance(items, OutsideTable) else key
 
 
 class _Calls:

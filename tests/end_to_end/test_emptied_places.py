@@ -253,6 +253,28 @@ def test_what_is_needed_lives(backend):
         assert d["kept"] is x and [*d] == ["y", "kept"] and o.x is None
 
 
+def test_elements_counted_from_the_end_stay_where_others_go():
+    def program(o):
+        h = o.items[-1] + o.items[0]
+        o.items.pop(0)
+        return h + o.items[-1]
+
+    def all_gone(o):
+        h = o.items[-1] + o.items[-2]
+        del o.items[:]
+        return h
+
+    for fn in (program, all_gone):
+        compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+        for n in (2, 2, 3):
+            left = []
+            for call in (fn, compiled):
+                o = Lists()
+                o.items[:] = [ones(3) * k for k in range(n)]
+                left.append((call(o).tolist(), repr(o.items)))
+            assert left[0] == left[1]
+
+
 # Errors
 
 

@@ -14,8 +14,6 @@ import torch
 import minidynamo
 from minidynamo.testing import CompileCounterWithBackend
 
-BACKENDS = ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)]
-
 
 @torch.library.custom_op("test_errors_behind_takings::checked", mutates_args=())
 def checked(x: torch.Tensor, bad: torch.Tensor) -> torch.Tensor:
@@ -210,7 +208,8 @@ def named(numbers):
 CASES = [
     *((fn, list) for fn in LISTS),
     *((fn, named) for fn in (popped_from_a_dict, cleared, written_as_well, numbers_as_well, none_and_then_removed)),
-    *((fn, cls) for fn in (attributes_bound_to_none, attributes_deleted) for cls in (Plain, Slots, Buffers)),
+    *((attributes_bound_to_none, cls) for cls in (Slots, Buffers)),
+    (attributes_deleted, Plain),
     (popped_from_a_list_in_an_object, Lists),
     (popped_from_a_deque, collections.deque),
 ]
@@ -236,9 +235,7 @@ def outcome(call, make, bad):
     return result, state_of(made), [watch() is not None for watch in watched]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("fn, make", CASES)
-def test_the_container_is_as_in_eager(fn, make, backend):
+def check(fn, make, backend):
     counter = CompileCounterWithBackend(backend)
     compiled = minidynamo.compile(fn, backend=counter)
     raised = 0
@@ -247,3 +244,14 @@ def test_the_container_is_as_in_eager(fn, make, backend):
         assert outcome(compiled, make, bad) == expected, bad
         raised += isinstance(expected[0], str)
     assert raised >= 2 and counter.frame_count == 1
+
+
+@pytest.mark.parametrize("fn, make", CASES)
+def test_the_container_is_as_in_eager(fn, make):
+    check(fn, make, "eager")
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("native", marks=pytest.mark.cpp)])
+@pytest.mark.parametrize("fn, make", [(each_from_the_end, list), (attributes_bound_to_none, Plain)])
+def test_so_it_is_where_operations_are_traced_again(fn, make, backend):
+    check(fn, make, backend)
