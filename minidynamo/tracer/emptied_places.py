@@ -65,7 +65,8 @@ def _emptied(given: GraphInput, effects: Iterable[Effect]) -> Iterator[EmptiedPl
             case ContentsChanged(container), Item(key=key) | StorageItem(key=key):
                 items = getattr(container, "items", None)
                 removed = items.emptied(key) if isinstance(items, OutsideItems | OutsideTable) else None
-                key = items.from_front(key) if isinstance(items, OutsideItems) and items.has_known_length else key
+                if isinstance(items, OutsideItems) and items.has_known_length and isinstance(key, int):
+                    key = items.from_front(key)
             case AttrDeleted(container, key), InstanceAttr(name=name) | Attr(name=name) if key == name:
                 removed = True
             case AttrSet(container, key, value), InstanceAttr(name=name) | Attr(name=name) if key == name:

@@ -48,16 +48,17 @@ def takings_of(
             k: calls.taking(time, nodes[k], is_removed) for k, (time, is_removed) in when.emptied.items()
         }
     in_places: dict[EmptiedPlace, Taking] = {}
+    known: dict[Changes, set[object]] = {}
     for place in emptied:
-        when, key = _changes(place), _key(place)
-        if when is None:
-            time = times[place.effect]
-        else:
-            others = when.emptied.keys() - {_key(other) for other in emptied if other.owner is place.owner}
-            if any(map(calls.come_behind, [when.otherwise, *(when.emptied[other][0] for other in others)])):
-                return None
-            time = when.emptied[key][0]
+        key, changes = _key(place), _changes(place)
+        if changes is not None:
+            known.setdefault(changes, set()).add(key)
+        time = times[place.effect] if changes is None else changes.emptied[key][0]
         in_places[place] = calls.taking(time, place.node, place.is_removed)
+    for changes, keys in known.items():
+        others = (time for key, (time, _) in changes.emptied.items() if key not in keys)
+        if any(map(calls.come_behind, [changes.otherwise, *others])):
+            return None
     return Takings(in_lists, in_places)
 
 

@@ -255,3 +255,16 @@ def test_the_container_is_as_in_eager(fn, make):
 @pytest.mark.parametrize("fn, make", [(each_from_the_end, list), (attributes_bound_to_none, Plain)])
 def test_so_it_is_where_operations_are_traced_again(fn, make, backend):
     check(fn, make, backend)
+
+
+def test_where_nobody_knows_which_operator_raised_a_note_says_what_was_not_done():
+    def run(args):
+        xs, bad = args
+        args.clear()
+        return (each_from_the_end(xs, bad),)
+
+    run._boxed_call = True
+    compiled = minidynamo.compile(each_from_the_end, backend=lambda gm, inputs: run)
+    with pytest.raises(ValueError, match="a bad number") as caught:
+        compiled([torch.ones(2), torch.ones(2)], torch.tensor(2.0))
+    assert any("changes to `xs`" in note for note in caught.value.__notes__)
