@@ -2,12 +2,14 @@
 # ruff: noqa: RUF005, RET503
 
 import collections
+import copy
 import operator
 from collections import OrderedDict, defaultdict, deque
 
 import pytest
 import torch
 
+import minidynamo
 from tests.end_to_end.programs import Programs, two_vectors
 
 programs = Programs()
@@ -338,6 +340,9 @@ class Asked:
     def __init__(self, answer=None):
         self.answer = answer
 
+    def __repr__(self):
+        return "Asked"
+
     def __iter__(self):
         return iter([7])
 
@@ -354,3 +359,57 @@ def the_right_side_is_asked_before_a_list_takes_it(x):
     d += Asked("d")
     e += x
     return a, b, c, d, e, operator.iadd([1], Asked("i"))
+
+
+class OnTheRight(list):
+    def __radd__(self, other):
+        return "radd", other
+
+    def __rmul__(self, other):
+        return "rmul", other
+
+
+class OwnSum(list):
+    def __add__(self, other):
+        try:
+            return super().__add__(other)
+        except TypeError as error:
+            return str(error)
+
+
+class Two:
+    def __repr__(self):
+        return "Two"
+
+    def __index__(self):
+        return 2
+
+
+ASKED_BY_NAME = [
+    *(([1, 2], other) for other in (5, (1,), [3], OnTheRight([4]), Two(), Asked("a"))),
+    *(((1, 2), "ab"), ("ab", OnTheRight([4])), (OwnSum([3]), 5), (deque([1]), [2])),
+]
+
+
+@pytest.mark.parametrize("receiver, other", ASKED_BY_NAME)
+def test_sequences_that_are_asked_by_name_do_not_answer_notimplemented(receiver, other):
+    """Operators ask the other side first."""
+
+    def program(a, b):
+        answers = []
+        for ask in (
+            lambda: a + b,
+            lambda: a.__add__(b),
+            lambda: a * b,
+            lambda: a.__mul__(b),
+            lambda: a.__rmul__(b),
+            lambda: a.__imul__(b),
+        ):
+            try:
+                answers.append(ask())
+            except (TypeError, AttributeError) as error:
+                answers.append(str(error))
+        return repr(answers)
+
+    given = copy.copy(receiver), copy.copy(receiver)
+    assert minidynamo.compile(program, backend="eager")(given[0], other) == program(given[1], other)

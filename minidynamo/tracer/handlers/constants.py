@@ -74,6 +74,8 @@ def _operator(cls: type, name: str) -> registry.Handler:
 
     def handle(tx: Tracer, self: VariableTracker, other: VariableTracker) -> VariableTracker:
         if not is_constant(other):
+            if cls in (str, bytes) and name in ("__add__", "__mul__", "__rmul__"):  # as a list, it never answers so
+                tx.raises(TypeError(f"a {cls.__name__} does not take a {other.python_type.__name__} here"))
             return not_implemented()
         value = expect_constant(tx, self, "an address")
         try:

@@ -10,7 +10,7 @@ import collections
 import functools
 import operator
 from collections.abc import Callable, Collection, MutableSequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -185,11 +185,18 @@ def _family(sequence: VariableTracker) -> type | None:
     return next((base for base in (list, deque, tuple) if issubclass(cls, base)), None)
 
 
+def _refuse(tx: Tracer, self: SequenceVariable, other: VariableTracker) -> NoReturn:
+    """Sequences never answer NotImplemented to `+` and `*`: operators ask the other operand first. What they say hangs
+    on who asks, and what else may count as a number is left to Python."""
+    names = self.cls.__name__, other.python_type.__name__
+    tx.raises(TypeError("a {} does not take a {} here".format(*names)))
+
+
 @method(SEQUENCES, "__add__")
 def _add(tx: Tracer, self: SequenceVariable, other: VariableTracker) -> VariableTracker:
     given, other = other, storage_of(other)
     if not isinstance(other, SequenceVariable) or _family(self) is not _family(other):
-        return not_implemented()
+        _refuse(tx, self, other)
     if self.cls is other.cls is tuple and not (self.items and other.items):
         return self if self.items else other if other is given else exact_copy(tx, other)
     sized = self if self.cls is torch.Size else other
@@ -208,7 +215,7 @@ def _radd(tx: Tracer, self: TupleVariable, other: VariableTracker) -> VariableTr
 def _mul(tx: Tracer, self: SequenceVariable, other: VariableTracker) -> VariableTracker:
     other = pinned(other)
     if not isinstance(other, ConstantVariable) or not isinstance(other.value, int):
-        return not_implemented()
+        _refuse(tx, self, other)
     if self.cls is tuple and other.value == 1:
         return self
     return like(tx, self, [*as_moved(self.items)] * other.value)
@@ -218,7 +225,7 @@ def _mul(tx: Tracer, self: SequenceVariable, other: VariableTracker) -> Variable
 def _imul(tx: Tracer, self: ListVariable, other: VariableTracker) -> VariableTracker:
     other = pinned(other)
     if not isinstance(other, ConstantVariable) or not isinstance(other.value, int):
-        return not_implemented()
+        _refuse(tx, self, other)
     self.items[:] = _within(self.maxlen, [*as_moved(self.items)] * other.value)
     self.changes += 1
     tx.side_effects.contents_changed(self)
