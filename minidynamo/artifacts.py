@@ -195,8 +195,7 @@ def users_lines(error: BaseException) -> list[str]:
 def raised_operator(error: BaseException) -> int:
     """The number of the operator of the user's that raised `error`, in the graph that the function called which has
     caught it; 0 where that is not known."""
-    _, *inside = traceback.walk_tb(error.__traceback__)
-    for frame, number in inside:
+    for frame, number in itertools.islice(traceback.walk_tb(error.__traceback__), 1, None):
         path = frame.f_code.co_filename
         if _HOST_PROGRAM.search(path):
             numbers = [int(match[1]) for line in _comments_above(path, number) if (match := _OPERATOR.match(line))]

@@ -52,6 +52,8 @@ def takings_of(
     for place in emptied:
         key, changes = _key(place), _changes(place)
         if changes is not None:
+            if key not in changes.emptied:
+                return None
             known.setdefault(changes, set()).add(key)
         time = times[place.effect] if changes is None else changes.emptied[key][0]
         in_places[place] = calls.taking(time, place.node, place.is_removed)
