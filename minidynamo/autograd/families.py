@@ -128,7 +128,7 @@ def find_sources(
             entry.source = next((i for i, other in others.items() if other is base), len(values))
             if entry.source == len(values):
                 values.append(base)
-                found.append(_traced(entry.kind, entry.index, base))  # type: ignore[arg-type]
+                found.append(_traced(entry.kind, entry.index, base))
     return values[len(outputs) :], found[len(outputs) :]
 
 
@@ -223,7 +223,7 @@ def _root_of(members: list[torch.Tensor]) -> torch.Tensor | None:
 
 def _is_whole(value: torch.Tensor) -> bool:
     """Whether `value` is all of its memory."""
-    return key(value.numel() * value.itemsize) == key(value.untyped_storage().nbytes())
+    return bool(key(value.numel() * value.itemsize) == key(value.untyped_storage().nbytes()))
 
 
 def _is_as_made(base: torch.Tensor) -> bool:
