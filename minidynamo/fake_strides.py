@@ -72,6 +72,23 @@ def _rolled(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
     return _channels_last_or_not(result, given) if len(given) > 2 and given[2] else result
 
 
+def _read_through(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
+    """Laid out like what is read and the indices together, as they lie in the loops over the result; torch forgets the
+    indices. Of masks nobody knows how much they let through: what torch foretells stays."""
+    x, indices = given
+    places = [d for d, index in enumerate(indices) if index is not None]
+    own = [indices[d] for d in places]
+    if any(index.dtype in (torch.bool, torch.uint8) for index in own):
+        return result
+    if places != [*range(places[0], places[-1] + 1)]:
+        x, places = x.movedim(places, [*range(len(places))]), [*range(len(places))]
+    own = torch.broadcast_tensors(*own)
+    shape, first, behind = own[0].shape, places[0], x.dim() - places[-1] - 1
+    strides = (*x.stride()[:first], *[0] * len(shape), *x.stride()[places[-1] + 1 :])
+    read = x.as_strided(result.shape, strides)
+    return _elementwise(result, [read, *(index.reshape(*[1] * first, *shape, *[1] * behind) for index in own)])
+
+
 def _on_cpu(rule: Rule) -> Rule:
     return lambda result, given: rule(result, given) if result.device.type == "cpu" else result
 
@@ -96,6 +113,9 @@ RULES: dict[OpOverload, Rule] = {
         _elementwise,
     ),
     aten.binary_cross_entropy.default: _like_the_first,
+    aten.index.Tensor: _read_through,
+    aten.isin.Tensor_Scalar: _row_major,
+    aten.isin.Tensor_Tensor: _row_major,
     aten.ldexp.Tensor: _scaled_by_a_power,
     aten._log_softmax_backward_data.default: _on_cpu(_row_major),
     aten.log_sigmoid_forward.default: _on_cpu(_row_major),

@@ -7,6 +7,7 @@ import random
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils._pytree import tree_map_only
 
 import minidynamo
 from minidynamo import compat
@@ -41,7 +42,7 @@ def of_eager_and_foretold(op, *args, **kwargs):
     """The strides of the first result, without those of dimensions of one element."""
     mode = FakeTensorMode()
     with mode:
-        foretold = op(*(mode.from_tensor(a) if isinstance(a, torch.Tensor) else a for a in args), **kwargs)
+        foretold = op(*tree_map_only(torch.Tensor, mode.from_tensor, args), **kwargs)
     pairs = [made if isinstance(made, tuple) else (made,) for made in (op(*args, **kwargs), foretold)]
     for real, fake in zip(*pairs, strict=True):
         assert (real.shape, real.dtype) == (fake.shape, fake.dtype)
@@ -95,6 +96,9 @@ OTHERS = {
         *(True, 1e-5, [True] * 3),
     ),
     aten.native_dropout_backward.default: lambda: (MATRIX, MATRIX > 0, 2.0),
+    aten.index.Tensor: lambda: (MATRIX[0], [laid_out((3, 2), (0, 1)).long()]),
+    aten.isin.Tensor_Scalar: lambda: (MATRIX, 1),
+    aten.isin.Tensor_Tensor: lambda: (MATRIX, MATRIX[0]),
     aten.ldexp.Tensor: lambda: (MATRIX[:, :1], MATRIX.expand(3, 4)),
     aten.max_pool3d_with_indices.default: lambda: (laid_out((2, 3, 4, 4), (0, 3, 2, 1)), [2, 2, 2]),
     aten.nll_loss2d_forward.default: lambda: (IMAGES, torch.zeros(2, 2, 2, dtype=torch.int64).mT, None, 0, -100),
@@ -127,6 +131,26 @@ def test_every_other_rule_says_what_eager_does():
     for op, given in others:
         real, foretold = of_eager_and_foretold(op, *given)
         assert real == foretold, op
+
+
+def test_what_is_read_through_indices_lies_as_in_eager():
+    chosen = random.Random(0)
+
+    def drawn(rank):
+        return laid_out([chosen.choice((1, 2, 3)) for _ in range(rank)], chosen.sample(range(rank), rank))
+
+    for _ in range(60):
+        x = drawn(chosen.randint(1, 4))
+        shape, given = (
+            drawn(chosen.randint(1, 3)).shape,
+            sorted(chosen.sample(range(x.dim()), chosen.randint(1, x.dim()))),
+        )
+        indices = [None] * x.dim()
+        for d in given:
+            own = [n if chosen.random() < 0.8 else 1 for n in shape][chosen.randrange(len(shape)) :]
+            indices[d] = laid_out(own, chosen.sample(range(len(own)), len(own))).long()
+        real, foretold = of_eager_and_foretold(aten.index.Tensor, x, indices)
+        assert real == foretold, [(t.shape, t.stride()) for t in (x, *indices) if t is not None]
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)])
