@@ -157,6 +157,12 @@ what drops nothing returns a copy."""
 LIKE_THE_FIRST = frozenset({aten.huber_loss.default})
 """What has the dtype of its first argument, although torch foretells one that all arguments have in common."""
 
+
+def _is_like_the_first(op: OpOverload, args: Sequence[Any]) -> bool:
+    # Of bools to the power of a bool, torch foretells whole numbers.
+    return op in LIKE_THE_FIRST or (op is aten.pow.Tensor_Scalar and type(args[1]) is bool)
+
+
 LIKE_THE_WHOLE = frozenset({aten.select_scatter.default, aten.slice_scatter.default, aten.diagonal_scatter.default})
 """What is laid out like its first argument, unless elements of that lie in the same memory: torch 2.11 foretells that
 those of the result do, too."""
@@ -390,7 +396,7 @@ class FakeTensorMode(compat.FakeTensorMode):
         if op in _ONE_DTYPE:
             with self:
                 _need_what_fits(op, args)
-        if op in LIKE_THE_FIRST:
+        if _is_like_the_first(op, args):
             with self:
                 result = torch.empty_like(result, dtype=args[0].dtype)
         if op in LIKE_THE_WHOLE:

@@ -116,6 +116,12 @@ def test_a_huber_loss_has_the_dtype_of_its_first_argument(reduction):
         assert eager == foretold
 
 
+def test_bools_to_the_power_of_a_bool_are_bools():
+    for exponent in (True, False, 1):
+        eager, foretold = of_eager_and_foretold(aten.pow.Tensor_Scalar, MATRIX > 0, exponent)
+        assert eager == foretold
+
+
 def test_every_other_rule_says_what_eager_does():
     assert {*OTHERS, *BINARY} == {*RULES}
     for op, arguments in OTHERS.items():
