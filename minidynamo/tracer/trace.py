@@ -23,7 +23,7 @@ from minidynamo.tracer.advice import INSTEAD, instead_of_values
 from minidynamo.tracer.attributes import read_attribute
 from minidynamo.tracer.call import call, call_method
 from minidynamo.tracer.constants import as_torch_reads
-from minidynamo.tracer.exceptions import description, tracked
+from minidynamo.tracer.exceptions import description, says, tracked, unsaid
 from minidynamo.tracer.graph.arguments import NotInGraph
 from minidynamo.tracer.graph.fake_tensors import CallFailed
 from minidynamo.tracer.graph.output_graph import OutputGraph
@@ -224,7 +224,13 @@ class Trace:
             if "symbolic sizes" in str(cause):
                 what = f"{name} has no form for sizes that vary"
                 self.break_graph("MD216", what, why="torch runs it on numbers alone.")
-            self.raises(cause)
+            found = failed.in_eager()
+            if found is None:
+                self.raises(cause)
+            real, is_said = found
+            if is_said and says(real):
+                self.raises(real, exact=True)
+            self.raises(unsaid(type(real)))
         unroll_pieces(self, name, args, made)
         while self.graph.subgraph is not None and (written := self.graph.subgraph.take_written()) is not None:
             self.side_effects.on_effect(Written(written))

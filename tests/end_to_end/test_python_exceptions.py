@@ -975,7 +975,7 @@ def break_behind_a_handler(x):
     return y
 
 
-@programs(breaks=1)
+@programs()
 def error_of_an_operation(x):
     y = x + 1
     try:

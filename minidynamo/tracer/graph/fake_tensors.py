@@ -24,11 +24,21 @@ from minidynamo.fake_strides import FakeTensorMode
 from minidynamo.guards.shapes import Layout, Shapes
 from minidynamo.nested import tensors_in
 from minidynamo.tracer.graph.dtype_checks import raise_unless_it_takes
+from minidynamo.tracer.graph.refused_calls import eager_error
 from minidynamo.variables.tensors import TensorVariable
 
 
 class CallFailed(Exception):
     """A call on fake tensors raised `__cause__`; the real call would, too, or has no fake form."""
+
+    def __init__(self, cause: Exception, target: Callable[..., Any] | str, args: Sequence[Any], kwargs: Any) -> None:
+        super().__init__(str(cause))
+        self._call = (target, args, kwargs)
+
+    def in_eager(self) -> tuple[Exception, bool] | None:
+        """What the real call raises, and whether it says this at each call; None where that is not known."""
+        cause = self.__cause__
+        return eager_error(*self._call, cause) if isinstance(cause, Exception) else None
 
 
 class FakeTensors:
@@ -121,7 +131,7 @@ class FakeTensors:
                 raise_unless_it_takes(target, args, kwargs)
                 return result
         except Exception as error:
-            raise CallFailed(str(error)) from _without_frames(error)
+            raise CallFailed(error, target, args, kwargs) from _without_frames(error)
 
     def foretells(self, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         """Whether an operator of the program tells by itself what it gives for floats that are symbols. What it decides

@@ -24,7 +24,7 @@ from minidynamo.variables.tensors import TensorVariable
 def _len(tx: Tracer, self: TensorVariable) -> VariableTracker:
     if not self.fake.shape:
         tx.graph.use(self)
-        tx.raises(TypeError("len() of a 0-d tensor"))
+        tx.raises(TypeError("len() of a 0-d tensor"), exact=True)
     return tx.graph.size(self, 0)
 
 
@@ -32,7 +32,7 @@ def _len(tx: Tracer, self: TensorVariable) -> VariableTracker:
 def _iter(tx: Tracer, self: TensorVariable) -> VariableTracker:
     shape = tx.graph.use(self).shape
     if not shape:
-        tx.raises(TypeError("iteration over a 0-d tensor"))
+        tx.raises(TypeError("iteration over a 0-d tensor"), exact=True)
     unroll(tx, size_here(shape[0]), "a loop over a tensor", varies=isinstance(shape[0], torch.SymInt))
     return SequenceIterator(tuple(tx.unpack(tx.emit("unbind", [self, ConstantVariable(0)]))), cls=type(iter(())))
 
