@@ -559,3 +559,14 @@ def partials_of_partials_with_attributes(compiled):
         yield f(vector(), part)
     plain.tag = 2
     yield f(vector(), plain)
+
+
+@histories
+def functions_that_share_their_code(compiled):
+    """Those of torch stand for different operations, and globals are those of another module."""
+    code = (lambda x, by: x * by * BY).__code__  # noqa: F821
+    called = compiled(lambda function, x: function(x, 2))
+    one, other = (types.FunctionType(code, {"BY": by}) for by in (2, 3))
+    pools = (torch.nn.functional.max_pool1d, torch.nn.functional.adaptive_max_pool1d)
+    for function in (one, other, *pools, one, pools[0]):
+        yield called(function, torch.arange(8.0).reshape(1, 1, 8))

@@ -556,6 +556,27 @@ def many_modules_of_one_kind(compile):
         yield compiled(layer, torch.eye(4))
 
 
+class Activated(nn.Module):
+    """Makes functions of its own, one of which it is in."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.activation = lambda x: x * 2
+        self.table = {"scaled": lambda x, by=3: x * self.weight * by}
+
+    def forward(self, x):
+        return self.table["scaled"](self.activation(x))
+
+
+@compiles(1)
+def modules_with_functions_of_their_own(compile):
+    layers = nn.ModuleList(Activated() for _ in range(CALLS))
+    compiled = compile(lambda layer, x: layer(x).relu())
+    for layer in layers:
+        yield compiled(layer, torch.eye(3))
+
+
 @compiles(1)
 def callables(compile):
     compiled = compile(lambda x, f: f(x) + 1)

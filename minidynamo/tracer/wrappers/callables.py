@@ -9,12 +9,14 @@ import functools
 import types
 from typing import Any
 
+from minidynamo.bytecode.instructions import decode
 from minidynamo.compat import HigherOrderOperator, OpOverload, OpOverloadPacket
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Attr, Constant, InstanceAttr, Item, Source
+from minidynamo.guards.source import Attr, Constant, Source
 from minidynamo.steering import COMPILED, own_mark
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.registry import subclass_wrapper, wrapper
+from minidynamo.tracer.trace_rules import Action, is_trusted_module, rule_for
 from minidynamo.tracer.wrap import same_object, wrap
 from minidynamo.tracer.wrappers.objects import opaque
 from minidynamo.variables.base import VariableTracker
@@ -40,7 +42,7 @@ subclass_wrapper(HigherOrderOperator)(same_object(BuiltinVariable))
 
 @wrapper(types.FunctionType)
 def _function(graph: OutputGraph, value: types.FunctionType, source: Source) -> VariableTracker:
-    if _by_identity(source) or own_mark(value, COMPILED):  # a compiled one gets new code with each version
+    if _by_identity(value, source):
         graph.guard(source, GuardKind.IDENTITY, value)
     else:
         graph.guard(source, GuardKind.TYPE, types.FunctionType)
@@ -49,17 +51,28 @@ def _function(graph: OutputGraph, value: types.FunctionType, source: Source) -> 
             graph.on_pin(code, value.__code__)
         graph.guard(code, GuardKind.IDENTITY, value.__code__)
         graph.guard(Attr(source, "__defaults__"), GuardKind.IDENTITY, None) if value.__defaults__ is None else None
+        if _names_globals(value.__code__):
+            graph.guard(Attr(source, "__globals__"), GuardKind.IDENTITY, value.__globals__)
     variable = FunctionVariable(value, source=source)
     graph.values.remember(value, variable)
     return variable
 
 
-def _by_identity(source: Source) -> bool:
-    """Whether a function found here is the same object at every call: globals and attributes, not arguments."""
-    if isinstance(source, Item):
-        namespace = source.of
-        return (isinstance(namespace, Constant) and namespace.hidden) or isinstance(namespace, Attr)
-    return isinstance(source, Attr | InstanceAttr | Constant)
+def _by_identity(value: types.FunctionType, source: Source) -> bool:
+    """Whether a function is told by what it is, not by its code: where it is the same object at every call (globals,
+    attributes of classes), and where more than its code decides what a call means. Compiled ones get new code with each
+    version, and functions of libraries that stand for different things may share theirs.
+    """
+    if isinstance(source.root(), Constant) or is_trusted_module(value.__module__):
+        return True
+    return own_mark(value, COMPILED) is not None or rule_for(value).action is not Action.INLINE
+
+
+@functools.lru_cache(maxsize=1024)  # as many codes as are kept decoded
+def _names_globals(code: types.CodeType) -> bool:
+    """Whether a function, or one that is defined in it, names what its module has."""
+    own = any(instruction.opname.endswith(("_GLOBAL", "_NAME")) for instruction in decode(code))
+    return own or any(_names_globals(inner) for inner in code.co_consts if isinstance(inner, types.CodeType))
 
 
 @wrapper(types.MethodType)
