@@ -18,7 +18,7 @@ INSTEAD = {
 
 CHANGE_OUTSIDE = "change it outside of the compiled function"
 MAKE_OUTSIDE = "make it outside of the compiled function, and pass it in"
-COMPILE_CLOSURE = "compile the closure that `step` calls"
+COMPILE_CLOSURE = "compile what computes the loss, and write in the closure: loss = compiled(x); loss.backward()"
 _OUTSIDE = "call it outside of the compiled function, or accept the break"
 
 # Functions that run as written, by their names, or by the library that they are of.

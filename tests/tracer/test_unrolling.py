@@ -468,6 +468,16 @@ def test_copies_of_a_list_that_grows_are_left_to_python():
         assert compiled([7] * 50, 2) == draft([7] * 50, 2)
 
 
+@pytest.mark.parametrize("copy", [lambda xs: [*xs], lambda xs: (*xs,), lambda xs: xs + xs])
+def test_displays_and_sums_of_a_list_that_grows_are_left_to_python(copy: Callable[[Any], Any]) -> None:
+    compiled = minidynamo.compile(copy, backend="eager", limit_policy="raise")
+    for length in range(1, 8):
+        assert len(compiled([torch.ones(2)] * length)) >= length
+    assert "a copy of a list" in str(compiled.breaks())
+    with no_recompile():
+        assert len(compiled([torch.ones(2)] * 20)) >= 20
+
+
 @pytest.mark.parametrize("copy", [list, tuple])
 def test_the_items_of_a_copy_are_those_of_the_list(copy: Callable[[Any], Any]) -> None:
     def doubled(items: list[Tensor], x: Tensor) -> tuple[Any, Tensor]:

@@ -199,6 +199,8 @@ def _add(tx: Tracer, self: SequenceVariable, other: VariableTracker) -> Variable
         _refuse(tx, self, other)
     if self.cls is other.cls is tuple and not (self.items and other.items):
         return self if self.items else other if other is given else exact_copy(tx, other)
+    unroll_copy(tx, self)
+    unroll_copy(tx, other)
     sized = self if self.cls is torch.Size else other
     kind = sized if sized.cls is torch.Size else self
     return like(tx, kind, [*as_moved(self.items), *as_moved(other.items)])

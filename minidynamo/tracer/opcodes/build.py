@@ -26,6 +26,7 @@ from minidynamo.tracer.moved_items import (
 from minidynamo.tracer.number_texts import joined
 from minidynamo.tracer.opcodes.exceptions_with import stop_iteration_error
 from minidynamo.tracer.opcodes.table import opcode
+from minidynamo.tracer.unrolling import unroll_copy
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import (
@@ -79,6 +80,7 @@ def build_const_key_map(frame: Frame, instruction: Instruction) -> None:
 def list_to_tuple(frame: Frame, instruction: Instruction) -> None:
     items = frame.pop()
     assert isinstance(items, ListVariable)
+    unroll_copy(frame.tx, items)
     frame.push(TupleVariable(hold(frame.tx, [*as_moved(items.items)])))
 
 
@@ -118,7 +120,9 @@ def list_append(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("LIST_EXTEND")
 def list_extend(frame: Frame, instruction: Instruction) -> None:
-    items = unpack_sized(frame.tx, frame.pop())
+    added = frame.pop()
+    unroll_copy(frame.tx, added)
+    items = unpack_sized(frame.tx, added)
     container = under_construction(frame, instruction.argval)
     items = [to_store(frame.tx, container, item) for item in items]
     container.items.extend(items)
