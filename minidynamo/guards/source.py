@@ -333,6 +333,12 @@ class Called(Derived):
             yield from argument.roots()
 
 
+@hash_once
+@dataclass(frozen=True)
+class Element(Called):
+    """What a method of an array of numpy's gives for a place in it: another object at each look."""
+
+
 class Unset:
     """Stands for the value of a context variable that has none in this context."""
 
@@ -485,7 +491,7 @@ def is_drawn(source: Source) -> bool:
 
 def is_read_anew(source: Source | None) -> bool:
     """Whether a look at the source may give another object each time, as one at a size of a tensor does."""
-    return isinstance(source, Size | TensorFact | Computed)
+    return isinstance(source, Size | TensorFact | Computed | Element)
 
 
 def key_expression(key: object, names: Names) -> str:

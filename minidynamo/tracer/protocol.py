@@ -138,6 +138,10 @@ class GraphView(Protocol):
         """How often the fake tensor of one from outside counted as written when the frame began."""
         ...
 
+    def may_have_written(self) -> bool:
+        """Whether the graph may have written to a tensor from outside so far."""
+        ...
+
     def owner_of(self, memory: object) -> TensorVariable | None:
         """A tensor from outside that lies in this memory; None for memory that the graph makes."""
         ...

@@ -57,6 +57,51 @@ def the_length_of_an_array_without_dimensions(a):
         return torch.ones(1), str(error)
 
 
+@programs(lambda: (np.array([0.5, 2.0, np.nan]), np.array([[1, 2], [3, 4]]), torch.randn(4)))
+def single_numbers(a, places, x):
+    kinds = type(a[0]), type(a.tolist()[0]), a[0] is a[0], type(places[-1, np.int64(1)])
+    x = x * a[0] + x[places[0, 1]] * places[1, 0] if a[1] > 1 else x
+    return kinds, x, [x * value for value in a], a[1], sum(places[0, 0] for _ in a), np.isnan(a[2])
+
+
+@programs(lambda: (np.array(2.0, dtype=np.float16), np.array([True, False])))
+def items_of_small_arrays(a, flags):
+    return torch.ones(2) * a.item(), [torch.ones(1) for flag in flags if flag], dict(zip("xy", flags)), a[()]
+
+
+@programs(lambda: np.arange(3.0))
+def a_place_that_is_not_there(a):
+    try:
+        return torch.ones(2) * a[3]
+    except IndexError as error:
+        return torch.zeros(2), str(error)
+
+
+@programs(array, graphs=2, breaks=1)
+def a_number_behind_a_write(a):
+    before = a[0, 0]
+    torch.from_numpy(a).add_(1)
+    return torch.ones(2) * a[0, 0] + before
+
+
+@programs(lambda: np.arange(100.0), graphs=0, breaks=1)
+def a_large_array(a):
+    return list(a)
+
+
+@histories
+def numbers_in_an_array_that_is_written_to(compiled):
+    @compiled
+    def f(x, a):
+        return x * a[0] + len([value for value in a if value > 1]), a[-1]
+
+    a = np.arange(3.0)
+    for number in (1.0, 1.0, 2.5, -0.5):
+        yield f(torch.ones(2), a)
+        a[0] = number
+    yield f(torch.ones(2), a), f(torch.ones(2), a[:2]), f(torch.ones(2), a.astype(np.int32))
+
+
 def numbers_as_tensors(x):
     numbers = torch.asarray(np.int64(3)), torch.asarray(np.float64(1.5), dtype=torch.float16)
     return x + numbers[0], numbers, torch.asarray([np.int32(1), np.int32(2)]), torch.asarray(np.bool_(True))

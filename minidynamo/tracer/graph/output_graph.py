@@ -171,6 +171,12 @@ class OutputGraph:
         """How often the fake tensor of one from outside counted as written when the frame began."""
         return self.inputs.version_on_arrival(tensor)
 
+    def may_have_written(self) -> bool:
+        """Whether the graph may have written to a tensor from outside so far."""
+        nodes = [node.meta for node in self.graph.nodes if node.meta.get("mutates")]
+        where = [memory for meta in nodes for memory in meta["written_memory"] or [None]]
+        return any(memory is None or self.owner_of(memory) is not None for memory in where)
+
     def owner_of(self, memory: object) -> TensorVariable | None:
         """A tensor from outside that lies in this memory; None for memory that the graph makes."""
         return self._fakes.owner_of(memory)

@@ -1,45 +1,48 @@
 """Owns numpy's arrays of constants: functions that make them, what is computed of them, the tensors made from them.
 
 Everything runs while tracing, on arrays that nobody else holds and that may not be written to. What would give a second
-array over the same memory is left to Python. Of arrays from outside their facts are known, and tensors are made over
-their memory, also for subscripts of tensors (`tensor_indexing.py`); everything else is left to numpy. Functions of
-numbers are in `numpy_scalars.py`, which calls this one.
+array over the same memory is left to Python. Of arrays from outside their facts are known, and single numbers in them,
+which are read in front of the graph; and tensors are made over their memory, also for subscripts of tensors
+(`tensor_indexing.py`). Everything else is left to numpy. Functions of numbers are in `numpy_scalars.py`, which calls
+this one.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 
-from minidynamo.guards.source import Attr, Called, Constant
+from minidynamo.guards.source import Attr, Called, Constant, Element
 from minidynamo.tracer import registry
 from minidynamo.tracer.advice import INSTEAD
 from minidynamo.tracer.attributes.lookup import looks_up
 from minidynamo.tracer.constants import NotConstant, as_constant, from_constant
+from minidynamo.tracer.copies import NUMPY_SCALARS
 from minidynamo.tracer.exceptions import says, tracked
 from minidynamo.tracer.numpy_numbers import plain
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.unrolling import unroll
 from minidynamo.variables.arrays import ArrayVariable
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BoundBuiltin
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import SequenceVariable, TupleVariable
+from minidynamo.variables.containers import ListVariable, SequenceVariable, TupleVariable
 from minidynamo.variables.objects import OpaqueVariable
 from minidynamo.variables.tensors import TensorVariable
 
 LARGEST = 10_000
+_MOST_ELEMENTS = 64
 _FACTS = ("dtype", "itemsize", "nbytes", "ndim", "shape", "size")
 _METHODS = """
-    all any argmax argmin argsort astype clip copy cumprod cumsum dot flatten item max mean min prod repeat round std
-    sum tolist var
+    all any argmax argmin argsort astype clip copy cumprod cumsum dot flatten max mean min prod repeat round std sum var
 """
 _OPERATORS = """
     add and eq floordiv ge gt le lt matmul mod mul ne or pow radd rfloordiv rmul rpow rsub rtruediv sub truediv
-    abs contains float getitem int invert neg
+    abs contains float int invert neg
 """
 
 
@@ -153,10 +156,84 @@ def _length(tx: Tracer, array: VariableTracker, /) -> VariableTracker:
     return tx.call(operator.getitem, [shape, ConstantVariable(0)])
 
 
-@registry.method(np.ndarray, "__iter__")
-def _iterate(tx: Tracer, self: ArrayVariable, /) -> VariableTracker:
-    places = [ConstantVariable(place) for place in range(len(self.value))]
-    return tx.call(iter, [TupleVariable([run(tx, np.ndarray.__getitem__, [self, place], {}) for place in places])])
+def _of_all(name: str) -> Callable[[registry.Handler], registry.Handler]:
+    """Handle a method of arrays of constants and of those from outside."""
+
+    def register(handler: registry.Handler) -> registry.Handler:
+        return registry.opaque_method(getattr(np.ndarray, name))(registry.method(np.ndarray, name)(handler))
+
+    return register
+
+
+@_of_all("__iter__")
+def _iterate(tx: Tracer, array: VariableTracker, /) -> VariableTracker:
+    return tx.call(iter, [TupleVariable(_elements(tx, np.ndarray.__getitem__, array))])
+
+
+@_of_all("tolist")
+def _to_list(tx: Tracer, array: VariableTracker, /) -> VariableTracker:
+    if isinstance(array, ArrayVariable):
+        return run(tx, np.ndarray.tolist, [array], {})
+    return ListVariable(_elements(tx, np.ndarray.item, array))
+
+
+@_of_all("__getitem__")
+def _item(tx: Tracer, array: VariableTracker, key: VariableTracker, /) -> VariableTracker:
+    if isinstance(array, ArrayVariable):
+        return run(tx, np.ndarray.__getitem__, [array, key], {})
+    items = key.items if isinstance(key, TupleVariable) else [key]
+    places = [as_constant(item) for item in items if item.python_type in (int, np.int64)]
+    if len(places) != len(items):
+        _look_into(tx, "a part of an ndarray from outside is taken")
+    return _element(tx, np.ndarray.__getitem__, array, tuple(map(int, places)))
+
+
+@_of_all("item")
+def _only_item(tx: Tracer, array: VariableTracker, /, *args: VariableTracker) -> VariableTracker:
+    if isinstance(array, ArrayVariable):
+        return run(tx, np.ndarray.item, [array, *args], {})
+    if args:
+        _look_into(tx, "an item of an ndarray from outside is asked for by its place")
+    return _element(tx, np.ndarray.item, array)
+
+
+def _elements(tx: Tracer, method: Callable[..., Any], array: VariableTracker) -> list[VariableTracker]:
+    """What a method gives for each place of an array with one dimension."""
+    if isinstance(array, ArrayVariable):
+        return [run(tx, method, [array, ConstantVariable(place)], {}) for place in range(len(array.value))]
+    real = array.value if isinstance(array, OpaqueVariable) else None
+    if type(real) is not np.ndarray or real.ndim != 1 or len(real) > _MOST_ELEMENTS:
+        _look_into(tx, "an ndarray from outside is looped over, or made a list")
+    assert real is not None
+    length = tx.call(np.ndarray.__len__, [array])
+    unroll(tx, len(real), "a loop over an array")
+    return [_element(tx, method, array, place) for place in range(as_constant(length))]
+
+
+def _element(tx: Tracer, method: Callable[..., Any], array: VariableTracker, *places: Any) -> VariableTracker:
+    """What a method gives for a number in an array from outside, as it is in front of the graph."""
+    real, source = (array.value, array.source) if isinstance(array, OpaqueVariable) else (None, None)
+    if type(real) is not np.ndarray or source is None or real.dtype.type not in NUMPY_SCALARS or tx.graph.subgraph:
+        _look_into(tx, "an item of an ndarray is asked for")
+    if tx.graph.may_have_written():
+        _look_into(tx, "an ndarray is looked into behind a write to a tensor, which may share its memory")
+    assert isinstance(array, OpaqueVariable) and isinstance(real, np.ndarray) and source is not None
+    try:
+        value = method(real, *places)
+    except (IndexError, ValueError) as error:
+        shape = _fact_of_argument(tx, array, "shape")
+        assert shape is not None
+        as_constant(shape)  # which is guarded by that
+        tx.raises(error, exact=True)
+    if isinstance(value, np.ndarray):
+        _look_into(tx, "a part of an ndarray from outside is taken")
+    given = [Constant(place, str(place)) for place in places]
+    return tx.wrap(value, Element(Constant(method, f"numpy.ndarray.{method.__name__}"), (source, *given)))
+
+
+def _look_into(tx: Tracer, what: str) -> NoReturn:
+    why = "Of an array from outside, single numbers are read while tracing, up to 64 of one dimension."
+    tx.break_graph("MD206", what, why=why, fix=INSTEAD["ndarray"])
 
 
 # Tensors
