@@ -20,7 +20,7 @@ from minidynamo.tracer import registry
 from minidynamo.tracer.advice import MAKE_OUTSIDE
 from minidynamo.tracer.attributes import bind, class_source, guard_class_attribute, lookup_on_class
 from minidynamo.tracer.constants import NotConstant, as_constant, from_constant, has_own_missing
-from minidynamo.tracer.exceptions import can_make
+from minidynamo.tracer.exceptions import can_make, made_natively
 from minidynamo.tracer.moved_items import hold, unpack_moved
 from minidynamo.tracer.numbers import pinned
 from minidynamo.tracer.polyfills.enums import is_value_of, missing_member
@@ -69,6 +69,8 @@ def _make_instance(
     if issubclass(value, enum.Enum):
         return _enum_member(tx, cls, *all_looked_at(tx, args, kwargs))
     if reason is not None:
+        if issubclass(value, BaseException) and _is_filled_natively(tx, value):
+            return tx.call(made_natively, [cls, *args], kwargs)
         tx.break_graph("MD211", f"a {value.__name__} is made", why=reason, fix=MAKE_OUTSIDE)
     if lookup_on_class(value, "__del__")[1] is not None:
         _leave_finalizer(tx, value)
@@ -104,6 +106,19 @@ def _cannot_make(cls: type) -> str | None:
     elif not cls.__flags__ & _HEAP_TYPE and cls not in (types.SimpleNamespace, object):
         return "It is not written in Python, and minidynamo does not know it."
     return None
+
+
+def _is_filled_natively(tx: Tracer, cls: type[BaseException]) -> bool:
+    """Whether making an exception of this class runs no Python, which is guarded."""
+    if lookup_on_class(cls, "__del__")[1] is not None or isinstance(cls.__getattribute__, types.FunctionType):
+        return False
+    found = {name: lookup_on_class(cls, name) for name in ("__new__", "__init__")}
+    if any(owner is None or owner.__module__ != "builtins" for _, owner in found.values()):
+        return False
+    for name, (value, owner) in found.items():
+        assert owner is not None
+        guard_class_attribute(tx, cls, owner, name, value)
+    return True
 
 
 def _leave_finalizer(tx: Tracer, cls: type) -> NoReturn:

@@ -63,6 +63,11 @@ def can_make(cls: type) -> bool:
     return all(base in EXCEPTIONS for base in cls.__mro__[:-1] if base.__module__ == "builtins")
 
 
+def made_natively(cls: type[BaseException], *args: object, **kwargs: object) -> BaseException:
+    """An exception of a class that leaves it to a built-in one to fill its instances."""
+    return cls(*args, **kwargs)
+
+
 def native_base(cls: type) -> type[BaseException]:
     """The built-in class that makes exceptions of this class: the largest of its bases."""
     natives = [base for base in EXCEPTIONS if base in cls.__mro__]

@@ -70,6 +70,32 @@ def errors_of_texts_and_imports(x):
     return x + 1, found
 
 
+class Missing(OSError):
+    advice = "look elsewhere"
+
+    def __str__(self):
+        return f"{self.strerror}: {self.advice}"
+
+
+class MissingModule(ImportError):
+    pass
+
+
+@programs()
+def classes_of_the_programs_own(x):
+    found = []
+    for make in (lambda: Missing(2, "none"), lambda: Missing("plain"), lambda: MissingModule("odd", name="a")):
+        try:
+            raise make()
+        except OSError as error:
+            found.append((type(error) is Missing, error.errno, error.args, str(error)))
+        except ImportError as error:
+            found.append((str(error), error.name))
+    kept = Missing(5, "kept")
+    kept.x = x
+    return x + 1, found, kept
+
+
 @programs()
 def made_and_kept(x):
     name = "a" + "b"

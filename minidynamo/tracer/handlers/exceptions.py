@@ -20,7 +20,7 @@ from minidynamo.tracer.advice import MAKE_OUTSIDE
 from minidynamo.tracer.attributes import class_of, lookup_on_class
 from minidynamo.tracer.constants import NotConstant, as_constant, from_result
 from minidynamo.tracer.construct import class_to_make
-from minidynamo.tracer.exceptions import EXCEPTIONS, own_fields, says_itself
+from minidynamo.tracer.exceptions import EXCEPTIONS, made_natively, own_fields, says_itself
 from minidynamo.tracer.moved_items import hold, moved_at
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.side_effects import UNKNOWN
@@ -28,6 +28,7 @@ from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable, SequenceVariable, TupleVariable
 from minidynamo.variables.exceptions import ExceptionVariable, TracebackVariable
+from minidynamo.variables.objects import ClassVariable
 
 _MAKERS = {id(cls.__new__): cls.__new__ for cls in EXCEPTIONS}
 _KEEPS_MORE = "Exceptions that keep more than their arguments are made by Python itself."
@@ -77,6 +78,13 @@ def _made_by_python(cls: type[BaseException]) -> registry.Handler:
         return exception
 
     return make
+
+
+@registry.function(made_natively)
+def _made_of_subclass(
+    tx: Tracer, cls: ClassVariable, /, *args: VariableTracker, **kwargs: VariableTracker
+) -> VariableTracker:
+    return _made_by_python(cls.value)(tx, *args, **kwargs)
 
 
 def _group(cls: type[BaseExceptionGroup[Any]]) -> registry.Handler:
