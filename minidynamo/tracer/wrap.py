@@ -91,13 +91,18 @@ def _refuse_metaclasses(value: object) -> None:
 
 
 def guard_alias(graph: OutputGraph, value: object, known: VariableTracker, source: Source | None) -> None:
-    if source is None or source == known.source:
+    place = known.source
+    # Functions that lie in arguments are told by their code alone, unless it matters which one it is.
+    by_code = isinstance(known, FunctionVariable) and place is not None and not isinstance(place.root(), Constant)
+    if by_code and source is None and place is not None:
+        graph.guard(place, GuardKind.IDENTITY, value)
+    if source is None or source == place:
         return
     graph.values.place(source, known)
-    if isinstance(known, FunctionVariable | BuiltinVariable | ClassVariable | PythonModuleVariable):
+    if isinstance(known, FunctionVariable | BuiltinVariable | ClassVariable | PythonModuleVariable) and not by_code:
         graph.guard(source, GuardKind.IDENTITY, value)
-    elif known.source is not None:
-        graph.guard(source, GuardKind.SAME_OBJECT, known.source)
+    elif place is not None:
+        graph.guard(source, GuardKind.SAME_OBJECT, place)
 
 
 def _wrapper(cls: type) -> Wrapper:

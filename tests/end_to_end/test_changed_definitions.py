@@ -570,3 +570,28 @@ def functions_that_share_their_code(compiled):
     pools = (torch.nn.functional.max_pool1d, torch.nn.functional.adaptive_max_pool1d)
     for function in (one, other, *pools, one, pools[0]):
         yield called(function, torch.arange(8.0).reshape(1, 1, 8))
+
+
+def named_anew(name):
+    def function(x):
+        return x * 2
+
+    function.__name__ = name
+    return function
+
+
+@histories
+def functions_with_the_same_code(compiled):
+    """Their code tells what they compute, and not which one is there."""
+    functions = [named_anew(name) for name in "abc"]
+    known, table = functions[1], {functions[1]: 5}
+
+    def told(holder, function, x):
+        same = holder.function is known, holder.function == known, holder.function in [known], known != function
+        return same, table.get(function), holder.function.__name__, holder.function(x), holder.function is function
+
+    for order in ((0, 1, 2, 1), (1, 0, 1, 2)):
+        f = compiled(told)
+        for position in order:
+            holder = types.SimpleNamespace(function=functions[position])
+            yield f(holder, functions[position], vector()), f(holder, functions[0], vector())
