@@ -585,13 +585,12 @@ def functions_with_the_same_code(compiled):
     """Their code tells what they compute, and not which one is there."""
     functions = [named_anew(name) for name in "abc"]
     known, table = functions[1], {functions[1]: 5}
-
-    def told(holder, function, x):
-        same = holder.function is known, holder.function == known, holder.function in [known], known != function
-        return same, table.get(function), holder.function.__name__, holder.function(x), holder.function is function
-
-    for order in ((0, 1, 2, 1), (1, 0, 1, 2)):
-        f = compiled(told)
-        for position in order:
-            holder = types.SimpleNamespace(function=functions[position])
-            yield f(holder, functions[position], vector()), f(holder, functions[0], vector())
+    questions = (
+        lambda holder, x: (holder.function == known, holder.function(x)),
+        lambda holder, x: (holder.function in [known], holder.function.__name__, x + 1),
+        lambda holder, x: (table.get(holder.function), x + 1),
+    )
+    for question in questions:
+        f = compiled(question)
+        for position in (0, 1, 0, 2, 1):
+            yield f(types.SimpleNamespace(function=functions[position]), vector())
