@@ -18,7 +18,7 @@ import torch
 
 from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Computed, Constant, PlainValue, Source, is_read_anew
+from minidynamo.guards.source import Attr, Computed, Constant, InstanceAttr, Item, PlainValue, Source, is_read_anew
 from minidynamo.names import name_of
 from minidynamo.tracer.constants import is_constant_value
 from minidynamo.tracer.copies import NUMPY_SCALARS
@@ -90,10 +90,20 @@ def _refuse_metaclasses(value: object) -> None:
     raise SkipFrame(Diagnostic("MD232", what, why=why, fix=fix))
 
 
+def stays(source: Source) -> bool:
+    """Whether a function found here is the same object at every call: globals, and attributes of what is global."""
+    if not isinstance(source.root(), Constant):
+        return False
+    if isinstance(source, Item):
+        namespace = source.of
+        return (isinstance(namespace, Constant) and namespace.hidden) or isinstance(namespace, Attr)
+    return isinstance(source, Attr | InstanceAttr | Constant)
+
+
 def guard_alias(graph: OutputGraph, value: object, known: VariableTracker, source: Source | None) -> None:
     place = known.source
     # Functions that lie in arguments are told by their code alone, unless it matters which one it is.
-    by_code = isinstance(known, FunctionVariable) and place is not None and not isinstance(place.root(), Constant)
+    by_code = isinstance(known, FunctionVariable) and place is not None and not stays(place)
     if by_code and source is None and place is not None:
         graph.guard(place, GuardKind.IDENTITY, value)
     if source is None or source == place:

@@ -63,10 +63,12 @@ def test_an_error_that_the_program_catches_is_no_break():
 
 
 def test_an_error_that_only_python_can_raise_for_a_handler_is_a_break():
+    made_outside = RuntimeError("kept")
+
     @minidynamo.compile(backend="eager", fullgraph=True)
     def f(x):
         try:
-            return x @ torch.ones(7, 7)
+            raise made_outside
         except RuntimeError:
             return x + 1
 

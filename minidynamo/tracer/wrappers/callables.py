@@ -12,12 +12,12 @@ from typing import Any
 from minidynamo.bytecode.instructions import decode
 from minidynamo.compat import HigherOrderOperator, OpOverload, OpOverloadPacket
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Attr, Constant, Source
+from minidynamo.guards.source import Attr, Source
 from minidynamo.steering import COMPILED, own_mark
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.registry import subclass_wrapper, wrapper
 from minidynamo.tracer.trace_rules import Action, is_trusted_module, rule_for
-from minidynamo.tracer.wrap import same_object, wrap
+from minidynamo.tracer.wrap import same_object, stays, wrap
 from minidynamo.tracer.wrappers.objects import opaque
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
@@ -63,7 +63,7 @@ def _by_identity(value: types.FunctionType, source: Source) -> bool:
     attributes of classes), and where more than its code decides what a call means. Compiled ones get new code with each
     version, and functions of libraries that stand for different things may share theirs.
     """
-    if isinstance(source.root(), Constant) or is_trusted_module(value.__module__):
+    if stays(source) or is_trusted_module(value.__module__):
         return True
     return own_mark(value, COMPILED) is not None or rule_for(value).action is not Action.INLINE
 
