@@ -1009,7 +1009,8 @@ def one_exception_for_groups(x):
 
 
 class Refused(OSError):
-    pass
+    def __init__(self, number, words):
+        super().__init__(number, words)
 
 
 @programs(breaks=2)
