@@ -21,7 +21,7 @@ from minidynamo.autograd.decompositions import masked, splittable
 from minidynamo.autograd.emitter import copied
 from minidynamo.autograd.in_place import write_in_place
 from minidynamo.autograd.numbers import has_symbols
-from minidynamo.autograd.overwriting import as_new, overwrite, overwrite_inputs
+from minidynamo.autograd.overwriting import as_new, counted_as, overwrite, overwrite_inputs
 from minidynamo.autograd.postponing import postpone
 from minidynamo.autograd.saving import SavePolicy
 from minidynamo.autograd.segments import compile_segments, has_cuts
@@ -140,8 +140,8 @@ def _run_operations(
     for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.mkldnn_rnn_layer.default):
         node.target = compat.called_by(node)
     if stage == "backward":
-        write_in_place(graph.graph)
-        return _one_by_one(graph, stage)
+        versions = write_in_place(graph.graph)
+        return counted_as(_one_by_one(graph, stage), versions)
     if stage == "forward":
         postpone(graph.graph)
     renewed = overwrite(graph.graph)

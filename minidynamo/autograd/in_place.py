@@ -23,10 +23,12 @@ from minidynamo.graph_memory import FILLING, may_share
 aten = torch.ops.aten
 
 
-def write_in_place(graph: fx.Graph) -> None:
+def write_in_place(graph: fx.Graph) -> dict[int, int]:
     """Let pointwise results, and what is put into zeros, take over the memory of an argument that was made for them
-    alone."""
-    written: set[fx.Node] = set()
+    alone. Returns which results of the graph lie in such memory, by position, and how often autograd has written there
+    when it has added them up."""
+    written: dict[fx.Node, int] = {}
+    counts: dict[object, int] = {}
     for node in graph.nodes:
         op = _writing(node)
         if op is None:
@@ -35,9 +37,14 @@ def write_in_place(graph: fx.Graph) -> None:
         if node.target is aten.add.Tensor and isinstance(rest[0], fx.Node) and not _is_given_up(first, node, written):
             first, rest = (rest[0], [first]) if not node.kwargs else (first, rest)
         if _is_given_up(first, node, written):
+            written[node] = written.get(first, 0) + 1 if node.target is aten.add.Tensor else 0
+            for memory in {memory_of(node), memory_of(first)} - {None}:  # views of it were computed before
+                counts[memory] = written[node]
             node.target, node.args = op, (first, *rest)
             node.meta["val"] = first.meta["val"]
-            written.add(node)
+    results: Any = graph.output_node().args[0]
+    found = ((i, memory_of(node)) for i, node in enumerate(results) if isinstance(node, fx.Node))
+    return {i: counts[memory] for i, memory in found if memory in counts}
 
 
 def _writing(node: fx.Node) -> OpOverload | None:

@@ -23,7 +23,7 @@ from minidynamo.autograd.overlaps import same_elements, share_elements
 from minidynamo.autograd.twins import Twin, out_variant, twin_of
 from minidynamo.autograd.views import PARTS
 from minidynamo.autograd.written_inputs import memory_of
-from minidynamo.boxed import BoxedCallable, mark_boxed
+from minidynamo.boxed import BoxedCallable, HandOver, hands_over, mark_boxed
 from minidynamo.compat import OpOverload
 from minidynamo.nested import nodes_in
 from minidynamo.unfused_memory import OUT, WRITTEN
@@ -53,16 +53,32 @@ def as_new(run: BoxedCallable, renewed: Renewed) -> BoxedCallable:
     """`run`, of whose results those that lie in memory written to are what they were before `overwrite`."""
     if not renewed:
         return run
+    counting = counted_as(run, dict.fromkeys(renewed, 0))
+    views = [position for position, was_view in renewed.items() if not was_view]
 
     def call(args: list[Any]) -> list[Any]:
-        made = list(run(args))
-        for position, was_view in renewed.items():
-            if made[position]._is_view() and not was_view:
+        made: list[Any] = counting(args)
+        for position in views:
+            if made[position]._is_view():
                 made[position] = made[position].detach()
-        counted = [made[position] for position in renewed if compat.version_of(made[position]) is not None]
-        compat.set_versions(counted, [0] * len(counted))
         return made
 
+    return mark_boxed(call)
+
+
+def counted_as(run: BoxedCallable, versions: Mapping[int, int]) -> BoxedCallable:
+    """`run`, with torch counting its results, by position, as written so often. What was handed over is not asked."""
+    if not versions:
+        return run
+
+    def call(args: list[Any], hand_over: HandOver | None = None) -> list[Any]:
+        made = list(run(args) if hand_over is None else run(args, hand_over))  # type: ignore[call-arg]
+        counted = {i: version for i, version in versions.items() if made[i] is not None}
+        counted = {i: version for i, version in counted.items() if compat.version_of(made[i]) is not None}
+        compat.set_versions([made[i] for i in counted], counted.values())
+        return made
+
+    call._hands_over = hands_over(run)  # type: ignore[attr-defined]
     return mark_boxed(call)
 
 

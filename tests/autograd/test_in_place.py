@@ -85,6 +85,17 @@ def test_gradients_are_those_of_eager(program):
             torch.testing.assert_close(got, wanted)
 
 
+@pytest.mark.parametrize("program", [gathered, lambda x, w: (w**3).sum() + (x**3).sum()])
+def test_gradients_count_as_written_where_eager_adds_them_up(program):
+    leaves = inputs((4, 4), (4, 4))()[0]
+
+    def counts(function):
+        made = torch.autograd.grad(function(*leaves).sum(), leaves)
+        return [gradient._version for gradient in made]
+
+    assert counts(minidynamo.compile(program, backend="aot_eager")) == counts(program)
+
+
 def test_parts_are_made_of_the_graph_without_writes():
     """A write would hide the sum, and with it what nobody hands in."""
 
