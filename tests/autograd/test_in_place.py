@@ -85,7 +85,7 @@ def test_gradients_are_those_of_eager(program):
             torch.testing.assert_close(got, wanted)
 
 
-@pytest.mark.parametrize("program", [gathered, lambda x, w: (w**3).sum() + (x**3).sum()])
+@pytest.mark.parametrize("program", [gathered, lambda x, w: x.exp().mean(0) * w.exp().mean()])
 def test_gradients_count_as_written_where_eager_adds_them_up(program):
     leaves = inputs((4, 4), (4, 4))()[0]
 
