@@ -24,6 +24,12 @@ OUT = "out"
 DIES = "dies"
 """What an input notes that dies with its last use, as what forward has kept for backward does."""
 
+aten = torch.ops.aten
+
+_ZEROS = frozenset((aten.zeros.default, aten.new_zeros.default, aten.zeros_like.default))
+_PUTTING = frozenset((aten.select_scatter.default, aten.slice_scatter.default, aten.diagonal_scatter.default))
+"""What puts something into a part of a tensor: formulas write to a view of zeros."""
+
 
 def peak_of_operations(gm: fx.GraphModule, taken: bool = False) -> int:
     """The most bytes that the operations hold at one time. Of the inputs those count that note that they die: of others
@@ -56,7 +62,9 @@ def peak_of_operations(gm: fx.GraphModule, taken: bool = False) -> int:
 
 def _filled(node: fx.Node, place: int, memories: dict[fx.Node, list[int]], dies: dict[int, int]) -> list[int]:
     """The memory of what an operator puts something into, as formulas do with zeros, if nobody else needs that."""
-    source = node.args[0] if node.target in FILLING else None
+    source = node.args[0] if node.target in FILLING or node.target in _PUTTING else None
+    if node.target in _PUTTING and getattr(source, "target", None) not in _ZEROS:  # which a program copies
+        source = None
     found = memories.get(source, []) if isinstance(source, fx.Node) and source.op != "placeholder" else []
     return [memory for memory in found if dies[memory] == place]
 

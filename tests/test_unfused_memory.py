@@ -41,6 +41,8 @@ def test_inputs_that_die_count():
 def test_what_is_put_into_zeros_takes_nothing():
     assert peak_of_operations(traced(lambda x: torch.zeros(64, 64).masked_scatter(x > 0, x))) == SIZE + 64 * 64
     assert peak_of_operations(traced(lambda x: x.masked_scatter(x > 0, x))) == SIZE + 64 * 64
+    assert peak_of_operations(traced(lambda x: torch.zeros_like(x).select_scatter(x[0], 0, 1))) == SIZE
+    assert peak_of_operations(traced(lambda x: x.sin().select_scatter(x[0], 0, 1))) == 2 * SIZE
     kept = traced(lambda x: ((y := torch.zeros(64, 64)), y.masked_scatter(x > 0, x)))
     assert peak_of_operations(kept) == 2 * SIZE + 64 * 64
 

@@ -10,9 +10,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import fx
 
 from minidynamo.autograd.checks import unused_checks
+from minidynamo.autograd.emitter import same_layout
 from minidynamo.autograd.joint_graph import Forward, Joint, ancestors
 from minidynamo.autograd.kept_parts import Part, fake_view, kept_parts, view_of
 from minidynamo.autograd.minimum_cut import Network
@@ -23,6 +25,7 @@ from minidynamo.autograd.storage_sizes import give_up, grow
 from minidynamo.autograd.writing_calls import write_to_temporaries
 from minidynamo.autograd.written_inputs import WrittenInputs, holds_in_the_end
 from minidynamo.config import config
+from minidynamo.graph_memory import may_share
 from minidynamo.saved_tensors import SavedValue
 from minidynamo.unfused_memory import DIES
 
@@ -76,8 +79,9 @@ def forward_graph(
         pending = [node]
         while pending:
             ready = pending.pop()
-            env[ready] = made.node_copy(ready, env.__getitem__)
-            written.note(ready)
+            source = None if ready in results else _read_at_once(ready, early)
+            env[ready] = made.node_copy(ready, env.__getitem__) if source is None else env[source]
+            written.note(ready, source)
             unlocked = [user for user in ready.users if user in early and user not in env]
             pending += [user for user in reversed(unlocked) if all(i in env for i in user.all_input_nodes)]
 
@@ -95,6 +99,17 @@ def forward_graph(
     made.output(tuple(map(found.__getitem__, results)))
     write_to_temporaries(made)
     return made
+
+
+def _read_at_once(node: fx.Node, early: Collection[fx.Node]) -> fx.Node | None:
+    """What can be read instead of `node`, a copy that eager keeps: all that is computed of it here is what backward
+    takes instead, and that comes right behind it, in front of what the program writes then."""
+    if node.target is not torch.ops.aten.clone.default or node not in early:
+        return None
+    source, users = node.args[0], early & node.users.keys()
+    if not isinstance(source, fx.Node) or not users or not same_layout(node.meta["val"], source.meta["val"]):
+        return None
+    return source if all(user.all_input_nodes == [node] and not may_share(user) for user in users) else None
 
 
 def partition(joint: Joint, save_policy: SavePolicy | None = None) -> Partition:

@@ -74,10 +74,10 @@ class WrittenInputs:
         self.inputs = {write.placeholder: env[write.placeholder] for write in writes}
         self.copies: dict[fx.Node, fx.Node] = {}
 
-    def note(self, node: fx.Node) -> None:
-        """Behind the copy of `node`: it may lie in the memory of inputs."""
+    def note(self, node: fx.Node, source: fx.Node | None) -> None:
+        """Behind the copy of `node`, or behind what stands for it, `source`: it may lie in the memory of inputs."""
         places = frozenset(p for i in node.all_input_nodes for p in self.inside.get(i, ()))
-        if places and lies_in_arguments(node):
+        if places and (source is not None or lies_in_arguments(node)):
             self.inside[node] = places
             for place in places & self.lying.keys():
                 self.lying[place].append(node)

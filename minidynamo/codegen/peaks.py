@@ -67,7 +67,8 @@ def scheduled(
         counted = [_counted(best[2], dying, taken) for taken in cases]
         peaks = [_peak(host) for host in counted]
         each = [(peak - limit(taken), host) for taken, peak, host in zip(cases, peaks, counted)]
-        cuts = (_cut(program, *best[:2], host, above) for above, host in each if above > 0)
+        gone = [_handed_over(best[2]) if taken else frozenset[str]() for taken in cases]
+        cuts = (_cut(program, *best[:2], host, above, taken) for (above, host), taken in zip(each, gone) if above > 0)
         more = next((cut for cut in cuts if cut is not None and cut not in made), None)
         if more is None:
             break
@@ -118,6 +119,10 @@ def _counted(host: HostProgram, dying: Collection[str], taken: bool) -> HostProg
     return replace(host, input_buffers=inputs, steps=steps)
 
 
+def _handed_over(host: HostProgram) -> frozenset[str]:
+    return frozenset(step.name for step in host.steps if isinstance(step, HandOver))
+
+
 def _peak(host: HostProgram, steps: int | None = None) -> int:
     """The most bytes that the first steps hold."""
     return replace(host, steps=host.steps[:steps]).peak_bytes()
@@ -133,15 +138,23 @@ def _at_peak(host: HostProgram) -> Kernel | None:
     return next((step.kernel for step in following if isinstance(step, Launch)), None)
 
 
-def _cut(program: LoopProgram, loops: LoopProgram, steps: Sequence[Step], host: HostProgram, excess: int) -> Cut | None:
-    """Where the kernel at the peak had better be cut: where that needs least memory. None where the peak is not that of
-    a kernel, no cut helps, or it costs too much for so few bytes."""
+def _cut(
+    program: LoopProgram,
+    loops: LoopProgram,
+    steps: Sequence[Step],
+    host: HostProgram,
+    excess: int,
+    taken: Collection[str],
+) -> Cut | None:
+    """Where the kernel at the peak had better be cut: where that needs least memory, if results in `taken` are gone
+    when they are final. None where the peak is not that of a kernel, no cut helps, or it costs too much for so few
+    bytes."""
     kernel = _at_peak(host)
     if kernel is None:
         return None
     position = next(k for k, step in enumerate(steps) if isinstance(step, Kernel) and step.name == kernel.name)
     dying = {*analyze(steps, loops.inputs, loops.outputs).dying(position)} - ({*loops.inputs} - {*host.input_buffers})
-    halves = _Halves(split_reductions(program), kernel, dying, loops.inputs)
+    halves = _Halves(split_reductions(program), kernel, dying, loops.inputs, taken)
     costs = {k: halves.cost(k) for k in range(len(halves.nodes)) if halves.traffic(k) <= MOST_TRAFFIC * excess}
     place = min(costs, key=costs.__getitem__)
     return halves.cut(place) if place else None
@@ -149,10 +162,18 @@ def _cut(program: LoopProgram, loops: LoopProgram, steps: Sequence[Step], host: 
 
 class _Halves:
     """What a kernel computes, in the order of the program, cut at any place. `dying` is what it reads and what is gone
-    behind it; what of that is an input is not written over."""
+    behind it; what of that is an input is not written over. What is `taken` is gone behind the half that makes it."""
 
-    def __init__(self, program: LoopProgram, kernel: Kernel, dying: Collection[str], inputs: Collection[str]) -> None:
+    def __init__(
+        self,
+        program: LoopProgram,
+        kernel: Kernel,
+        dying: Collection[str],
+        inputs: Collection[str],
+        taken: Collection[str],
+    ) -> None:
         self.inputs = inputs
+        self.taken = taken
         self.nodes = list(_computed(program, kernel))
         self.written = [buffer.name for buffer in kernel.writes if buffer.name not in inputs]
         self.dying = [buffer.name for buffer in kernel.reads if buffer.name in dying]
@@ -181,7 +202,8 @@ class _Halves:
         gone = [name for name in self.dying if name not in later]
         before = self._sum(self.dying)
         highest = before + self._new(gone, [*first, *between])
-        rest = before - self._sum(gone) + self._sum([*first, *between])
+        stays = [name for name in first if name not in self.taken or name in later]
+        rest = before - self._sum(gone) + self._sum([*stays, *between])
         gone = [*(name for name in self.dying if name in later), *between]
         return max(highest, rest + self._new(gone, [name for name in self.written if name not in first]))
 

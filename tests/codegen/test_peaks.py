@@ -85,6 +85,15 @@ def test_results_of_which_none_is_read_for_another_get_kernels_of_their_own():
     assert peak(fused, dying) == 4 * SIZE and peak(cut, dying) == 3 * SIZE
 
 
+def test_results_that_are_handed_over_are_gone_for_the_second_half():
+    def program(x, w):
+        return x + w, x * w
+
+    limits = {False: 1 << 30, True: SIZE}
+    assert kernels(planned(program, limits.__getitem__)) == [["add", "mul"]]
+    assert kernels(planned(program, limits.__getitem__, handing_over=True)) == [["add"], ["mul"]]
+
+
 def test_nothing_is_cut_for_a_few_bytes():
     above = {few: planned(gates, lambda taken, few=few: 3 * SIZE - few) for few in (4, 4 * SIZE)}
     assert [len(kernels(found)) for found in above.values()] == [1, 2]

@@ -181,6 +181,16 @@ def test_what_stands_for_arguments_takes_no_memory(name, backend):
     assert got_peak <= peak
 
 
+def test_a_mask_that_is_kept_is_read_of_an_argument_before_that_is_written():
+    def program(x, w):
+        return x.clamp_min_(0.5)
+
+    values, peak = measured(program, None, True, sums, computed)
+    got, got_peak = measured(program, "aot_eager", True, sums, computed)
+    torch.testing.assert_close(got, values)
+    assert got_peak <= peak
+
+
 def written_in_part(part):
     """A result that is written in two steps, of which backward reads the second."""
 
