@@ -163,6 +163,12 @@ def _dropped_out(result: torch.Tensor, operands: Sequence[Any]) -> Strides:
     return _as_allocated(result, operands) if result.dtype is torch.bool else _as_iterated(result, [*operands] * 2)
 
 
+def _of_target(result: torch.Tensor, operands: Sequence[Any]) -> Strides:
+    """Of a loss that is computed in what is made like the target."""
+    _, target, *_ = operands
+    return _as_allocated(result, [target]) or _as_iterated(result, [target, 1])
+
+
 def _expanded(result: torch.Tensor, operands: Sequence[Any]) -> Strides:
     """Of a tensor without dimensions."""
     return None if operands[0].dim() else [0] * result.dim()
@@ -189,6 +195,7 @@ RULES: dict[OpOverload, Rule] = {
     **_each(_as_iterated, _ITERATED),
     **_each(_row_major, _ROW_MAJOR),
     **_each(_seen_as, "_unsafe_view.default view.default"),
+    aten.binary_cross_entropy_with_logits.default: _of_target,
     aten.expand.default: _expanded,
     aten.native_dropout.default: _dropped_out,
 }

@@ -30,7 +30,7 @@ from minidynamo.autograd.joint import Trace, trace_joint
 from minidynamo.autograd.joint_graph import Forward, Joint, ancestors
 from minidynamo.autograd.numbers import is_number
 from minidynamo.autograd.orders import handed_on
-from minidynamo.autograd.outputs import Results, plan_outputs
+from minidynamo.autograd.outputs import Results, plan_outputs, result_strides
 from minidynamo.autograd.packing import kept_as_in_eager, kept_for_tensors, mark_parameters, pack, unpacking
 from minidynamo.autograd.partition import Partition, exposed, forward_graph, partition
 from minidynamo.autograd.parts import KeptFor, Part, part_of, read_for
@@ -329,7 +329,9 @@ def aot_graphs(
             mark_parameters(functional.placeholders, flat)
             tracer = None if hooks is None else HookTracer(hooks, decomposition_table(keep()), entry)
             graphs = _split(layout, trace, functional, results, save_policy, tracer)
-    return replace(graphs, signature=replace(graphs.signature, all_gradients=is_reentrant(gm)), eager=eager)
+    strides = result_strides(gm.graph, results)
+    signature = replace(graphs.signature, all_gradients=is_reentrant(gm), result_strides=strides)
+    return replace(graphs, signature=signature, eager=eager)
 
 
 def _split(

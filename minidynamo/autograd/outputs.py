@@ -276,3 +276,27 @@ def _shares(what: str) -> GraphRefused:
             fix="Return a copy: `return x, x.t().clone()`.",
         )
     )
+
+
+def result_strides(captured: fx.Graph, results: Results) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    """For `GraphSignature.result_strides`: where the operations of a graph lay out dimensions of one element, or a
+    tensor without elements, otherwise than what the program called. Strides that vary are left."""
+    found: dict[int, tuple[int, ...]] = {}
+    for node, plan in zip(captured.output_node().args[0], results.outputs):  # type: ignore[arg-type]
+        wanted = node.meta.get("example_value") if isinstance(node, fx.Node) else None
+        if plan.origin != "graph" or plan.steps or not isinstance(wanted, torch.Tensor):
+            continue
+        made = results.nodes[plan.index].meta["val"]
+        if made.layout is wanted.layout is torch.strided and _differ_unseen(made, wanted):
+            found[plan.index] = tuple(wanted.stride())
+    return tuple(found.items())
+
+
+def _differ_unseen(made: torch.Tensor, wanted: torch.Tensor) -> bool:
+    """Whether two tensors of one shape have other strides, but not where an address hangs on them."""
+    dims = [*zip(made.shape, made.stride(), wanted.stride())]
+    if keys(made.shape) != keys(wanted.shape) or any(type(stride) is not int for _, *pair in dims for stride in pair):
+        return False
+    is_empty = any(type(size) is int and size == 0 for size in made.shape)
+    apart = [size for size, one, other in dims if one != other]
+    return bool(apart) and (is_empty or all(type(size) is int and size == 1 for size in apart))

@@ -79,7 +79,7 @@ def forward_graph(
         pending = [node]
         while pending:
             ready = pending.pop()
-            source = None if ready in results else _read_at_once(ready, early)
+            source = None if ready in results else _read_at_once(ready, early, env)
             env[ready] = made.node_copy(ready, env.__getitem__) if source is None else env[source]
             written.note(ready, source)
             unlocked = [user for user in ready.users if user in early and user not in env]
@@ -101,15 +101,17 @@ def forward_graph(
     return made
 
 
-def _read_at_once(node: fx.Node, early: Collection[fx.Node]) -> fx.Node | None:
+def _read_at_once(node: fx.Node, early: Collection[fx.Node], made: Collection[fx.Node]) -> fx.Node | None:
     """What can be read instead of `node`, a copy that eager keeps: all that is computed of it here is what backward
-    takes instead, and that comes right behind it, in front of what the program writes then."""
+    takes instead, and that comes right behind it, in front of what the program writes then, since all else that it is
+    computed of is `made`."""
     if node.target is not torch.ops.aten.clone.default or node not in early:
         return None
     source, users = node.args[0], early & node.users.keys()
     if not isinstance(source, fx.Node) or not users or not same_layout(node.meta["val"], source.meta["val"]):
         return None
-    return source if all(user.all_input_nodes == [node] and not may_share(user) for user in users) else None
+    ready = all(other is node or other in made for user in users for other in user.all_input_nodes)
+    return source if ready and not any(map(may_share, users)) else None
 
 
 def partition(joint: Joint, save_policy: SavePolicy | None = None) -> Partition:

@@ -508,7 +508,7 @@ def _settling(signature: GraphSignature, graph: BoxedCallable, *, counted: bool 
     inputs = [(i, 0 if counted else count) for i, count in _inside(signature)]
     uncounted = [] if torch.is_inference_mode_enabled() else [m.index for m in signature.mutations if m.writes is None]
     in_place = sorted((m.result, m.index) for m in signature.mutations if m.in_place and m.result is not None)
-    if not signature.result_writes and not signature.no_views and not inputs and not uncounted:
+    if not any((signature.result_writes, signature.no_views, signature.result_strides, inputs, uncounted)):
         return graph
     positions, counts = zip(*signature.result_writes) if signature.result_writes else ((), ())
 
@@ -522,6 +522,8 @@ def _settling(signature: GraphSignature, graph: BoxedCallable, *, counted: bool 
             made.insert(position, data)
         for i in signature.no_views:
             made[i] = made[i].detach()
+        for i, strides in signature.result_strides:
+            made[i] = made[i].as_strided(made[i].shape, strides).detach()
         compat.set_versions([*written, *(made[i] for i in positions)], [*versions, *counts])
         return made
 

@@ -118,7 +118,8 @@ class GraphSignature:
     `differentiable_results` that it depends on: when none of those was used it gets None, as in eager. `unreached` are
     those that never get a gradient: autograd is told of them only if they are leaves, since behind others lies history
     that it would walk into. `result_writes` are positions of results that torch counts as written, and how often;
-    `no_views` of those that are views of something in the graph alone.
+    `no_views` of those that are views of something in the graph alone, `result_strides` of those that eager lays out
+    otherwise where no address hangs on it, and how.
     `constants` are tensors of the user's code that are appended to the inputs, `given_up` the
     inputs whose lists were given up, `number_results` the results that are numbers. What backward takes of numbers is
     no part of `saved`: they are no tensors. `all_gradients`: backward refuses to compute some gradients only;
@@ -149,6 +150,7 @@ class GraphSignature:
     unreached: tuple[int, ...] = ()
     result_writes: tuple[tuple[int, int], ...] = ()
     no_views: tuple[int, ...] = ()
+    result_strides: tuple[tuple[int, tuple[int, ...]], ...] = ()
     constants: tuple[torch.Tensor, ...] = ()
     saved: tuple[SavedValue, ...] = ()
     given_up: tuple[int, ...] = ()
