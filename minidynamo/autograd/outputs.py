@@ -282,7 +282,8 @@ def result_strides(captured: fx.Graph, results: Results) -> tuple[tuple[int, tup
     """For `GraphSignature.result_strides`: where the operations of a graph lay out dimensions of one element, or a
     tensor without elements, otherwise than what the program called. Strides that vary are left."""
     found: dict[int, tuple[int, ...]] = {}
-    for node, plan in zip(captured.output_node().args[0], results.outputs):  # type: ignore[arg-type]
+    returned: Any = captured.output_node().args[0]
+    for node, plan in zip(returned if isinstance(returned, (tuple, list)) else (returned,), results.outputs):
         wanted = node.meta.get("example_value") if isinstance(node, fx.Node) else None
         if plan.origin != "graph" or plan.steps or not isinstance(wanted, torch.Tensor):
             continue
