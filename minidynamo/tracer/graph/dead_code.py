@@ -23,24 +23,37 @@ _IMPURE_NAMES = {"scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "rnn
 # Besides torch's pointwise operations and reductions, those whose errors are about shapes and types alone, which
 # fake tensors have raised already.
 _SAFE_NAMES = """
-    addmm arange argsort as_tensor bfloat16 bmm bool cat chunk concat contiguous conv1d conv2d conv3d cpu cuda cumprod
-    cumsum detach diagonal dim dot double einsum empty empty_like expand expand_as eye flatten flip float full full_like
-    half hstack int is_grad_enabled linear linspace log_softmax long matmul mm movedim mv narrow new_empty new_full
-    new_ones new_zeros numel ones ones_like outer permute repeat reshape roll select shape size slice softmax sort split
-    squeeze stack stride swapaxes t tensor tile to topk transpose tril triu type type_as unbind unflatten unfold
-    unsqueeze view vstack zeros zeros_like
+    absolute addbmm addmm addmv addr adjoint arange arccos arccosh arcsin arcsinh arctan arctan2 arctanh argsort
+    as_tensor bartlett_window bfloat16 blackman_window bmm bool broadcast_to bucketize byte cat char chunk
+    column_stack complex concat concatenate conj constant_pad_nd contiguous conv1d conv2d conv3d cpu cuda cummax
+    cummin cumprod cumsum cumulative_trapezoid detach diag diag_embed diagflat diagonal diagonal_scatter diff dim
+    dist dot double dsplit dstack einsum empty empty_like empty_strided expand expand_as eye fix flatten flip fliplr
+    flipud float full full_like ger glu greater greater_equal half hamming_window hann_window hardswish hsplit
+    hstack inner int is_grad_enabled isclose isin isreal kaiser_window kron kthvalue less less_equal linear linspace
+    log_softmax logcumsumexp logsigmoid logspace long matmul median mm mode moveaxis movedim msort multiply mv
+    nanmean nanmedian narrow narrow_copy negative new_empty new_empty_strided new_full new_ones new_zeros not_equal
+    numel ones ones_like outer permute polar prelu ravel repeat reshape reshape_as resolve_conj resolve_neg roll
+    rot90 row_stack select select_scatter shape short size slice slice_scatter softmax softsign sort split
+    split_with_sizes squeeze stack stride sum_to_size swapaxes swapdims t tanhshrink tensor threshold tile to topk
+    trace transpose trapezoid tril tril_indices triu triu_indices type type_as unbind unflatten unfold unsafe_chunk
+    unsafe_split unsqueeze vdot view view_as_complex view_as_real vsplit vstack zeros zeros_like
 """
 _CANNOT_RAISE = frozenset(_SAFE_NAMES.split())
 # More operations that raise for no data, which are kept all the same: they warn, write, or draw.
 _KEPT_NAMES = """
-    adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d
-    adaptive_max_pool3d alpha_dropout avg_pool1d avg_pool2d avg_pool3d baddbmm batch_norm
-    binary_cross_entropy_with_logits cauchy clone conv_transpose1d conv_transpose2d conv_transpose3d copy
-    cosine_similarity dropout dropout1d dropout2d dropout3d elu exponential fill geometric group_norm gru huber_loss
-    instance_norm interpolate kl_div l1_loss layer_norm log_normal lstm max_pool1d max_pool2d max_pool3d mse_loss
-    multi_head_attention_forward normal normalize pad pixel_shuffle pixel_unshuffle rand rand_like randint randn
-    randn_like random randperm relu rms_norm scaled_dot_product_attention smooth_l1_loss softplus uniform upsample
-    view_as zero
+    adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool1d_with_indices
+    adaptive_max_pool2d adaptive_max_pool2d_with_indices adaptive_max_pool3d adaptive_max_pool3d_with_indices
+    affine_grid alpha_dropout avg_pool1d avg_pool2d avg_pool3d baddbmm batch_norm bilinear
+    binary_cross_entropy_with_logits cauchy channel_shuffle clone conv_transpose1d conv_transpose2d conv_transpose3d
+    copy corrcoef cosine_embedding_loss cosine_similarity cov cross dropout dropout1d dropout2d dropout3d elu
+    exponential feature_alpha_dropout fill fold geometric grid_sample group_norm gru gumbel_softmax
+    hinge_embedding_loss huber_loss instance_norm interpolate kl_div l1_loss layer_norm local_response_norm
+    log_normal lp_pool1d lp_pool2d lp_pool3d lstm margin_ranking_loss max_pool1d max_pool1d_with_indices max_pool2d
+    max_pool2d_with_indices max_pool3d max_pool3d_with_indices mse_loss multi_head_attention_forward
+    multilabel_soft_margin_loss native_batch_norm native_dropout native_group_norm native_layer_norm normal
+    normalize pad pairwise_distance pdist pixel_shuffle pixel_unshuffle poisson_nll_loss rand rand_like randint
+    randn randn_like random randperm relu rms_norm scaled_dot_product_attention smooth_l1_loss soft_margin_loss
+    softmin softplus stft triplet_margin_loss uniform upsample upsample_bilinear upsample_nearest view_as zero
 """
 _KEPT = frozenset(_KEPT_NAMES.split())
 # Parts of the names of operations whose outcome the program waits for on any device.
@@ -97,6 +110,8 @@ def may_raise(node: torch.fx.Node) -> bool:
         return any(word in name for word in _WAITED_FOR)
     if plain == "bernoulli" and len(node.all_input_nodes) == 1:  # of one number, which has been looked at
         return False
+    if name == "normal":  # of tensors, whose deviations may be negative
+        return bool(node.all_input_nodes)
     return not (_cannot_raise(plain, node) or plain in _KEPT)
 
 

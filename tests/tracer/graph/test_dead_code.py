@@ -1,5 +1,6 @@
 import torch
 
+from minidynamo.tracer.graph.dead_code import may_raise
 from tests.tracer.capture import capture, targets
 
 
@@ -45,10 +46,12 @@ def test_what_may_raise_for_some_values_stays():
         torch.linalg.cholesky(x.view(1, 1))
         i // i
         i % i
+        torch.normal(0.0, x)
         return x
 
     traced = capture(f, torch.ones(1), torch.zeros(1, dtype=torch.int64))
-    assert len(targets(traced)) == 6  # the view is used
+    assert len(targets(traced)) == 7  # the view is used
+    assert sum(map(may_raise, traced.graph.graph.nodes)) == 6
 
 
 def test_what_raises_for_shapes_and_types_alone_goes():
@@ -57,3 +60,13 @@ def test_what_raises_for_shapes_and_types_alone_goes():
         return x * 2
 
     assert len(targets(capture(f, torch.ones(3)))) == 1
+
+
+def test_a_write_that_raises_for_no_data_is_no_reason_to_expect_errors():
+    def f(x, y):
+        torch.nn.functional.hardswish(x, inplace=True)
+        y.copy_(x.slice_scatter(x[:1].adjoint().mT, 0, 0, 1))
+        return torch.nn.functional.local_response_norm(x[None], 2)
+
+    traced = capture(f, torch.ones(3, 3), torch.ones(3, 3))
+    assert len(targets(traced)) == 8 and not any(map(may_raise, traced.graph.graph.nodes))
