@@ -1,5 +1,9 @@
+import itertools
+
+import pytest
 import torch
 
+from minidynamo.tracer.graph import dead_code
 from minidynamo.tracer.graph.dead_code import may_raise
 from tests.tracer.capture import capture, targets
 
@@ -70,3 +74,39 @@ def test_a_write_that_raises_for_no_data_is_no_reason_to_expect_errors():
 
     traced = capture(f, torch.ones(3, 3), torch.ones(3, 3))
     assert len(targets(traced)) == 8 and not any(map(may_raise, traced.graph.graph.nodes))
+
+
+FILLINGS = {
+    torch.float32: [0.0, 1.0, -1.0, float("nan"), float("inf"), -float("inf"), 3e38, 1e-40, 7.5],
+    torch.int64: [0, 1, -1, 100, 2**63 - 1, -(2**63)],
+    torch.bool: [False, True],
+}
+MORE = [(), (1,), (0,), (0.5,), (0, 1), ((4, 4),), ([2, 2],), (2, 2), ((1, 1), (3, 3))]
+LOOKED_UP = {"normal"}  # which `may_raise` tells apart
+
+
+def outcomes(function, shape, fillings, tensors, more):
+    """What a call raises for tensors with these numbers, one after the other; "" for nothing."""
+    for start in range(len(fillings)):
+        given = [torch.full(shape, fillings[(start + k) % len(fillings)]) for k in range(tensors)]
+        try:
+            function(*given, *more)
+        except Exception as error:
+            yield f"{type(error).__name__}: {error}"
+        else:
+            yield ""
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_no_data_makes_the_operations_raise_that_cannot():
+    wrong = set()
+    spaces = (torch, torch.nn.functional, torch.Tensor)
+    for name in sorted((dead_code._CANNOT_RAISE | dead_code._KEPT) - LOOKED_UP):
+        functions = [function for space in spaces if callable(function := getattr(space, name, None))]
+        shapes = [(4, 4), (4,), (1, 2, 4, 4)]
+        for function, shape, dtype, count, more in itertools.product(functions, shapes, FILLINGS, (1, 2, 3), MORE):
+            found = {*outcomes(function, shape, FILLINGS[dtype], count, more)}
+            if "" in found and len(found) > 1:
+                wrong.add((name, *sorted(found)))
+    assert wrong == set()
