@@ -199,7 +199,8 @@ class Trace:
         try:
             args, kwargs = scalars.as_numbers(self, target, args, kwargs or {})
             stored = scalars.written(self, target, args, kwargs)
-            made = self.graph.emit(target, *with_plain_numbers(self, target, *as_torch_reads(target, args, kwargs)))
+            read = as_torch_reads(target, args, kwargs)
+            made = self.graph.emit(target, *with_plain_numbers(self, target, *read))
             self.graph.shapes.announce_decisions()
             scalars.note(self, [*stored, *scalars.made(self, target, args, made)])
             if not self.chain.awaits_errors:
@@ -228,7 +229,8 @@ class Trace:
             if found is None:
                 self.raises(cause)
             real, is_said = found
-            if is_said and says(real):
+            named = zip((*args, *kwargs.values()), (*read[0], *read[1].values()))
+            if is_said and says(real) and all(given is taken for given, taken in named):
                 self.raises(real, exact=True)
             self.raises(unsaid(type(real)))
         unroll_pieces(self, name, args, made)

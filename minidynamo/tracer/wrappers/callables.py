@@ -68,7 +68,6 @@ def _by_identity(value: types.FunctionType, source: Source) -> bool:
     return own_mark(value, COMPILED) is not None or rule_for(value).action is not Action.INLINE
 
 
-@functools.lru_cache(maxsize=1024)  # as many codes as are kept decoded
 def _names_globals(code: types.CodeType) -> bool:
     """Whether a function, or one that is defined in it, names what its module has."""
     own = any(instruction.opname.endswith(("_GLOBAL", "_NAME")) for instruction in decode(code))
