@@ -385,7 +385,7 @@ exec {cxx} "$@"
 def test_a_compiler_that_breaks_before_backward(tmp_path):
     cxx = find_toolchain().command
     flaky = script(tmp_path / "g++", FAILS_THE_SECOND_TIME.format(cxx=cxx, count=tmp_path / "count"))
-    with minidynamo.config.patch(cxx=flaky):
+    with minidynamo.config.patch(cxx=flaky, cache_dir=str(tmp_path)):
         with pytest.raises(KernelBuildError, match="of the backward graph"):
             train()
         (tmp_path / "count").unlink()
