@@ -6,7 +6,7 @@ Autograd takes gradients as they come, and what is computed of them elementwise 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -72,7 +72,10 @@ class NewLayouts:
             self.set(node, operator.getitem(*fake(node.args)))
             return
         like = node.meta["val"]
-        if self.takes_any(node) and not has_symbols([like, *(source.meta["val"] for source in given)]):
+        varies = has_symbols([like, *(source.meta["val"] for source in given)])
+        if varies and self.takes_any(node) and _lies_by_rows(node):
+            return
+        if self.takes_any(node) and (not varies or _only_turns(node)):
             node.target = aten.reshape.default if node.target in _RESHAPED else node.target
             with given[0].meta["val"].fake_mode, torch.no_grad():
                 made = node.target(*fake(node.args), **fake(node.kwargs))  # type: ignore[operator]
@@ -92,11 +95,37 @@ class NewLayouts:
         return self.copies.get(source, source)
 
 
+# Beside pointwise operations: they lay out their results row by row, whatever they are given.
+_BY_ROWS = frozenset((aten.mm.default, aten.bmm.default, aten.sum.dim_IntList, aten.sum.default))
+
+
+def _lies_by_rows(node: fx.Node) -> bool:
+    """Whether eager lays out the result of an operation row by row, as it was traced, for arguments that lie so but for
+    what repeats. Where sizes vary nothing else is known: fake tensors might decide something about the sizes."""
+    op, value = node.target, node.meta["val"]
+    if not isinstance(op, OpOverload) or not (op in _BY_ROWS or torch.Tag.pointwise in op.tags):
+        return False
+    given = [source.meta["val"] for source in node.all_input_nodes]
+    tensors = [tensor for tensor in given if isinstance(tensor, torch.Tensor)]
+    return isinstance(value, torch.Tensor) and _lies(value, ()) and all(_lies(tensor, (0,)) for tensor in tensors)
+
+
+def _lies(tensor: torch.Tensor, others: Collection[int]) -> bool:
+    """Whether a tensor lies row by row, or has one of the `others` as stride in some dimensions."""
+    by_rows = dense_strides(range(tensor.ndim)[::-1], tensor.shape, lambda size, _: size)
+    return all(found == row or found in others for row, found in zip(keys(by_rows), keys(tensor.stride())))
+
+
+def _only_turns(node: fx.Node) -> bool:
+    """Whether an operation is a view of which the sizes alone are asked, whatever the strides."""
+    return is_view(node.target) and node.target not in _RESHAPED  # type: ignore[arg-type]
+
+
 def lay_out_anew(graph: fx.Graph, tangents: Mapping[fx.Node, Sequence[int]]) -> None:
     """Let a backward graph take some of its gradients in other strides.
 
     The values computed of them get the strides that eager gives them. An operation that may count on the layout which
-    it was traced for, since its formula has seen to it, gets a copy in that layout; so do all where sizes vary.
+    it was traced for, since its formula has seen to it, gets a copy in that layout; so do most where sizes vary.
     """
     layouts = NewLayouts(graph, takes_any_layout)
     for tangent, strides in tangents.items():

@@ -150,6 +150,23 @@ def test_the_gradients_of_sums_are_read_as_they_are(name, given, backend):
     assert got_peak <= peak
 
 
+OF_ANY_SIZE = {
+    "a row added": lambda x, w: (x + w[0]).tanh(),
+    "joined": lambda x, w: torch.cat([x.sin(), w.sin()]),
+    "turned": lambda x, w: x.t().exp() * w,
+}
+
+
+@pytest.mark.parametrize("name", OF_ANY_SIZE)
+def test_the_gradients_of_sums_are_read_as_they_are_where_sizes_vary(name):
+    program = OF_ANY_SIZE[name]
+    values, peak = measured(program, None, True, sums)
+    compiled = minidynamo.compile(program, backend="aot_eager", fullgraph=True, dynamic=True)
+    got, got_peak = measured(compiled, None, True, sums)
+    torch.testing.assert_close(got, values, rtol=1e-4, atol=1e-5)
+    assert got_peak <= peak
+
+
 def sums_of_rows(made):
     """Each result gets a row of numbers, repeated, for its gradient."""
     (value,) = made
