@@ -100,14 +100,15 @@ _BY_ROWS = frozenset((aten.mm.default, aten.bmm.default, aten.sum.dim_IntList, a
 
 
 def _lies_by_rows(node: fx.Node) -> bool:
-    """Whether eager lays out the result of an operation row by row, as it was traced, for arguments that lie so but for
-    what repeats. Where sizes vary nothing else is known: fake tensors might decide something about the sizes."""
+    """Whether eager lays out the result of an operation row by row, as it was traced: a product always, an operation on
+    elements where its arguments lie so but for what repeats. Where sizes vary nothing else is known: fake tensors might
+    decide something about the sizes."""
     op, value = node.target, node.meta["val"]
-    if not isinstance(op, OpOverload) or not (op in _BY_ROWS or torch.Tag.pointwise in op.tags):
+    if not isinstance(op, OpOverload) or not isinstance(value, torch.Tensor) or not _lies(value, ()):
         return False
     given = [source.meta["val"] for source in node.all_input_nodes]
     tensors = [tensor for tensor in given if isinstance(tensor, torch.Tensor)]
-    return isinstance(value, torch.Tensor) and _lies(value, ()) and all(_lies(tensor, (0,)) for tensor in tensors)
+    return op in _BY_ROWS or (torch.Tag.pointwise in op.tags and all(_lies(tensor, (0,)) for tensor in tensors))
 
 
 def _lies(tensor: torch.Tensor, others: Collection[int]) -> bool:
@@ -118,7 +119,7 @@ def _lies(tensor: torch.Tensor, others: Collection[int]) -> bool:
 
 def _only_turns(node: fx.Node) -> bool:
     """Whether an operation is a view of which the sizes alone are asked, whatever the strides."""
-    return is_view(node.target) and node.target not in _RESHAPED  # type: ignore[arg-type]
+    return is_view(node.target) and node.target not in _RESHAPED
 
 
 def lay_out_anew(graph: fx.Graph, tangents: Mapping[fx.Node, Sequence[int]]) -> None:

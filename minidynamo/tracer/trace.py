@@ -215,28 +215,32 @@ class Trace:
                 fix=INSTEAD.get(str(error), ""),
             )
         except CallFailed as failed:
-            cause = failed.__cause__
-            assert cause is not None
-            if isinstance(cause, _NEEDS_VALUES) or "its data is not allocated" in str(cause):
-                what, fix = f"{name} needs the values of tensors", instead_of_values(name)
-                self.break_graph("MD215", what, why="They are known when it runs.", fix=fix)
-            if isinstance(cause, _NO_FAKE_FORM) or "no fake impl" in str(cause):
-                self.break_graph("MD216", f"{name} has no form without data", why=first_line(cause))
-            if "symbolic sizes" in str(cause):
-                what = f"{name} has no form for sizes that vary"
-                self.break_graph("MD216", what, why="torch runs it on numbers alone.")
-            found = failed.in_eager()
-            if found is None:
-                self.raises(cause)
-            real, is_said = found
-            named = zip((*args, *kwargs.values()), (*read[0], *read[1].values()))
-            if is_said and says(real) and all(given is taken for given, taken in named):
-                self.raises(real, exact=True)
-            self.raises(unsaid(type(real)))
+            given = zip((*args, *(kwargs or {}).values()), (*read[0], *read[1].values()))
+            self._refuse(name, failed, as_given=all(one is other for one, other in given))
         unroll_pieces(self, name, args, made)
         while self.graph.subgraph is not None and (written := self.graph.subgraph.take_written()) is not None:
             self.side_effects.on_effect(Written(written))
         return made
+
+    def _refuse(self, name: str, failed: CallFailed, *, as_given: bool) -> NoReturn:
+        """Raise what a call raises, or cut the graph there. `as_given`: torch has seen what the program gives it."""
+        cause = failed.__cause__
+        assert cause is not None
+        if isinstance(cause, _NEEDS_VALUES) or "its data is not allocated" in str(cause):
+            what, fix = f"{name} needs the values of tensors", instead_of_values(name)
+            self.break_graph("MD215", what, why="They are known when it runs.", fix=fix)
+        if isinstance(cause, _NO_FAKE_FORM) or "no fake impl" in str(cause):
+            self.break_graph("MD216", f"{name} has no form without data", why=first_line(cause))
+        if "symbolic sizes" in str(cause):
+            what = f"{name} has no form for sizes that vary"
+            self.break_graph("MD216", what, why="torch runs it on numbers alone.")
+        found = failed.in_eager()
+        if found is None:
+            self.raises(cause)
+        real, is_said = found
+        if is_said and as_given and says(real):
+            self.raises(real, exact=True)
+        self.raises(unsaid(type(real)))
 
     def _makes_leaf(self, kwargs: Mapping[str, VariableTracker]) -> bool:
         """Whether a call makes a tensor whose gradient the program may look at: autograd must see that it is a leaf."""
