@@ -31,7 +31,7 @@ from minidynamo.codegen import compile_graph
 from minidynamo.config import Config, config, with_changes
 from minidynamo.errors import ArgumentError, BackendError, Diagnostic, GraphRefused, UnknownName, first_line, nearest
 from minidynamo.events import notice, phase
-from minidynamo.graph_marks import COMPUTES_FIRST, RECORDS_WRITES
+from minidynamo.graph_marks import COMPUTES_FIRST, RECORDS_WRITES, TELLS_OPERATORS
 from minidynamo.graph_memory import IN_PLACE, graph_plan
 from minidynamo.graph_text import graph_text
 from minidynamo.memory_plan import MemoryPlan
@@ -69,6 +69,7 @@ def _one_by_one(gm: torch.fx.GraphModule, stage: str) -> BoxedCallable:
     handing_over = stage == "backward"  # gradients, which autograd may have a place for
     plan = graph_plan(gm, stage, handing_over=handing_over)
     artifacts.write("memory", stage, f"{plan}\n", ".txt", plan)
+    gm.meta[TELLS_OPERATORS] = True
     return make_boxed(gm, handing_over=handing_over)
 
 
@@ -84,6 +85,7 @@ def boxed_nop(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callab
 
     Change `gm.graph`, then return `boxed_nop(gm, example_inputs)`: inputs and values die behind their last uses.
     """
+    gm.meta[TELLS_OPERATORS] = True
     return make_boxed(gm)
 
 
@@ -108,6 +110,7 @@ def _with_autograd(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **st
             raise
         notice(replace(refused.diagnostic, what=f"a graph runs operation by operation: {refused.diagnostic.what}"))
         return _one_by_one(gm, "captured")
+    gm.meta[TELLS_OPERATORS] = True
     if not has_cuts(gm):  # behind which there is more to compute
         gm.meta[COMPUTES_FIRST] = True
     return compiled

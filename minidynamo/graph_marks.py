@@ -11,3 +11,6 @@ RECORDS_WRITES = "minidynamo_records_writes"
 
 # By a backend: what it returns computes everything first; by then autograd has recorded no write and saved nothing.
 COMPUTES_FIRST = "minidynamo_computes_first"
+
+# By a backend: a host program calls the operators of the user's, so that the traceback of an error tells which raised.
+TELLS_OPERATORS = "minidynamo_tells_operators"

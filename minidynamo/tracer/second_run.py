@@ -14,7 +14,7 @@ from torch import fx
 
 from minidynamo.boxed import BoxedCallable
 from minidynamo.compat import has_saved_tensor_hooks
-from minidynamo.graph_marks import COMPUTES_FIRST
+from minidynamo.graph_marks import COMPUTES_FIRST, TELLS_OPERATORS
 from minidynamo.guards.source import Constant, key_expression
 from minidynamo.names import Namespace
 from minidynamo.tracer.attributes import instance_dict
@@ -103,8 +103,8 @@ class SecondRun:
         """Whether an error that data may raise has to find all that the frame began with: somebody waits for it, there
         are effects, or it finds places from which tensors were taken.
 
-        Tensors die in time there in spite of operators of the user's, of which anything may be expected, if what those
-        find there is known.
+        Tensors die in time there in spite of operators of the user's, of which anything may be expected, if it is known
+        what those find there, and which has raised.
         """
         if self.checks or not self.traced.may_raise:
             return self.checks
@@ -113,7 +113,8 @@ class SecondRun:
         takes = bool(self.places) or any(not given.stolen for given in self.emptied.values())
         if not takes:
             return False
-        return self.traced.takings is None or any(may_raise(node) and only_computes(node) for node in self.nodes)
+        is_known = self.traced.takings is not None and self.marked(TELLS_OPERATORS)
+        return not is_known or any(may_raise(node) and only_computes(node) for node in self.nodes)
 
     @property
     def takings(self) -> Takings | None:
@@ -155,7 +156,11 @@ class SecondRun:
     @property
     def shows_at_once(self) -> bool:
         """Whether the graph runs as it was captured, so that hooks and autograd see what it does before it raises."""
-        return self.traced.graph is not None and COMPUTES_FIRST not in self.traced.graph.meta
+        return self.traced.graph is not None and not self.marked(COMPUTES_FIRST)
+
+    def marked(self, mark: str) -> bool:
+        """Whether there is a graph that has a mark of `graph_marks.py`."""
+        return self.traced.graph is not None and mark in self.traced.graph.meta
 
     # In front of the graph
 
