@@ -51,6 +51,8 @@ class GuardList:
     def _is_settled(self, guard: Guard) -> bool:
         """Whether other guards say more: all facts about a tensor, or of which class a value is that must be there."""
         source = guard.source
+        if guard.kind is GuardKind.DISTINCT_OBJECTS and all(map(self._is_fixed, [source, *guard.expected])):
+            return True
         if guard.kind is GuardKind.PRESENT and isinstance(source, Item) and self._is_there(source):
             return True
         more = _TELL_MORE.get(guard.kind)
@@ -64,6 +66,10 @@ class GuardList:
             (source,) = source.operands
         return isinstance(source, TENSOR_FACTS) and GuardKind.TENSOR in self._at.get(source.of, ())
 
+    def _is_fixed(self, source: Source) -> bool:
+        """Whether only one object can be there."""
+        return isinstance(source, Constant) or GuardKind.IDENTITY in self._at.get(source, ())
+
     def _is_there(self, place: Item) -> bool:
         """Whether what is guarded of the dict, list or tuple says that it has this item."""
         known = self._at.get(place.of, {})
@@ -76,6 +82,12 @@ class GuardList:
         """Install a guard, once. A constant's own identity and class cannot change and need none."""
         if kind in _OF_CONSTANTS and isinstance(source, Constant):
             return
+        if kind is GuardKind.DISTINCT_OBJECTS:
+            for other in expected:  # type: ignore[attr-defined]
+                if (kind, (source,)) in self._at.get(other, {}):  # the same, the other way round
+                    expected = tuple(each for each in expected if each != other)
+            if not expected:
+                return
         here = self._at.setdefault(source, {})
         if kind is GuardKind.TYPE and not _TELL_CLASS.isdisjoint(here) and _is_for_good(expected):
             return

@@ -74,3 +74,15 @@ def test_a_class_is_not_asked_for_beside_the_object_unless_it_can_be_replaced() 
         other.install(X, GuardKind.TYPE, type(value))
         assert [guard.kind for guard in one] == kinds
         assert {guard.kind for guard in other} == set(kinds)
+
+
+def test_that_two_are_not_one_object_is_asked_once_and_not_where_each_is_known() -> None:
+    y, known = Local("y"), Constant(int, "int")
+    guards = GuardList(lambda: None)
+    for left, right in ((X, y), (y, X), (X, known), (known, X)):
+        guards.install(left, GuardKind.DISTINCT_OBJECTS, (right,))
+    assert [(guard.source, guard.expected) for guard in guards] == [(X, (y,)), (X, (known,))]
+    guards.install(X, GuardKind.IDENTITY, float)
+    assert [guard.kind for guard in guards] == [GuardKind.DISTINCT_OBJECTS, GuardKind.IDENTITY]
+    guards.install(y, GuardKind.IDENTITY, str)
+    assert [guard.kind for guard in guards] == [GuardKind.IDENTITY, GuardKind.IDENTITY]

@@ -38,7 +38,7 @@ def module_call(self, *args, **kwargs):
         or module_globals._global_forward_hooks
         or module_globals._global_forward_pre_hooks
     ):
-        if type(self) in _RECURRENT and isinstance((args or [kwargs.get("input")])[0], PackedSequence):
+        if isinstance((args or [kwargs.get("input")])[0], PackedSequence) and type(self) in _RECURRENT:
             what = f"a {type(self).__name__} gets a PackedSequence"
             return cannot_trace(what, "how long its sequences are is data", "keep the padding, and mask what comes out")
         return self.forward(*args, **kwargs)

@@ -3,6 +3,7 @@ import torch
 from torch import nn
 from torch.nn.modules import module as module_globals
 
+import minidynamo
 from minidynamo.tracer.polyfills import modules as twins
 from minidynamo.tracer.registry import POLYFILLS
 
@@ -166,3 +167,9 @@ def test_delattr():
         for name in ("plain", "offset", "first", "missing"):
             delete(net, name)
     assert tables(nets[1]) == tables(nets[0])
+
+
+def test_calls_of_modules_are_not_guarded_by_the_classes_that_take_packed_sequences():
+    compiled = minidynamo.compile(nn.Sequential(nn.ReLU(), nn.Tanh()).forward, backend="eager")
+    compiled(torch.ones(2))
+    assert "_RECURRENT" not in str(compiled.guards())
