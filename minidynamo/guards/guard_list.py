@@ -78,12 +78,12 @@ class GuardList:
             return place.key in range(-length.expected, length.expected)
         return (GuardKind.HAS_KEY, place.key) in known
 
-    def install(self, source: Source, kind: GuardKind, expected: object) -> None:
+    def install(self, source: Source, kind: GuardKind, expected: Any) -> None:
         """Install a guard, once. A constant's own identity and class cannot change and need none."""
         if kind in _OF_CONSTANTS and isinstance(source, Constant):
             return
         if kind is GuardKind.DISTINCT_OBJECTS:
-            for other in expected:  # type: ignore[attr-defined]
+            for other in expected:
                 if (kind, (source,)) in self._at.get(other, {}):  # the same, the other way round
                     expected = tuple(each for each in expected if each != other)
             if not expected:
@@ -99,7 +99,7 @@ class GuardList:
         if kind in _SEVERAL_PER_SOURCE:
             key = (kind, expected)
         elif kind is GuardKind.CLASS_ATTR:
-            key = (kind, expected[0])  # type: ignore[index]
+            key = (kind, expected[0])
         if key not in here:
             here[key] = guard = Guard(source, kind, expected, self._where())
             self._guards[id(guard)] = guard
