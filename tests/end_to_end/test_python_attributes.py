@@ -222,6 +222,75 @@ def getattribute(x, obj):
     return obj.scaled(x) * obj.x_foo, obj.k, hasattr(obj, "zz"), obj.zz, object.__getattribute__(obj, "k")
 
 
+class Raises:
+    def __get__(self, obj, owner=None):
+        raise AttributeError("not here")
+
+
+class Falling:
+    """What its descriptors do not find is asked of `__getattr__`."""
+
+    descriptor = Raises()
+
+    @property
+    def scale(self):
+        return self.nothing
+
+    @functools.cached_property
+    def kept(self):
+        return self.nothing
+
+    def __getattr__(self, name):
+        if name == "nothing":
+            raise AttributeError("nothing")
+        return len(name)
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(3))
+
+    @property
+    def scale(self):
+        return self.nothing
+
+
+class Delegating(torch.nn.Module):
+    """Its own `__getattr__` is asked for parameters and submodules, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.model = Model()
+        self.asked = []
+
+    def __getattr__(self, name):
+        if "asked" in self.__dict__:
+            self.asked.append(name)
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.model, name)
+
+
+@programs(argument(Falling))
+def property_raises_and_getattr_answers(x, obj):
+    return x * obj.scale, obj.kept, obj.descriptor, hasattr(obj, "scale")
+
+
+@programs(argument(Model))
+def property_of_a_module_raises(x, model):
+    try:
+        return x * model.scale
+    except AttributeError as error:
+        return x + 1, str(error), getattr(model, "scale", 2)
+
+
+@programs(argument(Delegating))
+def module_with_its_own_getattr(x, module):
+    return x[:3] * module.weight, module.asked
+
+
 class Recording:
     def __init__(self):
         object.__setattr__(self, "log", [])

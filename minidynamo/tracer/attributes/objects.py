@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import types
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -36,6 +37,7 @@ from minidynamo.tracer.attributes.instances import (
 from minidynamo.tracer.attributes.lookup import (
     find_attribute,
     looks_up,
+    raise_no_attribute,
     store_attribute,
     writes,
 )
@@ -58,14 +60,38 @@ def _object(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | Non
     custom, owner = lookup_on_class(cls, "__getattribute__")
     if isinstance(custom, types.FunctionType) and owner is not None:
         return _with_getattribute(tx, obj, name, custom, owner)
-    usual = find_usual(tx, obj, name)
-    if usual is not None:
+    if lookup_on_class(cls, "__getattr__")[1] is None:
+        usual = find_usual(tx, obj, name)
+        if usual is None:
+            guard_missing(tx, obj, name)
         return usual
-    if isinstance(obj, ModuleVariable):
+    return _or_fallback(tx, obj, name, lambda: find_usual(tx, obj, name))
+
+
+def _or_fallback(
+    tx: Tracer, obj: ObjectVariable, name: str, find: Callable[[], VariableTracker | None]
+) -> VariableTracker | None:
+    """What `find` gives, and else, also where a property raises AttributeError, what `__getattr__` does."""
+    missing: list[VariableTracker] = []
+    found = caught(AttributeError, find, missing.append)
+    if found is not None:
+        return found
+    cls = obj.cls
+    fallback, owner = lookup_on_class(cls, "__getattr__")
+    assert owner is not None
+    if fallback is torch.nn.Module.__getattr__ and isinstance(obj, ModuleVariable):
         registered = in_module_tables(tx, obj, name)
-        if registered is not None:
-            return registered
-    return _fallback(tx, obj, name)
+        if registered is None and missing:
+            raise_no_attribute(tx, obj, name)
+        if registered is None:
+            guard_missing(tx, obj, name)
+        return registered
+    guard_class_attribute(tx, cls, owner, "__getattr__", fallback)
+    if not missing:
+        guard_absent(tx, obj, name)
+    getter = bind(tx, fallback, owner, obj, cls, "__getattr__")
+    assert getter is not None
+    return tx.call(getter, [ConstantVariable(name)], unread=True)
 
 
 def _with_getattribute(
@@ -74,27 +100,11 @@ def _with_getattribute(
     """The class's own `__getattribute__`; when it raises AttributeError, its `__getattr__`."""
     guard_class_attribute(tx, obj.cls, owner, "__getattribute__", custom)
     function = tx.wrap(custom, class_source(owner, "__getattribute__"))
-    if lookup_on_class(obj.cls, "__getattr__")[1] is None:
+
+    def ask() -> VariableTracker:
         return tx.call(function, [obj, ConstantVariable(name)], unread=True)
-    missing: list[VariableTracker] = []
-    found = caught(
-        AttributeError, lambda: tx.call(function, [obj, ConstantVariable(name)], unread=True), missing.append
-    )
-    return _fallback(tx, obj, name) if missing else found
 
-
-def _fallback(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | None:
-    """What `__getattr__` gives for an attribute that is not there; None without one."""
-    cls = obj.cls
-    fallback, owner = lookup_on_class(cls, "__getattr__")
-    if owner is not None and fallback is not torch.nn.Module.__getattr__:
-        guard_class_attribute(tx, cls, owner, "__getattr__", fallback)
-        guard_absent(tx, obj, name)
-        getter = bind(tx, fallback, owner, obj, cls, "__getattr__")
-        assert getter is not None
-        return tx.call(getter, [ConstantVariable(name)], unread=True)
-    guard_missing(tx, obj, name)
-    return None
+    return ask() if lookup_on_class(obj.cls, "__getattr__")[1] is None else _or_fallback(tx, obj, name, ask)
 
 
 def find_usual(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | None:
