@@ -291,6 +291,32 @@ def module_with_its_own_getattr(x, module):
     return x[:3] * module.weight, module.asked
 
 
+class Measured:
+    @property
+    def size(self):
+        return self._size
+
+    @size.setter
+    def size(self, value):
+        self._size = value
+
+
+class Doubled(Measured):
+    @property
+    def size(self):
+        return Measured.size.fget(self) + 1
+
+    @size.setter
+    def size(self, value):
+        Measured.size.fset(self, value * 2)
+
+
+@programs(argument(Doubled))
+def property_of_a_base_class(x, obj):
+    obj.size = x
+    return obj.size, Doubled.size.fdel
+
+
 class Recording:
     def __init__(self):
         object.__setattr__(self, "log", [])

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from minidynamo.autograd_calls import replace_data
 from minidynamo.compat import OPERATOR_NAMESPACES
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Computed, Constant, InstanceAttr
+from minidynamo.guards.source import Attr, Computed, Constant, InstanceAttr
 from minidynamo.tracer import parts, registry
 from minidynamo.tracer.advice import INSTEAD
 from minidynamo.tracer.attributes.binding import (
@@ -145,6 +145,8 @@ def _opaque(tx: Tracer, obj: OpaqueVariable, name: str) -> VariableTracker | Non
     method, owner = lookup_on_class(obj.python_type, name)
     if owner is not None and id(method) in registry.OPAQUE_METHODS and name not in (instance_dict(obj.value) or ()):
         return bind(tx, method, owner, obj, obj.python_type, name)
+    if type(obj.value) is property and name in ("fget", "fset", "fdel") and obj.source is not None:
+        return tx.wrap(getattr(obj.value, name), Attr(obj.source, name))
     tx.break_graph(
         "MD206",
         f"`{name}` of a {obj.python_type.__name__} is used",
