@@ -4,6 +4,7 @@
 
 import abc
 import copy
+import enum
 import functools
 import types
 import typing
@@ -244,6 +245,43 @@ class Falling:
         if name == "nothing":
             raise AttributeError("nothing")
         return len(name)
+
+
+class FallingClass(type):
+    @property
+    def scale(cls):
+        raise AttributeError
+
+    def __getattr__(cls, name):
+        return len(name)
+
+
+class FallingTuple(typing.NamedTuple("Pair", [("a", int), ("b", int)]), metaclass=FallingClass):
+    @property
+    def scale(self):
+        return self.a.nothing
+
+    def __getattr__(self, name):
+        return len(name)
+
+
+class FallingEnum(enum.Enum):
+    ONE = 1
+
+    @property
+    def scale(self):
+        raise AttributeError
+
+    def __getattr__(self, name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return len(name)
+
+
+@programs()
+def properties_of_other_values_raise(x):
+    pair = FallingTuple(1, 2)
+    return x * pair.scale, pair.other, FallingTuple.scale, FallingTuple.other, hasattr(FallingEnum.ONE, "scale")
 
 
 class Model(torch.nn.Module):

@@ -10,7 +10,7 @@ import inspect
 import types
 import weakref
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, Item, Source
 from minidynamo.tracer.constants import is_constant_value
 from minidynamo.tracer.copies import ISO_CALENDAR_DATE
+from minidynamo.tracer.exceptions import caught
 from minidynamo.tracer.moved_items import moved_item
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.trace_rules import is_library_value, is_trusted_class
@@ -114,6 +115,23 @@ def built_in(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker | N
     if inspect.isgetsetdescriptor(found) or inspect.ismemberdescriptor(found):
         return read_built_in_descriptor(tx, found, obj, cls, name)
     return bind(tx, found, owner, obj, cls, name)
+
+
+def or_getattr(
+    tx: Tracer, obj: VariableTracker, cls: type, name: str, find: Callable[[], VariableTracker | None]
+) -> VariableTracker | None:
+    """What `find` gives; where it gives nothing or raises AttributeError, what the `__getattr__` of `cls` does."""
+    fallback, owner = lookup_on_class(cls, "__getattr__")
+    if not isinstance(fallback, types.FunctionType) or owner is None:
+        return find()
+    missing: list[VariableTracker] = []
+    found = caught(AttributeError, find, missing.append)
+    if found is not None:
+        return found
+    guard_class_attribute(tx, cls, owner, "__getattr__", fallback)
+    getter = bind(tx, fallback, owner, obj, cls, "__getattr__")
+    assert getter is not None
+    return tx.call(getter, [ConstantVariable(name)], unread=True)
 
 
 def bind(

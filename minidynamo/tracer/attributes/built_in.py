@@ -20,6 +20,7 @@ from minidynamo.tracer.attributes.binding import (
     class_of,
     guard_class_attribute,
     lookup_on_class,
+    or_getattr,
 )
 from minidynamo.tracer.attributes.instances import (
     instance_dict,
@@ -69,6 +70,10 @@ def _folded(tx: Tracer, obj: ConstantVariable, name: str) -> VariableTracker:
 
 @looks_up(ConstantVariable)
 def _constant(tx: Tracer, obj: ConstantVariable, name: str) -> VariableTracker | None:
+    return or_getattr(tx, obj, obj.python_type, name, lambda: _of_value(tx, obj, name))
+
+
+def _of_value(tx: Tracer, obj: ConstantVariable, name: str) -> VariableTracker | None:
     """Enum members, dtypes and the like: attributes that are not callable are read from the value itself."""
     if name == "__class__":
         return class_of(tx, obj)

@@ -22,6 +22,7 @@ from minidynamo.tracer.attributes.binding import (
     is_data_descriptor,
     is_plain_setter,
     lookup_on_class,
+    or_getattr,
 )
 from minidynamo.tracer.attributes.lookup import (
     looks_up,
@@ -48,6 +49,11 @@ from minidynamo.variables.objects import (
 
 @looks_up(ClassVariable)
 def _class(tx: Tracer, obj: ClassVariable, name: str) -> VariableTracker | None:
+    return or_getattr(tx, obj, type(obj.value), name, lambda: _usual(tx, obj, name))
+
+
+def _usual(tx: Tracer, obj: ClassVariable, name: str) -> VariableTracker | None:
+    """What `type.__getattribute__` finds: data descriptor of the metaclass, class and bases, metaclass."""
     cls = obj.value
     meta, meta_owner = lookup_on_class(type(cls), name)
     if meta_owner is not None and is_data_descriptor(meta):
@@ -62,9 +68,6 @@ def _class(tx: Tracer, obj: ClassVariable, name: str) -> VariableTracker | None:
     if meta_owner is not None:
         guard_class_attribute(tx, type(cls), meta_owner, name, meta)
         return bind(tx, meta, meta_owner, obj, type(cls), name)
-    fallback, owner = lookup_on_class(type(cls), "__getattr__")
-    if isinstance(fallback, types.FunctionType) and owner is not None:
-        return tx.call(tx.wrap(fallback, class_source(owner, "__getattr__")), [obj, ConstantVariable(name)])
     return None
 
 

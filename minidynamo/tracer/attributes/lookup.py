@@ -17,6 +17,7 @@ from minidynamo.tracer import registry
 from minidynamo.tracer.advice import CHANGE_OUTSIDE
 from minidynamo.tracer.attributes.binding import (
     built_in,
+    or_getattr,
 )
 from minidynamo.tracer.exceptions import unsaid
 from minidynamo.tracer.protocol import Tracer
@@ -112,7 +113,9 @@ def find_unread(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker 
     found = handler(tx, obj, name) if handler is not None else None
     if found is not None:
         return found
-    lookup = _LOOKUPS.get(type(obj), built_in)
+    lookup = _LOOKUPS.get(type(obj))
+    if lookup is None:
+        return or_getattr(tx, obj, obj.python_type, name, lambda: built_in(tx, obj, name))
     return lookup(tx, obj, name)
 
 
