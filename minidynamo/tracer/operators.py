@@ -124,6 +124,8 @@ def _takes_anything(cls: type, name: str) -> bool:
 
 def _attempt(tx: Tracer, left: VariableTracker, name: str, right: VariableTracker) -> VariableTracker | None:
     """`left.name(right)`, or None when there is no such method or it answers NotImplemented."""
+    if lookup_on_class(left.python_type, name)[0] is None:  # the class says that it cannot, and Python calls that
+        tx.raises(TypeError("'NoneType' object is not callable"), exact=True)
     if not _has_method(left, name):
         return None
     result: VariableTracker | None

@@ -360,3 +360,25 @@ def operators_of_objects_beside_tensors(x, offset):
 @programs(lambda: (vector(), Offset(2)), graphs=0, breaks=1)
 def operators_that_neither_side_knows(x, offset):
     return offset * x
+
+
+class Refusing:
+    __add__ = None
+    __eq__ = None
+    __hash__ = None
+
+
+class Accepting:
+    def __radd__(self, other):
+        return 1
+
+
+@programs()
+def operators_that_a_class_refuses(x):
+    said = []
+    for ask in (lambda: Refusing() + Accepting(), lambda: Refusing() == 1, lambda: Refusing() in [1]):
+        try:
+            said.append(ask())
+        except TypeError:
+            said.append("refused")
+    return x + 1, said
