@@ -24,6 +24,7 @@ from minidynamo.codegen.runtime.triton_launch import TARGETS, LaunchSpec
 from minidynamo.comparison import seed_generators
 from minidynamo.config import config
 from minidynamo.events import forget_notices
+from tests.thinning import is_thinned, left_out
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -63,6 +64,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for mark, reason in reasons.items():
             if reason and mark in item.keywords:
                 item.add_marker(pytest.mark.skip(reason=reason))
+    for item in left_out(items) if is_thinned(config) else ():
+        item.add_marker(pytest.mark.skip(reason="runs on another backend; on all with --slow or where a file is named"))
 
 
 def has_cxx() -> bool:

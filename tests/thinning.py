@@ -1,0 +1,64 @@
+"""Owns what is left out where all tests run: of a program's backends one runs, another under each interpreter.
+
+So what `.ci/run` does with three interpreters meets all of them. Whoever names a file, a folder or --slow does too.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TESTS = Path(__file__).parent
+AXES = ("backend", "target")
+"""What tests call the parameter that says what compiles a program."""
+
+FEW = 3
+"""Tests with fewer programs run each on all backends."""
+
+
+def is_thinned(config: pytest.Config) -> bool:
+    """Whether all tests were asked for, and no more than that."""
+    asked = (Path(config.invocation_params.dir, arg).resolve() for arg in config.args)
+    whole = any(TESTS.is_relative_to(path) for path in asked)
+    return whole and not config.getoption("--slow") and not config.getoption("--update-golden")
+
+
+def left_out(items: Iterable[pytest.Item], minor: int = sys.version_info.minor) -> list[pytest.Item]:
+    """The tests for which another one of the same program stands in, on another backend.
+
+    Tests that are skipped anyway stand in for none. `minor` is the interpreter's version.
+    """
+    out: list[pytest.Item] = []
+    for programs in tables(items):
+        for index, tests in enumerate(programs if len(programs) >= FEW else ()):
+            chosen = (turn(index, len(tests)) + minor) % len(tests)
+            out += tests[:chosen] + tests[chosen + 1 :]
+    return out
+
+
+def tables(items: Iterable[pytest.Item]) -> list[list[list[pytest.Item]]]:
+    """By function, then by program: the tests that have a backend."""
+    found: dict[str, dict[Any, list[pytest.Item]]] = defaultdict(lambda: defaultdict(list))
+    for item in items:
+        parameters = dict(item.callspec.params) if hasattr(item, "callspec") else {}
+        backends = [parameters.pop(axis) for axis in AXES if axis in parameters]
+        if backends and not item.get_closest_marker("skip"):
+            program = tuple((name, id(value)) for name, value in sorted(parameters.items()))
+            found[item.nodeid.partition("[")[0]][program].append(item)
+    return [list(programs.values()) for programs in found.values()]
+
+
+def turn(index: int, count: int) -> int:
+    """Whose turn it is among `count`, such that each comes as often as the others along every axis of a table."""
+    if count == 1:
+        return 0
+    total = 0
+    while index:
+        index, digit = divmod(index, count)
+        total += digit
+    return total % count
