@@ -33,10 +33,10 @@ demo: $(STAMP)  ## train on handwritten digits, eagerly and compiled, side by si
 	$(BIN)/python examples/train_digits.py
 
 test: $(STAMP)  ## run the tests
-	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+	sh scripts/with_cache.sh $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
 test-slow: $(STAMP)  ## run the tests, the slow ones too
-	$(BIN)/python -m pytest -n 2 --slow $(PYTEST_ARGS)
+	sh scripts/with_cache.sh $(BIN)/python -m pytest -n 2 --slow $(PYTEST_ARGS)
 
 test-oldest:  ## run the tests with the oldest torch and Triton that are supported
 	$(MAKE) test PYTHON=python3.12 VENV=.venv-oldest PINS=constraints-oldest.txt
