@@ -65,7 +65,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if reason and mark in item.keywords:
                 item.add_marker(pytest.mark.skip(reason=reason))
     for item in left_out(items) if is_thinned(config) else ():
-        item.add_marker(pytest.mark.skip(reason="runs on another backend; on all with --slow or where a file is named"))
+        item.add_marker(pytest.mark.skip(reason="runs in another way; in all with --slow or where a file is named"))
 
 
 def has_cxx() -> bool:

@@ -61,6 +61,16 @@ def test_what_is_skipped_anyway_stands_in_for_nothing() -> None:
     assert left_out(items) == []
 
 
+def test_sizes_stand_in_for_each_other_beside_one_backend_only() -> None:
+    items = table(backends=["native"]) + table(backends=["native"])
+    for dynamic, item in zip([False] * 12 + [True] * 12, items):
+        item.callspec.params["dynamic"] = dynamic
+    assert left_out(items) == []
+    for item in items:
+        del item.callspec.params["backend"]
+    assert len(left_out(items)) == 12
+
+
 def test_few_programs_and_tests_without_backends_run_as_they_are() -> None:
     assert left_out(table(programs=["a"], modes=["training"])) == []
     others = [Item(nodeid=f"test_other[{i}]", callspec=SimpleNamespace(params={"x": i})) for i in range(9)]

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 TESTS = Path(__file__).parent
-AXES = ("backend", "target")
-"""What tests call the parameter that says what compiles a program."""
+AXES = ("backend", "target", "dynamic", "vary")
+"""What tests call the parameter that says what compiles a program or, where they have one backend, for which sizes."""
 
 FEW = 3
 """Tests with fewer programs run each on all backends."""
@@ -42,12 +42,13 @@ def left_out(items: Iterable[pytest.Item], minor: int = sys.version_info.minor) 
 
 
 def tables(items: Iterable[pytest.Item]) -> list[list[list[pytest.Item]]]:
-    """By function, then by program: the tests that have a backend."""
+    """By function, then by program: the tests that have one of the AXES, the first."""
     found: dict[str, dict[Any, list[pytest.Item]]] = defaultdict(lambda: defaultdict(list))
     for item in items:
         parameters = dict(item.callspec.params) if hasattr(item, "callspec") else {}
-        backends = [parameters.pop(axis) for axis in AXES if axis in parameters]
-        if backends and not item.get_closest_marker("skip"):
+        axis = next((name for name in AXES if name in parameters), None)
+        if axis is not None and not item.get_closest_marker("skip"):
+            del parameters[axis]
             program = tuple((name, id(value)) for name, value in sorted(parameters.items()))
             found[item.nodeid.partition("[")[0]][program].append(item)
     return [list(programs.values()) for programs in found.values()]
