@@ -64,8 +64,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for mark, reason in reasons.items():
             if reason and mark in item.keywords:
                 item.add_marker(pytest.mark.skip(reason=reason))
-    for item in left_out(items) if is_thinned(config) else ():
-        item.add_marker(pytest.mark.skip(reason="runs in another way; in all with --slow or where a file is named"))
+    out = left_out(items) if is_thinned(config) else []
+    config.hook.pytest_deselected(items=out)
+    left = {id(item) for item in out}
+    items[:] = [item for item in items if id(item) not in left]
 
 
 def has_cxx() -> bool:

@@ -61,7 +61,7 @@ on_both_printers = pytest.mark.parametrize("backend", [pytest.param("cpp", marks
 
 
 @on_both_printers
-@settings(max_examples=30, **RANDOM)
+@settings(max_examples=60, **RANDOM)
 @given(program=programs())
 def test_random_programs_equal_eager(backend, program):
     check(backend, program)

@@ -49,7 +49,7 @@ def has_backward(fn) -> bool:
     return True
 
 
-@settings(max_examples=50, **RANDOM)
+@settings(max_examples=100, **RANDOM)
 @given(program=programs())
 def test_random_programs_equal_eager(program):
     check(program)
