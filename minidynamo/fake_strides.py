@@ -41,6 +41,10 @@ def _like_the_first(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
     return torch.empty_like(given[0], dtype=result.dtype)
 
 
+def _like_the_second(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
+    return torch.empty_like(given[1], dtype=result.dtype)
+
+
 def _channels_last_or_not(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
     """Row-major, unless channels come last in the first argument."""
     wanted = compat.suggest_memory_format(given[0])
@@ -113,6 +117,7 @@ RULES: dict[OpOverload, Rule] = {
         _elementwise,
     ),
     aten.binary_cross_entropy.default: _like_the_first,
+    aten.binary_cross_entropy_backward.default: _like_the_second,
     aten.index.Tensor: _read_through,
     aten.isin.Tensor_Scalar: _row_major,
     aten.isin.Tensor_Tensor: _row_major,

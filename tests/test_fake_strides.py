@@ -72,6 +72,7 @@ MATRIX = laid_out((3, 4), (0, 1))
 NORMAL = (IMAGES, torch.ones(3), torch.zeros(3), *STATISTICS)
 OTHERS = {
     aten.binary_cross_entropy.default: lambda: (MATRIX, laid_out((3, 4), (1, 0)), None, 0),
+    aten.binary_cross_entropy_backward.default: lambda: (MATRIX, laid_out((3, 4), (1, 0)), MATRIX, None, 0),
     aten._log_softmax_backward_data.default: lambda: (MATRIX, MATRIX, 1, torch.float32),
     aten.channel_shuffle.default: lambda: (torch.rand(2, 4, 2, 3).to(memory_format=torch.channels_last), 2),
     aten.native_channel_shuffle.default: lambda: (torch.rand(2, 4, 2, 3).to(memory_format=torch.channels_last), 2),

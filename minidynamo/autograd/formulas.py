@@ -78,7 +78,7 @@ def _huber_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int
 def _binary_cross_entropy_backward(
     grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = _MEAN
 ) -> Tensor:
-    slope = grad * (x - target) / torch.clamp((1 - x) * x, min=1e-12)
+    slope = (x - target) * grad / torch.clamp((1 - x) * x, min=1e-12)
     slope = slope if weight is None else slope * weight
     return slope / x.numel() if reduction == _MEAN else slope
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from minidynamo.autograd.numbers import has_symbols, is_dense_in
+from minidynamo.autograd.varying_strides import order_of, with_repeats
 from minidynamo.errors import Diagnostic, GraphRefused
 from minidynamo.numbers_in_data import hint_of
 from minidynamo.strides import dense_strides
@@ -86,7 +87,7 @@ class GradientLayout:
         if shape is None:
             shape, stride = self.shape, stride or self.stride
         else:
-            stride = stride or dense_strides(self.order, shape)
+            stride = dense_strides(self.order, shape) if stride is None else with_repeats(self.order, shape, stride)
         if self.kind is not torch.strided:
             return self.nothing(shape) if gradient is None else gradient
         if gradient is None:
@@ -118,10 +119,13 @@ class GradientLayout:
 
     def own_gaps(self, gradient: torch.Tensor) -> tuple[int, ...] | None:
         """The strides of a gradient, if they are others than those that it was traced with. Sizes that vary are laid
-        out in the one order, unless one number is repeated."""
+        out in the one order, but for dimensions that repeat: 0 stands for these, 1 for the others."""
         strides = gradient.stride()
-        if _is_lazy(gradient) or (self.is_symbolic and any(strides)):
+        if _is_lazy(gradient):
             return None
+        if self.is_symbolic:
+            repeats = with_repeats(self.order, gradient.shape, strides) == strides
+            return tuple(int(stride > 0) for stride in strides) if repeats and 0 in strides else None
         alike = all(given == own or n == 1 for given, own, n in zip(strides, self.stride, gradient.shape))
         return None if alike else strides
 
@@ -140,13 +144,7 @@ def _is_lazy(gradient: torch.Tensor) -> bool:
 
 def strides_follow(like: torch.Tensor) -> bool:
     """Whether the strides of a fake tensor are known in every call: its sizes do not vary, or there are no gaps."""
-    return not has_symbols(like) or is_dense_in(_order(like), like.shape, like.stride())
-
-
-def _order(like: torch.Tensor) -> tuple[int, ...]:
-    """The dimensions of a tensor from the innermost to the outermost."""
-    sizes, strides = tuple(map(hint_of, like.shape)), tuple(map(hint_of, like.stride()))
-    return tuple(sorted(range(like.ndim), key=lambda d: (strides[d], sizes[d], -d)))
+    return not has_symbols(like) or is_dense_in(order_of(like), like.shape, like.stride())
 
 
 def _dense_order(like: torch.Tensor) -> tuple[int, ...]:
@@ -160,4 +158,4 @@ def _dense_order(like: torch.Tensor) -> tuple[int, ...]:
                 fix="Return a contiguous tensor: `return x.contiguous()`.",
             )
         )
-    return _order(like)
+    return order_of(like)

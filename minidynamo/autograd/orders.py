@@ -6,7 +6,7 @@ Autograd takes gradients as they come, and what is computed of them elementwise 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,8 +15,9 @@ from torch import fx
 from minidynamo.autograd.emitter import fake
 from minidynamo.autograd.locations import USERS_BACKWARD
 from minidynamo.autograd.mutation import is_view
-from minidynamo.autograd.numbers import has_symbols, keys
+from minidynamo.autograd.numbers import has_symbols, key, keys
 from minidynamo.autograd.opaque import Gradients
+from minidynamo.autograd.varying_strides import foretold, order_of, with_repeats
 from minidynamo.compat import OpOverload
 from minidynamo.numbers_in_data import hint_of
 from minidynamo.strides import dense_strides
@@ -28,16 +29,27 @@ _RESHAPED = frozenset((aten.view.default, aten._unsafe_view.default))
 _PARTICULAR = frozenset((aten.as_strided.default, aten.view_as_complex.default, aten.view.dtype))
 # Beside operations on elements: every overload of these.
 _TAKES_ANY = """
-    bmm cat channel_shuffle clone constant_pad_nd cumsum diagonal_scatter elu_backward _fft_c2c _fft_c2r _fft_r2c flip
-    gather hardshrink_backward hardswish_backward hardtanh_backward huber_loss_backward index_copy index_fill
-    index_put index_select masked_fill mean mm mse_loss_backward native_batch_norm_backward native_channel_shuffle
-    _pdist_backward pixel_shuffle pixel_unshuffle _prelu_kernel_backward put roll rot90 rrelu_with_noise_backward
-    _scaled_dot_product_flash_attention_for_cpu_backward scatter scatter_add select_scatter slice_scatter
-    smooth_l1_loss_backward soft_margin_loss_backward softshrink_backward sum _to_copy tril _trilinear triu
-    _upsample_bilinear2d_aa_backward upsample_bilinear2d_backward upsample_nearest2d_backward
-    upsample_nearest3d_backward _upsample_nearest_exact2d_backward _upsample_nearest_exact3d_backward
-    upsample_trilinear3d_backward
+    _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward avg_pool2d_backward avg_pool3d_backward
+    binary_cross_entropy_backward bmm cat channel_shuffle clone col2im constant_pad_nd cumsum diagonal_backward
+    diagonal_scatter elu_backward _embedding_bag_backward embedding_dense_backward _fft_c2c _fft_c2r _fft_r2c flip
+    fractional_max_pool2d_backward gather glu_backward grid_sampler_2d_backward grid_sampler_3d_backward
+    hardshrink_backward hardsigmoid_backward hardswish_backward hardtanh_backward huber_loss_backward im2col index
+    index_add index_copy index_fill index_put index_select leaky_relu_backward linalg_cross log_sigmoid_backward
+    _log_softmax_backward_data masked_fill masked_scatter_backward mean mish_backward mm mse_loss_backward
+    multi_margin_loss_backward multilabel_margin_loss_backward mv native_batch_norm_backward native_channel_shuffle
+    new_empty new_full new_ones new_zeros nll_loss_backward _pdist_backward pixel_shuffle pixel_unshuffle
+    _prelu_kernel_backward put reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward
+    replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward roll rot90
+    rrelu_with_noise_backward _scaled_dot_product_flash_attention_for_cpu_backward scatter scatter_add
+    _segment_reduce_backward select_backward select_scatter slice_backward slice_scatter smooth_l1_loss_backward
+    soft_margin_loss_backward _softmax_backward_data softplus_backward softshrink_backward sum take _to_copy tril
+    _trilinear triu unfold_backward _unsafe_index_put _upsample_bicubic2d_aa_backward upsample_bicubic2d_backward
+    _upsample_bilinear2d_aa_backward upsample_bilinear2d_backward upsample_linear1d_backward
+    upsample_nearest2d_backward upsample_nearest3d_backward _upsample_nearest_exact2d_backward
+    _upsample_nearest_exact3d_backward upsample_trilinear3d_backward
 """
+# These for their gradient alone: what else they take lies by rows.
+_TAKES_ANY_GRADIENT = "native_layer_norm_backward nll_loss2d_backward"
 # Torch's formulas make these of a gradient as it comes; a user's may have asked for another order before.
 _MADE_ALIKE = "empty_like full_like ones_like zeros_like"
 
@@ -72,17 +84,13 @@ class NewLayouts:
             self.set(node, operator.getitem(*fake(node.args)))
             return
         like = node.meta["val"]
-        varies = has_symbols([like, *(source.meta["val"] for source in given)])
-        if varies and self.takes_any(node) and _lies_by_rows(node):
-            return
-        if self.takes_any(node) and (not varies or _only_turns(node)):
-            node.target = aten.reshape.default if node.target in _RESHAPED else node.target
-            with given[0].meta["val"].fake_mode, torch.no_grad():
-                made = node.target(*fake(node.args), **fake(node.kwargs))  # type: ignore[operator]
-            if isinstance(made, torch.Tensor) or self.several:
+        if self.takes_any(node):
+            made = _made_of(node, [like, *(source.meta["val"] for source in given)])
+            if isinstance(made, torch.Tensor) or (self.several and made is not None):
+                node.target = aten.reshape.default if node.target in _RESHAPED else node.target
                 self.set(node, made)
                 return
-            if _strides(made) == _strides(like):
+            if made is not None and _strides(made) == _strides(like):
                 return
         for source in given:
             node.replace_input_with(source, self.restored(node, source))
@@ -95,31 +103,17 @@ class NewLayouts:
         return self.copies.get(source, source)
 
 
-# Beside pointwise operations: they lay out their results row by row, whatever they are given.
-_BY_ROWS = frozenset((aten.mm.default, aten.bmm.default, aten.sum.dim_IntList, aten.sum.default))
-
-
-def _lies_by_rows(node: fx.Node) -> bool:
-    """Whether eager lays out the result of an operation row by row, as it was traced: a product always, an operation on
-    elements where its arguments lie so but for what repeats. Where sizes vary nothing else is known: fake tensors might
-    decide something about the sizes."""
-    op, value = node.target, node.meta["val"]
-    if not isinstance(op, OpOverload) or not isinstance(value, torch.Tensor) or not _lies(value, ()):
-        return False
-    given = [source.meta["val"] for source in node.all_input_nodes]
-    tensors = [tensor for tensor in given if isinstance(tensor, torch.Tensor)]
-    return op in _BY_ROWS or (torch.Tag.pointwise in op.tags and all(_lies(tensor, (0,)) for tensor in tensors))
-
-
-def _lies(tensor: torch.Tensor, others: Collection[int]) -> bool:
-    """Whether a tensor lies row by row, or has one of the `others` as stride in some dimensions."""
-    by_rows = dense_strides(range(tensor.ndim)[::-1], tensor.shape, lambda size, _: size)
-    return all(found == row or found in others for row, found in zip(keys(by_rows), keys(tensor.stride())))
-
-
-def _only_turns(node: fx.Node) -> bool:
-    """Whether an operation is a view of which the sizes alone are asked, whatever the strides."""
-    return is_view(node.target) and node.target not in _RESHAPED
+def _made_of(node: fx.Node, values: Sequence[Any]) -> Any:
+    """What an operation makes of its arguments as they lie now; None if that is not known in every call."""
+    like, reshaped = node.meta["val"], node.target in _RESHAPED
+    if has_symbols([*values]) and reshaped:
+        # Whether it is a view hangs on the sizes, unless one number is repeated.
+        return None if any(keys(fake(node.args[0]).stride())) else empty_as(like, range(like.ndim), [0] * like.ndim)
+    if has_symbols([*values]) and not is_view(node.target):
+        return foretold(node)
+    target = aten.reshape.default if reshaped else node.target
+    with torch.no_grad(), values[-1].fake_mode:
+        return target(*fake(node.args), **fake(node.kwargs))  # type: ignore[operator]
 
 
 def lay_out_anew(graph: fx.Graph, tangents: Mapping[fx.Node, Sequence[int]]) -> None:
@@ -128,10 +122,11 @@ def lay_out_anew(graph: fx.Graph, tangents: Mapping[fx.Node, Sequence[int]]) -> 
     The values computed of them get the strides that eager gives them. An operation that may count on the layout which
     it was traced for, since its formula has seen to it, gets a copy in that layout; so do most where sizes vary.
     """
-    layouts = NewLayouts(graph, takes_any_layout)
+    layouts = NewLayouts(graph, _takes_any_gradient)
     for tangent, strides in tangents.items():
         layouts.traced[tangent] = like = tangent.meta["val"]
-        tangent.meta["val"] = empty_as(like, range(like.ndim), strides)
+        own = with_repeats(order_of(like), like.shape, strides) if has_symbols(like) else strides
+        tangent.meta["val"] = empty_as(like, range(like.ndim), own)
     for node in graph.nodes if tangents else ():
         # What the user's formulas give lies as they have promised, whatever they are given.
         if node.op == "call_function" and not isinstance(node.target, Gradients):
@@ -164,7 +159,21 @@ def takes_any_layout(node: fx.Node) -> bool:
     name = op.overloadpacket.__name__
     named = name in _TAKES_ANY.split() or op in _RESHAPED
     alike = name in _MADE_ALIKE.split() and USERS_BACKWARD not in node.meta
-    return named or alike or torch.Tag.pointwise in op.tags or (is_view(op) and op not in _PARTICULAR)
+    return named or alike or torch.Tag.pointwise in op.tags or (is_view(op) and _is_of_dimensions(node))
+
+
+def _is_of_dimensions(node: fx.Node) -> bool:
+    """Whether a view does not hang on how a tensor lies: it is one of dimensions, or of the first element alone."""
+    args: Any = node.args
+    of_one = node.target is aten.as_strided.default and len(args) == 3 and not any(map(key, fake(args[2])))
+    return node.target not in _PARTICULAR or of_one
+
+
+def _takes_any_gradient(node: fx.Node) -> bool:
+    """Whether an operation computes the same of gradients that lie in any order."""
+    op = node.target
+    named = isinstance(op, OpOverload) and op.overloadpacket.__name__ in _TAKES_ANY_GRADIENT.split()
+    return takes_any_layout(node) or (named and op.namespace == "aten")  # type: ignore[union-attr]
 
 
 def laid_out(graph: fx.Graph, source: fx.Node, like: torch.Tensor) -> fx.Node:

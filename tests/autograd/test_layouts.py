@@ -39,13 +39,15 @@ def test_gradients_with_repeated_elements_are_told_from_others():
     assert not any(fit.own_strides(other, False) for other in others)
 
 
-def test_of_gradients_whose_sizes_vary_one_number_alone_is_taken_as_it_is():
+def test_gradients_whose_sizes_vary_are_taken_as_they_repeat():
     fit = GradientLayout(fake(FakeTensorMode(shape_env=ShapeEnv()), torch.empty(3, 4)))
     one, row = torch.ones(()), torch.ones(4)
     assert fit.own_strides(one.expand(3, 4), False) == (0, 0)
-    assert fit.own_strides(row.expand(3, 4), False) is None
-    repeated = one.expand(5, 2)
-    assert fit(repeated, (5, 2), (0, 0)) is repeated
+    assert fit.own_strides(row.expand(3, 4), False) == (0, 1)
+    assert fit.own_strides(torch.ones(3, 1).expand(3, 4), False) == (1, 0)
+    assert fit.own_strides(torch.ones(8)[::2].expand(3, 4), False) is None
+    for repeated, repeats in ((one.expand(5, 2), (0, 0)), (torch.ones(2).expand(5, 2), (0, 1))):
+        assert fit(repeated, (5, 2), repeats) is repeated
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1), (3, 2, 1, 0)])

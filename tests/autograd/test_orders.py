@@ -50,6 +50,16 @@ PROGRAMS = {
     "numbers by places": (lambda x: Diagonal.apply(x), lambda: flat(4, 6)),
     "zeros": (lambda x: x.ceil() + torch.div(x, x.detach(), rounding_mode="floor"), lambda: flat(4, 6)),
     "slopes": (lambda x: F.hardswish(x) + F.hardshrink(F.softshrink(x.view_as(x))), lambda: flat(4, 6)),
+    "more slopes": (lambda x: F.mish(x) + F.leaky_relu(F.softplus(x.view_as(x))), lambda: flat(4, 6)),
+    "means and borders": (
+        lambda x: F.avg_pool2d(x, 2) + F.pad(x, (-1, -2, 1, -3), mode="reflect").sum(),
+        lambda: flat(2, 3, 4, 6),
+    ),
+    "a loss": (
+        lambda x: F.binary_cross_entropy(x.sigmoid(), torch.full((4, 6), 0.5), reduction="none"),
+        lambda: flat(4, 6),
+    ),
+    "chosen rows": (lambda x: x.index_select(0, torch.tensor([2, 1])).log_softmax(1), lambda: flat(4, 6)),
     "parts put in": (
         lambda x: x.diagonal_scatter(torch.ones(4)).slice_scatter(torch.ones(4, 2), 1, 0, 2).rot90(),
         lambda: flat(4, 6),
