@@ -20,9 +20,10 @@ from torch import fx
 from minidynamo import compat
 from minidynamo.autograd.joint_graph import tangent_dependent
 from minidynamo.autograd.locations import USERS_BACKWARD
-from minidynamo.autograd.numbers import has_symbols, is_dense_in, is_number, keys
+from minidynamo.autograd.numbers import is_dense_in, is_number, is_symbolic, key, keys
 from minidynamo.autograd.orders import empty_as, laid_out, lay_out_anew
 from minidynamo.autograd.partition import backward_graph
+from minidynamo.autograd.varying_strides import order_of
 from minidynamo.compat import OpOverload
 
 aten = torch.ops.aten
@@ -114,7 +115,7 @@ def read_for(gm: fx.GraphModule, saved: int) -> list[tuple[int, ...]]:
     inputs = gm.graph.find_nodes(op="placeholder")
     kept, tangents = inputs[:saved], inputs[saved:]
     behind = tangent_dependent(gm.graph, {*kept})
-    used = _used_for(gm.graph, tangents, behind)
+    used, sizes = _used_for(gm.graph, tangents, behind), _sizes(gm.graph)
     read: dict[fx.Node, int] = {}
     # By node the results for which it is computed, of zeros, though it comes from none of them.
     idle: dict[fx.Node, int] = {}
@@ -126,13 +127,16 @@ def read_for(gm: fx.GraphModule, saved: int) -> list[tuple[int, ...]]:
             for source in node.all_input_nodes:
                 read[source] = read.get(source, 0) | needed
                 if source in used and node in used:
-                    more = 0 if _is_left_out(source, node, behind) else used[node] & ~used[source]
+                    more = 0 if _is_left_out(source, node, behind, sizes) else used[node] & ~used[source]
                     idle[source] = idle.get(source, 0) | idle.get(node, 0) | more
     everything = (2 << len(tangents)) - 2
     found = [read.get(node, 0) for node in kept]
     found = [0 if bits & _ALWAYS or bits == everything else bits for bits in found]
     return [tuple(place for place in range(len(tangents)) if bits & 2 << place) for bits in found]
 
+
+Sizes: TypeAlias = Mapping[Any, tuple[fx.Node, int | None]]
+"""Where numbers that vary are found, by their keys: a node that is one, or a tensor and its dimension."""
 
 # Results as bits: the first stands for what is computed whichever of them is used.
 _ALWAYS = 1
@@ -172,17 +176,29 @@ def _summands(node: fx.Node, behind: set[fx.Node]) -> list[fx.Node]:
     return late if alike else []
 
 
-def _is_left_out(source: fx.Node, node: fx.Node, behind: set[fx.Node]) -> bool:
+def _is_left_out(source: fx.Node, node: fx.Node, behind: set[fx.Node], sizes: Sizes) -> bool:
     """Whether `node`, when it is computed, can do without a gradient that is nothing."""
-    return source.op != "placeholder" and (bool(_summands(node, behind)) or _is_plain(source.meta["val"]))
+    return source.op != "placeholder" and (bool(_summands(node, behind)) or _is_plain(source.meta["val"], sizes))
 
 
-def _is_plain(value: Any) -> bool:
+def _sizes(graph: fx.Graph, first: Sequence[fx.Node] = ()) -> Sizes:
+    """Numbers that vary: inputs of a graph, or sizes of inputs, of the `first` ones where these have them."""
+    found: dict[Any, tuple[fx.Node, int | None]] = {}
+    inputs = graph.find_nodes(op="placeholder")
+    for node in (*filter(is_number, inputs), *first, *inputs):
+        value = node.meta["val"]
+        shape = value.shape if isinstance(value, torch.Tensor) else ()
+        for size, dim in ((value, None),) if is_number(node) else zip(shape, range(len(shape))):
+            found.setdefault(key(size), (node, dim))
+    return found
+
+
+def _is_plain(value: Any, sizes: Sizes) -> bool:
     """Whether zeros like `value` can be made of nothing else: its sizes are known, and it has no gaps."""
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or has_symbols(value):
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return False
-    order = sorted(range(value.ndim), key=lambda dim: (value.stride(dim), value.shape[dim], -dim))
-    return is_dense_in(order, value.shape, value.stride())
+    known = all(not is_symbolic(size) or key(size) in sizes for size in value.shape)
+    return known and is_dense_in(order_of(value), value.shape, value.stride())
 
 
 def _leave_out(
@@ -192,6 +208,7 @@ def _leave_out(
     summands are dropped, what else is joined with other gradients becomes zeros. `behind` is what is computed from
     gradients."""
     bits = sum(2 << place for place in unused)
+    sizes = _sizes(graph, [tangents[place] for place in unused])
     nothing = {node for node, used in _used_for(graph, tangents, behind).items() if not used & ~bits}
     for node in graph.nodes:
         lacking = [source for source in _late(node, behind) if source in nothing]
@@ -207,20 +224,32 @@ def _leave_out(
             node.replace_all_uses_with(rest)
             continue
         for source in lacking:
-            if _is_left_out(source, node, behind):
+            if _is_left_out(source, node, behind, sizes):
                 with graph.inserting_before(node):
-                    node.replace_input_with(source, _zeros(graph, source.meta["val"]))
+                    node.replace_input_with(source, _zeros(graph, source.meta["val"], sizes))
     return nothing
 
 
-def _zeros(graph: fx.Graph, like: torch.Tensor) -> fx.Node:
+def _zeros(graph: fx.Graph, like: torch.Tensor, sizes: Sizes) -> fx.Node:
     """Zeros in the layout of `like`, whose sizes are known."""
     facts: dict[str, Any] = {"dtype": like.dtype, "device": like.device, "pin_memory": False}
     zero = graph.call_function(aten.full.default, ([], 0), facts)
     zero.meta["val"] = empty_as(like, (), ())
-    expanded = graph.call_function(aten.expand.default, (zero, list(like.shape)))
+    expanded = graph.call_function(aten.expand.default, (zero, [_size(graph, size, sizes) for size in like.shape]))
     expanded.meta["val"] = empty_as(like, range(like.ndim), [0] * like.ndim)
     return laid_out(graph, expanded, like)
+
+
+def _size(graph: fx.Graph, size: Any, sizes: Sizes) -> int | fx.Node:
+    """A size as an argument: a node, if it varies."""
+    if not is_symbolic(size):
+        return int(size)
+    node, dim = sizes[key(size)]
+    if dim is None:
+        return node
+    made = graph.call_function(aten.sym_size.int, (node, dim))
+    made.meta["val"] = size
+    return made
 
 
 def _layout(node: fx.Node) -> Any:

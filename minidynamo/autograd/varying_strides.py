@@ -38,7 +38,7 @@ def foretold(node: fx.Node) -> Any:
     if not all(map(_is_telling, [*(like if several else [like]), *given])):
         return None
     args, kwargs = fx.map_arg((node.args, node.kwargs), lambda source: _now(source.meta["val"]))
-    mode = next(value.fake_mode for value in given if isinstance(value, torch.Tensor))
+    mode = next(value.fake_mode for value in given if isinstance(value, torch.Tensor))  # type: ignore[attr-defined]
     with torch.no_grad(), mode:
         made = node.target(*args, **kwargs)  # type: ignore[operator]
     if not several:
