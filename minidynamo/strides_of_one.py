@@ -1,4 +1,5 @@
-"""Owns the strides that eager gives dimensions of one element, with which torch is careless on tensors without data.
+"""Owns the strides that eager gives dimensions of one element, and tensors of none, with which torch is careless on
+tensors without data.
 
 No address hangs on them, but programs see them. Sizes may be symbols: rules compare what they are in the call that is
 compiled for, without a guard.
@@ -32,14 +33,16 @@ def rule_for(op: OpOverload, kwargs: Mapping[str, Any]) -> Rule | None:
 
 
 def with_places_of_one(rule: Rule, result: torch.Tensor, op: OpOverload, args: Sequence[Any]) -> torch.Tensor:
-    """A result as torch foretells it, but for dimensions of one element; as it is where a rule is wrong of others."""
+    """A result as torch foretells it, but for dimensions of one element; as it is where a rule is wrong of others. What
+    has no elements lies as the rule says."""
     strides = rule(result, _operands(op, args))
     if strides is None:
         return result
     sizes = [*zip(result.shape, strides, result.stride())]
-    if any(hint_of(own) != hint_of(foretold) for size, own, foretold in sizes if not _is_one(size)):
-        return result
-    strides = [own if _is_one(size) else foretold for size, own, foretold in sizes]
+    if not _is_empty(result):
+        if any(hint_of(own) != hint_of(foretold) for size, own, foretold in sizes if not _is_one(size)):
+            return result
+        strides = [own if _is_one(size) else foretold for size, own, foretold in sizes]
     if all(type(own) is int and own == foretold for own, foretold in zip(strides, result.stride())):
         return result
     if op.is_view:
@@ -48,8 +51,12 @@ def with_places_of_one(rule: Rule, result: torch.Tensor, op: OpOverload, args: S
 
 
 def has_places_of_one(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has dimensions that are known to have one element."""
-    return any(map(_is_one, tensor.shape))
+    """Whether a tensor has dimensions that are known to have one element, or none."""
+    return any(map(_is_one, tensor.shape)) or _is_empty(tensor)
+
+
+def _is_empty(tensor: torch.Tensor) -> bool:
+    return any(type(size) is int and size == 0 for size in tensor.shape)
 
 
 def _is_one(size: Any) -> bool:
@@ -80,7 +87,7 @@ def _row_major(result: torch.Tensor, operands: Sequence[Any]) -> Sequence[Any]:
 def _as_allocated(result: torch.Tensor, operands: Sequence[Any]) -> Strides:
     """As eager lays out what is like the first argument."""
     like = operands[0]
-    return like.stride() if is_dense(_now(like.shape), _now(like.stride())) else None
+    return like.stride() if _is_dense(_now(like.shape), _now(like.stride())) else None
 
 
 def _as_iterated(result: torch.Tensor, operands: Sequence[Any]) -> Strides:
@@ -92,10 +99,18 @@ def _as_iterated(result: torch.Tensor, operands: Sequence[Any]) -> Strides:
         for order in (_rows(len(shape)), [1, 3, 2, 0])[: 1 + (len(shape) == 4)]:
             if all(_is_dense_in(order, shape, each) for each in strides):
                 return dense_strides(order, result.shape, torch.sym_max)
-        if len(set(strides)) == 1 and is_dense(shape, strides[0]):
+        if len(set(strides)) == 1 and _is_dense(shape, strides[0]):
             return tensors[0].stride()
     given = [_strides_in(tensor, shape) for tensor in tensors if tensor.dim()]
-    return dense_strides(_iterated(shape, given), result.shape, lambda size, _: size)
+    order = _iterated(shape, given)
+    by_rows = _is_empty(result) and order == _rows(len(shape))
+    return dense_strides(order, result.shape, torch.sym_max if by_rows else lambda size, _: size)
+
+
+def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """What torch takes for dense: dimensions without elements do not count either."""
+    several = [(size, stride) for size, stride in zip(shape, strides) if size > 1]
+    return is_dense([size for size, _ in several], [stride for _, stride in several])
 
 
 def _is_dense_in(order: Sequence[int], shape: Sequence[int], strides: Sequence[int]) -> bool:

@@ -111,3 +111,30 @@ def test_programs_see_strides_of_dimensions_of_one_element(backend, shape, lie, 
         given = [one.t().clone().t() if lie == "turned" else one.repeat(1, 2)[:, ::2] for one in given]
     compiled = minidynamo.compile(program, backend=backend, dynamic=dynamic)
     assert [made.stride() for made in compiled(*given)] == [made.stride() for made in program(*given)]
+
+
+EMPTY = [
+    aten.add.Tensor,
+    aten.mul.Tensor,
+    aten.where.self,
+    aten.sin.default,
+    aten.clone.default,
+    aten.huber_loss.default,
+]
+
+
+@pytest.mark.parametrize("op", EMPTY, ids=str)
+def test_what_has_no_elements_lies_as_in_eager(op):
+    chosen = random.Random(str(op))
+    for _ in range(20):
+        rank = chosen.randint(2, 4)
+        shape = [0, *(chosen.choice((0, 1, 2, 3)) for _ in range(rank - 1))]
+        chosen.shuffle(shape)
+        one, other = (laid_out(shape, chosen.sample(range(rank), rank)) for _ in range(2))
+        other = 2 if op is aten.mul.Tensor else other
+        args = [one] if op in (aten.sin.default, aten.clone.default) else [one, other]
+        args = [one > 0, *args] if op is aten.where.self else args
+        mode = FakeTensorMode()
+        with mode:
+            foretold = op(*imitated(mode, args))
+        assert foretold.stride() == op(*args).stride(), [getattr(arg, "stride", int)() for arg in args]
