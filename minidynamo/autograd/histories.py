@@ -41,8 +41,8 @@ def used_results(function: torch.autograd.graph.Node, targets: list[torch.Tensor
 
 
 def used_up(targets: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], ...]:
-    """For each target those that share a function with it that has saved something, which backward frees."""
-    saving = {f for f in functions_behind(targets) if _saved_by(f)}
+    """For each target those that share a function with it of which backward frees something."""
+    saving = {f for f in functions_behind(targets) if compat.runs_once(f) or _saved_by(f)}
     behind = [saving.intersection(functions_behind([target])) for target in targets]
     return tuple(tuple(k for k, others in enumerate(behind) if not own.isdisjoint(others)) for own in behind)
 

@@ -60,7 +60,7 @@ class Trace:
     order of each, from 0, and what it is the gradient of, counted among what that order differentiates. `derivatives`
     are what backward of the highest order returns, by inputs, then by all that was, or could have been, handed in for
     earlier orders; `differentiable` says which can be differentiated once more. `kept` are tensors that eager
-    keeps for higher derivatives, which backward may not read; `saves`: eager saves something for backward. `used_up`
+    keeps for higher derivatives, which backward may not read; `saves`: backward frees what eager keeps for it. `used_up`
     has, for each of several that are differentiated, those that eager cannot differentiate behind it; `on_the_way`
     those that it is computed from with no other between, and `arrivals` what arrives at each of these in all; places
     behind those of what is differentiated are those of outputs that are views. `zeros_from` has, for inputs, what is
@@ -306,7 +306,7 @@ class _Tracing:
             targets = [*mutated.values(), *(f.root for f in families if f.requires_grad and f.root is not None)]
             sources = {i: leaf for i, leaf in wanted.items() if leaf.requires_grad} if targets else {}
             functions = functions_behind(targets)
-            self.result.saves = any(map(compat.saved_by, functions))
+            self.result.saves = any(map(compat.runs_once, functions))
             if len(targets) > 1:
                 self.result.used_up = used_up(targets)
             self.watchable = dict(enumerate(targets))

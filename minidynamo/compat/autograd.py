@@ -77,6 +77,11 @@ def saved_by(function: torch.autograd.graph.Node) -> list[torch.Tensor]:
     return [value for value in saved if isinstance(value, torch.Tensor)]
 
 
+def runs_once(function: torch.autograd.graph.Node) -> bool:
+    """Whether backward frees what a gradient function needs: what it has saved, or the function of a written part."""
+    return name_of(function) == "torch::autograd::CopySlices" or bool(saved_by(function))
+
+
 @functools.cache
 def _saved_names(cls: typing.Hashable) -> list[str]:
     return [name for name in dir(cls) if name.startswith("_raw_saved_")]

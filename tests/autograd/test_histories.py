@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 
@@ -66,3 +68,40 @@ def test_zeros_that_arrive_at_a_result_from_another(flat):
             sum(results[i].sum() for i in used).backward()
             outcomes.append((results[0].grad, x.grad))
     torch.testing.assert_close(outcomes[:3], outcomes[3:])
+
+
+def one_result(x, w):
+    y = x.clone()
+    y[1:].add_(w[1:])
+    return y
+
+
+def written_argument(x, w):
+    x[1:].add_(w[1:])
+    return x.sum()
+
+
+@pytest.mark.parametrize("program", [one_result, written_argument])
+def test_the_function_of_a_written_part_is_used_up(program):
+    """It has saved nothing, but backward frees it."""
+    for call in (program, minidynamo.compile(program, backend="aot_eager", fullgraph=True)):
+        x, w = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+        y = x.clone()
+        result = call(y, w)
+        result.sum().backward()
+        with pytest.raises(RuntimeError, match="second time"):
+            (y if program is written_argument else result).sum().backward()
+
+
+def test_what_is_kept_for_a_written_argument_is_gone_behind_backward():
+    def program(x, w):
+        x[1:].mul_(w[1:])
+        return x.sum()
+
+    x, w = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+    given = w * 2
+    watched = weakref.ref(given)
+    total = minidynamo.compile(program, backend="aot_eager", fullgraph=True)(x * 2, given)
+    del given
+    total.backward()
+    assert watched() is None
